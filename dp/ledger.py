@@ -44,7 +44,7 @@ from precad.dp.accountants.pld import (
 )
 from precad.dp.accountants.task_cost import Level as Level  # noqa: PLC0414 - ledgers are asked by level
 from precad.dp.accountants.task_cost import TaskCost
-from precad.dp.checks import require_count, require_delta, require_positive
+from precad.dp.checks import require_count, require_delta, require_non_negative, require_positive
 from precad.dp.errors import BudgetExceededError, LedgerClosedError, LedgerCorruptedError
 from precad.dp.ledger_lines import FIRST_CHAIN, charge_of, open_alone, replay, require_same, seal, sorted_ids
 
@@ -67,9 +67,10 @@ class Ledger:
     - `every_round`: what one round of the task is, by level.
     - `unit`: what `events` are about.
     - `steps_per_round`: how often an event of `events` happens in a round.
+    - `slack`: what the protocol takes from delta in all its rounds together (`precad.dp.accountants.slack`).
     - `most_rounds`: how many rounds can be charged at most, fixed before the task; None: nothing limits them.
 
-    For the life of the file, `events`, `delta`, `every_round`, `unit` and `steps_per_round` are fixed.
+    For the life of the file, `events`, `delta`, `slack`, `every_round`, `unit` and `steps_per_round` are fixed.
 
     With a budget for a view, when the task ends depends on who was drawn. Hiding in the draw is then over: the levels
     are accounted as if everybody were drawn in every round.
@@ -87,12 +88,14 @@ class Ledger:
         every_round: Mapping[Level, Event] | None = None,
         unit: Unit = Unit.RECORD,
         steps_per_round: int = 1,
+        slack: float = 0.0,
         most_rounds: int | None = None,
         accountant: PrivacyAccountant | None = None,
     ) -> None:
         if set(events) != set(View):
             raise ValueError(f"events must have one entry for each of {', '.join(View)}, got {', '.join(events)}")
         require_delta(delta)
+        require_non_negative("slack", slack)
         require_count("steps_per_round", steps_per_round, at_least=1)
         if most_rounds is not None:
             require_count("most_rounds", most_rounds, at_least=1)
@@ -106,7 +109,7 @@ class Ledger:
             if isinstance(key, Level) and key not in self._every_round:
                 raise ValueError(f"every_round must have {key}, which has a budget, got {', '.join(self._every_round)}")
         self._events = {view: events[view] for view in View}
-        self._delta = delta
+        self._delta, self._slack = delta, slack
         accountant = PldAccountant() if accountant is None else accountant
         if accountant.label is not Label.BOUND:
             raise ValueError(f"accountant must prove a bound, got one whose label is {accountant.label}")
@@ -118,6 +121,7 @@ class Ledger:
             steps_per_round=steps_per_round,
             most_rounds=most_rounds,
             accountant=accountant,
+            slack=slack,
         )
 
         self._rounds: set[int] = set()
@@ -279,6 +283,8 @@ class Ledger:
         header: dict[str, Any] = {"format": _FORMAT, "delta": self._delta, "events": events}
         if self._unit is not Unit.RECORD:
             header["unit"] = str(self._unit)
+        if self._slack != 0:
+            header["slack"] = self._slack
         if self._steps_per_round != 1:
             header["steps_per_round"] = self._steps_per_round
         if self._every_round:

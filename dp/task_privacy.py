@@ -22,7 +22,7 @@ format (docs/reference/protocol.md, sections 7 and 9).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from precad.dp.accountants.calibration import short_noise_multiplier
@@ -37,6 +37,7 @@ from precad.dp.accountants.pld import (
     round_event,
 )
 from precad.dp.accountants.precad_client import client_noise_multiplier
+from precad.dp.accountants.slack import with_slack
 from precad.dp.accountants.task_cost import Level, TaskCost
 
 
@@ -75,6 +76,8 @@ class PublicParameters(Protocol):
     def rules(self) -> AlgorithmRules: ...
     @property
     def most_draws(self) -> int: ...
+    @property
+    def delta_slack(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,14 +96,25 @@ class TaskPrivacy:
     """How often `events` happens in a round."""
     every_round: Mapping[Level, Event] = field(default_factory=dict)
     """A round as units of any enrolled client, drawn or not, meet it, against clients only."""
+    slack: float = 0.0
+    """Part of delta that the protocol of one task takes, as eta (`precad.dp.accountants.slack`)."""
 
-    def epsilon(self, view: View, rounds: int, delta: float) -> float:
-        """Proved bound for one unit of a client that took part in so many rounds; infinite where nothing is proved."""
-        return TaskCost(events=self.events, delta=delta, steps_per_round=self.steps_per_round).of_view(view, rounds)
+    def epsilon(self, view: View, rounds: int, delta: float, n_tasks: int = 1) -> float:
+        """Proved bound for one unit of a client that took part in so many rounds; infinite where nothing is proved.
+
+        n_tasks: in how many tasks of this kind the rounds were, each of which takes its part of delta.
+        """
+        return TaskCost(
+            events=self.events, delta=delta, steps_per_round=self.steps_per_round, slack=n_tasks * self.slack
+        ).of_view(view, rounds)
 
 
 def task_privacy(task: PublicParameters) -> TaskPrivacy:
-    """Return what one round is, by the table above."""
+    """Return what one round is, by the table above, and what the task's protocol takes from delta."""
+    return replace(_round_of(task), slack=task.delta_slack)
+
+
+def _round_of(task: PublicParameters) -> TaskPrivacy:
     rules = task.rules
     if not rules.is_private:
         nothing = "nothing is clipped or noised for it"
@@ -123,6 +137,7 @@ def task_cost(task: PublicParameters) -> TaskCost:
         budgets=budgets_of(task),
         steps_per_round=privacy.steps_per_round,
         most_rounds=task.most_draws,
+        slack=privacy.slack,
     )
 
 
@@ -144,7 +159,8 @@ def calibrated_noise(target_epsilon: float, task_of: Callable[[float], PublicPar
 
     task = task_of(at_least)
     steps = task.rounds * task_privacy(task).steps_per_round
-    return short_noise_multiplier(target_epsilon, event, steps, task.delta, PldAccountant(), at_least=at_least)
+    accountant = with_slack(PldAccountant(), task.delta_slack)
+    return short_noise_multiplier(target_epsilon, event, steps, task.delta, accountant, at_least=at_least)
 
 
 def budgets_of(task: PublicParameters) -> dict[View | Level, float]:

@@ -23,6 +23,7 @@ from precad.dp.accountants.pld import (
     Event,
     Label,
     PldAccountant,
+    PrivacyAccountant,
     PrivacyStatement,
     SampledGaussian,
     TwoStageSampledGaussian,
@@ -31,9 +32,12 @@ from precad.dp.accountants.pld import (
 )
 from precad.dp.accountants.precad_client import client_noise_multiplier, participation_quantile
 from precad.dp.accountants.renyi_accounting import OrderGridWarning
-from precad.dp.accountants.side_by_side import ACCOUNTANTS, side_by_side
+from precad.dp.accountants.side_by_side import accountant_of, side_by_side
+from precad.dp.accountants.slack import with_slack
 from precad.dp.checks import require_count, require_delta, require_positive, require_probability
 from precad.protos.task.algorithms import names_default
+from precad.protos.task.proved_fields import MODE as PROVED
+from precad.protos.task.proved_fields import eta, with_largest_frac_bits
 from precad.protos.task.target import TARGET, least_noise
 
 _QUANTILE_SHARE = 0.1  # of delta, spent on a client's taking part more often than the quantile
@@ -65,6 +69,8 @@ class TrainingPlan:
     """How many rounds the task may lose; None: as many as a task that does not say."""
     batches_ahead: int = 1
     """Rounds drawn while clients train: when a round is lost, those drawn ahead of it are too."""
+    is_proved: bool = False
+    """Whether the task is of mode `proved`, which takes its own part of delta."""
 
     def __post_init__(self) -> None:
         """Refuse a field that is not a number in its range. The file need not be a valid deployment's. Raises
@@ -93,6 +99,16 @@ class TrainingPlan:
     def expected_participation(self) -> int:
         """Return rounds that a client takes part in: the realised number, or q * rounds, rounded up."""
         return math.ceil(self.q * self.rounds - 1e-9) if self.participation is None else self.participation
+
+    @property
+    def slack(self) -> float:
+        """Return what the mode takes from delta (`precad.dp.accountants.slack`)."""
+        return eta(self.rounds) if self.is_proved else 0.0
+
+    @property
+    def accountant(self) -> PrivacyAccountant:
+        """Return the accountant of every proved bound."""
+        return with_slack(PldAccountant(), self.slack)
 
     def round_of(self, view: View, sigma: float | None = None) -> SampledGaussian:
         """Return one round of a client that takes part, as `view` sees it."""
@@ -148,7 +164,7 @@ def account(plan: TrainingPlan, *, target_epsilon: float | None = None, is_by_ro
         client = TwoStageSampledGaussian(plan.q, 1.0, sigma_bar)  # drawn visibly, see precad.dp.task_privacy
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", OrderGridWarning)
-            statements = side_by_side(client, plan.rounds, delta=plan.delta, view=View.CLIENTS_ONLY)
+            statements = side_by_side(client, plan.rounds, delta=plan.delta, view=View.CLIENTS_ONLY, slack=plan.slack)
         report["client_level"] = {"noise_multiplier": sigma_bar, **_by_label(statements)}
     if target_epsilon is not None:
         report["calibrated"] = {"target_epsilon": target_epsilon} | {
@@ -177,7 +193,7 @@ def epsilon_by_round(plan: TrainingPlan) -> dict[str, Any]:
             so_far = replace(plan, participation=t) if is_realised else replace(plan, rounds=t)
             event, composed = so_far.composed(view)
             for name, accountant in _COLUMNS.items():
-                epsilon = ACCOUNTANTS[accountant].epsilon(event, composed, plan.delta)
+                epsilon = accountant_of(accountant, plan.slack).epsilon(event, composed, plan.delta)
                 found[view.value][name].append(plain(epsilon))
     return found
 
@@ -206,7 +222,10 @@ def account_of_flags(
     """
     flags = {field.name: given[field.name] for field in fields(TrainingPlan) if given.get(field.name) is not None}
     if task is not None:
-        flags = _of_task(task) | flags
+        try:
+            flags = _of_task(task) | flags
+        except ValueError as error:
+            raise ConfigError(f"task.{error}") from None
     own_target = None if task is None or "sigma" in flags else task.get(TARGET)
     if own_target is not None:
         flags["sigma"] = None
@@ -235,7 +254,7 @@ def _noise_of_task(plan: TrainingPlan, target_epsilon: float) -> float:
         return plan.round_of(View.ONE_SERVER, sigma)
 
     floor = {} if plan.record_clip is None else {"at_least": least_noise(plan.record_clip, plan.frac_bits)}
-    return short_noise_multiplier(target_epsilon, event, plan.rounds, plan.delta, PldAccountant(), **floor)
+    return short_noise_multiplier(target_epsilon, event, plan.rounds, plan.delta, plan.accountant, **floor)
 
 
 def task_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -259,7 +278,8 @@ def task_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _of_task(task: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a `[task]` section says of these flags. The file need not be complete, so that a draft can be
-    accounted."""
+    accounted. Raises ValueError where mode `proved` has no fractional bits for the task's bound."""
+    task = with_largest_frac_bits(task)
     names = {
         "noise_multiplier": "sigma",
         "client_rate": "q",
@@ -273,21 +293,22 @@ def _of_task(task: Mapping[str, Any]) -> dict[str, Any]:
         "lost_rounds": "lost_rounds",
         "batches_ahead": "batches_ahead",
     }
-    return {flag: task[field] for field, flag in names.items() if field in task}
+    of_mode = {"is_proved": True, "batches_ahead": 0} if task.get("mode") == PROVED else {}
+    return {flag: task[field] for field, flag in names.items() if field in task} | of_mode
 
 
 def _view_report(plan: TrainingPlan, view: View) -> dict[str, Any]:
     event, rounds = plan.composed(view)
-    report = _by_label(side_by_side(event, rounds, delta=plan.delta, view=view))
+    report = _by_label(side_by_side(event, rounds, delta=plan.delta, view=view, slack=plan.slack))
     one_round = plan.round_of(view)
     report["if_discarded"] = {
-        "epsilon": plain(PldAccountant().epsilon(one_round, plan.most_rounds, plan.delta)),
+        "epsilon": plain(plan.accountant.epsilon(one_round, plan.most_rounds, plan.delta)),
         "rounds": plan.most_rounds,
     }
     if plan.participation is None:
         beta = _QUANTILE_SHARE * plan.delta
         most = participation_quantile(plan.rounds, plan.q, beta)
-        pld = PldAccountant()
+        pld = plan.accountant
         visible = TwoStageSampledGaussian(plan.q, plan.p, one_round.noise_multiplier)
         report["bound_by_participation"] = {
             "expected": plain(pld.epsilon(one_round, plan.expected_participation, plan.delta)),
@@ -310,7 +331,7 @@ def _by_label(statements: dict[str, PrivacyStatement]) -> dict[str, Any]:
 def _calibrated(plan: TrainingPlan, view: View, target_epsilon: float) -> dict[str, Any]:
     """Return least sigma for a client in the most rounds, and in the expected number; most rounds for this plan's
     sigma."""
-    pld = PldAccountant()
+    pld = plan.accountant
     least = functools.partial(smallest_noise_multiplier, target_epsilon, delta=plan.delta, accountant=pld)
     return {
         "smallest_sigma": least(lambda sigma: plan.round_of(view, sigma), plan.most_rounds),

@@ -18,6 +18,7 @@ from typing import Any, Final
 from precad.deploy.errors import ConfigError, refusing_values
 from precad.deploy.figures import plain
 from precad.dp.accountants.pld import Label, PldAccountant, SampledGaussian
+from precad.dp.accountants.slack import with_slack
 from precad.dp.certificates.attack_inefficacy import (
     attackers_needed,
     inefficacy_bounds_over_curve,
@@ -56,6 +57,8 @@ class Request:
     psi: float = 0.01
     is_planning: bool = False
     with_attack_cost: bool = False
+    slack: float = 0.0
+    """Part that the training's protocol takes, as eta, from the delta of the planner's epsilons."""
 
     @refusing_values()
     def __post_init__(self) -> None:
@@ -239,12 +242,10 @@ def plan_for_samples(
     """
     FA, FB = median_lead(correct, leads)
     q, rounds = training.event.sampling_rate, training.rounds
-    rows = []
+    rows, accountant = [], with_slack(PldAccountant(), request.slack)
     for k in (1, 2, 4, 8, 16, 32):
         sigma = least_multiplier_for_attackers(k, FA, FB, q, rounds, request.threat)
-        epsilon = (
-            None if sigma is None else plain(PldAccountant().epsilon(SampledGaussian(q, sigma), rounds, request.delta))
-        )
+        epsilon = None if sigma is None else plain(accountant.epsilon(SampledGaussian(q, sigma), rounds, request.delta))
         rows.append({"attackers": k, "least_sigma": sigma, "epsilon_of_one_unit": epsilon})
     return {"lead": [FA, FB], "label": Label.BOUND.value, "frontier": rows}
 

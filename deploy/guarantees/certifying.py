@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,7 +41,7 @@ def certify_folders(folders: Sequence[Path], request_at: Callable[[float], Reque
         evidence.confidences,
         evidence.labels,
         evidence.training,
-        request_at(evidence.task.delta),
+        replace(request_at(evidence.task.delta), slack=evidence.task.delta_slack),
         n_runs=evidence.n_runs,
         provenance=evidence.provenance,
     )

@@ -14,6 +14,7 @@ from precad.deploy.figures import at_least, plain, shown
 from precad.deploy.guarantees.accounting import TrainingPlan
 from precad.deploy.tables import titled
 from precad.dp.accountants.pld import Label, PldAccountant, View
+from precad.dp.accountants.slack import with_slack
 from precad.dp.certificates.planner import (
     CentralTask,
     Plan,
@@ -60,7 +61,8 @@ def task_of_run(task: ConfiguredTask) -> PrecadTask:
         client_clip=task.client_clip,
         delta=task.delta,
         lost_rounds=task.lost_rounds,
-        batches_ahead=task.batches_ahead,
+        batches_ahead=task.draws_ahead,
+        slack=task.delta_slack,
     )
 
 
@@ -116,8 +118,8 @@ def _privacy(plan: Plan, wish: Wish, task: PrecadTask) -> dict[str, Any]:
         lost_rounds=task.lost_rounds,
         batches_ahead=task.batches_ahead,
     )
-    account, one_round = PldAccountant(), planned.round_of(View.ONE_SERVER)
-    safe = least_sigma_for_epsilon(wish.epsilon, task.p, planned.most_rounds, task.delta)
+    account, one_round = with_slack(PldAccountant(), task.slack), planned.round_of(View.ONE_SERVER)
+    safe = least_sigma_for_epsilon(wish.epsilon, task.p, planned.most_rounds, task.delta, task.slack)
     return {
         "rounds": planned.expected_participation,
         "epsilon": plain(account.epsilon(one_round, planned.expected_participation, task.delta)),

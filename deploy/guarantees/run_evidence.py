@@ -199,7 +199,7 @@ def _of_all_models(task: Task, view: View, n_runs: int, most: int) -> float:
     """Return the epsilon of a client that is in every run in the most rounds that there can be."""
     limit = task_cost(task).most_of_a_client
     assert limit is not None  # a task has an end
-    return task_privacy(task).epsilon(view, max(most, n_runs * limit), task.delta)
+    return task_privacy(task).epsilon(view, max(most, n_runs * limit), task.delta, n_runs)
 
 
 def _provenance(runs: list[_Run], task: Task) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def _provenance(runs: list[_Run], task: Task) -> dict[str, Any]:
         epsilon_each = task_privacy(task).epsilon(view, of_one, task.delta)
         epsilon, delta = monte_carlo_privacy(epsilon_each, task.delta, len(runs))
         privacy[view.value] = {
-            "epsilon": plain(task_privacy(task).epsilon(view, most, task.delta)),
+            "epsilon": plain(task_privacy(task).epsilon(view, most, task.delta, len(runs))),
             "epsilon_if_draws_are_discarded": plain(_of_all_models(task, view, len(runs), most)),
             "basic_composition": {"epsilon": plain(epsilon), "delta": delta},
         }

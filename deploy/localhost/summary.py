@@ -11,7 +11,7 @@ from rich.table import Table
 from precad.deploy.figures import three_digits
 from precad.dp.accountants.pld import Conduct, Unit, View
 from precad.dp.task_privacy import task_privacy
-from precad.protos.task.proved_fields import STANDING, eta
+from precad.protos.task.proved_fields import STANDING
 from precad.protos.task.task import Task
 
 HEADINGS: Final = {Conduct.MAY_DISCARD: "may discard draws", Conduct.WATCHES: "only watches"}
@@ -41,9 +41,8 @@ def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> N
     for note in dict.fromkeys(privacy.rests_on[view] for view in View if not task.rules.is_default):
         table.add_row("", f"rests on: {note}")
     if task.is_proved:
-        table.add_row(
-            "", f"mode proved, {STANDING}: delta is {eta(task.most_draws):.1e} (1 + e^epsilon) more than stated"
-        )
+        of_mode = f"{task.delta_slack:.1e} (1 + e^epsilon)"
+        table.add_row("", f"mode proved, {STANDING}, takes {of_mode} of delta, counted in every figure")
     table.add_row("not covered", NOT_COVERED)
     table.add_row(
         "cost",

@@ -14,5 +14,6 @@ Modules:
     renyi                Renyi divergences of the basic mechanisms
     renyi_accounting     from Renyi to (epsilon, delta): one order, and the best of many
     dp_events            a client's rounds as an event of dp-accounting
+    slack                what a protocol that can be simulated only nearly takes from delta
     task_cost            what a task costs by its rounds, against who watches and against who may discard draws
 """

@@ -258,9 +258,14 @@ def _epsilon(event: SampledGaussian, rounds: int, delta: float) -> float:
     delta_after_rounding = delta - ROUNDING_PER_ROUND * rounds
     if delta_after_rounding <= 0:
         return math.inf
+    return float(_composed(event, rounds).get_epsilon_for_delta(delta_after_rounding))
+
+
+@functools.lru_cache(maxsize=1)
+def _composed(event: SampledGaussian, rounds: int) -> privacy_loss_distribution.PrivacyLossDistribution:
+    """Compose so many rounds. The last result is kept: `precad.dp.accountants.slack` asks it at several deltas."""
     one_round = _one_round(event)
-    composed = one_round if rounds == 1 else one_round.self_compose(rounds)
-    return float(composed.get_epsilon_for_delta(delta_after_rounding))
+    return one_round if rounds == 1 else one_round.self_compose(rounds)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -29,6 +29,7 @@ from precad.dp.accountants.pld import (
 )
 from precad.dp.accountants.renyi import rdp_composed, rdp_sgm_poisson, rdp_sgm_two_stage
 from precad.dp.accountants.renyi_accounting import OrderGridWarning, eps_from_rdp, order_grid
+from precad.dp.accountants.slack import with_slack
 from precad.dp.checks import require_count, require_delta
 from precad.dp.errors import UnsupportedEventError
 
@@ -135,15 +136,27 @@ def statement(
     return PrivacyStatement(accountant.epsilon(event, rounds, delta), delta, view, accountant.label)
 
 
-def side_by_side(event: Event, rounds: int, *, delta: float, view: View) -> dict[str, PrivacyStatement]:
-    """Return every accountant's statement, by name; without those that have no formula for the event."""
+def side_by_side(
+    event: Event, rounds: int, *, delta: float, view: View, slack: float = 0.0
+) -> dict[str, PrivacyStatement]:
+    """Return every accountant's statement, by name; without those that have no formula for the event.
+
+    slack: what the protocol takes from delta. Published formulas know of none, and stay as printed.
+    """
     found = {}
-    for name, accountant in ACCOUNTANTS.items():
+    for name in ACCOUNTANTS:
+        accountant = accountant_of(name, slack)
         try:
             found[name] = statement(accountant, event, rounds, delta=delta, view=view)
         except UnsupportedEventError:
             continue
     return found
+
+
+def accountant_of(name: str, slack: float = 0.0) -> PrivacyAccountant:
+    """Return an accountant by name, with what the protocol takes from delta; a published formula without."""
+    accountant = ACCOUNTANTS[name]
+    return accountant if accountant.label is Label.PUBLISHED_REPRODUCTION else with_slack(accountant, slack)
 
 
 def _rates(event: Event) -> tuple[float, float]:

@@ -30,6 +30,7 @@ from precad.dp.accountants.pld import (
     TwoStageSampledGaussian,
     View,
 )
+from precad.dp.accountants.slack import with_slack
 
 _SEARCH_END: Final = 1_000_000
 """Where the search for the rounds of a budget ends when nothing else limits them."""
@@ -59,13 +60,19 @@ class TaskCost:
     most_rounds: int | None = None
     """How many rounds there are at most, with those that are lost. None: nothing limits them."""
     accountant: PrivacyAccountant = field(default_factory=PldAccountant)
+    slack: float = 0.0
+    """Part of delta that the protocol takes, as eta (`precad.dp.accountants.slack`)."""
+
+    def epsilon(self, event: Event, rounds: int) -> float:
+        """Return epsilon of so many events at the task's delta, less what the protocol takes."""
+        return with_slack(self.accountant, self.slack).epsilon(event, rounds, self.delta)
 
     def of_view(self, view: View, rounds: int) -> float:
         """Return epsilon of a client that was in so many rounds."""
         event = self.events[view]
         if event is None:
             return math.inf if rounds else 0.0
-        return self.accountant.epsilon(event, rounds * self.steps_per_round, self.delta)
+        return self.epsilon(event, rounds * self.steps_per_round)
 
     def of_level(self, level: Level, rounds: int) -> float:
         """Return epsilon of a unit of any enrolled client after a realised number of rounds.
@@ -76,7 +83,7 @@ class TaskCost:
         event = self._event_of(level)
         if any(isinstance(key, View) for key in self.budgets):
             event = everybody_drawn(event)
-        return self.accountant.epsilon(event, rounds, self.delta)
+        return self.epsilon(event, rounds)
 
     def level_after_draws(self, level: Level, n_drawn: int, n_charged: int = 0) -> float:
         """Return what the budget of a level is compared with: every draw counts, also of a round that was given up.
@@ -113,7 +120,7 @@ class TaskCost:
         event = self._event_of(level)
         if self.most_draws is None:
             return math.inf
-        return self.accountant.epsilon(event, max(rounds, self.most_draws), self.delta)
+        return self.epsilon(event, max(rounds, self.most_draws))
 
     def _allowed(self, key: View | Level) -> int:
         """Return the most rounds with which the budget is kept."""

@@ -22,6 +22,7 @@ from scipy.special import ndtri
 from precad.dp.accountants.gaussian_dp import mu_from_eps_delta
 from precad.dp.accountants.group_mixture import Direction, loss_distribution
 from precad.dp.accountants.pld import SampledGaussian
+from precad.dp.accountants.slack import left_of_delta
 from precad.dp.certificates.prediction import Threat, Training, attacked_bounds
 from precad.dp.checks import require_count, require_delta, require_positive, require_probability
 
@@ -48,6 +49,8 @@ class PrecadTask:
     lost_rounds: int | None = None
     batches_ahead: int = 1
     """As in a task's configuration: they say in how many rounds a client can be at most. The search counts none."""
+    slack: float = 0.0
+    """Part of delta that the task's protocol takes, as eta (`precad.dp.accountants.slack`)."""
 
     def __post_init__(self) -> None:
         require_probability("q", self.q)
@@ -93,6 +96,11 @@ class CentralTask:
         require_count("rounds", self.rounds, at_least=1)
         require_count("n_users", self.n_users, at_least=1)
         require_delta(self.delta)
+
+    @property
+    def slack(self) -> float:
+        """Nothing: a trusted server adds the noise."""
+        return 0.0
 
     @property
     def client_clip(self) -> None:
@@ -177,21 +185,26 @@ def _least_multiplier(k: int, FA: float, FB: float, q: float, rounds: int, threa
 
 
 @functools.lru_cache(maxsize=4096)
-def least_sigma_for_epsilon(epsilon: float, rate: float, rounds: int, delta: float) -> float | None:
+def least_sigma_for_epsilon(epsilon: float, rate: float, rounds: int, delta: float, slack: float = 0.0) -> float | None:
     """Return the least sigma that keeps epsilon, to 1e-3 from above; None if there is none up to 10^4.
+
+    slack: what the protocol takes from delta; None also where that is all of it.
 
     By `precad.dp.accountants.privacy_loss`, a bound like PLD's and faster where every sigma is a new one.
     """
 
+    if (left := left_of_delta(delta, epsilon, slack)) <= 0:
+        return None
+
     def margin(sigma: float) -> float:
-        found = max(loss_distribution(1, rate, sigma, rounds, direction).epsilon(delta) for direction in Direction)
+        found = max(loss_distribution(1, rate, sigma, rounds, direction).epsilon(left) for direction in Direction)
         return math.log(epsilon) - math.log(min(found, 1e9) + 1e-9)
 
     if rate == 0 or rounds == 0:
         return LEAST_MULTIPLIER
     if rate == 1:  # exactly Gaussian
-        return math.sqrt(rounds) / mu_from_eps_delta(epsilon, delta) * (1 + 1e-9)
-    return _least(margin, rate * math.sqrt(rounds) / mu_from_eps_delta(epsilon, delta))
+        return math.sqrt(rounds) / mu_from_eps_delta(epsilon, left) * (1 + 1e-9)
+    return _least(margin, rate * math.sqrt(rounds) / mu_from_eps_delta(epsilon, left))
 
 
 def _least(margin: Callable[[float], float], guess: float) -> float | None:
@@ -220,7 +233,7 @@ def plan(wish: Wish, task: Task) -> Plan | None:
     if multiplier is None:
         return None
     for_attackers = task.sigma_of(multiplier)
-    for_epsilon = least_sigma_for_epsilon(wish.epsilon, *task.protected, task.delta)
+    for_epsilon = least_sigma_for_epsilon(wish.epsilon, *task.protected, task.delta, task.slack)
     if for_epsilon is None:
         return None
     sigma = max(for_attackers, for_epsilon)

@@ -64,12 +64,16 @@ class _Proved(Protocol):
     def noise_std_on_grid(self) -> float: ...
 
     @property
-    def most_draws(self) -> int: ...
+    def delta_slack(self) -> float: ...
 
 
-def eta(most_draws: int) -> float:
-    """Return eta of theorem 2: a statement at epsilon holds with delta + (1 + e^epsilon) eta."""
-    return MOST_UPLOADS_PER_MODEL * (most_draws + 1) * (2.0**-40 + 2.0**-65)
+def eta(rounds: int) -> float:
+    """Return eta of theorem 2 for one client: m (T + 1) uploads, each simulated up to 2^-40 + 2^-65.
+
+    A mechanism's (epsilon, delta) is (epsilon, delta + (1 + e^epsilon) eta) in this mode. A client makes at most m
+    uploads for each of T + 1 models, those of rounds that were lost among them.
+    """
+    return MOST_UPLOADS_PER_MODEL * (rounds + 1) * (2.0**-40 + 2.0**-65)
 
 
 def with_largest_frac_bits(section: Any) -> Any:
@@ -122,9 +126,9 @@ def refuse_proved(task: _Proved) -> None:
             f"servers_follow_protocol: expected none with algorithm {task.rules.name!r}, whose statement needs no "
             "such word, found true"
         )
-    least = 2 * eta(task.most_draws)
+    least = 2 * task.delta_slack
     if task.rules.is_private and task.delta <= least:
         raise ValueError(
-            f"delta: expected more than {least:.3g}, which the mode itself may cost in {task.most_draws} rounds, "
-            f"found {task.delta:g}"
+            f"delta: expected more than {least:.3g}, which mode 'proved' itself takes in {task.rounds} rounds, "
+            f"found {task.delta:g}: raise delta or lower rounds"
         )

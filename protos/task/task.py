@@ -43,6 +43,7 @@ from precad.protos.task.proved_fields import (
     OF_A_DEALER,
     PROVED_FIELDS,
     ProvedFields,
+    eta,
     refuse_proved,
     refuse_proved_fields,
     with_largest_frac_bits,
@@ -392,6 +393,11 @@ class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields):
         A round begins while fewer than `most_lost_rounds` are lost. When it is lost, those drawn ahead of it are too.
         """
         return self.rounds + self.most_lost_rounds + max(self.draws_ahead - 1, 0)
+
+    @property
+    def delta_slack(self) -> float:
+        """Return what the mode itself takes from delta, as eta of `precad.dp.accountants.slack`; 0 but in `proved`."""
+        return eta(self.rounds) if self.is_proved else 0.0
 
     @property
     def wire_mode(self) -> Mode:

@@ -109,6 +109,7 @@ def open_ledger(state_dir: Path, task: Task) -> Ledger:
             every_round=privacy.every_round,
             unit=privacy.unit,
             steps_per_round=privacy.steps_per_round,
+            slack=privacy.slack,
             most_rounds=task.most_draws,
         )
     except OSError as error:

@@ -34,7 +34,7 @@ def test_the_demo_needs_no_dealer(tmp_path: Path) -> None:
         str(folder),
     ]
     found = subprocess.run(command, capture_output=True, check=True, timeout=300)
-    assert b"delta is 1.6e-11 (1 + e^epsilon) more than stated" in found.stderr  # 3 (5 + 1) 2^-40: 2 rounds, 3 lost
+    assert b"takes 8.2e-12 (1 + e^epsilon) of delta" in found.stderr  # 3 (2 + 1) 2^-40: 2 rounds
     summary = json.loads(found.stdout)
     assert (summary["mode"], summary["gate"], summary["processes"], summary["rounds"]) == ("proved", None, 6, 2)
     assert set(summary["rejected_clients"]) == {"client-2", "client-3"}

@@ -1,0 +1,142 @@
+"""Mode `proved` takes its own part of delta, and every place that states an epsilon counts it.
+
+Failure means: somebody is told an epsilon at a delta at which the mode does not keep it.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from precad.deploy.configuration.check_privacy import promised
+from precad.deploy.guarantees.accounting import account_of_flags
+from precad.deploy.guarantees.planning import task_of_run
+from precad.dp.accountants.pld import Conduct, PldAccountant, SampledGaussian, View
+from precad.dp.ledger import Level
+from precad.dp.task_privacy import task_cost, task_privacy
+from precad.protos.task.task import Task
+from precad.servers.store.folder import open_ledger
+from precad.servers.telemetry.status import epsilons_of
+from tests.dp.accountants.test_slack import least_epsilon
+from tests.harness.harness import small_task
+
+ETA = 3 * (2 + 1) * (2.0**-40 + 2.0**-65)
+"""m (rounds + 1) (2^-40 + 2^-65), of theorem 2, for two rounds."""
+DELTA, SIGMA = 4e-10, 4.0
+
+
+def tasks(**changes: Any) -> tuple[Task, Task]:
+    """A task of mode `proved` whose delta the mode half uses up, and the same in mode `masked`."""
+    values = {"algorithm": "user-dp-fedavg", "noise_multiplier": SIGMA, "delta": DELTA, "frac_bits": 16} | changes
+    return small_task(mode="proved", **values), small_task(**values)
+
+
+def test_every_figure_of_a_task_is_at_the_root_of_the_closed_form(tmp_path: Path) -> None:
+    proved, masked = tasks()
+    expected = least_epsilon(math.sqrt(2) / SIGMA, ETA, DELTA)
+    worst = least_epsilon(math.sqrt(proved.most_draws) / SIGMA, ETA, DELTA)
+    for task, exact in ((proved, True), (masked, False)):
+        with open_ledger(tmp_path / task.mode, task) as ledger:
+            ledger.charge(0, ["alice"])
+            ledger.charge(1, ["alice"])
+            found = [
+                ledger.statement(View.ONE_SERVER).epsilon,
+                task_privacy(task).epsilon(View.ONE_SERVER, 2, task.delta),
+                task_cost(task).of_view(View.ONE_SERVER, 2),
+            ]
+            discarded = [
+                ledger.statement(View.ONE_SERVER, conduct=Conduct.MAY_DISCARD).epsilon,
+                task_cost(task).view_if_discarded(View.ONE_SERVER),
+                epsilons_of(task, dict.fromkeys(View, 0.0))[0].if_discarded,
+            ]
+            assert found == pytest.approx([expected] * 3, rel=1e-7) or not exact
+            assert discarded == pytest.approx([worst] * 3, rel=1e-7) or not exact
+            assert min(found + discarded) == min(found)
+            if not exact:
+                assert max(found) < 0.999 * expected
+                assert max(discarded) < 0.999 * worst
+    assert f"{math.ceil(worst * 100) / 100:.2f}" in promised(proved)
+    assert promised(proved) != promised(masked)
+
+
+def test_levels_and_several_runs_count_it_too(tmp_path: Path) -> None:
+    delta = 1e-7
+    proved, masked = tasks(algorithm="precad", delta=delta)
+    with open_ledger(tmp_path / "a", proved) as ours, open_ledger(tmp_path / "b", masked) as theirs:
+        for ledger in (ours, theirs):
+            ledger.charge(0, ["alice"])
+        for level in Level:
+            assert ours.task_statement(level).epsilon > theirs.task_statement(level).epsilon
+    privacy = task_privacy(proved)
+    once, twice = (privacy.epsilon(View.ONE_SERVER, 2, delta, n) for n in (1, 2))
+    assert once < twice  # two runs: each takes its part
+    event = privacy.events[View.ONE_SERVER]
+    assert event is not None
+    assert PldAccountant().epsilon(event, 2, delta - (1 + math.exp(twice)) * 2 * ETA) <= twice
+
+
+def test_a_target_is_met_with_it() -> None:
+    values = {"algorithm": "user-dp-fedavg", "delta": DELTA, "target_epsilon": 2.0, "frac_bits": 16}
+    section = {"clients": {"alice": 10, "bob": 11}, "rounds": 2, "client_rate": 1.0, "record_rate": 0.5, **values}
+    section |= {"record_clip": 1.0, "client_clip": 1.0, "learning_rate": 0.3, "dim": 24}
+    proved, masked = Task(mode="proved", **section), Task(**section)
+    assert least_epsilon(math.sqrt(2) / proved.noise_multiplier, ETA, DELTA) <= 2.0
+    assert least_epsilon(math.sqrt(2) / (proved.noise_multiplier - 0.01), ETA, DELTA) > 2.0
+    assert masked.noise_multiplier < proved.noise_multiplier
+
+
+def test_a_budget_ends_a_task_while_it_is_kept(tmp_path: Path) -> None:
+    proved, _ = tasks(rounds=40, lost_rounds=1, epsilon_budget_one_server=2.5, delta=6e-9)
+    eta = 3 * 41 * (2.0**-40 + 2.0**-65)
+    with open_ledger(tmp_path, proved) as ledger:
+        n = 0
+        while not ledger.would_exceed(["alice"]):
+            ledger.charge(n, ["alice"])
+            n += 1
+        assert least_epsilon(math.sqrt(n) / SIGMA, eta, 6e-9) <= 2.5
+        assert least_epsilon(math.sqrt(n + 1) / SIGMA, eta, 6e-9) > 2.5
+        assert n == task_cost(proved).most_of_a_client < 40
+
+
+def test_account_reads_the_mode_of_a_configuration() -> None:
+    task = {
+        "mode": "proved",
+        "noise_multiplier": 2.0,
+        "client_rate": 1.0,
+        "record_rate": 0.1,
+        "rounds": 2,
+        "delta": DELTA,
+        "record_clip": 1.0,
+        "client_clip": 1.0,
+        "dim": 24,
+    }
+    ours = account_of_flags({}, task, is_by_round=True)
+    plain = account_of_flags({"frac_bits": 22}, {name: value for name, value in task.items() if name != "mode"})
+    epsilon = ours["one_server"]["bound"]
+    sigma = 2.0 / (1 + math.sqrt(24) * 2.0**-22)  # 22 bits: the most that C = 1 allows
+    left = DELTA - (1 + math.exp(epsilon)) * ETA
+    assert PldAccountant().epsilon(SampledGaussian(0.1, sigma), 2, left) <= epsilon
+    assert plain["one_server"]["bound"] < epsilon == ours["by_round"]["one_server"]["bound"][-1]
+    assert plain["one_server"]["if_discarded"]["rounds"] == ours["one_server"]["if_discarded"]["rounds"]
+    assert plain["one_server"]["published"] == ours["one_server"]["published"]
+    fewer = account_of_flags({"rounds": 1}, task)
+    assert fewer["one_server"]["bound"] < epsilon
+
+
+def test_a_plan_for_runs_counts_it() -> None:
+    proved, masked = tasks(algorithm="precad", noise_multiplier=2.0)
+    assert task_of_run(proved).slack == ETA
+    assert task_of_run(masked).slack == 0
+
+
+@pytest.mark.parametrize(("delta", "is_enough"), [(2 * ETA, False), (2 * ETA * 1.001, True)])
+def test_a_delta_that_the_mode_uses_up_is_refused(delta: float, is_enough: bool) -> None:
+    if is_enough:
+        small_task(mode="proved", delta=delta)
+        return
+    with pytest.raises(ValidationError, match=r"delta: expected more than 1\.64e-11.*raise delta or lower rounds"):
+        small_task(mode="proved", delta=delta)
