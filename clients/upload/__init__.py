@@ -5,5 +5,6 @@ Modules:
     session   one client's side of a task
     proved    a round of mode `proved`: one upload, and one proof
     links     connections to both servers
+    events    what waits for the client, of each server no more than so much
     patience  when to ask a server again
 """

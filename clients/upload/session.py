@@ -13,7 +13,7 @@ import asyncio
 import functools
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -33,6 +33,7 @@ from precad.clients.errors import (
 from precad.clients.submission import RoundInvitation, Submission, agree, make_submission
 from precad.clients.training.conduct import Conduct, Honest
 from precad.clients.upload import proved
+from precad.clients.upload.events import MOST_EVENT_BYTES, Waiting
 from precad.clients.upload.links import Links
 from precad.clients.upload.patience import Patience, longest_pause_s, retry_after_s, until_admitted
 from precad.clients.upload_limit import DEFAULT_UPLOADS_PER_MODEL, UploadLimit, require_covered
@@ -127,7 +128,7 @@ class ClientSession:
         self._limit = limit or UploadLimit(client, task.digest(), most=DEFAULT_UPLOADS_PER_MODEL)
         require_covered(task, self._limit.most)
         self._connect_timeout_s, self._reconnect_timeout_s = connect_timeout_s, reconnect_timeout_s
-        self._news: asyncio.Queue[tuple[int, News]] = asyncio.Queue()
+        self._news: Waiting[News] = Waiting()
         self._answered: set[tuple[str, int]] = set()
         self._log = log.bind(client=client)
 
@@ -135,7 +136,7 @@ class ClientSession:
         """Raises: TlsFileError, ServerUnreachableError, TaskRefusedError, TaskEndedError, ProtocolError,
         UploadLimitError, StateFileError."""
         links = Links(self._addresses, self._tls, self._pins)
-        invitations: tuple[Inbox, Inbox] = (asyncio.Queue(), asyncio.Queue())
+        invitations: tuple[Inbox, Inbox] = (Waiting(), Waiting())
         listeners = [asyncio.create_task(self._listen(links, i, invitations[i])) for i in (0, 1)]
         rounds = asyncio.create_task(self._answer(links.stubs, invitations))
         try:
@@ -176,13 +177,19 @@ class ClientSession:
 
     async def _pass_on(self, stub: BytesStub, server: int, inbox: Inbox, patience: Patience) -> None:
         """One open stream, to the end of the task."""
-        async for event in self._join(stub, server):
+        async with aclosing(self._join(stub, server)) as events:
+            await self._pass_on_events(events, server, inbox, patience)
+
+    async def _pass_on_events(
+        self, events: AsyncIterator[aggregator_pb2.ClientEvent], server: int, inbox: Inbox, patience: Patience
+    ) -> None:
+        async for event in events:
             match event.WhichOneof("event"):
                 case "welcome":
                     patience.is_here()
                     self._log.info("client.joined", server=AGGREGATORS[server])
                 case "invitation":
-                    inbox.put_nowait(event.invitation)
+                    inbox.put(server, event.invitation)
                     self._tell(server, event.invitation)
                 case "challenge" if self.task.is_proved:
                     self._tell(server, event.challenge)
@@ -197,12 +204,17 @@ class ClientSession:
     def _tell(self, server: int, news: News) -> None:
         """Mode `proved`: a round that waits for a challenge hears of it, and of the next round."""
         if self.task.is_proved:
-            self._news.put_nowait((server, news))
+            self._news.put(server, news)
 
     async def _join(self, stub: BytesStub, server: int) -> AsyncIterator[aggregator_pb2.ClientEvent]:
         """Events of one open stream. Raises ServerUnreachableError, TaskRefusedError, ProtocolError."""
+        call = stub.Join(aggregator_pb2.JoinRequest(hello=hello_to(self.task)))
         try:
-            async for data in stub.Join(aggregator_pb2.JoinRequest(hello=hello_to(self.task))):
+            async for data in call:
+                if len(data) > MOST_EVENT_BYTES:
+                    raise ProtocolError(
+                        f"{AGGREGATORS[server]}: expected events of at most {MOST_EVENT_BYTES} bytes, found {len(data)}"
+                    )
                 with _refusing_nonsense():
                     event = decoded(aggregator_pb2.ClientEvent, data, AGGREGATORS[server])
                 yield event
@@ -213,16 +225,19 @@ class ClientSession:
             if error.code() not in WORTH_ASKING_AGAIN:
                 raise TaskRefusedError(f"{reason} ({error.code().name})") from None
             raise ServerUnreachableError(reason) from None
+        finally:
+            call.cancel()
 
     async def _answer(self, stubs: list[BytesStub], inboxes: tuple[Inbox, Inbox]) -> None:
         """One submission per round that both servers invite us to."""
         while True:
-            from_a, from_b = await inboxes[0].get(), await inboxes[1].get()
+            (_, from_a), (_, from_b) = await inboxes[0].get(), await inboxes[1].get()
             while from_a.round != from_b.round:  # one server dropped us for a round and the other did not
                 if from_a.round < from_b.round:
-                    from_a = await inboxes[0].get()
+                    _, from_a = await inboxes[0].get()
                 else:
-                    from_b = await inboxes[1].get()
+                    _, from_b = await inboxes[1].get()
+            self._forget_news_before(from_a)
             try:
                 if self.task.is_proved:
                     await self._take_part_and_prove(stubs, *proved.agree(from_a, from_b, self.task))
@@ -267,33 +282,39 @@ class ClientSession:
     async def _take_part_and_prove(self, stubs: list[BytesStub], invitation: Invitation, seed: Seed) -> None:
         """Mode `proved`: model, Algorithm 2, upload, and one proof for the challenge that both servers send.
 
-        No second invitation of a round is answered. Whoever waits for a challenge that does not come is silent.
+        No second invitation of a round is answered. Whoever waits for a challenge that does not come is silent. The
+        upload and its share seed are let go at the round's end, and proof_timeout_s after that at the latest: the
+        limits are submit_timeout_s for the upload, proof_timeout_s for the challenge, and again for the proof.
         """
         if (which := (invitation.task, invitation.round)) in self._answered:
             raise ProtocolError(f"round: expected one invitation to round {invitation.round}, found a second")
         self._answered.add(which)
-        self._forget_news_before(invitation)
         ends_at = time.monotonic() + self.task.submit_timeout_s
         encoded = await self._encoded(stubs, invitation, ends_at)
         make = functools.partial(proved.RoundUpload, task=self.task, client=self.client, conduct=self._conduct)
         upload = await asyncio.to_thread(make, encoded, invitation, seed)
         await self._before_upload(invitation)
-        holder, stub = upload.holder, stubs[upload.holder]
-        await _upload(stub.Submit, upload.parts, aggregator_pb2.SubmitReply, holder, ends_at - time.monotonic())
-        self._log.info("client.submitted", task=invitation.task, round=invitation.round)
+        most_s = max(0.0, ends_at - time.monotonic()) + 2 * self.task.proof_timeout_s
+        try:
+            await asyncio.wait_for(self._upload_and_prove(stubs[upload.holder], upload, ends_at), most_s)
+        except TimeoutError:
+            self._log.warning("client.silent", task=upload.task, round=upload.round, reason=f"no end in {most_s:.0f} s")
+
+    async def _upload_and_prove(self, stub: BytesStub, upload: proved.RoundUpload, ends_at: float) -> None:
+        """Upload, wait for the challenge, and prove. Who calls bounds the time: nobody keeps an upload for longer."""
+        left_s = ends_at - time.monotonic()
+        await _upload(stub.Submit, upload.parts, aggregator_pb2.SubmitReply, upload.holder, left_s)
+        self._log.info("client.submitted", task=upload.task, round=upload.round)
         if (proof := await self._proof(upload)) is None:
-            self._log.warning("client.silent", task=invitation.task, round=invitation.round)
+            self._log.warning("client.silent", task=upload.task, round=upload.round)
             return
         parts = functools.partial(proved.proof_parts, proof)
-        await _upload(stub.Prove, parts, aggregator_pb2.ProveReply, holder, self.task.proof_timeout_s)
-        self._log.info("client.proved", task=invitation.task, round=invitation.round)
+        await _upload(stub.Prove, parts, aggregator_pb2.ProveReply, upload.holder, self.task.proof_timeout_s)
+        self._log.info("client.proved", task=upload.task, round=upload.round)
 
-    def _forget_news_before(self, invitation: Invitation) -> None:
+    def _forget_news_before(self, invitation: aggregator_pb2.Invitation) -> None:
         """Drop challenges from before this invitation: a new task counts its rounds from 0 too (C2)."""
-        waiting = [self._news.get_nowait() for _ in range(self._news.qsize())]
-        for server, news in waiting:
-            if isinstance(news, aggregator_pb2.Invitation) and news.round > invitation.round:
-                self._news.put_nowait((server, news))
+        self._news.keep(lambda news: isinstance(news, aggregator_pb2.Invitation) and news.round > invitation.round)
 
     async def _proof(self, upload: proved.RoundUpload) -> proved.Proof | None:
         """Return the proof, once both servers have sent the same challenge; None once either begins another round, also
@@ -345,7 +366,7 @@ def _refusing_nonsense() -> Iterator[None]:
 
 
 News: TypeAlias = aggregator_pb2.Invitation | aggregator_pb2.Challenge
-Inbox: TypeAlias = "asyncio.Queue[aggregator_pb2.Invitation]"
+Inbox: TypeAlias = Waiting[aggregator_pb2.Invitation]
 
 
 async def parts_of(submission: Submission, server: int) -> AsyncIterator[aggregator_pb2.SubmitPart]:

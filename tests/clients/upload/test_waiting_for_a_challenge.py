@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from precad.clients.upload.session import ClientSession
-from precad.mpc.proved.client import Invitation
 from precad.protos.precad.v1 import aggregator_pb2
 from tests.harness.harness import asynchronous, small_task
 
@@ -45,8 +44,10 @@ async def test_a_challenge_from_before_the_invitation_is_none_of_its_round() -> 
     client._tell(0, invitation("new", 0))
     client._tell(1, invitation("new", 0))
     client._tell(0, invitation("new", 1))
-    client._forget_news_before(Invitation("new", 0, 0, 1, b"", 0, b""))
-    assert [(server, news.round) for server, news in client._news._queue] == [(0, 1)]  # type: ignore[attr-defined]
+    client._forget_news_before(invitation("new", 0))
+    assert len(client._news) == 1
+    server, news = await client._news.get()
+    assert (server, news.round) == (0, 1)
 
 
 @asynchronous

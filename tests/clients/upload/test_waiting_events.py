@@ -1,0 +1,161 @@
+"""Servers that send without end, or never answer: what waits at a client is bounded, in memory and in time.
+
+Failure means: a server that deviates makes a client's memory grow; or an update and its share seed outlive their round
+at a client whose servers say nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import time
+import weakref
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from precad.clients.errors import ProtocolError, ServerUnreachableError
+from precad.clients.upload import proved
+from precad.clients.upload.events import MOST_EVENT_BYTES, MOST_WAITING, Waiting
+from precad.clients.upload.session import ClientSession
+from precad.mpc.prg import Seed
+from precad.mpc.proved.client import Invitation
+from precad.protos.precad.v1 import aggregator_pb2, aggregator_pb2_grpc
+from precad.protos.task.task import Task
+from precad.protos.tls.transport import bind_server
+from tests.harness.harness import AGGREGATORS, Pki, asynchronous, small_task
+
+
+@asynchronous
+async def test_a_server_takes_no_place_of_the_other() -> None:
+    waiting: Waiting[int] = Waiting(most=3)
+    for event in range(3):
+        waiting.put(0, event)
+    with pytest.raises(
+        ServerUnreachableError, match=r"aggregator-a: expected at most 3 events that wait .* found more"
+    ):
+        waiting.put(0, 3)
+    waiting.put(1, 10)
+    assert [await waiting.get() for _ in range(2)] == [(0, 0), (0, 1)]
+    waiting.put(0, 4)
+    waiting.keep(lambda event: event != 2)
+    assert [await waiting.get() for _ in range(len(waiting))] == [(1, 10), (0, 4)]
+    for event in range(3):
+        waiting.put(0, event)
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
+    return Pki.create(tmp_path_factory.mktemp("pki"), ["alice"])
+
+
+class Flooding(aggregator_pb2_grpc.AggregatorServicer):
+    """Sends one event for as long as somebody listens; None sends nothing."""
+
+    def __init__(self, event: aggregator_pb2.ClientEvent | None) -> None:
+        self._event = event
+
+    async def Join(self, request: Any, context: Any) -> AsyncIterator[aggregator_pb2.ClientEvent]:
+        yield aggregator_pb2.ClientEvent(welcome=aggregator_pb2.Welcome())
+        while self._event is not None:
+            yield self._event
+        await asyncio.Event().wait()
+
+
+async def end_of_client(flooding: Flooding, mode: str, pki: Pki) -> Exception:
+    """Return what ends a client of which A floods, and B sends nothing."""
+    async with contextlib.AsyncExitStack() as stack:
+        ports = []
+        for role, servicer in zip(AGGREGATORS, (flooding, Flooding(None)), strict=True):
+            server, port = bind_server("127.0.0.1:0", pki.tls(role))
+            aggregator_pb2_grpc.add_AggregatorServicer_to_server(servicer, server)
+            await server.start()
+            stack.push_async_callback(server.stop, None)
+            ports.append(port)
+        session = ClientSession(
+            client="alice",
+            task=small_task(["alice", "bob"], dim=1, mode=mode),
+            addresses=(f"127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}"),
+            tls=pki.tls("alice"),
+            train=lambda _: np.zeros(1, dtype=np.int64),
+        )
+        with pytest.raises((ServerUnreachableError, ProtocolError)) as raised:
+            await asyncio.wait_for(session.run(), 30.0)
+        return raised.value
+
+
+@pytest.mark.parametrize("mode", ["masked", "shares", "proved"])
+@pytest.mark.parametrize("kind", ["invitation", "challenge"])
+@asynchronous
+async def test_a_client_hangs_up_on_a_server_that_sends_without_end(pki: Pki, mode: str, kind: str) -> None:
+    """A challenge is no event of the other modes, which end the session at the first."""
+    if kind == "invitation":
+        event = aggregator_pb2.ClientEvent(invitation=aggregator_pb2.Invitation(task="small-1", round=1, dim=1))
+    else:
+        event = aggregator_pb2.ClientEvent(challenge=aggregator_pb2.Challenge(round=1, challenge=bytes(16)))
+    error = await end_of_client(Flooding(event), mode, pki)
+    if mode != "proved" and kind == "challenge":
+        assert "aggregator-a sent challenge" in str(error)
+    else:
+        assert f"aggregator-a: expected at most {MOST_WAITING} events that wait" in str(error)
+
+
+@asynchronous
+async def test_an_event_that_is_too_large_is_refused(pki: Pki) -> None:
+    reason = aggregator_pb2.Invitation(task="x" * MOST_EVENT_BYTES, round=1)
+    error = await end_of_client(Flooding(aggregator_pb2.ClientEvent(invitation=reason)), "masked", pki)
+    assert isinstance(error, ProtocolError)
+    assert f"aggregator-a: expected events of at most {MOST_EVENT_BYTES} bytes" in str(error)
+
+
+def upload_of(task: Task) -> tuple[Invitation, Seed, np.ndarray]:
+    invitation = Invitation("small-1", 0, 0, task.dim, bytes(32), 0, b"")
+    return invitation, Seed(bytes(range(16))), np.zeros(task.dim, dtype=np.int64)
+
+
+class Silent:
+    """Takes uploads, or hangs while it does, and says nothing of a challenge."""
+
+    def __init__(self, hangs: bool) -> None:
+        self._hangs, self.taken = hangs, 0
+
+    async def Submit(self, parts: AsyncIterator[Any]) -> bytes:
+        async for _ in parts:
+            self.taken += 1
+        if self._hangs:
+            await asyncio.Event().wait()
+        return aggregator_pb2.SubmitReply().SerializeToString()
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+@asynchronous
+async def test_an_upload_is_let_go_though_no_server_says_anything(hangs: bool) -> None:
+    task = small_task(["alice", "bob"], mode="proved", submit_timeout_s=0.2, proof_timeout_s=0.15)
+    session = ClientSession(client="alice", task=task, addresses=("a:1", "b:1"), tls=None, train=None)  # type: ignore[arg-type]
+    kept: list[weakref.ref[Any]] = []
+    make = proved.RoundUpload
+
+    def watched(*arguments: Any, **others: Any) -> proved.RoundUpload:
+        made = make(*arguments, **others)
+        kept.append(weakref.ref(made))
+        return made
+
+    async def encoded(*_: Any) -> Any:
+        return upload_of(task)[2]
+
+    invitation, seed, x = upload_of(task)
+    make(x, invitation, Seed(seed.reveal()), task=task, client="alice", conduct=session._conduct)  # compiles
+    stub, begun = Silent(hangs), time.monotonic()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(proved, "RoundUpload", watched)
+        patch.setattr(session, "_encoded", encoded)
+        stubs: list[Any] = [stub, stub]
+        await asyncio.wait_for(session._take_part_and_prove(stubs, invitation, seed), 30.0)
+    assert time.monotonic() - begun >= 0.3  # twice proof_timeout_s
+    assert stub.taken > 0
+    await asyncio.sleep(0)
+    gc.collect()
+    assert [reference() for reference in kept] == [None]
