@@ -84,6 +84,10 @@ class ProofQueriedTwiceError(MpcError):
     """A second query of one round's proofs. A value at a third point would give a linear function of an update."""
 
 
+class ShareSeedReusedError(MpcError):
+    """A second vector, or a second proof, under one share seed. Both together would show their difference."""
+
+
 class CommitmentError(MpcError):
     """The peer revealed something else than it had committed to."""
 

@@ -71,12 +71,12 @@ class Label:
 class Seed:
     """16 secret bytes that cannot be printed by accident."""
 
-    __slots__ = ("_value",)
+    __slots__ = ("_claims", "_value")
 
     def __init__(self, value: bytes) -> None:
         if len(value) != SEED_BYTES:
             raise ParameterError(f"a seed has {SEED_BYTES} bytes, got {len(value)}")
-        self._value = value
+        self._value, self._claims = value, tuple[str, ...]()
 
     @classmethod
     def random(cls, random_bytes: RandomBytes = os.urandom) -> Seed:
@@ -86,6 +86,12 @@ class Seed:
     def reveal(self) -> bytes:
         """Return the bytes, for the authenticated channel to the one party that may hold them."""
         return self._value
+
+    def claim(self, use: str) -> bool:
+        """Tell whether this is the first claim to a use that a seed must have once, and take note of it."""
+        is_first = use not in self._claims
+        self._claims = (*self._claims, use)
+        return is_first
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Seed) and self._value == other._value

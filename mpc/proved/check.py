@@ -60,7 +60,9 @@ class _Taken:
 class ProofCheck:
     """The proofs of one round. Slots are handled in rising order.
 
-    Raises ParameterError for an upload of which this server has the other server's kind of share.
+    One check serves a challenge at a server, so no second object opens what this one has opened (S3). Raises
+    ProofQueriedTwiceError for a challenge that has its check. Raises ParameterError for an upload of which this server
+    has the other server's kind of share.
     """
 
     def __init__(
@@ -72,6 +74,8 @@ class ProofCheck:
             if isinstance(upload.share, Seed) is self._is_held(slot):
                 kind = "holder" if self._is_held(slot) else "seeded server"
                 raise ParameterError(f"slot {slot}: expected the share of its {kind}")
+        if not challenge.claim(f"check {party}"):
+            raise ProofQueriedTwiceError("challenge: expected one check of a round's proofs, found a second")
         self._taken: dict[int, _Taken] = {}
         self._bound: set[int] = set()
         self._relayed: set[int] = set()

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from precad.mpc.errors import OutsideWindowError, ProofRefusedError
+from precad.mpc.errors import OutsideWindowError, ProofRefusedError, ShareSeedReusedError
 from precad.mpc.local.rows import RowStreams
 from precad.mpc.local.step import Rows
 from precad.mpc.prg import SEED_BYTES, Label, RandomBytes, Seed
@@ -76,7 +76,9 @@ def make_upload(
 
     blank: the binding, whose payload digest is filled in. The payload is expanded tile by tile, for its digest.
     x is made read-only. A payload or a proof of another vector under this seed would open to their difference.
+    Raises ShareSeedReusedError for a seed that an upload was made under before (C1).
     """
+    _claim(share_seed, "upload")
     x.setflags(write=False)
     hasher = hashlib.sha256()
     for piece in payload_pieces(x, share_seed, label):
@@ -101,6 +103,11 @@ def make_proof(
     return Submission(bound, proof_statement(share_seed, label, bound.digest()), salt), payload
 
 
+def _claim(share_seed: Seed, use: str) -> None:
+    if not share_seed.claim(use):
+        raise ShareSeedReusedError(f"share_seed: expected one {use} under it, found a second")
+
+
 class OpenUpload:
     """One upload at its client, until the end of its round. Nothing of it is kept for another round."""
 
@@ -116,7 +123,9 @@ class OpenUpload:
         prove_with: Prove = prove,
     ) -> None:
         """x and binding: those of `make_upload`, as they were sent. Tests alone fix draw_masks and random_bytes.
-        prove_with: makes the proof; `prove`, but at a client that deviates."""
+        prove_with: makes the proof; `prove`, but at a client that deviates. Raises ShareSeedReusedError where another
+        object answers for this seed (C1): what each answers once, two would answer twice."""
+        _claim(share_seed, "proof")
         self._prove = prove_with
         self._x, self._sizes, self._binding, self._seed = x, sizes, binding, share_seed
         self._round = Label(binding.task, binding.round)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from precad.mpc.errors import MalformedMessageError, ParameterError, ProofQueriedTwiceError, ProofRefusedError
+from precad.mpc.prg import Seed
 from precad.mpc.proved import field, prover, query, sums, verifier
 from precad.mpc.proved.check import ProofCheck
 from precad.mpc.proved.prover import ProofMasks
@@ -72,7 +73,7 @@ def test_a_share_that_fails_in_the_pass_leaves_no_verdict_no_sum_and_no_second_q
     slot = LABELS[0]
     data = Broken(bytes(SIZES.upload_bytes))
     locked = {slot: replace(round_.locked(0)[slot], share=PackedShare(data, SIZES.dim))}
-    server = ProofCheck(0, ROUND, SIZES, CHALLENGE, locked)
+    server = ProofCheck(0, ROUND, SIZES, Seed(CHALLENGE.reveal()), locked)
     message, payload = round_.proof(slot)
     server.take_proof(slot, message, payload)
     proved = server.proved([message.binding.digest()])

@@ -34,7 +34,8 @@ class Round:
         self.random_bytes = random_bytes_of("round")
         self.vectors = vectors
         self.seeds = {slot: Seed.random(self.random_bytes) for slot in vectors}
-        self.servers = [ProofCheck(party, ROUND, SIZES, challenge, self.locked(party)) for party in (0, 1)]
+        self.challenge = Seed(challenge.reveal())  # each round's own: a challenge has one check at each server
+        self.servers = [ProofCheck(party, ROUND, SIZES, self.challenge, self.locked(party)) for party in (0, 1)]
 
     def locked(self, party):
         """Return what one server has locked."""
@@ -237,6 +238,14 @@ def test_a_verifier_part_is_the_same_whatever_the_peer_sent():
     with pytest.raises(ParameterError, match="for each opened slot"):
         a.verdicts({})
     assert opened[LABELS[0]].shape == (2, SIZES.n_wires + 3)
+
+
+def test_a_second_check_of_a_round_is_refused_before_it_holds_anything():
+    """S3: what one check opens once, two would open at two pairs of points, which gives a function of an update."""
+    round_ = Round(vectors(1))
+    for party in (0, 1):
+        with pytest.raises(ProofQueriedTwiceError, match="challenge: expected one check of a round's proofs"):
+            ProofCheck(party, ROUND, SIZES, round_.challenge, round_.locked(party))
 
 
 def test_each_server_has_its_own_kind_of_share():

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from precad.mpc.errors import ParameterError, ProofRefusedError
+from precad.mpc.errors import ParameterError, ProofRefusedError, ShareSeedReusedError
 from precad.mpc.prg import Label, Seed
 from precad.mpc.proved.client import Invitation, OpenUpload, agree, make_upload
 from precad.mpc.proved.sizes import ProofSizes
@@ -83,6 +83,20 @@ def opened(x=None):
     sent = make_upload(x, blank, Seed(SEED), Label("task", 3, str(SLOT)))
     assert isinstance(sent.binding, Binding)
     return OpenUpload(x, SIZES, sent.binding, Seed(SEED), SLOT)
+
+
+def test_a_share_seed_serves_one_upload_and_one_proof():
+    """C1, also over two objects: each would answer once, and both together show the difference of two vectors."""
+    seed, label = Seed(SEED), Label("task", 3, str(SLOT))
+    x, other = with_norm(SIZES, SIZES.threshold), with_norm(SIZES, 1)
+    blank = Binding("task", 3, "alice", b"c" * 32, b"m" * 32, SIZES.dim, b"")
+    binding = make_upload(x, blank, seed, label).binding
+    assert isinstance(binding, Binding)
+    OpenUpload(x, SIZES, binding, seed, SLOT)
+    with pytest.raises(ShareSeedReusedError, match="share_seed: expected one upload under it, found a second"):
+        make_upload(other, blank, seed, label)
+    with pytest.raises(ShareSeedReusedError, match="share_seed: expected one proof under it, found a second"):
+        OpenUpload(x, SIZES, binding, seed, SLOT)
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
