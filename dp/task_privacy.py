@@ -253,6 +253,16 @@ def _drawn_record(task: PublicParameters) -> dict[Level, Event]:
     return {Level.DRAWN_RECORD: TwoStageSampledGaussian(task.client_rate, task.record_rate, _record_multiplier(task))}
 
 
+def noise_left(task: PublicParameters) -> float:
+    """Return the share of the noise multiplier that rounding to fixed point leaves a record: R / (R + sqrt(d) 2^-f).
+
+    1 for a whole client, whose update is rounded toward zero within C.
+    """
+    if task.rules.protects_clients:
+        return 1.0
+    return _record_multiplier(task) / task.noise_multiplier
+
+
 def _record_multiplier(task: PublicParameters) -> float:
     return effective_noise_multiplier(task.noise_multiplier, task.record_clip, task.dim, task.frac_bits)
 

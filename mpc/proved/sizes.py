@@ -54,11 +54,11 @@ def check_round(n_clients: int, noise: float) -> None:
     """
     if not 0 <= n_clients <= MAX_CLIENTS:
         raise ParameterError(
-            f"clients: expected at most {MAX_CLIENTS} in a round, found {n_clients}: lower client_rate"
+            f"clients: expected at most {MAX_CLIENTS} enrolled in mode 'proved', found {n_clients}: enrol fewer clients"
         )
     if noise != 0 and not MIN_NOISE <= noise <= MAX_NOISE:
         raise ParameterError(
-            f"noise: expected 0, or {MIN_NOISE} to 2^40 units of 2^-frac_bits, found {noise}: "
+            f"noise_multiplier: expected a server's noise of {MIN_NOISE} to 2^40 units of 2^-frac_bits, found {noise}: "
             f"{'lower' if noise > MAX_NOISE else 'raise'} noise_multiplier or frac_bits"
         )
 

@@ -101,9 +101,9 @@ def test_a_round_that_could_overflow_is_refused():
     check_round(2**20, 2.0**40)
     check_round(0, 0.0)
     for n_clients, noise, message in (
-        (2**20 + 1, 0.0, "clients: expected at most"),
-        (1, 7.9, "noise: expected .* raise"),
-        (1, 2.0**40 + 1024, "noise: expected .* lower"),
+        (2**20 + 1, 0.0, "clients: expected at most 1048576 enrolled .*: enrol fewer"),
+        (1, 7.9, "noise_multiplier: expected .*: raise noise_multiplier or frac_bits"),
+        (1, 2.0**40 + 1024, "noise_multiplier: expected .*: lower noise_multiplier or frac_bits"),
     ):
         with pytest.raises(ParameterError, match=message):
             check_round(n_clients, noise)

@@ -14,7 +14,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from precad.mpc.proved.sizes import largest_frac_bits
+from precad.deploy.configuration.check_privacy import privacy_facts
+from precad.dp.task_privacy import noise_left
+from precad.mpc.errors import ParameterError
+from precad.mpc.proved.sizes import check_round, largest_frac_bits
 from precad.protos.task.task_fields import hello_to
 from tests.harness.harness import small_task
 
@@ -52,7 +55,15 @@ def test_frac_bits_are_the_most_that_the_bound_allows_where_none_are_named(clip:
         ({"mode": "proved", "batches_ahead": 2}, "batches_ahead: expected none in mode 'proved'"),
         ({"mode": "proved", "client_clip": 100.0, "frac_bits": 16}, "frac_bits: expected at most 15"),
         ({"mode": "proved", "client_clip": 1e7}, "client_clip: expected at most 5876432"),
-        ({"mode": "proved", "dim": 2**30 + 1}, "dim"),
+        ({"mode": "proved", "client_clip": 1e-9, "frac_bits": 20}, r"client_clip \* 2\^frac_bits must be at least 1"),
+        ({"mode": "proved", "frac_bits": 41}, "frac_bits\n"),
+        ({"mode": "proved", "dim": 2**30 + 1}, "dim: expected 1 to 1073741824 .*: lower dim"),
+        (
+            {"mode": "proved", "client_clip": 89.6, "frac_bits": 16, "dim": 1_073_741_776},
+            "dim: expected at most 1073741775 with client_clip 89.6 and frac_bits 16.*: lower frac_bits",
+        ),
+        ({"mode": "proved", "frac_bits": 2}, "noise_multiplier: expected .* found 4.0: raise noise_multiplier"),
+        ({"mode": "proved", "noise_multiplier": 1e9}, "noise_multiplier: expected .*: lower noise_multiplier"),
         ({"mode": "proved", "delta": 1e-12}, "delta: expected more than"),
         ({"mode": "proved", "servers_follow_protocol": True}, "servers_follow_protocol: expected none"),
         (
@@ -66,6 +77,50 @@ def test_frac_bits_are_the_most_that_the_bound_allows_where_none_are_named(clip:
 def test_what_the_theorems_do_not_cover_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         small_task(**fields)
+
+
+def test_conditions_hold_up_to_their_bounds() -> None:
+    small_task(mode="proved", client_clip=89.6, frac_bits=16, dim=1_073_741_775)
+    small_task(mode="proved", frac_bits=3)  # 8 units of noise
+    small_task(mode="proved", frac_bits=20, noise_multiplier=2.0**20)
+    with pytest.raises(ParameterError, match=r"clients: expected at most 1048576 enrolled .*: enrol fewer"):
+        check_round(2**20 + 1, 0.0)
+
+
+@pytest.mark.parametrize("dim", [26_010, 10**5, 10**6])
+@pytest.mark.parametrize(
+    ("frac_bits", "record_clip", "left"),
+    [
+        (8, 1.0, (0.61, 0.45, 0.20)),
+        (10, 1.0, (0.86, 0.76, 0.51)),
+        (12, 1.0, (0.96, 0.93, 0.80)),
+        (8, 10.0, (0.94, 0.89, 0.72)),
+        (10, 10.0, (0.98, 0.97, 0.91)),
+        (12, 10.0, (0.996, 0.992, 0.976)),
+    ],
+)
+def test_a_check_shows_what_rounding_leaves_of_the_noise(
+    frac_bits: int, record_clip: float, left: tuple[float, ...], dim: int
+) -> None:
+    """The table of `proved.md` section 8, for C = 1000; below 0.95 a warning says what helps."""
+    task = small_task(mode="proved", client_clip=1000.0, frac_bits=frac_bits, record_clip=record_clip, dim=dim)
+    expected = left[(26_010, 10**5, 10**6).index(dim)]
+    assert noise_left(task) == pytest.approx(expected, abs=6e-3)
+    said = privacy_facts(task)["fixed_point"]
+    assert said.startswith("WARNING: ") == (expected < 0.95)
+    if expected < 0.95:
+        assert said.endswith(
+            "lower client_clip or raise record_clip" if frac_bits == 12 else "raise frac_bits or record_clip"
+        )
+    assert privacy_facts(task)["delta"].startswith("mode proved itself takes 8.2e-12 (1 + e^epsilon)")
+
+
+def test_a_task_of_another_mode_is_warned_too_and_one_of_clients_is_not() -> None:
+    assert "fixed_point" not in privacy_facts(small_task())
+    assert privacy_facts(small_task(frac_bits=5))["fixed_point"].startswith("WARNING: 5 fractional bits leave 0.867")
+    whole = small_task(mode="proved", algorithm="user-dp-fedavg", frac_bits=5)
+    assert "fixed_point" not in privacy_facts(whole)
+    assert noise_left(whole) == 1
 
 
 def test_a_task_that_only_honest_servers_protect_needs_a_word_that_says_so() -> None:
