@@ -12,7 +12,7 @@ from typing import Any, Final
 from precad.deploy.figures import LARGEST_USEFUL
 from precad.deploy.reporting.certificates import Certificate
 from precad.deploy.reporting.numbers import Format, power_of_ten, shown
-from precad.deploy.reporting.runs import AGAINST, Round, Run, Statement
+from precad.deploy.reporting.runs import AGAINST, Cost, Round, Run, Statement
 from precad.dp.accountants.pld import Unit, View
 
 MOST_POINTS: Final = 400
@@ -323,8 +323,14 @@ _LINKS: Final = {
 }
 
 
+def _links_of(run: Run, cost: Cost) -> dict[str, float]:
+    """Return the bytes by link. In mode `proved` there is no dealer, and no bar for one."""
+    found = cost.bytes_by_link.items()
+    return {_LINKS[link]: n for link, n in found if not (run.task.is_proved and link.startswith("dealer_"))}
+
+
 def _bytes_by_link(runs: Sequence[Run]) -> Chart:
-    links = {run.label: {_LINKS[link]: n for link, n in run.cost.bytes_by_link.items()} for run in runs if run.cost}
+    links = {run.label: _links_of(run, run.cost) for run in runs if run.cost}
     return Chart(
         key="bytes",
         title="Bytes of a round",

@@ -121,7 +121,7 @@ def guarantees_of(run: Run, certificate: Certificate | str) -> list[Guarantee]:
     if run.is_validated and not task_privacy(run.task).is_local:
         rows.append(
             Guarantee(
-                against="both servers together, or a server and the dealer",
+                against=f"both servers together{'' if run.task.is_proved else ', or a server and the dealer'}",
                 what="together they hold every update",
                 rests_on="",
                 is_proved=False,
@@ -156,9 +156,10 @@ def _of_norms(run: Run) -> Guarantee:
     against = "clients that upload whatever they like"
     if not run.is_validated:
         return Guarantee(against=against, what="no norm is checked", rests_on="", is_proved=False)
+    probability = "below 2⁻⁶³" if run.task.is_proved else "at most 2⁻⁶⁴"
     return Guarantee(
         against=against,
-        what=f"an update longer than C = {run.task.client_clip:g} enters the sum with probability at most 2⁻⁶⁴",
+        what=f"an update longer than C = {run.task.client_clip:g} enters the sum with probability {probability}",
         rests_on="per upload; if both servers follow the protocol. Poisoning within the bound is not excluded",
         is_proved=True,
     )

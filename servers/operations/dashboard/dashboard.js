@@ -452,7 +452,8 @@ function drawLists(status) {
   const refused = Object.entries(status.refused).map(([name, n]) => [reason(name), count(n)]);
   facts(byId("refused-list"), refused.length ? refused : [["None since this process began", "0"]]);
   show("traffic", !isDealer);
-  const traffic = Object.entries(status.bytes).map(([link, n]) => [LINKS[link] ?? link, size(n)]);
+  const sent = Object.entries(status.bytes).filter(([link, n]) => link !== "from_dealer" || n > 0); // mode proved has none
+  const traffic = sent.map(([link, n]) => [LINKS[link] ?? link, size(n)]);
   facts(byId("traffic-list"), traffic.length ? traffic : [["No round yet", "0 B"]]);
   facts(byId("queues-list"), status.queues.map((q) => [QUEUES[q.name] ?? q.name, count(q.depth)]));
   show("checkpoints", status.checkpoints.length > 0);

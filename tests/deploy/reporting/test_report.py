@@ -264,6 +264,23 @@ def test_a_training_without_classes_has_its_metrics_and_no_accuracy(tmp_path: Pa
     assert "parameters, test mse 0.062" in said.export_text()
 
 
+def test_a_run_of_mode_proved_has_no_dealer_and_no_gate(tmp_path: Path) -> None:
+    """Also no bar of bytes, no setting, and no coalition with a dealer. Soundness is that of the mode's theorem."""
+    root = deployed(tmp_path / "run", mode="proved")
+    changed(root / "summary.json", mode="proved", gate=None)
+    page = report(root)
+    assert "dealer" not in page.html.lower()
+    assert "task.gate" not in page.text
+    assert "task.batches_ahead" not in page.text
+    assert "both servers together" in page.text
+    assert "or a server and" not in page.text
+    assert "enters the sum with probability below 2⁻⁶³" in page.text
+    masked = report(deployed(tmp_path / "masked"))
+    assert "both servers together, or a server and the dealer" in masked.text
+    assert "enters the sum with probability at most 2⁻⁶⁴" in masked.text
+    assert "dealer to A" in masked.html
+
+
 def test_the_plots_are_the_rounds(run: Path) -> None:
     """Each point of each series beside the line of metrics.jsonl that it comes from; phases and links are means."""
     page = report(run)
