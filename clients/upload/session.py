@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -206,7 +206,7 @@ class ClientSession:
         if self.task.is_proved:
             self._news.put(server, news)
 
-    async def _join(self, stub: BytesStub, server: int) -> AsyncIterator[aggregator_pb2.ClientEvent]:
+    async def _join(self, stub: BytesStub, server: int) -> AsyncGenerator[aggregator_pb2.ClientEvent, None]:
         """Events of one open stream. Raises ServerUnreachableError, TaskRefusedError, ProtocolError."""
         call = stub.Join(aggregator_pb2.JoinRequest(hello=hello_to(self.task)))
         try:
