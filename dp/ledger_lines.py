@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +16,9 @@ from precad.dp.errors import LedgerCorruptedError, LedgerInUseError
 
 FIRST_CHAIN: Final = ""
 """The chain value before the first line."""
+
+_ASKING_S: Final = 0.1
+"""How long a lock that is not ours may be that of somebody who only asks."""
 
 Fields = dict[str, Any]
 
@@ -83,11 +87,29 @@ def require_same(found: dict[str, Any], ours: dict[str, Any], prefix: str = "") 
 
 
 def open_alone(path: Path) -> int:
-    """Open `path` for appending, readable by its owner, locked against other processes until it is closed."""
+    """Open `path` for appending, readable by its owner, locked against other processes until it is closed.
+
+    Whoever asks `is_open` has the lock for an instant, and is waited for.
+    """
     fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(fd)
-        raise LedgerInUseError(path) from error
-    return fd
+    deadline = time.monotonic() + _ASKING_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() > deadline:
+                os.close(fd)
+                raise LedgerInUseError(path) from error
+        else:
+            return fd
+        time.sleep(_ASKING_S / 10)
+
+
+def is_open(path: Path) -> bool:
+    """Tell whether a process has the ledger open, wherever that process is that sees this file. Raises OSError."""
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False

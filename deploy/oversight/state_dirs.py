@@ -1,6 +1,7 @@
 """Read how far a task is from an aggregator's state_dir, on the server's machine, without a port or a token.
 
-No record is changed, and no lock is taken: a server that starts meanwhile meets nobody.
+No record is changed. Whether a server holds its ledger is asked of the lock itself, for an instant, and not of the list
+of locks: that list leaves out processes of other PID namespaces, such as another container's.
 """
 
 from __future__ import annotations
@@ -11,14 +12,13 @@ from typing import Any
 
 from precad.deploy.errors import ConfigError
 from precad.dp.accountants.pld import Unit, View
+from precad.dp.ledger_lines import is_open
 from precad.servers.errors import ServerError
 from precad.servers.store import audit_log
 from precad.servers.store.folder import ledger_path, store_path
 from precad.servers.store.record import from_line
 from precad.servers.store.rounds import CommittedRound
 from precad.servers.telemetry.status import NORM_EXCEEDED, ClientOutcome, Epsilon, RoundSummary, Status
-
-LOCKS = Path("/proc/locks")
 
 
 def is_state_dir(folder: Path) -> bool:
@@ -44,7 +44,7 @@ def _read(folder: Path) -> Status:
     rounds = [_summary(record) for record in kept]
     ended = next((entry.fields["reason"] for entry in reversed(log) if entry.kind == "finished"), "")
     task = next((entry.fields for entry in log if entry.kind == "task"), {})
-    is_held = _is_locked(ledger_path(folder))
+    is_held = is_open(ledger_path(folder))
     return Status(
         role=str(task.get("role", "aggregator")),
         version="",
@@ -71,7 +71,7 @@ def _why_not(log: list[audit_log.Entry]) -> str:
     last = log[-1] if log else None
     if last is not None and last.kind == "interrupted":
         return f"interrupted: {last.fields['reason']}; start it again in this folder to go on"
-    return "no process here holds it: stopped or crashed; start it again in this folder to go on"
+    return "no process holds it: stopped or crashed; start it again in this folder to go on"
 
 
 def _summary(record: CommittedRound) -> RoundSummary:
@@ -98,14 +98,3 @@ def _epsilons(header: dict[str, Any], rounds: list[RoundSummary]) -> tuple[Epsil
     unit = Unit(header.get("unit", Unit.RECORD))
     spent = rounds[-1].epsilon
     return tuple(Epsilon(view=view, unit=unit, spent=spent[view], delta=header["delta"]) for view in View)
-
-
-def _is_locked(path: Path) -> bool:
-    """Tell whether a process of this machine holds the file's lock, as a server does with its ledger."""
-    try:
-        of_file = path.stat()
-        lines = LOCKS.read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return False
-    inodes = {field.split(":")[-1] for line in lines for field in line.split() if field.count(":") == 2}
-    return str(of_file.st_ino) in inodes

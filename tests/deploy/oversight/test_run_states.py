@@ -6,11 +6,13 @@ Failure means that an operator waits for a dead process, or starts a second one 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import io
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +27,7 @@ from precad.deploy.oversight import state_dirs
 from precad.deploy.oversight.operations import as_it_goes, read_run, show_rounds
 from precad.deploy.run_state import RunState, state_of
 from precad.dp.accountants.pld import View
+from precad.dp.errors import LedgerInUseError
 from precad.protos.tls.identity import Role
 from precad.servers.store.folder import ledger_path, open_ledger, open_task_store, write_round
 from precad.servers.store.rounds import CommittedRound
@@ -144,6 +147,44 @@ def test_a_state_dir_says_how_far_its_server_is(tmp_path: Path) -> None:
         store.finished("3 rounds done")
     status = read_run(tmp_path)
     assert (status.state, status.is_finished, status.ended) == ("finished", True, "3 rounds done")
+
+
+ASK = """
+import os, sys
+from pathlib import Path
+from precad.deploy.oversight.state_dirs import read_state_dir
+from precad.servers.store.folder import ledger_path
+folder = Path(sys.argv[1])
+is_listed = f":{ledger_path(folder).stat().st_ino} " in Path("/proc/locks").read_text()
+print(os.getpid(), is_listed, read_state_dir(folder).state)
+"""
+NAMESPACE = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc")
+
+
+def asked_elsewhere(folder: Path) -> list[str]:
+    """Return what a process of another PID namespace says: its number there, whether it sees the lock, the state."""
+    if subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this system allows no PID namespaces")
+    command = [*NAMESPACE, sys.executable, "-c", ASK, str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_a_server_of_another_pid_namespace_runs_or_has_crashed(tmp_path: Path) -> None:
+    """As of another container: its process has no number here, so that its lock is in no list that can be read."""
+    with open_ledger(tmp_path, TASK), open_task_store(tmp_path, TASK, b"model"):
+        assert asked_elsewhere(tmp_path) == ["1", "False", "running"]
+    assert asked_elsewhere(tmp_path)[2:] == ["not", "running"]
+
+
+def test_a_server_that_starts_while_somebody_asks_gets_its_ledger(tmp_path: Path) -> None:
+    """The question is over at once; a lock that stays is another server's."""
+    with open_ledger(tmp_path, TASK):
+        pass
+    with ledger_path(tmp_path).open("rb") as asking:
+        fcntl.flock(asking, fcntl.LOCK_SH)
+        threading.Timer(0.03, fcntl.flock, (asking, fcntl.LOCK_UN)).start()
+        with open_ledger(tmp_path, TASK), pytest.raises(LedgerInUseError):
+            open_ledger(tmp_path, TASK)
 
 
 def test_a_damaged_state_dir_is_refused_in_one_line(tmp_path: Path) -> None:
