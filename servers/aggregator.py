@@ -102,34 +102,51 @@ class Aggregator:
             asyncio.to_thread(_ready_gate, None if self.task.is_proved else self.task.gate),
             asyncio.to_thread(_ready_engine, self.config.engine, self.config.check_threads),
         )
-        async with AsyncExitStack() as stack:
-            session = await self._drain.until_stopped(lead(stack, ROLES[self.party], self.config))
-            server, port = admission.bind(self.config, self.task.clients, self._telemetry)
-            admission.reserve_descriptors(self.config.max_connections)
-            state = self._open_state(stack, initial, session)
-            await stack.enter_async_context(
-                operations_port(self.config, self._telemetry, self._snapshots.take, self.config.state_dir)
-            )
-            mpc_thread = ThreadPoolExecutor(1, thread_name_prefix="mpc")
-            stack.callback(mpc_thread.shutdown, wait=False, cancel_futures=True)
-            peer_servicer = self._add_services(server, credentials)
-            await self._listen(stack, server, port)
-            run = TaskRun(
-                party=self.party,
-                config=self.config,
-                addresses=self._addresses,
-                state=state,
-                telemetry=self._telemetry,
-                sessions=self._sessions,
-                capacity=self._capacity,
-                peer_servicer=peer_servicer,
-                credentials=credentials,
-                compute=Compute(gate, engine, mpc_thread, self._randomness),
-                drain=self._drain,
-                on_state=self._note_state,
-                notify=self._control.notify,
-            )
-            await self._see_through(while_leading(run.run(), session))
+        async with AsyncExitStack() as pages:
+            async with AsyncExitStack() as stack:
+                await self._serve(stack, pages, credentials, initial, gate, engine)
+            await self._drain.linger(self.config)
+
+    async def _serve(
+        self,
+        stack: AsyncExitStack,
+        pages: AsyncExitStack,
+        credentials: Credentials,
+        initial: NDArray[np.float32],
+        gate: Gate | None,
+        engine: Engine,
+    ) -> None:
+        """Open links and files on `stack`, the operations port on `pages`, and see the task to its end.
+
+        initial: the model that the task starts from, (d,). Raises as `run`.
+        """
+        session = await self._drain.until_stopped(lead(stack, ROLES[self.party], self.config))
+        server, port = admission.bind(self.config, self.task.clients, self._telemetry)
+        admission.reserve_descriptors(self.config.max_connections)
+        state = self._open_state(stack, initial, session)
+        await pages.enter_async_context(
+            operations_port(self.config, self._telemetry, self._snapshots.take, self.config.state_dir)
+        )
+        mpc_thread = ThreadPoolExecutor(1, thread_name_prefix="mpc")
+        stack.callback(mpc_thread.shutdown, wait=False, cancel_futures=True)
+        peer_servicer = self._add_services(server, credentials)
+        await self._listen(stack, server, port)
+        run = TaskRun(
+            party=self.party,
+            config=self.config,
+            addresses=self._addresses,
+            state=state,
+            telemetry=self._telemetry,
+            sessions=self._sessions,
+            capacity=self._capacity,
+            peer_servicer=peer_servicer,
+            credentials=credentials,
+            compute=Compute(gate, engine, mpc_thread, self._randomness),
+            drain=self._drain,
+            on_state=self._note_state,
+            notify=self._control.notify,
+        )
+        await self._see_through(while_leading(run.run(), session))
 
     def _open_state(self, stack: AsyncExitStack, initial: NDArray[np.float32], session: Session | None) -> TaskState:
         """Open what is durable, and the room for uploads. Raises SetupError, StoreError, DpError."""

@@ -90,6 +90,10 @@ class ServerConfig(BaseModel):
     operations_tls: bool = False
     """Whether the operations port speaks TLS, with this server's certificate."""
 
+    operations_linger_s: Patience = 0.0
+    """How long the operations port still answers when the task is over and every link and file is closed. A signal ends
+    it at once."""
+
     @model_validator(mode="after")
     def _check_operations(self) -> Self:
         if self.operations_listen is None or self.operations_tls or is_loopback(self.operations_listen):
@@ -151,6 +155,8 @@ class AggregatorConfig(ServerConfig):
     """How many cores the engine `cpu` may use for it. The result is the same integers. Each core beyond the first costs
     16 KiB per enrolled client of the budget."""
 
+    rejoin_timeout_s: Patience = 2.0
+    """How long a task that goes on waits for clients that are not back yet, once there are enough for a round."""
     step_timeout_s: Patience = 600.0
     """How long the other server may take over its part of a step, before the round is given up as if it had hung up.
     More where it may be at work (`precad.servers.links.step_limits`). That is 8 n d bytes at 8 MiB/s, the step's own

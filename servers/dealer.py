@@ -86,33 +86,39 @@ class Dealer:
         require_own_role(self.config.tls, Role.DEALER)
         pinned = (self.config.aggregator_a_certificate, self.config.aggregator_b_certificate)
         pins = tuple(renewable_pins(path, role) for path, role in zip(pinned, AGGREGATORS, strict=True))
-        async with AsyncExitStack() as stack:
-            session = await self._drain.until_stopped(lead(stack, Role.DEALER, self.config))
-            await stack.enter_async_context(operations_port(self.config, self._telemetry, self._snapshot))
-            server, port = bind(self.config, (), self._telemetry)
-            private_folder(self.config.state_dir)
-            ledger = stack.enter_context(
-                DealLedger(self.config.state_dir / LEDGER_NAME if session is None else session.tables("deals"))
-            )
-            servicer = self._servicer = DealerServicer(
-                self.task, pins, ledger, self._telemetry, self._note_departure, self._randomness.tuples
-            )
-            dealer_pb2_grpc.add_DealerServicer_to_server(servicer, server)
-            control_pb2_grpc.add_ControlServicer_to_server(
-                StatusServicer(self._telemetry, lambda: self._n_connected), server
-            )
-            add_health(self._telemetry, server)
-            await server.start()
-            self._telemetry.is_listening = True
-            self._telemetry.entered("waiting for the aggregators")
-            stack.push_async_callback(stop_server, server, 1.0)
-            stack.callback(servicer.hang_up)
-            log.info("dealer.listening", port=port)
-            stack.callback(self._telemetry.over, "ended", common_pb2.Goodbye())
-            over = servicer.deal_until_over(self.config.connect_timeout_s, self.config.reconnect_timeout_s)
-            with self._drain.excused():
-                await self._drain.until_stopped(while_leading(over, session))
-            log.info("dealer.finished")
+        async with AsyncExitStack() as pages:
+            async with AsyncExitStack() as stack:
+                await self._serve(stack, pages, pins)
+            await self._drain.linger(self.config)
+
+    async def _serve(self, stack: AsyncExitStack, pages: AsyncExitStack, pins: tuple[Source[Pins], ...]) -> None:
+        """Open the link and the record on `stack`, the operations port on `pages`, and deal. Raises as `run`."""
+        session = await self._drain.until_stopped(lead(stack, Role.DEALER, self.config))
+        await pages.enter_async_context(operations_port(self.config, self._telemetry, self._snapshot))
+        server, port = bind(self.config, (), self._telemetry)
+        private_folder(self.config.state_dir)
+        ledger = stack.enter_context(
+            DealLedger(self.config.state_dir / LEDGER_NAME if session is None else session.tables("deals"))
+        )
+        servicer = self._servicer = DealerServicer(
+            self.task, pins, ledger, self._telemetry, self._note_departure, self._randomness.tuples
+        )
+        dealer_pb2_grpc.add_DealerServicer_to_server(servicer, server)
+        control_pb2_grpc.add_ControlServicer_to_server(
+            StatusServicer(self._telemetry, lambda: self._n_connected), server
+        )
+        add_health(self._telemetry, server)
+        await server.start()
+        self._telemetry.is_listening = True
+        self._telemetry.entered("waiting for the aggregators")
+        stack.push_async_callback(stop_server, server, 1.0)
+        stack.callback(servicer.hang_up)
+        log.info("dealer.listening", port=port)
+        stack.callback(self._telemetry.over, "ended", common_pb2.Goodbye())
+        over = servicer.deal_until_over(self.config.connect_timeout_s, self.config.reconnect_timeout_s)
+        with self._drain.excused():
+            await self._drain.until_stopped(while_leading(over, session))
+        log.info("dealer.finished")
 
     def _note_departure(self) -> None:
         """An aggregator has left, for now or for good. Who wants to leave after both need not wait any longer."""

@@ -43,7 +43,7 @@ class StepLimits:
             return cls()
         n_bytes = WORD_BYTES * task.dim * len(task.clients)
         dealer_s = max(config.connect_timeout_s, config.reconnect_timeout_s)
-        clients_s = max(task.registration_timeout_s, config.reconnect_timeout_s)
+        clients_s = max(task.registration_timeout_s, config.reconnect_timeout_s) + config.rejoin_timeout_s
         return cls(
             every=config.step_timeout_s + n_bytes / SLOWEST_CHECK_BYTES_S,
             draw=dealer_s + clients_s,

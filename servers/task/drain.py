@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import structlog
 
+from precad.servers.config import ServerConfig
 from precad.servers.errors import PeerUnreachableError, StoppedError
 from precad.servers.supervision import first_error_or_result
 from precad.servers.telemetry.events import Telemetry
@@ -65,6 +66,15 @@ class Drain:
         """Nothing is in flight here. Raises StoppedError when the server is to leave."""
         if self.is_requested:
             raise StoppedError(self._why)
+
+    async def linger(self, config: ServerConfig) -> None:
+        """Keep the operations port of a server whose task is over for `operations_linger_s`, or until a signal."""
+        if config.operations_listen is None or config.operations_linger_s == 0 or self.is_requested:
+            return
+        log.info("operations.lingers", timeout_s=config.operations_linger_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(config.operations_linger_s):
+                await self._stop.wait()
 
     @contextmanager
     def excused(self) -> Iterator[None]:

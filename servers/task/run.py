@@ -49,8 +49,6 @@ from precad.servers.telemetry.events import Telemetry
 
 log = structlog.get_logger(__name__)
 
-REJOIN_GRACE_S = 2.0
-"""How long a task that goes on waits for those clients that are not back yet, once there are enough."""
 RETRY_S = 0.2
 
 
@@ -238,8 +236,10 @@ class TaskRun:
         return ends[0] is None
 
     async def _wait_for_clients(self, *, is_resumed: bool, n_before: int | None) -> None:
-        """Wait for all clients, for at most registration_timeout_s. Of a task that goes on, wait for enough of them and
-        give the others a moment, for at most reconnect_timeout_s if that is longer.
+        """Wait for all clients, for at most registration_timeout_s.
+
+        In a task that goes on, wait for enough of them, for reconnect_timeout_s if that is longer. Then wait for the
+        others, for at most rejoin_timeout_s.
 
         n_before: connected at the start of the last round of this process. After the loss of another server, as many
         are enough: clients that rounds went on without are not waited for again.
@@ -253,7 +253,7 @@ class TaskRun:
                 await sessions.wait_for(n_enough if is_resumed else n_all)
         if is_resumed:
             with suppress(TimeoutError):
-                async with asyncio.timeout(REJOIN_GRACE_S):
+                async with asyncio.timeout(self.config.rejoin_timeout_s):
                     await sessions.wait_for(n_all)
         if (n := len(sessions.connected)) < n_enough:
             expected = f"min_clients: expected {n_enough} registered within {timeout_s:g} s, got {n}"

@@ -14,6 +14,7 @@ import contextlib
 import io
 import json
 import signal
+import socket
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,12 +35,14 @@ from precad.deploy.errors import SUCCESS, UNREACHABLE, RunFailedError
 from precad.deploy.localhost.deployment import LocalRun
 from precad.deploy.localhost.processes import Children
 from precad.deploy.oversight.operations import Source, fetch, follow
+from precad.dp.ledger_lines import is_open
 from precad.mpc.ring import RingArray
 from precad.protos.precad.v1 import aggregator_pb2
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.protos.tls.transport import dial
 from precad.servers.errors import StoppedError
+from precad.servers.store.folder import ledger_path
 from precad.servers.telemetry import logs
 from precad.servers.telemetry.status import PHASES, Status
 from tests.harness.harness import (
@@ -233,6 +236,38 @@ async def test_the_round_in_flight_is_seen_from_outside(pki: Pki, tmp_path: Path
         assert metrics["precad_info", "aggregator-a", status.task, status.version] == 1  # labels in alphabetical order
         with pytest.raises(Exception, match="refused ours"):
             await fetch(Source("a", watch.sources[0].url, TOKEN.upper()))
+
+
+@asynchronous
+async def test_a_server_whose_task_is_over_shows_its_pages_and_holds_nothing_else(pki: Pki, tmp_path: Path) -> None:
+    """No link and no lock is left, until a signal comes. No other port is left open to strangers."""
+    async with watched(small_task(rounds=1), pki, tmp_path, operations_linger_s=3600.0) as watch:
+        clients = await join_all(watch.deployment)
+        made = {name: await submission(client) for name, client in clients.items()}
+        await asyncio.gather(*(client.submit(made[name]) for name, client in clients.items()))
+        assert [(await client.goodbye()).finished for client in clients.values()] == [True] * 3
+        for client in clients.values():
+            await client.leave()
+        addresses = [*watch.deployment.addresses, watch.deployment.dealer_address]
+        await until(lambda: not any(map(answers, addresses)))
+        await until(lambda: not any(is_open(ledger_path(tmp_path / role)) for role in AGGREGATORS))
+        for party in (0, 1):
+            status, metrics = await fetch(watch.sources[party]), await watch.metrics(party)
+            assert (status.state, status.is_finished, status.is_ready) == ("finished", True, False)
+            assert metrics[("precad_rounds_total",)] == 1
+        assert [run.done() for run in watch.deployment._runs] == [True, False, False]  # the dealer has no such port
+        for server in watch.deployment.aggregators:
+            server.drain()
+        await watch.deployment.finish()
+        assert not any(answers(source.url.removeprefix("http://")) for source in watch.sources)
+
+
+def answers(address: str) -> bool:
+    """Tell whether somebody listens at HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=5.0):
+        return True
+    return False
 
 
 # -- leaving -----------------------------------------------------------------------------------------------------------
