@@ -8,7 +8,7 @@ Contents:
     summary.json      the summary that `--json` prints
     report.html       all of it as one page (`precad report`)
     run-state         whether the run goes on, and what became of it (`run_state`)
-    logs/             one file per process
+    logs/             one file per process; logs-1/ and so on of those before the run was gone on with
     a/ b/             the aggregators' ledgers, burnt tuples, round records and models
     dealer/           which batches were dealt
     clients/          each client's count of its uploads
@@ -49,6 +49,16 @@ class RunFolder:
         folder = cls(root.absolute())
         folder.logs.mkdir()
         return folder
+
+    @property
+    def times_resumed(self) -> int:
+        """Return how often the run was gone on with."""
+        return sum(1 for _ in self.root.glob("logs-*"))
+
+    def keep_logs(self) -> None:
+        """Put the logs of the processes before aside, for the logs of those that go on with the run."""
+        self.logs.rename(self.root / f"logs-{self.times_resumed + 1}")
+        self.logs.mkdir()
 
     @property
     def config(self) -> Path:
@@ -101,7 +111,7 @@ class RunFolder:
 
     def write_config(self, raw: dict[str, Any]) -> None:
         """Write the resolved configuration, as TOML."""
-        self.config.write_text(tomli_w.dumps(raw), encoding="utf-8")
+        write_whole(self.config, tomli_w.dumps(raw).encode())
 
     def write_operations_token(self, token: str) -> None:
         """Write the token, for this user's eyes only."""
@@ -113,6 +123,15 @@ class RunFolder:
         """Append one line per round."""
         with self.metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(round_metrics) + "\n")
+
+    def write_all_metrics(self, rounds: list[dict[str, Any]]) -> None:
+        """Write the lines of these rounds, and no other."""
+        write_whole(self.metrics, "".join(json.dumps(one) + "\n" for one in rounds).encode())
+
+    def outdate(self) -> None:
+        """Remove what is not true of a run once it has a further round."""
+        for path in (self.summary, self.report):
+            path.unlink(missing_ok=True)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write the summary, for people and programs. Where it is, the run is over."""

@@ -1,4 +1,7 @@
-"""Tell whether a run goes on, has ended, or was killed: by a lock that its process holds, and a word that it leaves."""
+"""Tell whether a run goes on, has ended, or was killed: by a lock that its process holds, and a word that it leaves.
+
+One process at a time holds a run's folder, also when it goes on with a run that was interrupted.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from precad.deploy.errors import InterruptedRunError
+from precad.deploy.errors import ConfigError, InterruptedRunError
 
 NAME: Final = "run-state"
 """The file's name in a run folder."""
@@ -31,24 +34,48 @@ class RunState(StrEnum):
     """It has not begun, or a version began it that left no word."""
 
 
+RESUMABLE: Final = {
+    RunState.INTERRUPTED: "an interrupted run",
+    RunState.FAILED: "a run that failed",
+    RunState.CRASHED: "a run that crashed",
+}
+"""Runs that can be gone on with, as messages call them."""
+
+
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def held(folder: Path, *, resumes: bool = False) -> Iterator[None]:
     """Say that the run goes on while the block does, then what became of it.
 
-    The lock is the kernel's: it is gone with the process, however that ends. Children do not inherit it.
+    The lock is the kernel's: it is gone with the process, however that ends. Children do not inherit it. `resumes`:
+    whether the run was there before. Raises ConfigError, with nothing changed, where another process holds the folder,
+    or has finished the run meanwhile.
     """
-    with (folder / NAME).open("w", encoding="ascii") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        _say(file.fileno(), RunState.RUNNING)
+    descriptor = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    with os.fdopen(descriptor, "r+", encoding="ascii", errors="replace") as file:
         try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"--output: expected a folder that no run uses, found a run in progress in {folder}"
+            ) from None
+        if resumes and file.read() == RunState.FINISHED:
+            raise ConfigError(f"--output: expected a run that can go on, found a finished run in {folder}")
+        with _said_in_the_end(file.fileno()):
             yield
-        except InterruptedRunError:
-            _say(file.fileno(), RunState.INTERRUPTED)
-            raise
-        except Exception:
-            _say(file.fileno(), RunState.FAILED)
-            raise
-        _say(file.fileno(), RunState.FINISHED)
+
+
+@contextmanager
+def _said_in_the_end(descriptor: int) -> Iterator[None]:
+    _say(descriptor, RunState.RUNNING)
+    try:
+        yield
+    except InterruptedRunError:
+        _say(descriptor, RunState.INTERRUPTED)
+        raise
+    except Exception:
+        _say(descriptor, RunState.FAILED)
+        raise
+    _say(descriptor, RunState.FINISHED)
 
 
 def _say(descriptor: int, state: RunState) -> None:

@@ -64,19 +64,6 @@ def contents(config: Config) -> dict[str, Any]:
         raise ConfigError(f"config: expected names with values that TOML has, found another: {error}") from None
 
 
-def with_clients(raw: Mapping[str, Any], n_clients: int) -> dict[str, Any]:
-    """Return a configuration whose task has so many clients. Raises ConfigError."""
-    from precad.deploy.errors import ConfigError
-
-    require_count("clients", n_clients)
-    task = raw.get("task", {})
-    if not isinstance(task, Mapping) or "clients" in task:
-        found = task["clients"] if isinstance(task, Mapping) else task
-        raise ConfigError(f"task.clients: expected none beside clients, found {found!r:.60}")
-    ids = [f"client-{i:0{len(str(n_clients - 1))}}" for i in range(n_clients)]
-    return {**raw, "task": {**task, "clients": ids}}
-
-
 def apps_of(clients: Any) -> Sequence[App] | Mapping[str, App]:
     """Return the apps of at least two clients. Raises ConfigError."""
     from precad.deploy.errors import ConfigError

@@ -97,6 +97,7 @@ def run(
     clients: int | None = None,
     dashboard: bool = False,
     progress: bool = False,
+    resume: bool = False,
 ) -> RunResult:
     """Run a whole deployment on this machine over real processes, and return what came out.
 
@@ -110,6 +111,7 @@ def run(
         clients    how many, in place of the task's
         dashboard  give every server a dashboard. Its token is shown with `progress`, and is a file of the folder
         progress   show the rounds on standard error
+        resume     go on with the run in `folder`, which was interrupted, failed or crashed; config means the same task
 
     It works in scripts, in threads and in notebooks. Children import nothing from the current folder, except for a
     model, records and an app of your own, which servers never import. Ctrl-C stops every process:
@@ -130,18 +132,20 @@ def run(
         (2, 6, 0)
     """
     from precad.deploy.configuration.apps import with_app
+    from precad.deploy.configuration.local import with_clients
     from precad.deploy.localhost.whole import complete, prepare, require_finite
     from precad.results import RunResult
 
     with arguments.named():
         raw = arguments.contents(config)
         if clients is not None:
-            raw = arguments.with_clients(raw, clients)
+            raw = with_clients(raw, clients)
         local = prepare(
             raw if app is None else with_app(raw, app),
             None if folder is None else Path(folder),
             arguments.console(progress),
             dashboard=dashboard,
+            resumes=resume,
         )
         summary = complete(local)
     require_finite(summary)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import enum
 import json
+import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from precad.deploy.run_folder import RunFolder
 
 Dashboard = Annotated[
-    bool, typer.Option("--dashboard", help="Give every server a dashboard on this machine, and say where.")
+    bool,
+    typer.Option("--dashboard", help="Give every server a dashboard on this machine; on a terminal, until Enter."),
 ]
 
 
@@ -53,7 +55,13 @@ def demo(
 def run(
     config: ConfigFile,
     app: AppName = None,
+    clients: Annotated[
+        int | None, typer.Option(help="Start so many clients, where CONFIG names none.", metavar="N", min=1)
+    ] = None,
     output: Output = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --output, which ended early; CONFIG is its task.")
+    ] = False,
     dashboard: Dashboard = False,
     as_json: Json = False,
 ) -> None:
@@ -61,10 +69,12 @@ def run(
 
     def contents() -> dict[str, Any]:
         from precad.deploy.configuration.apps import read_local_with_app
+        from precad.deploy.configuration.local import with_clients
 
-        return read_local_with_app(config, app)
+        raw = read_local_with_app(config, app)
+        return raw if clients is None else with_clients(raw, clients)
 
-    _run_local(contents, output, dashboard=dashboard, as_json=as_json)
+    _run_local(contents, output, dashboard=dashboard, resumes=resume, as_json=as_json)
 
 
 def _run_local(
@@ -73,30 +83,44 @@ def _run_local(
     *,
     dashboard: bool,
     as_json: bool,
+    resumes: bool = False,
     forks: Forks | None = None,
 ) -> None:
+    stays = dashboard and sys.stdin.isatty() and people.file.isatty()
     with exit_codes(), ExitStack() as unless_prepared:
         if forks is not None:
             unless_prepared.callback(forks.close)
         settings = raw()
         from precad.deploy.localhost.whole import complete, prepare, require_finite
 
-        local = prepare(settings, output, people, dashboard=dashboard, forks=forks)
+        local = prepare(settings, output, people, dashboard=dashboard, stays=stays, resumes=resumes, forks=forks)
         unless_prepared.pop_all()
         from precad.deploy.localhost.summary import print_summary
 
         try:
-            summary = complete(local)
+            summary = complete(local, stays=stays)
+            print_summary(people, summary, local.deployment.task)
+            _write_report(local.folder)
+            if as_json:
+                write_json(summary)
+            if stays:
+                _wait_for_enter()
         except InterruptedRunError:
             if local.folder.summary.exists():
                 print_summary(people, json.loads(local.folder.summary.read_text()), local.deployment.task)
                 _write_report(local.folder)
             raise
-        print_summary(people, summary, local.deployment.task)
-        _write_report(local.folder)
-        if as_json:
-            write_json(summary)
+        finally:
+            local.close()
         require_finite(summary)
+
+
+def _wait_for_enter() -> None:
+    """Leave the dashboards to whoever looks at them. Ctrl-C ends them as Enter does: the run is over."""
+    say("the run is over; its dashboards stay until Enter")
+    sys.stdout.flush()
+    with suppress(KeyboardInterrupt):
+        sys.stdin.readline()
 
 
 def _write_report(folder: RunFolder) -> None:

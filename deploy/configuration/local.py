@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 
 HOLDOUT = 0.2
 """The share of own records that a local run keeps for testing, where the configuration says nothing."""
+REJOIN_TIMEOUT_S = 60.0
+"""How long a run that is gone on with waits for the clients that start with it."""
+LINGER_S = 604_800.0
+"""How long dashboards stay that somebody at a terminal closes."""
 DEFAULT_MODEL: str = Task.model_fields["model"].default
 
 
@@ -104,7 +108,9 @@ def _supply_addresses(resolved: dict[str, Any], folder: RunFolder) -> None:
         for key in section_of_server:
             server = server[key]
         server.setdefault("listen", resolved["network"].get(name, ""))
-        server.setdefault("reconnect_timeout_s", 0.0)  # nobody starts a process of this run again
+        server.setdefault("reconnect_timeout_s", 0.0)  # nobody starts one process of this run again
+        if name != "dealer":
+            server.setdefault("rejoin_timeout_s", REJOIN_TIMEOUT_S)  # but all of them, where the run is gone on with
         server.setdefault("drain_timeout_s", 0.0)  # nor is there anybody to finish a round for
         if "operations_listen" in server:
             server.setdefault("operations_token", folder.operations_token.name)
@@ -370,8 +376,23 @@ def _require_ids(ids: list[Any]) -> None:
         raise ConfigError("task.clients: expected a table of ids and numbers of records, or a list of distinct ids")
 
 
-def with_operations(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration with an operations port for every server that has none. Raises ConfigError."""
+def with_clients(raw: Mapping[str, Any], n_clients: int) -> dict[str, Any]:
+    """Return a configuration whose task has so many clients, by the name of `--clients`. Raises ConfigError."""
+    if not isinstance(n_clients, int) or isinstance(n_clients, bool) or n_clients < 1:
+        raise ConfigError(f"--clients: expected a positive integer, found {n_clients!r:.60}")
+    task = raw.get("task", {})
+    if not isinstance(task, Mapping) or "clients" in task:
+        found = task["clients"] if isinstance(task, Mapping) else task
+        raise ConfigError(f"task.clients: expected none beside clients, found {found!r:.60}")
+    ids = [f"client-{i:0{len(str(n_clients - 1))}}" for i in range(n_clients)]
+    return {**raw, "task": {**task, "clients": ids}}
+
+
+def with_operations(raw: Mapping[str, Any], *, stays: bool = False) -> dict[str, Any]:
+    """Return the configuration with an operations port for every server that has none. Raises ConfigError.
+
+    stays: whether the ports stay open when the task is over.
+    """
     wished = dict(raw)
     for (keys, _), address in zip(_servers(raw), _free_addresses(raw).values(), strict=True):
         section = wished
@@ -381,6 +402,8 @@ def with_operations(raw: Mapping[str, Any]) -> dict[str, Any]:
             section[key] = dict(inner)
             section = section[key]
         section.setdefault("operations_listen", address)
+        if stays:
+            section["operations_linger_s"] = LINGER_S
     return wished
 
 

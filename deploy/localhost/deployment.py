@@ -8,7 +8,7 @@ holds no share and no seed, and takes no part in the protocol.
 from __future__ import annotations
 
 import asyncio
-import secrets
+import itertools
 import signal
 import threading
 import time
@@ -35,8 +35,10 @@ from precad.deploy.authority import pki
 from precad.deploy.configuration.local import resolve
 from precad.deploy.errors import FAILURE, REFUSED, UNREACHABLE, ConfigError, InterruptedRunError, RunFailedError
 from precad.deploy.figures import plain
+from precad.deploy.localhost import resuming
 from precad.deploy.localhost.fork_server import CLIENTS, SERVERS
 from precad.deploy.localhost.forks import ForkedChildren, Forks
+from precad.deploy.localhost.links import Dashboards
 from precad.deploy.localhost.processes import Child, Children
 from precad.deploy.localhost.watch import LiveTable, warning_of
 from precad.deploy.run_folder import RunFolder
@@ -57,9 +59,9 @@ from precad.protos.tls.identity import Identity, Role
 from precad.protos.tls.transport import dial
 from precad.servers.errors import SetupError
 from precad.servers.rounds import memory
+from precad.servers.store.record import to_message
 
 _CONTROL = control_pb2.DESCRIPTOR.services_by_name["Control"]
-SERVER_ROLES = (Role.AGGREGATOR_A, Role.AGGREGATOR_B, Role.DEALER)
 START_TIMEOUT_S = 120.0
 POLL_S = 0.2
 CERTIFICATES_AT_ONCE = 8
@@ -98,38 +100,50 @@ class LocalRun:
         *,
         accuracy_every_round: bool = True,
         forks: Forks | None = None,
+        resumes: bool = False,
     ) -> None:
         """Validate everything, then write the folder. Raises ConfigError, GateUnavailableError,
         EngineUnavailableError, PkiError.
 
         `accuracy_every_round` takes processor time from the servers while they work; without it, only the final model
-        is evaluated. `forks` starts the processes; without it, each is an interpreter of its own.
+        is evaluated. `forks` starts the processes; without it, each is an interpreter of its own. `resumes`: go on with
+        the run in the folder, in which nothing is written before `run`.
         """
         self._started = time.monotonic()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._interrupted = asyncio.Event()
         self._accuracy_every_round = accuracy_every_round
-        folder = RunFolder(output.absolute())
-        resolved, self.deployment, split = resolve(raw, folder)
+        folder, self._resumes, self._is_closed = RunFolder(output.absolute()), resumes, False
+        if resumes:
+            resuming.require_resumable(output)
+        self._resolved, self.deployment, split = resolve(raw, folder)
+        if resumes:
+            resuming.require_same(self.deployment, folder)
         self._require_free_ports()
         if not self.deployment.task.is_proved:
             require_gate(self.deployment.task.gate)
         self._require_engines_and_memory()
-        self.folder = RunFolder.create(output)
+        self.folder = folder if resumes else self._new_folder(output)
         self._console = console
         task = self.deployment.task
-        self._issue_certificates()
-        np.save(self.folder.initial_model, networks.initial_vector(task))
-        self.folder.write_config(resolved)
         if (target := raw["task"].get(TARGET)) is not None:
             self._console.print(said(target, task), highlight=False, markup=False, soft_wrap=True)
-        self._open_operations()
+        self._dashboards = Dashboards.of(self.deployment, self.folder)
+        self._dashboards.announce(console)
         self._test = split.test
         self._children = Children(self.folder.logs) if forks is None else ForkedChildren(self.folder.logs, forks)
-        self._progress = Progress()
+        self._progress, self._earlier_s = Progress(), 0.0
         self._cost = task_cost(task)
         assert self.deployment.client is not None  # resolve() supplied it
         self._learning = Learning.of_task(task, self.deployment.client.metrics)
+
+    def _new_folder(self, output: Path) -> RunFolder:
+        """Make the folder and what every process needs. The configuration comes last: where it is, all of it is."""
+        self.folder = RunFolder.create(output)
+        self._issue_certificates()
+        np.save(self.folder.initial_model, networks.initial_vector(self.deployment.task))
+        self.folder.write_config(self._resolved)
+        return self.folder
 
     def _issue_certificates(self) -> None:
         """Make the run's authority, and a certificate for everybody: several at once, as each waits for the disk."""
@@ -139,19 +153,6 @@ class LocalRun:
         clients = [Identity(Role.CLIENT, client) for client in self.deployment.task.clients]
         with ThreadPoolExecutor(CERTIFICATES_AT_ONCE) as threads:
             list(threads.map(partial(pki.issue, self.folder.pki), (*servers, *clients)))
-
-    def _open_operations(self) -> None:
-        """Make the token of the operations ports, where the run has any, and say where they are."""
-        servers = (self.deployment.aggregator.a, self.deployment.aggregator.b, self.deployment.dealer)
-        listening = [
-            (role, own) for role, own in zip(SERVER_ROLES, servers, strict=True) if own and own.operations_listen
-        ]
-        if any(own.operations_token == self.folder.operations_token for _, own in listening):
-            self.folder.write_operations_token(secrets.token_urlsafe(32))
-        for role, own in listening:
-            scheme = "https" if own.operations_tls else "http"
-            line = f"dashboard of {role}: {scheme}://{own.operations_listen}/  token: {own.operations_token}"
-            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def _require_free_ports(self) -> None:
         network = self.deployment.network
@@ -172,36 +173,66 @@ class LocalRun:
             except SetupError as error:
                 raise ConfigError(f"aggregator.{letter}.{error}") from None
 
-    async def run(self) -> dict[str, Any]:
+    async def run(self, *, stays: bool = False) -> dict[str, Any]:
         """Raises RunFailedError when a server or the dealer ends early, InterruptedRunError when it is interrupted.
 
-        Model and summary of an interrupted run are those of the rounds that there were.
+        Model and summary of an interrupted run are those of the rounds that there were. `stays`: leave to `close` the
+        processes of a run that has ended well, for their dashboards.
         """
-        with run_state.held(self.folder.root):
+        with run_state.held(self.folder.root, resumes=self._resumes):
             try:
-                await self._train()
+                if self._resumes:
+                    await asyncio.to_thread(self._take_up)
+                if self._progress.ended:
+                    await asyncio.to_thread(self.close)
+                else:
+                    await self._train(stays=stays)
             except InterruptedRunError:
                 raise InterruptedRunError(self._keep_rounds()) from None
             return self._finish()
 
-    async def _train(self) -> None:
-        """Start every process, show the rounds, and stop whoever is left."""
+    def close(self) -> None:
+        """Stop every process. Closing twice does nothing."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._children.close()
+
+    def _take_up(self) -> None:
+        """Take in the rounds before, which nobody else writes any more. Raises as `resuming.read_before`."""
+        before = resuming.read_before(self.folder, self.deployment)
+        self._progress = Progress(before.task_id, before.lines, before.parameters, before.ended)
+        self._earlier_s = before.seconds
+        self.folder.keep_logs()
+        self.folder.write_config(self._resolved)
+        for number, (a, b) in enumerate(before.further, start=1):
+            self.folder.outdate()
+            parameters = before.parameters if number == len(before.further) else None
+            self._progress.metrics.append(self._line(to_message(a), to_message(b), parameters))
+        self.folder.write_all_metrics(self._progress.metrics)
+        done = f"{len(self._progress.metrics)} of {self.deployment.task.rounds} rounds are done"
+        self._console.print(f"going on with the run in {self.folder.root}: {done}", highlight=False, soft_wrap=True)
+
+    async def _train(self, *, stays: bool) -> None:
+        """Start every process, show the rounds, and stop whoever is left, unless they stay."""
         self._loop = loop = asyncio.get_running_loop()
         is_main = threading.current_thread() is threading.main_thread()  # signals are the main thread's
         signals = (signal.SIGINT, signal.SIGTERM) if is_main else ()
         for number in signals:
             loop.add_signal_handler(number, self._interrupted.set)
-        task = self.deployment.task
+        task, n_done, is_over = self.deployment.task, len(self._progress.metrics), False
         algorithm = "" if task.rules.is_default else f"{task.algorithm}, "
         dealer = "" if task.is_proved else "a dealer, "
         title = f"{task.name}: {algorithm}two aggregators, {dealer}{len(task.clients)} clients"
         try:
-            with LiveTable(self._console, title=title, rounds=task.rounds) as table:
+            with LiveTable(self._console, title=title, rounds=task.rounds, done=n_done) as table:
                 if (warning := warning_of(task)) is not None:
                     table.warn(warning)
                 await self._watch_until_done(table, self._interrupted)
+            is_over = True
         finally:
-            await asyncio.to_thread(self._children.close)
+            await asyncio.to_thread(
+                partial(resuming.wait_until_closed, self.folder) if stays and is_over else self.close
+            )
             for number in signals:
                 loop.remove_signal_handler(number)
 
@@ -212,7 +243,9 @@ class LocalRun:
             return _INTERRUPTED
         self._progress.ended = f"{INTERRUPTED_RUN} {n_rounds} of {planned} rounds"
         self._finish()
-        return f"{_INTERRUPTED}; {n_rounds} of {planned} rounds are kept in {self.folder.root}"
+        root, config = self.folder.root, self.folder.config
+        goes_on = f"`precad run {config} --output {root} --resume` goes on"
+        return f"{_INTERRUPTED}; {n_rounds} of {planned} rounds are kept in {root}; {goes_on}"
 
     def interrupt(self) -> None:
         """End the run with InterruptedRunError, from another thread; one that is yet to begin ends at once."""
@@ -232,7 +265,7 @@ class LocalRun:
             table.warn(f"each process loads its code by itself, which takes longer: {why}")
         watching = asyncio.create_task(self._watch(table))
         guarding = asyncio.create_task(self._guard(servers, table))
-        linking = asyncio.create_task(self._show_links(table))
+        linking = asyncio.create_task(self._dashboards.show_links(self._console, table.note))
         try:
             done, _ = await asyncio.wait((watching, stopping, guarding), return_when=asyncio.FIRST_COMPLETED)
             if stopping in done:
@@ -246,26 +279,6 @@ class LocalRun:
             for task in (watching, stopping, guarding, linking):
                 task.cancel()
             await asyncio.gather(watching, stopping, guarding, linking, return_exceptions=True)
-
-    async def _show_links(self, table: LiveTable) -> None:
-        """Show a link that opens each dashboard once, where this run made the token and the port is in plain text.
-
-        A terminal alone shows it: a link in a file or a pipe would be a secret in somebody's log. The file itself is
-        asked, because with FORCE_COLOR in the environment the console takes every pipe for a terminal.
-        """
-        if not self._console.file.isatty():
-            return
-        servers = (self.deployment.aggregator.a, self.deployment.aggregator.b, self.deployment.dealer)
-        for role, own in zip(SERVER_ROLES, servers, strict=True):
-            if own is None or own.operations_listen is None or own.operations_tls:
-                continue
-            if own.operations_token != self.folder.operations_token:
-                continue
-            from precad.deploy.localhost.links import one_time_link
-
-            token = self.folder.operations_token.read_text(encoding="ascii").strip()
-            if (link := await one_time_link(own.operations_listen, token)) is not None:
-                table.note(f"dashboard of {role}, opens once within ten minutes: {link}")
 
     async def _unless_stopped(self, work: Callable[[], T], stopping: asyncio.Task[Any]) -> T:
         """Do what may wait for code to be loaded. Raises InterruptedRunError."""
@@ -356,24 +369,39 @@ class LocalRun:
     ) -> None:
         for event in up:
             await event.wait()
-        while True:
+        n_known = len(self._progress.metrics)  # of a run that goes on
+        for index in itertools.count():
             a, b = await inboxes[0].get(), await inboxes[1].get()
             if a is None or b is None:
                 if a is not b:
                     raise RunFailedError("the aggregators report different numbers of rounds", exit_code=FAILURE)
                 return
-            quality: dict[str, Any] = {"accuracy": None}
-            if a.parameters is not None and self._accuracy_every_round:
-                quality = await asyncio.to_thread(self._quality, a.parameters)
-            metrics = round_metrics(a.record, b.record, accuracy=quality.pop("accuracy")) | quality
-            metrics |= await asyncio.to_thread(epsilon_of_a_client, self._cost, a.record.round)
-            self._progress.metrics.append(metrics)
-            if a.parameters is not None:  # with its line: whoever interrupts us finds both of one round, or neither
+            if index >= n_known:
+                await self._take_in(a, b, table)
+            elif a.parameters is not None:
                 self._progress.final = a.parameters
-            self.folder.append_metrics(metrics)
-            table.add(metrics)
-            if len(self._progress.metrics) == 1:
-                await asyncio.to_thread(pld.warm_up)  # for the summary: nobody waits for the accountants before
+
+    async def _take_in(self, a: Observation, b: Observation, table: LiveTable) -> None:
+        """Write down and show a finished round."""
+        metrics = await asyncio.to_thread(self._line, a.record, b.record, a.parameters)
+        self.folder.outdate()
+        self._progress.metrics.append(metrics)
+        if a.parameters is not None:  # with its line: whoever interrupts us finds both of one round, or neither
+            self._progress.final = a.parameters
+        self.folder.append_metrics(metrics)
+        table.add(metrics)
+        if len(self._progress.metrics) == 1:
+            await asyncio.to_thread(pld.warm_up)  # for the summary: nobody waits for the accountants before
+
+    def _line(
+        self, a: control_pb2.RoundRecord, b: control_pb2.RoundRecord, parameters: NDArray[np.float32] | None
+    ) -> dict[str, Any]:
+        """Return a round's line of metrics.jsonl. parameters: the model after it, (d,), where it is known."""
+        quality: dict[str, Any] = {"accuracy": None}
+        if parameters is not None and self._accuracy_every_round:
+            quality = self._quality(parameters)
+        metrics = round_metrics(a, b, accuracy=quality.pop("accuracy")) | quality
+        return metrics | epsilon_of_a_client(self._cost, a.round)
 
     async def _observe(
         self,
@@ -455,7 +483,7 @@ class LocalRun:
             "rejected": sum(len(m["rejected"]) for m in metrics),
             "missing": sum(len(m["missing"]) for m in metrics),
             "rejected_clients": sorted({client for m in metrics for client in m["rejected"]}),
-            "seconds_total": round(time.monotonic() - self._started, 3),
+            "seconds_total": round(self._earlier_s + time.monotonic() - self._started, 3),
             "seconds_per_round": round(sum(m["seconds_total"] for m in metrics) / len(metrics), 4),
             "bytes_client_up": sum(m["bytes"]["clients_to_a"] + m["bytes"]["clients_to_b"] for m in metrics),
             "bytes_server_link": sum(m["bytes"]["a_to_b"] + m["bytes"]["b_to_a"] for m in metrics),
@@ -464,6 +492,7 @@ class LocalRun:
             "algorithm": task.algorithm,
             "task": self._progress.task_id,
             "ended": self._progress.ended,
+            **({"resumed": self.folder.times_resumed} if self._resumes else {}),
             "output": str(self.folder.root),
         }
         self.folder.write_summary(summary)

@@ -1,15 +1,68 @@
-"""Ask a server of this machine for a link that opens its dashboard once."""
+"""Dashboards of the servers of this machine: where they are, and links that open each of them once."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
 
 import aiohttp
+from rich.console import Console
 
+from precad.deploy.configuration.sections import Deployment
+from precad.deploy.run_folder import RunFolder
+from precad.protos.tls.identity import Role
+from precad.servers.config import ServerConfig
+
+SERVER_ROLES: Final = (Role.AGGREGATOR_A, Role.AGGREGATOR_B, Role.DEALER)
 PATIENCE_S: Final = 60.0
 """How long a server that starts is waited for."""
 POLL_S: Final = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Dashboards:
+    """The operations ports of a local run."""
+
+    token: Path
+    """File with the token that the run made, for the ports that have no other."""
+    listening: tuple[tuple[Role, ServerConfig], ...]
+
+    @classmethod
+    def of(cls, deployment: Deployment, folder: RunFolder) -> Self:
+        """Return those of a run, with the token that they need, which is made where there is none."""
+        servers = (deployment.aggregator.a, deployment.aggregator.b, deployment.dealer)
+        each = zip(SERVER_ROLES, servers, strict=True)
+        listening = tuple((role, own) for role, own in each if own is not None and own.operations_listen is not None)
+        token = folder.operations_token
+        if any(own.operations_token == token for _, own in listening) and not token.exists():
+            folder.write_operations_token(secrets.token_urlsafe(32))
+        return cls(token, listening)
+
+    def announce(self, console: Console) -> None:
+        """Say where they are, and in which file the token is."""
+        for role, own in self.listening:
+            scheme = "https" if own.operations_tls else "http"
+            line = f"dashboard of {role}: {scheme}://{own.operations_listen}/  token: {own.operations_token}"
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    async def show_links(self, console: Console, note: Callable[[str], None]) -> None:
+        """Show a link that opens each dashboard once, where this run made the token and the port is in plain text.
+
+        A terminal alone shows it: a link in a file or a pipe would be a secret in somebody's log. The file itself is
+        asked, because with FORCE_COLOR in the environment the console takes every pipe for a terminal.
+        """
+        if not console.file.isatty():
+            return
+        for role, own in self.listening:
+            if own.operations_listen is None or own.operations_tls or own.operations_token != self.token:
+                continue
+            token = self.token.read_text(encoding="ascii").strip()
+            if (link := await one_time_link(own.operations_listen, token)) is not None:
+                note(f"dashboard of {role}, opens once within ten minutes: {link}")
 
 
 async def one_time_link(address: str, token: str) -> str | None:

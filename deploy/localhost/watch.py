@@ -24,11 +24,14 @@ VISIBLE_ROUNDS = 14
 class LiveTable:
     """A table that grows by a row per round: redrawn in place on a terminal, line by line into a file or a pipe."""
 
-    def __init__(self, console: Console, *, title: str, rounds: int | None = None) -> None:
-        """Begin with no round. Given how many there will be, show how long those that are left take."""
+    def __init__(self, console: Console, *, title: str, rounds: int | None = None, done: int = 0) -> None:
+        """Begin with no round. Given how many there will be, show how long those that are left take.
+
+        done: rounds before the first that is shown.
+        """
         self._console = console
         self._title = title
-        self._planned = rounds
+        self._planned, self._n_before = rounds, done
         self._first_at: float | None = None
         self._rows: list[dict[str, str]] = []
         self._status = "starting processes"
@@ -76,13 +79,14 @@ class LiveTable:
 
     def _left(self) -> str:
         """Say which round it is, and how long those that are left take once two show how long one is."""
-        n_done = len(self._rows)
+        n_shown = len(self._rows)
+        n_done = self._n_before + n_shown
         if self._planned is None or self._first_at is None or n_done >= self._planned:
             return ""
         number = f"round {n_done + 1} of {self._planned}"
-        if n_done < 2:
+        if n_shown < 2:
             return f"{number}; "
-        each = (time.monotonic() - self._first_at) / (n_done - 1)
+        each = (time.monotonic() - self._first_at) / (n_shown - 1)
         return f"{number}, {in_words(each * (self._planned - n_done))} left; "
 
     def _table(self, rows: list[dict[str, str]]) -> Table:
@@ -161,6 +165,11 @@ def _bound(epsilon: float | str) -> str:
     return _USELESS if says_nothing(float(epsilon)) else rounded_up(epsilon)
 
 
+def _seconds(of_phases: Mapping[str, float], *phases: str) -> str:
+    """Return a cell. A server that died before it wrote down a round's times does not have them afterwards."""
+    return f"{sum(of_phases[name] for name in phases):.2f}" if of_phases else "-"
+
+
 def _row(metrics: Mapping[str, Any]) -> dict[str, str]:
     """Return cells by column. Epsilons are of the rounds so far."""
     seconds = metrics["seconds"]
@@ -175,7 +184,7 @@ def _row(metrics: Mapping[str, Any]) -> dict[str, str]:
         **({_CLIENT: _bound(metrics["epsilon_client"])} if "epsilon_client" in metrics else {}),
         "ε server": _bound(metrics["epsilon_one_server"]),
         "ε clients": _bound(metrics["epsilon_clients_only"]),
-        "seconds: train": f"{seconds['collect']:.2f}",
-        "check": f"{seconds['lock'] + seconds['validate']:.2f}",
+        "seconds: train": _seconds(seconds, "collect"),
+        "check": _seconds(seconds, "lock", "validate"),
         "all": f"{metrics['seconds_total']:.2f}",
     }

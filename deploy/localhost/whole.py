@@ -19,9 +19,10 @@ from rich.console import Console
 
 from precad.deploy.configuration.local import draft, is_proved, with_operations
 from precad.deploy.configuration.sections import Deployment
-from precad.deploy.errors import UnfulfilledError
+from precad.deploy.errors import ConfigError, UnfulfilledError
 from precad.deploy.localhost.forks import Forks
 from precad.deploy.run_folder import RunFolder, default_output, require_new
+from precad.deploy.run_state import RESUMABLE, state_of
 
 if TYPE_CHECKING:
     from precad.deploy.localhost.deployment import LocalRun
@@ -37,16 +38,21 @@ def prepare(
     console: Console,
     *,
     dashboard: bool = False,
+    stays: bool = False,
+    resumes: bool = False,
     forks: Forks | None = None,
 ) -> LocalRun:
     """Return a validated run that has not begun, in a new folder below `runs/` if none is given. Raises as LocalRun.
 
+    `stays`: dashboards stay open after the run, until it is closed. `resumes`: go on with the run in the folder.
     `forks` is a fork server that loads already, which the run closes in the end, and its caller if there is no run.
     """
     if folder is None:
+        if resumes:
+            raise ConfigError("--resume: expected the folder of a run, found none")
         task = raw.get("task")
         folder = default_output(str(task.get("name", "task")) if isinstance(task, Mapping) else "task")
-    wished = with_operations(raw) if dashboard else raw
+    wished = with_operations(raw, stays=stays) if dashboard else raw
     found = draft(wished, RunFolder(folder.absolute()))
     from precad.mpc.gates import require_gate, usual_gate  # NumPy, for which a faulty configuration does not wait
 
@@ -54,7 +60,12 @@ def prepare(
     if not is_proved(raw):
         gate = usual_gate() if found is None or "gate" not in raw["task"] else found.task.gate
         require_gate(gate)
-    require_new(folder)
+    if resumes:
+        from precad.deploy.localhost.resuming import require_resumable
+
+        require_resumable(folder)
+    else:
+        _require_new(folder)
     if found is not None:
         for line in _announced(found, gate):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -65,9 +76,18 @@ def prepare(
         forks.choose_gate(gate or "native")  # which is there, and costs nothing
         from precad.deploy.localhost.deployment import LocalRun
 
-        local = LocalRun(wished, folder, console, forks=forks)
+        local = LocalRun(wished, folder, console, forks=forks, resumes=resumes)
         unless_prepared.pop_all()
         return local
+
+
+def _require_new(folder: Path) -> None:
+    """Raise ConfigError unless the folder is new or empty. Say so if it holds a run that can be gone on with."""
+    if (found := RESUMABLE.get(state_of(folder))) is not None:
+        raise ConfigError(
+            f"--output: expected a new or empty folder, found {found} in {folder}: add --resume to go on with it"
+        )
+    require_new(folder)
 
 
 def _announced(deployment: Deployment, gate: str | None) -> list[str]:
@@ -85,10 +105,11 @@ def _announced(deployment: Deployment, gate: str | None) -> list[str]:
     return lines
 
 
-def complete(local: LocalRun) -> dict[str, Any]:
+def complete(local: LocalRun, *, stays: bool = False) -> dict[str, Any]:
     """Run the deployment to its end, and return its summary. Raises RunFailedError, InterruptedRunError.
 
-    Ctrl-C stops every process. Below a running event loop it is a KeyboardInterrupt, as ever in a notebook.
+    Ctrl-C stops every process. Below a running event loop it is a KeyboardInterrupt, as ever in a notebook. `stays`:
+    leave the processes of a run that has ended well to `local.close`.
     """
     import asyncio
 
@@ -96,9 +117,9 @@ def complete(local: LocalRun) -> dict[str, Any]:
         asyncio.get_running_loop()
     except RuntimeError:
         with _signals_as_they_were():
-            return asyncio.run(local.run())
+            return asyncio.run(local.run(stays=stays))
     with ThreadPoolExecutor(1, thread_name_prefix="precad-run") as thread:
-        running = thread.submit(lambda: asyncio.run(local.run()))
+        running = thread.submit(lambda: asyncio.run(local.run(stays=stays)))
         try:
             return running.result()
         except KeyboardInterrupt:

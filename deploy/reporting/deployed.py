@@ -68,6 +68,8 @@ class _Summary(Written):
     bytes_client_up: Count
     bytes_server_link: Count
     ended: str
+    resumed: Count = 0
+    """How often the run was gone on with. Lost rounds leave gaps in the numbers."""
 
     @property
     def is_of_before(self) -> bool:
@@ -113,12 +115,15 @@ def _client(deployment: Deployment, path: Path) -> ClientConfig:
 def _require_agreement(path: Path, task: Task, summary: _Summary, lines: Sequence[_Line]) -> None:
     """Refuse a folder whose two files disagree on what both say. Raises ConfigError.
 
-    The servers of an interrupted run may have finished a round that has no line, so its summary may say more.
+    The servers of an interrupted run may have finished a round that has no line, or lost one after its charge, so its
+    summary may say more. The numbers of a run that went on have gaps.
     """
-    last, may_say_more = lines[-1], summary.ended.startswith(INTERRUPTED_RUN)
+    last, may_say_more = lines[-1], summary.resumed > 0 or summary.ended.startswith(INTERRUPTED_RUN)
+    numbers = [line.round for line in lines]
+    wanted = sorted(set(numbers)) if summary.resumed else list(range(len(lines)))
     found: dict[str, tuple[object, object]] = {
         "rounds": (summary.rounds, len(lines)),
-        "numbers of rounds": (list(range(len(lines))), [line.round for line in lines]),
+        "numbers of rounds": (wanted, numbers),
         "accepted": (summary.accepted, sum(len(line.accepted) for line in lines)),
         "rejected": (summary.rejected, sum(len(line.rejected) for line in lines)),
         "missing": (summary.missing, sum(len(line.missing) for line in lines)),
@@ -136,14 +141,14 @@ def _require_agreement(path: Path, task: Task, summary: _Summary, lines: Sequenc
             raise ConfigError(f"{path}: epsilon_{view}: expected at least that of the rounds there were, found less")
     if summary.epsilon_client is None and Level.CLIENT in task_privacy(task).every_round:
         raise ConfigError(f"{path}: epsilon_client: expected a value in summary.json, found none")
-    if not lines[-1].round < task.rounds:
+    if not (len(lines) <= task.rounds and last.round < (task.most_draws if summary.resumed else task.rounds)):
         raise ConfigError(f"{path}: rounds: expected at most {task.rounds}, found {len(lines)}")
 
 
 def _training(summary: _Summary, lines: Sequence[_Line]) -> Trained:
     rounds = tuple(
         Round(
-            n_done=line.round + 1,
+            n_done=n_done,
             n_accepted=len(line.accepted),
             n_rejected=len(line.rejected),
             n_missing=len(line.missing),
@@ -151,7 +156,7 @@ def _training(summary: _Summary, lines: Sequence[_Line]) -> Trained:
             accuracy=line.accuracy,
             attack_success=None,
         )
-        for line in lines
+        for n_done, line in enumerate(lines, start=1)
     )
     return Trained(
         seed=None,
@@ -168,8 +173,8 @@ def _statements(task: Task, summary: _Summary, lines: Sequence[_Line]) -> tuple[
     """Return both views of what the algorithm protects, and a whole client where there is an account of it."""
     figures = {name: _figures(task, summary, name) for name in (*View, Level.CLIENT)}
     by_round = {
-        View.ONE_SERVER: tuple((line.round + 1, line.epsilon_one_server) for line in lines),
-        View.CLIENTS_ONLY: tuple((line.round + 1, line.epsilon_clients_only) for line in lines),
+        View.ONE_SERVER: tuple(enumerate((line.epsilon_one_server for line in lines), start=1)),
+        View.CLIENTS_ONLY: tuple(enumerate((line.epsilon_clients_only for line in lines), start=1)),
     }
     most = summary.most_rounds_of_a_client or task_cost(task).most_of_a_client
     return deployed_statements(task, figures, most, by_round)

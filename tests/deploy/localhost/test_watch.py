@@ -102,3 +102,21 @@ def test_a_time_to_wait_in_words() -> None:
     found = [in_words(seconds) for seconds in (0, 29, 31, 89, 720, 7199, 7200, 36000)]
     minute = "less than a minute"
     assert found == [minute, minute, "1 minute", "1 minute", "12 minutes", "2 hours", "2 hours", "10 hours"]
+
+
+def test_a_run_that_goes_on_counts_the_rounds_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And says how long the rest takes by the rounds that it saw itself."""
+    clock = iter((100.0, 102.0))
+    monkeypatch.setattr(watch.time, "monotonic", lambda: next(clock))
+    table = LiveTable(Console(file=io.StringIO()), title="", rounds=10, done=6)
+    table.add(round_of(8))
+    table._first_at = 90.0
+    assert table._left() == "round 8 of 10; "
+    table.add(round_of(9))
+    assert table._left() == f"round 9 of 10, {in_words(2 * 10.0)} left; "
+
+
+def test_a_round_without_times_has_a_row() -> None:
+    """Its server died before it wrote them down."""
+    line = shown(120, [round_of(0, seconds={}, seconds_total=0.0)], is_terminal=False).splitlines()[-1]
+    assert "seconds: train -  check -  all 0.00" in line

@@ -1,0 +1,308 @@
+"""A run that ended early goes on in its folder: what is refused, and what is taken up from servers' files.
+
+tests/integration/test_resumed_runs.py has whole runs over real processes. Failure means:
+- a folder of another task, of a run that goes on or is finished, or that is half written, is changed;
+- a round that both servers committed is missing in the account of the run, or is in it twice;
+- a summary or report of an earlier part is taken for the whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tomli_w
+import torch
+from rich.console import Console
+from typer.testing import CliRunner
+
+import precad
+from precad.clients.models import networks
+from precad.deploy import run_state
+from precad.deploy.cli import main as cli
+from precad.deploy.configuration import sections as configuration
+from precad.deploy.configuration.local import with_clients
+from precad.deploy.errors import ConfigError, RunFailedError
+from precad.deploy.guarantees.run_evidence import read_runs
+from precad.deploy.localhost.deployment import LocalRun
+from precad.deploy.localhost.resuming import read_before
+from precad.deploy.reporting.deployed import read_deployed
+from precad.deploy.run_folder import RunFolder
+from precad.deploy.run_state import RunState, state_of
+from precad.dp.accountants.pld import View
+from precad.protos.tls.identity import Role
+from precad.servers.store.folder import ledger_path, open_ledger
+from precad.servers.store.rounds import CommittedRound
+from precad.servers.store.state import TaskState
+
+RAW: dict[str, Any] = {
+    "task": {
+        "name": "going",
+        "clients": ["anna", "boris"],
+        "rounds": 4,
+        "client_rate": 1.0,
+        "record_rate": 0.5,
+        "record_clip": 1.0,
+        "client_clip": 16.0,
+        "noise_multiplier": 4.6,
+        "learning_rate": 3.0,
+        "gate": "native",
+    },
+    "client": {"dataset": "digits"},
+}
+CLIENTS = ("anna", "boris")
+ROLES = {"a": Role.AGGREGATOR_A, "b": Role.AGGREGATOR_B}
+SILENT = Console(file=io.StringIO())
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that was interrupted before its first round. Nobody changes it."""
+    root = tmp_path_factory.mktemp("going") / "run"
+    LocalRun(RAW, root, SILENT)
+    (root / run_state.NAME).write_text(RunState.INTERRUPTED)
+    return root
+
+
+@pytest.fixture
+def folder(prepared: Path, tmp_path: Path) -> RunFolder:
+    """A copy, for whoever changes it."""
+    shutil.copytree(prepared, tmp_path / "run")
+    return RunFolder(tmp_path / "run")
+
+
+def tree(root: Path) -> dict[str, tuple[bytes, int]]:
+    """Return every file with its content and its time."""
+    files = (path for path in root.rglob("*") if path.is_file())
+    return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
+
+def changed(**changes: Any) -> dict[str, Any]:
+    raw = json.loads(json.dumps(RAW))
+    for path, value in changes.items():
+        section, _, name = path.partition("__")
+        raw[section][name] = value
+    return raw
+
+
+# -- refused -----------------------------------------------------------------------------------------------------------
+
+
+def finish(folder: RunFolder) -> None:
+    (folder.root / run_state.NAME).write_text(RunState.FINISHED)
+
+
+def finish_before_there_was_a_word(folder: RunFolder) -> None:
+    (folder.root / run_state.NAME).unlink()
+    folder.summary.write_text("{}")
+
+
+def half_configured(folder: RunFolder) -> None:
+    folder.config.write_bytes(folder.config.read_bytes()[:-200] + b"[x")
+
+
+REFUSED: list[tuple[str, Callable[[RunFolder], object], dict[str, Any], str]] = [
+    ("finished", finish, RAW, "--resume: expected a run that ended early, found a finished one in"),
+    ("of before", finish_before_there_was_a_word, RAW, "--resume: expected a run that ended early, found a finished"),
+    ("other task", lambda f: None, changed(task__rounds=5), "task.rounds: expected 4, as in"),
+    ("other name", lambda f: None, changed(task__name="other"), 'task.name: expected "going", as in'),
+    ("other client", lambda f: None, changed(client__partition_seed=7), "client.partition_seed: expected 0, as in"),
+    ("no config", lambda f: f.config.unlink(), RAW, "--resume: expected the folder of a run, found no config.toml in"),
+    ("half a config", half_configured, RAW, "config.toml: expected TOML, found"),
+    (
+        "half the keys",
+        lambda f: (f.pki / "boris" / "key.pem").unlink(),
+        RAW,
+        "--resume: expected a run that began, found no pki/boris/key.pem in",
+    ),
+    ("no start", lambda f: f.initial_model.unlink(), RAW, "found no initial_model.npy in"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "raw", "said"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
+def test_a_folder_that_cannot_go_on_is_left_as_it_is(
+    folder: RunFolder, tmp_path: Path, spoil: Callable[[RunFolder], object], raw: dict[str, Any], said: str
+) -> None:
+    """One line, and exit code 2."""
+    spoil(folder)
+    config, before = tmp_path / "run.toml", tree(folder.root)
+    config.write_text(tomli_w.dumps(raw))
+    done = CliRunner().invoke(cli.app, ["run", str(config), "--output", str(folder.root), "--resume"])
+    assert done.exit_code == 2, done.output
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("precad: "))
+    assert said in line
+    assert tree(folder.root) == before
+
+
+def test_a_run_in_progress_is_left_alone(folder: RunFolder) -> None:
+    """Also by somebody who asked before it took the folder, and by one who asked before it finished."""
+    late = LocalRun(RAW, folder.root, SILENT, resumes=True)
+    with run_state.held(folder.root, resumes=True):
+        before = tree(folder.root)
+        for start in (lambda: LocalRun(RAW, folder.root, SILENT, resumes=True), lambda: asyncio.run(late.run())):
+            with pytest.raises(ConfigError, match="in progress in"):
+                start()
+        assert tree(folder.root) == before
+        assert state_of(folder.root) is RunState.RUNNING
+    before = tree(folder.root)
+    with pytest.raises(ConfigError, match="found a finished run"):
+        asyncio.run(late.run())
+    assert tree(folder.root) == before
+
+
+def test_a_server_that_outlives_its_run_is_not_joined(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("precad.deploy.localhost.resuming.CLOSING_S", 0.2)
+    folder.state_dir("b").mkdir()
+    with ledger_path(folder.state_dir("b")).open("w") as ledger:
+        fcntl.flock(ledger, fcntl.LOCK_EX)
+        with pytest.raises(
+            ConfigError, match=r"expected servers that have ended, found one that holds .*ledger\.jsonl"
+        ):
+            LocalRun(RAW, folder.root, SILENT, resumes=True)
+
+
+def test_a_run_without_the_flag_says_that_there_is_one(folder: RunFolder, tmp_path: Path) -> None:
+    before = tree(folder.root)
+    for word, found in (("interrupted", "an interrupted run"), ("running", "a run that crashed"), ("failed", "failed")):
+        (folder.root / run_state.NAME).write_text(word)
+        with pytest.raises(precad.ConfigError, match=rf"^folder: expected a new .*{found}.*add --resume to go on"):
+            precad.run(RAW, folder.root)
+    (folder.root / run_state.NAME).write_text(RunState.INTERRUPTED)
+    assert {path: content for path, (content, _) in tree(folder.root).items()} == {
+        path: content for path, (content, _) in before.items()
+    }
+    with pytest.raises(precad.ConfigError, match=r"^resume: expected the folder of a run, found none"):
+        precad.run(RAW, resume=True)
+
+
+def test_a_number_of_clients_stands_for_their_names(folder: RunFolder, tmp_path: Path) -> None:
+    """`--clients 2` makes a task of two clients, which is another one than that of anna and boris."""
+    nameless = json.loads(json.dumps(RAW))
+    del nameless["task"]["clients"]
+    config, before = tmp_path / "run.toml", tree(folder.root)
+    for raw, said in (
+        (nameless, "task.clients.anna: expected 719, as in"),
+        (RAW, "task.clients: expected none beside clients, found ['anna', 'boris']"),
+    ):
+        config.write_text(tomli_w.dumps(raw))
+        flags = ["--clients", "2", "--output", str(folder.root), "--resume"]
+        done = CliRunner().invoke(cli.app, ["run", str(config), *flags])
+        assert (done.exit_code, said in done.stderr) == (2, True), done.stderr
+    task = LocalRun(with_clients(nameless, 11), tmp_path / "eleven", SILENT).deployment.task
+    assert list(task.clients) == [f"client-{number:02}" for number in range(11)]
+    assert tree(folder.root) == before
+
+
+# -- taken up ----------------------------------------------------------------------------------------------------------
+
+
+def commit(folder: RunFolder, letter: str, numbers: Sequence[int], *, lost: Sequence[int] = ()) -> None:
+    """Let a server commit rounds, each of a sum of its own, and lose others after their charge."""
+    task = configuration.load(folder.config).task
+    with ExitStack() as stack:
+        state = TaskState.open(stack, folder.state_dir(letter), task, np.load(folder.initial_model))
+        if not state.store.task_id:
+            state.store.begin("going-0123456789abcdef", ROLES[letter])
+        for number in sorted((*numbers, *lost)):
+            state.store.reserve(number)
+            state.store.checking(number, chosen=CLIENTS, active=CLIENTS)
+            state.charge(number, CLIENTS)
+            if number in lost:
+                continue
+            state.store.validated(number, accepted=CLIENTS, rejected=())
+            noisy_sum = np.full(task.dim, number + 1, dtype=np.int64)
+            model, spent = state.model_after(noisy_sum, len(CLIENTS)), state.spent
+            epsilons = (spent[View.ONE_SERVER], spent[View.CLIENTS_ONLY])
+            state.commit(CommittedRound(number, CLIENTS, CLIENTS, (), model.digest, *epsilons), model, noisy_sum)
+        if state.n_committed == task.rounds:
+            state.store.finished(f"{task.rounds} rounds done")
+
+
+def resumed(folder: RunFolder) -> LocalRun:
+    return LocalRun(RAW, folder.root, SILENT, resumes=True)
+
+
+def test_rounds_that_only_the_servers_know_are_taken_up(folder: RunFolder) -> None:
+    """Killed after round 3, of which B heard, and half way through a line; round 1 was lost."""
+    commit(folder, "a", [0, 2, 3], lost=[1])
+    commit(folder, "b", [0, 2], lost=[1])
+    before = read_before(folder, configuration.load(folder.config))
+    assert [(a.number, b.number) for a, b in before.further] == [(0, 0), (2, 2)]
+    assert (before.lines, before.ended) == ([], "")
+    run = resumed(folder)
+    folder.metrics.write_bytes(b'{"round": 0, "half')
+    folder.summary.write_text('{"seconds_total": 100.0}')
+    folder.report.write_text("of before")
+    (folder.logs / "dealer.log").write_text("of before")
+    run._take_up()
+    lines = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
+    assert [line["round"] for line in lines] == [0, 2]
+    assert [line["accuracy"] is None for line in lines] == [True, False]  # of the last alone there is a model
+    assert not folder.summary.exists()
+    assert not folder.report.exists()
+    assert (folder.root / "logs-1" / "dealer.log").read_text() == "of before"
+    assert list(folder.logs.iterdir()) == []
+
+
+def test_a_finished_task_whose_run_was_killed_gets_its_summary_without_a_process(folder: RunFolder) -> None:
+    """The account has every round and every charge, and agrees with the report's and the certificate's reading."""
+    for letter in ROLES:
+        commit(folder, letter, [0, 2, 3, 4], lost=[1])
+    (folder.root / run_state.NAME).write_text(RunState.RUNNING)
+    summary = asyncio.run(resumed(folder).run())
+    assert (summary["rounds"], summary["processes"], summary["resumed"]) == (4, 0, 1)
+    assert (summary["accepted"], summary["discarded_draws"], summary["rounds_of_a_client"]) == (8, 0, 5)
+    assert summary["ended"] == "4 rounds done"
+    assert state_of(folder.root) is RunState.FINISHED
+    task = configuration.load(folder.config).task
+    with open_ledger(folder.state_dir("a"), task) as ledger:
+        assert ledger.rounds == {0, 1, 2, 3, 4}
+        assert summary["realised_epsilon_one_server"] == ledger.statement(View.ONE_SERVER).epsilon
+    model = networks.build(task.model)
+    model.load_state_dict(torch.load(folder.model, weights_only=True))
+    np.testing.assert_array_equal(networks.flatten(model), np.load(folder.state_dir("b") / "model.npy"))
+    run = read_deployed(folder.root)
+    assert [one.n_done for one in run.trainings[0].rounds] == [1, 2, 3, 4]
+    assert run.statements[0].by_round[-1][0] == 4
+    assert read_runs([folder.root]).n_runs == 1
+    with pytest.raises(ConfigError, match="found a finished one"):
+        resumed(folder)
+
+
+def test_lines_that_are_not_the_servers_rounds_are_refused(folder: RunFolder) -> None:
+    """A folder was given back an old state: nothing is made of it."""
+    for letter in ROLES:
+        commit(folder, letter, [0])
+    deployment = configuration.load(folder.config)
+    ((a, _),) = read_before(folder, deployment).further
+    line = {"round": 0, "model_digest": a.model_digest.hex(), "seconds_total": 2.5}
+    folder.metrics.write_text(json.dumps(line) + "\n")
+    assert read_before(folder, deployment).further == []
+    assert read_before(folder, deployment).seconds == 2.5
+    for wrong in ([line, {**line, "round": 1}], [{**line, "model_digest": bytes(32).hex()}]):
+        folder.metrics.write_text("".join(json.dumps(one) + "\n" for one in wrong))
+        with pytest.raises(RunFailedError, match=f"found another in line {len(wrong)}: was a server given back"):
+            read_before(folder, deployment)
+    folder.metrics.write_text('{"round": "x"}\n')
+    with pytest.raises(ConfigError, match="expected a round per line"):
+        read_before(folder, deployment)
+
+
+def test_a_dashboard_s_token_is_kept(folder: RunFolder) -> None:
+    """Whoever has it opens the pages of the run that goes on."""
+    folder.write_operations_token("kept")
+    raw = changed()
+    raw["aggregator"] = {"a": {"operations_listen": "127.0.0.1:1"}}
+    LocalRun(raw, folder.root, SILENT, resumes=True)
+    assert folder.operations_token.read_text() == "kept\n"
+    assert os.stat(folder.operations_token).st_mode & 0o777 == 0o600
