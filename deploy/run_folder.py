@@ -8,7 +8,7 @@ Contents:
     summary.json      the summary that `--json` prints
     report.html       all of it as one page (`precad report`)
     run-state         whether the run goes on, and what became of it (`run_state`)
-    logs/             one file per process; logs-1/ and so on of those before the run was gone on with
+    logs/             one file per process; logs-1/ and so on of those before the run was continued
     a/ b/             the aggregators' ledgers, burnt tuples, round records and models
     dealer/           which batches were dealt
     clients/          each client's count of its uploads
@@ -52,11 +52,11 @@ class RunFolder:
 
     @property
     def times_resumed(self) -> int:
-        """Return how often the run was gone on with."""
+        """Return how often the run was continued."""
         return sum(1 for _ in self.root.glob("logs-*"))
 
     def keep_logs(self) -> None:
-        """Put the logs of the processes before aside, for the logs of those that go on with the run."""
+        """Put the logs of the processes before aside, for the logs of those that continue the run."""
         self.logs.rename(self.root / f"logs-{self.times_resumed + 1}")
         self.logs.mkdir()
 

@@ -1,6 +1,6 @@
 """Tell whether a run goes on, has ended, or was killed: by a lock that its process holds, and a word that it leaves.
 
-One process at a time holds a run's folder, also when it goes on with a run that was interrupted.
+One process at a time holds a run's folder, also when it continues a run that was interrupted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RESUMABLE: Final = {
     RunState.FAILED: "a run that failed",
     RunState.CRASHED: "a run that crashed",
 }
-"""Runs that can be gone on with, as messages call them."""
+"""Runs that can be continued, as messages call them."""
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def held(folder: Path, *, resumes: bool = False) -> Iterator[None]:
                 f"--output: expected a folder that no run uses, found a run in progress in {folder}"
             ) from None
         if resumes and file.read() == RunState.FINISHED:
-            raise ConfigError(f"--output: expected a run that can go on, found a finished run in {folder}")
+            raise ConfigError(f"--output: expected a run that can be continued, found a finished run in {folder}")
         with _said_in_the_end(file.fileno()):
             yield
 

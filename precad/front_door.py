@@ -111,7 +111,7 @@ def run(
         clients    how many, in place of the task's
         dashboard  give every server a dashboard. Its token is shown with `progress`, and is a file of the folder
         progress   show the rounds on standard error
-        resume     go on with the run in `folder`, which was interrupted, failed or crashed; config means the same task
+        resume     continue the run in `folder`, which was interrupted, failed or crashed; config means the same task
 
     It works in scripts, in threads and in notebooks. Children import nothing from the current folder, except for a
     model, records and an app of your own, which servers never import. Ctrl-C stops every process:

@@ -60,7 +60,7 @@ def run(
     ] = None,
     output: Output = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in --output, which ended early; CONFIG is its task.")
+        bool, typer.Option("--resume", help="Continue the run in --output, which ended early; CONFIG is its task.")
     ] = False,
     dashboard: Dashboard = False,
     as_json: Json = False,

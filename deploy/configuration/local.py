@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 HOLDOUT = 0.2
 """The share of own records that a local run keeps for testing, where the configuration says nothing."""
 REJOIN_TIMEOUT_S = 60.0
-"""How long a run that is gone on with waits for the clients that start with it."""
+"""How long a run that is continued waits for the clients that start with it."""
 LINGER_S = 604_800.0
 """How long dashboards stay that somebody at a terminal closes."""
 DEFAULT_MODEL: str = Task.model_fields["model"].default
@@ -110,7 +110,7 @@ def _supply_addresses(resolved: dict[str, Any], folder: RunFolder) -> None:
         server.setdefault("listen", resolved["network"].get(name, ""))
         server.setdefault("reconnect_timeout_s", 0.0)  # nobody starts one process of this run again
         if name != "dealer":
-            server.setdefault("rejoin_timeout_s", REJOIN_TIMEOUT_S)  # but all of them, where the run is gone on with
+            server.setdefault("rejoin_timeout_s", REJOIN_TIMEOUT_S)  # but all of them, to continue the run
         server.setdefault("drain_timeout_s", 0.0)  # nor is there anybody to finish a round for
         if "operations_listen" in server:
             server.setdefault("operations_token", folder.operations_token.name)

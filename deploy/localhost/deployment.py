@@ -106,7 +106,7 @@ class LocalRun:
         EngineUnavailableError, PkiError.
 
         `accuracy_every_round` takes processor time from the servers while they work; without it, only the final model
-        is evaluated. `forks` starts the processes; without it, each is an interpreter of its own. `resumes`: go on with
+        is evaluated. `forks` starts the processes; without it, each is an interpreter of its own. `resumes`: continue
         the run in the folder, in which nothing is written before `run`.
         """
         self._started = time.monotonic()
@@ -179,17 +179,25 @@ class LocalRun:
         Model and summary of an interrupted run are those of the rounds that there were. `stays`: leave to `close` the
         processes of a run that has ended well, for their dashboards.
         """
-        with run_state.held(self.folder.root, resumes=self._resumes):
-            try:
-                if self._resumes:
-                    await asyncio.to_thread(self._take_up)
-                if self._progress.ended:
-                    await asyncio.to_thread(self.close)
-                else:
-                    await self._train(stays=stays)
-            except InterruptedRunError:
-                raise InterruptedRunError(self._keep_rounds()) from None
-            return self._finish()
+        try:
+            with run_state.held(self.folder.root, resumes=self._resumes):
+                return await self._run(stays=stays)
+        except BaseException:
+            await asyncio.to_thread(self.close)
+            raise
+
+    async def _run(self, *, stays: bool) -> dict[str, Any]:
+        """Run while the folder is ours."""
+        try:
+            if self._resumes:
+                await asyncio.to_thread(self._take_up)
+            if self._progress.ended:
+                await asyncio.to_thread(self.close)
+            else:
+                await self._train(stays=stays)
+        except InterruptedRunError:
+            raise InterruptedRunError(self._keep_rounds()) from None
+        return self._finish()
 
     def close(self) -> None:
         """Stop every process. Closing twice does nothing."""
@@ -210,7 +218,7 @@ class LocalRun:
             self._progress.metrics.append(self._line(to_message(a), to_message(b), parameters))
         self.folder.write_all_metrics(self._progress.metrics)
         done = f"{len(self._progress.metrics)} of {self.deployment.task.rounds} rounds are done"
-        self._console.print(f"going on with the run in {self.folder.root}: {done}", highlight=False, soft_wrap=True)
+        self._console.print(f"continuing the run in {self.folder.root}: {done}", highlight=False, soft_wrap=True)
 
     async def _train(self, *, stays: bool) -> None:
         """Start every process, show the rounds, and stop whoever is left, unless they stay."""
@@ -244,8 +252,8 @@ class LocalRun:
         self._progress.ended = f"{INTERRUPTED_RUN} {n_rounds} of {planned} rounds"
         self._finish()
         root, config = self.folder.root, self.folder.config
-        goes_on = f"`precad run {config} --output {root} --resume` goes on"
-        return f"{_INTERRUPTED}; {n_rounds} of {planned} rounds are kept in {root}; {goes_on}"
+        how = f"`precad run {config} --output {root} --resume` continues"
+        return f"{_INTERRUPTED}; {n_rounds} of {planned} rounds are kept in {root}; {how}"
 
     def interrupt(self) -> None:
         """End the run with InterruptedRunError, from another thread; one that is yet to begin ends at once."""
@@ -369,7 +377,7 @@ class LocalRun:
     ) -> None:
         for event in up:
             await event.wait()
-        n_known = len(self._progress.metrics)  # of a run that goes on
+        n_known = len(self._progress.metrics)  # of a run that is continued
         for index in itertools.count():
             a, b = await inboxes[0].get(), await inboxes[1].get()
             if a is None or b is None:

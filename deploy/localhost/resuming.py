@@ -1,4 +1,4 @@
-"""Go on with a run that was interrupted, failed or crashed: what its folder must hold, and what is known of it.
+"""Continue a run that was interrupted, failed or crashed: what its folder must hold, and what is known of it.
 
 The servers go on in their own folders as they do after a crash (`precad.servers.store.standing`): charges stay, a round
 in flight is lost. What the runner adds is one account of all rounds, from before and after.
@@ -39,7 +39,7 @@ _POLL_S: Final = 0.1
 
 
 def require_resumable(root: Path) -> None:
-    """Refuse a folder whose run cannot go on. Changes nothing. Raises ConfigError.
+    """Refuse a folder whose run cannot be continued. Changes nothing. Raises ConfigError.
 
     A run that never began has no state, but everything else that it needs.
     """

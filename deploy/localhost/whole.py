@@ -44,7 +44,7 @@ def prepare(
 ) -> LocalRun:
     """Return a validated run that has not begun, in a new folder below `runs/` if none is given. Raises as LocalRun.
 
-    `stays`: dashboards stay open after the run, until it is closed. `resumes`: go on with the run in the folder.
+    `stays`: dashboards stay open after the run, until it is closed. `resumes`: continue the run in the folder.
     `forks` is a fork server that loads already, which the run closes in the end, and its caller if there is no run.
     """
     if folder is None:
@@ -82,10 +82,10 @@ def prepare(
 
 
 def _require_new(folder: Path) -> None:
-    """Raise ConfigError unless the folder is new or empty. Say so if it holds a run that can be gone on with."""
+    """Raise ConfigError unless the folder is new or empty. Say so if it holds a run that can be continued."""
     if (found := RESUMABLE.get(state_of(folder))) is not None:
         raise ConfigError(
-            f"--output: expected a new or empty folder, found {found} in {folder}: add --resume to go on with it"
+            f"--output: expected a new or empty folder, found {found} in {folder}: add --resume to continue it"
         )
     require_new(folder)
 

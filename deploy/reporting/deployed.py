@@ -69,7 +69,7 @@ class _Summary(Written):
     bytes_server_link: Count
     ended: str
     resumed: Count = 0
-    """How often the run was gone on with. Lost rounds leave gaps in the numbers."""
+    """How often the run was continued. Lost rounds leave gaps in the numbers."""
 
     @property
     def is_of_before(self) -> bool:

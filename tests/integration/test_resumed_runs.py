@@ -1,4 +1,4 @@
-"""`precad run --resume` over real processes: killed and interrupted in the middle, then gone on with to the end.
+"""`precad run --resume` over real processes: killed and interrupted in the middle, then continued to the end.
 
 What counts as failure:
 - the model is not that of a run that nobody interrupted, where nothing is drawn;
@@ -87,7 +87,7 @@ def command(tmp_path: Path) -> Iterator[Command]:
 
 
 def killed_then_interrupted_then_finished(command: Command) -> dict[str, Any]:
-    """Kill the runner in the middle, press Ctrl-C later, and go on twice. Return the summary."""
+    """Kill the runner in the middle, press Ctrl-C later, and continue twice. Return the summary."""
     command.start()
     code, _ = command.stop_after(3, signal.SIGKILL)
     assert (code, state_of(command.folder.root)) == (-signal.SIGKILL, RunState.CRASHED)
@@ -96,7 +96,7 @@ def killed_then_interrupted_then_finished(command: Command) -> dict[str, Any]:
     command.start("--resume")
     code, stderr = command.stop_after(n_before + 4, signal.SIGINT)
     assert code == INTERRUPTED, stderr
-    assert f"--output {command.folder.root} --resume` goes on" in stderr
+    assert f"--output {command.folder.root} --resume` continues" in stderr
     partial = json.loads(command.folder.summary.read_text())
     assert partial["rounds"] == n_lines(command.folder.metrics) > n_before
     assert (partial["resumed"], partial["ended"].startswith("interrupted after")) == (1, True)

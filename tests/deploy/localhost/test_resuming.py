@@ -1,4 +1,4 @@
-"""A run that ended early goes on in its folder: what is refused, and what is taken up from servers' files.
+"""A run that ended early is continued in its folder: what is refused, and what is taken up from servers' files.
 
 tests/integration/test_resumed_runs.py has whole runs over real processes. Failure means:
 - a folder of another task, of a run that goes on or is finished, or that is half written, is changed;
@@ -175,7 +175,7 @@ def test_a_run_without_the_flag_says_that_there_is_one(folder: RunFolder, tmp_pa
     before = tree(folder.root)
     for word, found in (("interrupted", "an interrupted run"), ("running", "a run that crashed"), ("failed", "failed")):
         (folder.root / run_state.NAME).write_text(word)
-        with pytest.raises(precad.ConfigError, match=rf"^folder: expected a new .*{found}.*add --resume to go on"):
+        with pytest.raises(precad.ConfigError, match=rf"^folder: expected a new .*{found}.*add --resume to continue"):
             precad.run(RAW, folder.root)
     (folder.root / run_state.NAME).write_text(RunState.INTERRUPTED)
     assert {path: content for path, (content, _) in tree(folder.root).items()} == {
