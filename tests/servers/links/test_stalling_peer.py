@@ -251,7 +251,7 @@ def test_limits_grow_with_what_an_honest_server_may_have_to_do(pki: Pki, tmp_pat
     """10^7 parameters and 100 clients: 8 GB at 8 MiB/s beside the ten minutes; a step's bytes at 1 Mbit/s."""
     task = small_task([f"c{i}" for i in range(100)], dim=10**7, submit_timeout_s=70.0, registration_timeout_s=80.0)
     own = pki.aggregator(0, listen="127.0.0.1:1", folder=tmp_path)
-    config = own.model_copy(update={"connect_timeout_s": 90.0, "reconnect_timeout_s": 30.0})
+    config = own.model_copy(update={"connect_timeout_s": 90.0, "reconnect_timeout_s": 30.0, "rejoin_timeout_s": 7.0})
     limits, computing = StepLimits.of(task, config), 600 + 8e9 / 2**23
     assert limits.seconds("t/0/gate/carries", 0) == pytest.approx(computing)
     assert limits.seconds("t/0/noisy sum", 2 * MIB) == pytest.approx(computing + 16)
@@ -262,5 +262,5 @@ def test_limits_grow_with_what_an_honest_server_may_have_to_do(pki: Pki, tmp_pat
         beside.seconds("t/0/validation/verifier", 0) + 50
     )
     assert limits.seconds("t/0/validation/proofs", 0) == pytest.approx(computing)
-    assert limits.seconds("t/0/coin/commit", 0) == pytest.approx(computing + 90 + 80)
+    assert limits.seconds("t/0/coin/commit", 0) == pytest.approx(computing + 90 + 80 + 7)
     assert StepLimits.of(task, config.model_copy(update={"step_timeout_s": 0.0})).seconds("x", 1) == math.inf

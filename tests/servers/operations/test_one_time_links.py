@@ -12,8 +12,8 @@ import aiohttp
 import pytest
 from rich.console import Console
 
-from precad.deploy.localhost.deployment import LocalRun
-from precad.deploy.localhost.links import one_time_link
+from precad.deploy.configuration.sections import Deployment
+from precad.deploy.localhost.links import Dashboards, one_time_link
 from precad.deploy.localhost.watch import LiveTable
 from precad.deploy.run_folder import RunFolder
 from precad.servers.operations.access import LINK_LIFETIME_S, MAX_FAILURES, MAX_LINKS, OneTimeLinks
@@ -95,8 +95,8 @@ async def test_a_run_shows_links_on_a_terminal_alone(is_terminal: bool, tmp_path
         b = SimpleNamespace(**common, operations_token=tmp_path / "another")
         dealer = SimpleNamespace(operations_listen=None)
         deployment = SimpleNamespace(aggregator=SimpleNamespace(a=a, b=b), dealer=dealer)
-        run = SimpleNamespace(_console=console, deployment=deployment, folder=folder)
-        await LocalRun._show_links(cast(LocalRun, run), LiveTable(console, title=""))
+        dashboards = Dashboards.of(cast(Deployment, deployment), folder)
+        await dashboards.show_links(console, LiveTable(console, title="").note)
     lines = screen.getvalue().splitlines()
     assert len(lines) == is_terminal
     assert TOKEN not in screen.getvalue()
