@@ -18,7 +18,7 @@ class App:
         model    a class or function that gives a `torch.nn.Module`; or its name, as `task.model` has it
         records  a data set, arrays (features, labels), a source as `client.records` has it, or a function of no
                  arguments that gives one of the first two
-        label    column with the labels, where the source is a table
+        label    column with the labels, or a list of columns, where the source is a table
         loss     by name, or a function of (model, record) (docs/tutorial/library.md)
         metrics  by name, or functions of (outputs, labels)
         test     records to measure on, given as `records` are; without any, those that are trained on
@@ -31,7 +31,7 @@ class App:
     loss: str | Callable[..., Any] = "cross-entropy"
     metrics: Sequence[str | Callable[..., Any]] = ("accuracy",)
     test: Any = field(default=None, repr=False)
-    label: str | None = None
+    label: str | Sequence[str] | None = None
 
     def with_records(self, records: Any) -> Self:
         """Return an app that differs in its records alone."""

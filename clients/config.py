@@ -47,10 +47,22 @@ AttackName: TypeAlias = Literal[
 ]
 """Those of `precad.clients.attacks` that need nothing but the client's own data; `precad simulate` knows more."""
 PartitionName: TypeAlias = Literal["iid", "shards", "dirichlet", "user"]
+LabelName: TypeAlias = Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)]
+"""The column with the labels, or the columns."""
 FILE_KINDS: Final = ("csv", "parquet", "npz", "folder", "datasets")
 """Kinds of files that `records` may name: `csv:PATH` and so on. Anything else before the colon is a module."""
 _OF_RECORDS: Final = ("label", "holdout", "holdout_seed", "dealt")
 _OF_DATASETS: Final = ("dataset", "classes", "download")
+
+
+def require_source(source: str) -> str:
+    """Return what names records. Raises ValueError for anything else."""
+    kind, _, place = source.partition(":")
+    is_module = all(part.isidentifier() for part in kind.split("."))
+    if not place or not is_module or (kind not in FILE_KINDS and not place.isidentifier()):
+        kinds = ", ".join(f"{kind}:PATH" for kind in FILE_KINDS)
+        raise ValueError(f"expected one of {kinds}, or module:function, found {source!r}")
+    return source
 
 
 class ClientConfig(BaseModel):
@@ -77,8 +89,9 @@ class ClientConfig(BaseModel):
     """Records of the client's own, in place of `dataset`: `csv:PATH`, `parquet:PATH`, `npz:PATH`, `folder:PATH` (images
     by class), `datasets:PATH` (Hugging Face), or `module:function` (docs/guides/own-records.md). Paths and modules are
     looked for in `folder`, then in the current folder. `{client}` stands for the client's id."""
-    label: str | None = None
-    """The column of `records` that holds the label; of `npz:` and `datasets:` unless it is `labels` or `label`."""
+    label: LabelName | None = None
+    """The column of `records` that holds the label; of `npz:` and `datasets:` unless it is `labels` or `label`. A list
+    names several, of which a label takes a number each: for losses on numbers (`multi-label`, `mse`, `huber`)."""
     holdout: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] | None = None
     """The share of `records` that is kept for testing, each by a keyed hash of its content. None: nothing in a
     deployment, a fifth in a local run, which measures the accuracy."""
@@ -123,12 +136,7 @@ class ClientConfig(BaseModel):
     @field_validator("records")
     @classmethod
     def _check_source(cls, source: str | None) -> str | None:
-        kind, _, place = (source or "module:function").partition(":")
-        is_module = all(part.isidentifier() for part in kind.split("."))
-        if not place or not is_module or (kind not in FILE_KINDS and not place.isidentifier()):
-            kinds = ", ".join(f"{kind}:PATH" for kind in FILE_KINDS)
-            raise ValueError(f"expected one of {kinds}, or module:function, found {source!r}")
-        return source
+        return None if source is None else require_source(source)
 
     @model_validator(mode="after")
     def _dataset_or_records(self) -> Self:

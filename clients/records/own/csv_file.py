@@ -32,9 +32,8 @@ def read_csv(described: OwnRecords) -> Found:
         raise OwnRecordsError(path, "a header and records", "an empty file")
     table = Table(described, header, path, first_row=_FIRST_ROW)
     place = {name: i for i, name in enumerate(header)}
-    used = {table.label, *(column.name for column in table.columns)}
     while part := list(islice(rows, _ROWS_AT_ONCE)):
-        table.add({name: [row[place[name]] for row in part] for name in used})
+        table.add({name: [row[place[name]] for row in part] for name in table.used})
     return table.found()
 
 

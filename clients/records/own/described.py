@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from precad.clients.config import ClientConfig
-from precad.clients.errors import MissingDataError
+from precad.clients.errors import MissingDataError, OwnRecordsError
 from precad.clients.own_code import folders, looked
 from precad.clients.records.own.labels import Wanted
 from precad.protos.task.record_fields import Column, RecordFields
 
+LABEL = "client.label"
+"""The field that names labels, in messages."""
 CLIENT = "{client}"
 """Stands in a source for the id of the client whose records they are."""
 
@@ -22,8 +25,8 @@ class OwnRecords:
 
     source: str
     """`csv:PATH` and so on, or `module:function` (`precad.clients.config.KINDS`)."""
-    label: str | None = None
-    """The column, or the array, with the labels."""
+    label: str | Sequence[str] | None = None
+    """The column, or the array, with the labels; or several, each with a number of every label."""
     columns: tuple[Column, ...] = ()
     class_names: tuple[str, ...] = ()
     shape: tuple[int, ...] = ()
@@ -60,7 +63,25 @@ class OwnRecords:
     @property
     def wanted(self) -> Wanted:
         """Return what labels are."""
-        return Wanted(self.class_names, self.infers_classes, self.numbers)
+        return Wanted(self.class_names, self.infers_classes, True if self.has_label_rows else self.numbers)
+
+    def label_names(self, default: str | None = None) -> tuple[str, ...]:
+        """Return the columns, or the arrays, with the labels. default: of a source that need not be told.
+
+        Raises OwnRecordsError for several of classes, or one of them twice.
+        """
+        label = default if self.label is None else self.label
+        names = () if label is None else (label,) if isinstance(label, str) else tuple(label)
+        if len(set(names)) != len(names):
+            raise OwnRecordsError(LABEL, "different names", "one twice")
+        if len(names) > 1 and self.numbers is False:
+            raise OwnRecordsError(LABEL, "one column, as the loss reads classes", f"{len(names)} columns")
+        return names
+
+    @property
+    def has_label_rows(self) -> bool:
+        """Tell whether a label is a row of numbers, (k,), each of a column of its own. A list of one has k = 1."""
+        return self.numbers is not False and self.label is not None and not isinstance(self.label, str)
 
     @property
     def kind(self) -> str:

@@ -29,9 +29,8 @@ def read_parquet(described: OwnRecords) -> Found:
         with parquet.ParquetFile(path) as file:
             header = [field.name for field in file.schema_arrow]
             table = Table(described, header, path, first_row=1)
-            used = [table.label, *(column.name for column in table.columns)]
-            for batch in file.iter_batches(_ROWS_AT_ONCE, columns=used):
-                table.add({name: _cells(batch.column(name)) for name in used})
+            for batch in file.iter_batches(_ROWS_AT_ONCE, columns=table.used):
+                table.add({name: _cells(batch.column(name)) for name in table.used})
     return table.found()
 
 

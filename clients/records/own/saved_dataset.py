@@ -8,7 +8,7 @@ from typing import Any
 
 from precad.clients.errors import MissingDataError, OwnRecordsError
 from precad.clients.records.own.arrays import from_rows
-from precad.clients.records.own.described import OwnRecords
+from precad.clients.records.own.described import LABEL, OwnRecords
 from precad.clients.records.own.found import Found, read_as
 from precad.clients.records.own.table import Table
 
@@ -41,6 +41,8 @@ def read_dataset(described: OwnRecords) -> Found:
 
 def _records(found: Any, described: OwnRecords, path: object) -> Found:
     label = described.label or DEFAULT_LABEL
+    if not isinstance(label, str):
+        raise OwnRecordsError(LABEL, "one column, as a data set on disk holds lists of numbers in one", "a list")
     if label not in found.column_names:
         raise OwnRecordsError(path, f"a column {label!r} (client.label)", "none of that name")
     names = tuple(getattr(found.features[label], "names", None) or ())
@@ -72,11 +74,10 @@ def _with_names(found: Found, names: tuple[str, ...]) -> Found:
 def _table(found: Any, described: OwnRecords, label: str, path: object, *, has_names: bool) -> Found:
     as_numbers = replace(described, label=label, class_names=() if has_names else described.class_names)
     table = Table(as_numbers, found.column_names, path, first_row=0)
-    used = [table.label, *(column.name for column in table.columns)]
     plain = found.with_format(None)
     for start in range(0, len(plain), _ROWS_AT_ONCE):
         part = plain[start : start + _ROWS_AT_ONCE]
-        table.add({name: part[name] for name in used})
+        table.add({name: part[name] for name in table.used})
     return table.found()
 
 

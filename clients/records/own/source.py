@@ -103,7 +103,7 @@ class OwnSource(DataSource):
             alike = replace(self.described, class_names=names, infers_classes=False)  # as in training
             test = train if app.test is None else read_given(app.test, alike).records
         owners = np.repeat(np.arange(len(halves)), [len(half[0]) for half in halves])
-        n_classes, highest = _classes(found)
+        n_classes, highest = classes_of(found)
         return Split(
             train=train,
             test=test,
@@ -151,7 +151,7 @@ class OwnSource(DataSource):
         return DataSource.records_of(self, split, clients if self.is_dealt else self.clients, wanted)
 
 
-def _classes(found: Sequence[Found]) -> tuple[int, str]:
+def classes_of(found: Sequence[Found]) -> tuple[int, str]:
     """Return how many classes labels need, two at least, and the place of a record with the highest one."""
     each = [(int(one.records.labels.max()), one) for one in found if one.records.labels.dtype == np.int64]
     most, where = max(each, key=lambda pair: pair[0], default=(0, found[0]))

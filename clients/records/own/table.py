@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.clients.errors import OwnRecordsError
-from precad.clients.records.own.described import OwnRecords
+from precad.clients.records.own.described import LABEL, OwnRecords
 from precad.clients.records.own.found import At, Found, first
 from precad.clients.records.own.labels import targets
 from precad.clients.records.records import Records
@@ -29,18 +29,27 @@ class Table:
         """first_row: the number of the first record in messages. Raises OwnRecordsError."""
         self._described, self._file, self._first_row = described, file, first_row
         _require_header(header, file)
-        if described.label is None:
-            raise OwnRecordsError("client.label", f"the name of a column of {file}", "none")
+        self.labels = described.label_names()
+        if not self.labels:
+            raise OwnRecordsError(LABEL, f"the name of a column of {file}", "none")
         declared = [column.name for column in described.columns]
-        for name in (described.label, *declared):
+        for name in (*self.labels, *declared):
             if name not in header:
                 raise OwnRecordsError(file, f"a column {name!r}", f"none of that name among {len(header)}")
-        self.label = described.label
-        self.columns = described.columns or tuple(Column(name=name) for name in header if name != self.label)
+        self.columns = described.columns or tuple(Column(name=name) for name in header if name not in self.labels)
         if not self.columns:
             raise OwnRecordsError(file, "a column beside the label", "none")
         self._features: list[NDArray[np.float32]] = []
-        self._labels: list[object] = []
+        self._labels: dict[str, list[object]] = {name: [] for name in self.labels}
+
+    @property
+    def used(self) -> list[str]:
+        """Return the columns that are read: labels and features."""
+        return list(dict.fromkeys([*self.labels, *(column.name for column in self.columns)]))
+
+    @property
+    def _n_records(self) -> int:
+        return len(self._labels[self.labels[0]])
 
     def at(self, row: int) -> str:
         """Return the place of a record."""
@@ -49,10 +58,11 @@ class Table:
     def add(self, cells: Mapping[str, Cells]) -> None:
         """Take the next records, by column; what a column holds that is not used is not read. Raises
         OwnRecordsError."""
-        start = len(self._labels)
+        start = self._n_records
         parts = [_features(cells[c.name], c, self._cells(c.name, start)) for c in self.columns]
         self._features.append(np.concatenate(parts, axis=1))
-        self._labels += list(cells[self.label])
+        for name, column in self._labels.items():
+            column += list(cells[name])
 
     def _cells(self, column: str, start: int) -> At:
         """Return what tells the place of a cell of this column, counted from a record on."""
@@ -60,10 +70,13 @@ class Table:
 
     def found(self) -> Found:
         """Return the records. Raises OwnRecordsError."""
-        if not self._labels:
+        if not self._n_records:
             raise OwnRecordsError(self._file, "at least one record", "none")
         described = self._described
-        labels, names = targets(self._labels, described.wanted, self._cells(self.label, 0))
+        each = [targets(self._labels[name], described.wanted, self._cells(name, 0)) for name in self.labels]
+        labels, names = each[0]
+        if described.has_label_rows:
+            labels = np.stack([numbers for numbers, _ in each], axis=1).astype(np.float32)
         columns = () if described.columns else tuple(column.name for column in self.columns)
         return Found(Records(np.concatenate(self._features), labels), self.at, names, columns)
 
