@@ -19,7 +19,7 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from precad.dp.accountants.calibration import largest
 from precad.dp.accountants.pld import (
@@ -43,6 +43,20 @@ class Level(enum.StrEnum):
     """A whole client: drawn with probability q, for all to see, its update at most C long."""
     DRAWN_RECORD = "drawn_record"
     """A record: its client is drawn with probability q, for all to see, and then the record. Two stages of sampling."""
+
+
+class Charged(NamedTuple):
+    """Hold what the budgets of a task count, before its coming round."""
+
+    n_drawn: int = 0
+    """Rounds that were drawn, given up or not: the number of the coming round."""
+    n_charged: int = 0
+    """Rounds that were charged."""
+    most_of_a_client: int = 0
+    """Charged rounds of the client with most of them."""
+
+
+NOTHING_CHARGED: Final = Charged()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +135,16 @@ class TaskCost:
         if self.most_draws is None:
             return math.inf
         return self.epsilon(event, max(rounds, self.most_draws))
+
+    def rounds_left(self, key: View | Level, charged: Charged) -> int:
+        """Return how many more rounds a budget allows for certain, of those that there can be.
+
+        A view's budget allows the client with most rounds so many draws, and so at least as many rounds. A level's
+        allows exactly so many, if none of them is given up.
+        """
+        if isinstance(key, View):
+            return max(0, self._allowed(key) - charged.most_of_a_client)
+        return max(0, self._allowed(key) - max(charged.n_drawn, charged.n_charged))
 
     def _allowed(self, key: View | Level) -> int:
         """Return the most rounds with which the budget is kept."""
