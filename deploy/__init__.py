@@ -19,6 +19,7 @@ Contents:
     files/          files and folders that appear whole or not at all
     guarantees/     `precad account` and `precad certify`: what a training proves
     localhost/      a whole deployment on one machine, as processes
+    measuring/      measures committed models on public records, outside of the server's process
     oversight/      `precad status`, `precad watch` and `precad audit`: servers seen from outside
     reporting/      `precad report`: what run folders say, as one page that works without a network, and as PNG
                     figures

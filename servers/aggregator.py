@@ -50,11 +50,15 @@ from precad.servers.task.patience import LINGER_S
 from precad.servers.task.run import TaskRun, public_reason
 from precad.servers.telemetry import logs
 from precad.servers.telemetry.events import Telemetry
+from precad.servers.telemetry.quality import Program, Quality
 
 if TYPE_CHECKING:
     from precad.servers.database.postgres import Session
 
 log = structlog.get_logger(__name__)
+
+LAST_FIGURE_S = 5.0
+"""How long a task that is over waits for its last model's figure."""
 
 
 class Aggregator:
@@ -67,10 +71,12 @@ class Aggregator:
         task: Task,
         config: AggregatorConfig,
         addresses: tuple[str, str | None],
+        measuring: Program | None = None,
         randomness: Randomness = SYSTEM_RANDOMNESS,
         on_state: Callable[[RoundState], None] = lambda state: None,
     ) -> None:
-        """addresses: of aggregator B (dialled by A) and of the dealer, if there is one. Raises SetupError."""
+        """addresses: of aggregator B (dialled by A) and of the dealer, if there is one. measuring: how committed models
+        are measured, if they are. Raises SetupError."""
         require_dealer(task, config, addresses[1])
         self.party: Party = party
         self.task, self.config = task, config
@@ -83,6 +89,7 @@ class Aggregator:
         revocations = Revocations(config.revoked)
         self._clients = AggregatorServicer(task, self._sessions, self._telemetry, revocations)
         self._control = ControlServicer(self._telemetry, lambda: len(self._sessions.connected))
+        self._quality = None if measuring is None else Quality(measuring, config.state_dir, self._telemetry)
         self._drain = Drain(ROLES[party], config.drain_timeout_s, self._telemetry)
 
     def stop(self) -> None:
@@ -98,12 +105,13 @@ class Aggregator:
         logs.bind(self._telemetry.about)
         credentials = Credentials.read(self.config, self.party)
         initial = load_initial_model(self.config.initial_model, self.task)
-        gate, engine = await asyncio.gather(
-            asyncio.to_thread(_ready_gate, None if self.task.is_proved else self.task.gate),
-            asyncio.to_thread(_ready_engine, self.config.engine, self.config.check_threads),
-        )
         async with AsyncExitStack() as pages:
             async with AsyncExitStack() as stack:
+                gate, engine, _ = await asyncio.gather(
+                    asyncio.to_thread(_ready_gate, None if self.task.is_proved else self.task.gate),
+                    asyncio.to_thread(_ready_engine, self.config.engine, self.config.check_threads),
+                    self._open_quality(stack),
+                )
                 await self._serve(stack, pages, credentials, initial, gate, engine)
             await self._drain.linger(self.config)
 
@@ -124,6 +132,8 @@ class Aggregator:
         server, port = admission.bind(self.config, self.task.clients, self._telemetry)
         admission.reserve_descriptors(self.config.max_connections)
         state = self._open_state(stack, initial, session)
+        if self._quality is not None:
+            self._quality.begin()
         await pages.enter_async_context(
             operations_port(self.config, self._telemetry, self._snapshots.take, self.config.state_dir)
         )
@@ -144,9 +154,11 @@ class Aggregator:
             compute=Compute(gate, engine, mpc_thread, self._randomness),
             drain=self._drain,
             on_state=self._note_state,
-            notify=self._control.notify,
+            notify=self._notify,
         )
         await self._see_through(while_leading(run.run(), session))
+        if self._quality is not None:
+            await self._quality.settled(LAST_FIGURE_S)
 
     def _open_state(self, stack: AsyncExitStack, initial: NDArray[np.float32], session: Session | None) -> TaskState:
         """Open what is durable, and the room for uploads. Raises SetupError, StoreError, DpError."""
@@ -156,6 +168,18 @@ class Aggregator:
         self._telemetry.in_task(state.store.task_id, state.model.parameters, records)
         stack.enter_context(self._capacity.spool)
         return state
+
+    async def _open_quality(self, stack: AsyncExitStack) -> None:
+        """Start what measures models. Raises SetupError where it refuses its records or the model."""
+        if self._quality is not None:
+            stack.push_async_callback(self._quality.close)
+            await self._quality.open()
+
+    async def _notify(self) -> None:
+        """Tell those who watch that there is a new record, and have its model measured."""
+        if self._quality is not None and self._telemetry.parameters is not None:
+            self._quality.offer(self._telemetry.records[-1], self._telemetry.parameters)
+        await self._control.notify()
 
     async def _listen(self, stack: AsyncExitStack, server: grpc.aio.Server, port: int) -> None:
         """On the main port, until the stack is closed."""

@@ -5,6 +5,7 @@ Paths are relative to the configuration file. Private keys are paths here, never
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
@@ -157,12 +158,34 @@ class AggregatorConfig(ServerConfig):
 
     rejoin_timeout_s: Patience = 2.0
     """How long a task that goes on waits for clients that are not back yet, once there are enough for a round."""
+
+    evaluation_records: Annotated[str, Field(min_length=1)] | None = None
+    """Public records that committed models are measured on, named as `client.records` is: `csv:PATH`,
+    `module:function` and so on. Needs task.evaluation = "public". They are read by a process of their own, which holds
+    no key (`precad.servers.telemetry.quality`). An app's `test` records, where it has some."""
+    evaluation_label: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)] | None = None
+    """Their label, as `client.label`."""
+    evaluation_metrics: list[str] = Field(default_factory=list)
+    """Figures beside the accuracy and an app's: by name, or `module:function` of (outputs, labels)."""
+    evaluation_folder: Annotated[ConfigPath, Field(validate_default=True)] = Path()
+    """Where they and modules are looked for: the configuration's folder."""
+    evaluation_timeout_s: Seconds = 60.0
+    """How long that process may take over its start, and over a model. It is killed after that, and the model has no
+    figure; no round waits."""
+
     step_timeout_s: Patience = 600.0
     """How long the other server may take over its part of a step, before the round is given up as if it had hung up.
     More where it may be at work (`precad.servers.links.step_limits`). That is 8 n d bytes at 8 MiB/s, the step's own
     bytes at 1 Mbit/s, and the time for uploads, dealer and clients. 0: for ever."""
     lane_listen: Annotated[str, Field(min_length=1)] | None = None
     """Server B only: HOST:PORT where A connects for MPC's steps. By default a free port on the host of `listen`."""
+
+    @model_validator(mode="after")
+    def _check_evaluation(self) -> Self:
+        given = [name for name in ("evaluation_label", "evaluation_metrics") if getattr(self, name)]
+        if given and self.evaluation_records is None:
+            raise ValueError(f"{given[0]} is of public records: expected evaluation_records beside it, found none")
+        return self
 
     @model_validator(mode="after")
     def _check_threads(self) -> Self:

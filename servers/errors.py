@@ -147,6 +147,17 @@ class RefusalReason(enum.StrEnum):
     WRONG_CHALLENGE = "wrong_challenge"
 
 
+class MeasuringFault(enum.StrEnum):
+    """Why a committed model has no figure of its quality. Shared by logs, metrics and status."""
+
+    CRASHED = "crashed"
+    TIMED_OUT = "timed_out"
+    RAISED = "raised"
+    WRONG_OUTPUT = "wrong_output"
+    NOT_FINITE = "not_finite"
+    REFUSED = "refused"
+
+
 class SubmissionRefusedError(CallRefusedError):
     """One upload is refused; the round goes on without it."""
 

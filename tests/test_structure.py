@@ -182,6 +182,11 @@ ROOMS = (
         "A whole deployment on one machine, as processes.",
     ),
     Room(
+        "deploy/measuring",
+        "protos servers clients | . configuration localhost",
+        "Measure committed models on public records, beside a server and outside of its process.",
+    ),
+    Room(
         "deploy/oversight",
         "mpc dp protos servers | . configuration localhost",
         "`precad status`, `precad watch` and `precad audit`: servers seen from outside.",
@@ -203,7 +208,7 @@ ROOMS = (
     ),
     Room(
         "deploy/cli",
-        "protos servers clients | authority . authority/enrolment configuration localhost oversight "
+        "protos servers clients | authority . authority/enrolment configuration localhost measuring oversight "
         "guarantees reporting exporting",
         "The command `precad`, a module for each kind of command.",
     ),

@@ -30,6 +30,7 @@ def serve_aggregator(
 ) -> None:
     """Run aggregation server A or B."""
     deployment = configuration.load(config)
+    from precad.deploy.measuring.program import program_of
     from precad.servers.aggregator import Aggregator
 
     letter = role.value
@@ -41,6 +42,7 @@ def serve_aggregator(
             task=deployment.task,
             config=own,
             addresses=(network.aggregator_b, network.dealer),
+            measuring=program_of(deployment.task, own),
         ),
         on_terminate=Aggregator.drain,
     )

@@ -7,6 +7,7 @@ Modules:
     check          what can be known of a configuration before anything starts
     check_privacy  what a task proves, for the check
     check_records  the records that a client would train on
+    public_records the public records that an aggregator measures models on
     demo           the configuration behind `precad demo`
     init           `precad init`: the files that a local run or a deployment begins with
     local          the configuration of a whole deployment on one machine

@@ -66,9 +66,9 @@ def check(deployment: Deployment) -> dict[str, Any]:
         report["servers"] = "must follow the protocol: no noise protects one client's update from one that deviates"
     roles = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
     if (own := deployment.aggregator.a) is not None:
-        report["aggregator_a"] = _aggregator(task, own, roles, dealer)
+        report["aggregator_a"] = _aggregator(task, own, roles, dealer) | _public_records(task, own)
     if (own := deployment.aggregator.b) is not None:
-        report["aggregator_b"] = _aggregator(task, own, (roles[1], roles[0]), dealer)
+        report["aggregator_b"] = _aggregator(task, own, (roles[1], roles[0]), dealer) | _public_records(task, own)
     if deployment.dealer is not None:
         report["dealer"] = _dealer(deployment.dealer)
     if deployment.client is not None:
@@ -107,6 +107,15 @@ def _aggregator(task: Task, config: AggregatorConfig, roles: tuple[Role, Role], 
         "initial_model": convert.sha256(convert.model_to_bytes(initial)).hex(),
         "mib_for_uploads": memory.of_server(config, task) // memory.MIB,
     }
+
+
+def _public_records(task: Task, config: AggregatorConfig) -> dict[str, Any]:
+    """Say what models are measured on, if they are. Raises ConfigError."""
+    if config.evaluation_records is None:
+        return {}
+    from precad.deploy.configuration.check_records import public_records_here
+
+    return {"measures_on": public_records_here(task, config)}
 
 
 def _dealer(config: DealerConfig) -> dict[str, Any]:

@@ -21,8 +21,10 @@ from precad.clients.records import Split, example_label_of, example_of
 from precad.clients.records.own.described import CLIENT
 from precad.deploy.configuration.check_privacy import privacy_facts, promised
 from precad.deploy.configuration.local import resolve
+from precad.deploy.configuration.public_records import PublicRecords, load
 from precad.deploy.run_folder import RunFolder
 from precad.protos.task.task import Task
+from precad.servers.config import AggregatorConfig
 
 
 def records_here(task: Task, config: ClientConfig, clients: Sequence[str]) -> dict[str, str]:
@@ -66,6 +68,14 @@ def local_records(raw: Mapping[str, Any], base: Path) -> dict[str, Any]:
         "records": f"{sum(sizes)} {kinds}; {len(split.test)} for testing",
         "clients": f"{spread} records each; a round draws {drawn:.4g} on average",
     }
+
+
+def public_records_here(task: Task, config: AggregatorConfig) -> str:
+    """Say on how many public records an aggregator measures models, and what. Raises ConfigError."""
+    public = PublicRecords.of(config)
+    assert public is not None  # whoever asks has seen it
+    found = load(task, public)
+    return f"{len(found.records)} public records of shape {found.records.shape}: {', '.join(found.metrics)}"
 
 
 def _digest_to_agree_on(task: Task, found: Loaded) -> str:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from precad.clients.config import ClientConfig
+from precad.clients.config import ClientConfig, require_source
 from precad.clients.upload_limit import require_covered
 from precad.deploy.errors import ConfigError
 from precad.protos.config_path import ConfigPath
@@ -111,6 +111,21 @@ class Deployment(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _check_evaluation(self) -> Self:
+        """Require that the task knows of the measuring, and that what is measured on is named as records are."""
+        for letter, own in (("a", self.aggregator.a), ("b", self.aggregator.b)):
+            if own is None or own.evaluation_records is None:
+                continue
+            field = f"aggregator.{letter}.evaluation_records"
+            if self.task.evaluation != "public":
+                raise ValueError(f"{field}: expected task.evaluation = 'public' beside it, found 'none'")
+            try:
+                require_source(own.evaluation_records)
+            except ValueError as error:
+                raise ValueError(f"{field}: {error}") from None
+        return self
+
+    @model_validator(mode="after")
     def _check_uploads(self) -> Self:
         if self.client is not None:
             require_covered(self.task, self.client.uploads_per_model)
@@ -144,8 +159,20 @@ def with_folder(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     if isinstance(task, Mapping) and isinstance(client, Mapping):
         names = (str(task.get("model", "")), str(task.get("loss", "")), str(client.get("records", "")))
         if any(":" in name for name in names):
-            return {**raw, "client": {**client, "folder": str(folder / client.get("folder", ""))}}
-    return dict(raw)
+            raw = {**raw, "client": {**client, "folder": str(folder / client.get("folder", ""))}}
+    return _with_evaluation_folder(raw, folder)
+
+
+def _with_evaluation_folder(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return a local run's configuration whose aggregators look for public records beside it."""
+    aggregators = raw.get("aggregator")
+    if not isinstance(aggregators, Mapping):
+        return dict(raw)
+    each = dict(aggregators)
+    for letter, own in aggregators.items():
+        if isinstance(own, Mapping) and "evaluation_records" in own:
+            each[letter] = {**own, "evaluation_folder": str(folder / own.get("evaluation_folder", ""))}
+    return {**raw, "aggregator": each}
 
 
 def is_local(raw: Mapping[str, Any]) -> bool:

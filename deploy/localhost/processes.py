@@ -71,7 +71,7 @@ class Lifeline:
 
     def environment(self) -> dict[str, str]:
         """Return the environment of a child that watches the pipe, whose `read_end` it inherits."""
-        return {**os.environ, **_our_code(), LIFELINE_VARIABLE: str(self.read_end), **_ONE_THREAD_EACH}
+        return {**os.environ, **our_code(), LIFELINE_VARIABLE: str(self.read_end), **ONE_THREAD_EACH}
 
     def close(self) -> None:
         """Cut it: whoever watches exits."""
@@ -142,13 +142,13 @@ class Children:
         self._lifeline.close()
 
 
-_ONE_THREAD_EACH = dict.fromkeys(
+ONE_THREAD_EACH = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
 )
 """A dozen processes on a laptop's cores: threads of their own would only wait for each other."""
 
 
-def _our_code() -> dict[str, str]:
+def our_code() -> dict[str, str]:
     """Make a child import the code that this process runs, which need not be installed."""
     holds_precad = Path(__file__).absolute().parents[3]
     if holds_precad.name in ("site-packages", "dist-packages"):

@@ -16,6 +16,7 @@ import json
 import os
 import ssl
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -29,7 +30,7 @@ from rich.table import Table
 from rich.text import Text
 
 from precad.deploy.configuration import sections as configuration
-from precad.deploy.configuration.sections import Deployment
+from precad.deploy.durations import in_words
 from precad.deploy.errors import UNREACHABLE, ConfigError, RunFailedError
 from precad.deploy.figures import at_most
 from precad.deploy.localhost.watch import LiveTable
@@ -37,11 +38,22 @@ from precad.deploy.oversight.state_dirs import is_state_dir, read_state_dir
 from precad.deploy.run_folder import RunFolder
 from precad.deploy.run_state import RunState, state_of
 from precad.dp.accountants.pld import Unit, View
+from precad.dp.accountants.task_cost import Charged
+from precad.protos.task.task import Task
 from precad.protos.tls.address import is_loopback
 from precad.protos.tls.identity import Role
 from precad.servers.config import ServerConfig
 from precad.servers.operations.access import ENVIRONMENT_VARIABLE
-from precad.servers.telemetry.status import NORM_EXCEEDED, ClientOutcome, Epsilon, RoundSummary, Status, epsilons_of
+from precad.servers.telemetry.status import (
+    ACCURACY,
+    NORM_EXCEEDED,
+    ClientOutcome,
+    Epsilon,
+    RoundSummary,
+    Status,
+    epsilons_of,
+    rounds_left_in_budget,
+)
 
 POLL_S = 0.5
 PATIENCE_S = 30.0
@@ -242,7 +254,8 @@ def read_run(root: Path) -> Status:
         return read_state_dir(root)
     folder = RunFolder(root.absolute())
     deployment = configuration.load(folder.config)
-    rounds = read_rounds(folder)
+    rounds, most_of_a_client = read_rounds(folder)
+    epsilons = _epsilons(deployment.task, rounds, most_of_a_client)
     state = state_of(folder.root)
     is_over = state in (RunState.FINISHED, RunState.INTERRUPTED, RunState.FAILED, RunState.CRASHED)
     modified = max(path.stat().st_mtime for path in (folder.config, folder.metrics, folder.summary) if path.exists())
@@ -264,7 +277,8 @@ def read_run(root: Path) -> Status:
             "rejected": sum(round.n_rejected for round in rounds),
             "missing": sum(round.n_missing for round in rounds),
         },
-        epsilons=_epsilons(deployment, rounds),
+        epsilons=epsilons,
+        rounds_left_in_budget=rounds_left_in_budget(epsilons),
         rounds=tuple(rounds),
     )
 
@@ -282,13 +296,18 @@ def _ended(state: RunState, n_rounds: int, planned: int) -> str:
     return done
 
 
-def read_rounds(folder: RunFolder) -> list[RoundSummary]:
-    """Return the lines of metrics.jsonl that are whole. Raises ConfigError for one that is not a round's."""
+def read_rounds(folder: RunFolder) -> tuple[list[RoundSummary], int]:
+    """Return the rounds of metrics.jsonl whose lines are whole, and the draws of the client with most of them.
+
+    Raises ConfigError for a line that is not a round's.
+    """
     if not folder.metrics.exists():
-        return []
+        return [], 0
     lines = folder.metrics.read_text(encoding="utf-8").split("\n")[:-1]  # the last one may still be written
     try:
-        return [_round(json.loads(line)) for line in lines]
+        read = [json.loads(line) for line in lines]
+        drawn = Counter(client for line in read for client in line["participants"])
+        return [_round(line) for line in read], max(drawn.values(), default=0)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{folder.metrics}: expected a round per line, found: {error}") from None
 
@@ -306,6 +325,7 @@ def _round(metrics: dict[str, Any]) -> RoundSummary:
         epsilon={view: metrics[f"epsilon_{view}"] for view in View},
         epsilon_client=metrics.get("epsilon_client"),
         model_digest=metrics["model_digest"],
+        quality=_quality_in(metrics),
         outcomes=(
             *(ClientOutcome(client=client, verdict="rejected", reason=NORM_EXCEEDED) for client in rejected),
             *(ClientOutcome(client=client, verdict="missing") for client in missing),
@@ -313,10 +333,16 @@ def _round(metrics: dict[str, Any]) -> RoundSummary:
     )
 
 
-def _epsilons(deployment: Deployment, rounds: list[RoundSummary]) -> tuple[Epsilon, ...]:
-    task = deployment.task
+def _quality_in(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return what the runner of a local run measured on the records that it kept for testing."""
+    found = {ACCURACY: metrics.get("accuracy"), **metrics.get("metrics", {})}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _epsilons(task: Task, rounds: list[RoundSummary], most_of_a_client: int) -> tuple[Epsilon, ...]:
     spent = rounds[-1].epsilon if rounds else dict.fromkeys(View, 0.0)
-    return epsilons_of(task, spent, rounds[-1].round + 1 if rounds else 0)
+    n_drawn = rounds[-1].round + 1 if rounds else 0
+    return epsilons_of(task, spent, Charged(n_drawn, len(rounds), most_of_a_client))
 
 
 # -- for people --------------------------------------------------------------------------------------------------------
@@ -383,10 +409,26 @@ def _facts(status: Status) -> dict[str, str]:
         if epsilon.if_discarded is not None:
             facts[f"{name}, draws discarded or not"] = f"{at_most(epsilon.if_discarded)} in the end"
         facts[f"{name}, no draw discarded"] = f"{at_most(epsilon.spent)} ({budget})"
-    if status.rounds:
-        facts["last round"] = f"{status.rounds[-1].seconds_total:.2f} s"
+    facts |= _progress(status)
     if status.ended:
         facts["ended"] = status.ended
+    return facts
+
+
+def _progress(status: Status) -> dict[str, str]:
+    """Return how good the model is, and how far the task is from its end."""
+    facts: dict[str, str] = {}
+    if status.rounds_left_in_budget is not None:
+        facts["budget"] = f"for {status.rounds_left_in_budget} more rounds at least"
+    if (measured := next((one for one in reversed(status.rounds) if one.quality), None)) is not None:
+        figures = ", ".join(f"{_printable(name)} {value:.4g}" for name, value in measured.quality.items())
+        facts["quality"] = f"{figures} (round {measured.round})"
+    if status.measuring_fault:
+        facts["not measured"] = f"the latest model: {status.measuring_fault.replace('_', ' ')}"
+    if status.rounds:
+        facts["last round"] = f"{status.rounds[-1].seconds_total:.2f} s"
+    if status.seconds_left is not None:
+        facts["time left"] = in_words(status.seconds_left)
     return facts
 
 
@@ -402,7 +444,7 @@ def metrics_of(round: RoundSummary) -> dict[str, Any]:
         "participants": range(round.n_chosen),
         "accepted": range(round.n_accepted),
         **left_out,
-        "accuracy": None,
+        "accuracy": round.quality.get(ACCURACY),
         "seconds": round.seconds,
         "seconds_total": round.seconds_total,
         **{f"epsilon_{view}": epsilon for view, epsilon in round.epsilon.items()},

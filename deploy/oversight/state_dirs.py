@@ -7,6 +7,7 @@ of locks: that list leaves out processes of other PID namespaces, such as anothe
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from precad.servers.store import audit_log
 from precad.servers.store.folder import ledger_path, store_path
 from precad.servers.store.record import from_line
 from precad.servers.store.rounds import CommittedRound
+from precad.servers.telemetry.quality import FILE, restored
 from precad.servers.telemetry.status import NORM_EXCEEDED, ClientOutcome, Epsilon, RoundSummary, Status
 
 
@@ -41,7 +43,8 @@ def _read(folder: Path) -> Status:
     header = json.loads(ledger_path(folder).read_bytes().partition(b"\n")[0] or b"{}")
     modified = store_path(folder).stat().st_mtime
     kept = [record for line in records.splitlines() if (record := from_line(line)) is not None]
-    rounds = [_summary(record) for record in kept]
+    figures = restored(folder / FILE, kept)
+    rounds = [_summary(record, figures.get(record.number, {})) for record in kept]
     ended = next((entry.fields["reason"] for entry in reversed(log) if entry.kind == "finished"), "")
     task = next((entry.fields for entry in log if entry.kind == "task"), {})
     is_held = is_open(ledger_path(folder))
@@ -74,7 +77,7 @@ def _why_not(log: list[audit_log.Entry]) -> str:
     return "no process holds it: stopped or crashed; start it again in this folder to go on"
 
 
-def _summary(record: CommittedRound) -> RoundSummary:
+def _summary(record: CommittedRound, quality: Mapping[str, float]) -> RoundSummary:
     rejected = (ClientOutcome(client=name, verdict="rejected", reason=NORM_EXCEEDED) for name in record.rejected)
     missing = (ClientOutcome(client=name, verdict="missing") for name in record.missing)
     return RoundSummary(
@@ -87,6 +90,7 @@ def _summary(record: CommittedRound) -> RoundSummary:
         bytes=dict(record.bytes_by_link),
         epsilon={View.ONE_SERVER: record.epsilon_one_server, View.CLIENTS_ONLY: record.epsilon_clients_only},
         model_digest=record.model_digest.hex(),
+        quality=dict(quality),
         outcomes=(*rejected, *missing),
     )
 

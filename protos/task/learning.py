@@ -6,7 +6,7 @@ default.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -28,6 +28,9 @@ class LearningFields(BaseModel):
     of the user's own enters with its values on fixed records. Every client compares it with its own model."""
     loss: Annotated[str, Field(min_length=1)] = "cross-entropy"
     """Loss of a record, by name, or `package.module:function` of the user's own (`precad.clients.models.losses`)."""
+    evaluation: Literal["none", "public"] = "none"
+    """Whether operators of aggregators measure each committed model. `public`: on public records of their own, each for
+    itself (`aggregator.evaluation_records`)."""
 
 
 LEARNING_FIELDS: Final = tuple(LearningFields.model_fields)

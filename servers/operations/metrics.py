@@ -38,6 +38,7 @@ class StatusCollector(Collector):
         queues = [({"queue": queue.name}, queue.depth) for queue in status.queues]
         yield _gauge("precad_queue_depth", "Things that wait, by queue.", queues)
         yield from _epsilons(status)
+        yield from _quality(status)
 
 
 def expose(registry: prometheus.CollectorRegistry) -> bytes:
@@ -60,6 +61,10 @@ def _plain(status: Status) -> Iterator[tuple[str, str, float]]:
     yield "precad_verdicts_unknown", "Uploads checked in lost rounds whose verdict this server never saw.", unknown
     if (committed := [r.committed_at for r in status.rounds if r.committed_at is not None]) != []:
         yield "precad_last_commit_timestamp_seconds", "When the latest round was committed.", max(committed)
+    if status.rounds_left_in_budget is not None:
+        yield "precad_budget_rounds_left", "Rounds that all budgets allow for certain.", status.rounds_left_in_budget
+    if status.seconds_left is not None:
+        yield "precad_seconds_left", "Estimated seconds of the rounds that are left.", status.seconds_left
     if (live := status.live) is not None:
         yield "precad_round_began_timestamp_seconds", "When the round in flight began.", live.began_at
         yield "precad_round_chosen", "Clients drawn for the round in flight.", live.n_chosen
@@ -72,9 +77,18 @@ def _epsilons(status: Status) -> Iterator[Metric]:
         ("if_discarded", "Proved epsilon of the most rounds that there can be."),
         ("budget", "The task's budget; absent without one."),
         ("left", "What is left of the budget; absent without one."),
+        ("rounds_left", "Rounds that the budget still allows for certain; absent without one."),
     ):
         values = [({"view": epsilon.name}, getattr(epsilon, name)) for epsilon in status.epsilons]
         yield _gauge(f"precad_epsilon_{name}", text, [(labels, value) for labels, value in values if value is not None])
+
+
+def _quality(status: Status) -> Iterator[Metric]:
+    """Figures of the latest round that has any, and which round that is."""
+    last = next((round for round in reversed(status.rounds) if round.quality), None)
+    figures = [] if last is None else [({"metric": name}, value) for name, value in last.quality.items()]
+    yield _gauge("precad_quality", "Figure of the latest measured model on public records.", figures)
+    yield _gauge("precad_quality_round", "Round of that model.", [] if last is None else [({}, last.round)])
 
 
 def _gauge(name: str, text: str, samples: Sequence[tuple[dict[str, str], float]]) -> Metric:

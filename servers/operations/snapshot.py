@@ -35,6 +35,8 @@ from precad.servers.telemetry.status import (
     Verdict,
     client_epsilon,
     epsilons_of,
+    rounds_left_in_budget,
+    seconds_left,
 )
 
 N_AGGREGATORS = 2
@@ -59,12 +61,16 @@ class AggregatorSnapshots:
         """Return the status now."""
         task, telemetry, sessions, ended = self._task, self._telemetry, self._sessions, self._telemetry.ended
         self._sum_new_records()
+        epsilons, rounds = self._epsilons(), self._rounds()
+        is_over, n_done = ended is not None, len(telemetry.records)
         return Status(
             **_common(telemetry),
             ended="" if ended is None else ended.reason,
             is_finished=ended is not None and ended.finished,
             rounds_planned=task.rounds,
-            rounds_done=len(telemetry.records),
+            rounds_done=n_done,
+            rounds_left_in_budget=rounds_left_in_budget(epsilons),
+            seconds_left=None if is_over else seconds_left(task, rounds, n_done, epsilons),
             rounds_lost=telemetry.n_lost,
             rounds_lost_at_most=task.most_lost_rounds,
             verdicts_unknown=dict(self._unknown()),
@@ -76,9 +82,10 @@ class AggregatorSnapshots:
             uploads=dict(self._uploads),
             refused={str(reason): n for reason, n in sorted(telemetry.refused.items())},
             bytes=dict(self._bytes),
-            epsilons=self._epsilons(),
+            epsilons=epsilons,
+            measuring_fault=telemetry.measuring_fault or "",
             queues=self._queues(),
-            rounds=self._rounds(),
+            rounds=rounds,
             checkpoints=tuple(checkpoints(self._state_dir)),
         )
 
@@ -130,9 +137,11 @@ class AggregatorSnapshots:
         )
 
     def _epsilons(self) -> tuple[Epsilon, ...]:
-        task, last = self._task, next(reversed(self._telemetry.records), None)
+        task, telemetry = self._task, self._telemetry
+        last = next(reversed(telemetry.records), None)
         spent = epsilon_of(last) if last is not None else dict.fromkeys(View, 0.0)
-        return epsilons_of(task, spent, 0 if last is None else last.number + 1)
+        drawn = telemetry.charged.n_drawn if last is None else max(last.number + 1, telemetry.charged.n_drawn)
+        return epsilons_of(task, spent, telemetry.charged._replace(n_drawn=drawn))
 
     def _queues(self) -> tuple[Queue, ...]:
         collecting = self._telemetry.collecting
@@ -157,6 +166,7 @@ class AggregatorSnapshots:
             committed_at=notes.committed_at,
             outcomes=outcomes(verdicts, notes) if is_detailed else (),
             epsilon_client=client_epsilon(self._task, record.number + 1),
+            quality=self._telemetry.quality.get(record.number),
         )
 
 
@@ -191,6 +201,7 @@ def summary_of(
     committed_at: float | None = None,
     outcomes: tuple[ClientOutcome, ...] = (),
     epsilon_client: float | None = None,
+    quality: Mapping[str, float] | None = None,
 ) -> RoundSummary:
     """Return a record as the status shows it."""
     return RoundSummary(
@@ -204,6 +215,7 @@ def summary_of(
         epsilon=epsilon_of(record),
         epsilon_client=epsilon_client,
         model_digest=record.model_digest.hex(),
+        quality=dict(quality or {}),
         committed_at=committed_at,
         outcomes=outcomes,
     )

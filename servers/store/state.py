@@ -17,6 +17,7 @@ import structlog
 from numpy.typing import NDArray
 
 from precad.dp.accountants.pld import View
+from precad.dp.accountants.task_cost import Charged
 from precad.dp.ledger import Ledger
 from precad.mpc import ring
 from precad.mpc.errors import PeerMismatchError
@@ -140,6 +141,10 @@ class TaskState:
     def spent(self) -> dict[View, float]:
         """Return the bounds that the task has reached, largest over clients."""
         return {view: self.ledger.statement(view).epsilon for view in View}
+
+    def charged_before(self, next_round: int) -> Charged:
+        """Return what budgets count before the round of this number. Call when no round is in flight."""
+        return Charged(next_round, len(self.ledger.rounds), max(self.ledger.participation.values(), default=0))
 
     @property
     def standing(self) -> Standing:

@@ -156,6 +156,7 @@ class TaskRun:
             level_now = asyncio.get_running_loop().run_in_executor(self.compute.thread, level, self.state, meeting)
             await first_error_or_result(level_now, guards)
             self.state.agreed_round = meeting.agreement.next_round
+            self.telemetry.charged = self.state.charged_before(meeting.agreement.next_round)
             await self._show_taken_over()
             self._show_lost()
             runner = self._runner(meeting, tuples)
@@ -263,6 +264,7 @@ class TaskRun:
         """Show the new model and the round's record to operators, and write both down for them."""
         parameters = self.state.model.parameters
         self.telemetry.released(record, parameters)
+        self.telemetry.charged = self.state.charged_before(record.number + 1)
         await to_the_end(write_round, self.config.state_dir, record, parameters)
         self.telemetry.committed(record)
         log.info(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -16,9 +16,10 @@ import numpy as np
 import prometheus_client as prometheus
 from numpy.typing import NDArray
 
+from precad.dp.accountants.task_cost import NOTHING_CHARGED
 from precad.protos.precad.v1 import common_pb2
 from precad.protos.tls.identity import Role
-from precad.servers.errors import Limit, RefusalReason, SubmissionRefusedError
+from precad.servers.errors import Limit, MeasuringFault, RefusalReason, SubmissionRefusedError
 from precad.servers.rounds.states import Collecting, Proving, RoundState, Selecting, Validated
 from precad.servers.store.rounds import Attempt, CommittedRound
 from precad.servers.telemetry.status import MAX_DETAILED, PHASE_OF_STATE, PHASES, VERDICTS
@@ -78,6 +79,12 @@ class Telemetry:
         self.notes: OrderedDict[int, RoundNotes] = OrderedDict()
         self.refused: Counter[RefusalReason] = Counter()
         self.n_batches_dealt = 0
+        self.quality: dict[int, dict[str, float]] = {}
+        """Figures of the models that rounds made, by round; of those that were measured."""
+        self.measuring_fault: MeasuringFault | None = None
+        """Why the latest model that was to be measured has no figure; None if it has."""
+        self.charged = NOTHING_CHARGED
+        """Counts that budgets are compared with, at the start of the coming round."""
         self._count = _Counters()
         self.registry = self._count.registry
 
@@ -203,6 +210,15 @@ class Telemetry:
         """A caller of this method sent what is no message of it."""
         self._count.undecodable.labels(call).inc()
 
+    def measured(self, round: int, figures: Mapping[str, float]) -> None:
+        """Take in how good the model of a round is on public records."""
+        self.quality[round], self.measuring_fault = dict(figures), None
+
+    def not_measured(self, fault: MeasuringFault) -> None:
+        """A model has no figure."""
+        self.measuring_fault = fault
+        self._count.unmeasured.labels(fault).inc()
+
     def batch_dealt(self, to: Role) -> None:
         """A dealer gave a part of a batch away."""
         self.n_batches_dealt += 1
@@ -236,6 +252,7 @@ class _Counters:
         self.undecodable = counter("precad_messages_undecodable", "Requests that are no message, by call.", "call")
         self.bytes = counter("precad_bytes", "Bytes of committed rounds, by link.", "link")
         self.dealt = counter("precad_batches_dealt", "Parts of batches that left the dealer.", "to")
+        self.unmeasured = counter("precad_quality_faults", "Models without a figure of quality, by reason.", "reason")
         self.logins = counter("precad_operations_logins_failed", "Wrong tokens shown to the operations port.")
         self.round_seconds = histogram("precad_round_seconds", "Duration of a round, all phases.")
         self.phase_seconds = histogram("precad_phase_seconds", "Duration of a phase of a round.", "phase")
@@ -245,6 +262,8 @@ class _Counters:
             self.refused.labels(reason)
         for limit in Limit:
             self.pushed_back.labels(limit)
+        for fault in MeasuringFault:
+            self.unmeasured.labels(fault)
         for link in LINKS:
             self.bytes.labels(link)
         for phase in PHASES:

@@ -6,13 +6,13 @@ seconds since the epoch, so that a snapshot in which nothing happened equals the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from precad.dp.accountants.pld import Unit, View
-from precad.dp.accountants.task_cost import Level
+from precad.dp.accountants.task_cost import NOTHING_CHARGED, Charged, Level
 from precad.dp.task_privacy import task_cost, task_privacy
 from precad.protos.task.task import Task
 
@@ -37,6 +37,9 @@ PHASE_OF_STATE = {
     "committed": "commit",
 }
 """The phase that a server in this state is in. A state that is not here is of no round."""
+
+ACCURACY = "accuracy"
+"""The figure of quality that is a share, in [0, 1]."""
 
 Verdict = Literal["accepted", "rejected", "missing"]
 VERDICTS: tuple[Verdict, ...] = ("accepted", "rejected", "missing")
@@ -81,6 +84,8 @@ class RoundSummary(_Value):
     epsilon_client: float | None = None
     """That of a whole client, drawn or not, where a budget limits it."""
     model_digest: str
+    quality: dict[str, float] = Field(default_factory=dict)
+    """Figures of its model on public records; empty where it was not measured."""
     committed_at: float | None = None
     """None for a round that an earlier process of this server committed."""
     outcomes: tuple[ClientOutcome, ...] = ()
@@ -145,6 +150,9 @@ class Epsilon(_Value):
     if_discarded: float | None = None
     """Epsilon of the most rounds that there can be. Holds if draws are discarded as well. None: not told."""
     budget: float | None = None
+    rounds_left: int | None = None
+    """How many more rounds the budget allows for certain; None without one. Of a view: draws of the client with most
+    rounds. Of a level: rounds."""
     delta: float
 
     @property
@@ -158,11 +166,8 @@ class Epsilon(_Value):
         return None if self.budget is None else max(0.0, self.budget - self.spent)
 
 
-def epsilons_of(task: Task, spent: Mapping[View, float], n_drawn: int = 0) -> tuple[Epsilon, ...]:
-    """Return what the task has spent, with its budgets; a whole client's first where a budget limits it.
-
-    n_drawn: rounds so far, given up or not.
-    """
+def epsilons_of(task: Task, spent: Mapping[View, float], charged: Charged = NOTHING_CHARGED) -> tuple[Epsilon, ...]:
+    """Return what the task has spent, with its budgets; a whole client's first where a budget limits it."""
     unit, cost = task_privacy(task).unit, task_cost(task)
     found = [
         Epsilon(
@@ -171,11 +176,12 @@ def epsilons_of(task: Task, spent: Mapping[View, float], n_drawn: int = 0) -> tu
             spent=spent[v],
             if_discarded=max(spent[v], cost.view_if_discarded(v)),
             budget=cost.budgets.get(v),
+            rounds_left=cost.rounds_left(v, charged) if v in cost.budgets else None,
             delta=task.delta,
         )
         for v in View
     ]
-    if (of_client := client_epsilon(task, n_drawn)) is not None:
+    if (of_client := client_epsilon(task, charged.n_drawn)) is not None:
         whole = Epsilon(
             view=View.CLIENTS_ONLY,
             unit=Unit.CLIENT,
@@ -183,6 +189,7 @@ def epsilons_of(task: Task, spent: Mapping[View, float], n_drawn: int = 0) -> tu
             spent=of_client,
             if_discarded=max(of_client, cost.level_if_discarded(Level.CLIENT)),
             budget=task.epsilon_budget_client,
+            rounds_left=cost.rounds_left(Level.CLIENT, charged),
             delta=task.delta,
         )
         found.insert(0, whole)
@@ -193,6 +200,26 @@ def client_epsilon(task: Task, n_drawn: int) -> float | None:
     """Return what a budget for a whole client is compared with after so many draws; None for a task without one."""
     cost = task_cost(task)
     return cost.level_after_draws(Level.CLIENT, n_drawn) if Level.CLIENT in cost.budgets else None
+
+
+def rounds_left_in_budget(epsilons: Iterable[Epsilon]) -> int | None:
+    """Return the smallest number of rounds that any of the budgets allows; None without one."""
+    return min((one.rounds_left for one in epsilons if one.rounds_left is not None), default=None)
+
+
+def seconds_left(task: Task, rounds: Sequence[RoundSummary], n_done: int, epsilons: Iterable[Epsilon]) -> float | None:
+    """Return how long the rounds that are still to come take: those planned, or as many as the budgets allow.
+
+    A client is drawn in a share q of the rounds, so that a budget of k draws is one of about k / q rounds.
+    """
+    times = [round.committed_at for round in rounds if round.committed_at is not None]
+    allowed = [
+        one.rounds_left / (1.0 if one.is_level else task.client_rate) for one in epsilons if one.rounds_left is not None
+    ]
+    left = min([task.rounds - n_done, *allowed])
+    if len(times) < 2 or left <= 0:
+        return None
+    return (times[-1] - times[0]) / (len(times) - 1) * left
 
 
 class Queue(_Value):
@@ -229,6 +256,10 @@ class Status(_Value):
     """Whether it ended as it should."""
     rounds_planned: int = 0
     rounds_done: int = 0
+    rounds_left_in_budget: int | None = None
+    """How many more rounds the budgets allow for certain, the smallest over them; None without a budget."""
+    seconds_left: float | None = None
+    """How long the rounds that are left take, by those that this process committed; None before two, and at the end."""
     rounds_lost: int = 0
     """Drawn, and not committed."""
     rounds_lost_at_most: int = 0
@@ -252,6 +283,8 @@ class Status(_Value):
     bytes: dict[str, int] = Field(default_factory=dict)
     """Bytes of all committed rounds, by link."""
     epsilons: tuple[Epsilon, ...] = ()
+    measuring_fault: str = ""
+    """Why the latest model that was to be measured has no figure; empty if it has, or none was to be measured."""
     queues: tuple[Queue, ...] = ()
     rounds: tuple[RoundSummary, ...] = ()
     """The latest, oldest first."""

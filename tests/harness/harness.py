@@ -41,6 +41,7 @@ from precad.servers.rounds.round import RoundRunner
 from precad.servers.rounds.sessions import Sessions
 from precad.servers.rounds.states import Collecting, RoundState
 from precad.servers.store.state import TaskState
+from precad.servers.telemetry.quality import Program
 from tests.harness.pki import AGGREGATORS, Pki
 from tests.harness.room import roomy
 
@@ -264,10 +265,11 @@ async def running(
     on_state: Callable[[int, RoundState], None] = lambda party, state: None,
     own: Callable[[int], Mapping[str, Any]] = lambda party: {},
     dealer: Mapping[str, Any] | None = None,
+    measuring: Callable[[int], Program | None] = lambda party: None,
     **changes: Any,
 ) -> AsyncIterator[Deployment]:
     """Starts all three servers and, however the test ends, leaves none behind. changes: of both aggregators'
-    configurations; own: of one's; dealer: of the dealer's."""
+    configurations; own: of one's; dealer: of the dealer's. measuring: how an aggregator measures models."""
     np.save(folder / "initial.npy", np.zeros(task.dim, dtype=np.float32))
     if task.is_proved:
         changes["dealer_certificate"] = None
@@ -278,6 +280,7 @@ async def running(
             task=task,
             config=pki.aggregator(party, listen=(a, b)[party], folder=folder, **changes, **own(party)),
             addresses=(b, None if task.is_proved else dealer_address),
+            measuring=measuring(party),
             randomness=Randomness(coin=coins[party], noise=noises[party]),
             on_state=functools.partial(on_state, party),
         )

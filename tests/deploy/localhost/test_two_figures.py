@@ -18,6 +18,7 @@ from precad.deploy.oversight.operations import metrics_of, status_table
 from precad.deploy.reporting.deployed import read_deployed
 from precad.deploy.spent import epsilon_of_a_client, spent_epsilons
 from precad.dp.accountants.pld import PldAccountant, TwoStageSampledGaussian, View
+from precad.dp.accountants.task_cost import Charged
 from precad.dp.task_privacy import task_cost
 from precad.protos.task.task import Task
 from precad.servers.store.folder import open_ledger
@@ -65,7 +66,7 @@ def test_the_figure_that_a_budget_limits_is_shown_first_and_kept(tmp_path: Path)
     assert found["epsilon_client"] == found["realised_epsilon_client"] == expected <= BUDGET
     assert found["epsilon_one_server"] > BUDGET  # another figure, which the budget does not limit
 
-    first, *others = epsilons_of(task, dict.fromkeys(View, 1.0), n)
+    first, *others = epsilons_of(task, dict.fromkeys(View, 1.0), Charged(n))
     assert (first.name, first.spent, first.if_discarded, first.budget) == ("client", expected, expected, BUDGET)
     assert [epsilon.budget for epsilon in others] == [None, None]
     assert epsilon_of_a_client(task_cost(task), n - 1) == {"epsilon_client": expected}
@@ -163,7 +164,7 @@ def test_a_status_has_both_figures_in_words() -> None:
     task = small_task(rounds=20, epsilon_budget_one_server=50.0)
     status = Status(
         role="run", version="", state="", since=0, started_at=0, is_ready=True,
-        epsilons=epsilons_of(task, dict.fromkeys(View, 0.01), 3),
+        epsilons=epsilons_of(task, dict.fromkeys(View, 0.01), Charged(3)),
     )  # fmt: skip
     lines = io.StringIO()
     Console(file=lines, width=160).print(status_table({"a": status}))

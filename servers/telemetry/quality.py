@@ -1,0 +1,290 @@
+"""Quality of committed models on public records, measured by a program of the operator's beside the server.
+
+    server -> program   the opening, one line; then for each model a line {"round": t, "bytes": n}, and n bytes
+    program -> server   {"ready": n_records} or {"refused": why}; then {"round": t, "figures": {name: number}}
+
+The program runs the operator's own code, so it is a process of its own. It holds no key and no share, and starts with
+the environment that it is given alone. Models are public. Whatever the program does costs figures: it is killed and
+started again for a later model, and no round waits for it. While it is at work on a model, the latest one waits and
+those between have no figure.
+
+A figure costs no privacy: it is a function of a model that is public already and of records that are nobody's secret.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import re
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from precad.servers.errors import MeasuringFault, SetupError
+from precad.servers.private_files import private
+from precad.servers.store.rounds import CommittedRound
+from precad.servers.telemetry.events import Telemetry
+from precad.servers.telemetry.status import ACCURACY
+
+log = structlog.get_logger(__name__)
+
+FILE: Final = "quality.jsonl"
+"""Figures of rounds in the state folder, a line each."""
+MOST_FAULTS: Final = 3
+"""So many faults in a row, and the program is not started again by this process."""
+_LONGEST_LINE: Final = 1 << 16
+_PIECE: Final = 1 << 20
+_MOST_FIGURES: Final = 32
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_LONGEST_REFUSAL: Final = 400
+_LARGEST: Final = 1e300
+
+Figures = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """How to start it."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    """All of it."""
+    opening: bytes
+    """The first message to it: one line, with its end."""
+    timeout_s: float
+    """How long it may take over its opening, and over a model."""
+
+
+class FaultyProgramError(Exception):
+    """The program did not do what it is for. Has no text of the program's: it may hold records."""
+
+    def __init__(self, fault: MeasuringFault) -> None:
+        super().__init__(fault.value)
+        self.fault = fault
+
+
+class Quality:
+    """Measures the latest model whenever the program is free. For the event loop."""
+
+    def __init__(self, program: Program, state_dir: Path, telemetry: Telemetry) -> None:
+        self._program, self._path = program, state_dir / FILE
+        self._telemetry = telemetry
+        self._child: _Child | None = None
+        self._waiting: tuple[CommittedRound, NDArray[np.float32]] | None = None
+        self._wakes, self._idle = asyncio.Event(), asyncio.Event()
+        self._idle.set()
+        self._n_faults = 0
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Start the program. Raises SetupError where it refuses what it is to do; any other fault costs figures."""
+        try:
+            self._child = await _Child.start(self._program)
+        except FaultyProgramError as error:
+            self._faulty(error.fault, None)
+
+    def begin(self) -> None:
+        """Begin to measure: first the last model of an earlier process that has no figure."""
+        self._telemetry.quality.update(restored(self._path, self._telemetry.records))
+        records, parameters = self._telemetry.records, self._telemetry.parameters
+        if records and parameters is not None and records[-1].number not in self._telemetry.quality:
+            self.offer(records[-1], parameters)
+        self._task = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        """Kill the program, whatever it is at."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        await self._kill()
+
+    def offer(self, record: CommittedRound, parameters: NDArray[np.float32]) -> None:
+        """Take the model of a round, (d,), in the place of one that still waits. Never waits itself."""
+        if self._n_faults < MOST_FAULTS:
+            self._waiting = (record, parameters)
+            self._wakes.set()
+            self._idle.clear()
+
+    async def settled(self, timeout_s: float) -> None:
+        """Wait until no model waits for its figure, so long at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+
+    async def _run(self) -> None:
+        while True:
+            await self._wakes.wait()
+            self._wakes.clear()
+            if self._waiting is not None:
+                (record, parameters), self._waiting = self._waiting, None
+                await self._measure(record, parameters)
+            if self._waiting is None:
+                self._idle.set()
+
+    async def _measure(self, record: CommittedRound, parameters: NDArray[np.float32]) -> None:
+        try:
+            if self._child is None:
+                self._child = await _Child.start(self._program)
+            figures = await self._child.measured(record.number, parameters)
+        except (FaultyProgramError, SetupError) as error:
+            await self._kill()
+            self._faulty(error.fault if isinstance(error, FaultyProgramError) else MeasuringFault.REFUSED, record)
+            return
+        self._n_faults = 0
+        self._telemetry.measured(record.number, figures)
+        await asyncio.to_thread(self._write, record, figures)
+        log.info("quality.measured", round=record.number, **{name: round(x, 6) for name, x in figures.items()})
+
+    def _write(self, record: CommittedRound, figures: Figures) -> None:
+        line = json.dumps({"round": record.number, "model_digest": record.model_digest.hex(), "figures": figures})
+        try:
+            with open(self._path, "a", opener=private) as lines:
+                lines.write(line + "\n")
+        except OSError as error:  # a figure is worth no round
+            log.warning("quality.not_written", round=record.number, reason=error.strerror)
+
+    def _faulty(self, fault: MeasuringFault, record: CommittedRound | None) -> None:
+        self._n_faults += 1
+        self._telemetry.not_measured(fault)
+        is_over = self._n_faults >= MOST_FAULTS
+        if is_over:
+            self._waiting = None
+        number = None if record is None else record.number
+        log.warning("quality.no_figure", round=number, reason=fault.value, gives_up=is_over)
+
+    async def _kill(self) -> None:
+        if self._child is not None:
+            await self._child.kill()
+            self._child = None
+
+
+class _Child:
+    """The program while it runs."""
+
+    def __init__(self, process: asyncio.subprocess.Process, timeout_s: float) -> None:
+        self._process, self._timeout_s = process, timeout_s
+
+    @classmethod
+    async def start(cls, program: Program) -> Self:
+        """Start the program and wait until it is ready. Raises FaultyProgramError; SetupError where it refuses."""
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *program.command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,  # it may print records
+                env=dict(program.environment),
+                cwd="/",
+                start_new_session=True,
+                limit=_LONGEST_LINE,
+            )
+        except OSError:
+            raise FaultyProgramError(MeasuringFault.CRASHED) from None
+        child = cls(process, program.timeout_s)
+        try:
+            answer = await child._asked([program.opening])
+            if isinstance(why := answer.get("refused"), str):
+                raise SetupError(f"evaluation_records: {_printable(why)}")
+            if not isinstance(answer.get("ready"), int):
+                raise FaultyProgramError(MeasuringFault.WRONG_OUTPUT)
+        except BaseException:
+            await child.kill()
+            raise
+        return child
+
+    async def measured(self, round: int, parameters: NDArray[np.float32]) -> dict[str, float]:
+        """Return the figures of a model, (d,). Raises FaultyProgramError."""
+        content = np.ascontiguousarray(parameters, dtype="<f4").data.cast("B")
+        header = json.dumps({"round": round, "bytes": content.nbytes}).encode() + b"\n"
+        pieces = (content[start : start + _PIECE] for start in range(0, content.nbytes, _PIECE))
+        return _figures(await self._asked(itertools.chain([header], pieces)), round)
+
+    async def _asked(self, pieces: Iterable[bytes | memoryview]) -> dict[str, object]:
+        """Return the answer to a message. Raises FaultyProgramError."""
+        assert self._process.stdin is not None  # it was started with pipes
+        assert self._process.stdout is not None
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                for piece in pieces:
+                    self._process.stdin.write(piece)
+                    await self._process.stdin.drain()
+                line = await self._process.stdout.readline()
+        except TimeoutError:
+            raise FaultyProgramError(MeasuringFault.TIMED_OUT) from None
+        except (OSError, RuntimeError):
+            raise FaultyProgramError(MeasuringFault.CRASHED) from None
+        except ValueError:  # a line without end
+            raise FaultyProgramError(MeasuringFault.WRONG_OUTPUT) from None
+        if not line.endswith(b"\n"):
+            raise FaultyProgramError(MeasuringFault.CRASHED)
+        return _object(line)
+
+    async def kill(self) -> None:
+        """End it at once."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # with whatever it has started: it leads its session
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.0):  # one that the kernel does not let go of is init's
+                await self._process.wait()
+
+
+def _object(line: bytes) -> dict[str, object]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise FaultyProgramError(MeasuringFault.WRONG_OUTPUT)
+    return found
+
+
+def _figures(answer: Mapping[str, object], round: int) -> dict[str, float]:
+    """Return the figures that an answer holds. Raises FaultyProgramError."""
+    if answer.get("round") != round:
+        raise FaultyProgramError(MeasuringFault.WRONG_OUTPUT)
+    if "fault" in answer:
+        raise FaultyProgramError(MeasuringFault.RAISED)
+    figures = answer.get("figures")
+    if not isinstance(figures, dict) or not 0 < len(figures) <= _MOST_FIGURES:
+        raise FaultyProgramError(MeasuringFault.WRONG_OUTPUT)
+    found: dict[str, float] = {}
+    for name, value in figures.items():
+        if not _NAME.fullmatch(name) or not isinstance(value, int | float) or isinstance(value, bool):
+            raise FaultyProgramError(MeasuringFault.WRONG_OUTPUT)
+        if not -_LARGEST <= value <= _LARGEST:
+            raise FaultyProgramError(MeasuringFault.NOT_FINITE)
+        if name == ACCURACY and not 0 <= value <= 1:
+            raise FaultyProgramError(MeasuringFault.WRONG_OUTPUT)
+        found[name] = float(value)
+    return found
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text[:_LONGEST_REFUSAL])
+
+
+def restored(path: Path, records: Sequence[CommittedRound]) -> dict[int, dict[str, float]]:
+    """Return the figures in a file, by round, of models that these rounds made. What is no such line has none."""
+    digests = {record.number: record.model_digest.hex() for record in records}
+    found: dict[int, dict[str, float]] = {}
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return found
+    for line in lines:
+        with suppress(FaultyProgramError, TypeError):
+            read = _object(line)
+            number = read.get("round")
+            if isinstance(number, int) and digests.get(number) == read.get("model_digest"):
+                found[number] = _figures(read, number)
+    return found
