@@ -115,6 +115,8 @@ const now = () => Date.now() / 1000 + clockOffset;
 
 const compact = (value) => value.toLocaleString("en", { notation: "compact", maximumSignificantDigits: 3 });
 const widthOf = (id) => Math.max(260, byId(id).clientWidth);
+const figure = (value) => (Math.abs(value) < 1000 ? value.toFixed(3) : compact(value));
+const capital = (name) => name.charAt(0).toUpperCase() + name.slice(1);
 const small = (value) => (value < 0.001 ? value.toExponential() : String(value));
 
 function show(id, isShown) {
@@ -175,9 +177,52 @@ function drawTiles(status) {
     const uploads = status.uploads;
     tiles.push(tile("Uploads accepted", count(uploads.accepted ?? 0),
       `${count(uploads.rejected ?? 0)} rejected, ${count(uploads.missing ?? 0)} missing`));
+    tiles.push(budgetTile(status));
+    const quality = qualityTile(status);
+    if (quality) tiles.push(quality);
     if (status.rounds_lost) tiles.push(lostTile(status));
   }
   byId("tiles").replaceChildren(...tiles);
+}
+
+// The rounds that every budget allows for certain: a lower bound, since no client need be drawn in each of them.
+function budgetTile(status) {
+  const left = status.rounds_left_in_budget;
+  if (left === null || left === undefined) return tile("Rounds left in the budget", "no budget", "no ε ends this task", { isWord: true });
+  const planned = status.rounds_planned - status.rounds_done;
+  const note = left >= planned ? "all rounds that are planned" : `at least, of ${count(planned)} planned`;
+  return tile("Rounds left in the budget", count(left), note, { kind: left === 0 && planned > 0 ? "warn" : "" });
+}
+
+// The latest figure on public records, with its curve; nothing where models are not measured.
+function qualityTile(status) {
+  const measured = status.rounds.filter((round) => Object.keys(round.quality ?? {}).length);
+  const fault = status.measuring_fault ? `latest model not measured: ${status.measuring_fault.replace("_", " ")}` : "";
+  if (!measured.length) return fault ? tile("Quality on public records", "none", fault, { kind: "warn", isWord: true }) : null;
+  const last = measured[measured.length - 1];
+  const names = Object.keys(last.quality);
+  const name = names.includes("accuracy") ? "accuracy" : names[0];
+  const others = names.filter((one) => one !== name).map((one) => `${one} ${figure(last.quality[one])}`);
+  const points = measured.filter((round) => name in round.quality).map((round) => [round.round, round.quality[name]]);
+  const note = [`on public records, round ${last.round}`, ...others, ...(fault ? [fault] : [])].join("; ");
+  return tile(capital(name), figure(last.quality[name]), note,
+    { extra: points.length > 1 ? [element("dd", { class: "note" }, spark(points, name))] : [] });
+}
+
+function spark(points, name) {
+  const [width, height, edge] = [200, 36, 3];
+  const values = points.map(([, value]) => value);
+  const [low, high] = [Math.min(...values), Math.max(...values)];
+  const [first, last] = [points[0][0], points[points.length - 1][0]];
+  const x = (round) => edge + ((width - 2 * edge) * (round - first)) / Math.max(1, last - first);
+  const y = (value) => height - edge - ((height - 2 * edge) * (value - low)) / (high - low || 1);
+  const [endX, endY] = [x(last), y(values[values.length - 1])];
+  return shape("svg", {
+    class: "spark", viewBox: `0 0 ${width} ${height}`, role: "img",
+    "aria-label": `${name} from round ${first} to ${last}: ${figure(values[0])} to ${figure(values[values.length - 1])}, `
+      + `between ${figure(low)} and ${figure(high)}`,
+  }, shape("polyline", { points: points.map(([round, value]) => `${x(round).toFixed(1)},${y(value).toFixed(1)}`).join(" ") }),
+  shape("circle", { cx: endX.toFixed(1), cy: endY.toFixed(1), r: 2.5 }));
 }
 
 function lostTile(status) {
@@ -252,13 +297,11 @@ function drawHappened(status) {
     element("li", {}, element("span", { class: "quiet" }, clock(at)), element("span", {}, text))));
 }
 
-// How long the rounds that are left take, by those that this process committed.
+// How long the rounds that are left take, by those that this process committed and by what the budgets allow.
 function timeLeft(status) {
-  const times = status.rounds.map((round) => round.committed_at).filter((at) => at !== null);
-  const left = status.rounds_planned - status.rounds_done;
-  if (times.length < 2 || left <= 0 || status.ended) return "";
-  const each = (times[times.length - 1] - times[0]) / (times.length - 1);
-  return each * left < 60 ? "less than a minute left" : `about ${duration(each * left)} left`;
+  const left = status.seconds_left;
+  if (left === null || left === undefined) return "";
+  return left < 60 ? "less than a minute left" : `about ${duration(left)} left`;
 }
 
 // For whom the round in flight waits; then the state is amber, with the seconds that are left.
@@ -296,9 +339,15 @@ function epsilonCard(epsilon) {
     const left = Math.max(0, Math.floor((epsilon.budget - epsilon.spent) * 100) / 100).toFixed(2);
     children.push(bar(`Budget spent, ${VIEWS[epsilon.view] ?? epsilon.view}`, epsilon.spent, epsilon.budget,
       share >= 0.95 ? "full" : share >= 0.8 ? "near" : ""));
-    children.push(element("p", { class: "quiet" }, `of a budget of ${epsilon.budget}, ${left} left · δ = ${small(epsilon.delta)}`));
+    children.push(element("p", { class: "quiet" }, `of a budget of ${epsilon.budget}, ${left} left${roundsLeft(epsilon)} · δ = ${small(epsilon.delta)}`));
   }
   return element("div", { class: "card epsilon", "data-view": epsilon.is_level ? "client" : epsilon.view }, ...children);
+}
+
+function roundsLeft(epsilon) {
+  const left = epsilon.rounds_left;
+  if (left === null || left === undefined) return "";
+  return `, for ${epsilon.is_level ? plural(left, "more round") : `${plural(left, "more draw")} of a client`}`;
 }
 
 function drawEpsilonChart(status) {
@@ -358,7 +407,7 @@ function drawRounds(status) {
     ? `The latest ${newest.length} of ${count(status.rounds_done)}, newest first.` : "Newest first.";
   show("older", !showsOlder && status.rounds.length > SHOWN_ROUNDS);
   const items = newest.map((round) => {
-    const mark = `${round.outcomes.length}/${round.committed_at}/${round.model_digest}`;
+    const mark = `${round.outcomes.length}/${round.committed_at}/${round.model_digest}/${JSON.stringify(round.quality ?? {})}`;
     const known = drawnRounds.get(round.round);
     if (known && known.mark === mark) return known.node;
     const node = roundItem(round);
@@ -391,9 +440,10 @@ function roundItem(round) {
     element("span", { class: "seconds" }, duration(total(round.seconds))),
   ];
   if (!round.outcomes.length) return element("li", {}, element("div", { class: "row" }, ...cells));
+  const quality = Object.entries(round.quality ?? {}).map(([name, value]) => ` · ${name} ${figure(value)}`).join("");
   const hiddenClients = round.n_chosen - round.outcomes.length;
   const inside = element("div", { class: "inside" },
-    element("p", { class: "quiet" }, `${plural(round.n_chosen, "client")} chosen · model ${round.model_digest.slice(0, 16)}…`),
+    element("p", { class: "quiet" }, `${plural(round.n_chosen, "client")} chosen · model ${round.model_digest.slice(0, 16)}…${quality}`),
     element("ul", { class: "chips" }, ...round.outcomes.map(chip),
       ...(hiddenClients > 0 ? [element("li", { class: "chip" }, `and ${count(hiddenClients)} more`)] : [])));
   return element("li", {}, element("details", {}, element("summary", {}, ...cells), inside));
