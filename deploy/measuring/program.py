@@ -1,7 +1,7 @@
 """How an aggregator starts the program that measures its models, and what the program is told.
 
-The child gets no key, no token and no database's address: its environment is made here, of nothing that the server's
-holds but where Python and this package are. Its standard input and output are pipes of the server.
+The child gets no key, no token and no database's address. Its environment is made here: where Python and this package
+are, and nothing else of the server's. Its standard input and output are pipes of the server.
 """
 
 from __future__ import annotations

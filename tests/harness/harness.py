@@ -269,7 +269,7 @@ async def running(
     **changes: Any,
 ) -> AsyncIterator[Deployment]:
     """Starts all three servers and, however the test ends, leaves none behind. changes: of both aggregators'
-    configurations; own: of one's; dealer: of the dealer's. measuring: how an aggregator measures models."""
+    configurations; own: of one's; dealer: of the dealer's. `measuring` says how an aggregator measures models."""
     np.save(folder / "initial.npy", np.zeros(task.dim, dtype=np.float32))
     if task.is_proved:
         changes["dealer_certificate"] = None

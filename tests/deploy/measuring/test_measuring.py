@@ -1,7 +1,9 @@
 """Quality of committed models on public records: the figures, and what a measuring program that misbehaves costs.
 
-What counts as failure: a round that waits or is lost for it, a figure that is not the model's, a program that sees a
-key, or a record in a log line.
+What counts as failure:
+- a round waits or is lost for it;
+- a figure is not the model's;
+- the program sees a key, or a log line has a record.
 """
 
 from __future__ import annotations
