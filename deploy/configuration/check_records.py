@@ -22,6 +22,7 @@ from precad.clients.records.own.described import CLIENT
 from precad.deploy.configuration.check_privacy import privacy_facts, promised
 from precad.deploy.configuration.local import resolve
 from precad.deploy.configuration.public_records import PublicRecords, load
+from precad.deploy.configuration.sections import Deployment
 from precad.deploy.run_folder import RunFolder
 from precad.protos.task.task import Task
 from precad.servers.config import AggregatorConfig
@@ -67,6 +68,17 @@ def local_records(raw: Mapping[str, Any], base: Path) -> dict[str, Any]:
         **({} if task.model_digest is None else {"model_digest": task.model_digest}),
         "records": f"{sum(sizes)} {kinds}; {len(split.test)} for testing",
         "clients": f"{spread} records each; a round draws {drawn:.4g} on average",
+        **_measured_on(deployment),
+    }
+
+
+def _measured_on(deployment: Deployment) -> dict[str, str]:
+    """Say on what aggregators of a local run measure models, where they do. Raises ConfigError."""
+    each = {"aggregator_a": deployment.aggregator.a, "aggregator_b": deployment.aggregator.b}
+    return {
+        f"{name}_measures_on": public_records_here(deployment.task, own)
+        for name, own in each.items()
+        if own is not None and own.evaluation_records is not None
     }
 
 

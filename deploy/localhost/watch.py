@@ -74,6 +74,16 @@ class LiveTable:
             line = "  ".join(f"{name} {row[name]}" for name, _ in COLUMNS if name in row)
             self._console.print(line, highlight=False, soft_wrap=True)
 
+    def measured(self, metrics: Mapping[str, Any]) -> None:
+        """Show the accuracy of a round that is shown already: its model was measured after it."""
+        row = _row(metrics)
+        if (at := next((i for i, known in enumerate(self._rows) if known["round"] == row["round"]), None)) is None:
+            return
+        self._rows[at] = row
+        if not self._console.is_terminal:
+            line = f"round {row['round']}  accuracy {row['accuracy']}"
+            self._console.print(line, highlight=False, soft_wrap=True)
+
     def _render(self) -> Group:
         return Group(self._table(self._rows[-VISIBLE_ROUNDS:]), Text(self._left() + self._status, style="dim"))
 

@@ -456,12 +456,18 @@ async def show_rounds(statuses: AsyncIterator[Status], console: Console, *, titl
     """Show a line per round as it comes. Raises RunFailedError when the task ended early."""
     last: Status | None = None
     n_shown = 0
+    measured: set[int] = set()
     with LiveTable(console, title=title) as table:
         async for last in statuses:
             n_new = min(last.rounds_done - n_shown, len(last.rounds))
-            for round in last.rounds[len(last.rounds) - n_new :]:
+            new = last.rounds[len(last.rounds) - n_new :]
+            for round in new:
                 table.add(metrics_of(round))
             n_shown = last.rounds_done
+            found = {round.round: round for round in last.rounds if ACCURACY in round.quality}
+            for number in sorted(found.keys() - measured - {round.round for round in new}):
+                table.measured(metrics_of(found[number]))
+            measured |= found.keys()
             task = _printable(f"{last.task}: {last.state}")
             table.say(f"{task}; {last.rounds_done} of {last.rounds_planned} rounds")
     if last is not None and last.ended and not last.is_finished:
