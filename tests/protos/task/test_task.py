@@ -51,6 +51,7 @@ OTHER_VALUES: dict[str, Any] = {
     "model_arguments": {"width": 8},
     "model_digest": "ab" * 32,
     "loss": "mse",
+    "evaluation": "public",
     "columns": {"age": {"mean": 50.0}},
     "class_names": ["no", "yes"],
     "record_shape": [3],
@@ -118,7 +119,7 @@ def test_fields_of_learning_are_absent_at_their_defaults(algorithm: str) -> None
     usual = small_task(algorithm=algorithm)
     named = small_task(algorithm=algorithm, model_arguments={}, model_digest=None, loss="cross-entropy")
     assert named.canonical() == usual.canonical()
-    assert not {"model_arguments", "model_digest", "loss"} & json.loads(usual.canonical()).keys()
+    assert not {"model_arguments", "model_digest", "loss", "evaluation"} & json.loads(usual.canonical()).keys()
     arguments = {"width": 8, "rate": 1.0, "deep": True, "kind": "a"}
     text = small_task(algorithm=algorithm, model_arguments=arguments).canonical()
     assert '"model_arguments":{"deep":true,"kind":"a","rate":1.0,"width":8}' in text
@@ -255,6 +256,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("model_arguments", {"rate": math.inf}, "finite number"),
     ("model_digest", "AB" * 32, "pattern"),
     ("loss", "", "at least 1 character"),
+    ("evaluation", "private", "'none' or 'public'"),
     ("columns", {"age": {"std": 0.0}}, "greater than 0"),
     ("class_names", ["one"], "at least two classes"),
     ("record_shape", [0], "greater than or equal to 1"),
