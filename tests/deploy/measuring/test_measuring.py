@@ -238,6 +238,8 @@ def test_a_program_ends_with_its_server(pki: Pki, folder: Path) -> None:
     child.stdin.write(real.opening)
     child.stdin.flush()
     assert json.loads(child.stdout.readline()) == {"ready": 60}
+    assert os.getpriority(os.PRIO_PROCESS, child.pid) > os.getpriority(os.PRIO_PROCESS, 0)
+    assert Path(f"/proc/{child.pid}/oom_score_adj").read_text() == "1000\n"  # before its server, if memory runs out
     child.stdin.close()
     assert child.wait(timeout=20) == 0
     child.stdout.close()
