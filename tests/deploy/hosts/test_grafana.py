@@ -46,9 +46,20 @@ def known() -> Known:
         **common,
         live=LiveRound(round=1, phase="collect", began_at=0.0, n_chosen=1, n_complete=0, n_receiving=0),
         epsilons=tuple(Epsilon(view=view, spent=1.0, if_discarded=1.5, budget=2.0, delta=1e-5) for view in View),
+        rounds_left_in_budget=3,
+        seconds_left=60.0,
         queues=(Queue(name="uploads_complete", depth=0),),
         rounds=(
-            RoundSummary(round=0, **counts, seconds={}, bytes={}, epsilon=bound, model_digest="", committed_at=0.0),
+            RoundSummary(
+                round=0,
+                **counts,
+                seconds={},
+                bytes={},
+                epsilon=bound,
+                model_digest="",
+                committed_at=0.0,
+                quality={"accuracy": 0.5},
+            ),
         ),
     )
     found: Known = defaultdict(lambda: defaultdict(set))

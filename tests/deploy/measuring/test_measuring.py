@@ -189,7 +189,7 @@ async def test_a_program_that_misbehaves_costs_figures(body: str, fault: Measuri
     """No figure, the fault's kind in log and metrics, nothing of what it said; and after so many it is let be."""
     models = [*MODELS, *MODELS]
     telemetry, logs = await measured(
-        script(tmp_path, body, timeout_s=1.0 if "sleep" in body else 20.0), tmp_path, models
+        script(tmp_path, body, timeout_s=0.4 if "sleep" in body else 20.0), tmp_path, models
     )
 
     faults = [line for line in logs if line["event"] == "quality.no_figure"]
@@ -272,6 +272,7 @@ def test_what_cannot_be_measured_is_refused_by_name(
     assert "4711" not in str(raised.value)
 
 
+@pytest.mark.slow
 @asynchronous
 async def test_a_set_of_another_shape_is_refused_at_the_start(pki: Pki, folder: Path, tmp_path: Path) -> None:
     """By the program, whose reason the server gives: exit code 2."""
