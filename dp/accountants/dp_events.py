@@ -63,4 +63,4 @@ def _named_tuple(fields: Mapping[str, Any]) -> Any:
     if named[0] != _MODULE or named[1] not in _CLASSES:
         raise ValueError(f"module_name, class_name: expected one of {', '.join(sorted(_CLASSES))}, found {named!r:.80}")
     values = {name: _named_tuple(value) if isinstance(value, Mapping) else value for name, value in fields.items()}
-    return namedtuple("Event", values)(**values)  # type: ignore[misc]
+    return namedtuple("Event", values)(**values)
