@@ -7,29 +7,21 @@ and each proof is opened once (S3). The steps are those of `proved.md`, sections
 
 from __future__ import annotations
 
-import hmac
 from dataclasses import replace
 
 import numpy as np
 
 from precad.mpc import joint_coin, validation
-from precad.mpc.channel import Channel, exchange_alike
-from precad.mpc.errors import VerdictsDifferError
-from precad.mpc.joint_coin import COIN_BYTES
 from precad.mpc.prg import Seed
-from precad.mpc.proved import opening
+from precad.mpc.proved import opening, steps
 from precad.mpc.proved.check import ProofCheck
 from precad.mpc.proved.field import FieldArray
-from precad.mpc.proved.query import PROOFS_STEP, Query, admissible_points, prepare, query_elements, query_seed
-from precad.mpc.proved.submission import DIGEST_BYTES, Binding, Relay, ShareSeeds, seeded_of, slot_labels
-from precad.mpc.proved.verifier import VERIFIER_STEP, message_pieces, read_message
+from precad.mpc.proved.submission import Binding, Relay, ShareSeeds, seeded_of, slot_labels
 from precad.mpc.ring import RingArray
 from precad.protos.precad.v1 import aggregator_pb2
 from precad.servers.rounds.form import Form, Ground
 from precad.servers.rounds.proved_intake import PROOFS, Proofs, ProvedUploads
 from precad.servers.rounds.states import Charged, Collecting, Locked, Proving, Slots, Validated
-
-ACCEPTED_STEP = "validation/accepted"
 
 
 class ProvedForm(Form):
@@ -163,41 +155,11 @@ class ProvedForm(Form):
 
     def _validate(self, state: Charged) -> tuple[dict[int, bool], FieldArray]:
         """Return the verdicts of the proved slots, and the share of the sum of the valid, (d,)."""
-        channel, check = self._ground.channel(state.round), state.check
+        ground, slots, check = self._ground, _slots_of(state), state.check
         assert check is not None  # `challenge` made it
-        proved, query = self._query(state, check, channel)
-        verdicts, share_sum = dict[int, bool](), np.zeros(self.task.dim, dtype=np.uint64)
-        if query is not None:
-            opened = check.open(proved, query, self._ground.compute.engine)
-            received = channel.exchange_pieces(VERIFIER_STEP, message_pieces(list(opened.values())))
-            theirs = read_message(received, len(opened), self._sizes)
-            verdicts = check.verdicts(dict(zip(opened, theirs, strict=True)))
-            share_sum = check.accepted_sum(verdicts)
-        self._compare(verdicts, _slots_of(state), channel)
-        return verdicts, share_sum
-
-    def _query(self, state: Charged, check: ProofCheck, channel: Channel) -> tuple[dict[int, bytes], Query | None]:
-        """Exchange `validation/proofs`. Return the proved slots, and the round's two points where there are any."""
-        ours, coin = check.close(), self._ground.compute.randomness.coin(COIN_BYTES)
-        if not state.lock.active:
-            return {}, None
-        received = exchange_alike(channel, PROOFS_STEP, coin + b"".join(ours))
-        body = received[COIN_BYTES:]
-        proved = check.proved([body[i : i + DIGEST_BYTES] for i in range(0, len(body), DIGEST_BYTES)])
-        if not proved:
-            return {}, None
-        theirs = received[:COIN_BYTES]
-        coins = (coin, theirs) if self._ground.party == 0 else (theirs, coin)
-        label = self._ground.label(state.round)
-        seed = query_seed(label, coins, [proved[slot] for slot in sorted(proved)])
-        return proved, prepare(admissible_points(query_elements(seed, label), self._sizes), self._sizes)
-
-    def _compare(self, verdicts: dict[int, bool], slots: Slots, channel: Channel) -> None:
-        """End the task where the servers hold different verdicts, before anything is released."""
-        said = bytes(verdicts.get(slots.of_client[client], False) for client in slots.clients)
-        ours = joint_coin.digest(b"accepted", said)
-        if not hmac.compare_digest(ours, exchange_alike(channel, ACCEPTED_STEP, ours)):
-            raise VerdictsDifferError(())
+        chosen = [slots.of_client[client] for client in slots.clients]
+        label, channel, compute = ground.label(state.round), ground.channel(state.round), ground.compute
+        return steps.validate(check, label, self._sizes, chosen, channel, compute.randomness.coin, compute.engine)
 
     def release(self, share_sum: RingArray | FieldArray, n_accepted: int) -> FieldArray:
         """See `Form.release`. Elements."""
