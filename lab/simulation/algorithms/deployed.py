@@ -13,7 +13,7 @@ from precad.lab.simulation.algorithms.algorithm import Algorithm, Parameters, Ro
 from precad.lab.simulation.config import SimulationSettings
 from precad.lab.simulation.federation import Federation, Vector
 from precad.lab.simulation.guarantee import Guarantee
-from precad.lab.simulation.two_servers import CleartextServers, MpcServers, TwoServers
+from precad.lab.simulation.two_servers import CleartextServers, TwoServers, mpc_servers
 from precad.mpc.ring import RingArray
 from precad.protos.task.algorithms import AS_DEPLOYED, BUDGETS, OF_AN_ALGORITHM
 
@@ -54,7 +54,7 @@ class Deployed(Algorithm):
                     f"simulation.{name}: expected {default!r} in a deployment's round{where}, "
                     f"found {getattr(self.settings, name)!r}"
                 )
-        return MpcServers(self.task) if self.settings.servers == "mpc" else CleartextServers(self.task)
+        return mpc_servers(self.task) if self.settings.servers == "mpc" else CleartextServers(self.task)
 
     def _require_attacks_of_a_deployment(self) -> None:
         """Raises ArgumentError for an attack that needs to know the model where uploads are not of its shape."""

@@ -9,7 +9,7 @@ from typing import ClassVar
 from precad.clients.errors import ArgumentError
 from precad.lab.simulation.algorithms.algorithm import Parameters
 from precad.lab.simulation.algorithms.deployed import Deployed
-from precad.lab.simulation.two_servers import CleartextServers, MpcServers, TwoServers
+from precad.lab.simulation.two_servers import CleartextServers, TwoServers, mpc_servers
 from precad.mpc.ring import RingArray
 
 
@@ -35,7 +35,7 @@ class Precad(Deployed):
         if settings.servers == "mpc" and not settings.validation:
             raise ArgumentError("simulation.servers: expected 'cleartext' without validation, found 'mpc'")
         if settings.servers == "mpc":
-            return MpcServers(self.task)
+            return mpc_servers(self.task)
         return CleartextServers(self.task, has_validation=settings.validation)
 
     def _uploads(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> dict[str, RingArray]:

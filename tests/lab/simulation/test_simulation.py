@@ -31,11 +31,13 @@ from precad.lab.simulation import AttackSettings, SeededRandomness, Simulation, 
 from precad.lab.simulation.algorithms import ALGORITHMS
 from precad.lab.simulation.guarantee import Guarantee
 from precad.lab.simulation.rules import RULES, AggregationRule, CoordinateMedian
-from precad.lab.simulation.two_servers import CleartextServers, MpcServers
+from precad.lab.simulation.two_servers import CleartextServers, MpcServers, ProvedServers
 from precad.mpc import fixed_point
 from precad.mpc.joint_coin import select_poisson
 from precad.mpc.prg import Label, Seed
+from precad.mpc.proved.field import P
 from precad.mpc.ring import RingArray
+from precad.protos.task.proved_fields import OF_A_DEALER
 from precad.protos.task.task import Task
 
 DIM = networks.dimension("mlp")
@@ -67,6 +69,12 @@ def task(**changes: Any) -> Task:
         "gate": "native",
     }
     return Task(**{**values, **changes})
+
+
+def proved_task(**changes: Any) -> Task:
+    """Return the same in mode `proved`."""
+    values = {"mode": "proved", "frac_bits": 16, **changes}
+    return Task(**{name: value for name, value in task().model_dump().items() if name not in OF_A_DEALER} | values)
 
 
 class Silent(SeededRandomness):
@@ -501,10 +509,34 @@ def test_the_clear_round_is_the_mpc(vectors: list[list[int]], mode: str) -> None
         assert fixed_point.exact_squared_norm(upload) == sum(int(word) ** 2 for word in upload)
 
 
-def test_simulated_mpc_gives_the_same_model(engine: RecordEngine) -> None:
-    attack = AttackSettings(kind="scaled", clients=1)
-    runs = [simulation(engine, task(), servers=servers, attack=attack) for servers in ("cleartext", "mpc")]
-    assert len({final(run).tobytes() for run in runs}) == 1
+ELEMENTS = st.one_of(st.integers(-50_000, 50_000), st.integers(-(P // 2), P // 2), st.sampled_from([2**40, P // 2]))
+
+
+@settings(max_examples=15)
+@given(vectors=st.lists(st.lists(ELEMENTS, min_size=4, max_size=4), max_size=4))
+def test_the_clear_round_is_that_of_mode_proved(vectors: list[list[int]]) -> None:
+    """Same verdicts, same integers, for whatever elements stand for; both servers hold some of the slots."""
+    small = proved_task(dim=4, client_clip=1.0)
+    uploads = {IDS[i]: np.array(vector, dtype=np.int64) for i, vector in enumerate(vectors)}
+    clear, proved = CleartextServers(small).check_and_sum(0, uploads), ProvedServers(small).check_and_sum(0, uploads)
+    assert (clear.accepted, clear.rejected) == (proved.accepted, proved.rejected)
+    assert_array_equal(clear.total, proved.total)
+
+
+@pytest.mark.parametrize("attack", ["scaled", "wrap", "nan"])
+def test_simulated_mpc_gives_the_same_model(engine: RecordEngine, attack: str) -> None:
+    """In the clear or over shares, with a dealer or with proofs."""
+    attackers = AttackSettings(kind=attack, clients=1)
+    found = [
+        [metrics.rejected for metrics in run.run()] + [run.progress.parameters.tobytes()]
+        for run in (
+            simulation(engine, made, servers=servers, attack=attackers)
+            for made in (task(), proved_task())
+            for servers in ("cleartext", "mpc")
+        )
+    ]
+    assert found[1:] == found[:1] * 3
+    assert ("client-5",) in found[0]
 
 
 # -- seeds, attacks, errors --------------------------------------------------------------------------------------------
