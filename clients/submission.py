@@ -10,7 +10,9 @@ from __future__ import annotations
 import functools
 import hmac
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from precad.clients.errors import ProtocolError
 from precad.mpc import ring, sharing
@@ -22,6 +24,19 @@ from precad.protos.messages import convert
 from precad.protos.precad.v1 import aggregator_pb2, common_pb2
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import AGGREGATORS
+
+if TYPE_CHECKING:
+    from precad.mpc.proved import submission as proved
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProvedMessage:
+    """Hold an upload or a proof of mode `proved`, as it leaves the client for the holder of its slot."""
+
+    header: proved.Submission
+    """Its binding says which of the two it is."""
+    pieces: Callable[[], Iterator[bytes]] = field(repr=False)
+    """Makes the payload, the same bytes whenever it is called."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ Modules:
 
     attack     the base of all attacks: a conduct that deviates somewhere on the way from records to upload
     backdoors  attackers that teach the model a backdoor
+    proofs     attackers of mode `proved`, with another proof than their upload's, or with what is no element
     records    attackers that change the records that they train on
     updates    attackers that change their update
     uploads    attackers whose update is honest and whose upload is not
@@ -20,6 +21,7 @@ from precad.clients.attacks.backdoors import (
     SemanticBackdoor,
     TriangleBackdoor,
 )
+from precad.clients.attacks.proofs import FalseProof, InconsistentProof, OutOfRange, ReplayedProof
 from precad.clients.attacks.records import FeatureNoise, GaussianFeatures, LabelFlip, MirroredLabels, RandomLabels
 from precad.clients.attacks.updates import (
     GradientNoise,
@@ -35,10 +37,12 @@ __all__ = [
     "ATTACKS",
     "Attack",
     "DistributedBackdoor",
+    "FalseProof",
     "FeatureNoise",
     "Forger",
     "GaussianFeatures",
     "GradientNoise",
+    "InconsistentProof",
     "InconsistentShares",
     "Knowledge",
     "LabelFlip",
@@ -46,10 +50,12 @@ __all__ = [
     "MirroredLabels",
     "NoAttack",
     "NotANumber",
+    "OutOfRange",
     "PixelBackdoor",
     "PoisonedRecords",
     "RandomLabels",
     "Replay",
+    "ReplayedProof",
     "ScaledModelReplacement",
     "SemanticBackdoor",
     "SignFlip",
@@ -67,6 +73,10 @@ _KINDS: Final[tuple[type[Attack], ...]] = (
     Replay,
     WrongLength,
     Late,
+    FalseProof,
+    InconsistentProof,
+    ReplayedProof,
+    OutOfRange,
     LabelFlip,
     RandomLabels,
     MirroredLabels,

@@ -72,6 +72,8 @@ class Attack(Conduct):
     """Whether it needs more than its own data: a deployment refuses it."""
     is_deployed_only: ClassVar[bool] = False
     """Whether it works on uploads: a simulation, which has none, refuses it."""
+    needs_proofs: ClassVar[bool] = False
+    """Whether it works on what only mode `proved` has; a deployment of another mode refuses it."""
 
     @property
     def follows_protocol(self) -> bool:

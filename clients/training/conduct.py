@@ -2,6 +2,8 @@
 
     records -> on_records -> Algorithm 2 -> on_update -> encode -> share -> on_upload -> upload, after delay_s
 
+In mode `proved` what is shared is proved, too: `prove`. Upload and proof leave by `on_message`.
+
 A client process gets one conduct for each of its clients from whoever starts it (`precad.deploy.conducts`). The code
 of the client calls these methods and never asks which conduct it has. Attacks are the other conducts; they are in
 `precad.clients.attacks`, which no module of the client imports.
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 
 from precad.clients.encoding import encode_update
 from precad.clients.records.records import Records
-from precad.clients.submission import Submission
+from precad.clients.submission import ProvedMessage, Submission
 from precad.mpc.ring import RingArray
 from precad.protos.task.task import Task
 
@@ -57,6 +59,10 @@ class Conduct:
     def on_upload(self, submission: Submission, server: int) -> Submission:
         """Return what is uploaded to that server, 0 for A and 1 for B, given the round's submission."""
         return submission
+
+    def on_message(self, message: ProvedMessage) -> ProvedMessage:
+        """Return what is sent to the slot's holder, in mode `proved`, given the round's upload or its proof."""
+        return message
 
     def prove(self, encoded: RingArray, rows: Rows, sizes: ProofSizes, masks: ProofMasks) -> FieldArray:
         """Return the proof, in mode `proved`, that the shared integers (d,) are within the bound.

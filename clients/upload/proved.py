@@ -7,25 +7,23 @@ its round.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator
-from typing import TypeAlias
 
 from precad.clients.errors import ProtocolError
+from precad.clients.submission import ProvedMessage
 from precad.clients.training.conduct import Conduct
 from precad.mpc.errors import ProofRefusedError
 from precad.mpc.prg import Label, Seed
 from precad.mpc.proved import client as rules
 from precad.mpc.proved.client import Invitation, OpenUpload, make_upload
 from precad.mpc.proved.shares import payload_pieces
-from precad.mpc.proved.submission import Binding, ProofBinding, Submission, holder_of
+from precad.mpc.proved.submission import Binding, ProofBinding, holder_of
 from precad.mpc.ring import RingArray
 from precad.mpc.sharing import Party
 from precad.protos.messages import convert, proved
 from precad.protos.precad.v1 import aggregator_pb2, common_pb2
 from precad.protos.task.task import Task
-
-Proof: TypeAlias = tuple[Submission, bytes]
-"""Binding, statement and salt of a proof, and its payload."""
 
 
 def _value_of(message: aggregator_pb2.Invitation) -> Invitation:
@@ -66,8 +64,8 @@ class RoundUpload:
         """Share the vector, (d,). Nothing is sent yet."""
         self.task, self.round = invitation.task, invitation.round
         self.holder: Party = holder_of(invitation.slot)
-        self._encoded, self._seed = encoded, seed
-        self._label = Label(invitation.task, invitation.round, str(invitation.slot))
+        self._conduct = conduct
+        label = Label(invitation.task, invitation.round, str(invitation.slot))
         blank = Binding(
             task=invitation.task,
             round=invitation.round,
@@ -77,40 +75,45 @@ class RoundUpload:
             dim=task.dim,
             payload_digest=b"",
         )
-        self._submission = make_upload(encoded, blank, seed, self._label)
-        binding = self._submission.binding
+        submission = make_upload(encoded, blank, seed, label)
+        binding = submission.binding
         assert isinstance(binding, Binding)  # `make_upload` fills in ours
         self._binding = binding
+        pieces = functools.partial(payload_pieces, encoded, seed, label)
+        self._upload = conduct.on_message(ProvedMessage(submission, pieces))
         sizes = task.proof_sizes
         self._open = OpenUpload(encoded, sizes, binding, seed, invitation.slot, prove_with=conduct.prove)
 
     async def parts(self) -> AsyncIterator[aggregator_pb2.SubmitPart]:
         """Yield the messages to the holder, the same bytes whenever they are asked for (C1)."""
-        binding, is_first = proved.binding_message(self._binding), True
-        for piece in payload_pieces(self._encoded, self._seed, self._label):
+        header, is_first = self._upload.header, True
+        assert isinstance(header.binding, Binding)  # no conduct sends a proof here
+        binding = proved.binding_message(header.binding)
+        for piece in self._upload.pieces():
             chunk = common_pb2.Chunk(data=piece)
             if is_first:
-                sent = self._submission
-                yield aggregator_pb2.SubmitPart(binding=binding, statement=sent.statement, salt=sent.salt, chunk=chunk)
+                statement, salt = header.statement, header.salt
+                yield aggregator_pb2.SubmitPart(binding=binding, statement=statement, salt=salt, chunk=chunk)
             else:
                 yield aggregator_pb2.SubmitPart(chunk=chunk)
             is_first = False
 
-    def hear(self, server: Party, challenge: bytes) -> Proof | None:
+    def hear(self, server: Party, challenge: bytes) -> ProvedMessage | None:
         """Take one server's challenge; return the proof once both have sent the same one (C2)."""
-        return self._open.hear(server, challenge)
+        if (proof := self._open.hear(server, challenge)) is None:
+            return None
+        submission, payload = proof
+        return self._conduct.on_message(ProvedMessage(submission, lambda: convert.growing_pieces(payload)))
 
 
-async def proof_parts(proof: Proof) -> AsyncIterator[aggregator_pb2.ProvePart]:
+async def proof_parts(proof: ProvedMessage) -> AsyncIterator[aggregator_pb2.ProvePart]:
     """Yield the messages of a proof, the same bytes whenever they are asked for (C1)."""
-    submission, payload = proof
-    binding = submission.binding
-    assert isinstance(binding, ProofBinding)  # `OpenUpload` made it
-    first, *others = convert.growing_pieces(payload)
+    header, (first, *others) = proof.header, proof.pieces()
+    assert isinstance(header.binding, ProofBinding)  # no conduct sends an upload here
     yield aggregator_pb2.ProvePart(
-        binding=proved.proof_binding_message(binding),
-        statement=submission.statement,
-        salt=submission.salt,
+        binding=proved.proof_binding_message(header.binding),
+        statement=header.statement,
+        salt=header.salt,
         chunk=common_pb2.Chunk(data=first),
     )
     for piece in others:

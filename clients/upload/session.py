@@ -30,7 +30,7 @@ from precad.clients.errors import (
     TaskEndedError,
     TaskRefusedError,
 )
-from precad.clients.submission import RoundInvitation, Submission, agree, make_submission
+from precad.clients.submission import ProvedMessage, RoundInvitation, Submission, agree, make_submission
 from precad.clients.training.conduct import Conduct, Honest
 from precad.clients.upload import proved
 from precad.clients.upload.events import MOST_EVENT_BYTES, Waiting
@@ -316,7 +316,7 @@ class ClientSession:
         """Drop challenges from before this invitation: a new task counts its rounds from 0 too (C2)."""
         self._news.keep(lambda news: isinstance(news, aggregator_pb2.Invitation) and news.round > invitation.round)
 
-    async def _proof(self, upload: proved.RoundUpload) -> proved.Proof | None:
+    async def _proof(self, upload: proved.RoundUpload) -> ProvedMessage | None:
         """Return the proof, once both servers have sent the same challenge; None once either begins another round, also
         of another task."""
         while True:

@@ -204,20 +204,20 @@ def require_enrolled_attackers(client: ClientConfig, task: Task) -> None:
     for name, kind in client.attacks.items():
         if name not in task.clients:
             raise ConfigError(f"client.attacks.{name}: expected one of the task's clients, found {name!r}")
-        if task.is_proved and kind != "none" and _is_on_uploads(kind):
+        if not task.is_proved and kind != "none" and _needs_proofs(kind):
             raise ConfigError(
-                f"client.attacks.{name}: expected an attack on records or updates in mode 'proved', found {kind!r}, "
-                "which works on uploads of the other modes"
+                f"client.attacks.{name}: expected an attack of mode {task.mode!r}, found {kind!r}, which is of mode "
+                "'proved' only"
             )
 
 
-def _is_on_uploads(kind: str) -> bool:
-    """Return whether an attack works on uploads; False where this installation holds no attacks."""
+def _needs_proofs(kind: str) -> bool:
+    """Return whether an attack is of mode `proved` only; False where this installation holds no attacks."""
     try:
         from precad.clients.attacks import ATTACKS
     except ImportError:
         return False  # which `conducts_of` refuses
-    return kind in ATTACKS and ATTACKS[kind].is_deployed_only
+    return ATTACKS[kind].needs_proofs
 
 
 def supply_model_dimension(task: dict[str, Any]) -> None:
