@@ -16,7 +16,7 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +34,7 @@ from precad.clients.upload.session import ClientSession
 from precad.lab.simulation import SeededRandomness, Simulation, SimulationSettings
 from precad.mpc.channel import memory_pair
 from precad.mpc.ring import RingArray
+from precad.protos.task.algorithms import RULES
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.servers.rounds.states import Collecting, Committed
@@ -48,6 +49,7 @@ from tests.harness.harness import (
     free_addresses,
     link_pair,
     read_rounds,
+    running,
     small_task,
     upload_to,
 )
@@ -84,6 +86,9 @@ ALGORITHMS: dict[str, dict[str, object]] = {
 }
 
 
+PROVED: dict[str, object] = {"mode": "proved", "gate": None, "frac_bits": 16}
+
+
 def training_task(algorithm: str = "precad", **changes: object) -> Task:
     """Return a task on the digits' MLP, whose bound honest updates of the first round exceed, too.
 
@@ -100,7 +105,15 @@ def training_task(algorithm: str = "precad", **changes: object) -> Task:
         "gate": "native",
         **ALGORITHMS[algorithm],
     }
-    return small_task(dict.fromkeys(CLIENTS, N_RECORDS), **{**values, **changes})
+    chosen = {**values, **changes}
+    return small_task(dict.fromkeys(CLIENTS, N_RECORDS), **{name: v for name, v in chosen.items() if v is not None})
+
+
+def proved_task(algorithm: str) -> Task:
+    """Return the same task in mode `proved`, with the word that two algorithms need there."""
+    rules = RULES[training_task(algorithm).algorithm]
+    needs_word = rules.clients_share_noise or not rules.is_private
+    return training_task(algorithm, **PROVED, **({"servers_follow_protocol": True} if needs_word else {}))
 
 
 def noise_of_both(task: Task) -> NDArray[np.int64]:
@@ -271,6 +284,47 @@ def test_a_simulation_gives_the_bytes_of_server_processes(algorithm: str, pki: P
     for role in AGGREGATORS:
         assert np.load(tmp_path / role / "model.npy").tobytes() == model
         assert [record["rejected"] for record in read_rounds(tmp_path / role)] == rejected
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        name if name in ("precad", "distributed-dp") else pytest.param(name, marks=pytest.mark.slow)
+        for name in ALGORITHMS
+    ],
+)
+@asynchronous
+async def test_mode_proved_gives_the_bytes_of_the_other_modes(algorithm: str, pki: Pki, tmp_path: Path) -> None:
+    """Take equal seeds and noise, over real sockets: the final model is that of its own simulations and the masked."""
+    task = proved_task(algorithm)
+    noise = noise_of_both(task)
+    drawn = tuple(functools.partial(_next, iter(noise[party])) for party in (0, 1))
+    async with running(task, pki, tmp_path, noises=(drawn[0], drawn[1])) as deployment:
+        sessions = [
+            ClientSession(
+                client=client,
+                task=task,
+                addresses=deployment.addresses,
+                tls=pki.tls(client),
+                train=Client(client, task).train_next,
+                conduct=ATTACKS[ATTACKERS[client]]() if client in ATTACKERS else Honest(),
+            )
+            for client in CLIENTS
+        ]
+        await asyncio.gather(*(session.run() for session in sessions))
+        await deployment.finish()
+    everybody = dict.fromkeys(range(task.rounds), CLIENTS)
+    expected = simulated(task, everybody, "cleartext")
+    assert expected[1] == [sorted(ATTACKERS)] * task.rounds
+    assert simulated(task, everybody, "mpc") == expected
+    assert simulated(training_task(algorithm), everybody, "cleartext") == expected
+    for party, role in enumerate(AGGREGATORS):
+        assert np.load(tmp_path / role / "model.npy").tobytes() == expected[0]
+        assert [record["rejected"] for record in deployment.rounds(party)] == expected[1]
+
+
+def _next(drawn: Iterator[NDArray[np.int64]], std: float, dim: int) -> NDArray[np.int64]:
+    return next(drawn)
 
 
 def test_one_pass_over_all_clients_is_one_after_the_other_but_for_rounding() -> None:
