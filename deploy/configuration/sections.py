@@ -18,6 +18,7 @@ from precad.clients.config import ClientConfig, require_source
 from precad.clients.upload_limit import require_covered
 from precad.deploy.errors import ConfigError
 from precad.protos.config_path import ConfigPath
+from precad.protos.task.proved_fields import MODE as PROVED
 from precad.protos.task.task import Task
 from precad.protos.tls.files import TlsFiles
 from precad.servers.config import Address, AggregatorConfig, DealerConfig
@@ -98,16 +99,23 @@ class Deployment(BaseModel):
     operator: OperatorConfig | None = None
     localhost: LocalhostConfig = LocalhostConfig()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_dealer(cls, sections: Any) -> Any:
+        """Refuse what is a dealer's in a mode that has none, before anybody is asked for the rest of it."""
+        if isinstance(sections, Mapping) and _value(sections, "task", "mode") == PROVED:
+            pins = (("aggregator", letter, "dealer_certificate") for letter in "ab")
+            for path in (("network", "dealer"), ("dealer",), *pins):
+                if _value(sections, *path) is not None:
+                    name = ".".join(path)
+                    raise ValueError(f"{name}: expected none in mode 'proved', which has no dealer, found a value")
+        return sections
+
     @model_validator(mode="after")
     def _check_dealer(self) -> Self:
-        """Require a dealer's address where the mode has a dealer, and nothing of one where it has none."""
-        if not self.task.is_proved:
-            if self.network.dealer is None:
-                raise ValueError("network.dealer: expected a value, found none")
-            return self
-        for name, found in (("network.dealer", self.network.dealer), ("dealer", self.dealer)):
-            if found is not None:
-                raise ValueError(f"{name}: expected none in mode 'proved', which has no dealer, found one")
+        """Require a dealer's address where the mode has a dealer."""
+        if not self.task.is_proved and self.network.dealer is None:
+            raise ValueError("network.dealer: expected a value, found none")
         return self
 
     @model_validator(mode="after")
@@ -130,6 +138,14 @@ class Deployment(BaseModel):
         if self.client is not None:
             require_covered(self.task, self.client.uploads_per_model)
         return self
+
+
+def _value(sections: Mapping[str, Any], *path: str) -> Any:
+    """Return what is there in sections that are not validated yet, None where there is nothing."""
+    found: Any = sections
+    for key in path:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
 
 
 def read_toml(path: Path) -> dict[str, Any]:

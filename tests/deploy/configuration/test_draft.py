@@ -53,6 +53,36 @@ def test_more_uploads_than_mode_proved_covers_are_refused_before_anything_starts
         resolve(raw, RunFolder(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("section", "field"),
+    [
+        ({"dealer": {}}, "dealer"),
+        ({"network": {"dealer": "127.0.0.1:1"}}, "network.dealer"),
+        ({"aggregator": {"b": {"dealer_certificate": "d.pem"}}}, "aggregator.b.dealer_certificate"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_dealer_of_mode_proved_is_refused_by_one_line(tmp_path: Path, section: dict[str, Any], field: str) -> None:
+    """And nobody is asked for the rest of a dealer that the mode has not."""
+    raw = demo_config(n_clients=4, mode="proved") | section
+    with pytest.raises(ConfigError) as refused:
+        resolve(raw, RunFolder(tmp_path))
+    assert str(refused.value) == f"{field}: expected none in mode 'proved', which has no dealer, found a value"
+
+
+@pytest.mark.parametrize("kind", ["false-proof", "inconsistent-proof", "replayed-proof", "out-of-range"])
+def test_attacks_on_proofs_are_of_mode_proved_only(tmp_path: Path, kind: str) -> None:
+    """Attacks on uploads are of every mode."""
+    for mode, refuses in (("masked", True), ("proved", False)):
+        raw = demo_config(n_clients=4, mode=mode)
+        raw["client"] = {**raw["client"], "attacks": {"client-3": kind, "client-2": "replay"}}
+        if refuses:
+            with pytest.raises(ConfigError, match=f"client.attacks.client-3: expected an attack of mode .*'{kind}'"):
+                resolve(raw, RunFolder(tmp_path))
+        else:
+            assert resolve(raw, RunFolder(tmp_path))[1].client is not None
+
+
 def test_a_draft_is_the_task_but_for_what_is_found_out_later() -> None:
     """The dimension and the numbers of records; the caller's mapping stays as it is."""
     raw = config()
