@@ -26,6 +26,8 @@ from precad.clients.upload import proved
 from precad.clients.upload.session import ClientSession
 from precad.mpc import fixed_point
 from precad.mpc.errors import CommitmentError, MpcError
+from precad.mpc.local import engines
+from precad.mpc.local.torch_engine import TorchEngine
 from precad.mpc.prg import Seed
 from precad.mpc.proved.field import P
 from precad.mpc.proved.query import PROOFS_STEP
@@ -147,12 +149,29 @@ async def rounds_of(
             await clients.gone()
 
 
+EQUIPMENT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "alike": ({}, {}),
+    "a GPU's twin, and threads that read from disk": (
+        {"engine": "cuda"},
+        {"check_threads": 2, "max_upload_in_memory_mb": 0},
+    ),
+}
+
+
+@pytest.mark.parametrize("equipment", EQUIPMENT)
 @asynchronous
-async def test_rounds_equal_the_reference(pki: Pki, tmp_path: Path) -> None:
-    """Holders are both servers, by the slots' labels; vectors that are too long are rejected at both."""
+async def test_rounds_equal_the_reference(
+    pki: Pki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equipment: str
+) -> None:
+    """Holders are both servers, by the slots' labels; vectors that are too long are rejected at both.
+
+    How a server computes is its own affair: the other one cannot tell.
+    """
+    monkeypatch.setattr(engines, "ENGINES", {**engines.ENGINES, "cuda": lambda _: TorchEngine("cpu")})
     task, watched = proved_task(), Watched()
     noise = np.random.default_rng(7).integers(-70_000, 70_000, (2, task.rounds, task.dim))
-    async with rounds_of(task, pki, tmp_path, watched, noise) as (deployment, _):
+    own = EQUIPMENT[equipment].__getitem__
+    async with rounds_of(task, pki, tmp_path, watched, noise, own=own) as (deployment, _):
         await deployment.finish()
     parameters = np.zeros(task.dim, dtype=np.float32)
     for t in range(task.rounds):

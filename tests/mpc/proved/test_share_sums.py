@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from precad.mpc import ring
-from precad.mpc.errors import MalformedMessageError
+from precad.mpc.errors import EngineUnavailableError, MalformedMessageError
 from precad.mpc.local.cpu_engine import CpuEngine
 from precad.mpc.local.encrypted_region import EncryptedRegion
 from precad.mpc.local.torch_engine import TorchEngine
 from precad.mpc.prg import Label, Purpose, Seed, stream
-from precad.mpc.proved import field, query, sums
+from precad.mpc.proved import accumulators, field, query, sums
 from precad.mpc.proved.field import P
 from precad.mpc.proved.shares import HeldBytes, PackedShare, payload_pieces, seeded_share
 from precad.mpc.proved.sizes import ProofSizes
@@ -94,15 +94,33 @@ def test_threads_give_the_same_elements(n_threads):
         assert np.array_equal(getattr(alone, name), getattr(together, name))
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize(("dim", "n"), [(1, 1), (300, 35), (ring.TILE + 1, 3)])
-def test_pytorch_gives_the_same_elements(dim, n):
-    """The GPU's arithmetic, here on the processor: one client, more than a group, and wires that end within a tile."""
+def test_pytorch_gives_the_same_elements(dim, n, device):
+    """The GPU's arithmetic, also on the processor: one client, more than a group, and wires that end within a tile."""
+    try:
+        engine = TorchEngine(device)
+    except EngineUnavailableError as error:
+        pytest.skip(str(error))
     sizes = ProofSizes(1.0, dim, 16)
     data, chosen = [edges(f"torch {i}", dim) for i in range(n)], query_for(sizes)
     expected = sums.share_sums([packed(x) for x in data], rows_of(CHALLENGE), chosen, sizes)
-    found = sums.share_sums([packed(x) for x in data], rows_of(CHALLENGE), chosen, sizes, TorchEngine("cpu"))
+    found = sums.share_sums([packed(x) for x in data], rows_of(CHALLENGE), chosen, sizes, engine)
     for name in ("rows", "wires", "share_sum"):
         assert np.array_equal(getattr(expected, name), getattr(found, name))
+
+
+@pytest.mark.parametrize(("dim", "n"), [(1, 1), (300, 35), (ring.TILE, 3)])
+def test_a_tile_stays_on_its_device(dim, n):
+    """On PyTorch's `meta`, which holds no data: whoever looked at a value, or mixed devices, would fail."""
+    sizes = ProofSizes(1.0, dim, 16)
+    found = accumulators.TorchAccumulator(TorchEngine("meta"), n, sizes.n_wires, query_for(sizes).wire_weights)
+    words = np.zeros(-(-dim // 64), dtype=np.uint64)
+    found.open_tile(0, np.zeros(dim, dtype=np.uint64), words, np.zeros(dim, dtype=np.uint64))
+    for first in range(0, n, found.group):
+        found.add(first, np.zeros((found.group, dim), dtype=np.uint64))
+    for tensor, shape in ((found._rows, (n, 64)), (found._wires, (2, n, sizes.n_wires)), (found._sum, (dim,))):
+        assert (tensor.device.type, tuple(tensor.shape)) == ("meta", shape)
 
 
 @pytest.mark.parametrize("make_engine", [CpuEngine, lambda: TorchEngine("cpu")], ids=["cpu", "torch"])

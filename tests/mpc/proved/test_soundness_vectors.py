@@ -33,9 +33,9 @@ def all_settings():
 
 
 def of_words(dim, clip):
-    """(name, vector) of the classes modulo 2^64, reduced modulo p."""
+    """(name, vector) of the classes modulo 2^64, reduced modulo p. Three coordinates are too few to repair a norm."""
     maker = CaseMaker(dim, clip)
-    for part in (maker.within(), maker.beyond(), maker.wrapping(), maker.repaired()):
+    for part in (maker.within(), maker.beyond(), maker.wrapping(), maker.repaired() if dim > 4 else ()):
         for name, vector in part:
             yield name, field.to_integers(np.mod(vector, P).astype(np.uint64))
 
