@@ -25,8 +25,8 @@ from precad.clients.training.projection import project
 from precad.mpc import fixed_point
 from precad.mpc.local.step import Rows
 from precad.mpc.proved.field import FieldArray, P, to_integers
-from precad.mpc.proved.prover import ProofMasks, assemble, bits_of, witness
-from precad.mpc.proved.sizes import N_NUMBERS, ProofSizes
+from precad.mpc.proved.prover import ProofMasks, prove_low_bits
+from precad.mpc.proved.sizes import ProofSizes
 from precad.mpc.ring import RingArray
 from precad.protos.task.task import Task
 
@@ -102,10 +102,7 @@ class Attack(Conduct):
 
     def prove(self, encoded: RingArray, rows: Rows, sizes: ProofSizes, masks: ProofMasks) -> FieldArray:
         """Return a proof of whatever was shared: of a number that does not fit its bits, the low bits."""
-        found = witness(encoded, rows, sizes, masks)
-        fitting = np.full(N_NUMBERS, (1 << sizes.row_bits) - 1, dtype=np.uint64)
-        fitting[-1] = (1 << sizes.norm_bits) - 1
-        return assemble(bits_of(found.numbers & fitting, sizes), found.squares, sizes, masks)
+        return prove_low_bits(encoded, rows, sizes, masks)
 
     def on_encoded(self, encoded: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return what is shared in place of the encoded update: words of Z_2^64 (d,), in [-2^63, 2^63)."""

@@ -21,6 +21,10 @@ from precad.mpc.gate.top_bits import Gate
 from precad.mpc.gates import make_gate
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.parameters import Mode
+from precad.mpc.prg import Label
+from precad.mpc.proved import field
+from precad.mpc.proved.sizes import N_ROWS, ProofSizes
+from precad.mpc.proved.submission import MODE as PROVED
 from precad.mpc.ring import RingArray
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, ServerTuples
@@ -109,24 +113,42 @@ def audit_file(
     A vector's verdict is `accept` if any of the runs accepted it. Raises ConfigError, ParameterError.
     """
     vectors = load_vectors(path)
+    if mode == PROVED:
+        return _audit_proofs(vectors, clip=clip, frac_bits=frac_bits, n_rows=n_rows, seed_count=seed_count)
     bound = NormBound(clip_norm=clip, dim=vectors.shape[1], frac_bits=frac_bits, n_rows=n_rows)
     chosen_gate = make_gate(gate)
     runs = [audit(vectors, bound, gate=chosen_gate, mode=Mode(mode)) for _ in range(seed_count)]
-    counts = np.sum([run.verdicts for run in runs], axis=0)
+    cost = {"rounds": runs[0].rounds, "bytes_per_direction": runs[0].bytes_per_direction}
+    return {**_report([run.verdicts for run in runs], bound), "gate": gate, "mode": mode, **cost}
+
+
+def _audit_proofs(vectors: RingArray, *, clip: float, frac_bits: int, n_rows: int, seed_count: int) -> dict[str, Any]:
+    """Return the report of mode `proved`, in which a word stands for its residue modulo p."""
+    from precad.deploy.oversight.proved_audit import proved_round
+
+    if n_rows != N_ROWS:
+        raise ConfigError(f"--rows: expected {N_ROWS} with --mode proved, whose proofs have no other, found {n_rows}")
+    sizes = ProofSizes(clip, vectors.shape[1], frac_bits)
+    residues = field.to_integers(np.mod(vectors, field.P).astype(np.uint64))
+    uploads = {f"vector-{i}": vector for i, vector in enumerate(residues)}
+    runs = [proved_round(uploads, Label("audit", t), sizes) for t in range(seed_count)]
+    verdicts = [tuple(run.verdicts.values()) for run in runs]
+    cost = {"rounds": runs[0].exchanges, "bytes_per_direction": runs[0].bytes_per_direction}
+    return {**_report(verdicts, sizes), "gate": None, "mode": PROVED, **cost}
+
+
+def _report(verdicts: list[tuple[bool, ...]], bound: NormBound | ProofSizes) -> dict[str, Any]:
+    counts = np.sum(verdicts, axis=0)
     return {
         "verdicts": ["accept" if count else "reject" for count in counts.tolist()],
         "accept_counts": counts.tolist(),
-        "seed_count": seed_count,
-        "n": int(vectors.shape[0]),
+        "seed_count": len(verdicts),
+        "n": len(verdicts[0]),
         "dim": bound.dim,
-        "clip": clip,
-        "frac_bits": frac_bits,
+        "clip": bound.clip_norm,
+        "frac_bits": bound.frac_bits,
         "threshold": bound.threshold,
-        "rows": n_rows,
+        "rows": bound.n_rows if isinstance(bound, NormBound) else N_ROWS,
         "log2_soundness_error": bound.log2_soundness_error,
         "log2_honest_failure": bound.log2_honest_failure,
-        "gate": gate,
-        "mode": mode,
-        "rounds": runs[0].rounds,
-        "bytes_per_direction": runs[0].bytes_per_direction,
     }

@@ -13,31 +13,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from precad.clients.attacks.attack import Attack
-from precad.mpc import fixed_point, joint_coin, ring, sharing, validation
+from precad.deploy.oversight.proved_audit import proved_round
+from precad.mpc import fixed_point, ring, sharing, validation
 from precad.mpc.channel import MemoryChannel, run_pair
 from precad.mpc.gate import top_bits
 from precad.mpc.gates import make_gate
 from precad.mpc.parameters import Mode
-from precad.mpc.prg import Label, Seed
-from precad.mpc.proved import field, steps
-from precad.mpc.proved.check import LockedUpload, ProofCheck
-from precad.mpc.proved.client import OpenUpload, make_upload
-from precad.mpc.proved.field import FieldArray
-from precad.mpc.proved.shares import HeldBytes, PackedShare, payload_pieces
-from precad.mpc.proved.submission import Binding, holder_of, relay_of
+from precad.mpc.prg import Label
 from precad.mpc.ring import RingArray
-from precad.mpc.sharing import Party
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, ServerTuples
 from precad.protos.task.task import Task
-
-_PROVES_ANYTHING: Final = Attack()
-"""Proves what is short enough as an honest client does, and keeps the low bits of what is not."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,80 +101,20 @@ class MpcServers:
         return Checked(a.accepted, a.rejected, sharing.reconstruct(a.accepted_share_sum, b.accepted_share_sum))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Sent:
-    """One client's upload in mode `proved`, at its client until it has proved it."""
-
-    client: str
-    seed: Seed
-    payload: bytes
-    binding: Binding
-    open: OpenUpload
-
-    def locked(self, slot: int, party: Party) -> LockedUpload:
-        """Return what a server has of it: the payload as its holder, else the seed."""
-        held = PackedShare(HeldBytes(self.payload), self.binding.dim)
-        return LockedUpload(self.client, self.binding.digest(), held if holder_of(slot) == party else self.seed)
-
-
 class ProvedServers:
     """Both servers of mode `proved`, from the lock to the accepted sum, and the clients' proofs."""
 
     def __init__(self, task: Task) -> None:
-        self._task, self._sizes = task, task.proof_sizes
+        self._sizes = task.proof_sizes
 
     def check_and_sum(self, t: int, uploads: Mapping[str, RingArray]) -> Checked:
         """Share every upload, lock, prove, validate, and reconstruct the sum of the accepted."""
-        label = Label("simulation", t)
-        sent = {slot: self._share(label, slot, client, x) for slot, (client, x) in enumerate(uploads.items())}
-        bindings = {upload.client: upload.binding.digest() for upload in sent.values()}
-
-        def lock(channel: MemoryChannel) -> Seed:
-            locked = validation.lock_list(bindings, label, tuple(uploads), channel)
-            return joint_coin.reveal(locked.coin, locked.peers_commitment, locked.transcript, channel)
-
-        challenges = run_pair(lock)
-        checks = tuple(self._check(label, party, challenges[party], sent) for party in (0, 1))
-        self._prove(sent, challenges, checks)
-
-        def validate(channel: MemoryChannel) -> tuple[dict[int, bool], FieldArray]:
-            return steps.validate(checks[channel.party], label, self._sizes, list(sent), channel)
-
-        (verdicts, of_a), (_, of_b) = run_pair(validate)
-        accepted = tuple(upload.client for slot, upload in sent.items() if verdicts.get(slot))
-        rejected = tuple(client for client in uploads if client not in set(accepted))
-        return Checked(accepted, rejected, field.to_integers(field.add(of_a, of_b)))
-
-    def _share(self, label: Label, slot: int, client: str, x: RingArray) -> _Sent:
-        """Make the upload of integers (d,), under a seed that its seeded server would give."""
-        of_slot, seed = Label(label.task, label.round, str(slot)), Seed.random()
-        blank = Binding(
-            task=label.task,
-            round=label.round,
-            client=client,
-            config_digest=self._task.digest(),
-            model_digest=bytes(32),
-            dim=self._task.dim,
-            payload_digest=b"",
+        found = proved_round(uploads, Label("simulation", t), self._sizes)
+        accepted, rejected = (
+            tuple(client for client, is_valid in found.verdicts.items() if is_valid is wanted)
+            for wanted in (True, False)
         )
-        binding = make_upload(x, blank, seed, of_slot).binding
-        assert isinstance(binding, Binding)  # `make_upload` fills in ours
-        is_open = OpenUpload(x, self._sizes, binding, seed, slot, prove_with=_PROVES_ANYTHING.prove)
-        return _Sent(client, seed, b"".join(payload_pieces(x, seed, of_slot)), binding, is_open)
-
-    def _check(self, label: Label, party: Party, challenge: Seed, sent: Mapping[int, _Sent]) -> ProofCheck:
-        locked = {slot: upload.locked(slot, party) for slot, upload in sent.items()}
-        return ProofCheck(party, label, self._sizes, challenge, locked)
-
-    @staticmethod
-    def _prove(sent: Mapping[int, _Sent], challenges: tuple[Seed, Seed], checks: tuple[ProofCheck, ...]) -> None:
-        """Let every client answer the challenge of both servers; one with a row outside its window is silent."""
-        for slot, upload in sent.items():
-            proof = [upload.open.hear(party, challenges[party].reveal()) for party in (0, 1)][-1]
-            if proof is not None:
-                holder = holder_of(slot)
-                checks[holder].take_proof(slot, *proof)
-                checks[1 - holder].take_relay(slot, relay_of(proof[0]))
+        return Checked(accepted, rejected, found.total)
 
 
 def mpc_servers(task: Task) -> TwoServers:

@@ -21,7 +21,7 @@ from precad.mpc.local.step import Rows
 from precad.mpc.prg import RandomBytes
 from precad.mpc.proved import field
 from precad.mpc.proved.field import FieldArray, P, transform
-from precad.mpc.proved.sizes import N_ROWS, ProofSizes
+from precad.mpc.proved.sizes import N_NUMBERS, N_ROWS, ProofSizes
 from precad.mpc.proved.sums import row_values
 from precad.mpc.ring import RingArray
 
@@ -60,6 +60,17 @@ def prove(x: RingArray, rows: Rows, sizes: ProofSizes, masks: ProofMasks) -> Fie
     """
     found = witness(x, rows, sizes, masks)
     return assemble(bits_of(found.numbers, sizes), found.squares, sizes, masks)
+
+
+def prove_low_bits(x: RingArray, rows: Rows, sizes: ProofSizes, masks: ProofMasks) -> FieldArray:
+    """Return the proof of a client that deviates: of a number that does not fit its bits, the low bits, (elements,).
+
+    Of a vector that is short enough it is `prove`'s. For attacks, audits and simulations.
+    """
+    found = witness(x, rows, sizes, masks)
+    fitting = np.full(N_NUMBERS, (1 << sizes.row_bits) - 1, dtype=np.uint64)
+    fitting[-1] = (1 << sizes.norm_bits) - 1
+    return assemble(bits_of(found.numbers & fitting, sizes), found.squares, sizes, masks)
 
 
 def witness(x: RingArray, rows: Rows, sizes: ProofSizes, masks: ProofMasks) -> Witness:

@@ -104,6 +104,28 @@ def test_json_holds_the_verdicts_and_what_they_rest_on(
     }
 
 
+def test_mode_proved_gives_the_same_verdicts(run_here: Run, vectors: Path) -> None:
+    """Words stand for their residues modulo p. Five messages: lock, coin, proofs, 14 (c + 3) bytes each, verdicts."""
+    done = run_here("--vectors", vectors, "--clip", 1, "--mode", "proved", "--seed-count", 3, "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["verdicts"] == ["accept"] * 3 + ["reject"] * 3
+    assert report["accept_counts"] == [3, 3, 3, 0, 0, 0]
+    assert (report["gate"], report["mode"], report["rows"], report["threshold"]) == (None, "proved", 64, 2**32)
+    assert report["log2_soundness_error"] == pytest.approx(-64, abs=0.01)
+    assert report["log2_honest_failure"] < -40
+    assert report["rounds"] == 5
+    assert report["bytes_per_direction"] == (32 + 6 * 32) + 32 + (32 + 6 * 32) + 6 * 14 * (1 + 3) + 32
+
+
+def test_mode_proved_has_64_rows_and_bounds_of_its_own(refused: Callable[..., str], vectors: Path) -> None:
+    message = refused("--vectors", vectors, "--clip", 1, "--mode", "proved", "--rows", 8)
+    assert "--rows: expected 64 with --mode proved, whose proofs have no other, found 8" in message
+    assert "frac_bits: expected at most 22" in refused(
+        "--vectors", vectors, "--clip", 1, "--mode", "proved", "--frac-bits", 23
+    )
+
+
 def test_lines_for_people_number_the_vectors(run_here: Run, vectors: Path) -> None:
     """Without --json one line per vector; bound and fractional bits given together move the threshold."""
     done = run_here("--vectors", vectors, "--clip", "0.5", "--frac-bits", 17)
