@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from precad.mpc import joint_coin, validation
 from precad.mpc.channel import MemoryChannel, run_pair
 from precad.mpc.prg import Label, Seed
-from precad.mpc.proved import field, steps
+from precad.mpc.proved import field
+from precad.mpc.proved import validation as proved_validation
 from precad.mpc.proved.check import LockedUpload, ProofCheck
 from precad.mpc.proved.client import OpenUpload, make_upload
 from precad.mpc.proved.field import FieldArray
@@ -70,9 +71,9 @@ def proved_round(uploads: Mapping[str, RingArray], label: Label, sizes: ProofSiz
     checks = tuple(_check(label, party, challenges[party][0], sent, sizes) for party in (0, 1))
     _prove(sent, (challenges[0][0], challenges[1][0]), checks)
 
-    def validate(channel: MemoryChannel) -> tuple[dict[int, bool], FieldArray, int, int]:
-        verdicts, share_sum = steps.validate(checks[channel.party], label, sizes, list(sent), channel)
-        return verdicts, share_sum, channel.rounds, channel.bytes_sent
+    def validate(channel: MemoryChannel) -> tuple[Mapping[int, bool], FieldArray, int, int]:
+        checked = proved_validation.validate(checks[channel.party], list(sent), channel)
+        return checked.verdicts, checked.share_sum, channel.rounds, channel.bytes_sent
 
     (verdicts, of_a, rounds, n_bytes), (_, of_b, _, _) = run_pair(validate)
     return ProvedRound(

@@ -15,5 +15,5 @@ Modules:
     verifier      what each server opens of its shares, and the verdict
     opening       the noisy sum, from both servers' shares to integers
     check         one round's proofs at one server, from the lock to the accepted sum
-    steps         what both servers exchange from the last proof to equal verdicts
+    validation    the check of a round's proofs over the channel, from the end of the intake to the sum
 """

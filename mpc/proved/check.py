@@ -21,7 +21,7 @@ from precad.mpc.prg import Label, Seed
 from precad.mpc.proved import verifier
 from precad.mpc.proved.field import FieldArray
 from precad.mpc.proved.query import Query
-from precad.mpc.proved.shares import HeldBytes, PackedShare, Share, seeded_proof_share, seeded_share
+from precad.mpc.proved.shares import Bytes, HeldBytes, PackedShare, Share, seeded_proof_share, seeded_share
 from precad.mpc.proved.sizes import ProofSizes
 from precad.mpc.proved.submission import (
     DIGEST_BYTES,
@@ -54,7 +54,7 @@ class _Taken:
 
     digest: bytes
     share: Share
-    """At its start: 7 bytes an element at the holder, a key at the seeded server, until it is opened."""
+    """At its start: bytes in memory or on disk at the holder, a key at the seeded server, until it is opened."""
 
 
 class ProofCheck:
@@ -68,7 +68,9 @@ class ProofCheck:
     def __init__(
         self, party: Party, label: Label, sizes: ProofSizes, challenge: Seed, locked: Mapping[int, LockedUpload]
     ) -> None:
-        self._party, self._label, self._sizes, self._challenge = party, label, sizes, challenge
+        self._party, self._challenge = party, challenge
+        self.label, self.sizes = label, sizes
+        """The round's; both are public."""
         self._locked = dict(sorted(locked.items()))
         for slot, upload in self._locked.items():
             if isinstance(upload.share, Seed) is self._is_held(slot):
@@ -85,20 +87,24 @@ class ProofCheck:
         self._verdicts: dict[int, bool] | None = None
         self._sum: FieldArray | None = None
 
-    def take_proof(self, slot: int, proof: Submission, payload: bytes) -> Relay:
+    def take_proof(self, slot: int, proof: Submission, payload: Bytes | bytes) -> Relay:
         """Take a proof as the holder, and return what the seeded server is to be told.
 
-        slot: that of the caller's certificate, whatever the message says. Raises ProofRefusedError, checking in the
+        slot: that of the caller's certificate, whatever the message says. payload: stays where it is, to be read again
+        by `open`. Raises ProofRefusedError, checking in the
         protocol's order: `late`, `not_active`, `wrong_server`, `duplicate`, `wrong_client`, `wrong_binding`,
         `wrong_challenge`, `wrong_length`, `malformed`, `wrong_digest`.
         """
         binding = self.require_header(slot, proof)
         self._bound.add(slot)
-        intake = PayloadIntake(self._sizes.proof_elements)
+        intake = PayloadIntake(self.sizes.proof_elements)
         intake.require_length(len(payload))
-        intake.take(payload)
+        held = HeldBytes(payload) if isinstance(payload, bytes) else payload
+        whole = bytearray(len(held))
+        held.read_into(0, memoryview(whole))
+        intake.take(bytes(whole))
         intake.finish(proof.salt, binding.proof_digest)
-        share = PackedShare(HeldBytes(payload), self._sizes.proof_elements)
+        share = PackedShare(held, self.sizes.proof_elements)
         self._taken[slot] = _Taken(binding.digest(), share)
         return relay_of(proof)
 
@@ -122,7 +128,7 @@ class ProofCheck:
         upload = self._locked.get(slot)
         if not self._is_open or slot in self._relayed or upload is None or not isinstance(upload.share, Seed):
             return False
-        if (relay.round, relay.client) != (self._label.round, upload.client):
+        if (relay.round, relay.client) != (self.label.round, upload.client):
             return False
         self._relayed.add(slot)
         expected = self._expected(slot, relay.payload_digest)
@@ -160,12 +166,12 @@ class ProofCheck:
             raise ParameterError("proved: expected slots whose proof was taken, after the intake was closed")
         self._query = query
         slots = sorted(proved)
-        rows = RowStreams(self._challenge, self._label)
-        sums = share_sums([self._share(slot) for slot in slots], rows, query, self._sizes, engine)
-        opened, proof = {}, np.empty(self._sizes.proof_elements, dtype=np.uint64)
+        rows = RowStreams(self._challenge, self.label)
+        sums = share_sums([self._share(slot) for slot in slots], rows, query, self.sizes, engine)
+        opened, proof = {}, np.empty(self.sizes.proof_elements, dtype=np.uint64)
         for slot, of_rows, of_wires in zip(slots, sums.rows, sums.wires, strict=True):
             self._taken[slot].share.after(0).fill(proof)
-            opened[slot] = verifier.opened_share(self._party, of_rows, of_wires, proof, query, self._sizes)
+            opened[slot] = verifier.opened_share(self._party, of_rows, of_wires, proof, query, self.sizes)
         self._opened, self._sum = opened, sums.share_sum
         return dict(opened)
 
@@ -180,7 +186,7 @@ class ProofCheck:
         self._verdicts = found
         return dict(found)
 
-    def accepted_sum(self, verdicts: Mapping[int, bool]) -> FieldArray:
+    def accepted_sum(self, verdicts: Mapping[int, bool], engine: Engine = CPU) -> FieldArray:
         """Return this server's share of the sum of the valid slots, (d,), and give it up.
 
         The rejected are taken out by a second reading, or, where they are the majority, the valid are added up anew.
@@ -191,10 +197,11 @@ class ProofCheck:
         total, self._sum = self._sum, None
         rejected = [self._share(slot) for slot, is_valid in verdicts.items() if not is_valid]
         if 2 * len(rejected) <= len(verdicts):
-            add_shares(total, rejected, negate=True)
+            add_shares(total, rejected, engine, negate=True)
         else:
             total.fill(0)
-            add_shares(total, [self._share(slot) for slot, is_valid in verdicts.items() if is_valid])
+            valid = [self._share(slot) for slot, is_valid in verdicts.items() if is_valid]
+            add_shares(total, valid, engine)
         return total
 
     def forget(self) -> None:
@@ -222,8 +229,8 @@ class ProofCheck:
         """Return the binding of a proof for this server's own task, round, locked binding and challenge."""
         upload = self._locked[slot]
         return ProofBinding(
-            task=self._label.task,
-            round=self._label.round,
+            task=self.label.task,
+            round=self.label.round,
             client=upload.client,
             binding_digest=upload.binding_digest,
             challenge=self._challenge.reveal(),
@@ -235,7 +242,7 @@ class ProofCheck:
         return seeded_share(upload.share, self._slot_label(slot)) if isinstance(upload.share, Seed) else upload.share
 
     def _slot_label(self, slot: int) -> Label:
-        return Label(self._label.task, self._label.round, str(slot))
+        return Label(self.label.task, self.label.round, str(slot))
 
     def _is_held(self, slot: int) -> bool:
         return holder_of(slot) == self._party

@@ -50,7 +50,7 @@ def share_sums(shares: Sequence[Share], rows: Rows, query: Query, sizes: ProofSi
     if query.sizes != sizes:
         raise ParameterError("query: expected points for these sizes, found others")
     share_sum = np.zeros(sizes.dim, dtype=np.uint64)
-    spans = ring.spans(sizes.dim, min(engine.threads.n, sizes.dim * len(shares) // WORDS_PER_SPAN))
+    spans = _spans(sizes.dim, len(shares), engine)
     at_once = 1 if len(spans) == 1 else TILES_BESIDE_OTHERS
 
     def over(span: slice) -> tuple[FieldArray, FieldArray]:
@@ -107,13 +107,23 @@ def row_values(x: RingArray, rows: Rows) -> FieldArray:
     return values
 
 
-def add_shares(total: FieldArray, shares: Sequence[Share], *, negate: bool = False) -> None:
+def add_shares(total: FieldArray, shares: Sequence[Share], engine: Engine = CPU, *, negate: bool = False) -> None:
     """Add shares to a sum, or take them out of it again, in place: d words may be most of a server's memory. (d,)."""
     kernels, sign = loading.prime_field(), field.MINUS if negate else field.PLUS
-    scratch = np.empty(min(total.size, ring.TILE), dtype=np.uint64)
-    for share in shares:
-        reader = share.after(0)
-        for tile in ring.tiles(total.size):
-            part, words = total[tile], scratch[: tile.stop - tile.start]
-            reader.fill(words)
-            kernels.add(part, words, sign, part)
+
+    def over(span: slice) -> None:
+        here = total[span]
+        scratch = np.empty(min(here.size, ring.TILE), dtype=np.uint64)
+        for share in shares:
+            reader = share.after(span.start)
+            for tile in ring.tiles(here.size):
+                part, words = here[tile], scratch[: tile.stop - tile.start]
+                reader.fill(words)
+                kernels.add(part, words, sign, part)
+
+    engine.threads.map(over, _spans(total.size, len(shares), engine))
+
+
+def _spans(dim: int, n_shares: int, engine: Engine) -> list[slice]:
+    """Return the spans of the coordinates that threads take: one where there is little to do."""
+    return ring.spans(dim, min(engine.threads.n, dim * n_shares // WORDS_PER_SPAN))

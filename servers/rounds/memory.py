@@ -42,14 +42,12 @@ def of_server(config: AggregatorConfig, task: Task) -> int:
 
 
 def _proof_bytes(task: Task) -> int:
-    """Return what a client's proof may take until the verdict: a holder's share, and three arrays of opened values.
+    """Return what a client's proof takes between the pass and the verdict: three arrays of opened values.
 
-    Those are of the wires' sums, of this server's message and of the peer's. Nothing in modes without proofs.
+    Those are of the wires' sums, of this server's message and of the peer's. A holder's share of the proof lies where
+    uploads lie. Nothing in modes without proofs.
     """
-    if not task.is_proved:
-        return 0
-    sizes = task.proof_sizes
-    return sizes.proof_bytes + 3 * WORD_BYTES * N_POINTS * sizes.opened_elements
+    return 3 * WORD_BYTES * N_POINTS * task.proof_sizes.opened_elements if task.is_proved else 0
 
 
 def for_uploads(
@@ -57,8 +55,8 @@ def for_uploads(
 ) -> int:
     """Return the bytes of the budget that uploads may take. n_clients: enrolled; all may be in a round.
 
-    n_threads: of the check. n_moments: of the optimiser. proofs_bytes: of all proofs. Raises SetupError when the task
-    alone exceeds it.
+    n_threads: of the check. n_moments: of the optimiser. proofs_bytes: of what proofs open to. Raises SetupError when
+    the task alone exceeds it.
     """
     of_model = (BYTES_PER_COORDINATE + BYTES_PER_MOMENT * n_moments) * dim
     bytes_needed = of_model + BYTES_PER_CLIENT * n_clients * (n_threads - 1) + proofs_bytes

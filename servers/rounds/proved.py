@@ -11,13 +11,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from precad.mpc import joint_coin, validation
+from precad.mpc import joint_coin
 from precad.mpc.prg import Seed
-from precad.mpc.proved import opening, steps
+from precad.mpc.proved import opening, validation
 from precad.mpc.proved.check import ProofCheck
 from precad.mpc.proved.field import FieldArray
 from precad.mpc.proved.submission import Binding, Relay, ShareSeeds, seeded_of, slot_labels
+from precad.mpc.proved.validation import Checked
 from precad.mpc.ring import RingArray
+from precad.mpc.validation import lock_list
 from precad.protos.precad.v1 import aggregator_pb2
 from precad.servers.rounds.form import Form, Ground
 from precad.servers.rounds.proved_intake import PROOFS, Proofs, ProvedUploads
@@ -104,7 +106,7 @@ class ProvedForm(Form):
         ground, slots = self._ground, _slots_of(state)
         bindings, coin = state.intake.close(), ground.compute.randomness.coin
         label, channel = ground.label(state.round), ground.channel(state.round)
-        lock = await ground.in_mpc_thread(validation.lock_list, bindings, label, slots.clients, channel, coin)
+        lock = await ground.in_mpc_thread(lock_list, bindings, label, slots.clients, channel, coin)
         return Locked(state.round, state.chosen, slots, lock, state.intake)
 
     async def challenge(self, state: Locked) -> Proving:
@@ -144,22 +146,23 @@ class ProvedForm(Form):
 
     async def validate(self, state: Charged) -> Validated:
         """See `Form.validate`."""
-        verdicts, share_sum = await self._ground.in_mpc_thread(self._validate, state)
+        checked = await self._ground.in_mpc_thread(self._validate, state)
         of_client = _slots_of(state).of_client
         accepted, rejected = (
-            tuple(client for client in state.chosen if verdicts.get(of_client[client]) is is_valid)
+            tuple(client for client in state.chosen if checked.verdicts.get(of_client[client]) is is_valid)
             for is_valid in (True, False)
         )
         await self._link.flush()
-        return Validated(state.round, state.chosen, accepted, rejected, share_sum)
+        return Validated(state.round, state.chosen, accepted, rejected, checked.share_sum)
 
-    def _validate(self, state: Charged) -> tuple[dict[int, bool], FieldArray]:
-        """Return the verdicts of the proved slots, and the share of the sum of the valid, (d,)."""
+    def _validate(self, state: Charged) -> Checked:
         ground, slots, check = self._ground, _slots_of(state), state.check
         assert check is not None  # `challenge` made it
-        chosen = [slots.of_client[client] for client in slots.clients]
-        label, channel, compute = ground.label(state.round), ground.channel(state.round), ground.compute
-        return steps.validate(check, label, self._sizes, chosen, channel, compute.randomness.coin, compute.engine)
+        in_order = [slots.of_client[client] for client in slots.clients]
+        compute = ground.compute
+        return validation.validate(
+            check, in_order, ground.channel(state.round), compute.engine, compute.randomness.coin
+        )
 
     def release(self, share_sum: RingArray | FieldArray, n_accepted: int) -> FieldArray:
         """See `Form.release`. Elements."""

@@ -298,8 +298,7 @@ class Proofs(SlotIntake):
         self._check.require_header(self._slots[upload.client], submission)
 
     def _keep(self, upload: Upload, submission: Submission, payload: Payload) -> None:
-        self._check.take_proof(self._slots[upload.client], submission, payload[:])
-        payload.discard()  # the check has its share
+        self._check.take_proof(self._slots[upload.client], submission, payload)  # it reads its share there
 
     def _counts(self, relay: Relay) -> bool:
         if relay.client in self._relayed:

@@ -1,10 +1,10 @@
 """Where a server's uploads lie until their round is over: in memory while there is room, else in one file.
 
-The file is cut into slots of equal length. It is made when the first upload needs it, shrinks to nothing when no slot
-is in use, and goes with the process. A file that a crash left is deleted at the next start. In it lie this server's
-halves of uploads, encrypted under keys that only this process has (`precad.mpc.local.encrypted_region`). So a disk, a
-backup or what a crash left helps nobody who has the other halves. A slot is read by position: one open file serves any
-number of uploads.
+An upload has an extent of the file, as long as itself: the first gap that it fits into. The file is made when the first
+upload needs it, shrinks to nothing when no extent is in use, and goes with the process. A file that a crash left is
+deleted at the next start. In it lie this server's halves of uploads, encrypted under keys that only this process has
+(`precad.mpc.local.encrypted_region`). So a disk, a backup or what a crash left helps nobody who has the other halves.
+An extent is read by position: one open file serves any number of uploads. Proofs of mode `proved` lie here alike.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from bisect import insort
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -103,7 +104,7 @@ class MemoryPayload:
 
 
 class FilePayload:
-    """In a slot of the spool's file. Hashed as it is written."""
+    """In an extent of the spool's file. Hashed as it is written."""
 
     def __init__(self, region: EncryptedRegion, release: Callable[[], None]) -> None:
         self._region, self._release = region, release
@@ -164,7 +165,8 @@ class Spool:
         self._turn = threading.Lock()
         self._file: BinaryIO | None = None
         self._in_memory = 0
-        self._used: set[int] = set()
+        self._used: list[tuple[int, int]] = []
+        """Extents, (start, stop), by their start."""
 
     @property
     def n_in_file(self) -> int:
@@ -177,30 +179,39 @@ class Spool:
             if n_bytes <= self._max_memory_upload and self._in_memory + n_bytes <= self._memory_bytes:
                 self._in_memory += n_bytes
                 return MemoryPayload(release=lambda: self._release_memory(n_bytes))
-            return self._slot(n_bytes)
+            return self._extent(n_bytes)
 
-    def _slot(self, n_bytes: int) -> FilePayload:
+    def _extent(self, n_bytes: int) -> FilePayload:
         if n_bytes > self._slot_bytes:
             raise StoreError(f"an upload to the spool has at most {self._slot_bytes} bytes, got {n_bytes}")
-        slot = next(i for i in range(len(self._used) + 1) if i not in self._used)
-        offset = slot * self._slot_bytes
+        offset = self._first_gap(n_bytes)
         try:
             if self._file is None:
                 self._file = open(self._path, "x+b", buffering=0, opener=private)  # noqa: SIM115 - ours until `close`
-            os.posix_fallocate(self._file.fileno(), offset, self._slot_bytes)
+            os.posix_fallocate(self._file.fileno(), offset, max(1, n_bytes))
         except OSError as error:
             raise StoreError(f"no room for an upload: {error.strerror}") from error
-        self._used.add(slot)
+        extent = offset, offset + max(1, n_bytes)
+        insort(self._used, extent)
         region = EncryptedRegion(self._file, n_bytes, offset=offset)
-        return FilePayload(region, lambda: self._release_slot(slot))
+        return FilePayload(region, lambda: self._release_extent(extent))
+
+    def _first_gap(self, n_bytes: int) -> int:
+        """Return where an upload of this length fits, before the end of the file if it can."""
+        offset = 0
+        for start, stop in self._used:
+            if start - offset >= max(1, n_bytes):
+                return offset
+            offset = stop
+        return offset
 
     def _release_memory(self, n_bytes: int) -> None:
         with self._turn:
             self._in_memory -= n_bytes
 
-    def _release_slot(self, slot: int) -> None:
+    def _release_extent(self, extent: tuple[int, int]) -> None:
         with self._turn:
-            self._used.discard(slot)
+            self._used.remove(extent)
             if not self._used and self._file is not None and not self._file.closed:
                 with suppress(OSError):  # then it is only longer than it need be
                     os.ftruncate(self._file.fileno(), 0)

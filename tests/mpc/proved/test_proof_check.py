@@ -5,15 +5,18 @@ gives its peer a linear function of an honest update.
 """
 
 import hashlib
+import tempfile
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from precad.mpc.errors import MalformedMessageError, ParameterError, ProofQueriedTwiceError, ProofRefusedError
+from precad.mpc.local.encrypted_region import EncryptedRegion
 from precad.mpc.prg import Label, Seed
 from precad.mpc.proved import field, prover, query, verifier
 from precad.mpc.proved.check import LockedUpload, ProofCheck
+from precad.mpc.proved.field import P
 from precad.mpc.proved.prover import ProofMasks
 from precad.mpc.proved.shares import HeldBytes, PackedShare, payload_pieces, proof_payload
 from precad.mpc.proved.sizes import ProofSizes
@@ -91,6 +94,38 @@ class Round:
         assert verdicts == b.verdicts(opened[0])
         total = field.add(a.accepted_sum(verdicts), b.accepted_sum(verdicts))
         return verdicts, field.to_integers(total)
+
+
+class OnDisk:
+    """Bytes in an encrypted file, as a server's spool has them."""
+
+    def __init__(self, data, file):
+        file.truncate(len(data))
+        self._region = EncryptedRegion(file, len(data))
+        self._region.append(data)
+
+    def __len__(self):
+        return len(self._region)
+
+    def read_into(self, position, buffer):
+        self._region.read_into(position, buffer)
+
+
+def test_a_holder_reads_its_share_of_a_proof_from_disk():
+    """The parts are those of a server that has the bytes in memory."""
+    made = Round(vectors(1))
+    (slot,) = made.vectors
+    holder, sent = holder_of(slot), made.proof(slot)
+    twin = ProofCheck(holder, ROUND, SIZES, CHALLENGE, made.locked(holder))
+    with tempfile.TemporaryFile(buffering=0) as file:
+        for server, payload in ((made.servers[holder], OnDisk(sent[1], file)), (twin, sent[1])):
+            server.take_proof(slot, sent[0], payload)
+            server.close()
+        tables = query.prepare((12_345, P - 2), SIZES)
+        proved = {slot: sent[0].binding.digest()}
+        on_disk, in_memory = (server.open(proved, tables) for server in (made.servers[holder], twin))
+    assert np.array_equal(on_disk[slot], in_memory[slot])
+    assert len(set(on_disk[slot].reshape(-1).tolist())) > SIZES.n_wires
 
 
 def vectors(n=5, too_long=()):

@@ -94,6 +94,18 @@ def test_threads_give_the_same_elements(n_threads):
         assert np.array_equal(getattr(alone, name), getattr(together, name))
 
 
+@pytest.mark.parametrize("negate", [False, True])
+def test_threads_add_the_same_shares(negate):
+    """The second reading of rejected uploads, of both servers' kinds, against whole vectors."""
+    dim, label = 9 * ring.TILE + 77, Label(ROUND.task, ROUND.round, "1")
+    held, seed = field.random_elements(dim, random_bytes_of("held")), Seed.random(random_bytes_of("seed"))
+    expanded, total = seeded_share(seed, label).take(dim), field.random_elements(dim, random_bytes_of("total"))
+    combine = field.subtract if negate else field.add
+    expected = combine(combine(total, held), expanded)
+    sums.add_shares(total, [packed(held), seeded_share(seed, label)], CpuEngine(3), negate=negate)
+    assert np.array_equal(total, expected)
+
+
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize(("dim", "n"), [(1, 1), (300, 35), (ring.TILE + 1, 3)])
 def test_pytorch_gives_the_same_elements(dim, n, device):
