@@ -8,6 +8,10 @@ Contents:
                       starts
     checks            what is timed: the sound check, the unsound one, and the physical floor
     unsound           the pass of the unsound one
+    measured          what a server process measures, and the channel that counts
+    proved            mode `proved`: a batch with its proofs, and its check
+    proved_client     mode `proved`: an upload at its client
+    proved_targets    mode `proved`: what it was to reach
     server            one of two server processes
     server_pair       both server processes, over loopback gRPC with TLS, and what they measured
     peer_runs         how peers are started, and what they measured

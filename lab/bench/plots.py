@@ -10,10 +10,13 @@ from typing import Any
 from precad.deploy.drawing import load_pyplot
 from precad.lab.bench.checks import FLOOR, UNSOUND
 from precad.lab.bench.errors import PlotUnavailableError
+from precad.lab.bench.proved import PROVED
 from precad.mpc.gates import GATES
 
 SIZE = (11.0, 5.0)
 DPI = 130
+OURS = (*GATES, PROVED)
+"""Our sound checks."""
 
 
 def require_matplotlib() -> Any:
@@ -43,8 +46,8 @@ def plot_validation(report: Mapping[str, Any], path: Path) -> None:
             here = [row for row in rows if row["clients"] == clients]
             for name, mode in sorted({(row["implementation"], row["mode"]) for row in here}, key=_order):
                 line = [row for row in here if (row["implementation"], row["mode"]) == (name, mode)]
-                label = f"{name}, {mode}" if name in GATES else name
-                style = {FLOOR: ":", UNSOUND: "--"}.get(name, "-" if name in GATES else "-.")
+                label = f"{name}, {mode}" if name in OURS and mode != name else name
+                style = {FLOOR: ":", UNSOUND: "--"}.get(name, "-" if name in OURS else "-.")
                 _line(axis, line, "d", "ms_per_client", label=label, style=style, colour=colours[name, mode])
             shown |= {label: handle for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
             _finish(axis, "d", "one client" if clients == 1 else f"batch of {clients} clients")
@@ -127,7 +130,7 @@ def _plot_samples(rows: Sequence[Mapping[str, Any]], names: Sequence[str], path:
 
 def _order(line: tuple[str, str | None]) -> tuple[bool, str, str]:
     """Return ours first."""
-    return line[0] not in GATES, line[0], line[1] or ""
+    return line[0] not in OURS, line[0], line[1] or ""
 
 
 def _line(

@@ -2,7 +2,7 @@
 
 The same two processes and the same clock as `precad.lab.bench.validation`; `aggregate` adds what follows the verdicts,
 noise and the exchange of the noisy shares. A slope is the exponent a of the least-squares fit c x^a: 1 is linear
-growth.
+growth. In mode `proved` an upload longer than a server's default keeps in memory lies in its spool's file.
 """
 
 from __future__ import annotations
@@ -12,12 +12,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from precad.lab.bench import machine, server_pair
+from precad.lab.bench.proved import PROVED
 from precad.lab.bench.server_pair import PairResult
 from precad.lab.bench.statistics import log_log_slope
-from precad.lab.bench.workload import Case
+from precad.lab.bench.workload import MEMORY_BYTES, Case
+from precad.mpc.proved.field import ELEMENT_BYTES
+from precad.servers.config import AggregatorConfig
 
 CLIENTS_ALONG_D = 2
 DIM_ALONG_CLIENTS = 10_000
+MAX_MEMORY_UPLOAD = AggregatorConfig.model_fields["max_upload_in_memory_mb"].default << 20
+"""Bytes: a server's default."""
 MEASURED = ("validate_s", "aggregate_s", "peak_rss_bytes", "bytes_link_batch", "bytes_link_aggregate")
 
 
@@ -41,7 +46,15 @@ class Plan:
         """Return the cases along d, then along the number of clients."""
 
         def case(dim: int, clients: int) -> Case:
-            return Case(implementation=gate, mode=mode, dim=dim, clients=clients, repetitions=self.repetitions)
+            is_spooled = mode == PROVED and ELEMENT_BYTES * dim > MAX_MEMORY_UPLOAD
+            return Case(
+                implementation=PROVED if mode == PROVED else gate,
+                mode=mode,
+                dim=dim,
+                clients=clients,
+                repetitions=self.repetitions,
+                memory_bytes=MAX_MEMORY_UPLOAD if is_spooled else MEMORY_BYTES,
+            )
 
         return (
             [case(dim, CLIENTS_ALONG_D) for dim in self.dims],
@@ -53,7 +66,8 @@ def run(plan: Plan, *, gate: str, mode: str, say: Callable[[str], None] = lambda
     """Return the report: `{"rows": [...], "slopes": {"d": {...}, "clients": {...}}, "machine": {...}}`."""
     facts = machine.facts()
     along_d, along_clients = plan.cases(gate, mode)
-    say(f"gate {gate}, form {mode}: {len(along_d)} sizes along d, {len(along_clients)} along the clients")
+    used = f"mode {mode}" if mode == PROVED else f"gate {gate}, form {mode}"
+    say(f"{used}: {len(along_d)} sizes along d, {len(along_clients)} along the clients")
     rows = [_row(result, "d") for result in server_pair.measure(along_d)]
     rows += [_row(result, "clients") for result in server_pair.measure(along_clients)]
     slopes = {along: _slopes([row for row in rows if row["along"] == along], along) for along in ("d", "clients")}

@@ -13,10 +13,9 @@ import itertools
 import json
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -26,8 +25,9 @@ from precad.dp.noise import rounded_gaussian
 from precad.lab.bench.checks import EXCHANGE, FLOOR, GATE_OF_UNSOUND, UNSOUND, gate_blocks, run_check, run_floor
 from precad.lab.bench.errors import WrongVerdictError
 from precad.lab.bench.machine import peak_rss, reset_peak_rss, take_own_core
+from precad.lab.bench.measured import NOISE_STD, CountingChannel, Measured
+from precad.lab.bench.proved import PROVED, ProvedRun
 from precad.lab.bench.workload import Case, Updates, open_spool, prepare
-from precad.mpc.channel import Prefixed
 from precad.mpc.gate.top_bits import Gate
 from precad.mpc.gates import make_gate
 from precad.mpc.opening import open_in_place
@@ -51,7 +51,6 @@ from precad.servers.telemetry.events import Telemetry
 
 CONNECT_TIMEOUT_S = 60.0
 GOODBYE_TIMEOUT_S = 5.0
-NOISE_STD = 2.0**17
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,25 +86,6 @@ class Job:
     def lane(self, party: Party) -> TlsContext:
         """Return what a server shows and trusts on the lane."""
         return lane_context(party, self.tls(party), self.tls(0 if party == 1 else 1).certificate)
-
-
-@dataclass(slots=True)
-class Measured:
-    """Hold what one server saw of one case; one entry per repetition that counts."""
-
-    check_s: list[float] = field(default_factory=list)
-    aggregate_s: list[float] = field(default_factory=list)
-    """Noise, exchange of the noisy shares, their sum."""
-    dealer_s: list[float] = field(default_factory=list)
-    bytes_sent: int = 0
-    """On the lane, by this server's socket, for one check: TLS's records included."""
-    aggregate_bytes_sent: int = 0
-    rounds: int = 0
-    peak_rss: int = 0
-    """Bytes, of the whole process from the lock to the noisy sum: submissions and the workload's one vector included.
-    The process's peak so far where the kernel cannot reset it."""
-    parts: dict[str, list[float]] = field(default_factory=dict)
-    """Seconds of each part of the floor."""
 
 
 class BenchmarkServer:
@@ -168,33 +148,6 @@ class BenchmarkServer:
         return link, await listener.accept(CONNECT_TIMEOUT_S)
 
 
-class CountingChannel:
-    """The servers' lane, with the counters that a report needs."""
-
-    def __init__(self, lane: Lane, prefix: str) -> None:
-        self._inner, self._lane = Prefixed(lane, prefix), lane
-        self.rounds = 0
-
-    @property
-    def party(self) -> Party:
-        """Return 0 for A, 1 for B."""
-        return self._inner.party
-
-    def exchange(self, label: str, payload: bytes, at_most: int | None = None) -> bytes:
-        """See `precad.mpc.channel.Channel.exchange`."""
-        self.rounds += 1
-        return self._inner.exchange(label, payload, at_most)
-
-    def exchange_pieces(self, label: str, pieces: Iterable[bytes], at_most: int | None = None) -> Iterator[bytes]:
-        """See `precad.mpc.channel.Channel.exchange_pieces`. One round, however many pieces."""
-        self.rounds += 1
-        return self._inner.exchange_pieces(label, pieces, at_most)
-
-    def bytes_sent(self) -> int:
-        """Return the bytes sent on the lane since it was opened."""
-        return self._lane.bytes_sent
-
-
 def run_cases(cases: tuple[Case, ...], lane: Lane) -> list[Measured]:
     """Run every case, in the MPC thread.
 
@@ -228,6 +181,8 @@ def _run_of(case: Case, channel: CountingChannel, gates: dict[str, Gate]) -> Cas
         return FloorRun(case, channel)
     if case.implementation == EXCHANGE:
         return ExchangeRun(case, channel)
+    if case.implementation == PROVED:
+        return ProvedRun(case, channel)
     name = GATE_OF_UNSOUND if case.implementation == UNSOUND else case.implementation
     gates[name] = gates.get(name) or make_gate(name)
     return CheckRun(case, gates[name], channel)
@@ -283,12 +238,12 @@ class CheckRun:
         case, channel, measured, updates = self.case, self._channel, self.measured, Updates(self.case)
         held = prepare(case, updates, repetition, channel.party, self._blocks, spool)
         channel.exchange("barrier", b"")
-        sent_before, rounds_before = channel.bytes_sent(), channel.rounds
+        channel.begin()
         reset_peak_rss()
         start = time.perf_counter()
         checked = run_check(case, held, self._gate, channel)
         seconds = time.perf_counter() - start
-        measured.bytes_sent, measured.rounds = channel.bytes_sent() - sent_before, channel.rounds - rounds_before
+        measured.bytes_sent, measured.rounds = channel.sent, channel.rounds
         measured.peak_rss = max(measured.peak_rss, peak_rss())
         if checked.verdicts != case.expected(repetition):
             raise WrongVerdictError(f"{case}: expected {case.expected(repetition)}, found {checked.verdicts}")
@@ -298,9 +253,9 @@ class CheckRun:
         measured.check_s.append(seconds)
         measured.dealer_s.append(held.dealer_seconds)
         channel.exchange("barrier", b"")
-        sent_before = channel.bytes_sent()
+        channel.begin()
         measured.aggregate_s.append(_aggregate(checked.accepted_share_sum, channel))
-        measured.aggregate_bytes_sent = channel.bytes_sent() - sent_before
+        measured.aggregate_bytes_sent = channel.sent
         measured.peak_rss = max(measured.peak_rss, peak_rss())
 
 

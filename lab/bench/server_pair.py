@@ -13,7 +13,8 @@ from pathlib import Path
 from precad.deploy.authority import pki
 from precad.deploy.localhost.processes import Child, Children
 from precad.lab.bench.errors import ProcessFailedError
-from precad.lab.bench.server import Job, Measured
+from precad.lab.bench.measured import Measured
+from precad.lab.bench.server import Job
 from precad.lab.bench.statistics import Spread
 from precad.lab.bench.workload import Case
 from precad.protos.tls.identity import Identity
@@ -40,6 +41,8 @@ class PairResult:
     peak_rss: int
     parts: dict[str, float]
     """Medians of the floor's parts, seconds."""
+    computing: tuple[Spread, Spread] | None
+    """Seconds of the check at A and at B, without exchanges. Mode `proved` alone."""
 
     @classmethod
     def join(cls, case: Case, a: Measured, b: Measured) -> PairResult:
@@ -62,6 +65,7 @@ class PairResult:
             rounds=a.rounds,
             peak_rss=max(a.peak_rss, b.peak_rss),
             parts={name: Spread.of(seconds).median for name, seconds in a.parts.items()},
+            computing=(Spread.of(a.computing_s), Spread.of(b.computing_s)) if a.computing_s else None,
         )
 
 

@@ -37,6 +37,9 @@ def print_validation(console: Console, report: Mapping[str, Any]) -> None:
             table.add_row(*(cell.format_map(shown) for cell in _VALIDATION.values()), *found)
     _print(console, table)
     console.print(f"one empty exchange between the servers: {report['exchange_ms']:.3g} ms", highlight=False)
+    _print_rows(console, _PROVED_CLIENT, report["proved_clients"])
+    verdicts = {True: "met", False: "missed"}
+    _print_rows(console, _TARGETS, ({**row, "verdict": verdicts[row["met"]]} for row in report["targets"]))
 
 
 _VALIDATION: Final = {
@@ -51,6 +54,24 @@ _VALIDATION: Final = {
     "rounds": "{rounds}",
     "sound": "{sound}",
 }
+_PROVED_CLIENT: Final = {
+    "client of proved": "d = {d:,}",
+    "share ms": "{share_ms:.3g}",
+    "proof ms": "{proof_ms:.3g}",
+    "q1..q3": "{proof_ms_q1:.3g}..{proof_ms_q3:.3g}",
+    "share B": "{bytes_share:,}",
+    "proof B": "{bytes_proof:,}",
+}
+_TARGETS: Final = {
+    "target of proved": "{what}",
+    "d": "{d:,}",
+    "clients": "{clients}",
+    "at most": "{target:.4g}",
+    "measured": "{measured:.4g}",
+    "": "{verdict}",
+}
+_WORDS: Final = {"implementation", "mode", "sampler", "along", "setting", "gate", "phases, ms", "target of proved"}
+"""Columns that hold no numbers."""
 _NOISE: Final = {
     "sampler": "{sampler}",
     "exact": "{exact}",
@@ -210,6 +231,5 @@ def _print(console: Console, table: Table) -> None:
 def _table(heads: Sequence[str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for head in heads:
-        is_word = head in {"implementation", "mode", "sampler", "along", "setting", "gate", "phases, ms"}
-        table.add_column(head, justify="left" if is_word else "right", no_wrap=True)
+        table.add_column(head, justify="left" if head in _WORDS else "right", no_wrap=True)
     return table

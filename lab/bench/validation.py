@@ -9,6 +9,10 @@ Fields of a row, per client of the batch: `ms_per_client` (the median; `_q1` and
 direction that carries more, from the lock on. `rounds` are those of the whole batch: messages in one direction. `ratio`
 is our `ms_per_client` over that of the named implementation at the same d and number of clients: below 1, ours is
 faster.
+
+The clock of `proved` starts with every proof at its holder. Its rows `holder` and `seeded` are the computing of one
+server, without exchanges: of one that holds every upload of the batch, and of one that holds none. `proved_clients`
+has a client's share and proof. `targets` says what the mode was to reach (`precad.lab.bench.proved_targets`).
 """
 
 from __future__ import annotations
@@ -18,9 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from precad.lab.bench import machine, peer_runs, server_pair
+from precad.lab.bench import machine, peer_runs, proved_client, proved_targets, server_pair
 from precad.lab.bench.checks import EXCHANGE, FLOOR, UNSOUND
 from precad.lab.bench.peer_runs import CRYPTEN_TTP, SPU_CHEETAH, SPU_SEMI2K, Cell, PeerResult
+from precad.lab.bench.proved import HELD, PROVED
 from precad.lab.bench.server_pair import PairResult
 from precad.lab.bench.statistics import Spread
 from precad.lab.bench.workload import TASK, Case
@@ -86,7 +91,7 @@ class Plan:
     def cases(self) -> list[Case]:
         """Return ours, the unsound check and the floor, at every size."""
         kinds = [(gate, mode.value) for gate in GATES for mode in DEALT_MODES]
-        kinds += [(UNSOUND, Mode.MASKED.value), (FLOOR, Mode.MASKED.value)]
+        kinds += [(PROVED, PROVED), (PROVED, HELD), (UNSOUND, Mode.MASKED.value), (FLOOR, Mode.MASKED.value)]
         return [
             Case(implementation=name, mode=mode, dim=d, clients=n, repetitions=self.repetitions)
             for d, n in self.sizes(self.max_words)
@@ -95,13 +100,15 @@ class Plan:
 
 
 def run(plan: Plan, *, peers_python: Path, say: Progress = lambda line: None) -> dict[str, Any]:
-    """Return the report: `{"rows": [...], "machine": {...}, "missing": {...}, "exchange_ms": ...}`. Raises
-    BenchmarkError."""
+    """Return the report: `{"rows": [...], "proved_clients": [...], "targets": [...], "machine": {...},
+    "missing": {...}, "exchange_ms": ...}`. Raises BenchmarkError."""
     facts = machine.facts()
     cases = plan.cases()
     say(f"our check, the unsound one and the floor: {len(cases)} cases in two processes")
     exchange, *ours = server_pair.measure([EMPTY_EXCHANGES, *cases])
-    rows = [our_row(result) for result in ours]
+    rows = [row for result in ours for row in our_rows(result)]
+    say(f"a client of mode {PROVED}: {len(plan.dims)} sizes")
+    clients = [proved_client.row(dim, plan.repetitions) for dim in plan.dims]
     absent: dict[str, str] = {}
     for peer in (CRYPTEN_TTP, SPU_SEMI2K, SPU_CHEETAH):
         why_not = peer_runs.missing(peer, peers_python)
@@ -112,11 +119,46 @@ def run(plan: Plan, *, peers_python: Path, say: Progress = lambda line: None) ->
         say(f"{peer}: {len(plan.peer_cells(peer))} cases")
         rows += [peer_row(peer, result) for result in peer_runs.run_peer(peer, plan.peer_cells(peer), peers_python)]
     add_ratios(rows)
-    return {"rows": rows, "machine": facts, "missing": absent, "exchange_ms": 1e3 * exchange.check.median}
+    return {
+        "rows": rows,
+        "proved_clients": clients,
+        "targets": proved_targets.compared(rows, clients),
+        "machine": facts,
+        "missing": absent,
+        "exchange_ms": 1e3 * exchange.check.median,
+    }
+
+
+def our_rows(result: PairResult) -> list[dict[str, Any]]:
+    """Return the rows of one case of the two server processes: two where the servers' roles are looked at apart."""
+    if result.case.implementation != PROVED:
+        return [our_row(result)]
+    return [_row_of_role(result, party) for party in (0, 1)] if result.case.mode == HELD else [_proved_row(result)]
+
+
+def _proved_row(result: PairResult) -> dict[str, Any]:
+    case, n = result.case, result.case.clients
+    return _row(PROVED, PROVED, case.dim, n, result.check) | {
+        "bytes_up": proved_client.bytes_of_share(case.dim) + proved_client.bytes_of_proof(case.dim),
+        "bytes_link": result.bytes_link / n,
+        "rounds": result.rounds,
+        "sound": True,
+        "bytes_link_both_directions": result.bytes_link_total / n,
+        "bytes_relayed_before_lock": 0,
+        "peak_rss_bytes": result.peak_rss,
+    }
+
+
+def _row_of_role(result: PairResult, party: Party) -> dict[str, Any]:
+    """Return what one server computes: A holds every upload of the batch, B is seeded for every one."""
+    case, computing = result.case, result.computing
+    assert computing is not None  # measured with every check of the mode
+    row = _row(PROVED, ("holder", "seeded")[party], case.dim, case.clients, computing[party])
+    return row | {"bytes_up": 0, "bytes_link": 0, "rounds": 0, "sound": True}
 
 
 def our_row(result: PairResult) -> dict[str, Any]:
-    """Return one case of the two server processes."""
+    """Return one case of the modes with a dealer, or of the floor."""
     case, n = result.case, result.case.clients
     row = _row(case.implementation, case.mode, case.dim, n, result.check)
     if case.implementation == FLOOR:
@@ -188,16 +230,16 @@ def _chunk_bytes(n: int) -> int:
 
 
 def add_ratios(rows: Sequence[dict[str, Any]]) -> None:
-    """Add `ratio` to every row of ours; with the CrypTen gate, the one to `native` in the same form, too."""
+    """Add `ratio` to every row of ours, the one to `native` too: in the same form with the CrypTen gate, in the masked
+    form with proofs."""
     for row in rows:
-        if row["implementation"] in GATES:
+        if row["implementation"] in GATES or (row["implementation"], row["mode"]) == (PROVED, PROVED):
             beside = {other["implementation"]: other for other in _same_size(rows, row)}
             row["ratio"] = {
                 name: row["ms_per_client"] / beside[name]["ms_per_client"] for name in COMPARED if name in beside
             }
-            native = next(
-                (o for o in _same_size(rows, row) if (o["implementation"], o["mode"]) == ("native", row["mode"])), None
-            )
+            form = ("native", Mode.MASKED if row["implementation"] == PROVED else row["mode"])
+            native = next((o for o in _same_size(rows, row) if (o["implementation"], o["mode"]) == form), None)
             if native is not None and row["implementation"] != "native":
                 row["ratio"]["native"] = row["ms_per_client"] / native["ms_per_client"]
 

@@ -45,6 +45,8 @@ class Case:
     clients: int
     repetitions: int
     warm_up: int = 1
+    memory_bytes: int = MEMORY_BYTES
+    """Most bytes of each server's memory that the batch's uploads may take; the others lie in the spool's file."""
 
     @property
     def bound(self) -> NormBound:
@@ -128,12 +130,12 @@ class Held:
 
 
 def open_spool(case: Case, folder: Path) -> Spool:
-    """Open the spool as a server has it: vectors of one batch beyond MEMORY_BYTES lie in a file."""
+    """Open the spool as a server has it: vectors of one batch beyond its memory lie in a file."""
     return Spool(
         folder / "uploads.spool",
         slot_bytes=WORD_BYTES * case.dim,
-        memory_bytes=MEMORY_BYTES,
-        max_memory_upload=MEMORY_BYTES,
+        memory_bytes=case.memory_bytes,
+        max_memory_upload=case.memory_bytes,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +18,6 @@ from precad.deploy.cli.common import (
     GateName,
     ImagesName,
     Json,
-    ModeName,
     Plot,
     Quick,
     exit_codes,
@@ -35,6 +35,14 @@ PeersPython = Annotated[
     Path, typer.Option("--peers-python", metavar="PYTHON", help="Run peers with this interpreter (make peers).")
 ]
 DEFAULT_PEERS_PYTHON = Path(".venv-peers/bin/python")
+
+
+class CheckName(StrEnum):
+    """Ways in which servers check norms: with a dealer's tuples in either wire form, or with clients' proofs."""
+
+    MASKED = "masked"
+    SHARES = "shares"
+    PROVED = "proved"
 
 
 @bench_app.command("validation")
@@ -97,7 +105,7 @@ def bench_scale(
     quick: Quick = False,
     full: Annotated[bool, typer.Option("--full", help="Measure up to d = 10^8.")] = False,
     gate: Annotated[GateName, typer.Option(help="Use this comparison gate.")] = GateName.NATIVE,
-    mode: Annotated[ModeName, typer.Option(help="Use this wire form.")] = ModeName.MASKED,
+    mode: Annotated[CheckName, typer.Option(help="Check with tuples in this form, or with proofs.")] = CheckName.MASKED,
     repetitions: Repetitions = None,
     plot: Plot = None,
     as_json: Json = False,
