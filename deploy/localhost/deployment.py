@@ -300,13 +300,19 @@ class LocalRun:
 
     def _start_servers(self) -> list[Child]:
         """Start the processes without whom there is no run. Each waits for the others."""
-        config = str(self.folder.config)
+        of_dealer, of_a, of_b = (
+            str(self.config_of(role)) for role in (Role.DEALER, Role.AGGREGATOR_A, Role.AGGREGATOR_B)
+        )
         has_dealer = self.deployment.dealer is not None
         return [
-            *([self._children.start("dealer", "serve", "dealer", config)] if has_dealer else []),
-            self._children.start("aggregator-a", "serve", "aggregator", config, "--role", "a"),
-            self._children.start("aggregator-b", "serve", "aggregator", config, "--role", "b"),
+            *([self._children.start("dealer", "serve", "dealer", of_dealer)] if has_dealer else []),
+            self._children.start("aggregator-a", "serve", "aggregator", of_a, "--role", "a"),
+            self._children.start("aggregator-b", "serve", "aggregator", of_b, "--role", "b"),
         ]
+
+    def config_of(self, server: Role) -> Path:
+        """Return the configuration that a server reads: the run's, unless a benchmark has another one for it."""
+        return self.folder.config
 
     def _start_clients(self) -> None:
         """Start the clients, which try to reach the servers until those listen.

@@ -24,6 +24,8 @@ Contents:
     plain_training    a whole round, beside the same training without PRECAD
     plain_federation  a whole round, beside the same training without PRECAD
     overhead          a whole round, beside the same training without PRECAD
+    measured_run      a whole deployment, its servers' processor time, and a delay between them
+    delaying_relay    the delay
     training          per-record gradients, beside Opacus
     local_training    several local steps of many clients
     simulation        simulated rounds, and where their time goes

@@ -11,34 +11,34 @@ that the deployment before them made.
     local-dp, no-privacy       one server, the same gRPC and TLS (`precad.lab.bench.plain_federation`)
     local-dp-pipes             training and noise alone, over pipes (`precad.lab.bench.plain_training`)
 
-The first rounds do not count.
+The first rounds do not count. In mode `proved` the phase `prove` belongs to the validation. `servers_cpu_s` is the
+processor time of both aggregators, a round. A delay is one between them, in each direction
+(`precad.lab.bench.measured_run`).
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from precad.clients.records.folder import find
-from precad.deploy.localhost.deployment import LocalRun
-from precad.lab.bench import machine
+from precad.lab.bench import machine, measured_run
+from precad.lab.bench.measured_run import RunResult
 from precad.lab.bench.plain_federation import LOCAL_DP, NO_PRIVACY
 from precad.lab.bench.plain_federation import measure as measure_plain
 from precad.lab.bench.plain_training import LOCAL_DP_PIPES, PlainTraining
+from precad.lab.bench.proved import PROVED
 from precad.lab.bench.statistics import Spread
-from precad.protos.task.task import Task
 
 PROCESSES = 4
-PHASES = ("select", "collect", "lock", "charge", "validate", "noise", "open", "commit", "update")
+PHASES = ("select", "collect", "lock", "prove", "charge", "validate", "noise", "open", "commit", "update")
 """In the order of a round; `update` is all that the baselines do after `collect`."""
+OF_VALIDATION = {"prove", "validate"}
 PRECAD, WITHOUT_VALIDATION = "precad", "precad-without-validation"
+NATIVE = "native"
+ROUND_TARGET, PROCESSOR_TARGET = 1.35, 0.6
+"""Mode `proved`: at most so many times the round of local DP, and the servers' processor time with gate `native`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +49,10 @@ class Plan:
     rounds: int = 30
     warm_up: int = 3
     record_rate: float = 0.05
-    gates: tuple[str, ...] = ("crypten", "native")
+    gates: tuple[str, ...] = ("crypten", NATIVE, PROVED)
+    """Gates of a task with a dealer, or mode `proved`."""
+    delays_ms: tuple[float, ...] = ()
+    """Delays between the aggregators, beside none; with `native` and `proved`."""
     dataset: str = "digits"
 
     @property
@@ -76,7 +79,7 @@ class Plan:
                 "noise_multiplier": 1.0,
                 "learning_rate": 0.1,
                 "model": "cnn",
-                "gate": gate,
+                **({"mode": PROVED} if gate == PROVED else {"gate": gate}),
             },
             "client": self.client,
             "localhost": {"clients_per_process": self.clients_per_process},
@@ -84,49 +87,72 @@ class Plan:
 
 
 def run(plan: Plan, *, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
-    """Return the report: `{"rows": [...], "dataset": .., "machine": {...}}`. Raises RunFailedError, BenchmarkError.
+    """Return the report: `{"rows": [...], "targets": [...], "dataset": .., "machine": {...}}`. Raises RunFailedError,
+    BenchmarkError.
 
     Every gate is followed by a local-DP run with the same clients chosen: ratios compare neighbours in time.
     """
     facts = machine.facts()
     rows: list[dict[str, Any]] = []
     for gate in plan.gates:
-        say(f"{PRECAD}, gate {gate}: {plan.warm_up + plan.rounds} rounds")
-        task, chosen, rounds = _precad_rounds(plan, gate)
-        unchecked = [{name: s for name, s in phases.items() if name != "validate"} for phases in rounds]
-        here = [_row(PRECAD, gate, rounds[plan.warm_up :])]
-        here.append(_row(WITHOUT_VALIDATION, gate, unchecked[plan.warm_up :]))
-        for setting in (LOCAL_DP, NO_PRIVACY) if gate == plan.gates[-1] else (LOCAL_DP,):
-            say(f"{setting}, one server over gRPC and TLS, the same clients chosen")
-            plain = measure_plain(
-                setting, task, plan.client, clients_per_process=plan.clients_per_process, chosen=chosen
-            )
-            here.append(_row(setting, gate, plain[plan.warm_up :]))
-        if gate == plan.gates[-1]:
-            say(f"{LOCAL_DP_PIPES}, the same clients chosen")
-            with PlainTraining(task, plan.client, plan.clients_per_process) as pipes:
-                here.append(_row(LOCAL_DP_PIPES, gate, pipes.rounds(chosen)[plan.warm_up :]))
+        say(f"{PRECAD}, {gate}: {plan.warm_up + plan.rounds} rounds")
+        measured = measured_run.run(plan.config(gate), warm_up=plan.warm_up)
+        here = [*_our_rows(plan, gate, measured), *_baselines(plan, gate, measured, say)]
+        here += _delayed(plan, gate, say)
         (local_dp,) = (row["seconds_per_round"] for row in here if row["setting"] == LOCAL_DP)
         for row in here:
             row["ratio"] = {LOCAL_DP: row["seconds_per_round"] / local_dp}
         rows += here
-    return {"rows": rows, "dataset": plan.dataset, "machine": facts}
+    return {"rows": rows, "targets": compared(rows), "dataset": plan.dataset, "machine": facts}
+
+
+def _our_rows(plan: Plan, gate: str, measured: RunResult) -> list[dict[str, Any]]:
+    counted = measured.phases[plan.warm_up :]
+    unchecked = [{name: s for name, s in phases.items() if name not in OF_VALIDATION} for phases in counted]
+    whole = _row(PRECAD, gate, counted) | {"servers_cpu_s": measured.servers_cpu_s}
+    return [whole, _row(WITHOUT_VALIDATION, gate, unchecked)]
+
+
+def _baselines(plan: Plan, gate: str, measured: RunResult, say: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+    """Yield a row of local DP, and at the last gate those of the other baselines."""
+    is_last, sizes = gate == plan.gates[-1], {"clients_per_process": plan.clients_per_process}
+    for setting in (LOCAL_DP, NO_PRIVACY) if is_last else (LOCAL_DP,):
+        say(f"{setting}, one server over gRPC and TLS, the same clients chosen")
+        plain = measure_plain(setting, measured.task, plan.client, chosen=measured.chosen, **sizes)
+        yield _row(setting, gate, plain[plan.warm_up :])
+    if is_last:
+        say(f"{LOCAL_DP_PIPES}, the same clients chosen")
+        with PlainTraining(measured.task, plan.client, plan.clients_per_process) as pipes:
+            yield _row(LOCAL_DP_PIPES, gate, pipes.rounds(measured.chosen)[plan.warm_up :])
+
+
+def _delayed(plan: Plan, gate: str, say: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+    """Yield a row for each delay between the aggregators."""
+    for delay_ms in plan.delays_ms if gate in (NATIVE, PROVED) else ():
+        say(f"{PRECAD}, {gate}, {delay_ms:g} ms between the aggregators in each direction")
+        measured = measured_run.run(plan.config(gate), warm_up=plan.warm_up, delay_s=delay_ms / 1e3)
+        row = _row(PRECAD, gate, measured.phases[plan.warm_up :])
+        yield row | {"delay_ms": delay_ms, "servers_cpu_s": measured.servers_cpu_s}
+
+
+def compared(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the targets of mode `proved` with what was measured, where it was."""
+    whole = {row["gate"]: row for row in rows if row["setting"] == PRECAD and not row["delay_ms"]}
+    if PROVED not in whole:
+        return []
+    found = [(f"round / {LOCAL_DP}", ROUND_TARGET, whole[PROVED]["ratio"][LOCAL_DP])]
+    if NATIVE in whole and whole[NATIVE]["servers_cpu_s"]:
+        ratio = whole[PROVED]["servers_cpu_s"] / whole[NATIVE]["servers_cpu_s"]
+        found.append((f"servers' processor time / {NATIVE}", PROCESSOR_TARGET, ratio))
+    return [
+        {"what": what, "target": target, "measured": measured, "met": measured <= target}
+        for what, target, measured in found
+    ]
 
 
 def default_dataset() -> str:
     """Return MNIST where PRECAD_DATA has it, otherwise the bundled digits."""
     return "mnist" if find("MNIST/raw/train-images-idx3-ubyte") is not None else "digits"
-
-
-def _precad_rounds(plan: Plan, gate: str) -> tuple[Task, list[list[str]], list[dict[str, float]]]:
-    """Run a whole deployment. Return the task, who was chosen in every round, and the seconds of the round's phases at
-    server A."""
-    with tempfile.TemporaryDirectory(prefix="precad-overhead-") as folder:
-        local = LocalRun(plan.config(gate), Path(folder) / "run", Console(quiet=True), accuracy_every_round=False)
-        asyncio.run(local.run())
-        lines = [json.loads(line) for line in (local.folder.root / "metrics.jsonl").read_text().splitlines()]
-        chosen = [line["participants"] for line in lines]
-        return local.deployment.task, chosen, [line["seconds"] for line in lines]
 
 
 def _row(setting: str, gate: str | None, rounds: Sequence[dict[str, float]]) -> dict[str, Any]:
@@ -135,6 +161,7 @@ def _row(setting: str, gate: str | None, rounds: Sequence[dict[str, float]]) -> 
     return {
         "setting": setting,
         "gate": gate,
+        "delay_ms": 0.0,
         **Spread.of([sum(phases.values()) for phases in rounds]).fields("seconds_per_round"),
         "phases_s": phases,
     }

@@ -85,7 +85,7 @@ def plot_scale(report: Mapping[str, Any], path: Path) -> None:
 def plot_overhead(report: Mapping[str, Any], path: Path) -> None:
     """Draw seconds per round, one bar per setting, made of its phases' medians."""
     rows = report["rows"]
-    labels = [f"{row['setting']}, {row['gate']}" if row["gate"] else row["setting"] for row in rows]
+    labels = [_label_of_round(row) for row in rows]
     left = [0.0] * len(rows)
     with _figure(path) as (figure, (axis,)):
         for phase in dict.fromkeys(name for row in rows for name in row["phases_s"]):
@@ -94,6 +94,11 @@ def plot_overhead(report: Mapping[str, Any], path: Path) -> None:
             left = [start + width for start, width in zip(left, widths, strict=True)]
         _finish_bars(axis, "s per round")
         figure.legend(loc="outside right upper", fontsize=8)
+
+
+def _label_of_round(row: Mapping[str, Any]) -> str:
+    delay = f"{row['delay_ms']:g} ms apart" if row.get("delay_ms") else ""
+    return ", ".join(part for part in (row["setting"], row["gate"], delay) if part)
 
 
 def plot_training(report: Mapping[str, Any], path: Path) -> None:

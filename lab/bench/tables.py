@@ -11,7 +11,7 @@ from rich.table import Table
 
 from precad.lab.bench.validation import COMPARED
 
-MAX_WIDTH = 200
+MAX_WIDTH = 240
 
 
 def print_machine(console: Console, facts: Mapping[str, Any]) -> None:
@@ -38,8 +38,7 @@ def print_validation(console: Console, report: Mapping[str, Any]) -> None:
     _print(console, table)
     console.print(f"one empty exchange between the servers: {report['exchange_ms']:.3g} ms", highlight=False)
     _print_rows(console, _PROVED_CLIENT, report["proved_clients"])
-    verdicts = {True: "met", False: "missed"}
-    _print_rows(console, _TARGETS, ({**row, "verdict": verdicts[row["met"]]} for row in report["targets"]))
+    _print_targets(console, report["targets"])
 
 
 _VALIDATION: Final = {
@@ -63,9 +62,7 @@ _PROVED_CLIENT: Final = {
     "proof B": "{bytes_proof:,}",
 }
 _TARGETS: Final = {
-    "target of proved": "{what}",
-    "d": "{d:,}",
-    "clients": "{clients}",
+    "target of proved": "{what}{size}",
     "at most": "{target:.4g}",
     "measured": "{measured:.4g}",
     "": "{verdict}",
@@ -103,9 +100,11 @@ _SCALE: Final = {
 _OVERHEAD: Final = {
     "setting": "{setting}",
     "gate": "{gate}",
+    "delay ms": "{delay_ms:g}",
     "s/round": "{seconds_per_round:.3g}",
     "q1..q3": "{seconds_per_round_q1:.3g}..{seconds_per_round_q3:.3g}",
     "/ local DP": "{ratio[local-dp]:.3g}",
+    "servers' CPU ms": "{cpu}",
     "phases, ms": "{phases}",
 }
 _TRAINING: Final = {
@@ -175,8 +174,20 @@ def print_overhead(console: Console, report: Mapping[str, Any]) -> None:
     rows = []
     for row in report["rows"]:
         phases = ", ".join(f"{name} {1e3 * seconds:.3g}" for name, seconds in row["phases_s"].items())
-        rows.append({**row, "gate": row["gate"] or "", "phases": phases})
+        cpu = f"{1e3 * row['servers_cpu_s']:.3g}" if "servers_cpu_s" in row else ""
+        rows.append({**row, "gate": row["gate"] or "", "phases": phases, "cpu": cpu})
     _print_rows(console, _OVERHEAD, rows)
+    _print_targets(console, report["targets"])
+
+
+def _print_targets(console: Console, targets: Iterable[Mapping[str, Any]]) -> None:
+    """Print what mode `proved` was to reach, and what was measured."""
+    verdicts = {True: "met", False: "missed"}
+    rows = []
+    for row in targets:
+        size = f", d = {row['d']:,}, clients: {row['clients']}" if "d" in row else ""
+        rows.append({**row, "size": size, "verdict": verdicts[row["met"]]})
+    _print_rows(console, _TARGETS, rows)
 
 
 def print_training(console: Console, report: Mapping[str, Any]) -> None:

@@ -126,6 +126,9 @@ def bench_threads(
     threads: Annotated[
         list[int] | None, typer.Option(help="Measure so many threads beside one; repeat.", min=1, max=256)
     ] = None,
+    mode: Annotated[
+        CheckName, typer.Option(help="Take uploads of this mode; masked and shares are one.")
+    ] = CheckName.MASKED,
     repetitions: Repetitions = None,
     as_json: Json = False,
 ) -> None:
@@ -139,6 +142,7 @@ def bench_threads(
         n_clients=clients,
         threads=threads or [2],
         repetitions=repetitions or 7,
+        is_proved=mode is CheckName.PROVED,
         say=say,
     )
     measure(run, tables.print_threads, as_json=as_json)
@@ -263,6 +267,12 @@ def bench_overhead(
             help="Train on this data set; by default mnist where PRECAD_DATA has it, else the digits, enlarged."
         ),
     ] = None,
+    delays: Annotated[
+        list[float] | None,
+        typer.Option(
+            "--delay", help="Measure also with so many ms between the aggregators, each way; repeat.", min=0.1
+        ),
+    ] = None,
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
@@ -272,7 +282,13 @@ def bench_overhead(
     n_rounds = rounds or (10 if quick else 30)
     source = dataset.value if dataset is not None else overhead.default_dataset()
     say(f"records: {source}")
-    plan = overhead.Plan(clients=clients, rounds=n_rounds, record_rate=record_rate, dataset=source)
+    plan = overhead.Plan(
+        clients=clients,
+        rounds=n_rounds,
+        record_rate=record_rate,
+        dataset=source,
+        delays_ms=tuple(delays or ()),
+    )
     run = partial(overhead.run, plan, say=say)
     measure(run, tables.print_overhead, plots.plot_overhead, plot=plot, as_json=as_json)
 

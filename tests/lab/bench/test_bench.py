@@ -15,7 +15,7 @@ from precad.deploy.errors import INVALID_INPUT
 from precad.lab.bench import overhead, peer_runs, plots, scale, server_pair, startup, training, validation
 from precad.lab.bench.errors import PlotUnavailableError, ProcessFailedError
 from precad.lab.bench.peer_runs import OPACUS, OPENDP, SPU_CHEETAH, SPU_SEMI2K, Cell
-from precad.lab.bench.workload import Case
+from precad.lab.bench.workload import MEMORY_BYTES, Case
 from precad.mpc.parameters import DEALT_MODES
 from tests.harness.command_line import CliRunner
 from tests.harness.legends import require_clear_of_curves
@@ -64,11 +64,11 @@ def test_a_start_that_does_not_end_as_it_should_is_no_measurement():
         startup._to_exit([sys.executable, "-c", "pass"], dict(os.environ), code=2)
 
 
-def test_threads_report():
+@pytest.mark.parametrize("mode", ["masked", "proved"])
+def test_threads_report(mode):
     """A row per number of threads, one first; every result was the same, or there would be none."""
-    done = CliRunner().invoke(
-        app, ["bench", "threads", "--dim", "300000", "--clients", "3", "--threads", "2", "--repetitions", "2", "--json"]
-    )
+    sizes = ["--dim", "300000", "--clients", "3", "--threads", "2", "--repetitions", "2"]
+    done = CliRunner().invoke(app, ["bench", "threads", *sizes, "--mode", mode, "--json"])
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)
 
@@ -94,6 +94,7 @@ def test_validation_report():
     assert report["machine"]["cores"] >= 1
     assert all(set(row) >= COLUMNS for row in rows)
     kinds = [(gate, mode.value) for gate in ("crypten", "native") for mode in DEALT_MODES]
+    kinds += [("proved", mode) for mode in ("proved", "holder", "seeded")]
     kinds += [("unsound", "masked"), ("floor", None), ("crypten-ttp", "shares")]
     for d in dims:
         for n in clients:
@@ -102,14 +103,37 @@ def test_validation_report():
             assert len(here) == len(kinds)
     for row in rows:
         assert row["ms_per_client_q1"] <= row["ms_per_client"] <= row["ms_per_client_q3"]
-        assert row["sound"] is {"crypten": True, "native": True, "floor": None}.get(row["implementation"], False)
-    for row in (row for row in rows if row["sound"]):
+        assert row["sound"] is {"crypten": True, "native": True, "proved": True, "floor": None}.get(
+            row["implementation"], False
+        )
+    dealt = [row for row in rows if row["sound"] and row["implementation"] != "proved"]
+    for row in dealt:
         assert row["bytes_up"] <= 8 * row["d"] + 1000
         assert row["rounds"] == ROUNDS[row["implementation"]]
         assert set(row["ratio"]) >= {"crypten-ttp", "unsound", "floor"}
-    masked = [r["bytes_link"] for r in rows if r["sound"] and r["mode"] == "masked"]
+    masked = [r["bytes_link"] for r in dealt if r["mode"] == "masked"]
     assert len(masked) == 2 * len(dims) * len(clients)
     assert max(masked) <= 10_000
+    proved = [row for row in rows if row["mode"] == "proved"]
+    assert {(row["rounds"], *sorted(row["ratio"])) for row in proved} == {
+        (3, "crypten-ttp", "floor", "native", "unsound")
+    }
+    assert all(row["bytes_link"] <= 2_000 for row in proved)
+    assert [row["d"] for row in report["proved_clients"]] == list(dims)
+    assert {row["what"] for row in report["targets"]} == {"check / native", "upload, bytes"}
+    assert "target of proved" in seen
+
+
+@pytest.mark.slow
+def test_scale_report_of_proofs(monkeypatch):
+    """Uploads from the spool's file. A message of the check has 14 (c + 3) bytes a client, and c grows with sqrt(d)."""
+    monkeypatch.setattr(scale, "MAX_MEMORY_UPLOAD", 5_000)
+    (short, long), _ = scale.Plan((200, 2000), (1,), 1).cases("native", "proved")
+    assert (short.memory_bytes, long.memory_bytes) == (MEMORY_BYTES, 5_000)
+    report = scale.run(scale.Plan((200, 2000), (1, 4), 1), gate="native", mode="proved")
+    assert {row["implementation"] for row in report["rows"]} == {"proved"}
+    assert report["slopes"]["d"]["bytes_link_aggregate"] == pytest.approx(1, abs=0.05)
+    assert report["slopes"]["d"]["bytes_link_batch"] < 0.6
 
 
 @pytest.mark.slow
@@ -138,14 +162,40 @@ def test_noise_report():
 def test_overhead_report():
     """A whole deployment and both baselines, four clients; the phases that the table shows are all known."""
     report = overhead.run(overhead.Plan(clients=4, rounds=2, warm_up=1, gates=("native",)))
+    assert report["targets"] == []
     by_setting = {row["setting"]: row for row in report["rows"]}
 
     assert set(by_setting) == {"precad", "precad-without-validation", "local-dp", "no-privacy", "local-dp-pipes"}
-    assert set(by_setting["precad"]["phases_s"]) == set(overhead.PHASES) - {"update"}
+    assert set(by_setting["precad"]["phases_s"]) == set(overhead.PHASES) - {"update", "prove"}
     assert report["dataset"] == "digits"
     assert "validate" not in by_setting["precad-without-validation"]["phases_s"]
     assert by_setting["local-dp"]["ratio"] == {"local-dp": 1}
     assert all(row["seconds_per_round"] > 0 for row in report["rows"])
+
+
+@pytest.mark.slow
+def test_overhead_report_of_proofs():
+    """A deployment without a dealer; 30 ms between the servers are in each of its steps, and in no client's upload."""
+    plan = overhead.Plan(clients=4, rounds=3, warm_up=1, gates=("proved",), delays_ms=(30.0,))
+    report = overhead.run(plan)
+    near, far = (row for row in report["rows"] if row["setting"] == "precad")
+    assert (near["delay_ms"], far["delay_ms"]) == (0, 30)
+    assert far["phases_s"]["select"] > 0.055  # two exchanges
+    assert far["phases_s"]["open"] > 0.025
+    assert far["seconds_per_round"] > near["seconds_per_round"] + 0.2
+    assert [row["what"] for row in report["targets"]] == ["round / local-dp"]
+
+
+def test_targets_compare_what_was_measured():
+    """A miss is said to be one; without gate `native` there is nothing to compare processor time with."""
+    rows = [
+        {"setting": "precad", "gate": "native", "delay_ms": 0.0, "ratio": {"local-dp": 1.5}, "servers_cpu_s": 0.08},
+        {"setting": "precad", "gate": "proved", "delay_ms": 0.0, "ratio": {"local-dp": 1.4}, "servers_cpu_s": 0.04},
+        {"setting": "precad", "gate": "proved", "delay_ms": 20.0, "ratio": {"local-dp": 9.0}, "servers_cpu_s": 0.04},
+    ]
+    found = {row["what"]: (row["measured"], row["met"]) for row in overhead.compared(rows)}
+    assert found == {"round / local-dp": (1.4, False), "servers' processor time / native": (0.5, True)}
+    assert [row["what"] for row in overhead.compared(rows[1:])] == ["round / local-dp"]
 
 
 def test_training_report():

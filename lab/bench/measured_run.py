@@ -1,0 +1,148 @@
+"""Run a whole deployment for a benchmark: seconds of each round, processor time, and a delay between its servers.
+
+A delay is that of a relay between the aggregators (`precad.lab.bench.delaying_relay`), in each direction. Server A has
+another address of B then; clients, the dealer and the runner reach both servers directly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import tempfile
+import threading
+import tomllib
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import tomli_w
+from rich.console import Console
+
+from precad.deploy.localhost.deployment import LocalRun
+from precad.lab.bench.delaying_relay import DelayingRelay
+from precad.lab.bench.server_pair import free_ports
+from precad.protos.task.task import Task
+from precad.protos.tls.identity import Role
+
+RELAY_HOST: Final = "127.0.0.2"
+POLL_S: Final = 0.02
+SERVERS: Final = (Role.AGGREGATOR_A.value, Role.AGGREGATOR_B.value)
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a run measured, per round in the order of the rounds."""
+
+    task: Task
+    chosen: list[list[str]]
+    phases: list[dict[str, float]]
+    """Seconds of each phase at server A."""
+    servers_cpu_s: float
+    """Processor seconds of both aggregators together, a round: the mean over the rounds that count."""
+
+
+def run(config: Mapping[str, Any], *, warm_up: int, delay_s: float = 0.0) -> RunResult:
+    """Run a deployment to its end. Raises RunFailedError."""
+    with tempfile.TemporaryDirectory(prefix="precad-overhead-") as folder:
+        local = _Run(config, Path(folder) / "run", delay_s)
+        watch = _ProcessorTime(local, warm_up)
+        with local.relay, watch:
+            asyncio.run(local.run())
+        lines = _lines(local.folder.metrics)
+        return RunResult(
+            local.deployment.task,
+            [line["participants"] for line in lines],
+            [line["seconds"] for line in lines],
+            watch.per_round(),
+        )
+
+
+class _Run(LocalRun):
+    """A deployment whose server A reaches B by way of a relay, where there is a delay."""
+
+    def __init__(self, config: Mapping[str, Any], output: Path, delay_s: float) -> None:
+        lane, peer, *others = free_ports(5)
+        raw = dict(config)
+        if delay_s:
+            local = {"aggregator_a": others[0], "aggregator_b": peer, "dealer": others[1]}
+            with_dealer = raw["task"].get("mode") != "proved"
+            raw["network"] = {
+                name: f"127.0.0.1:{port}" for name, port in local.items() if name != "dealer" or with_dealer
+            }
+            raw["aggregator"] = {"b": {"lane_listen": f"127.0.0.1:{lane}"}}
+        super().__init__(raw, output, Console(quiet=True), accuracy_every_round=False)
+        ways = [((RELAY_HOST, port), ("127.0.0.1", port)) for port in (peer, lane)]
+        self.relay: AbstractContextManager[Any] = DelayingRelay(ways, delay_s) if delay_s else nullcontext()
+        self._of_a = self.folder.root / "config-a.toml"
+        if delay_s:
+            resolved = tomllib.loads(self.folder.config.read_text(encoding="utf-8"))
+            resolved["network"]["aggregator_b"] = f"{RELAY_HOST}:{peer}"
+            self._of_a.write_text(tomli_w.dumps(resolved), encoding="utf-8")
+
+    def config_of(self, server: Role) -> Path:
+        """See `LocalRun.config_of`."""
+        is_delayed = server is Role.AGGREGATOR_A and self._of_a.exists()
+        return self._of_a if is_delayed else self.folder.config
+
+    def pids(self) -> dict[str, int]:
+        """Return the process of each aggregator that has been started."""
+        return {child.name: child.process.pid for child in self._children.all if child.name in SERVERS}
+
+
+@dataclass(slots=True)
+class _ProcessorTime:
+    """Watches both aggregators' processor time, from the end of the warm-up to the last round but one.
+
+    What is spent after the last round, on its end, is of no round.
+    """
+
+    local: _Run
+    warm_up: int
+    seen: dict[int, float] = field(default_factory=dict)
+    """Rounds that were over, and the processor seconds until then."""
+    _stopped: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def __enter__(self) -> None:
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        assert self._thread is not None  # entered before
+        self._stopped.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(POLL_S):
+            n_rounds, pids = len(_lines(self.local.folder.metrics)), self.local.pids()
+            if n_rounds not in self.seen and len(pids) == len(SERVERS):
+                self.seen[n_rounds] = sum(_processor_s(pid) for pid in pids.values())
+
+    def per_round(self) -> float:
+        """Return the mean over the rounds that count, in seconds; 0 where there were fewer than two."""
+        rounds = sorted(n for n in self.seen if self.warm_up <= n < self.local.deployment.task.rounds)
+        if len(rounds) < 2:
+            return 0.0
+        first, last = rounds[0], rounds[-1]
+        return (self.seen[last] - self.seen[first]) / (last - first)
+
+
+def _processor_s(pid: int) -> float:
+    """Return the processor seconds of a process, its threads included; 0 where it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _lines(metrics: Path) -> list[dict[str, Any]]:
+    """Return the rounds that are written whole."""
+    try:
+        text = metrics.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
