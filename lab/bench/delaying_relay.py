@@ -11,6 +11,7 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
@@ -30,26 +31,32 @@ class DelayingRelay:
         self._ways, self._delay_s = ways, delay_s
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="relay", daemon=True)
+        self._servers: list[asyncio.Server] = []
         self._connections: set[asyncio.Task[None]] = set()
 
     def __enter__(self) -> Self:
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(START_TIMEOUT_S)
+        try:
+            asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(START_TIMEOUT_S)
+        except BaseException:
+            self._stop()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(START_TIMEOUT_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
     async def _listen(self) -> None:
-        self._servers = [
-            await asyncio.start_server(lambda reader, writer, to=to: self._relay(reader, writer, to), *at)
-            for at, to in self._ways
-        ]
+        for at, to in self._ways:
+            self._servers.append(await asyncio.start_server(partial(self._relay, to), *at))
 
     async def _close(self) -> None:
         for server in self._servers:
@@ -58,7 +65,7 @@ class DelayingRelay:
             connection.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
-    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, to: Address) -> None:
+    async def _relay(self, to: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None  # asyncio makes one for every connection
         self._connections.add(task)

@@ -34,7 +34,7 @@ SERVERS: Final = (Role.AGGREGATOR_A.value, Role.AGGREGATOR_B.value)
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a run measured, per round in the order of the rounds."""
+    """Hold what a run measured, per round in the order of the rounds."""
 
     task: Task
     chosen: list[list[str]]

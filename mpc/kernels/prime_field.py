@@ -33,6 +33,8 @@ B8, B24, B28, B32, B48, B56, B63 = (np.uint64(bits) for bits in (8, 24, 28, 32, 
 TWO_TO_28, TWO_TO_56 = np.uint64(2**28), np.uint64(2**32 - 1)
 TWO_TO_64, TWO_TO_112 = np.uint64(2**40 - 2**8), np.uint64(2**40 - 2**33 - 2**8 + 1)
 """Powers of two modulo p, by what they are powers of."""
+CHAINS = 8
+"""Products that do not wait for one another: a multiplication takes several times longer than the next may begin."""
 LIMB_BLOCK = 128
 """Coordinates whose products of 28-bit limbs, two of each, fit into a word: 2 * 128 * (2^28 - 1)^2 < 2^64."""
 
@@ -90,11 +92,13 @@ def quotients(factors: Words, out: Words) -> None:
 
 @compiled(types.void(_U64, _U64, _WRITE))
 def powers(first: np.uint64, base: np.uint64, out: Words) -> None:
-    """out[i] = first base^i."""
-    value = first
-    for i in range(out.size):
+    """out[i] = first base^i. A product waits for the one CHAINS before it, so that several are under way."""
+    value, step = first, ONE
+    for i in range(min(CHAINS, out.size)):
         out[i] = canonical(value)
-        value = multiply(value, base)
+        value, step = multiply(value, base), multiply(step, base)
+    for i in range(CHAINS, out.size):
+        out[i] = canonical(multiply(out[i - CHAINS], step))
 
 
 @compiled(_U64(_WRITE))
@@ -226,19 +230,29 @@ def two_products(x: Words, weights: Words, others: Words) -> tuple[np.uint64, np
 
 @compiled(types.void(_U64, _U64, _READ, _WRITE))
 def lagrange(point: np.uint64, scale: np.uint64, roots: Words, out: Words) -> None:
-    """out[j] = scale roots[j] / (point - roots[j]), with one inversion for all: Montgomery's way.
+    """out[j] = scale roots[j] / (point - roots[j]), with one inversion for all: Montgomery's way, in CHAINS at once.
 
-    point: none of the roots. scale: (point^n - 1) / n for the n-th roots of unity.
+    point: none of the roots. scale: (point^n - 1) / n for the n-th roots of unity; n: a multiple of CHAINS.
     """
-    product = ONE
-    for j in range(roots.size):
-        out[j] = product
-        product = multiply(product, point + P - roots[j])
-    inverse, exponent, base = scale, P - np.uint64(2), product
+    products = np.full(CHAINS, ONE, dtype=np.uint64)
+    for first in range(0, roots.size, CHAINS):
+        for k in range(CHAINS):
+            out[first + k] = products[k]
+            products[k] = multiply(products[k], point + P - roots[first + k])
+    inverses, before = np.empty(CHAINS, dtype=np.uint64), ONE
+    for k in range(CHAINS):  # the product of the chains before, then of those behind
+        inverses[k] = before
+        before = multiply(before, products[k])
+    behind, exponent, base = scale, P - np.uint64(2), before
     while exponent > ZERO:
         if exponent & ONE:
-            inverse = multiply(inverse, base)
+            behind = multiply(behind, base)
         base, exponent = multiply(base, base), exponent >> ONE
-    for j in range(roots.size - 1, -1, -1):
-        out[j] = canonical(multiply(multiply(inverse, out[j]), roots[j]))
-        inverse = multiply(inverse, point + P - roots[j])
+    for k in range(CHAINS - 1, -1, -1):
+        inverses[k] = multiply(inverses[k], behind)
+        behind = multiply(behind, products[k])
+    for first in range(roots.size - CHAINS, -1, -CHAINS):
+        for k in range(CHAINS):
+            j = first + k
+            out[j] = canonical(multiply(multiply(inverses[k], out[j]), roots[j]))
+            inverses[k] = multiply(inverses[k], point + P - roots[j])

@@ -8,6 +8,7 @@ Source: `proved.md` section 7.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -101,9 +102,15 @@ def _vanishing(point: int, n: int) -> int:
     return (pow(point, n, P) - 1) % P
 
 
+@functools.cache
+def _roots(n: int) -> FieldArray:
+    """Return w^j, w of order n, (n,)."""
+    return field.powers(1, field.root_of_unity(n), n)
+
+
 def _weights(point: int, n: int) -> FieldArray:
     """Return (t^n - 1) / n * w^j / (t - w^j) for the n-th roots of unity w^j, (n,)."""
-    roots, out = field.powers(1, field.root_of_unity(n), n), np.empty(n, dtype=np.uint64)
+    roots, out = _roots(n), np.empty(n, dtype=np.uint64)
     scale = _vanishing(point, n) * pow(n, -1, P) % P
     loading.prime_field().lagrange(np.uint64(point), np.uint64(scale), roots, out)
     return out
