@@ -23,9 +23,8 @@ from precad.dp.noise import rounded_gaussian
 from precad.lab.bench.errors import WrongVerdictError
 from precad.lab.bench.machine import peak_rss, reset_peak_rss
 from precad.lab.bench.measured import NOISE_STD, CountingChannel, Measured
-from precad.lab.bench.workload import CLIP_NORM, TASK, Case, Updates, open_spool, recorded
+from precad.lab.bench.workload import TASK, Case, Updates, open_spool, recorded, sizes_of
 from precad.mpc.local.rows import RowStreams
-from precad.mpc.parameters import DEFAULT_FRAC_BITS
 from precad.mpc.prg import Label, RandomBytes, Seed
 from precad.mpc.proved import opening, validation
 from precad.mpc.proved.check import LockedUpload, ProofCheck
@@ -33,7 +32,6 @@ from precad.mpc.proved.client import make_proof
 from precad.mpc.proved.field import ELEMENT_BYTES, FieldArray
 from precad.mpc.proved.prover import ProofMasks
 from precad.mpc.proved.shares import PackedShare, payload_pieces
-from precad.mpc.proved.sizes import ProofSizes
 from precad.mpc.proved.submission import Binding, Submission, holder_of, relay_of
 from precad.mpc.proved.validation import Checked
 from precad.mpc.ring import RingArray
@@ -44,11 +42,6 @@ PROVED: Final = "proved"
 """The implementation of both cases, and the mode of the first."""
 HELD: Final = "held"
 """The mode of the case in which A holds every slot."""
-
-
-def sizes_of(dim: int) -> ProofSizes:
-    """Return the proof's sizes: C = 16 at 16 fractional bits, as in every case."""
-    return ProofSizes(CLIP_NORM, dim, DEFAULT_FRAC_BITS)
 
 
 def slots_of(case: Case) -> tuple[int, ...]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from precad.lab.bench.errors import WrongVerdictError
-from precad.lab.bench.proved import PROVED, binding_of, sizes_of
+from precad.lab.bench.proved import PROVED, binding_of
 from precad.lab.bench.statistics import Spread, timed
-from precad.lab.bench.workload import TASK, Case, Updates
+from precad.lab.bench.workload import TASK, Case, Updates, sizes_of
 from precad.mpc import ring
 from precad.mpc.prg import Label, Seed
 from precad.mpc.proved.client import OpenUpload, make_upload

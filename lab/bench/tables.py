@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 from rich.console import Console
 from rich.table import Table
 
+from precad.lab.bench.peer_runs import CRYPTEN_TTP
+from precad.lab.bench.proved import PROVED
 from precad.lab.bench.validation import COMPARED
 
+PrintTable: TypeAlias = Callable[[Console, Mapping[str, Any]], None]
 MAX_WIDTH = 240
+NATIVE = "native"
+
+
+def text_of(print_table: PrintTable, report: Mapping[str, Any]) -> str:
+    """Return what a table shows, for a file: no colours, and no spaces at the ends of lines."""
+    file = io.StringIO()
+    print_table(Console(file=file, width=MAX_WIDTH, no_color=True), report)
+    return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
 
 
 def print_machine(console: Console, facts: Mapping[str, Any]) -> None:
@@ -37,6 +49,33 @@ def print_validation(console: Console, report: Mapping[str, Any]) -> None:
             table.add_row(*(cell.format_map(shown) for cell in _VALIDATION.values()), *found)
     _print(console, table)
     console.print(f"one empty exchange between the servers: {report['exchange_ms']:.3g} ms", highlight=False)
+    _print_clients_and_targets(console, report)
+
+
+def print_proved(console: Console, report: Mapping[str, Any]) -> None:
+    """Print mode `proved` alone: a line per size, then what it costs its client, and its targets."""
+    by_size: dict[tuple[int, int], dict[str, Any]] = {}
+    for row in report["rows"]:
+        here = by_size.setdefault((row["d"], row["clients"]), {"d": row["d"], "clients": row["clients"]})
+        if row["implementation"] == PROVED:
+            here |= {row["mode"]: row["ms_per_client"]}
+        if row["mode"] == PROVED:
+            here |= {"ttp": _inverse(row, CRYPTEN_TTP), "of_native": _over(row, NATIVE), "link": row["bytes_link"]}
+        if (row["implementation"], row["mode"]) == (NATIVE, "masked"):
+            here |= {NATIVE: row["ms_per_client"]}
+    _print_rows(console, _PROVED, (by_size[size] for size in sorted(by_size)))
+    _print_clients_and_targets(console, report)
+
+
+def _inverse(row: Mapping[str, Any], name: str) -> str:
+    return f"1/{1 / row['ratio'][name]:.3g}" if name in row["ratio"] else ""
+
+
+def _over(row: Mapping[str, Any], name: str) -> str:
+    return f"{row['ratio'][name]:.3g}" if name in row["ratio"] else ""
+
+
+def _print_clients_and_targets(console: Console, report: Mapping[str, Any]) -> None:
     _print_rows(console, _PROVED_CLIENT, report["proved_clients"])
     _print_targets(console, report["targets"])
 
@@ -52,6 +91,17 @@ _VALIDATION: Final = {
     "link B/client": "{bytes_link:,.0f}",
     "rounds": "{rounds}",
     "sound": "{sound}",
+}
+_PROVED: Final = {
+    "d": "{d:,}",
+    "clients": "{clients}",
+    "proved ms/client": "{proved:.3g}",
+    "holder computes": "{holder:.3g}",
+    "seeded computes": "{seeded:.3g}",
+    "native": "{native:.3g}",
+    "/ native": "{of_native}",
+    "/ crypten-ttp": "{ttp}",
+    "link B/client": "{link:,.0f}",
 }
 _PROVED_CLIENT: Final = {
     "client of proved": "d = {d:,}",

@@ -16,8 +16,8 @@ import numpy as np
 
 from precad.lab.bench import machine
 from precad.lab.bench.errors import ProcessFailedError
-from precad.lab.bench.proved import sizes_of
 from precad.lab.bench.statistics import Spread
+from precad.lab.bench.workload import sizes_of
 from precad.mpc.local.engines import make_engine
 from precad.mpc.local.rows import RowStreams
 from precad.mpc.local.step import Engine, Masked, local_sums

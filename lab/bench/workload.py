@@ -19,8 +19,9 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from precad.mpc import fixed_point, sharing
 from precad.mpc.local.step import Words, WritableWords
 from precad.mpc.norm_bound import NormBound
-from precad.mpc.parameters import Mode
+from precad.mpc.parameters import DEFAULT_FRAC_BITS, Mode
 from precad.mpc.prg import Label, RandomBytes, Seed
+from precad.mpc.proved.sizes import ProofSizes
 from precad.mpc.ring import WORD_BYTES, RingArray
 from precad.mpc.sharing import Party
 from precad.mpc.tuples.correlations import Block
@@ -69,6 +70,11 @@ class Case:
     def from_json(cls, fields: dict[str, Any]) -> Case:
         """Invert `dataclasses.asdict`."""
         return cls(**fields)
+
+
+def sizes_of(dim: int) -> ProofSizes:
+    """Return the sizes of a proof of mode `proved`, under the same bound and grid."""
+    return ProofSizes(CLIP_NORM, dim, DEFAULT_FRAC_BITS)
 
 
 class Updates:
@@ -133,7 +139,7 @@ def open_spool(case: Case, folder: Path) -> Spool:
     """Open the spool as a server has it: vectors of one batch beyond its memory lie in a file."""
     return Spool(
         folder / "uploads.spool",
-        slot_bytes=WORD_BYTES * case.dim,
+        slot_bytes=max(WORD_BYTES * case.dim, sizes_of(case.dim).proof_bytes),
         memory_bytes=case.memory_bytes,
         max_memory_upload=case.memory_bytes,
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import typer
 from rich.console import Console
@@ -34,6 +34,10 @@ Repetitions = Annotated[
 PeersPython = Annotated[
     Path, typer.Option("--peers-python", metavar="PYTHON", help="Run peers with this interpreter (make peers).")
 ]
+PrintTable: TypeAlias = Callable[[Console, Mapping[str, Any]], None]
+TableFile = Annotated[
+    Path | None, typer.Option("--table", metavar="FILE", help="Write the table that is shown to this file too.")
+]
 DEFAULT_PEERS_PYTHON = Path(".venv-peers/bin/python")
 
 
@@ -58,6 +62,9 @@ def bench_validation(
     ] = None,
     repetitions: Repetitions = None,
     peers_python: PeersPython = DEFAULT_PEERS_PYTHON,
+    table: Annotated[
+        Path | None, typer.Option("--table", metavar="FILE", help="Write what concerns mode proved to this file.")
+    ] = None,
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
@@ -71,7 +78,8 @@ def bench_validation(
         plan = replace(plan, max_words=sys.maxsize)
     plan = replace(plan, dims=tuple(dims or plan.dims), clients=tuple(clients or plan.clients))
     run = partial(validation.run, plan, peers_python=peers_python, say=say)
-    measure(run, tables.print_validation, plots.plot_validation, plot=plot, as_json=as_json)
+    written = (tables.print_proved, table) if table else None
+    measure(run, tables.print_validation, plots.plot_validation, plot=plot, as_json=as_json, written=written)
 
 
 @bench_app.command("noise")
@@ -107,6 +115,7 @@ def bench_scale(
     gate: Annotated[GateName, typer.Option(help="Use this comparison gate.")] = GateName.NATIVE,
     mode: Annotated[CheckName, typer.Option(help="Check with tuples in this form, or with proofs.")] = CheckName.MASKED,
     repetitions: Repetitions = None,
+    table: TableFile = None,
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
@@ -115,7 +124,8 @@ def bench_scale(
 
     plan = scale.Plan.of(quick=quick, full=full, repetitions=repetitions or 3)
     run = partial(scale.run, plan, gate=gate, mode=mode, say=say)
-    measure(run, tables.print_scale, plots.plot_scale, plot=plot, as_json=as_json)
+    written = (tables.print_scale, table) if table else None
+    measure(run, tables.print_scale, plots.plot_scale, plot=plot, as_json=as_json, written=written)
 
 
 @bench_app.command("threads")
@@ -273,6 +283,7 @@ def bench_overhead(
             "--delay", help="Measure also with so many ms between the aggregators, each way; repeat.", min=0.1
         ),
     ] = None,
+    table: TableFile = None,
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
@@ -290,7 +301,8 @@ def bench_overhead(
         delays_ms=tuple(delays or ()),
     )
     run = partial(overhead.run, plan, say=say)
-    measure(run, tables.print_overhead, plots.plot_overhead, plot=plot, as_json=as_json)
+    written = (tables.print_overhead, table) if table else None
+    measure(run, tables.print_overhead, plots.plot_overhead, plot=plot, as_json=as_json, written=written)
 
 
 @bench_app.command("server", hidden=True)
@@ -309,14 +321,15 @@ def bench_server(
 
 def measure(
     run: Callable[[], dict[str, Any]],
-    print_table: Callable[[Console, Mapping[str, Any]], None],
+    print_table: PrintTable,
     draw: Callable[[Mapping[str, Any], Path], None] | None = None,
     *,
     plot: Path | None = None,
     as_json: bool,
+    written: tuple[PrintTable, Path] | None = None,
 ) -> None:
-    """Runs a benchmark. Its report goes to standard error for people and, where asked for, into a picture and to
-    standard output for programs. What a picture needs is looked for before anything is measured."""
+    """Runs a benchmark. Its report goes to standard error for people and, where asked for, into a file, a picture and
+    to standard output for programs. What a picture needs is looked for before anything is measured."""
     from precad.lab.bench import plots, tables
 
     if plot is not None:
@@ -324,6 +337,9 @@ def measure(
     report = run()
     print_table(people, report)
     tables.print_machine(people, report["machine"])
+    if written is not None:
+        print_to_file, path = written
+        path.write_text(tables.text_of(print_to_file, report), encoding="utf-8")
     if as_json:
         write_json(report)
     if plot is not None and draw is not None:

@@ -12,7 +12,18 @@ import pytest
 
 from precad.deploy.cli.main import app
 from precad.deploy.errors import INVALID_INPUT
-from precad.lab.bench import overhead, peer_runs, plots, scale, server_pair, startup, training, validation
+from precad.lab.bench import (
+    overhead,
+    peer_runs,
+    plots,
+    proved_targets,
+    scale,
+    server_pair,
+    startup,
+    tables,
+    training,
+    validation,
+)
 from precad.lab.bench.errors import PlotUnavailableError, ProcessFailedError
 from precad.lab.bench.peer_runs import OPACUS, OPENDP, SPU_CHEETAH, SPU_SEMI2K, Cell
 from precad.lab.bench.workload import MEMORY_BYTES, Case
@@ -79,13 +90,13 @@ def test_threads_report(mode):
 
 @needs_crypten
 @pytest.mark.slow
-def test_validation_report():
+def test_validation_report(tmp_path):
     """Every implementation at both sizes, except the peers that are missing; ours are sound, cheap and in time."""
     dims, clients = (64, 300), (1, 3)
     flags = [part for d in dims for part in ("--dim", str(d))] + [
         part for n in clients for part in ("--clients", str(n))
     ]
-    report, seen = bench("validation", "--quick", "--repetitions", "1", *flags)
+    report, seen = bench("validation", "--quick", "--repetitions", "1", "--table", str(tmp_path / "proved.txt"), *flags)
     rows = report["rows"]
 
     assert set(report["missing"]) == {SPU_SEMI2K, SPU_CHEETAH}
@@ -122,6 +133,9 @@ def test_validation_report():
     assert [row["d"] for row in report["proved_clients"]] == list(dims)
     assert {row["what"] for row in report["targets"]} == {"check / native", "upload, bytes"}
     assert "target of proved" in seen
+    table = (tmp_path / "proved.txt").read_text().splitlines()
+    assert [line.split()[0] for line in table[1:5]] == ["64", "64", "300", "300"]
+    assert not any(line.endswith(" ") for line in table)
 
 
 @pytest.mark.slow
@@ -184,6 +198,23 @@ def test_overhead_report_of_proofs():
     assert far["phases_s"]["open"] > 0.025
     assert far["seconds_per_round"] > near["seconds_per_round"] + 0.2
     assert [row["what"] for row in report["targets"]] == ["round / local-dp"]
+
+
+def test_the_table_of_proofs_has_a_line_per_size():
+    """With its ratios where there is something to compare with, and what was missed."""
+    common = {"d": 26_010, "clients": 1, "bytes_link": 1_500.0}
+    rows = [
+        common | {"implementation": "proved", "mode": "proved", "ms_per_client": 0.8, "ratio": {"crypten-ttp": 1 / 50}},
+        common | {"implementation": "proved", "mode": "holder", "ms_per_client": 0.6},
+        common | {"implementation": "proved", "mode": "seeded", "ms_per_client": 0.7},
+        common | {"implementation": "native", "mode": "masked", "ms_per_client": 1.0},
+    ]
+    targets = proved_targets.compared(rows[:1], [])
+    shown = tables.text_of(tables.print_proved, {"rows": rows, "proved_clients": [], "targets": targets})
+    assert [line.split() for line in shown.splitlines()[1:2]] == [
+        ["26,010", "1", "0.8", "0.6", "0.7", "1", "1/50", "1,500"]
+    ]
+    assert shown.splitlines()[-1].split()[-3:] == ["0.01667", "0.02", "missed"]
 
 
 def test_targets_compare_what_was_measured():
