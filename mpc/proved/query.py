@@ -84,17 +84,19 @@ class Query:
 
 def prepare(points: tuple[int, int], sizes: ProofSizes) -> Query:
     """Return the tables of two points. Raises ParameterError unless they are different and admissible."""
-    if points[0] == points[1] or not all(is_admissible(point, sizes) for point in points):
-        raise ParameterError("points: expected two different elements outside both domains")
     n_wire, n_bit = sizes.wire_length, sizes.bit_domain
+    of_wires, of_bits = ((_vanishing(points[0], n), _vanishing(points[1], n)) for n in (n_wire, n_bit))
+    are_elements = all(0 <= point < P for point in points)
+    if points[0] == points[1] or not are_elements or 0 in (*of_wires, *of_bits):
+        raise ParameterError("points: expected two different elements outside both domains")
     return Query(
         points=points,
         sizes=sizes,
-        wire_weights=np.stack([_weights(point, n_wire) for point in points]),
-        bit_weights=np.stack([_weights(point, n_bit) for point in points]),
+        wire_weights=_weights(points, of_wires, n_wire),
+        bit_weights=_weights(points, of_bits, n_bit),
         powers=np.stack([field.powers(1, point, max(2 * n_wire, n_bit) + 3) for point in points]),
-        wire_vanishing=(_vanishing(points[0], n_wire), _vanishing(points[1], n_wire)),
-        bit_vanishing=(_vanishing(points[0], n_bit), _vanishing(points[1], n_bit)),
+        wire_vanishing=of_wires,
+        bit_vanishing=of_bits,
     )
 
 
@@ -103,14 +105,14 @@ def _vanishing(point: int, n: int) -> int:
 
 
 @functools.cache
-def _roots(n: int) -> FieldArray:
-    """Return w^j, w of order n, (n,)."""
-    return field.powers(1, field.root_of_unity(n), n)
+def _roots(n: int) -> tuple[FieldArray, int]:
+    """Return w^j, w of order n, (n,), and 1 / n."""
+    return field.powers(1, field.root_of_unity(n), n), pow(n, -1, P)
 
 
-def _weights(point: int, n: int) -> FieldArray:
-    """Return (t^n - 1) / n * w^j / (t - w^j) for the n-th roots of unity w^j, (n,)."""
-    roots, out = _roots(n), np.empty(n, dtype=np.uint64)
-    scale = _vanishing(point, n) * pow(n, -1, P) % P
-    loading.prime_field().lagrange(np.uint64(point), np.uint64(scale), roots, out)
+def _weights(points: tuple[int, int], vanishing: tuple[int, int], n: int) -> FieldArray:
+    """Return (t^n - 1) / n * w^j / (t - w^j) of both points t for the n-th roots of unity w^j, (2, n)."""
+    (roots, one_nth), out = _roots(n), np.empty((N_POINTS, n), dtype=np.uint64)
+    for row, point, value in zip(out, points, vanishing, strict=True):
+        loading.prime_field().lagrange(np.uint64(point), np.uint64(value * one_nth % P), roots, row)
     return out
