@@ -40,8 +40,9 @@ class RunResult:
     chosen: list[list[str]]
     phases: list[dict[str, float]]
     """Seconds of each phase at server A."""
-    servers_cpu_s: float
-    """Processor seconds of both aggregators together, a round: the mean over the rounds that count."""
+    servers_cpu_s: float | None
+    """Processor seconds of both aggregators together, a round: the mean over the rounds that count. None where the
+    runner heard of too few of them apart, as on a machine with too much else to do."""
 
 
 def run(config: Mapping[str, Any], *, warm_up: int, delay_s: float = 0.0) -> RunResult:
@@ -121,11 +122,11 @@ class _ProcessorTime:
             if n_rounds not in self.seen and len(pids) == len(SERVERS):
                 self.seen[n_rounds] = sum(_processor_s(pid) for pid in pids.values())
 
-    def per_round(self) -> float:
-        """Return the mean over the rounds that count, in seconds; 0 where there were fewer than two."""
+    def per_round(self) -> float | None:
+        """Return the mean over the rounds that count, in seconds; None where fewer than two were seen to end."""
         rounds = sorted(n for n in self.seen if self.warm_up <= n < self.local.deployment.task.rounds)
         if len(rounds) < 2:
-            return 0.0
+            return None
         first, last = rounds[0], rounds[-1]
         return (self.seen[last] - self.seen[first]) / (last - first)
 

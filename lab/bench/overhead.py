@@ -141,9 +141,9 @@ def compared(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     if PROVED not in whole:
         return []
     found = [(f"round / {LOCAL_DP}", ROUND_TARGET, whole[PROVED]["ratio"][LOCAL_DP])]
-    if NATIVE in whole and whole[NATIVE]["servers_cpu_s"]:
-        ratio = whole[PROVED]["servers_cpu_s"] / whole[NATIVE]["servers_cpu_s"]
-        found.append((f"servers' processor time / {NATIVE}", PROCESSOR_TARGET, ratio))
+    ours, of_native = (whole.get(gate, {}).get("servers_cpu_s") for gate in (PROVED, NATIVE))
+    if ours and of_native:
+        found.append((f"servers' processor time / {NATIVE}", PROCESSOR_TARGET, ours / of_native))
     return [
         {"what": what, "target": target, "measured": measured, "met": measured <= target}
         for what, target, measured in found

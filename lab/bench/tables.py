@@ -224,7 +224,7 @@ def print_overhead(console: Console, report: Mapping[str, Any]) -> None:
     rows = []
     for row in report["rows"]:
         phases = ", ".join(f"{name} {1e3 * seconds:.3g}" for name, seconds in row["phases_s"].items())
-        cpu = f"{1e3 * row['servers_cpu_s']:.3g}" if "servers_cpu_s" in row else ""
+        cpu = f"{1e3 * row['servers_cpu_s']:.3g}" if row.get("servers_cpu_s") else ""
         rows.append({**row, "gate": row["gate"] or "", "phases": phases, "cpu": cpu})
     _print_rows(console, _OVERHEAD, rows)
     _print_targets(console, report["targets"])

@@ -227,6 +227,9 @@ def test_targets_compare_what_was_measured():
     found = {row["what"]: (row["measured"], row["met"]) for row in overhead.compared(rows)}
     assert found == {"round / local-dp": (1.4, False), "servers' processor time / native": (0.5, True)}
     assert [row["what"] for row in overhead.compared(rows[1:])] == ["round / local-dp"]
+    assert [row["what"] for row in overhead.compared([rows[0] | {"servers_cpu_s": None}, *rows[1:]])] == [
+        "round / local-dp"
+    ]
 
 
 def test_training_report():
