@@ -2,6 +2,7 @@
 
 Failure means, for any sequence of deaths:
 - a round number, a tuple, a mask seed or a charge that serves twice; a release that a ledger does not hold;
+- in mode `proved`, what `tests.faults.witness` names, or two proofs of one client for a challenge;
 - two servers that end with different models, or with different accounts of who was accepted;
 - a final model that is not the one that the committed rounds give in the clear, each accepted update counted once;
 - an audit log that does not verify, or contradicts the other server's;
@@ -24,9 +25,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from precad.clients.training.conduct import Conduct
 from precad.clients.upload.session import ClientSession
-from precad.clients.upload_limit import DEFAULT_UPLOADS_PER_MODEL, UploadLimit
+from precad.clients.upload_limit import DEFAULT_UPLOADS_PER_MODEL, MOST_UPLOADS_PER_MODEL, UploadLimit
 from precad.mpc import fixed_point
+from precad.mpc.local.rows import RowStreams
+from precad.mpc.local.step import Rows
+from precad.mpc.proved.field import FieldArray
+from precad.mpc.proved.prover import ProofMasks
+from precad.mpc.proved.sizes import ProofSizes
 from precad.mpc.ring import RingArray
 from precad.mpc.tuples.burning import TupleUse
 from precad.protos.messages import convert
@@ -36,14 +43,29 @@ from precad.protos.tls.identity import Role
 from precad.servers.store import audit_log
 from precad.servers.store.folder import open_ledger, open_task_store, open_tuple_ledger, store_path
 from precad.servers.store.rounds import CommittedRound
-from tests.faults import server_main
+from tests.faults import server_main, witness
 from tests.harness.forked import FORK_SERVER
 from tests.harness.harness import free_addresses
 from tests.harness.pki import AGGREGATORS, Pki
 
 
+class Proves(Conduct):
+    """Follow the protocol, and note the rows that each proof is for: task, round and challenge give them."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, rows: Counter[bytes]) -> None:
+        self._rows = rows
+
+    def prove(self, encoded: RingArray, rows: Rows, sizes: ProofSizes, masks: ProofMasks) -> FieldArray:
+        """See `Conduct.prove`."""
+        assert isinstance(rows, RowStreams)
+        self._rows[rows._keys[0].reveal()] += 1
+        return super().prove(encoded, rows, sizes, masks)
+
+
 class Processes:
-    """The three servers, and the clients as sessions of this process."""
+    """The servers, and the clients as sessions of this process."""
 
     def __init__(
         self,
@@ -59,7 +81,7 @@ class Processes:
         """Write the folder of the deployment.
 
         - `changes`: of both aggregators' configurations. `own`: of one's, by role.
-        - `database_url`: of all three servers.
+        - `database_url`: of all servers.
         - `training_s`: how long a client takes for its update, in seconds.
         - `uploads_per_model`: m of every client, over all its lives.
         """
@@ -67,8 +89,10 @@ class Processes:
         self._uploads_per_model = uploads_per_model
         self._sessions: dict[str, asyncio.Task[None]] = {}
         self.pki = Pki.create(folder / "pki", task.clients)
-        roles = (*AGGREGATORS, Role.DEALER)
-        self.addresses = dict(zip(roles, free_addresses(3), strict=True))
+        self.proofs: dict[str, Counter[bytes]] = {client: Counter() for client in task.clients}
+        """How often each client, over all its lives, proved for which rows: mode `proved`."""
+        roles = AGGREGATORS if task.is_proved else (*AGGREGATORS, Role.DEALER)
+        self.addresses = dict(zip(roles, free_addresses(len(roles)), strict=True))
         deployment = {"task": task.model_dump(), "pki": str(self.pki.directory), "addresses": self.addresses}
         deployment |= {"changes": changes, "own": own or {}, "database_url": database_url}
         (folder / "deployment.json").write_text(json.dumps(deployment))
@@ -169,20 +193,23 @@ class Processes:
             time.sleep(self._training_s)
             return self.update(client)
 
+        limit = UploadLimit(
+            client,
+            self.task.digest(),
+            most=min(self._uploads_per_model, MOST_UPLOADS_PER_MODEL),
+            file=self.folder / "clients" / f"{client}.uploads",
+        )
         session = ClientSession(
             client=client,
             task=self.task,
             addresses=(self.addresses[AGGREGATORS[0]], self.addresses[AGGREGATORS[1]]),
             tls=self.pki.tls(client),
             train=train,
+            conduct=Proves(self.proofs[client]),
             reconnect_timeout_s=60.0,
-            limit=UploadLimit(
-                client,
-                self.task.digest(),
-                most=self._uploads_per_model,
-                file=self.folder / "clients" / f"{client}.uploads",
-            ),
+            limit=limit,
         )
+        limit.most = self._uploads_per_model  # more than mode `proved` lets a client be configured with
         self._sessions[client] = asyncio.create_task(session.run())
 
     def close(self) -> None:
@@ -213,6 +240,8 @@ def assert_nothing_wrong(processes: Processes) -> None:
         assert [int(json.loads(line).get("round", 0)) for line in lines] == [r.number for r in a]
     assert_ledgers(processes, a)
     assert_tuples_used_once(processes)
+    if task.is_proved:
+        assert_sent_once(processes)
     logs = [audit_log.read(store_path(folder / role)) for role in AGGREGATORS]
     assert audit_log.compare(*logs) == task.rounds
 
@@ -250,6 +279,15 @@ def assert_tuples_used_once(processes: Processes) -> None:
             rows: list[tuple[int, int, str, TupleUse]] = [row for t in task_ids for row in burns.burnt(t)]
         uses = Counter((number, slot, use) for number, slot, _, use in rows)
         assert not uses or max(uses.values()) == 1
+
+
+def assert_sent_once(processes: Processes) -> None:
+    """By what the servers wrote down before they sent it, and by what the clients proved."""
+    lines = [witness.read(processes.folder / f"{role}.once") for role in AGGREGATORS]
+    assert any(what == witness.OPENED for what, *_ in lines[0])
+    witness.assert_once(*lines)
+    for rows in processes.proofs.values():
+        assert max(rows.values(), default=0) <= 1
 
 
 def task_ids_of(processes: Processes, role: Role) -> list[str]:

@@ -1,6 +1,6 @@
 """One server of a deployment that is killed and started again, as a process of its own.
 
-The folder holds deployment.json and initial.npy. The former has the task, the three addresses, where the certificates
+The folder holds deployment.json and initial.npy. The former has the task, the addresses, where the certificates
 are, and what is not usual in the aggregators' configurations. Noise is zero, so that the final model says exactly which
 updates are in it, and how often.
 
@@ -25,7 +25,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,7 +34,7 @@ import typer
 
 from precad.deploy.cli.common import exit_codes
 from precad.dp.ledger import Ledger
-from precad.mpc import validation
+from precad.mpc import joint_coin, validation
 from precad.mpc.kernels import (
     field as field_kernels,  # noqa: F401 - compiled here, once
 )
@@ -44,17 +44,22 @@ from precad.mpc.kernels import (
 from precad.mpc.kernels import (
     local as local_kernels,  # noqa: F401
 )
+from precad.mpc.proved.check import ProofCheck
+from precad.mpc.proved.submission import ShareSeeds
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.servers.aggregator import Aggregator
 from precad.servers.dealer import Dealer
-from precad.servers.rounds import round as round_module
+from precad.servers.rounds import dealt as dealt_module
 from precad.servers.rounds.equipment import Randomness
+from precad.servers.rounds.proved import ProvedForm
+from precad.servers.rounds.proved_intake import SlotIntake
 from precad.servers.store.burnt_tuples import TupleLedger
 from precad.servers.store.checkpoints import Checkpoints
 from precad.servers.store.dealt_parts import DealLedger
 from precad.servers.store.rounds import TaskStore
 from precad.servers.task import run as task_run_module
+from tests.faults import witness
 from tests.harness.forked import log_to
 from tests.harness.pki import AGGREGATORS, Pki
 
@@ -71,7 +76,7 @@ AGGREGATOR_POINTS: Final[dict[str, tuple[Any, str, int]]] = {
     "challenge": (validation, "reveal", 2),
     "verdicts": (validation, "compare_verdicts", 2),
     "validated": (TaskStore, "validated", 2),
-    "open": (round_module, "open_in_place", 2),
+    "open": (dealt_module, "open_in_place", 2),
     "checkpoint": (Checkpoints, "save", 2),
     "commit": (TaskStore, "commit", 2),
     "record": (task_run_module, "write_round", 2),
@@ -80,19 +85,36 @@ AGGREGATOR_POINTS: Final[dict[str, tuple[Any, str, int]]] = {
     "finished": (TaskStore, "finished", 1),
 }
 """Each point's wrapped function, and at which of its calls the process dies."""
+PROVED_POINTS: Final[dict[str, tuple[Any, str, int]]] = {
+    **{name: at for name, at in AGGREGATOR_POINTS.items() if not name.startswith("burn-")},
+    "seed": (ShareSeeds, "give", 2),
+    "lock": (validation, "lock_list", 2),
+    "challenge": (joint_coin, "reveal", 4),
+    "told": (ProvedForm, "_send_challenge", 2),
+    "relay": (SlotIntake, "relay", 2),
+    "proof": (ProofCheck, "take_proof", 2),
+    "proofs": (ProofCheck, "close", 2),
+    "opened": (ProofCheck, "open", 2),
+    "verdicts": (ProvedForm, "_compare", 2),
+    "open": (ProvedForm, "open", 2),
+}
+"""Those of mode `proved`, which has no tuples; every second coin is a round's challenge."""
 DEALER_POINTS: Final[dict[str, tuple[Any, str, int]]] = {"deal": (DealLedger, "record", 3)}
 POINTS: Final = [f"{when}-{name}" for name in AGGREGATOR_POINTS for when in ("before", "after")]
+POINTS_OF_PROVED: Final = [f"{when}-{name}" for name in PROVED_POINTS for when in ("before", "after")]
 
 
 def main(folder: Path, role: Role, point: str | None) -> None:
     """Runs the server until its task is over, or until the point. Its output is appended to a log in the folder."""
     log_to(folder / f"{role}.log")
+    deployment = json.loads((folder / "deployment.json").read_text())
+    task, pki, addresses = Task(**deployment["task"]), Pki(Path(deployment["pki"])), deployment["addresses"]
+    if task.is_proved:
+        witness.watch(folder / f"{role}.once")
     if point is not None:
         if point.startswith("full-"):
             _log_through_a_pipe()
-        _arm(point)
-    deployment = json.loads((folder / "deployment.json").read_text())
-    task, pki, addresses = Task(**deployment["task"]), Pki(Path(deployment["pki"])), deployment["addresses"]
+        _arm(point, PROVED_POINTS if task.is_proved else {**AGGREGATOR_POINTS, **DEALER_POINTS})
     marks = Marks(folder / f"{role}.marks")
     marks.write("started")
     database = {"database_url": url} if (url := deployment["database_url"]) else {}
@@ -112,8 +134,9 @@ def main(folder: Path, role: Role, point: str | None) -> None:
                 folder=folder,
                 **{"reconnect_timeout_s": RECONNECT_S, **deployment["changes"], **deployment["own"].get(role, {})},
                 **database,
+                **({"dealer_certificate": None} if task.is_proved else {}),
             ),
-            addresses=(addresses[Role.AGGREGATOR_B], addresses[Role.DEALER]),
+            addresses=(addresses[Role.AGGREGATOR_B], addresses.get(Role.DEALER)),
             randomness=Randomness(noise=lambda std, dim: np.zeros(dim, dtype=np.int64)),
             on_state=lambda state: marks.write("in a round"),
         )
@@ -147,12 +170,12 @@ def _log_through_a_pipe() -> None:
         os.dup2(pipe.fileno(), stream)
 
 
-def _arm(point: str) -> None:
+def _arm(point: str, points: Mapping[str, tuple[Any, str, int]]) -> None:
     when, _, name = point.partition("-")
     if name == "start":
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
         return
-    owner, function, call = {**AGGREGATOR_POINTS, **DEALER_POINTS}[name]
+    owner, function, call = points[name]
     original: Callable[..., Any] = getattr(owner, function)
     calls = itertools.count(1)
 

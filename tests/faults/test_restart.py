@@ -19,27 +19,37 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from tests.faults.deployment import Processes, assert_nothing_wrong
-from tests.faults.server_main import POINTS
+from tests.faults.server_main import POINTS, POINTS_OF_PROVED
 from tests.harness.harness import small_task
 from tests.harness.pki import AGGREGATORS
 
 ADAM = {"server_optimizer": "adam", "learning_rate_schedule": "cosine", "decay_rounds": 3}
 TASK = small_task(("alice", "bob"), rounds=4, client_rate=0.8, gate="native", **ADAM)
 """Each step depends on the sums of all rounds before, and on how many they are."""
+PROVED = small_task(("alice", "bob"), rounds=4, client_rate=0.8, mode="proved", frac_bits=16, **ADAM)
 SCENARIO_S = 120.0
-DEFAULT = {"before-charge", "after-checkpoint", "after-commit", "before-finished"}
-"""At A in the default suite; everything else is slow."""
+A, B = AGGREGATORS
+DEFAULT = {(A, "before-charge"), (A, "after-checkpoint"), (A, "after-commit"), (A, "before-finished")}
+DEFAULT_OF_PROVED = {(A, "after-told"), (B, "after-opened")}
+"""In the default suite; everything else is slow."""
 
 
 def cases() -> list[object]:
-    """(role, point)."""
+    """(task, role, point)."""
     return [
-        pytest.param(role, point, marks=[] if role is AGGREGATORS[0] and point in DEFAULT else pytest.mark.slow)
+        pytest.param(task, role, point, marks=[] if (role, point) in default else pytest.mark.slow)
+        for task, points, default in ((TASK, POINTS, DEFAULT), (PROVED, POINTS_OF_PROVED, DEFAULT_OF_PROVED))
         for role in AGGREGATORS
-        for point in POINTS
+        for point in points
     ]
+
+
+def named(value: object) -> str | None:
+    """The mode, for a test's name."""
+    return value.mode if isinstance(value, Task) else None
 
 
 @pytest.fixture(scope="module")
@@ -103,15 +113,15 @@ def test_a_learnt_bound_survives_the_death_of_a_server(tmp_path: Path) -> None:
     assert model[0] == pytest.approx(0.3 / 2 * 0.5 / room * sum(steps), rel=1e-4)
 
 
-@pytest.mark.parametrize(("victim", "point"), cases())
+@pytest.mark.parametrize(("task", "victim", "point"), cases(), ids=named)
 def test_killed_at_a_transition_and_started_again(
-    tmp_path: Path, victim: Role, point: str, durations: dict[str, float]
+    tmp_path: Path, task: Task, victim: Role, point: str, durations: dict[str, float]
 ) -> None:
     """The round in flight is completed with the same content, or given up on both servers and followed by another."""
-    processes = Processes(tmp_path, TASK)
+    processes = Processes(tmp_path, task)
     try:
         seconds = asyncio.run(asyncio.wait_for(scenario(processes, victim, point), SCENARIO_S))
-        durations[f"{victim} {point}"] = seconds
+        durations[f"{task.mode} {victim} {point}"] = seconds
         assert_nothing_wrong(processes)
         assert not any("over_alone" in processes.log(role) for role in AGGREGATORS)  # they part together
     finally:
