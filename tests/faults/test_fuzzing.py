@@ -132,16 +132,24 @@ def mutations(draw: random.Random, pool: list[bytes]) -> Iterator[Callable[[byte
 class Fuzzer:
     """Calls until there were enough, and what they came to."""
 
-    def __init__(self, scene: Scene, seed: int) -> None:
-        self._draw = random.Random(seed)
-        self._methods = methods(scene)
+    def __init__(
+        self,
+        scene: Scene,
+        seed: int,
+        of: list[Method] | None = None,
+        roles: tuple[Role, ...] = (Role.AGGREGATOR_A, Role.AGGREGATOR_B, Role.DEALER),
+        callers: tuple[str, ...] = STRANGERS,
+    ) -> None:
+        """of: the methods to call, all of them where none are given."""
+        self._draw, self._callers = random.Random(seed), callers
+        self._methods = methods(scene) if of is None else of
         pool = [message for method in self._methods for message in method.messages if message]
         self._mutations = mutations(self._draw, pool)
         second_a = {"second A": scene.certificates.second_a}
         self._channels = {
             (role, who): [scene.channel(role, second_a.get(who, who)) for _ in range(CHANNELS)]
-            for role in (Role.AGGREGATOR_A, Role.AGGREGATOR_B, Role.DEALER)
-            for who in STRANGERS
+            for role in roles
+            for who in callers
         }
         self.codes: Counter[str] = Counter()
         self.longest_s = 0.0
@@ -161,7 +169,7 @@ class Fuzzer:
     async def _one_call(self) -> int:
         draw = self._draw
         method = draw.choice(self._methods)
-        role, who = draw.choice(method.roles), draw.choice(STRANGERS)
+        role, who = draw.choice(method.roles), draw.choice(self._callers)
         messages = [next(self._mutations)(message) for message in method.messages]
         call = draw.choice(self._channels[role, who]).stream_stream(f"/precad.v1.{method.path}")(timeout=HANG_S)
         started = time.monotonic()

@@ -24,7 +24,7 @@ from precad.servers.rounds.sessions import Sessions
 
 SEED, CHALLENGE, OPENED, RELEASED = "seed", "challenge", "opened", "released"
 Line = tuple[str, int, str, str]
-"""What, the round's number, the slot or client that it is for, and a digest of the value."""
+"""A kind, the round's number, the slot or client that it is for, and a digest of the value."""
 
 
 def watch(path: Path) -> None:

@@ -51,7 +51,11 @@ class Server:
             "capacity": self.capacity,
             "tell": lambda phase, relay: self.told.append((phase, relay)),
         }
-        self.uploads = ProvedUploads(slots=SLOTS, seeds=self.seeds, bind=bound, **self.common)
+        self.uploads = self.fresh_uploads()
+
+    def fresh_uploads(self) -> ProvedUploads:
+        """Return an intake of uploads into which nothing has come."""
+        return ProvedUploads(slots=SLOTS, seeds=self.seeds, bind=bound, **self.common)
 
     def proofs(self, *active: str) -> Proofs:
         """Return the intake of proofs, once the uploads of these clients are locked."""
