@@ -41,6 +41,7 @@ def test_a_few_random_kills(tmp_path: Path) -> None:
     assert int(run(tmp_path, n_rounds=30, n_kills=4, limit_s=240.0)["kills"]) >= 3
 
 
+@pytest.mark.slow
 def test_a_few_random_kills_in_mode_proved(tmp_path: Path) -> None:
     """Likewise; no proof is opened twice, whatever dies when."""
     assert int(run(tmp_path, n_rounds=12, n_kills=3, limit_s=240.0, mode="proved")["kills"]) >= 2

@@ -102,6 +102,8 @@ class Deviant(PlainServer):
     """See the module."""
 
     plans: Sequence[Plan] = ()
+    comes_back = True
+    """Whether it meets the other server again after a hang-up."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -121,6 +123,8 @@ class Deviant(PlainServer):
                 try:
                     await self._run_together()
                 except (HungUpError, RefusedError, OSError):
+                    if not self.comes_back:
+                        return
                     await asyncio.sleep(0.05)
         finally:
             await served.stop(0.0)

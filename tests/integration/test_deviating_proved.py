@@ -85,6 +85,7 @@ async def attacked(
     length: int = 0,
     rounds: int = 1,
     lost_rounds: int = 20,
+    comes_back: bool = True,
     **changes: Any,
 ) -> Attack:
     """Run a task with a server that deviates in its first rounds. length: of every update, in steps of the grid."""
@@ -93,7 +94,7 @@ async def attacked(
     addresses = free_addresses(2)
     beside = Beside(task, pki, folder, 1 - party, addresses, reconnect_timeout_s=10.0)
     server = Deviant(party, fields_of(task), task.divisor, pki.directory, (addresses[0], addresses[1]))
-    server.plans = plans
+    server.plans, server.comes_back = plans, comes_back
     vector = np.zeros(task.dim, dtype=np.int64)
     vector[0] = length
     clients = [session_of(client, task, pki, addresses, vector).run() for client in CLIENTS]
@@ -231,6 +232,7 @@ def cells(elements: list[int]) -> list[int]:
     return [int(n) for n in np.bincount([element * N_CELLS // P for element in elements], minlength=N_CELLS)]
 
 
+@pytest.mark.slow
 @asynchronous
 async def test_seeds_challenges_and_invitations_of_its_own_choice(pki: Pki, tmp_path: Path) -> None:
     """Seeds that are zero and alike give nothing away. A client is silent to another challenge and to another slot, and
@@ -261,13 +263,13 @@ FATAL: dict[str, tuple[str, Deviation, type[Exception]]] = {
 DEFAULT = ("a second lock", "a second pair of points")
 
 
-@pytest.mark.parametrize("party", [0, 1], ids=["A deviates", "B deviates"])
+@pytest.mark.parametrize("party", [pytest.param(0, marks=pytest.mark.slow), 1], ids=["A deviates", "B deviates"])
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in DEFAULT else pytest.mark.slow) for n in FATAL])
 @asynchronous
 async def test_a_deviation_ends_the_task_with_nothing_more(pki: Pki, tmp_path: Path, name: str, party: int) -> None:
     """The honest server ends with its reason, has opened each proof once, and sends no part of a later step."""
     step, deviation, error = FATAL[name]
-    attack = await attacked(pki, tmp_path, [Plan({step: deviation})], party=party, length=8)
+    attack = await attacked(pki, tmp_path, [Plan({step: deviation})], party=party, length=8, comes_back=False)
     assert isinstance(attack.error, error), attack.error
     assert_nothing_more(attack)
     (steps,) = attack.server.steps_seen().values()
@@ -291,7 +293,8 @@ def test_every_step_in_the_place_of_every_other(pki: Pki, tmp_path: Path, party:
     ways = [(due, names(instead), f"{due} {instead}") for due, instead in OUT_OF_ORDER]
     ways += [(due, way, f"{due} {way.__name__}") for due in STEPS for way in (sends_twice, sends_random_bytes)]
     for i, (due, deviation, name) in enumerate(ways):
-        attack = asyncio.run(attacked(pki, tmp_path / f"{i}", [Plan({due: deviation})], party=party, length=8))
+        plan, folder = Plan({due: deviation}), tmp_path / f"{i}"
+        attack = asyncio.run(attacked(pki, folder, [plan], party=party, length=8, comes_back=False))
         assert isinstance(attack.error, (PeerMismatchError, MalformedMessageError)), (name, attack.error)
         assert_nothing_more(attack)
         (steps,) = attack.server.steps_seen().values()
