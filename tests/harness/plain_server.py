@@ -340,11 +340,15 @@ class PlainServer:
     async def _relay(self, phase: int, client: str, sent: Sent, context: grpc.aio.ServicerContext) -> None:
         """Take an upload or a proof, and tell the seeded server; refuse the call where the protocol does."""
         assert self.state is not None
+        await self.admit(phase, client, context)
         try:
             relay = (self.state.prove if phase == PROOFS else self.state.submit)(client, sent)
         except RefusedError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{error}: refused")
         await self.tell(peer_pb2.PeerMessage(relay=relay_message(phase, relay)))
+
+    async def admit(self, phase: int, client: str, context: grpc.aio.ServicerContext) -> None:
+        """Refuse a call for overload; this server has room for all."""
 
     async def _link(self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
         call = _Call.answered(aiter(requests), self.seen)

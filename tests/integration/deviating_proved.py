@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import grpc
+
 from precad.protos.precad.v1 import aggregator_pb2
 from tests.harness.plain_server import PlainServer
 from tests.harness.plain_wire import HEADER, HungUpError
@@ -21,6 +23,7 @@ from tests.vectors.independent.proved_server import Server
 from tests.vectors.independent.proved_verifier import Values, is_valid, opened
 from tests.vectors.independent.ring import RefusedError
 
+RETRY_HINT = "grpc-retry-pushback-ms"
 SELECTION, CHALLENGE = "coin/reveal", "coin/reveal 2"
 STEPS = (
     "coin/commit",
@@ -86,7 +89,7 @@ def says(change: Callable[[bytes], bytes]) -> Deviation:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the server does in one of its rounds, counted from 0 over all meetings."""
+    """Deviations of the server in one of its rounds, counted from 0 over all meetings."""
 
     steps: Mapping[str, Deviation] = field(default_factory=dict)
     challenge: Callable[[bytes], bytes] = lambda challenge: challenge
@@ -96,6 +99,8 @@ class Plan:
     seeds: Callable[[int], bytes] = secrets.token_bytes
     """Share seeds, where this server is the seeded one."""
     invites_twice: bool = False
+    refusals: int = 0
+    """How often each call of a client is refused for overload, after all of it was read."""
 
 
 class Deviant(PlainServer):
@@ -108,6 +113,7 @@ class Deviant(PlainServer):
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self._n_begun, self._plan, self._named = -1, Plan(), Counter[str]()
+        self._refused = Counter[tuple[int, str]]()
         self.openings: list[tuple[int, int, Values]] = []
         """Round, slot and the sums of both verifier messages, at both points."""
         self.are_openings_valid = True
@@ -138,7 +144,7 @@ class Deviant(PlainServer):
 
     async def run_round(self, t: int) -> None:
         """See `PlainServer.run_round`."""
-        self._n_begun, self._named = self._n_begun + 1, Counter()
+        self._n_begun, self._named, self._refused = self._n_begun + 1, Counter(), Counter()
         self._plan = self.plans[self._n_begun] if self._n_begun < len(self.plans) else Plan()
         await super().run_round(t)
 
@@ -202,6 +208,13 @@ class Deviant(PlainServer):
     def invitation(self, told: Mapping[str, Any]) -> aggregator_pb2.Invitation:
         """See `PlainServer.invitation`."""
         return super().invitation({**told, **self._plan.invitation})
+
+    async def admit(self, phase: int, client: str, context: grpc.aio.ServicerContext) -> None:
+        """See `PlainServer.admit`."""
+        self._refused[phase, client] += 1
+        if self._refused[phase, client] <= self._plan.refusals:
+            hint = ((RETRY_HINT, "1"),)
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "no room", trailing_metadata=hint)
 
     async def send_challenge(self, t: int, challenge: bytes, active: list[str]) -> None:
         """See `PlainServer.send_challenge`."""

@@ -4,7 +4,7 @@ The deviating server is an independent program (`tests.integration.deviating_pro
 are the program's own, over real sockets. Failure means one of these:
 - an honest server or client sends something more than the protocol has, or something twice, after a deviation;
 - bytes that are no pad, and differ with the update;
-- pads that are not uniform. Both chi-square tests of this file together are false alarms with probability below 1e-8.
+- pads that are not uniform: a run's nine chi-square tests are false alarms with probability below 1e-8 together.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ FEW_BITS = {"frac_bits": 3, "proof_timeout_s": 5.0}
 LIMIT_S = 90.0
 N_CELLS = 16
 SMALLEST_P = 1e-9
-"""Of one chi-square test; no run makes more than ten of them."""
+"""The least p-value of a chi-square test that passes; no run makes more than nine of them."""
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ class Attack:
     server: Deviant
     beside: Beside
     error: BaseException | None
-    """What ended the honest server, if it did not finish."""
+    """The honest server's end, if it did not finish."""
 
     @property
     def proving(self) -> dict[int, Proving]:
@@ -251,6 +251,21 @@ async def test_seeds_challenges_and_invitations_of_its_own_choice(pki: Pki, tmp_
     assert {t for _, t in attack.server.calls_seen("Prove")} <= {0}
 
 
+@asynchronous
+async def test_what_is_refused_for_overload_comes_again_byte_for_byte(pki: Pki, tmp_path: Path) -> None:
+    """Rule C1: a holder that asks for an upload or a proof two times has the same messages two times."""
+    attack = await attacked(pki, tmp_path, [Plan(refusals=1)], length=8)
+    assert attack.error is None
+    calls: dict[tuple[str, str], Counter[bytes]] = defaultdict(Counter)
+    for one in attack.server.seen:
+        if one.channel in ("Submit", "Prove"):
+            calls[one.channel, one.who][one.data] += 1
+    held = {client for client, slot in attack.server.slots.items() if slot % 2 == attack.server.party}
+    assert calls.keys() == {(method, client) for method in ("Submit", "Prove") for client in held}
+    assert all(list(times.values()) == [2] for times in calls.values())
+    assert [sorted(valid) for _, _, valid in attack.server.rounds] == [list(CLIENTS)]
+
+
 FATAL: dict[str, tuple[str, Deviation, type[Exception]]] = {
     "a second lock": (CHALLENGE, names("validation/lock"), PeerMismatchError),
     "a false coin": (CHALLENGE, says(flipped), CommitmentError),
@@ -316,7 +331,7 @@ def shifted(offset: int, at: int) -> Deviation:
 
 
 OFFSETS = ((1, 0), (64, 2), (1, 3), (P - 1, 4), (P - 64, 2))
-"""What is added to a wire's value, F, u or q, at its place in the first slot's part: there are two wires."""
+"""Numbers that are added to a wire's value, F, u or q, at its place in the first slot's part: there are two wires."""
 
 
 @pytest.mark.slow
