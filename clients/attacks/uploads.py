@@ -77,7 +77,7 @@ class InconsistentShares(Forger):
 
     Towards the other server it stands by the honest binding.
     In the `shares` form B holds one binding and A another: the upload is left out at the lock. In the `masked` form B
-    gets A's upload with a statement that is about another one, and refuses it; so does the seeded server of mode
+    gets A's upload with a statement that is about another one, and refuses it. So does the seeded server of mode
     `proved`.
     Source: ours; what the exchange of bindings is for (docs/reference/protocol.md).
     """

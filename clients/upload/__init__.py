@@ -7,5 +7,5 @@ Modules:
     links     connections to both servers
     events    what waits for the client, of each server no more than so much
     patience  when to ask a server again
-    waiting   events that a client has not looked at yet
+    events    events that a client has not looked at yet
 """

@@ -283,8 +283,8 @@ class ClientSession:
         """Mode `proved`: model, Algorithm 2, upload, and one proof for the challenge that both servers send.
 
         No second invitation of a round is answered. Whoever waits for a challenge that does not come is silent. The
-        upload and its share seed are let go at the round's end, and proof_timeout_s after that at the latest: the
-        limits are submit_timeout_s for the upload, proof_timeout_s for the challenge, and again for the proof.
+        upload and its share seed are let go at the round's end, and at the latest when the limits have passed. Those
+        are submit_timeout_s for the upload, proof_timeout_s for the challenge, and again for the proof.
         """
         if (which := (invitation.task, invitation.round)) in self._answered:
             raise ProtocolError(f"round: expected one invitation to round {invitation.round}, found a second")

@@ -1,7 +1,7 @@
 """Read how far a task is from an aggregator's state_dir, on the server's machine, without a port or a token.
 
-No record is changed. Whether a server holds its ledger is asked of the lock itself, for an instant, and not of the list
-of locks: that list leaves out processes of other PID namespaces, such as another container's.
+No record is changed. Whether a server holds its ledger is asked of the lock itself, for an instant. The list of locks
+would leave out processes of other PID namespaces, such as another container's.
 """
 
 from __future__ import annotations

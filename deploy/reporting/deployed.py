@@ -115,7 +115,7 @@ def _client(deployment: Deployment, path: Path) -> ClientConfig:
 def _require_agreement(path: Path, task: Task, summary: _Summary, lines: Sequence[_Line]) -> None:
     """Refuse a folder whose two files disagree on what both say. Raises ConfigError.
 
-    The servers of an interrupted run may have finished a round that has no line, or lost one after its charge, so its
+    The servers of an interrupted run may have finished a round that has no line, or lost one after its charge. So its
     summary may say more. The numbers of a run that went on have gaps.
     """
     last, may_say_more = lines[-1], summary.resumed > 0 or summary.ended.startswith(INTERRUPTED_RUN)

@@ -11,7 +11,7 @@ is our `ms_per_client` over that of the named implementation at the same d and n
 faster.
 
 The clock of `proved` starts with every proof at its holder. Its rows `holder` and `seeded` are the computing of one
-server, without exchanges: of one that holds every upload of the batch, and of one that holds none. `proved_clients`
+server, without exchanges. One holds every upload of the batch, the other none. `proved_clients`
 has a client's share and proof. `targets` says what the mode was to reach (`precad.lab.bench.proved_targets`).
 """
 
@@ -230,8 +230,8 @@ def _chunk_bytes(n: int) -> int:
 
 
 def add_ratios(rows: Sequence[dict[str, Any]]) -> None:
-    """Add `ratio` to every row of ours, the one to `native` too: in the same form with the CrypTen gate, in the masked
-    form with proofs."""
+    """Add `ratio` to every row of ours, the one to `native` too: in the same form with the CrypTen gate, masked
+    with proofs."""
     for row in rows:
         if row["implementation"] in GATES or (row["implementation"], row["mode"]) == (PROVED, PROVED):
             beside = {other["implementation"]: other for other in _same_size(rows, row)}

@@ -149,8 +149,8 @@ async def test_what_is_forged_does_not_count_in_mode_proved(tmp_path: Path) -> N
 @pytest.mark.slow
 @asynchronous
 async def test_what_is_sent_late_or_again_does_not_count_in_mode_proved(tmp_path: Path) -> None:
-    """Nor what has another length. Phases last to their time limits: a server awaits the other one's word of what the
-    other one has refused, and who is refused before its first byte may still send what is right."""
+    """Nor what has another length. Phases last to their time limits. A server awaits the other one's word of what
+    the other one has refused. Who is refused before its first byte may still send what is right."""
     lengths = {"long": WrongLength(excess=3), "short": WrongLength()}
     replays = {"again": ReplayedProof(), "late": Late(by_s=0.5), "replays": Replay(), **lengths}
     conducts = {**replays, **dict.fromkeys(HONEST, Honest())}

@@ -1,7 +1,7 @@
 """The second implementation of mode `proved` over real sockets: as a client, as server A and as server B.
 
 The other parties are the program's own. Failure means that the two kinds do not come to the same verdicts, sums and
-model, or that one of them refuses what the other sends.
+model. Or one of them refuses what the other sends.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Servers that send without end, or never answer: what waits at a client is bounded, in memory and in time.
 
-Failure means: a server that deviates makes a client's memory grow; or an update and its share seed outlive their round
+Failure means: a server that deviates makes a client's memory grow. Or an update and its share seed outlive their round
 at a client whose servers say nothing more.
 """
 
