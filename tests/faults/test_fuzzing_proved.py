@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import random
@@ -30,7 +31,7 @@ import structlog
 
 from precad.clients.training.conduct import Honest
 from precad.clients.upload import proved
-from precad.clients.upload.session import _prove, _send
+from precad.clients.upload.session import _upload
 from precad.deploy.authority.pki import issue
 from precad.mpc.errors import MpcError
 from precad.mpc.prg import Label
@@ -46,6 +47,7 @@ from tests.faults.test_fuzzing import Fuzzer, Method, mutations
 from tests.harness.harness import AGGREGATORS, Deployment, Pki, asynchronous, running, small_task
 from tests.servers.rounds.test_attacks_on_proved_intake import ROUND, Server, bound
 
+LIMIT_S = 60.0
 N_MESSAGES = int(os.environ.get("PRECAD_FUZZ_MESSAGES", "1000000"))
 CLIENTS = ("alice", "bob", "mallet", "mallory")
 """Mallory spoils her upload, mallet his proof; eve is a client of another task."""
@@ -84,7 +86,8 @@ class Leashed:
         self.upload = proved.RoundUpload(vector, invitation, seed, task=TASK, client=self.name, conduct=Honest())
 
     async def submit(self) -> None:
-        await _send(self.stubs[self.upload.holder], self.upload)
+        holder = self.upload.holder
+        await _upload(self.stubs[holder].Submit, self.upload.parts, aggregator_pb2.SubmitReply, holder, LIMIT_S)
 
     async def make_proof(self) -> None:
         a, b = await self._events()
@@ -93,7 +96,8 @@ class Leashed:
 
     async def prove(self) -> None:
         assert self.proof is not None
-        await _prove(self.stubs[self.upload.holder], self.upload, self.proof)
+        holder, parts = self.upload.holder, functools.partial(proved.proof_parts, self.proof)
+        await _upload(self.stubs[holder].Prove, parts, aggregator_pb2.ProveReply, holder, LIMIT_S)
 
     async def leave(self) -> None:
         for stream in self._streams:

@@ -49,7 +49,7 @@ def _event(write: Callable[[str, int, str, bytes], None], sessions: Sessions, cl
 
 def _opened(write: Callable[[str, int, str, bytes], None], check: ProofCheck, proved: Any, query: Any, *_: Any) -> None:
     for slot in sorted(proved):
-        write(OPENED, check._label.round, str(slot), repr(query.points).encode())
+        write(OPENED, check.label.round, str(slot), repr(query.points).encode())
 
 
 def _before(owner: Any, name: str, note: Callable[..., None]) -> None:

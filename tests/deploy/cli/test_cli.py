@@ -234,6 +234,7 @@ EXIT_CODES = {
         "mpc.TupleReusedError",
         "mpc.OutsideWindowError",
         "mpc.ProofQueriedTwiceError",
+        "mpc.ShareSeedReusedError",
         "mpc.ProofRefusedError",
         "dp.DpError",
         "dp.BudgetExceededError",
