@@ -375,6 +375,7 @@ class _Call:
         self._read, self._write, self._seen = read, write, seen
         self.outbox: asyncio.Queue[bytes] = asyncio.Queue()
         self.over = asyncio.Event()
+        self._writing = asyncio.Lock()
 
     @classmethod
     def dialled(cls, call: Any, seen: list[Seen]) -> _Call:
@@ -396,9 +397,10 @@ class _Call:
         return call
 
     async def send(self, message: peer_pb2.PeerMessage) -> None:
-        """Send a message. Raises HungUpError."""
+        """Send a message, one at a time: gRPC ends a call on which two writes wait. Raises HungUpError."""
         try:
-            await self._write(message.SerializeToString())
+            async with self._writing:
+                await self._write(message.SerializeToString())
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             raise HungUpError("link") from None
 
