@@ -1,7 +1,8 @@
 // The page of one server: draws the status that /events sends. Every text from the server enters the page as text.
 "use strict";
 
-const PHASES = ["select", "collect", "lock", "charge", "validate", "noise", "open", "commit"];
+const PHASES = ["select", "collect", "lock", "prove", "charge", "validate", "noise", "open", "commit"];
+const SHADES = ["select", "collect", "lock", "charge", "validate", "noise", "open", "commit", "prove"];
 const ROLES = {
   "aggregator-a": "Aggregation server A",
   "aggregator-b": "Aggregation server B",
@@ -234,13 +235,19 @@ function lostTile(status) {
     { kind: clients.length ? "bad" : "warn" });
 }
 
+// Rounds in which clients prove nothing have no such phase.
+function phasesOf(status) {
+  const hasProofs = status.live?.phase === "prove" || status.rounds.some((round) => "prove" in round.seconds);
+  return PHASES.filter((phase) => phase !== "prove" || hasProofs);
+}
+
 function drawLive(status) {
   const live = status.live;
   show("live", live !== null);
   if (live === null) return;
   byId("live-title").textContent = `Round ${live.round} in flight`;
-  const at = PHASES.indexOf(live.phase);
-  byId("phases").replaceChildren(...PHASES.map((phase, i) => {
+  const phases = phasesOf(status), at = phases.indexOf(live.phase);
+  byId("phases").replaceChildren(...phases.map((phase, i) => {
     const kind = i < at ? "done" : i === at ? "now" : "";
     const item = element("li", { "data-kind": kind }, phase);
     if (kind === "now") item.setAttribute("aria-current", "step");
@@ -455,10 +462,10 @@ function drawTimings(status) {
   if (!rounds.length) return;
   byId("timings-note").textContent = `${rounds.length === 1 ? "One round" : `The latest ${rounds.length} rounds`}, seconds by phase.`;
   byId("timings-chart").replaceChildren(timingsChart(rounds));
-  byId("timings-rows").replaceChildren(...PHASES.map((phase, i) => {
+  byId("timings-rows").replaceChildren(...phasesOf(status).map((phase) => {
     const seconds = rounds.map((r) => r.seconds[phase] ?? 0);
     return element("tr", {},
-      element("th", { scope: "row" }, element("span", { class: `key f${i}` }), phase),
+      element("th", { scope: "row" }, element("span", { class: `key f${SHADES.indexOf(phase)}` }), phase),
       element("td", {}, duration(median(seconds))), element("td", {}, duration(Math.max(...seconds))));
   }));
 }
@@ -480,12 +487,12 @@ function timingsChart(rounds) {
   }
   rounds.forEach((round, index) => {
     let base = 0;
-    PHASES.forEach((phase, i) => {
+    PHASES.forEach((phase) => {
       const seconds = round.seconds[phase] ?? 0;
       const box = { x: left + index * slot + slot * 0.12, width: slot * 0.76, y: y(base + seconds), height: y(base) - y(base + seconds) };
       base += seconds;
       const name = shape("title", {}, `round ${round.round}, ${phase}: ${duration(seconds)}`);
-      chart.append(shape("rect", { class: `f${i}`, ...box }, name));
+      chart.append(shape("rect", { class: `f${SHADES.indexOf(phase)}`, ...box }, name));
     });
   });
   chart.append(shape("text", { x: left, y: height - 6 }, `round ${rounds[0].round}`));
