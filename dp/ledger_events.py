@@ -1,10 +1,15 @@
 """Give what a ledger holds as events that dp-accounting composes to the same epsilon.
 
-    {"format": "precad/dp-events/1", "delta": 1e-05, "adjacency": "add_remove", "unit": "record", "chain": "...",
-     "clients": {"alice": 12, ...}, "views": {"one_server": {"12": {...}}, "clients_only": {"12": {...}}}}
+    {"format": "precad/dp-events/1", "delta": 1e-05, "slack": 0.0, "adjacency": "add_remove", "unit": "record",
+     "chain": "...", "clients": {"alice": 12, ...},
+     "views": {"one_server": {"12": {...}}, "clients_only": {"12": {...}}}}
 
 `views` has an event for every number of rounds that some client was in. The figures of levels are not here: the library
 has no event for a draw that everybody sees.
+
+`slack` is what the protocol takes from delta, 0 but in mode `proved` (`precad.dp.accountants.slack`). The events do not
+hold it. The ledger's epsilon is the least one at which the events' own delta is at most
+delta - (1 + e^epsilon) slack. Events composed at `delta` itself give an epsilon that is too small.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from typing import Any, Final
 
 from precad.dp.accountants.dp_events import as_json, dp_event
 from precad.dp.accountants.pld import SampledGaussian, Unit, View
+from precad.dp.checks import require_delta, require_non_negative
 from precad.dp.errors import LedgerCorruptedError
 from precad.dp.ledger_lines import charge_of, replay
 
@@ -34,6 +40,9 @@ def ledger_events(path: Path) -> dict[str, Any]:
     chain = replay(path, complete, header.update, lambda fields: charges.update([charge_of(fields, charges)]))
     counts = Counter(client for clients in charges.values() for client in clients)
     try:
+        delta, slack = header["delta"], header.get("slack", 0.0)
+        require_delta(delta)
+        require_non_negative("slack", slack)
         steps = header.get("steps_per_round", 1)
         events = {view: _event(header["events"][view]) for view in View}
         views = {
@@ -42,7 +51,8 @@ def ledger_events(path: Path) -> dict[str, Any]:
         }
         return {
             "format": FORMAT,
-            "delta": header["delta"],
+            "delta": delta,
+            "slack": slack,
             "adjacency": "add_remove",
             "unit": str(Unit(header.get("unit", Unit.RECORD))),
             "chain": chain,

@@ -4,6 +4,7 @@ Failure would be an auditor who, with another tool, finds another epsilon than t
 """
 
 import json
+import math
 import sys
 
 import dp_accounting
@@ -18,6 +19,8 @@ from precad.dp.accountants.pld import SampledGaussian, Unit, View
 from precad.dp.errors import LedgerCorruptedError
 from precad.dp.ledger import Ledger
 from precad.dp.ledger_events import ledger_events
+from precad.dp.ledger_lines import FIRST_CHAIN, seal
+from precad.protos.task.proved_fields import eta
 
 DELTA = 1e-5
 
@@ -42,6 +45,42 @@ def test_the_library_finds_the_ledgers_epsilon_in_the_file(tmp_path, p, sigma, s
         pld, rdp = PLDAccountant(), RdpAccountant()
         assert pld.compose(event).get_epsilon(found["delta"]) == pytest.approx(epsilon, rel=2e-3)
         assert rdp.compose(event).get_epsilon(found["delta"]) >= epsilon * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(("delta", "rounds", "is_finite"), [(1e-6, 40, True), (1e-8, 1000, False)])
+def test_an_auditor_counts_what_mode_proved_takes_of_delta(tmp_path, delta, rounds, is_finite):
+    """The file alone gives the ledger's epsilon by the library's delta of epsilon. At delta itself it is too small."""
+    path = tmp_path / "ledger.jsonl"
+    own = {"delta": delta, "slack": eta(rounds)}
+    with Ledger(path, events={view: SampledGaussian(0.3, 1.2) for view in View}, **own) as ledger:
+        for number in range(20):
+            ledger.charge(number, ["a"])
+        stated = ledger.statement(View.ONE_SERVER).epsilon
+    found = json.loads(json.dumps(ledger_events(path)))
+    assert (found["delta"], found["slack"]) == (own["delta"], own["slack"])
+    pld = PLDAccountant().compose(from_json(found["views"]["one_server"]["20"]))
+    assert math.isfinite(stated) == is_finite
+    assert pld.get_epsilon(delta) < stated
+
+    def exceeds(epsilon):
+        return pld.get_delta(epsilon) + (1 + math.exp(epsilon)) * found["slack"] - delta
+
+    if is_finite:
+        assert exceeds(stated * (1 + 2e-3)) <= 0 < exceeds(stated * (1 - 2e-3))
+    else:
+        assert all(exceeds(i / 10) > 0 for i in range(100))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"delta": "x"}, {"delta": float("nan")}, {"delta": 2}, {"slack": -1}, {"slack": {}}]
+)
+def test_parameters_that_no_ledger_has_are_refused(tmp_path, changes):
+    """Whoever may write the file can seal such a line. What is printed is read by another tool."""
+    header = {"format": 1, "delta": DELTA, "events": dict.fromkeys(View)} | changes
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(seal(header, FIRST_CHAIN)[0])
+    with pytest.raises(LedgerCorruptedError, match=next(iter(changes))):
+        ledger_events(path)
 
 
 def test_what_protects_nothing_says_so(tmp_path):
