@@ -34,16 +34,18 @@ from precad.deploy.durations import in_words
 from precad.deploy.errors import UNREACHABLE, ConfigError, RunFailedError
 from precad.deploy.figures import at_most
 from precad.deploy.localhost.watch import LiveTable
-from precad.deploy.oversight.state_dirs import is_state_dir, read_state_dir
+from precad.deploy.oversight.state_dirs import charged_in, is_state_dir, read_state_dir
 from precad.deploy.run_folder import RunFolder
 from precad.deploy.run_state import RunState, state_of
 from precad.dp.accountants.pld import Unit, View
 from precad.dp.accountants.task_cost import Charged
+from precad.dp.errors import DpError
 from precad.protos.task.task import Task
 from precad.protos.tls.address import is_loopback
 from precad.protos.tls.identity import Role
 from precad.servers.config import ServerConfig
 from precad.servers.operations.access import ENVIRONMENT_VARIABLE
+from precad.servers.store.folder import ledger_path
 from precad.servers.telemetry.status import (
     ACCURACY,
     NORM_EXCEEDED,
@@ -255,7 +257,7 @@ def read_run(root: Path) -> Status:
     folder = RunFolder(root.absolute())
     deployment = configuration.load(folder.config)
     rounds, most_of_a_client = read_rounds(folder)
-    epsilons = _epsilons(deployment.task, rounds, most_of_a_client)
+    epsilons = _epsilons(deployment.task, rounds, _charged(folder, rounds, most_of_a_client))
     state = state_of(folder.root)
     is_over = state in (RunState.FINISHED, RunState.INTERRUPTED, RunState.FAILED, RunState.CRASHED)
     modified = max(path.stat().st_mtime for path in (folder.config, folder.metrics, folder.summary) if path.exists())
@@ -339,10 +341,22 @@ def _quality_in(metrics: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _epsilons(task: Task, rounds: list[RoundSummary], most_of_a_client: int) -> tuple[Epsilon, ...]:
-    spent = rounds[-1].epsilon if rounds else dict.fromkeys(View, 0.0)
-    n_drawn = rounds[-1].round + 1 if rounds else 0
-    return epsilons_of(task, spent, Charged(n_drawn, len(rounds), most_of_a_client))
+def _charged(folder: RunFolder, rounds: list[RoundSummary], most_of_a_client: int) -> Charged:
+    """Return what was charged, by the lines of a run and by its servers' ledgers, the more of each.
+
+    Servers may charge rounds that have no line: those that were lost, or that outlived their runner.
+    Raises ConfigError for a ledger that was changed.
+    """
+    found = [Charged(rounds[-1].round + 1 if rounds else 0, len(rounds), most_of_a_client)]
+    try:
+        found += [charged_in(ledger_path(folder.state_dir(letter))) for letter in ("a", "b")]
+    except (OSError, DpError) as error:
+        raise ConfigError(f"{folder.root}: expected ledgers as servers write them, found: {error}") from None
+    return Charged(*(max(each) for each in zip(*found, strict=True)))
+
+
+def _epsilons(task: Task, rounds: list[RoundSummary], charged: Charged) -> tuple[Epsilon, ...]:
+    return epsilons_of(task, rounds[-1].epsilon if rounds else dict.fromkeys(View, 0.0), charged)
 
 
 # -- for people --------------------------------------------------------------------------------------------------------

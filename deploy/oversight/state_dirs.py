@@ -6,13 +6,18 @@ would leave out processes of other PID namespaces, such as another container's.
 
 from __future__ import annotations
 
+import functools
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from precad.deploy.errors import ConfigError
-from precad.dp.accountants.pld import Unit, View
+from precad.dp.accountants.pld import SampledGaussian, Unit, View
+from precad.dp.accountants.task_cost import NOTHING_CHARGED, Charged, TaskCost
+from precad.dp.errors import DpError
+from precad.dp.ledger import verified_charges
 from precad.dp.ledger_lines import is_open
 from precad.servers.errors import ServerError
 from precad.servers.store import audit_log
@@ -32,22 +37,23 @@ def read_state_dir(folder: Path) -> Status:
     """Return what the server's log, ledger and records say. Raises ConfigError, also for fields of another kind."""
     try:
         return _read(folder)
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, ServerError) as error:
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, ServerError, DpError) as error:
         found = str(error).partition("\n")[0]
         raise ConfigError(f"{folder}: expected an aggregator's state_dir, found: {found}") from None
 
 
 def _read(folder: Path) -> Status:
     log = audit_log.read(store_path(folder))
+    ledger = ledger_path(folder)
     records = (folder / "rounds.jsonl").read_bytes() if (folder / "rounds.jsonl").exists() else b""
-    header = json.loads(ledger_path(folder).read_bytes().partition(b"\n")[0] or b"{}")
+    header = json.loads(ledger.read_bytes().partition(b"\n")[0] or b"{}")
     modified = store_path(folder).stat().st_mtime
     kept = [record for line in records.splitlines() if (record := from_line(line)) is not None]
     figures = restored(folder / FILE, kept)
     rounds = [_summary(record, figures.get(record.number, {})) for record in kept]
     ended = next((entry.fields["reason"] for entry in reversed(log) if entry.kind == "finished"), "")
     task = next((entry.fields for entry in log if entry.kind == "task"), {})
-    is_held = is_open(ledger_path(folder))
+    is_held = is_open(ledger)
     return Status(
         role=str(task.get("role", "aggregator")),
         version="",
@@ -64,7 +70,7 @@ def _read(folder: Path) -> Status:
             "rejected": sum(round.n_rejected for round in rounds),
             "missing": sum(round.n_missing for round in rounds),
         },
-        epsilons=_epsilons(header, rounds),
+        epsilons=_epsilons(header, charged_in(ledger).most_of_a_client, rounds),
         rounds=tuple(rounds),
     )
 
@@ -95,10 +101,37 @@ def _summary(record: CommittedRound, quality: Mapping[str, float]) -> RoundSumma
     )
 
 
-def _epsilons(header: dict[str, Any], rounds: list[RoundSummary]) -> tuple[Epsilon, ...]:
-    """Return what the rounds have spent. The folder does not say which budget the task has."""
-    if not rounds or "delta" not in header:
+def charged_in(ledger: Path) -> Charged:
+    """Return what a ledger's file holds: rounds that were committed, and those that were lost after their charge.
+
+    Nothing without a file. Raises LedgerCorruptedError; OSError as the file system gives it.
+    """
+    if not ledger.is_file():
+        return NOTHING_CHARGED
+    found = ledger.stat()
+    return _charged_in(ledger, found.st_size, found.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=8)
+def _charged_in(ledger: Path, n_bytes: int, modified_ns: int) -> Charged:
+    """Read the file once for each state of it: whoever watches asks again and again."""
+    charges = verified_charges(ledger)
+    rounds = Counter(client for clients in charges.values() for client in clients)
+    return Charged(max(charges, default=-1) + 1, len(charges), max(rounds.values(), default=0))
+
+
+def _epsilons(header: dict[str, Any], most_of_a_client: int, rounds: list[RoundSummary]) -> tuple[Epsilon, ...]:
+    """Return what the charged rounds have spent. The folder does not say which budget the task has."""
+    if "delta" not in header or not (rounds or most_of_a_client):
         return ()
     unit = Unit(header.get("unit", Unit.RECORD))
-    spent = rounds[-1].epsilon
-    return tuple(Epsilon(view=view, unit=unit, spent=spent[view], delta=header["delta"]) for view in View)
+    events = {view: None if (event := header["events"][view]) is None else SampledGaussian(**event) for view in View}
+    cost = TaskCost(
+        events=events,
+        delta=header["delta"],
+        steps_per_round=header.get("steps_per_round", 1),
+        slack=header.get("slack", 0.0),
+    )
+    stated = rounds[-1].epsilon if rounds else dict.fromkeys(View, 0.0)
+    spent = {view: max(stated[view], cost.of_view(view, most_of_a_client)) for view in View}
+    return tuple(Epsilon(view=view, unit=unit, spent=spent[view], delta=cost.delta) for view in View)

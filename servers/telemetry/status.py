@@ -167,8 +167,12 @@ class Epsilon(_Value):
 
 
 def epsilons_of(task: Task, spent: Mapping[View, float], charged: Charged = NOTHING_CHARGED) -> tuple[Epsilon, ...]:
-    """Return what the task has spent, with its budgets; a whole client's first where a budget limits it."""
+    """Return what the task has spent, with its budgets; a whole client's first where a budget limits it.
+
+    spent: as the last committed round states it. Where `charged` costs more, rounds were lost after their charge.
+    """
     unit, cost = task_privacy(task).unit, task_cost(task)
+    spent = {v: max(spent[v], cost.of_view(v, charged.most_of_a_client)) for v in View}
     found = [
         Epsilon(
             view=v,

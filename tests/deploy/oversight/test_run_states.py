@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,15 +23,21 @@ from typer.testing import CliRunner, Result
 
 from precad.deploy import run_state
 from precad.deploy.cli import main as cli
+from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import InterruptedRunError, RunFailedError
 from precad.deploy.oversight import state_dirs
 from precad.deploy.oversight.operations import as_it_goes, read_run, show_rounds
+from precad.deploy.run_folder import RunFolder
 from precad.deploy.run_state import RunState, state_of
 from precad.dp.accountants.pld import View
+from precad.dp.accountants.task_cost import Charged
 from precad.dp.errors import LedgerInUseError
+from precad.dp.task_privacy import task_cost
+from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.servers.store.folder import ledger_path, open_ledger, open_task_store, write_round
 from precad.servers.store.rounds import CommittedRound
+from precad.servers.telemetry.status import epsilons_of
 from tests.deploy.reporting.test_report import deployed
 from tests.harness.harness import small_task
 
@@ -149,6 +156,51 @@ def test_a_state_dir_says_how_far_its_server_is(tmp_path: Path) -> None:
     assert (status.state, status.is_finished, status.ended) == ("finished", True, "3 rounds done")
 
 
+def lost(folder: Path, task: Task, n_rounds: int) -> dict[View, float]:
+    """Charge rounds of one client without a record, as where they are lost after the charge. Return the ledger's
+    epsilons."""
+    folder.mkdir(exist_ok=True)
+    client = min(task.clients)
+    with open_ledger(folder, task) as ledger:
+        first = max(ledger.rounds, default=-1) + 1
+        for number in range(first, first + n_rounds):
+            ledger.charge(number, [client])
+        return {view: ledger.statement(view).epsilon for view in View}
+
+
+def test_a_state_dir_states_what_its_ledger_charged(tmp_path: Path) -> None:
+    """Five rounds were charged, and one committed: the figure is of five."""
+    expected = lost(tmp_path, TASK, 5)
+    with open_task_store(tmp_path, TASK, b"model"):
+        assert {one.view: one.spent for one in read_run(tmp_path).epsilons} == expected
+        write_round(tmp_path, replace(committed(0), epsilon_one_server=1e-3), np.zeros(TASK.dim, np.float32))
+    found = {one.view: one.spent for one in read_run(tmp_path).epsilons}
+    assert found[View.ONE_SERVER] == expected[View.ONE_SERVER] > 1e-3
+    assert all(found[view] >= expected[view] for view in View)
+
+
+@pytest.mark.parametrize("letter", ["a", "b"])
+def test_a_run_states_what_its_servers_charged(letter: str, tmp_path: Path) -> None:
+    """Servers may outlive a runner that was killed, and charge rounds that have no line."""
+    run = RunFolder(deployed(tmp_path / "run"))
+    before = {one.name: one.spent for one in read_run(run.root).epsilons}
+    expected = lost(run.state_dir(letter), configuration.load(run.config).task, 9)
+    found = {one.name: one for one in read_run(run.root).epsilons}
+    assert {view: found[view].spent for view in View} == expected
+    assert all(found[view].spent > before[view] for view in View)
+    with ledger_path(run.state_dir(letter)).open("r+b") as file:
+        file.write(b"{}")
+    shown = precad("status", run.root)
+    assert (shown.exit_code, "expected ledgers as servers write them" in shown.stderr) == (2, True)
+
+
+def test_a_server_states_the_rounds_that_it_lost_after_their_charge() -> None:
+    """Its page, metrics and `watch`: a last record of less, and five charged rounds."""
+    cost = task_cost(TASK)
+    found = epsilons_of(TASK, dict.fromkeys(View, 0.001), Charged(6, 5, 5))
+    assert {one.view: one.spent for one in found} == {view: cost.of_view(view, 5) for view in View}
+
+
 ASK = """
 import os, sys
 from pathlib import Path
@@ -194,7 +246,16 @@ def test_a_damaged_state_dir_is_refused_in_one_line(tmp_path: Path) -> None:
     assert state_dirs.is_state_dir(tmp_path)
 
 
-@pytest.mark.parametrize("header", ["null", '{"delta": "x"}', '{"delta": 1e-5, "unit": "x"}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "header",
+    [
+        "null",
+        '{"delta": "x"}',
+        '{"delta": 1e-5, "unit": "x"}',
+        '{"delta": 1e-5, "events": {"one_server": 7}}',
+        "[" * 100_000,
+    ],
+)
 def test_fields_of_another_kind_are_refused_in_one_line(header: str, tmp_path: Path) -> None:
     with open_ledger(tmp_path, TASK), open_task_store(tmp_path, TASK, b"model"):
         write_round(tmp_path, committed(0), np.zeros(TASK.dim, np.float32))
