@@ -11,6 +11,9 @@ Classes:
 """
 
 from pathlib import Path
+from typing import Final
+
+_LONGEST_PROBLEM: Final = 400
 
 
 class DpError(Exception):
@@ -39,10 +42,14 @@ class UnsupportedEventError(DpError):
 
 
 class LedgerCorruptedError(DpError):
-    """Line `line` of the ledger at `path` is not what a ledger with these parameters writes there."""
+    """Line `line` of the ledger at `path` is not what a ledger with these parameters writes there.
+
+    problem: may quote the line, so it reaches no terminal as a command: at most 400 characters, each printable.
+    """
 
     def __init__(self, path: Path, *, line: int, problem: str) -> None:
-        super().__init__(f"{path}, line {line}: {problem}")
+        said = "".join(c if c.isprintable() else "?" for c in problem[:_LONGEST_PROBLEM])
+        super().__init__(f"{path}, line {line}: {said}")
         self.path = path
         self.line = line
 

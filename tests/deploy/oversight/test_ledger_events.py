@@ -105,6 +105,25 @@ def test_a_changed_ledger_is_refused(tmp_path):
         ledger_events(path)
 
 
+@pytest.mark.parametrize("place", ["charge", "event"])
+def test_a_ledger_s_words_are_shown_and_not_obeyed(tmp_path, place):
+    """A sealed line may hold anything. What is quoted of it commands no terminal, and does not fill it."""
+    hostile = "\x1b]0;owned\x07\x9b2J\u202e" + "x" * 10_000
+    event = {"sampling_rate": 0.1, "noise_multiplier": 1.0} | ({hostile: 1} if place == "event" else {})
+    charge = {hostile if place == "charge" else "round": 0, "clients": ["a"]}
+    lines, chain = b"", FIRST_CHAIN
+    for fields in ({"format": 1, "delta": DELTA, "events": dict.fromkeys(View, event)}, charge):
+        line, chain = seal(fields, chain)
+        lines += line
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(lines)
+    with pytest.raises(LedgerCorruptedError) as refused:
+        ledger_events(path)
+    said = str(refused.value)
+    assert said.isprintable()
+    assert len(said) < 500 + len(str(path))
+
+
 @pytest.mark.parametrize(
     "fields",
     [
