@@ -85,6 +85,20 @@ class UploadLimit:
             )
 
 
+def rounds_seen(file: Path, config_digest: bytes) -> int:
+    """Return the most committed rounds that both servers stated when the file's client uploaded in this task; 0 for
+    none. Changes nothing. Raises StateFileError."""
+    if not file.exists():
+        return 0
+    try:
+        with file.open("rb") as uploads:
+            lines = _lines(file, uploads.fileno())
+    except OSError as error:
+        raise _unusable(file, error) from None
+    of_task = config_digest.hex().encode()
+    return max((int(line.split()[1]) for line in lines if line.startswith(of_task)), default=0)
+
+
 def require_covered(task: Task, most: int) -> None:
     """Raises ArgumentError where mode `proved` says nothing of as many uploads for one model, whose delta counts m."""
     if task.is_proved and most > MOST_UPLOADS_PER_MODEL:

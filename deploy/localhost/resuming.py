@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.clients.config import ClientConfig
+from precad.clients.upload_limit import rounds_seen
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.sections import Deployment, section
 from precad.deploy.errors import REFUSED, ConfigError, RunFailedError
@@ -128,10 +129,12 @@ def read_before(folder: RunFolder, deployment: Deployment) -> Before:
     lines = _lines(folder)
     seconds = _seconds(folder, lines)
     if not all(store_path(folder.state_dir(letter)).is_file() for letter in LETTERS):
+        _require_no_rollback(folder, deployment, 0)
         return Before(lines, [], None, "", "", seconds)
     a, b = (_server(folder, deployment, letter) for letter in LETTERS)
     n_rounds = min(len(a.records), len(b.records))
     _require_agreement(folder, lines, a.records[:n_rounds])
+    _require_no_rollback(folder, deployment, n_rounds)
     model = (a if len(a.records) == n_rounds else b).parameters
     is_over = len(a.records) == len(b.records) and bool(a.ended and b.ended)
     return Before(
@@ -185,5 +188,21 @@ def _require_agreement(folder: RunFolder, lines: list[dict[str, Any]], records: 
             raise RunFailedError(
                 f"{folder.metrics}: expected rounds that both servers committed, found another in line {number + 1}: "
                 "was a server given back an old state_dir?",
+                exit_code=REFUSED,
+            )
+
+
+def _require_no_rollback(folder: RunFolder, deployment: Deployment, n_rounds: int) -> None:
+    """Raise RunFailedError where clients uploaded after more rounds than both servers hold.
+
+    Charges of these rounds are then gone from both ledgers, and every epsilon would be too small. Raises
+    StateFileError.
+    """
+    client, digest = section(deployment.client, "client"), deployment.task.digest()
+    for name in deployment.task.clients:
+        if (seen := rounds_seen(client.state_dir / f"{name}.uploads", digest)) > n_rounds:
+            raise RunFailedError(
+                f"{folder.root}: expected servers that hold the {seen} rounds that client {name!r} uploaded after, "
+                f"found {n_rounds}: were both given back an old state_dir?",
                 exit_code=REFUSED,
             )

@@ -28,6 +28,7 @@ from typer.testing import CliRunner
 
 import precad
 from precad.clients.models import networks
+from precad.clients.upload_limit import UploadLimit
 from precad.deploy import run_state
 from precad.deploy.cli import main as cli
 from precad.deploy.configuration import sections as configuration
@@ -277,6 +278,24 @@ def test_a_finished_task_whose_run_was_killed_gets_its_summary_without_a_process
     assert read_runs([folder.root]).n_runs == 1
     with pytest.raises(ConfigError, match="found a finished one"):
         resumed(folder)
+
+
+@pytest.mark.parametrize("n_known", [0, 2])
+def test_servers_that_were_both_given_back_an_old_state_are_refused(folder: RunFolder, n_known: int) -> None:
+    """Their ledgers have forgotten charges, and no server can tell. A client that uploaded after more rounds can."""
+    for letter in ROLES if n_known else ():
+        commit(folder, letter, range(n_known))
+    deployment = configuration.load(folder.config)
+    assert deployment.client is not None
+    file = deployment.client.state_dir / "boris.uploads"
+    assert file.is_relative_to(folder.root)
+    UploadLimit("boris", bytes(32), most=3, file=file).count(bytes(32), 9)  # in another task
+    limit = UploadLimit("boris", deployment.task.digest(), most=3, file=file)
+    limit.count(bytes([n_known]) * 32, n_known)
+    assert read_before(folder, deployment).lines == []
+    limit.count(bytes([9]) * 32, n_known + 1)
+    with pytest.raises(RunFailedError, match=rf"hold the {n_known + 1} rounds that client 'boris'.* found {n_known}"):
+        read_before(folder, deployment)
 
 
 def test_lines_that_are_not_the_servers_rounds_are_refused(folder: RunFolder) -> None:
