@@ -60,7 +60,10 @@ class DimensionError(ArgumentError):
 
 
 class DataError(ArgumentError):
-    """Base of what goes wrong with the files of a data set."""
+    """Base of what goes wrong with the files of a data set. Line breaks and escape codes of names are escaped."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("".join(c if c.isprintable() else ascii(c)[1:-1] for c in message))
 
 
 class MissingDataError(DataError):

@@ -6,12 +6,19 @@ Clients with records of their own must read them alike. What they agree on stand
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Self
+from typing import Annotated, Final, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-Name = Annotated[str, Field(min_length=1, max_length=256)]
+LONGEST_NAME: Final = 256
+"""Characters of the name of a column or a class, at most."""
+Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
+
+
+def is_name(text: str) -> bool:
+    """Return whether a text may name a class: neither empty nor long, without line breaks and escape codes."""
+    return 0 < len(text) <= LONGEST_NAME and text.isprintable()
 
 
 class Column(BaseModel):
@@ -74,6 +81,8 @@ class RecordFields(BaseModel):
         for field, values in (("columns", names), ("class_names", self.class_names)):
             if len(set(values)) != len(values):
                 raise ValueError(f"{field}: expected different names, found one twice")
+        if not all(map(is_name, self.class_names)):
+            raise ValueError("class_names: expected printable characters, found others")
         if len(self.class_names) == 1:
             raise ValueError("class_names: expected at least two classes, found one")
         width = sum(column.width for column in self.columns)

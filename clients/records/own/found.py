@@ -34,8 +34,8 @@ def read_as(where: object, kind: str) -> Unspoken:
     def spoken(error: Exception) -> OwnRecordsError:
         if isinstance(error, MemoryError):
             return OwnRecordsError(where, "records that fit in memory", "more")
-        if isinstance(error, OSError):
-            return OwnRecordsError(where, kind, error.strerror or type(error).__name__)
+        if isinstance(error, OSError) and error.strerror:
+            return OwnRecordsError(where, kind, error.strerror)
         return OwnRecordsError(where, kind, f"something that cannot be read as it ({type(error).__name__})")
 
     return Unspoken(spoken)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -12,8 +14,9 @@ from numpy.typing import NDArray
 from precad.clients.errors import MissingDataError, OwnRecordsError
 from precad.clients.records.own.described import OwnRecords
 from precad.clients.records.own.found import Found, read_as
-from precad.clients.records.own.labels import class_numbers
+from precad.clients.records.own.labels import A_NAME, class_numbers
 from precad.clients.records.records import Records
+from precad.protos.task.record_fields import is_name
 
 _FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "WEBP", "PPM")
 _MODES = {"1": "L", "L": "L", "P": "RGB", "RGB": "RGB"}
@@ -43,11 +46,24 @@ def read_folder(described: OwnRecords) -> Found:
     def at(row: int) -> str:
         return str(files[row][1])
 
-    names = described.class_names or tuple(dict.fromkeys(name for name, _ in files))
-    if not described.class_names and not described.infers_classes:
-        raise OwnRecordsError("task.class_names", "the names of the classes, which are folders", "none")
+    names = described.class_names or _names_of(
+        [file.parent for _, file in files], root, infers=described.infers_classes
+    )
     labels, names = class_numbers([name for name, _ in files], names, at, infers=False)
     return Found(Records(np.stack(images), labels), at, names)
+
+
+def _names_of(folders: Sequence[Path], root: Path, *, infers: bool) -> tuple[str, ...]:
+    """Return the name of each image's folder once, if classes may be taken from folders. Raises OwnRecordsError."""
+    if not infers:
+        raise OwnRecordsError("task.class_names", "the names of the classes, which are folders", "none")
+    classes = list(dict.fromkeys(folders))
+    for folder in classes:
+        if not is_name(folder.name):
+            raise OwnRecordsError(folder, A_NAME, "another text")
+    if len(classes) < 2:
+        raise OwnRecordsError(root, "a folder for each of two classes at least", "one with images")
+    return tuple(folder.name for folder in classes)
 
 
 def _pillow(root: Path) -> ModuleType:
@@ -71,7 +87,8 @@ def _inside(folder: Path, root: Path) -> list[Path]:
     """Return what a folder holds, by name, without hidden files; nothing outside of `root`. Raises OwnRecordsError."""
     with read_as(folder, "a readable folder"):
         found = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-        for path in found:
+    for path in found:
+        with read_as(path, "a readable file or folder"):
             if not path.resolve().is_relative_to(root.resolve()):
                 raise OwnRecordsError(path, f"a file inside {root}", "a link that leads out of it")
     return found
@@ -79,7 +96,8 @@ def _inside(folder: Path, root: Path) -> list[Path]:
 
 def _image(pillow: ModuleType, file: Path) -> NDArray[np.uint8]:
     """Return one image, (channels, height, width). Raises OwnRecordsError."""
-    with read_as(file, "an image"):
+    with read_as(file, f"an image ({', '.join(_FORMATS)})"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow's, of many pixels: we count them ourselves, and damage is an error
         if not file.is_file():
             raise OwnRecordsError(file, "an image", "a folder or a device")
         with file.open("rb") as opened, pillow.open(opened, formats=_FORMATS) as image:

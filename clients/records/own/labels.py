@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from precad.clients.errors import OwnRecordsError
 from precad.clients.records.own.found import At, first
 from precad.clients.records.records import by_record
+from precad.protos.task.record_fields import LONGEST_NAME, is_name
 
 _MOST_CLASSES = 65_536
+A_NAME: Final = f"a class named by at most {LONGEST_NAME} printable characters"
 _MOST_INFERRED = 1000
 """Names of classes that are taken from records, at most: a column with more is something else."""
 
@@ -140,9 +142,19 @@ def _in_range(numbers: Sequence[int], at: At) -> NDArray[np.int64]:
 
 def _sorted_names(written: Sequence[str], at: At) -> tuple[str, ...]:
     """Raises OwnRecordsError for a column that holds no classes."""
+    are = np.array([_is_number(text) for text in written])
+    if are.mean() > 0.5:  # numbers, of which one is a measurement, or no number
+        row = next(row for row, text in enumerate(written) if _numbers([text]) is None)
+        raise OwnRecordsError(
+            at(row), "a whole number as its label, or names in task.class_names", "something that is none"
+        )
+    if are.any():  # several notations of a class
+        raise OwnRecordsError(
+            at(first(are)), "a class by name, as others are, or names in task.class_names", "a number"
+        )
     for row, text in enumerate(written):
-        if _is_number(text):  # a measurement, or one of several notations of a class
-            raise OwnRecordsError(at(row), "a class by name, as others are, or names in task.class_names", "a number")
+        if not is_name(text):
+            raise OwnRecordsError(at(row), A_NAME, "another text")
     names = tuple(sorted(set(written)))
     if not 2 <= len(names) <= _MOST_INFERRED:
         raise OwnRecordsError("client.label", f"between 2 and {_MOST_INFERRED} classes", f"{len(names)}")

@@ -14,7 +14,7 @@ from precad.clients.records.own.described import LABEL, OwnRecords
 from precad.clients.records.own.found import At, Found, first
 from precad.clients.records.own.labels import targets
 from precad.clients.records.records import Records
-from precad.protos.task.record_fields import Column
+from precad.protos.task.record_fields import LONGEST_NAME, Column
 
 Cells = Sequence[object] | NDArray[np.generic]
 """Cells of one column: texts, numbers, or None where there is nothing."""
@@ -33,8 +33,9 @@ class Table:
         if not self.labels:
             raise OwnRecordsError(LABEL, f"the name of a column of {file}", "none")
         declared = [column.name for column in described.columns]
+        known = set(header)
         for name in (*self.labels, *declared):
-            if name not in header:
+            if name not in known:
                 raise OwnRecordsError(file, f"a column {name!r}", f"none of that name among {len(header)}")
         self.columns = described.columns or tuple(Column(name=name) for name in header if name not in self.labels)
         if not self.columns:
@@ -84,11 +85,17 @@ class Table:
 def _require_header(header: Sequence[str], file: object) -> None:
     if len(header) > _MOST_COLUMNS:
         raise OwnRecordsError(file, f"at most {_MOST_COLUMNS} columns", f"{len(header)}")
+    before: set[str] = set()
     for i, name in enumerate(header):
         if not name:
             raise OwnRecordsError(file, "a header that names every column", f"no name for column {i + 1}")
-        if name in header[:i]:
+        if len(name) > LONGEST_NAME:
+            raise OwnRecordsError(
+                file, f"names of at most {LONGEST_NAME} characters", f"{len(name)} in that of column {i + 1}"
+            )
+        if name in before:
             raise OwnRecordsError(file, "columns of different names", f"column {i + 1} named as one before it")
+        before.add(name)
 
 
 def _features(cells: Cells, column: Column, at: At) -> NDArray[np.float32]:

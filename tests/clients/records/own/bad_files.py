@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
+import shutil
+import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,6 +93,42 @@ def _link(file: Path, target: Path) -> None:
     file.symlink_to(target)
 
 
+def _sparse(file: Path, size: int) -> None:
+    """Make a file that says that it is so long, and takes no room."""
+    with file.open("wb") as made:
+        made.truncate(size)
+
+
+def _zip_bomb(folder: Path) -> None:
+    """Arrays of 10^12 numbers by their header, of which twenty million zeros are packed small."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (10**12,)})
+    with zipfile.ZipFile(folder / "scans.npz", "w", zipfile.ZIP_DEFLATED) as packed:
+        for name in ("labels.npy", "inputs.npy"):
+            packed.writestr(name, header.getvalue() + bytes(2 * 10**7))
+
+
+def _pickled(folder: Path) -> None:
+    (folder / "scans.npz").write_bytes(pickle.dumps(SECRET))
+
+
+def _picture(file: Path, width: int, height: int, *, text: int = 0) -> None:
+    """Write a PNG image that says its size, with a packed text of so many bytes, and pixels of 16 at most."""
+    parts = [(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))]
+    if text:
+        parts.append((b"zTXt", b"note\0\0" + zlib.compress(bytes(text))))
+    parts += [(b"IDAT", zlib.compress(bytes(20))), (b"IEND", b"")]
+    chunks = (
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
+    )
+    file.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
+
+
+def _gif(file: Path) -> None:
+    first, second = Image.new("L", (4, 4)), Image.new("L", (4, 4), 255)
+    first.save(file, save_all=True, append_images=[second])
+
+
 X = np.arange(12, dtype=np.float32).reshape(4, 3)
 LABELS = np.array([0, 1, 0, 1])
 NAMES = {"class_names": ["no", "yes"]}
@@ -125,6 +165,9 @@ OF_CSV: dict[str, Bad] = {
     "a short row": Bad(csv("x,y,diagnosis\n1,2,0\n3,sekret\n"), ROW + ": expected 3 fields, as in the header, found 2"),
     "a long row": Bad(csv("x,y,diagnosis\n1,2,0\n3,4,1,sekret\n"), ROW + ": expected 3 fields, .* found 4"),
     "duplicated columns": Bad(csv("x,x,diagnosis\n1,2,0\n"), "expected columns of different names, found column 2"),
+    "many columns, one of them twice": Bad(
+        csv(",".join([*map(str, range(65_535)), "7"]) + "\n"), "found column 65536 named as one before it"
+    ),
     "a column without a name": Bad(csv("x,,diagnosis\n1,2,0\n"), "names every column, found no name for column 2"),
     "an empty file": Bad(csv(""), r"patients\.csv: expected a header and records, found an empty file"),
     "a header alone": Bad(csv("x,y,diagnosis\n"), r"patients\.csv: expected at least one record, found none"),
@@ -161,6 +204,40 @@ OF_CSV: dict[str, Bad] = {
     "another shape": Bad(
         csv(GOOD), r"records of shape \(3,\) \(task\.record_shape\), found shape \(2,\)", task={"record_shape": [3]}
     ),
+    "a long name of a column": Bad(
+        csv(f"{'x' * 300},diagnosis\n1,0\n"), "names of at most 256 characters, found 300 in that of column 1"
+    ),
+    "a long name of a class": Bad(
+        csv(f"x,diagnosis\n1,no\n2,{SECRET * 99}\n"), ROW + ".* at most 256 printable characters, found another"
+    ),
+    "a line break in a class": Bad(
+        csv(f'x,diagnosis\n1,no\n2,"{SECRET}\nx"\n'), ROW + ".* 256 printable characters, found another"
+    ),
+    "a line break in a column": Bad(csv(f'"x\n1",diagnosis\n1,0\n{SECRET},1\n'), ROW + r", column 'x\\n1': expected a"),
+    "many numbers and a name": Bad(
+        csv(f"x,diagnosis\n1,0\n2,{SECRET}\n3,1\n4,0\n"), ROW + ".* expected a whole number as its label"
+    ),
+    "a class in another notation": Bad(
+        csv("x,diagnosis\n1,0\n2,1.0\n3,1\n"),
+        ROW + ".* expected a whole number as its label, .* something that is none",
+    ),
+    "a class beyond int64": Bad(cell("9" * 20, "diagnosis"), ROW + r".* expected a class in \[0, 65535\]"),
+    "Excel's semicolons and commas": Bad(
+        csv("x;y;diagnosis\n1;2;0\n987654321,5;4;1\n"), IN_X + "expected a number, found something that is no number"
+    ),
+    "a million columns": Bad(csv(",".join(map(str, range(10**6))) + "\n"), "at most 65536 columns, found 1000000"),
+    "NULs alone": Bad(csv(b"\0" * 5000), "names of at most 256 characters, found 5000"),
+    "random bytes": Bad(csv(bytes(range(256))), r"patients\.csv, row 2: expected UTF-8"),
+    "an endless device": Bad(
+        lambda folder: _link(folder / "patients.csv", Path("/dev/zero")), "expected a CSV file, found a folder or a dev"
+    ),
+    "a file of a tebibyte": Bad(lambda folder: _sparse(folder / "patients.csv", 2**40), "records that fit in memory"),
+    "a name of escape codes": Bad(
+        lambda folder: (folder / "a\nb\x1b[31m.csv").write_text(f"x,diagnosis\n1,0\n{SECRET},1\n") and None,
+        r"/a\\nb\\x1b\[31m\.csv, row 3, column 'x': expected a number",
+        "csv:a\nb\x1b[31m.csv",
+    ),
+    "no file of such a name": Bad(lambda folder: None, r"file or folder a\\nb\.csv, looked in", "csv:a\nb.csv"),
     "no file": Bad(lambda folder: None, r"expected a file or folder patients\.csv, looked in .*, then in "),
     "a folder": Bad(
         lambda folder: (folder / "patients.csv").mkdir(), "expected a CSV file, found a folder or a device"
@@ -187,6 +264,38 @@ OF_NPZ: dict[str, Bad] = {
     "pickled objects": Bad(
         npz(inputs=np.array([{"a": SECRET}]), labels=LABELS[:1]), r"expected an \.npz file, found something"
     ),
+    "a zip bomb": Bad(_zip_bomb, r"scans\.npz: expected records that fit in memory, found more"),
+    "a pickle": Bad(_pickled, r"scans\.npz: expected an \.npz file, as numpy"),
+    "pickled labels": Bad(
+        npz(inputs=X, labels=np.array([0, {"a": SECRET}, 1, 0], dtype=object)),
+        r"expected an \.npz file, found something",
+    ),
+    "infinite": Bad(
+        npz(inputs=np.where(X == 7, np.inf, X), labels=LABELS), r"row 2 \(from 0\): expected finite numbers"
+    ),
+    "beyond float32": Bad(
+        npz(inputs=X.astype(np.float64) * 1e300, labels=LABELS), r"row 0 \(from 0\): expected finite numbers"
+    ),
+    "negative labels": Bad(npz(inputs=X, labels=LABELS - 1), r"row 0 \(from 0\): expected a class in \[0, 65535\]"),
+    "labels beyond int64": Bad(
+        npz(inputs=X, labels=np.array([0, 2**64 - 1, 0, 1], dtype=np.uint64)),
+        r"row 1 .* expected a class in \[0, 65535\]",
+    ),
+    "a class without a logit": Bad(
+        npz(inputs=X, labels=LABELS + 1), r"row 1 .* expected a class in \[0, 1\], for which"
+    ),
+    "a NaN for a class": Bad(
+        npz(inputs=X, labels=np.array([0, np.nan, 0, 1])),
+        r"row 1 .* expected a class as its label, found a number that",
+    ),
+    "fields": Bad(
+        npz(inputs=np.zeros(4, dtype=[("a", "f4")]), labels=LABELS),
+        "expected numbers of one shape, found an array of void",
+    ),
+    "dates": Bad(
+        npz(inputs=X.astype("datetime64[s]"), labels=LABELS), "numbers of one shape, found an array of datetime64"
+    ),
+    "a pipe": Bad(lambda folder: os.mkfifo(folder / "scans.npz"), r"expected an \.npz file, as numpy"),
     "three arrays": Bad(npz(a=X, b=X, labels=LABELS), r"two arrays, one of them 'labels' \(client\.label\), found 3"),
     "no labels": Bad(npz(a=X, b=LABELS), r"two arrays, one of them 'labels'"),
     "fewer labels": Bad(npz(inputs=X, labels=LABELS[:3]), "a label for each of 4 inputs, found 3"),
@@ -243,6 +352,36 @@ OF_FOLDERS: dict[str, Bad] = {
     ),
     "an unknown class": Bad(
         images(a=lambda s: (s / "yes").rename(s / "maybe")), r"maybe/0\.png: expected one of the 2", task=NAMES
+    ),
+    "one class": Bad(images(a=lambda s: shutil.rmtree(s / "no")), "scans: expected a folder for each of two classes"),
+    "a class of escape codes": Bad(
+        images(a=lambda s: (s / "yes").rename(s / "a\nb\x1b[31m")), r"scans/a\\nb\\x1b\[31m: .*256 printable characters"
+    ),
+    "a class in another encoding": Bad(
+        images(a=lambda s: os.rename(s / "yes", os.fsencode(s) + b"/y\xff")), r"scans/y\\udcff: .*printable characters"
+    ),
+    "escape codes and a text": Bad(
+        images(a=lambda s: (s / "yes" / "a\nb\x1b[31m").write_text(SECRET)), r"yes/a\\nb\\x1b\[31m: expected an image"
+    ),
+    "a pipe": Bad(images(a=lambda s: os.mkfifo(s / "yes" / "p.png")), r"yes/p\.png: expected an image.* or a device"),
+    "an animation": Bad(images(a=lambda s: _gif(s / "yes" / "1.gif")), r"yes/1\.gif: expected an image \(PNG, "),
+    "no bytes": Bad(images(a=lambda s: (s / "yes" / "1.png").write_bytes(b"")), r"yes/1\.png: expected an image"),
+    "sixteen bits": Bad(
+        images(a=lambda s: Image.new("I;16", (4, 4)).save(s / "yes" / "1.png")), r"yes/1\.png: .* mode I;16"
+    ),
+    "too many pixels": Bad(
+        images(a=lambda s: _picture(s / "no" / "0.png", 12_000, 10_000)),
+        r"no/0\.png: .* 16777216 pixels, found 120000000",
+    ),
+    "a bomb": Bad(images(a=lambda s: _picture(s / "yes" / "1.png", 50_000, 50_000)), r"yes/1\.png: expected an image"),
+    "a bomb of text": Bad(
+        images(a=lambda s: _picture(s / "yes" / "1.png", 4, 4, text=2 * 10**7)), r"yes/1\.png: expected an image"
+    ),
+    "a link to itself": Bad(
+        images(a=lambda s: _link(s / "yes" / "z.png", s / "yes" / "z.png")), r"yes/z\.png: expected a readable file"
+    ),
+    "a link to a device": Bad(
+        images(a=lambda s: _link(s / "yes" / "z.png", Path("/dev/zero"))), r"yes/z\.png: .* found a link that leads"
     ),
 }
 _DATA = "class Data:\n    def __len__(self): return 4\n    def __getitem__(self, i): "

@@ -90,6 +90,7 @@ def test_there_are_fifty_kinds_at_least() -> None:
         ({"x": [1.0, float("nan")], "diagnosis": [0, 1]}, "row 2, column 'x': expected a finite number"),
         ({"x": ["1", SECRET], "diagnosis": [0, 1]}, "row 2, column 'x': expected a number"),
         ({"x": [[1.0], [2.0]], "diagnosis": [0, 1]}, "row 1, column 'x': expected a number"),
+        ({"x": [{SECRET: 1.0}, {SECRET: 2.0}], "diagnosis": [0, 1]}, "row 1, column 'x': expected a number"),
         ({"x": [1.0, 2.0], "diagnosis": [0, None]}, "row 2, column 'diagnosis': expected a label, found an empty cell"),
         ({"x": [1.0, 2.0], "diagnosis": [0.0, 0.5]}, "row 2, column 'diagnosis': expected a class as its label"),
         ({"x": [1.0, 2.0]}, "expected a column 'diagnosis', found none of that name"),

@@ -122,9 +122,19 @@ def test_one_record_decides_for_no_other_what_labels_are(labels: list) -> None:
         targets(labels, Wanted(numbers=None), lambda row: f"row {row}")
 
 
-@pytest.mark.parametrize("labels", [["0.5", "1.5"], ["1", "2", "ill"], ["well", "1e3"]])
-def test_names_of_classes_are_never_numbers_that_records_hold(labels: list[str]) -> None:
-    with pytest.raises(OwnRecordsError, match=r"expected a class by name.* found a number"):
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["0.5", "1.5"], r"^0: expected a whole number as its label"),
+        (["1", "2", "ill"], r"^2: expected a whole number as its label"),
+        (["0", "1.0", "1"], r"^1: expected a whole number as its label"),
+        (["well", "1e3"], r"^1: expected a class by name.* found a number"),
+        (["well", "ill", "2"], r"^2: expected a class by name.* found a number"),
+    ],
+)
+def test_names_of_classes_are_never_numbers_that_records_hold(labels: list[str], message: str) -> None:
+    """The refusal names a record that is unlike most of the others."""
+    with pytest.raises(OwnRecordsError, match=message):
         targets(labels, Wanted(numbers=None, infers=True), str)
     found, _ = targets(labels, Wanted(names=tuple(labels), numbers=None), str)
     assert_array_equal(found, np.arange(len(labels)))
