@@ -18,6 +18,7 @@ from precad.clients.config import ClientConfig
 from precad.clients.errors import DropoutLayerError, OwnRecordsError, RecordMixingLayerError, TargetError
 from precad.clients.models.learning import Learning
 from precad.deploy.configuration.apps import client_of_app, with_app
+from precad.deploy.configuration.check_records import records_here
 from precad.deploy.configuration.local import resolve
 from precad.deploy.run_folder import RunFolder
 from precad.lab.simulation.apps import resolve_apps
@@ -87,6 +88,7 @@ zoo = precad.App(
 )
 arrays = (ROWS, SICK)
 app = precad.App(model=net, records=lambda: arrays, loss=confident, metrics=["accuracy", share_of_sick])
+tested = replace(app, test=(ROWS[:2], SICK[:2]))
 
 
 def test_an_app_trains_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,6 +243,18 @@ def test_a_run_names_the_app_and_deals_its_records(tmp_path: Path) -> None:
         with_app({"task": {}}, f"{__name__}:net")
     with pytest.raises(precad.ConfigError, match="app: expected module:name, found 'app'"):
         with_app({"task": {}}, "app")
+
+
+def test_records_that_are_trained_and_measured_on_are_not_kept_for_testing() -> None:
+    """An app without records for testing measures on those of the training, and `precad check` says no other."""
+    task = small_task(model=f"{__name__}:app", loss=f"{__name__}:app", dim=26, clients={"a": 40, "b": 40})
+    config = ClientConfig.model_validate({"certificates": "c", "authority": "a"}, context={"base": Path("/")})
+    for name, said in (
+        ("app", "40 of shape (3,) in 2 classes; declares"),
+        ("tested", "40 of shape (3,) in 2 classes, 2"),
+    ):
+        found = records_here(task, config.model_copy(update={"records": f"{__name__}:{name}"}), ["a"])
+        assert found["a"].startswith(said)
 
 
 def test_classes_of_test_records_are_those_of_the_training(tmp_path: Path) -> None:

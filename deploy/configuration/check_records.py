@@ -119,7 +119,7 @@ def _own(task: Task, client: str, found: Loaded) -> str:
     """Say how many records there are, of what shape and classes, and what a round would draw. No more of them."""
     own, test = found.of_client[client], found.split.test
     classes = _classes(task, found.split)
-    aside = f", {len(test)} more kept for testing" if len(test) else ""
+    aside = "" if test is found.split.train or not len(test) else f", {len(test)} more kept for testing"
     digest = f"{_digest_to_agree_on(task, found)}{_columns_to_agree_on(found.split.columns)}"
     drawn = f"a round draws {task.rate_of(client) * len(own):.4g} on average{own_privacy(task, client)}"
     return f"{len(own)} of shape {own.shape} in {classes}{aside}; declares {task.clients[client]}; {drawn}{digest}"

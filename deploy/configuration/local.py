@@ -55,7 +55,8 @@ def draft(raw: Mapping[str, Any], folder: RunFolder) -> Deployment | None:
         task = resolved["task"]
         supply_own_records(resolved["client"])
         task.setdefault("dim", dimension)
-        if isinstance(ids := task.get("clients"), list):
+        if isinstance(task.get("clients"), list | int):
+            ids = ids_of(task["clients"])
             _require_ids(ids)
             task["clients"] = dict.fromkeys(ids, 1)
         _supply_addresses(resolved, folder)
@@ -78,6 +79,8 @@ def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], 
     task = resolved["task"]
     if not is_proved(raw):
         task.setdefault("gate", usual_gate())
+    if isinstance(task.get("clients"), int):
+        task["clients"] = ids_of(task["clients"])
     source, ids = _source(resolved["client"], task, folder.root), task.get("clients")
     split = complete_task(task, source, ids if isinstance(ids, list) else None)
     supply_model_digest(task, split)
@@ -376,6 +379,21 @@ def _require_ids(ids: list[Any]) -> None:
         raise ConfigError("task.clients: expected a table of ids and numbers of records, or a list of distinct ids")
 
 
+def ids_of(clients: object) -> list[Any]:
+    """Return ids of a number of clients, or a list of them. Raises ConfigError."""
+    if isinstance(clients, int) and not isinstance(clients, bool):
+        if not 2 <= clients <= 1_000_000:
+            raise ConfigError(f"task.clients: expected between 2 and 1000000 clients, found {clients}")
+        return _numbered(clients)
+    if isinstance(clients, list):
+        return clients
+    raise ConfigError(f"task.clients: expected a number, a list of ids or a table, found {clients!r:.60}")
+
+
+def _numbered(n_clients: int) -> list[Any]:
+    return [f"client-{i:0{len(str(n_clients - 1))}}" for i in range(n_clients)]
+
+
 def with_clients(raw: Mapping[str, Any], n_clients: int) -> dict[str, Any]:
     """Return a configuration whose task has so many clients, by the name of `--clients`. Raises ConfigError."""
     if not isinstance(n_clients, int) or isinstance(n_clients, bool) or n_clients < 1:
@@ -384,8 +402,7 @@ def with_clients(raw: Mapping[str, Any], n_clients: int) -> dict[str, Any]:
     if not isinstance(task, Mapping) or "clients" in task:
         found = task["clients"] if isinstance(task, Mapping) else task
         raise ConfigError(f"task.clients: expected none beside clients, found {found!r:.60}")
-    ids = [f"client-{i:0{len(str(n_clients - 1))}}" for i in range(n_clients)]
-    return {**raw, "task": {**task, "clients": ids}}
+    return {**raw, "task": {**task, "clients": _numbered(n_clients)}}
 
 
 def with_operations(raw: Mapping[str, Any], *, stays: bool = False) -> dict[str, Any]:

@@ -18,12 +18,13 @@ from precad.clients.models.networks import NO_ARGUMENTS, fitted, parameter_count
 from precad.clients.records import Records, Split, example_label_of, example_of, joined
 from precad.clients.records.own import OwnRecords, read_given
 from precad.clients.records.own.found import Found
+from precad.deploy.configuration.local import ids_of
 from precad.deploy.configuration.sections import parse_section
 from precad.deploy.errors import ConfigError
 from precad.lab.simulation import SimulationSettings
 from precad.lab.simulation.algorithms import Deployed
 from precad.lab.simulation.app_digests import digests_of
-from precad.lab.simulation.simulate import Plan, client_of, ids_of
+from precad.lab.simulation.simulate import Plan, client_of
 from precad.protos.task.algorithms import names_default
 from precad.protos.task.record_fields import RecordFields
 from precad.protos.task.task import Task

@@ -44,6 +44,7 @@ from precad.clients.models.learning import Learning
 from precad.clients.records import Records, Split
 from precad.deploy.configuration.local import (
     complete_task,
+    ids_of,
     local_source,
     require_enrolled_attackers,
     supply_own_records,
@@ -166,18 +167,6 @@ def _section(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(found, Mapping):
         raise ConfigError(f"{name}: expected a section, found {found!r}")
     return dict(found)
-
-
-def ids_of(clients: object) -> list[Any]:
-    """Return ids of a number of clients, or a list of them. Raises ConfigError."""
-    if isinstance(clients, int) and not isinstance(clients, bool):
-        if not 2 <= clients <= 1_000_000:
-            raise ConfigError(f"task.clients: expected between 2 and 1000000 clients, found {clients}")
-        width = len(str(clients - 1))
-        return [f"client-{i:0{width}}" for i in range(clients)]
-    if isinstance(clients, list):
-        return clients
-    raise ConfigError(f"task.clients: expected a number, a list of ids or a table, found {clients!r}")
 
 
 class Runs:

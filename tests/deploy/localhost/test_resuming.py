@@ -201,6 +201,14 @@ def test_a_number_of_clients_stands_for_their_names(folder: RunFolder, tmp_path:
         assert (done.exit_code, said in done.stderr) == (2, True), done.stderr
     task = LocalRun(with_clients(nameless, 11), tmp_path / "eleven", SILENT).deployment.task
     assert list(task.clients) == [f"client-{number:02}" for number in range(11)]
+    numbered = {**RAW, "task": {**RAW["task"], "clients": 11}}
+    assert LocalRun(numbered, tmp_path / "numbered", SILENT).deployment.task == task
+    config.write_text(tomli_w.dumps(numbered))
+    done = CliRunner().invoke(cli.app, ["check", str(config)])
+    assert (done.exit_code, "11 clients; gate" in done.output) == (0, True), done.output
+    for wrong in (1, True, "11"):
+        with pytest.raises(precad.ConfigError, match=r"^task.clients: expected .*, found "):
+            LocalRun({"task": {**RAW["task"], "clients": wrong}}, tmp_path / "wrong", SILENT)
     assert tree(folder.root) == before
 
 
