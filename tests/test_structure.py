@@ -100,7 +100,9 @@ ROOMS = (
     Room("protos/messages", "mpc | task", "Messages to values and back."),
     Room("servers", "mpc protos", "The servers: two aggregators from one program, and the dealer."),
     Room("servers/database", "dp protos | .", "Durable tables: one door, with SQLite or PostgreSQL behind it."),
-    Room("servers/links", "mpc protos | .", "The connections that a server opens: to its peer and to the dealer."),
+    Room(
+        "servers/links", "mpc protos | .", "The connections between servers: of A with B, and of both with the dealer."
+    ),
     Room("servers/store", "mpc dp protos | . database", "Everything durable of one task at one server."),
     Room("servers/rounds", "mpc dp protos | . links store", "Algorithm 1: one round from its selection to its commit."),
     Room("servers/telemetry", "dp protos | . store rounds", "Telemetry of a server: events, status, log lines."),
@@ -473,6 +475,8 @@ def test_the_map_of_a_folder_names_what_is_in_it(folder: str) -> None:
     named = {name.strip("/") for names in rows for name in names.split(", ")}
 
     assert there <= named, f"{folder}/__init__.py does not name {sorted(there - named)}"
+    lines = re.findall(r"^ {4}([a-z0-9_]+)/? {2,}", text, flags=re.MULTILINE)
+    assert sorted(set(lines)) == sorted(lines), f"{folder}/__init__.py has two lines for one name"
 
 
 def test_only_one_room_names_crypten() -> None:

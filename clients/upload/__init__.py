@@ -5,7 +5,6 @@ Modules:
     session   one client's side of a task
     proved    a round of mode `proved`: one upload, and one proof
     links     connections to both servers
-    events    what waits for the client, of each server no more than so much
     patience  when to ask a server again
-    events    events that a client has not looked at yet
+    events    events that a client has not looked at yet, of each server no more than so many
 """

@@ -18,7 +18,7 @@ from precad.deploy.errors import ConfigError
 from precad.deploy.exporting.statement import Count, Part, Probability, Sha256, canonical, parse
 from precad.deploy.guarantees.certificates import require_confidences
 from precad.deploy.guarantees.run_evidence import RunEvidence, read_runs, training_of
-from precad.deploy.reporting.certificates import Certificate, certified, uncertified
+from precad.deploy.reporting.certificates import RunCertificate, certified, uncertified
 from precad.deploy.reporting.deployed import read_deployed
 from precad.dp.accountants.pld import SampledGaussian
 from precad.dp.certificates.prediction import Training
@@ -47,7 +47,7 @@ class Evidence(Part):
     confidences: tuple[tuple[Probability, ...], ...]
     """Means over the trainings, (n records, n classes)."""
 
-    def certificate(self) -> Certificate:
+    def certificate(self) -> RunCertificate:
         """Compute the certificate that follows. Raises ConfigError where the values are no evidence."""
         rows, labels = [list(row) for row in self.confidences], list(self.labels)
         require_confidences(rows, labels, EVIDENCE)

@@ -25,7 +25,7 @@ from precad.deploy.exporting.evidence import EVIDENCE, Evidence, evidence_for
 from precad.deploy.exporting.finished import FinishedTask, read_finished
 from precad.deploy.exporting.statement import ExportStatement, difference, file_sha256, sha256, statement_of
 from precad.deploy.files.whole import appearing
-from precad.deploy.reporting.certificates import Certificate, certificate_of
+from precad.deploy.reporting.certificates import RunCertificate, certificate_of
 from precad.deploy.reporting.deployed import read_deployed
 from precad.deploy.run_folder import RunFolder
 from precad.protos.tls.files import TlsMaterial
@@ -121,7 +121,7 @@ def export(
     }
 
 
-def _certificate(source: Source, evidence: Evidence | None) -> Certificate | str:
+def _certificate(source: Source, evidence: Evidence | None) -> RunCertificate | str:
     """Return the certificate that the evidence proves. Without evidence, return that of the exported run by itself, or
     why there is none."""
     if evidence is not None:

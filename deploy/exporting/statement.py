@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from precad.deploy.errors import ExportRefusedError
 from precad.deploy.exporting.finished import FinishedTask
-from precad.deploy.reporting.certificates import Certificate
+from precad.deploy.reporting.certificates import RunCertificate
 from precad.deploy.reporting.deployed import Figures, deployed_statements
 from precad.deploy.reporting.guarantees import in_words
 from precad.dp.accountants.pld import Conduct, Label, PrivacyStatement, Unit, View
@@ -163,7 +163,7 @@ class _Statement(Part):
     guarantee: str
     """In one sentence, what is guaranteed against whom."""
     date: Date | None
-    """As the operators agreed, if they did."""
+    """The day that the operators agreed on; null where they agreed on none."""
 
     def canonical(self) -> bytes:
         """Return the bytes that the file holds and that digests are of."""
@@ -237,7 +237,7 @@ def _difference(ours: Any, theirs: Any, name: str) -> str | None:
 
 
 def statement_of(
-    finished: FinishedTask, names: Sequence[str], certificate: Certificate | str, *, date: str | None = None
+    finished: FinishedTask, names: Sequence[str], certificate: RunCertificate | str, *, date: str | None = None
 ) -> ExportStatement:
     """State what is known of a finished task. names: of the parameters, in the order of the flat vector. certificate:
     or why there is none."""
@@ -264,8 +264,8 @@ def statement_of(
         poisoning=PoisoningPart(
             client_clip=task.client_clip,
             log2_probability=task.norm_bound.log2_soundness_error,
-            certificate=certificate_part(certificate) if isinstance(certificate, Certificate) else None,
-            why_none="" if isinstance(certificate, Certificate) else certificate,
+            certificate=certificate_part(certificate) if isinstance(certificate, RunCertificate) else None,
+            why_none="" if isinstance(certificate, RunCertificate) else certificate,
         ),
         guarantee=in_words(words, certificate, with_notes=not task.rules.is_default),
         date=date,
@@ -331,7 +331,7 @@ def _upwards(epsilon: float) -> float | Literal["inf"]:
     return math.ceil(epsilon * _DECIMALS) / _DECIMALS
 
 
-def certificate_part(found: Certificate) -> CertificatePart:
+def certificate_part(found: RunCertificate) -> CertificatePart:
     """Return what is stated of a certificate."""
     return CertificatePart(
         threat=Threat.ADD,

@@ -32,7 +32,7 @@ AT_MOST: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Certificate:
+class RunCertificate:
     """Certified accuracy after k = 0, 1, ... attackers."""
 
     proved: tuple[float, ...]
@@ -61,7 +61,7 @@ class Certificate:
         )
 
 
-def certificate_of(run: Run) -> Certificate | str:
+def certificate_of(run: Run) -> RunCertificate | str:
     """Return the certificate, or why there is none. Raises ConfigError where a model's file is damaged."""
     if (why := uncertified(run)) is not None:
         return why
@@ -74,11 +74,11 @@ def certificate_of(run: Run) -> Certificate | str:
 
 def certified(
     confidences: list[list[float]], labels: list[int], training: Training, delta: float, n_trainings: int
-) -> Certificate:
+) -> RunCertificate:
     """Return the certificate. confidences: means over n_trainings, (n samples, n classes). Raises ConfigError."""
     request = Request(delta=delta, methods=(Method.EXACT,), at_most=AT_MOST)
     report = certify_runs(confidences, labels, training, request, n_runs=n_trainings, provenance={})
-    return Certificate(
+    return RunCertificate(
         proved=_curve(report),
         estimated=_curve(report["estimate"]),
         n_trainings=n_trainings,
@@ -88,9 +88,9 @@ def certified(
     )
 
 
-def with_certificate_note(run: Run, found: Certificate | str) -> Run:
+def with_certificate_note(run: Run, found: RunCertificate | str) -> Run:
     """Return the run; with a note where there is no certificate, or one that proves nothing."""
-    if isinstance(found, Certificate) and found.tolerated > 0:
+    if isinstance(found, RunCertificate) and found.tolerated > 0:
         return run
     note = f"No certificate: {found}." if isinstance(found, str) else found.words
     return replace(run, notes=(*run.notes, note))

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from precad.deploy.figures import LARGEST_USEFUL
-from precad.deploy.reporting.certificates import Certificate
+from precad.deploy.reporting.certificates import RunCertificate
 from precad.deploy.reporting.numbers import Format, power_of_ten, shown
 from precad.deploy.reporting.runs import AGAINST, Cost, Round, Run, Statement
 from precad.dp.accountants.pld import Unit, View
@@ -93,7 +93,7 @@ class Chart:
         return asdict(self)
 
 
-def charts_of(runs: Sequence[Run], certificates: Sequence[Certificate | str]) -> tuple[Chart, ...]:
+def charts_of(runs: Sequence[Run], certificates: Sequence[RunCertificate | str]) -> tuple[Chart, ...]:
     """Return every chart that the runs have something for."""
     made = (
         _accuracy(runs),
@@ -274,10 +274,10 @@ def _count(done: Round, fate: str) -> int:
     return {"accepted": done.n_accepted, "rejected": done.n_rejected, "missing": done.n_missing}[fate]
 
 
-def _certificates(runs: Sequence[Run], certificates: Sequence[Certificate | str]) -> Chart:
+def _certificates(runs: Sequence[Run], certificates: Sequence[RunCertificate | str]) -> Chart:
     """Chart the certificates that prove something. A note of the run says why another has no line."""
     made = []
-    drawn = [(i, c) for i, c in enumerate(certificates) if isinstance(c, Certificate) and c.tolerated > 0]
+    drawn = [(i, c) for i, c in enumerate(certificates) if isinstance(c, RunCertificate) and c.tolerated > 0]
     longest = max(
         [LEAST_ATTACKERS + 1, *(len(curve) for _, found in drawn for curve in (found.proved, found.estimated))]
     )

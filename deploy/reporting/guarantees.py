@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from precad.deploy.figures import LARGEST_USEFUL, NO_USEFUL_BOUND, rounded_down, says_nothing
-from precad.deploy.reporting.certificates import AT_MOST, Certificate
+from precad.deploy.reporting.certificates import AT_MOST, RunCertificate
 from precad.deploy.reporting.numbers import power_of_ten, rounded_up
 from precad.deploy.reporting.runs import Run, Statement
 from precad.dp.accountants.pld import Unit
@@ -32,7 +32,7 @@ class Guarantee:
     """Whether there is anything."""
 
 
-def sentence(run: Run, certificate: Certificate | str) -> str:
+def sentence(run: Run, certificate: RunCertificate | str) -> str:
     """Return all of it, shortly."""
     text = in_words(run.statements, certificate, with_notes=run.is_simulation or not run.task.rules.is_default)
     if not run.is_simulation:
@@ -41,11 +41,11 @@ def sentence(run: Run, certificate: Certificate | str) -> str:
     return f"of {which}, had it drawn from the operating system's generator (from seeds it protects nobody): {text}"
 
 
-def in_words(statements: Sequence[Statement], certificate: Certificate | str, *, with_notes: bool = False) -> str:
+def in_words(statements: Sequence[Statement], certificate: RunCertificate | str, *, with_notes: bool = False) -> str:
     """Say in one sentence what the statements and the certificate guarantee. with_notes: what an algorithm takes for
     granted. For PRECAD in a deployment the sentence says who is corrupted, and no more."""
     parts = [_privacy(statements, with_notes=with_notes)]
-    if isinstance(certificate, Certificate):
+    if isinstance(certificate, RunCertificate):
         parts.append(f"against poisoning, {_certified(certificate)}")
     return "; ".join(parts) + "."
 
@@ -94,7 +94,7 @@ def _is_proved(statement: Statement) -> bool:
     return statement.epsilon is not None and statement.epsilon <= LARGEST_USEFUL
 
 
-def _certified(certificate: Certificate) -> str:
+def _certified(certificate: RunCertificate) -> str:
     if certificate.tolerated == 0:
         return "the certificate is VACUOUS: no prediction is proved to withstand even one further attacker"
     return (
@@ -104,7 +104,7 @@ def _certified(certificate: Certificate) -> str:
     )
 
 
-def guarantees_of(run: Run, certificate: Certificate | str) -> list[Guarantee]:
+def guarantees_of(run: Run, certificate: RunCertificate | str) -> list[Guarantee]:
     """Return the guarantees, row by row."""
     rows = [_of_statement(run, statement) for statement in run.statements]
     if run.has_two_servers:
@@ -165,7 +165,7 @@ def _of_norms(run: Run) -> Guarantee:
     )
 
 
-def _of_poisoning(certificate: Certificate | str) -> Guarantee:
+def _of_poisoning(certificate: RunCertificate | str) -> Guarantee:
     against = "further malicious clients who poison the training"
     if isinstance(certificate, str):
         return Guarantee(against=against, what="no certificate", rests_on=certificate, is_proved=False)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from precad.deploy.reporting.certificates import Certificate
+from precad.deploy.reporting.certificates import RunCertificate
 from precad.deploy.reporting.charts import Chart
 from precad.deploy.reporting.guarantees import guarantees_of, sentence
 from precad.deploy.reporting.key_figures import key_figures
@@ -25,7 +25,7 @@ GENERATOR: Final = "precad report"
 """By which a page of ours is known; another file is never overwritten."""
 
 
-def render(runs: Sequence[Run], certificates: Sequence[Certificate | str], charts: Sequence[Chart]) -> str:
+def render(runs: Sequence[Run], certificates: Sequence[RunCertificate | str], charts: Sequence[Chart]) -> str:
     """Return the page."""
     style, script = _asset("report.css"), _asset("report.js")
     environment = Environment(
@@ -53,7 +53,7 @@ def render(runs: Sequence[Run], certificates: Sequence[Certificate | str], chart
     )
 
 
-def _of_run(run: Run, certificate: Certificate | str) -> dict[str, Any]:
+def _of_run(run: Run, certificate: RunCertificate | str) -> dict[str, Any]:
     servers = "two servers" if run.task.is_proved else "two servers, a dealer"
     what = "simulated in one process" if run.is_simulation else f"{servers} and clients as processes"
     seeds = f", {len(run.trainings)} seeds" if len(run.trainings) > 1 else ""

@@ -10,7 +10,7 @@ from typing import Any, Final
 from precad.deploy.errors import ConfigError
 from precad.deploy.files.whole import write_whole
 from precad.deploy.reporting import page
-from precad.deploy.reporting.certificates import Certificate, certificate_of, with_certificate_note
+from precad.deploy.reporting.certificates import RunCertificate, certificate_of, with_certificate_note
 from precad.deploy.reporting.charts import Chart, charts_of
 from precad.deploy.reporting.folders import completed, read_folders
 from precad.deploy.reporting.guarantees import sentence
@@ -26,7 +26,7 @@ class Report:
     """Hold what is said of the runs, before it is laid out."""
 
     runs: tuple[Run, ...]
-    certificates: tuple[Certificate | str, ...]
+    certificates: tuple[RunCertificate | str, ...]
     charts: tuple[Chart, ...]
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The connections that a server opens: to its peer and to the dealer.
+"""The connections between servers: of A with B, and of both with the dealer.
 
 Modules:
 

@@ -50,7 +50,7 @@ class TokenRefusedError(pki.PkiError):
 
 
 class Tokens:
-    """Those of one authority."""
+    """Issue and redeem the one-time tokens of one authority."""
 
     def __init__(
         self,

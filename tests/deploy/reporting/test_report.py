@@ -37,7 +37,7 @@ from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.local import resolve
 from precad.deploy.localhost.deployment import round_metrics
 from precad.deploy.localhost.summary import print_summary
-from precad.deploy.reporting.certificates import Certificate
+from precad.deploy.reporting.certificates import RunCertificate
 from precad.deploy.reporting.charts import MOST_COLUMNS, MOST_POINTS, Kind, charts_of
 from precad.deploy.reporting.figures import png_files
 from precad.deploy.reporting.folders import read_folders
@@ -352,7 +352,7 @@ def test_a_vacuous_certificate_is_a_line_and_no_plot(run: Path) -> None:
 def test_certificates_are_drawn_where_they_prove_something(run: Path) -> None:
     """Two runs beside each other: the vacuous one has no line."""
     (found,) = read_folders([run])
-    some = Certificate(
+    some = RunCertificate(
         proved=(0.9, 0.5, 0.0),
         estimated=(0.9, 0.8, 0.2, 0.0),
         n_trainings=40,
@@ -376,7 +376,7 @@ def test_certificates_are_drawn_where_they_prove_something(run: Path) -> None:
 def test_a_certificate_that_proves_something_says_how_much(run: Path) -> None:
     """Shares rounded down, with the probability that the trainings mislead."""
     (found,) = read_folders([run])
-    certificate = Certificate(
+    certificate = RunCertificate(
         proved=(0.9, 0.70051, 0.1, 0.0),
         estimated=(0.9, 0.8, 0.2, 0.0),
         n_trainings=40,
