@@ -29,3 +29,7 @@ class Task(dict[str, Any]):
         if unknown := sorted(fields.keys() - Valid.model_fields.keys() - {TARGET}):
             raise ConfigError("\n".join(f"task.{name}: unknown field, found {fields[name]!r:.60}" for name in unknown))
         super().__init__(fields)
+
+    def __or__(self, other: Any) -> Task:  # type: ignore[override]  # other names than a task's are refused
+        """Return a task with the other's fields over these: a plain mapping would be read as sections."""
+        return Task(**{**self, **other})

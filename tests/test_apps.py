@@ -224,6 +224,10 @@ def test_a_task_knows_its_fields() -> None:
     task = copy.deepcopy(TASK)
     precad.Task(**task)
     assert task == TASK
+    changed = task | {"rounds": 7}
+    assert (type(changed), changed["rounds"], changed["name"], task["rounds"]) == (precad.Task, 7, "own", 2)
+    with pytest.raises(precad.ConfigError, match=r"task\.round: unknown field, found 3"):
+        task | {"round": 3}
 
 
 def test_a_run_names_the_app_and_deals_its_records(tmp_path: Path) -> None:
