@@ -12,6 +12,7 @@ Modules:
     checks        checks of numeric arguments
     errors        what may go wrong, as one tree
     attacks/      malicious clients for experiments
+    external/     foreign trainers, in processes of their own
     gradients/    gradients of single records, clipped and summed
     models/       the models that clients train, and the flat vector that stands for one
     records/      labelled records, where they come from, and how an experiment spreads them over clients

@@ -55,6 +55,8 @@ LabelName: TypeAlias = Annotated[str, Field(min_length=1)] | Annotated[list[str]
 """The column with the labels, or the columns."""
 FILE_KINDS: Final = ("csv", "parquet", "npz", "folder", "datasets")
 """Kinds of files that `records` may name: `csv:PATH` and so on. Anything else before the colon is a module."""
+FLOWER: Final = "flower"
+_OF_TRAINERS: Final = ("python", "config", "node", "timeout_s", "output")
 _OF_RECORDS: Final = ("label", "holdout", "holdout_seed", "dealt")
 _OF_DATASETS: Final = ("dataset", "classes", "download")
 
@@ -134,6 +136,26 @@ class ClientConfig(BaseModel):
     uploads_per_model: Annotated[int, Field(ge=1, le=1_000_000)] = DEFAULT_UPLOADS_PER_MODEL
     """m: how often a client uploads for one model while no round is committed. Asked once more, it ends (exit code 3):
     a server that deviates learns a bit of every upload of a round that it then loses. At most 3 in mode `proved`."""
+    trainer: Annotated[str, Field(min_length=1)] | None = None
+    """Code of your own that trains in the place of Algorithm 2, in a process of its own: `module:function`, or
+    `flower:module:app` for a Flower ClientApp. Only in a task of `user-dp-fedavg` (docs/guides/own-trainer.md)."""
+    trainer_python: ConfigPath | None = None
+    """The interpreter that runs it, with its packages; precad's own unless set. It need not have precad."""
+    trainer_config: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """Settings for the trainer: Flower's `run_config`. `{client}` in a text stands for the client's id."""
+    trainer_node: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """Settings of this client's place: Flower's `node_config`, beside `partition-id` and `num-partitions`."""
+    trainer_timeout_s: Annotated[float, Field(gt=0, le=604_800, allow_inf_nan=False)] | None = None
+    """How long a round's training may take; at most, and unless set, four fifths of `task.submit_timeout_s`."""
+    trainer_memory_mb: Annotated[int, Field(ge=64)] = 8192
+    """Memory that each of its processes may take, and the size of the folders in memory that it may write to."""
+    trainer_threads: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Threads that its numerical libraries are told to take."""
+    trainer_isolation: Literal["required", "best-effort"] = "required"
+    """Whether a client starts no trainer where the kernel refuses to hide keys, network, processes and files from it.
+    With `best-effort` it starts, and a line of the log says what is not hidden."""
+    trainer_output: ConfigPath | None = None
+    """File that gets what the trainer prints, which may be records (mode 0600). Nothing is kept without one."""
     attacks: dict[str, AttackName] = Field(default_factory=dict)
     """Experiments only: clients that misbehave, and how (`precad.clients.attacks`)."""
 
@@ -141,6 +163,21 @@ class ClientConfig(BaseModel):
     @classmethod
     def _check_source(cls, source: str | None) -> str | None:
         return None if source is None else require_source(source)
+
+    @field_validator("trainer")
+    @classmethod
+    def _check_trainer(cls, trainer: str | None) -> str | None:
+        module, _, name = (trainer or "module:name").removeprefix(f"{FLOWER}:").partition(":")
+        if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
+            raise ValueError(f"expected module:function or {FLOWER}:module:app, found {trainer!r}")
+        return trainer
+
+    @model_validator(mode="after")
+    def _trainer_or_its_fields(self) -> Self:
+        found = [name for name in _OF_TRAINERS if getattr(self, f"trainer_{name}")]
+        if self.trainer is None and found:
+            raise ValueError(f"trainer_{found[0]} is of a trainer: expected client.trainer beside it, found none")
+        return self
 
     @model_validator(mode="after")
     def _dataset_or_records(self) -> Self:

@@ -11,6 +11,7 @@ Classes:
     │   │   └── ModelImportError
     │   ├── ModelInputError
     │   ├── ModelDigestError      the model here is not the one that the task means
+    │   ├── TrainerError          a foreign trainer does not start, or the task has no place for one
     │   ├── StateFileError        what counts uploads cannot be read or written: nothing is uploaded
     │   └── DataError             a data set
     │       ├── MissingDataError  is not there; says what helps
@@ -162,6 +163,13 @@ class ModelImportError(ExtensionError):
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__("model", path, why, expected="package.module:factory of a torch.nn.Module")
+
+
+class TrainerError(ArgumentError):
+    """The trainer that a configuration names does not start. The message has none of its own words."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"client.trainer: expected module:name of a trainer that loads, found {path!r}: {why}")
 
 
 class ModelInputError(ArgumentError):

@@ -18,6 +18,7 @@ from torch import nn
 
 from precad.clients.config import ClientConfig
 from precad.clients.errors import ArgumentError, ClientError, StoppedError
+from precad.clients.external.training import ExternalTraining
 from precad.clients.gradients.bit_exactness import made_up_records
 from precad.clients.gradients.engine import RecordEngine
 from precad.clients.gradients.probe import EXHAUSTED, probe_labels
@@ -101,6 +102,9 @@ class Trainer:
         self._waiting_lock = threading.Lock()
         # the first pass loads kernels and costs a second: not in the first round
         self._engine.clipped_sums(networks.flatten(model), [_made_up(some)], record_clip(task))
+
+    def close(self) -> None:
+        """Do nothing: there is nobody to end."""
 
     def train(self, client: str, parameters: NDArray[np.float32]) -> RingArray:
         """The global model (d,) to this client's encoded update (d,). Called by one thread per client.
@@ -211,6 +215,19 @@ def load_split_of(task: Task, config: ClientConfig, clients: Sequence[str]) -> L
     return Loaded(source.records_of(split, list(task.clients), clients), split, model)
 
 
+def _trainer_of(task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) -> Trainer | ExternalTraining:
+    """Return Algorithm 2 on these clients' records, or the foreign trainers that the configuration names."""
+    if config.trainer is not None:
+        return ExternalTraining(task=task, config=config, conducts=conducts)
+    return Trainer(
+        task=task,
+        records=load_records(task, config, list(conducts)),
+        conducts=conducts,
+        device=config.device,
+        memory_mb=config.memory_mb,
+    )
+
+
 class ClientProcess:
     """Hosts one client, or several virtual ones."""
 
@@ -226,13 +243,7 @@ class ClientProcess:
         if task.accept_weak_wire_form:
             log.warning("client.weak_wire_form", mode=task.mode)
         require_writable(config.state_dir)
-        self._trainer = Trainer(
-            task=task,
-            records=load_records(task, config, clients),
-            conducts=conducts,
-            device=config.device,
-            memory_mb=config.memory_mb,
-        )
+        self._trainer = _trainer_of(task, config, conducts)
         limits = {
             client: UploadLimit(
                 client,
@@ -281,4 +292,5 @@ class ClientProcess:
         finally:
             for task in (*sessions, stopping):
                 task.cancel()
+            await asyncio.to_thread(self._trainer.close)
             await asyncio.gather(*sessions, stopping, return_exceptions=True)

@@ -149,10 +149,15 @@ ROOMS = (
     ),
     Room("clients/gradients", "| . records models", "Gradients of single records, clipped and summed."),
     Room("clients/training", "mpc dp protos | . records models gradients", "Algorithm 2 up to the clipped update."),
+    Room(
+        "clients/external",
+        "mpc protos | . records/own models gradients training",
+        "Foreign trainers, in processes of their own.",
+    ),
     Room("clients/upload", "mpc protos | . training", "One client's session with both servers."),
     Room(
         "clients^",
-        "mpc protos | . records records/own models gradients training upload",
+        "mpc protos | . records records/own models gradients training external upload",
         "The client's process.",
         "process",
     ),

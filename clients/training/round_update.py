@@ -134,12 +134,31 @@ def _trained(task: Task, parameters: NDArray[np.float32], who: Participant, engi
     if not np.isfinite(parameters).all():
         raise NonFiniteModelError
     found = _difference(task, parameters[: task.n_parameters], who, engine)
+    is_per_layer = task.update_clipping == "per-layer"
+    layer_sizes = engine.require_layer_sizes("task.update_clipping") if is_per_layer else ()
+    return bounded(task, float(parameters[-1]), found, layer_sizes)
+
+
+def bounded(task: Task, last: float, found: Vector | None, layer_sizes: Sequence[int]) -> Vector:
+    """Return what a client uploads of theta_i - theta, within C whoever trained, in the algorithm `user-dp-fedavg`.
+
+    last: the last number of the round's vector, lambda where a bound is learnt. found: None where training led to no
+    finite numbers; then zeros, for staying away would say so. layer_sizes: where clipping is per layer.
+    Raises: ArgumentError, which depends on no record.
+    """
     update = np.zeros(task.n_parameters) if found is None else found
     if task.quantile_rule is not None:
-        return _counted(task.quantile_rule, update, float(parameters[-1]), is_finite=found is not None)
+        return _counted(task.quantile_rule, update, last, is_finite=found is not None)
     if task.update_clipping == "per-layer":
-        return project_layers(update, task.client_clip, engine.require_layer_sizes("task.update_clipping"))
+        return project_layers(update, task.client_clip, layer_sizes)
     return project(update, task.client_clip)
+
+
+def difference(trained: Vector, parameters: NDArray[np.float32]) -> Vector | None:
+    """Return theta_i - theta, (n,); None unless its norm is finite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        update = trained - parameters.astype(np.float64)
+        return update if np.linalg.norm(update) < math.inf else None
 
 
 def _difference(task: Task, parameters: NDArray[np.float32], who: Participant, engine: RecordEngine) -> Vector | None:
@@ -158,9 +177,7 @@ def _difference(task: Task, parameters: NDArray[np.float32], who: Participant, e
         )
     except NonFiniteGradientError:
         return None
-    with np.errstate(over="ignore", invalid="ignore"):
-        update = trained - parameters.astype(np.float64)
-        return update if np.linalg.norm(update) < math.inf else None
+    return difference(trained, parameters)
 
 
 def _counted(rule: QuantileRule, update: Vector, log_ratio: float, *, is_finite: bool) -> Vector:

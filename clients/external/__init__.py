@@ -1,0 +1,12 @@
+"""Foreign trainers, in processes of their own. They are clients of a task whose guarantee is of whole clients.
+
+Modules:
+
+    training  a foreign trainer as a client: its parameters minus the model, within C, as integers
+    trainer   one client's process: what it is given, how long it may take, and what its end costs
+    arrays    a model's arrays by name, shape and place
+    frames    what goes through the pipes
+    child     the process's program, in an interpreter that need not have precad
+    sandbox   what the process is shut off from
+    flower    a Flower ClientApp, called as Flower calls it
+"""

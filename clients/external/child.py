@@ -1,0 +1,168 @@
+"""Run a foreign trainer: the program of its process, in an interpreter of its own that need not have precad.
+
+    python -I -B child.py IN OUT LIFELINE
+
+The wrapper reads what to load, shuts itself off (`sandbox`), and forks the worker, which alone runs foreign code. The
+wrapper ends the worker, and with it all that the worker started, once nobody holds the lifeline's other end.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import importlib.util
+import json
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+
+def _beside(name: str) -> ModuleType:
+    """Load a file beside this one: an isolated interpreter does not look in a script's folder."""
+    place = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"_precad_{name}", place)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def main(inward: int, outward: int, lifeline: int) -> int:
+    """Be the wrapper. Return its exit code."""
+    frames, sandbox = _beside("frames"), _beside("sandbox")
+    _, text = frames.receive(inward, {frames.HELLO: 1 << 24})
+    hello = json.loads(text)
+    bits = sandbox.shut_off(hello["hidden"], hello["home"], hello["memory_bytes"])
+    frames.send(outward, frames.SHUT_OFF, bytes([bits]))
+    if hello["required"] & ~bits:
+        return 1
+    worker = os.fork()
+    if worker == 0:
+        try:
+            os.close(lifeline)
+            for descriptor in (inward, outward):
+                os.set_inheritable(descriptor, False)
+            sandbox.confine(bits, hello["memory_bytes"])
+            _work(frames, hello, inward, outward)
+        finally:
+            os._exit(0)
+    os.close(inward)
+    os.close(outward)
+    _watch(worker, lifeline)
+    return 0
+
+
+def _watch(worker: int, lifeline: int) -> None:
+    """Wait for the end of the worker, or of whoever holds the lifeline; then kill what is left."""
+    descriptor = os.pidfd_open(worker)
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    poll.register(lifeline, select.POLLIN)
+    poll.poll()
+    for kill in (
+        os.killpg,
+        os.kill,
+    ):  # all in the group; and whoever left it ends with the worker, its namespace's init
+        try:
+            kill(worker, signal.SIGKILL)
+        except OSError:
+            continue
+    os.waitpid(worker, 0)
+
+
+def _work(frames: ModuleType, hello: dict[str, Any], inward: int, outward: int) -> None:
+    """Be the worker: load the trainer, then train whenever a model comes. Foreign code runs here and nowhere else."""
+    os.setpgid(0, 0)
+    os.chdir(hello["folder"])
+    sys.path.insert(0, hello["folder"])
+    try:
+        _, constants = frames.receive(inward, {frames.CONSTANTS: hello["constant_bytes"]})
+        arrays = Arrays(hello["arrays"], constants)
+        train = _loaded(hello)
+        frames.send(outward, frames.LOADED)
+    except BaseException as error:  # noqa: BLE001 - foreign code raises what it likes
+        frames.send(outward, frames.FAILED, _reason(error))
+        return
+    while True:
+        _, body = frames.receive(inward, {frames.MODEL: 4 * arrays.n_trained})
+        try:
+            found = arrays.flat(train(arrays.named(body)))
+        except BaseException as error:  # noqa: BLE001 - foreign code raises what it likes
+            frames.send(outward, frames.FAILED, _reason(error))
+            continue
+        frames.send(outward, frames.TRAINED, found)
+
+
+class Arrays:
+    """The model's arrays by name, in the order of its state dict, and the bytes of those that are trained."""
+
+    def __init__(self, described: Sequence[Mapping[str, Any]], constants: bytes) -> None:
+        """described: name, shape, dtype, whether it is trained, and where it begins in the bytes of its kind."""
+        import numpy as np
+
+        self._np, self._described, self._constants = np, described, constants
+        own = {entry["at"]: entry["count"] for entry in described if entry["is_trained"]}
+        self.n_trained = sum(own.values())
+
+    def named(self, body: bytes) -> dict[str, Any]:
+        """Return writable copies of all arrays, given the trained ones (n,) in float32."""
+        found = {}
+        for entry in self._described:
+            values = self._np.frombuffer(
+                body if entry["is_trained"] else self._constants, entry["dtype"], entry["count"], entry["at"]
+            )
+            found[entry["name"]] = values.reshape(entry["shape"]).copy()
+        return found
+
+    def flat(self, trained: Mapping[str, Any] | Sequence[Any]) -> bytes:
+        """Return the trained arrays as bytes (n,), from arrays by name, or as a sequence in the same order.
+
+        Raises ValueError where one is missing or has another shape.
+        """
+        if not isinstance(trained, Mapping):
+            trained = dict(zip((entry["name"] for entry in self._described), trained, strict=True))
+        flat = self._np.zeros(self.n_trained, "<f4")
+        for entry in self._described:
+            if entry["is_trained"]:
+                values = self._np.asarray(trained[entry["name"]], "<f4")
+                if list(values.shape) != entry["shape"]:
+                    raise ValueError
+                start = entry["at"] // 4
+                flat[start : start + entry["count"]] = values.reshape(-1)
+        return bytes(flat.tobytes())
+
+
+def _loaded(hello: dict[str, Any]) -> Callable[[dict[str, Any]], Any]:
+    """Import what the configuration names. Return a function from arrays to new arrays."""
+    module, _, name = hello["path"].partition(":")
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    if hello["kind"] == "flower":
+        return _beside("flower").trainer(found, hello)  # type: ignore[no-any-return]
+    if not callable(found):
+        raise TypeError
+    n_done = 0
+
+    def train(arrays: dict[str, Any]) -> Any:
+        nonlocal n_done
+        n_done += 1
+        return found(arrays, {**hello["config"], **hello["node"], "round": n_done})
+
+    return train
+
+
+def _reason(error: BaseException) -> bytes:
+    """Name the nearest of Python's own exceptions: other names, like all texts, may hold values of a record."""
+    own = (kind for kind in type(error).__mro__ if getattr(builtins, kind.__name__, None) is kind)
+    return next(own).__name__.encode()
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(int, sys.argv[1:4])))

@@ -1,0 +1,87 @@
+"""The frames between a client and its trainer's process: a kind, a length, raw bytes. Nothing is ever unpickled.
+
+    client  -> trainer   HELLO      JSON: what to load and how, and the model's arrays
+    client  -> trainer   CONSTANTS  bytes of the arrays that nobody trains
+    client  -> trainer   MODEL      float32, the round's parameters (n,)
+    trainer -> client    SHUT_OFF   one byte: `sandbox`'s bits, before foreign code is loaded
+    trainer -> client    LOADED     nothing
+    trainer -> client    TRAINED    float32, new parameters (n,)
+    trainer -> client    FAILED     why, one of `REASONS` or the name of one of Python's own exceptions
+
+The trainer's process uses this file too, in an interpreter that need not have precad.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import struct
+import time
+
+HELLO, CONSTANTS, MODEL, SHUT_OFF, LOADED, TRAINED, FAILED = range(1, 8)
+_HEADER = struct.Struct("<4sBQ")
+_MAGIC = b"PCT1"
+LONGEST_REASON = 64
+_PIECE = 1 << 20
+
+
+class FrameError(Exception):
+    """The other side is gone, too slow, or sent something else than was agreed. `reason` is one word."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def send(descriptor: int, kind: int, body: bytes | memoryview = b"", *, deadline: float | None = None) -> None:
+    """Write a frame, until `deadline` of the monotonic clock if one is given. Raises FrameError."""
+    for part in (_HEADER.pack(_MAGIC, kind, len(body)), body):
+        rest = memoryview(part)
+        while rest:
+            _await(descriptor, select.POLLOUT, deadline)
+            try:
+                rest = rest[os.write(descriptor, rest[:_PIECE]) :]
+            except BlockingIOError:
+                continue
+            except OSError:
+                raise FrameError("ended") from None
+
+
+def receive(descriptor: int, longest: dict[int, int], *, deadline: float | None = None) -> tuple[int, bytes]:
+    """Return (kind, body) of the next frame. longest: the kinds that are taken, and the most bytes of each.
+
+    No body is read, and no memory taken, for a frame of another kind or a longer one. Raises FrameError.
+    """
+    magic, kind, length = _HEADER.unpack(_exactly(descriptor, _HEADER.size, deadline))
+    if magic != _MAGIC or kind not in longest:
+        raise FrameError("frame")
+    if length > longest[kind]:
+        raise FrameError("length")
+    return kind, _exactly(descriptor, length, deadline)
+
+
+def _exactly(descriptor: int, size: int, deadline: float | None) -> bytes:
+    found = bytearray()
+    while len(found) < size:
+        _await(descriptor, select.POLLIN, deadline)
+        try:
+            piece = os.read(descriptor, min(_PIECE, size - len(found)))
+        except BlockingIOError:
+            continue
+        except OSError:
+            raise FrameError("ended") from None
+        if not piece:
+            raise FrameError("ended")
+        found += piece
+    return bytes(found)
+
+
+def _await(descriptor: int, event: int, deadline: float | None) -> None:
+    """Wait until something can be read or written. Without a deadline the descriptor itself waits."""
+    if deadline is None:
+        return
+    poll = select.poll()
+    poll.register(descriptor, event)
+    left = deadline - time.monotonic()
+    if left <= 0 or not poll.poll(1000 * left):
+        raise FrameError("deadline")

@@ -1,0 +1,116 @@
+"""Shut a process off before it runs foreign code: no network, no other processes, no keys, no file to write.
+
+A program of its own runs this, in an interpreter that need not have precad: it imports the standard library alone, and
+takes Python 3.10. Each step that the kernel refuses is left out and not reported as done.
+
+    wrapper    namespaces of user, network, mounts, processes; hides folders; makes the rest read-only
+    worker     a /proc of its own, no capabilities, limits; only then foreign code
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import struct
+from collections.abc import Iterable
+from contextlib import suppress
+
+NETWORK, PROCESSES, KEYS, FILES = 1, 2, 4, 8
+"""Bits that name what a process is shut off from: the network, other processes, keys, files to write."""
+ALL = NETWORK | PROCESSES | KEYS | FILES
+
+_NEW_USER, _NEW_NET, _NEW_PID, _NEW_MOUNTS, _NEW_IPC = 0x10000000, 0x40000000, 0x20000000, 0x00020000, 0x08000000
+_READ_ONLY, _NO_SUID, _NO_DEVICES, _NO_EXEC, _BIND, _RECURSIVE, _PRIVATE = 1, 2, 4, 8, 4096, 16384, 1 << 18
+_MOUNT_SETATTR, _HERE, _AND_BELOW, _ATTR_READ_ONLY = 442, -100, 0x8000, 1
+_SET_DUMPABLE, _SET_NO_NEW_PRIVILEGES, _DROP_BOUNDING, _LAST_CAPABILITY = 4, 38, 24, 63
+_CAPABILITY_VERSION = 0x20080522
+_INNER_ID = 1000
+"""Nobody in particular: not 0, or programs that the worker starts would be given capabilities."""
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def shut_off(hidden: Iterable[str], home: str, memory_bytes: int) -> int:
+    """Give this process, and those it forks, namespaces of their own. Return the bits of what that shut off.
+
+    hidden: absolute folders and files that are not to be read. home: an empty folder, which stays writable, in memory.
+    The process must have one thread. Without namespaces nothing changes, and the result is 0.
+    """
+    user, group = os.geteuid(), os.getegid()
+    if _LIBC.unshare(_NEW_USER | _NEW_NET | _NEW_PID | _NEW_MOUNTS | _NEW_IPC) != 0:
+        return 0
+    with suppress(OSError):
+        _write("/proc/self/setgroups", "deny")
+        _write("/proc/self/uid_map", f"{_INNER_ID} {user} 1")
+        _write("/proc/self/gid_map", f"{_INNER_ID} {group} 1")
+    found = NETWORK | PROCESSES
+    if not _mount(None, "/", None, _RECURSIVE | _PRIVATE):
+        return found
+    is_hidden = [_hide(path) for path in hidden]
+    if all(is_hidden):
+        found |= KEYS
+    if _make_read_only(home, memory_bytes):
+        found |= FILES
+    return found
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def _hide(path: str) -> bool:
+    """Put an empty folder over a folder, and an empty device over a file. Return whether it is hidden, or not there."""
+    path = os.path.realpath(path)
+    if os.path.isdir(path):
+        flags = _READ_ONLY | _NO_SUID | _NO_DEVICES | _NO_EXEC
+        return _mount("tmpfs", path, "tmpfs", flags, "size=4k,mode=0000")
+    return not os.path.exists(path) or _mount("/dev/null", path, None, _BIND)
+
+
+def _make_read_only(home: str, memory_bytes: int) -> bool:
+    """Make all files read-only, but for `home` and /dev/shm, which are in memory."""
+    attributes = struct.pack("<QQQQ", _ATTR_READ_ONLY, 0, 0, 0)
+    if _LIBC.syscall(_MOUNT_SETATTR, _HERE, b"/", _AND_BELOW, attributes, ctypes.c_size_t(len(attributes))) != 0:
+        return False
+    flags, options = _NO_SUID | _NO_DEVICES, f"size={memory_bytes},mode=0700"
+    if os.path.isdir("/dev/shm"):  # noqa: S108 - not a file of ours: where libraries share memory between processes
+        _mount("tmpfs", "/dev/shm", "tmpfs", flags, options)  # noqa: S108
+    return _mount("tmpfs", home, "tmpfs", flags, options)
+
+
+def _mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> bool:
+    words = [None if word is None else os.fsencode(word) for word in (source, target, kind)]
+    data = None if options is None else options.encode()
+    return bool(_LIBC.mount(*words, ctypes.c_ulong(flags), data) == 0)
+
+
+def confine(granted: int, memory_bytes: int) -> None:
+    """Bound this process, forked after `shut_off`, and take its capabilities. What it forks inherits both.
+
+    granted: the result of `shut_off`. Without a namespace of its own, a mount would be everybody's.
+    """
+    if granted & KEYS:
+        _mount("proc", "/proc", "proc", _NO_SUID | _NO_DEVICES | _NO_EXEC)  # of its own processes alone
+    for number in range(_LAST_CAPABILITY + 1):
+        _LIBC.prctl(_DROP_BOUNDING, number, 0, 0, 0)
+    _LIBC.prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    header = struct.pack("<Ii", _CAPABILITY_VERSION, 0)
+    _LIBC.capset(header, bytes(24))
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_DATA, memory_bytes)
+    _limit(resource.RLIMIT_FSIZE, memory_bytes)
+    _limit(resource.RLIMIT_NOFILE, 4096)
+
+
+def hide_this_process() -> None:
+    """Keep this process's memory and environment from others of the same user, whom no namespace keeps from it."""
+    _LIBC.prctl(_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def _limit(which: int, most: int) -> None:
+    """Lower a limit; one that is lower stays."""
+    hard = resource.getrlimit(which)[1]
+    least = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(which, (least, least))

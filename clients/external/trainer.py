@@ -1,0 +1,289 @@
+"""Train by foreign code in a process of its own: the model goes in, new parameters come back, or nothing does.
+
+The process gets a pipe each way, no other descriptor, an environment of a few names and an empty home. Limits hold for
+it, and the namespaces that the kernel grants (`precad.clients.external.sandbox`). A training that hangs, crashes, or sends
+anything but n numbers costs its round alone. What fails beyond repair is started again for the next round.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from precad.clients.errors import TrainerError
+from precad.clients.external import frames, sandbox
+from precad.clients.external.arrays import ModelArrays
+
+START_S: Final = 180.0
+"""How long a trainer may take to load, the first time. Afterwards its round's deadline counts."""
+_END_S: Final = 5.0
+_CHILD: Final = Path(__file__).with_name("child.py")
+_THREADS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+_NAMES: Final = {
+    sandbox.NETWORK: "network",
+    sandbox.PROCESSES: "other processes",
+    sandbox.KEYS: "keys",
+    sandbox.FILES: "writing to files",
+}
+Vector = NDArray[np.float64]
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """Name a trainer's code, where it runs, and how much it may take."""
+
+    kind: str
+    """`callable` or `flower`."""
+    path: str
+    """module:name"""
+    folder: Path
+    """Where its modules are looked for, and its current folder."""
+    python: Path = Path(sys.executable)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the operator's; Flower's `run_config`."""
+    node: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of this client's; Flower's `node_config`."""
+    message: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the task's."""
+    hidden: tuple[Path, ...] = ()
+    """Folders and files that it must not read: keys, and what counts uploads."""
+    timeout_s: float = 60.0
+    """How long a round's training may take."""
+    memory_bytes: int = 8 << 30
+    threads: int = 1
+    is_isolation_required: bool = True
+    """Whether it is not started at all where the kernel does not grant every namespace."""
+    output: Path | None = None
+    """Where what it prints goes; nowhere without a file. It may hold records."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """How a client's trainings ended, in this process."""
+
+    trained: int = 0
+    clipped: int = 0
+    """How many of those trained returned more than the bound."""
+    failed: int = 0
+
+
+class ExternalTrainer:
+    """One client's foreign trainer. `close` may be called by another thread, and ends a training at once."""
+
+    def __init__(self, program: Program, arrays: ModelArrays, client: str) -> None:
+        """Start nothing yet."""
+        self._program, self._arrays, self._client = program, arrays, client
+        self._process: _Process | None = None
+        self._one_training = threading.Lock()
+        self._is_closed = False
+        self._log = log.bind(client=client)
+
+    def start(self) -> None:
+        """Start the process, and wait until it has loaded its code. Raises TrainerError."""
+        with self._one_training:
+            try:
+                self._ready(time.monotonic() + START_S)
+            except frames.FrameError as error:
+                self._discard()
+                raise TrainerError(self._program.path, _in_words(error.reason)) from None
+
+    def train(self, parameters: NDArray[np.float32]) -> Vector | None:
+        """Return new parameters (n,), finite or not; None where the training failed, which the log says.
+
+        parameters: the round's (n,).
+        """
+        deadline = time.monotonic() + self._program.timeout_s
+        with self._one_training:
+            try:
+                return self._trained(parameters, deadline)
+            except _OwnError as error:
+                reason = str(error)  # the process is still there
+            except frames.FrameError as error:
+                self._discard()
+                reason = _in_words(error.reason)
+        self._log.warning("client.trainer_failed", reason=reason)
+        return None
+
+    def _trained(self, parameters: NDArray[np.float32], deadline: float) -> Vector:
+        process = self._ready(deadline)
+        body = np.ascontiguousarray(parameters, dtype="<f4").tobytes()
+        frames.send(process.inward, frames.MODEL, body, deadline=deadline)
+        longest = {frames.TRAINED: len(body), frames.FAILED: frames.LONGEST_REASON}
+        kind, found = frames.receive(process.outward, longest, deadline=deadline)
+        if kind == frames.FAILED:
+            raise _OwnError(_spoken(found))
+        if len(found) != len(body):
+            raise frames.FrameError("length")
+        return np.frombuffer(found, "<f4").astype(np.float64)
+
+    def _ready(self, deadline: float) -> _Process:
+        """Return the process, with its code loaded. Raises FrameError."""
+        if self._process is None:
+            if self._is_closed:
+                raise frames.FrameError("ended")
+            self._process = _Process(self._program)
+            if self._is_closed:  # by another thread, in between
+                self._process.kill()
+            self._load(self._process, deadline)
+        return self._process
+
+    def _load(self, process: _Process, deadline: float) -> None:
+        frames.send(process.inward, frames.HELLO, self._hello(process.home), deadline=deadline)
+        _, bits = frames.receive(process.outward, {frames.SHUT_OFF: 1}, deadline=deadline)
+        granted = bits[0] if bits else 0
+        names = {bit: name for bit, name in _NAMES.items() if granted & bit}
+        missing = [name for bit, name in _NAMES.items() if bit not in names]
+        self._log.info("client.trainer_isolated", shut_off=list(names.values()), not_shut_off=missing)
+        if missing and self._program.is_isolation_required:
+            raise frames.FrameError("isolation")
+        if not granted & sandbox.PROCESSES:
+            sandbox.hide_this_process()
+        frames.send(process.inward, frames.CONSTANTS, self._arrays.constants, deadline=deadline)
+        longest = {frames.LOADED: 0, frames.FAILED: frames.LONGEST_REASON}
+        kind, found = frames.receive(process.outward, longest, deadline=deadline)
+        if kind == frames.FAILED:
+            raise frames.FrameError(f"loading: {_spoken(found)}")
+
+    def _hello(self, home: Path) -> bytes:
+        own = self._program
+        return json.dumps(
+            {
+                **{name: getattr(own, name) for name in ("kind", "path", "memory_bytes")},
+                **{name: dict(getattr(own, name)) for name in ("config", "node", "message")},
+                "folder": str(own.folder.absolute()),
+                "home": str(home),
+                "hidden": [str(path.absolute()) for path in own.hidden],
+                "required": sandbox.ALL if own.is_isolation_required else 0,
+                "arrays": [asdict(entry) for entry in self._arrays.entries],
+                "constant_bytes": len(self._arrays.constants),
+            }
+        ).encode()
+
+    def _discard(self) -> None:
+        if self._process is not None:
+            self._process.end()
+            self._process = None
+
+    def close(self) -> None:
+        """End the process. A training that runs fails at once, and no other starts."""
+        self._is_closed = True
+        if (process := self._process) is not None:
+            process.kill()
+        with self._one_training:
+            self._discard()
+
+
+class _OwnError(Exception):
+    """The trainer says itself that this round's training failed."""
+
+
+class _Process:
+    """A started process, its two pipes and its lifeline."""
+
+    def __init__(self, program: Program) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="precad-trainer-"))
+        theirs_in, self.inward = os.pipe()
+        self.outward, theirs_out = os.pipe()
+        theirs_life, self._lifeline = os.pipe()
+        os.set_blocking(self.inward, False)
+        os.set_blocking(self.outward, False)
+        self._one_end = threading.Lock()
+        self._is_alive = True
+        given = (theirs_in, theirs_out, theirs_life)
+        try:
+            self._child = _start(program, self.home, given)
+        except OSError:
+            os.close(self._lifeline)
+            self._close()
+            raise frames.FrameError("ended") from None
+        finally:
+            for descriptor in given:
+                os.close(descriptor)
+
+    def kill(self) -> None:
+        """Kill it and all that it started. Whoever waits for its answer finds the end of the pipe."""
+        with self._one_end:
+            if not self._is_alive:
+                return
+            self._is_alive = False
+            os.close(self._lifeline)  # its wrapper kills the worker
+            try:
+                self._child.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                with suppress(ProcessLookupError):
+                    os.killpg(self._child.pid, signal.SIGKILL)
+                self._child.wait()
+
+    def end(self) -> None:
+        """Kill it, close the pipes and remove its home. Nobody else may use the pipes."""
+        self.kill()
+        self._close()
+
+    def _close(self) -> None:
+        os.close(self.inward)
+        os.close(self.outward)
+        shutil.rmtree(self.home, ignore_errors=True)
+
+
+def _start(program: Program, home: Path, given: tuple[int, int, int]) -> subprocess.Popen[bytes]:
+    """Start the wrapper, which inherits the `given` descriptors alone, and none of our environment. Raises OSError."""
+    environment = {
+        "PATH": os.defpath,
+        "HOME": str(home),
+        "TMPDIR": str(home),
+        "LANG": "C.UTF-8",
+        **dict.fromkeys(_THREADS, str(program.threads)),
+    }
+    output = os.devnull if program.output is None else program.output
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        return subprocess.Popen(
+            [str(program.python), "-I", "-B", str(_CHILD), *map(str, given)],
+            stdin=subprocess.DEVNULL,
+            stdout=descriptor,
+            stderr=descriptor,
+            cwd="/",
+            env=environment,
+            pass_fds=given,
+            start_new_session=True,
+        )
+    finally:
+        os.close(descriptor)
+
+
+def _spoken(reason: bytes) -> str:
+    """Return the name of one of Python's own exceptions; foreign code may have written any other text."""
+    name = reason.decode("ascii", "replace")
+    kind = getattr(builtins, name, None)
+    is_known = isinstance(kind, type) and issubclass(kind, BaseException)
+    return f"it raised {name}" if is_known else "it raised an exception"
+
+
+def _in_words(reason: str) -> str:
+    """Say what went wrong with the process."""
+    words = {
+        "ended": "its process ended",
+        "deadline": "it took longer than client.trainer_timeout_s",
+        "frame": "it sent something that is no frame",
+        "length": "it sent another number of parameters than the model has",
+        "isolation": "the kernel grants no namespaces to shut it off; client.trainer_isolation says which are required",
+    }
+    return words.get(reason, reason)
