@@ -175,6 +175,8 @@ class ClientConfig(BaseModel):
     @model_validator(mode="after")
     def _trainer_or_its_fields(self) -> Self:
         found = [name for name in _OF_TRAINERS if getattr(self, f"trainer_{name}")]
+        if self.trainer is not None and self.attacks:
+            raise ValueError("trainer, attacks: expected one of both, found both")
         if self.trainer is None and found:
             raise ValueError(f"trainer_{found[0]} is of a trainer: expected client.trainer beside it, found none")
         return self

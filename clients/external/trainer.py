@@ -1,8 +1,8 @@
 """Train by foreign code in a process of its own: the model goes in, new parameters come back, or nothing does.
 
 The process gets a pipe each way, no other descriptor, an environment of a few names and an empty home. Limits hold for
-it, and the namespaces that the kernel grants (`precad.clients.external.sandbox`). A training that hangs, crashes, or sends
-anything but n numbers costs its round alone. What fails beyond repair is started again for the next round.
+it, and the namespaces that the kernel grants (`precad.clients.external.sandbox`). A training that hangs, crashes, or
+sends anything but n numbers costs its round alone. What fails beyond repair is started again for the next round.
 """
 
 from __future__ import annotations

@@ -113,7 +113,11 @@ class ExternalTraining:
 
 
 def program_of(task: Task, config: ClientConfig, client: str) -> Program:
-    """Return what a client's configuration says of its trainer, with the client's id in its place."""
+    """Return what a client's configuration says of its trainer, with the client's id in its place.
+
+    Raises ArgumentError unless the task has a place for it, and its files are apart from the client's keys.
+    """
+    require_task(task)
     assert config.trainer is not None  # whoever asks has one
     kind, path = split_trainer(config.trainer)
     ids = list(task.clients)

@@ -8,12 +8,13 @@ import signal
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Protocol, TypeVar
 
 import typer
 
 from precad.deploy import errors
-from precad.deploy.cli.common import AggregatorLetter, AppName, ConfigFile, exit_codes
+from precad.deploy.cli.common import AggregatorLetter, AppName, ConfigFile, exit_codes, say
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.localhost.processes import watch_lifeline
 from precad.protos.tls.files import TlsFiles
@@ -66,11 +67,21 @@ def client(
         list[str], typer.Option("--id", metavar="ID", help="Host this client; repeat for several virtual ones.")
     ],
     app: AppName = None,
+    flower: Annotated[
+        str | None,
+        typer.Option("--flower", metavar="MODULE:APP", help="Train by this Flower ClientApp, in a process of its own."),
+    ] = None,
+    flower_python: Annotated[
+        Path | None,
+        typer.Option("--flower-python", metavar="PATH", help="Run it with this interpreter, which holds Flower."),
+    ] = None,
 ) -> None:
     """Run one client, or several virtual ones."""
+with exit_codes():
     from precad.deploy.configuration.apps import load_with_app
+    from precad.deploy.configuration.trainers import promised_to_clients, with_flower
 
-    deployment = load_with_app(config, app)
+    deployment = with_flower(load_with_app(config, app), config.parent, flower, flower_python)
     own = configuration.section(deployment.client, "client")
     unknown = [name for name in ids if name not in deployment.task.clients]
     if unknown or len(set(ids)) != len(ids):
@@ -82,6 +93,12 @@ def client(
         _require_identity(own.tls(name), name)
     from precad.clients.process import ClientProcess
 
+    if own.trainer is not None:
+        from precad.clients.external.training import require_task
+
+        require_task(deployment.task)
+        for line in promised_to_clients(deployment.task):
+            say(line)
     addresses = (deployment.network.aggregator_a, deployment.network.aggregator_b)
     serve(lambda: ClientProcess(task=deployment.task, config=own, conducts=conducts, addresses=addresses))
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from precad.clients.config import ClientConfig
 from precad.clients.errors import MissingDataError
+from precad.clients.external.training import program_of
 from precad.clients.models.fingerprint import model_digest
 from precad.clients.models.losses import loss_of
 from precad.clients.process import Loaded, load_split_of
@@ -33,6 +34,10 @@ def records_here(task: Task, config: ClientConfig, clients: Sequence[str]) -> di
 
     Raises: DataError, ArgumentError, ModelInputError as the client itself.
     """
+    if config.trainer is not None:
+        for client in clients:
+            program_of(task, config, client)
+        return {client: f"read by {config.trainer} alone, declares {task.clients[client]}" for client in clients}
     if config.records is not None:
         if not config.dealt and CLIENT not in config.records and len(clients) > 1:
             load_split_of(task, config, clients)  # which refuses: each of them has its own

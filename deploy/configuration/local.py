@@ -94,6 +94,10 @@ def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], 
             raise ConfigError(
                 f"task.clients.{client_id}: expected the {real[client_id]} records that it has, found {declared}"
             )
+    if deployment.client and deployment.client.trainer is not None:
+        from precad.clients.external.training import require_task
+
+        require_task(deployment.task)
     if deployment.client:
         from precad.deploy.conducts import conducts_of
 

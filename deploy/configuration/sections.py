@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Final, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -169,13 +169,19 @@ def read_local(path: Path) -> dict[str, Any]:
     return with_folder(read_toml(path), path.parent.absolute())
 
 
+_OF_TRAINERS: Final = ("trainer_python", "trainer_output")
+
+
 def with_folder(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return a local run's configuration that says where modules or records of the user's own are, if it names any."""
     task, client = raw.get("task"), raw.get("client", {})
     if isinstance(task, Mapping) and isinstance(client, Mapping):
-        names = (str(task.get("model", "")), str(task.get("loss", "")), str(client.get("records", "")))
+        names = [str(task.get(name, "")) for name in ("model", "loss")]
+        names += [str(client.get(name, "")) for name in ("records", "trainer")]
         if any(":" in name for name in names):
-            raw = {**raw, "client": {**client, "folder": str(folder / client.get("folder", ""))}}
+            beside = {"folder": "", **{name: client[name] for name in _OF_TRAINERS if name in client}}
+            paths = {name: str(folder / str(client.get(name, place))) for name, place in beside.items()}
+            raw = {**raw, "client": {**client, **paths}}
     return _with_evaluation_folder(raw, folder)
 
 

@@ -33,6 +33,7 @@ from precad.clients.training import evaluation
 from precad.deploy import run_state
 from precad.deploy.authority import pki
 from precad.deploy.configuration.local import resolve
+from precad.deploy.configuration.trainers import NO_RECORD_FIGURE, counted
 from precad.deploy.errors import FAILURE, REFUSED, UNREACHABLE, ConfigError, InterruptedRunError, RunFailedError
 from precad.deploy.figures import plain
 from precad.deploy.localhost import resuming
@@ -497,6 +498,7 @@ class LocalRun:
             "rejected": sum(len(m["rejected"]) for m in metrics),
             "missing": sum(len(m["missing"]) for m in metrics),
             "rejected_clients": sorted({client for m in metrics for client in m["rejected"]}),
+            **self._trainer(),
             "seconds_total": round(self._earlier_s + time.monotonic() - self._started, 3),
             "seconds_per_round": round(sum(m["seconds_total"] for m in metrics) / len(metrics), 4),
             "bytes_client_up": sum(m["bytes"]["clients_to_a"] + m["bytes"]["clients_to_b"] for m in metrics),
@@ -511,6 +513,14 @@ class LocalRun:
         }
         self.folder.write_summary(summary)
         return summary
+
+    def _trainer(self) -> dict[str, Any]:
+        """Return what the summary says of foreign trainers, where clients had any."""
+        own = self.deployment.client
+        if own is None or own.trainer is None:
+            return {}
+        of_record = {"epsilon_record": None, "no_epsilon_record": NO_RECORD_FIGURE}
+        return {"trainer": {"name": own.trainer, **counted(own.state_dir), **of_record}}
 
 
 def round_metrics(a: control_pb2.RoundRecord, b: control_pb2.RoundRecord, *, accuracy: float | None) -> dict[str, Any]:

@@ -40,6 +40,10 @@ def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> N
     table.add_row("", _counts(summary))
     for note in dict.fromkeys(privacy.rests_on[view] for view in View if not task.rules.is_default):
         table.add_row("", f"rests on: {note}")
+    if (trainer := summary.get("trainer")) is not None:
+        table.add_row("", f"one record: no figure; {trainer['no_epsilon_record']}")
+        counts = f"{trainer['trained']} trainings, {trainer['clipped']} clipped to C, {trainer['failed']} failed"
+        table.add_row("trainer", f"{trainer['name']}: {counts}")
     if task.is_proved:
         of_mode = f"{task.delta_slack:.1e} (1 + e^epsilon)"
         table.add_row("", f"mode proved, {STANDING}, takes {of_mode} of delta, counted in every figure")

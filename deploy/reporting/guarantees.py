@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from precad.deploy.configuration.trainers import NO_RECORD_FIGURE
 from precad.deploy.figures import LARGEST_USEFUL, NO_USEFUL_BOUND, rounded_down, says_nothing
 from precad.deploy.reporting.certificates import AT_MOST, RunCertificate
 from precad.deploy.reporting.numbers import power_of_ten, rounded_up
@@ -107,6 +108,15 @@ def _certified(certificate: RunCertificate) -> str:
 def guarantees_of(run: Run, certificate: RunCertificate | str) -> list[Guarantee]:
     """Return the guarantees, row by row."""
     rows = [_of_statement(run, statement) for statement in run.statements]
+    if run.client.trainer is not None:
+        rows.append(
+            Guarantee(
+                against="whoever asks after one record",
+                what="no figure is shown for one record",
+                rests_on=NO_RECORD_FIGURE,
+                is_proved=False,
+            )
+        )
     if run.has_two_servers:
         rows.append(_of_norms(run))
     rows.append(_of_poisoning(certificate))

@@ -26,7 +26,7 @@ _SYMBOLS: Final = {
 _OF_A_SERVER: Final = ("engine", "memory_budget_mb", "max_upload_in_memory_mb")
 _PATHS: Final = (
     *("certificates", "key_passphrase_file", "authority", "aggregator_a_certificate", "aggregator_b_certificate"),
-    *("state_dir", "folder", "records"),
+    *("state_dir", "folder", "records", "trainer_python", "trainer_output", "trainer_config", "trainer_node"),
 )
 _WITHHELD: Final = re.compile(r"key|secret|password|token|credential", re.IGNORECASE)
 """Names of parameters of a user's own class whose values are not shown."""

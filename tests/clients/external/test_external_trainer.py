@@ -209,7 +209,7 @@ def test_a_trainer_reaches_nothing_of_ours(trainer, namespaces, tmp_path, monkey
 
 
 def test_without_namespaces_environment_and_memory_stay_ours(tmp_path, trainer, monkeypatch):
-    """Ask again outside: the questions find a key, its folder, the network and a file to write: the answers above are no habit."""
+    """Ask again outside: a key, its folder, the network and a file to write are found, so the zeros above say much."""
     monkeypatch.setenv("PRECAD_SECRET", "hunter2")
     found = spied(trainer, tmp_path, python=threaded_python(tmp_path), is_isolation_required=False)
     assert_array_equal(found, [1, 1, 0, 0, 1, 1, 0, 0])

@@ -1,0 +1,65 @@
+"""Configure a client by a foreign trainer, and say what its task proves: bounds of whole clients, and why no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from precad.clients.config import FLOWER, ClientConfig
+from precad.deploy.configuration.sections import Deployment, parse_section, section
+from precad.deploy.errors import ConfigError
+from precad.deploy.figures import at_most
+from precad.dp.accountants.pld import View
+from precad.dp.task_privacy import task_cost, task_privacy
+from precad.protos.task.task import Task
+
+NO_RECORD_FIGURE: Final = (
+    "the trainer is foreign code: nothing holds it to clipping single records, so no figure is about one; C bounds "
+    "whole clients, whatever it does"
+)
+_AGAINST: Final = {View.ONE_SERVER: "one server and any other clients", View.CLIENTS_ONLY: "any other clients"}
+
+
+def with_flower(deployment: Deployment, base: Path, app: str | None, python: Path | None) -> Deployment:
+    """Return a deployment whose client trains by a Flower ClientApp, `module:app`, if one is named. Raises ConfigError.
+
+    base: the configuration's folder. python: the interpreter that holds Flower.
+    """
+    if app is None:
+        if python is not None:
+            raise ConfigError("--flower-python: expected --flower beside it, found none")
+        return deployment
+    own = section(deployment.client, "client")
+    trainer = f"{FLOWER}:{app}"
+    if own.trainer not in (None, trainer):
+        raise ConfigError(f"client.trainer: expected {trainer!r}, of --flower, found {own.trainer!r}")
+    fields: dict[str, Any] = {**own.model_dump(exclude_unset=True), "trainer": trainer}
+    if python is not None:
+        fields["trainer_python"] = python.absolute()
+    return deployment.model_copy(update={"client": parse_section(ClientConfig, fields, "client", base=base)})
+
+
+def promised_to_clients(task: Task) -> Iterator[str]:
+    """Yield what a task of whole clients proves at its end, line by line, and why no record has a figure."""
+    cost, privacy = task_cost(task), task_privacy(task)
+    for view, against in _AGAINST.items():
+        planned = at_most(privacy.epsilon(view, task.rounds, task.delta))
+        most = at_most(cost.view_if_discarded(view))
+        yield (
+            f"one whole client, against {against}: epsilon {planned} at delta = {task.delta:g} after {task.rounds} "
+            f"rounds; {most} if draws may be discarded"
+        )
+    yield f"one record: no figure; {NO_RECORD_FIGURE}"
+
+
+def counted(state_dir: Path) -> dict[str, int]:
+    """Return how many trainings of all clients in a folder ended well, failed, and returned more than the bound."""
+    found = dict.fromkeys(("trained", "clipped", "failed"), 0)
+    for file in state_dir.glob("*.prom"):
+        for family in text_string_to_metric_families(file.read_text()):
+            for sample in family.samples:
+                found[sample.labels.get("outcome", "clipped")] += int(sample.value)
+    return found
