@@ -1,0 +1,1 @@
+"""A Flower app as `flwr new` lays it out: it knows nothing of precad."""

@@ -1,0 +1,3 @@
+"""ward: a module without a ClientApp."""
+
+app = "no ClientApp"

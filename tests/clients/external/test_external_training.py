@@ -1,0 +1,167 @@
+"""Foreign trainers as clients: whatever they return, C bounds it, and what was cut or failed is counted."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from pydantic import ValidationError
+
+from precad.clients.config import ClientConfig
+from precad.clients.errors import ArgumentError, NonFiniteModelError
+from precad.clients.external.training import ExternalTraining, program_of
+from precad.clients.models import networks
+from precad.clients.training.conduct import Honest
+from precad.mpc import fixed_point
+from precad.protos.task.task import Task
+
+HERE = Path(__file__).parent
+IDS = ["alice", "bob"]
+DIM = 4810
+START = networks.initial_parameters("mlp", seed=1)
+ONES = math.sqrt(DIM)
+"""The norm of an update that adds 1 to every parameter."""
+
+
+def task(**changes):
+    fields = {
+        "clients": dict.fromkeys(IDS, 5),
+        "rounds": 2,
+        "client_rate": 1.0,
+        "record_rate": 1.0,
+        "record_clip": 0.5,
+        "client_clip": 1.0,
+        "noise_multiplier": 1.0,
+        "learning_rate": 1.0,
+        "model": "mlp",
+        "dim": DIM,
+        "algorithm": "user-dp-fedavg",
+    }
+    return Task.model_validate({**fields, **changes})
+
+
+def config(place, name="add_one", **changes):
+    """A client whose trainer is in `foreign.py`, in the module's own words."""
+    (place / "state").mkdir(exist_ok=True)
+    fields = {
+        "certificates": place / "pki",
+        "authority": place / "ca.pem",
+        "state_dir": place / "state",
+        "folder": HERE,
+        "trainer": f"foreign:{name}",
+        "trainer_isolation": "best-effort",
+    }
+    return ClientConfig(**{**fields, **changes})
+
+
+@pytest.fixture
+def training(tmp_path):
+    made = []
+
+    def make(name="add_one", task_changes=None, **changes):
+        conducts = {"alice": Honest()}
+        made.append(
+            ExternalTraining(
+                task=task(**(task_changes or {})), config=config(tmp_path, name, **changes), conducts=conducts
+            )
+        )
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_more_than_c_is_cut_to_c_and_counted(training, tmp_path):
+    """The direction stays; the count is in the text for Prometheus, by client."""
+    ours = training()
+    for _ in range(2):
+        update = ours.update("alice", START)
+        assert np.linalg.norm(update) <= 1.0
+        assert_allclose(update, np.full(DIM, 1 / ONES), rtol=1e-6)
+    lines = (tmp_path / "state" / "alice.prom").read_text().splitlines()
+    assert 'precad_client_updates_clipped_total{client="alice"} 2' in lines
+    assert 'precad_client_trainings_total{client="alice",outcome="trained"} 2' in lines
+
+
+def test_less_than_c_is_left_as_it_is(training):
+    ours = training(task_changes={"client_clip": 100.0})
+    encoded = ours.train("alice", START)
+    expected = (START + np.float32(1)).astype(np.float64) - START
+    assert_allclose(fixed_point.decode(encoded, 16), expected, atol=2**-16)
+    assert (ours.tallies["alice"].trained, ours.tallies["alice"].clipped) == (1, 0)
+
+
+def test_layers_are_cut_one_by_one(training):
+    ours = training(task_changes={"update_clipping": "per-layer"})
+    update = ours.update("alice", START)
+    assert np.linalg.norm(update) <= 1.0
+    parts = np.split(update, np.cumsum([p.numel() for p in networks.build("mlp").parameters()])[:-1])
+    layers = [np.concatenate(parts[i : i + 2]) for i in range(0, len(parts), 2)]
+    for layer in layers:
+        assert_allclose(np.linalg.norm(layer), 1 / math.sqrt(len(layers)), rtol=1e-9)
+    assert ours.tallies["alice"].clipped == 1
+
+
+@pytest.mark.parametrize(("clip", "clipped"), [(1.0, 1), (100.0, 0)])
+def test_a_learnt_bound_counts_what_it_cuts(training, clip, clipped):
+    ours = training(task_changes={"client_clip": clip, "update_clipping": "private-quantile", "dim": DIM + 1})
+    update = ours.update("alice", np.append(START, np.float32(0)))
+    assert len(update) == DIM + 1
+    assert np.linalg.norm(update) <= clip
+    assert ours.tallies["alice"].clipped == clipped
+
+
+@pytest.mark.parametrize("name", ["nan", "leave", "wrong_shape"])
+def test_a_failed_training_uploads_zeros(training, name, tmp_path):
+    """Whoever stayed away would say that the training failed. The next round is tried again."""
+    ours = training(name)
+    for _ in range(2):
+        assert_array_equal(ours.train("alice", START), np.zeros(DIM, np.uint64))
+    assert (ours.tallies["alice"].trained, ours.tallies["alice"].failed) == (0, 2)
+    assert 'outcome="failed"} 2' in (tmp_path / "state" / "alice.prom").read_text()
+
+
+def test_a_model_that_is_not_finite_is_not_trained(training):
+    with pytest.raises(NonFiniteModelError):
+        training().update("alice", np.full(DIM, np.nan, np.float32))
+
+
+@pytest.mark.parametrize("algorithm", ["precad", "ins-dp-fedavg", "local-dp"])
+def test_other_algorithms_have_no_place_for_a_foreign_trainer(tmp_path, algorithm):
+    with pytest.raises(ArgumentError, match=r"client\.trainer: expected task\.algorithm 'user-dp-fedavg', .* found"):
+        program_of(task(algorithm=algorithm, client_clip=100.0), config(tmp_path), "alice")
+
+
+def test_a_trainer_that_lies_among_the_keys_is_refused(tmp_path):
+    with pytest.raises(ArgumentError, match=r"client\.folder: expected a place outside .*pki.* found"):
+        program_of(task(), config(tmp_path, folder=tmp_path / "pki" / "alice"), "alice")
+
+
+def test_a_round_leaves_time_to_upload(tmp_path):
+    """What is configured holds where it is shorter; texts have the client's id."""
+    told = {"trainer_config": {"data": "/srv/{client}.npz", "epochs": 2}, "trainer_node": {"partition-id": 7}}
+    found = program_of(task(submit_timeout_s=10.0), config(tmp_path, **told), "bob")
+    assert found.timeout_s == 8.0
+    assert found.config == {"data": "/srv/bob.npz", "epochs": 2}
+    assert found.node == {"partition-id": 7, "num-partitions": 2, "client": "bob"}
+    assert program_of(task(), config(tmp_path, trainer_timeout_s=3.0), "bob").timeout_s == 3.0
+    assert {path.name for path in found.hidden} == {"pki", "state"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"trainer": "no colon"}, "expected module:function or flower:module:app, found 'no colon'"),
+        ({"trainer": "flower:app"}, "expected module:function or flower:module:app"),
+        ({"trainer": None, "trainer_timeout_s": 1.0}, "trainer_timeout_s is of a trainer"),
+        ({"attacks": {"bob": "nan"}}, "trainer, attacks: expected one of both"),
+        ({"trainer_config": {"a": [1]}}, "trainer_config"),
+    ],
+)
+def test_faults_of_a_configuration_are_named(tmp_path, changes, expected):
+    with pytest.raises(ValidationError, match=expected):
+        config(tmp_path, **changes)

@@ -1,0 +1,71 @@
+"""An unmodified Flower ClientApp, in an interpreter that need not have precad, answers as its own code computes."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from torch import nn
+
+from precad.clients.errors import TrainerError
+from precad.clients.external.arrays import ModelArrays
+from precad.clients.external.trainer import ExternalTrainer, Program
+from tests.harness.flower import APP, flower_python, write_app
+
+START = np.linspace(-0.1, 0.1, 650, dtype=np.float32)
+
+
+@pytest.fixture
+def app(tmp_path):
+    """Make a trainer of the app's module; all are closed at the end."""
+    made = []
+    python = flower_python()
+    write_app(tmp_path / "app", 2)
+
+    def make(module, **changes):
+        program = Program(
+            kind="flower",
+            path=f"ward.{module}:app",
+            folder=tmp_path / "app",
+            python=python,
+            node={"partition-id": 1, "num-partitions": 2},
+            message={"local-steps": 1, "lr": 0.1},
+            timeout_s=60.0,
+            is_isolation_required=False,
+            **changes,
+        )
+        made.append(ExternalTrainer(program, ModelArrays.of(nn.Linear(64, 10)), "alice"))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def expected(folder, monkeypatch, epochs):
+    """Return what the app's own function gives in this process."""
+    monkeypatch.syspath_prepend(str(APP))
+    for name in ("ward", "ward.task"):
+        sys.modules.pop(name, None)
+    from ward.task import load_data, train_epochs
+
+    arrays = {"weight": START[:640].reshape(10, 64).copy(), "bias": START[640:].copy()}
+    train_epochs(arrays, *load_data(folder / "records", 1), 0.5, epochs)
+    return np.concatenate([arrays["weight"].reshape(-1), arrays["bias"]])
+
+
+@pytest.mark.parametrize(("module", "epochs"), [("client_app", 3), ("client_fn_app", 5)])
+def test_an_app_trains_as_its_own_code_does(app, tmp_path, monkeypatch, module, epochs):
+    """By `@app.train()` and by a client function; as its `pyproject.toml` says, and as the operator says."""
+    ours = app(module, config={} if epochs == 3 else {"local-epochs": epochs})
+    ours.start()
+    for _ in range(2):
+        found = ours.train(START)
+        assert_allclose(found, expected(tmp_path / "app", monkeypatch, epochs), rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_no_client_app_is_refused(app):
+    with pytest.raises(TrainerError, match="loading: it raised TypeError"):
+        app("not_an_app").start()
