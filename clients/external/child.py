@@ -161,7 +161,7 @@ def _loaded(hello: dict[str, Any]) -> Callable[[dict[str, Any]], Any]:
 def _reason(error: BaseException) -> bytes:
     """Name the nearest of Python's own exceptions: other names, like all texts, may hold values of a record."""
     own = (kind for kind in type(error).__mro__ if getattr(builtins, kind.__name__, None) is kind)
-    return next(own).__name__.encode()
+    return str(next(own).__name__).encode()
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ class ExternalTrainer:
         self._program, self._arrays, self._client = program, arrays, client
         self._process: _Process | None = None
         self._one_training = threading.Lock()
-        self._is_closed = False
+        self._closed = threading.Event()
         self._log = log.bind(client=client)
 
     def start(self) -> None:
@@ -137,10 +137,10 @@ class ExternalTrainer:
     def _ready(self, deadline: float) -> _Process:
         """Return the process, with its code loaded. Raises FrameError."""
         if self._process is None:
-            if self._is_closed:
+            if self._closed.is_set():
                 raise frames.FrameError("ended")
             self._process = _Process(self._program)
-            if self._is_closed:  # by another thread, in between
+            if self._closed.is_set():  # by another thread, in between
                 self._process.kill()
             self._load(self._process, deadline)
         return self._process
@@ -184,7 +184,7 @@ class ExternalTrainer:
 
     def close(self) -> None:
         """End the process. A training that runs fails at once, and no other starts."""
-        self._is_closed = True
+        self._closed.set()
         if (process := self._process) is not None:
             process.kill()
         with self._one_training:

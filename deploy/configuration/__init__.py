@@ -11,4 +11,5 @@ Modules:
     demo           the configuration behind `precad demo`
     init           `precad init`: the files that a local run or a deployment begins with
     local          the configuration of a whole deployment on one machine
+    trainers       foreign trainers: their flags, and why no figure is about one record
 """

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from precad.deploy.figures import three_digits
 from precad.dp.accountants.pld import Conduct, Unit, View
@@ -43,7 +44,7 @@ def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> N
     if (trainer := summary.get("trainer")) is not None:
         table.add_row("", f"one record: no figure; {trainer['no_epsilon_record']}")
         counts = f"{trainer['trained']} trainings, {trainer['clipped']} clipped to C, {trainer['failed']} failed"
-        table.add_row("trainer", f"{trainer['name']}: {counts}")
+        table.add_row("trainer", Text(f"{trainer['name']}: {counts}"))  # a colon on either side of a word is no emoji
     if task.is_proved:
         of_mode = f"{task.delta_slack:.1e} (1 + e^epsilon)"
         table.add_row("", f"mode proved, {STANDING}, takes {of_mode} of delta, counted in every figure")

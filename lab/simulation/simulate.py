@@ -117,6 +117,10 @@ def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
     settings = parse_section(SimulationSettings, sections["simulation"], "simulation", base=Path())
     supply_own_records(client)
     config = client_of(client)
+    if config.trainer is not None:
+        raise ConfigError(
+            f"client.trainer: expected none in a simulation, whose clients are no processes, found {config.trainer!r}"
+        )
     if rounds is not None:
         task["rounds"] = rounds
     clients = task.get("clients")  # of a table the numbers are declared, whatever the data set deals

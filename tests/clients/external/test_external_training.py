@@ -142,7 +142,7 @@ def test_a_trainer_that_lies_among_the_keys_is_refused(tmp_path):
 
 
 def test_a_round_leaves_time_to_upload(tmp_path):
-    """What is configured holds where it is shorter; texts have the client's id."""
+    """A configured time holds where it is shorter; texts have the client's id."""
     told = {"trainer_config": {"data": "/srv/{client}.npz", "epochs": 2}, "trainer_node": {"partition-id": 7}}
     found = program_of(task(submit_timeout_s=10.0), config(tmp_path, **told), "bob")
     assert found.timeout_s == 8.0

@@ -452,3 +452,10 @@ def test_an_unusual_sigma_is_refused(tmp_path: Path) -> None:
     done = precad("experiment", "precad-mnist", "--dataset", "digits", "--sigma", -1, "--output", tmp_path / "fig")
     assert done.exit_code == 2
     assert "--sigma: expected a positive number" in done.stderr
+
+
+def test_a_foreign_trainer_is_not_simulated() -> None:
+    """It would be left out without a word: a simulation's clients are no processes."""
+    raw = {**SMALL, "client": {**SMALL.get("client", {}), "trainer": "mine:train"}}
+    with pytest.raises(ConfigError, match=r"client\.trainer: expected none in a simulation, .* found 'mine:train'"):
+        resolve(raw)
