@@ -188,6 +188,7 @@ EXIT_CODES = {
         "clients.ModelDigestError",
         "clients.OwnRecordsError",
         "clients.TargetError",
+        "clients.TrainerError",
         "deploy.ConfigError",
         "servers.SetupError",
         "deploy.PkiError",
