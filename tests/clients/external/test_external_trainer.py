@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import subprocess
 import sys
 import threading
 import time
@@ -139,6 +140,38 @@ def test_a_hanging_round_ends_at_its_deadline_with_all_that_it_started(trainer, 
     assert time.monotonic() - begun < 4
     assert stragglers() == []
     assert outcome(ours)[0] is not None  # the next round: a new process, whose first round it is
+
+
+@pytest.mark.slow
+def test_a_trainer_ends_with_the_client_that_is_killed(namespaces, tmp_path):
+    """Nobody closes anything: the kernel closes the lifeline of a process that is gone."""
+    code = f"""
+import numpy as np
+from pathlib import Path
+from torch import nn
+from precad.clients.external.arrays import ModelArrays
+from precad.clients.external.trainer import ExternalTrainer, Program
+
+program = Program(kind="callable", path="foreign:hang", folder=Path({str(HERE)!r}), config={{"marker": {MARKER!r}}})
+ours = ExternalTrainer(program, ModelArrays.of(nn.Sequential(nn.Linear(3, 2))), "alice")
+for _ in range(2):
+    ours.train(np.zeros(8, np.float32))
+"""
+    client = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "TMPDIR": str(tmp_path)})
+    try:
+        assert _comes_true(lambda: len(stragglers()) == 1)
+    finally:
+        client.kill()
+        client.wait()
+    assert _comes_true(lambda: stragglers() == [])
+
+
+def _comes_true(condition):
+    """Wait for it, half a minute at most."""
+    deadline = time.monotonic() + 30
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return condition()
 
 
 def test_closing_ends_a_training_at_once(trainer):
