@@ -77,7 +77,6 @@ def client(
     ] = None,
 ) -> None:
     """Run one client, or several virtual ones."""
-with exit_codes():
     from precad.deploy.configuration.apps import load_with_app
     from precad.deploy.configuration.trainers import promised_to_clients, with_flower
 
