@@ -6,9 +6,10 @@ field, what was expected and what was found.
 
 from __future__ import annotations
 
+import copy
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Self, TypeVar
 
@@ -23,6 +24,21 @@ from precad.protos.task.task import Task
 from precad.protos.tls.files import TlsFiles
 from precad.servers.config import Address, AggregatorConfig, DealerConfig
 
+SHARED: Final = frozenset({"task", "network"})
+"""Sections that are the same for all organisations."""
+IDENTITY_FIELDS: Final = frozenset(
+    {
+        "certificate",
+        "certificates",
+        "authority",
+        "peer_certificate",
+        "dealer_certificate",
+        "aggregator_a_certificate",
+        "aggregator_b_certificate",
+        "initial_model",
+    }
+)
+"""Fields that say who a role is, whom it trusts, and what it starts from: a kit's alone."""
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
@@ -149,7 +165,28 @@ def _value(sections: Mapping[str, Any], *path: str) -> Any:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the file's raw contents, which may begin with a byte order mark. Raises ConfigError, also for none."""
+    """Return the file's raw contents, with those that it includes. Raises ConfigError, also for an empty file.
+
+    `include` names a file with `[task]` and `[network]`, which then stand nowhere else. `own` names a file, which need
+    not be there, with settings of this organisation's: they take the place of those in the sections of this file.
+    """
+    found = _toml(path)
+    include, own = found.pop("include", None), found.pop("own", None)
+    if include is not None:
+        found = {**_included(path, include, found), **found}
+    if own is not None and (own_path := _beside(path, "own", own)).exists():
+        found = _with_own(found, own_path)
+    return found
+
+
+def shared_text(path: Path) -> bytes | None:
+    """Return the text of the file that this one includes; None where it includes none. Raises ConfigError."""
+    value = _toml(path).get("include")
+    return None if value is None else _beside(path, "include", value).read_bytes()
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    """Return a file's contents, which may begin with a byte order mark."""
     try:
         found = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:
@@ -159,6 +196,53 @@ def read_toml(path: Path) -> dict[str, Any]:
     if not found:
         raise ConfigError(f"{path}: expected a configuration with a section [task], found an empty file")
     return found
+
+
+def _beside(path: Path, field: str, value: object) -> Path:
+    if not isinstance(value, str) or not value:
+        raise ConfigError(f"{field}: expected the name of a file, found {_shown(value)}")
+    return path.parent / value
+
+
+def _included(path: Path, value: object, including: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sections that all organisations share."""
+    shared_path = _beside(path, "include", value)
+    shared = _toml(shared_path)
+    if unknown := sorted(shared.keys() - SHARED):
+        raise ConfigError(f"{shared_path}: expected [task] and [network] alone, found {', '.join(unknown)}")
+    if twice := sorted(SHARED & including.keys()):
+        raise ConfigError(f"{path}: expected [{twice[0]}] in {value} alone, found it in both")
+    return shared
+
+
+def _with_own(raw: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return the contents with an organisation's own settings, in sections that are there, of no identity or pin."""
+    found, faults = copy.deepcopy(raw), list[str]()
+    for section_path, field, value in _settings(_toml(path)):
+        section: Any = found
+        for name in section_path:
+            section = section.get(name) if isinstance(section, dict) else None
+        if not section_path or not isinstance(section, dict) or field in IDENTITY_FIELDS:
+            at = ".".join((*section_path, field))
+            faults.append(f"{path}: {at}: expected settings of this organisation's own roles, found {_shown(value)}")
+        else:
+            section[field] = value
+    if faults:
+        raise ConfigError("\n".join(faults))
+    return found
+
+
+def _settings(raw: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str, Any]]:
+    """Yield section, field and value of all roles' settings; other things without a section."""
+    for name, value in raw.items():
+        parts: dict[tuple[str, ...], Any] = {(name,): value}
+        if name == "aggregator" and isinstance(value, Mapping):
+            parts = {(name, letter): part for letter, part in value.items()}
+        for section_path, part in parts.items():
+            if name in SHARED or not isinstance(part, Mapping):
+                yield (), ".".join(section_path), part
+            else:
+                yield from ((section_path, field, setting) for field, setting in part.items())
 
 
 def read_local(path: Path) -> dict[str, Any]:
