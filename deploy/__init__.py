@@ -21,6 +21,7 @@ Contents:
     localhost/      a whole deployment on one machine, as processes
     measuring/      measures committed models on public records, outside of the server's process
     oversight/      `precad status`, `precad watch` and `precad audit`: servers seen from outside
+    provisioning/   `precad provision` and `precad join`: start-up kits
     reporting/      `precad report`: what run folders say, as one page that works without a network, and as PNG
                     figures
 """

@@ -214,9 +214,14 @@ ROOMS = (
         "`precad export` and `precad verify-export`: a trained model as files that both servers sign.",
     ),
     Room(
+        "deploy/provisioning",
+        "protos servers clients | files authority . configuration",
+        "`precad provision` and `precad join`: a kit for each organisation, which starts it without hand-made files.",
+    ),
+    Room(
         "deploy/cli",
         "protos servers clients | authority . authority/enrolment configuration localhost measuring oversight "
-        "guarantees reporting exporting",
+        "guarantees reporting exporting provisioning",
         "The command `precad`, a module for each kind of command.",
     ),
     Room("lab", "", "The laboratory: it measures, simulates and repeats papers. It may import everything."),

@@ -61,5 +61,7 @@ def init_deployment(
     say("  monitoring/    for Prometheus and Grafana")
     if not has_dealer:
         say(f"mode proved is {STANDING}: docs/explanation/proved.md says what is open")
-    say("next: agree on [task], make the keys (precad pki), then each runs precad check ROLE.toml")
+    say("  project.toml   for precad provision, which makes a kit for each organisation; task.toml is its [task]")
+    say("next: agree on task.toml, make keys (precad pki request), then precad provision project.toml")
+    say("      or each organisation fills in its own files, and runs precad check ROLE.toml")
     say(f"      each client's records: a table like {folder / init.RECORDS}, where client.records names it")

@@ -33,6 +33,8 @@ OWN: Final = {
     "check": "setup:check",
     "initial-model": "setup:initial_model",
     "enrol": "enrolment:enrol",
+    "provision": "provisioning:provision",
+    "join": "provisioning:join",
     "account": "account:account",
     "certify": "certify:certify",
     "report": "report:report",

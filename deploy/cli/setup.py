@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,14 +15,22 @@ from precad.deploy.errors import ConfigError
 @exit_codes()
 def check(config: ConfigFile, app: AppName = None, as_json: Json = False) -> None:
     """Check a role's configuration and files, or a local run's, and show the digests that operators compare."""
-    from precad.deploy.configuration import check as checking
-
-    report = checking.check_file(config, app)
+    report = checked(config, app)
     if as_json:
         write_json(report)
     else:
-        for line in checking.lines(report):
+        from precad.deploy.configuration.check import lines
+
+        for line in lines(report):
             say(line)
+
+
+def checked(config: Path, app: str | None) -> dict[str, Any]:
+    """Return the check's report, which begins with the kit's facts where the file came in one. Raises as the check."""
+    from precad.deploy.configuration.check import check_file
+    from precad.deploy.provisioning.joining import kit_facts
+
+    return {**kit_facts(config), **check_file(config, app)}
 
 
 @exit_codes()

@@ -22,6 +22,8 @@ ORGANISATIONS: Final = {
     "client": ("precad-client@.service", "client-organisation"),
 }
 """Each organisation's folder and sample, with its systemd unit and its Kubernetes manifests."""
+_LINE: Final = f"# {'-' * 117}"
+"""The line between a sample's sections."""
 RECORDS: Final = "client/records.csv"
 """Made-up rows in the form that the samples' task expects."""
 _SAMPLE_BESIDE: Final = re.compile(r"\.\./samples/([\w-]+)\.toml")
@@ -54,11 +56,18 @@ def deployment_files(*, has_dealer: bool) -> dict[str, str]:
         found[f"{name}/{unit}"] = _text(HOSTS / "systemd" / unit)
         for path in sorted((HOSTS / "kubernetes" / manifests).iterdir()):
             found[f"{name}/kubernetes/{path.name}"] = _SAMPLE_NAMED.sub(r"../\1", _text(path))
+    found |= {"project.toml": _text(HOSTS / "samples" / "project.toml"), "task.toml": _shared()}
     compose = _text(HOSTS / "docker" / "compose.yaml").replace("deploy/hosts/docker/site/", "site/")
     found["one-machine/compose.yaml"] = _SAMPLE_BESIDE.sub(r"../\1/\1.toml", compose)
     found |= {f"monitoring/{path.name}": _text(path) for path in sorted((HOSTS / "grafana").iterdir())}
     records = {RECORDS: _text(HOSTS / "start" / "records.csv")}
     return records | {name: _of_mode(text, has_dealer=has_dealer) for name, text in found.items()}
+
+
+def _shared() -> str:
+    """Return `[task]` and `[network]` with every field explained, as the samples have them."""
+    _, task, network, *_ = _text(HOSTS / "samples" / "client.toml").split(f"{_LINE}\n")
+    return task + network.rstrip() + "\n"
 
 
 def _of_mode(text: str, *, has_dealer: bool) -> str:

@@ -121,7 +121,7 @@ def test_a_deployment_s_files_name_only_files_that_are_there(mode: str, tmp_path
     """Compose's configurations, and the sample that explains a manifest's; no path of our repository is left."""
     start, roles = tmp_path / "start", set(ORGANISATIONS) - ({"dealer"} if mode == "proved" else set())
     assert precad("init", "deployment", start, "--mode", mode).exit_code == 0
-    assert {path.name for path in start.iterdir()} == {*roles, "one-machine", "monitoring"}
+    assert {path.name for path in start.iterdir()} == {*roles, "one-machine", "monitoring", "project.toml", "task.toml"}
     compose = (start / "one-machine" / "compose.yaml").read_text()
     named = re.findall(r"file: (\.\./\S+)}", compose)
     assert len(named) == len(roles)

@@ -1,0 +1,71 @@
+"""`precad provision` and `precad join`: start-up kits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from precad.deploy.cli.common import AggregatorLetter, AppName, exit_codes, say
+from precad.deploy.cli.pki import AuthorityPassphraseFile, passphrase_of
+from precad.deploy.cli.roles import client, serve_aggregator, serve_dealer
+from precad.deploy.cli.setup import checked
+from precad.protos.tls.identity import Identity, Role
+
+
+def provision(
+    project: Annotated[Path, typer.Argument(metavar="PROJECT", help="Read this project.toml.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write to this folder, new or empty: kits/ unless given.")
+    ] = None,
+    authority_passphrase_file: AuthorityPassphraseFile = None,
+) -> None:
+    """Certify the participants' requests, and write a start-up kit for each of them."""
+    with exit_codes():
+        from precad.deploy.provisioning import kits
+        from precad.deploy.provisioning.project import read
+
+        opens = passphrase_of(authority_passphrase_file)
+        folder = project.parent / "kits" if out is None else out
+        made = kits.provision(read(project), folder, passphrase=opens)
+        say(f"{made.folder}: wrote kits of {', '.join(made.participants)}")
+        say(f"authority SHA-256  {made.authority}")
+        say(f"project digest     {made.digest}")
+        say("next: send each its folder. A and B run precad join, then read the digest out to everybody else")
+
+
+def join(
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="Take this kit, the folder that was sent.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Keep it in this folder, of `precad pki request`, where the key is.")
+    ],
+    agreed: Annotated[
+        str, typer.Option(metavar="DIGEST", help="Require this project digest, read out by the operators of A and B.")
+    ],
+    is_started: Annotated[bool, typer.Option("--start/--no-start", help="Start the role once all is right.")] = True,
+    app: AppName = None,
+) -> None:
+    """Verify a start-up kit, install it, check it as `precad check`, and start its role.
+
+    The same command continues after a stop.
+    """
+    with exit_codes():
+        from precad.deploy.configuration.check import lines
+        from precad.deploy.provisioning.joining import join as install
+
+        joined = install(kit, directory, agreed)
+        say(f"{joined.config}: installed")
+        for line in lines(checked(joined.config, app)):
+            say(line)
+    if is_started:
+        _start(joined.identity, joined.config, app)
+
+
+def _start(identity: Identity, config: Path, app: str | None) -> None:
+    if identity.role is Role.CLIENT:
+        client(config, [identity.name], app)
+    elif identity.role is Role.DEALER:
+        serve_dealer(config)
+    else:
+        serve_aggregator(config, AggregatorLetter(identity.role.value[-1]))

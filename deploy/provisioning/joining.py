@@ -1,0 +1,77 @@
+"""`precad join`: put a kit beside the key that stays at home, once everything in it is what was agreed on.
+
+Nothing of the kit is used before the digest of its manifest is the one that the operator was told, every file is the
+manifest's, and the kit's certificate is of the key that `precad pki request` made here. Files that the manifest does
+not name stay where they are.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from precad.deploy.authority import pki
+from precad.deploy.errors import ConfigError
+from precad.deploy.provisioning.kits import KEY, OPERATIONS_TOKEN
+from precad.deploy.provisioning.manifest import (
+    AUTHORITY,
+    CERTIFICATE,
+    MANIFEST,
+    SEAL,
+    SIGNATURE,
+    digest_of,
+    verify,
+)
+from precad.protos.tls.files import TlsFiles
+from precad.protos.tls.identity import Identity
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A kit in its place."""
+
+    identity: Identity
+    config: Path
+    """The role's configuration, for `precad check`, `serve` and `client`."""
+
+
+def join(kit: Path, directory: Path, agreed: str) -> Joined:
+    """Install the kit in `directory`/<participant>, where its key is, and return what was installed.
+
+    agreed: the project's digest, as the operators of A and B read it out. Raises ConfigError, TlsFileError. Then
+    nothing was written.
+    """
+    found = digest_of(kit)
+    if found != agreed.strip().lower().replace(":", "").replace(" ", ""):
+        raise ConfigError(f"--agreed: expected {found}, the digest of this kit's project, found {agreed}: do not start")
+    manifest, name = verify(kit)
+    own = Identity.from_certificate((kit / CERTIFICATE).read_bytes())
+    folder = directory / name
+    _require_own_key(kit, folder, own)
+    for path in (*manifest.of(name), SEAL, SIGNATURE, MANIFEST):  # the manifest last: until then it is the old kit
+        (folder / path).parent.mkdir(exist_ok=True)
+        pki.replace_file(folder / path, (kit / path).read_bytes())
+    if own.role.is_server and not (folder / OPERATIONS_TOKEN).exists():
+        pki.replace_file(folder / OPERATIONS_TOKEN, f"{secrets.token_urlsafe(32)}\n".encode(), mode=0o600)
+    return Joined(own, folder / f"{name}.toml")
+
+
+def _require_own_key(kit: Path, folder: Path, own: Identity) -> None:
+    """Require that the kit certifies the key that was made here: nobody else's request came in its place."""
+    key = folder / KEY
+    if not key.is_file():
+        raise ConfigError(f"DIR: expected {key}, of precad pki request {folder.parent}, found none")
+    TlsFiles(certificate=kit / CERTIFICATE, key=key, authority=kit / AUTHORITY, holder=own).load()
+
+
+def kit_facts(config: Path) -> dict[str, str]:
+    """Return what `precad check` shows of a configuration that came in a kit; nothing of any other.
+
+    Raises ConfigError if a file of the kit is missing or was changed.
+    """
+    folder = config.parent
+    if not (folder / MANIFEST).exists():
+        return {}
+    _, name = verify(folder)
+    return {"kit": f"of {name}, unchanged", "project_digest": digest_of(folder)}

@@ -1,0 +1,191 @@
+"""`precad provision`: certificates for the participants' requests, and a kit for each of them.
+
+    <out>/<participant>/<participant>.toml   the role's configuration: includes task.toml, then own.toml if there is one
+    <out>/<participant>/task.toml            [task] and [network], the same in every kit
+    <out>/<participant>/cert.pem, ca.pem     its certificate, and the authority's
+    <out>/<participant>/peers/<server>.pem   the servers' certificates that it pins
+    <out>/<participant>/initial.npy          aggregators: the model that the task starts from
+    <out>/<participant>/project.json, ..     the manifest under the seal (`precad.deploy.provisioning.manifest`)
+
+No kit holds a private key: a participant's key was made by `precad pki request` where it will be used, and stays there.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import tomli_w
+
+from precad.deploy.authority import pki
+from precad.deploy.configuration.sections import parse
+from precad.deploy.errors import ConfigError
+from precad.deploy.files.whole import appearing
+from precad.deploy.provisioning.manifest import AUTHORITY, CERTIFICATE, INITIAL_MODEL, TASK, Manifest, seal, sha256
+from precad.deploy.provisioning.project import SECTIONS, Project
+from precad.protos.tls.identity import Identity, Role, fingerprint, parse_certificate
+from precad.servers.store.folder import load_initial_model
+
+AUTHORITY_DAYS: Final = 400
+"""How long the certificate of an authority is valid that is made here."""
+OWN: Final = "own.toml"
+OPERATIONS_TOKEN: Final = "operations-token"  # noqa: S105  # a file's name
+KEY: Final = "key.pem"
+
+
+@dataclass(frozen=True)
+class Kits:
+    """Hold the result."""
+
+    folder: Path
+    participants: tuple[str, ...]
+    digest: str
+    """The project's digest, which the operators of A and B read out."""
+    authority: str
+    """SHA-256 of the authority's certificate."""
+
+
+def provision(project: Project, out: Path, *, passphrase: bytes | None = None) -> Kits:
+    """Make the kits of a project in `out`, all of them or none. passphrase: what opens, or seals, ca.key.
+
+    Raises: ConfigError for a project or request that is not right; PkiError, SetupError.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"--out: expected a new or empty folder, found {out}: nothing is overwritten")
+    requests = _requests(project)
+    initial = _initial_model(project)
+    texts = {who: _configuration(project, who) for who in project.participants}
+    authority = project.own.authority
+    if not (authority / "ca.pem").exists():
+        pki.create_authority(authority, days=AUTHORITY_DAYS, passphrase=passphrase)
+    certificates = {who: _certified(project, who, asked, passphrase) for who, asked in requests.items()}
+    kits = {who: _kit(project, who, texts[who], certificates, initial) for who in project.participants}
+    manifest = _manifest(project, kits)
+    shared = seal(manifest, authority, days=project.own.days, passphrase=passphrase)
+    _write(out, {who.name: {**files, **shared} for who, files in kits.items()})
+    names = tuple(who.name for who in kits)
+    return Kits(out, names, sha256(manifest.canonical()), fingerprint((authority / "ca.pem").read_bytes()))
+
+
+def _requests(project: Project) -> dict[Identity, Path]:
+    """Return everybody's request. Raises ConfigError, naming all that are missing; PkiError for one of another."""
+    paths = {who: project.own.requests / f"{who.name}.pem" for who in project.participants}
+    if missing := [path.name for path in paths.values() if not path.is_file()]:
+        raise ConfigError(f"project.requests: expected {', '.join(missing)} in {project.own.requests}, found none")
+    for who, path in paths.items():
+        pki.requested_key(path.read_bytes(), str(path), who)
+    return paths
+
+
+def _certified(project: Project, who: Identity, request: Path, passphrase: bytes | None) -> bytes:
+    """Return a participant's certificate. One that exists is taken if it is of the request's key.
+
+    Raises PkiError, ConfigError.
+    """
+    path = project.own.authority / who.name / "cert.pem"
+    if not path.exists():
+        days = project.own.days
+        pki.sign(project.own.authority, request, who, days=days, authority_passphrase=passphrase)
+    pem = path.read_bytes()
+    asked = pki.requested_key(request.read_bytes(), str(request), who)
+    if parse_certificate(pem).public_key() != asked:
+        wanted = f"the key that {path} certifies"
+        raise ConfigError(f"{request}: expected {wanted}, found another one: precad pki renew --request certifies it")
+    return pem
+
+
+def _configuration(project: Project, who: Identity) -> str:
+    """Return a role's configuration, once it is a valid one. Raises ConfigError."""
+    given = {**project.sections[who.role]}
+    supplied = {"authority": AUTHORITY, **dict(_supplied(project, who.role, given))}
+    section: dict[str, Any] = {**supplied, **given}
+    for name in reversed(SECTIONS[who.role]):
+        section = {name: section}
+    parse({**project.shared, **section}, base=Path())
+    head = f"# {who.uri}: of a kit, signed. Settings of your own go into {OWN} beside it, in the same section.\n"
+    return head + tomli_w.dumps({"include": TASK, "own": OWN, **section})
+
+
+def _supplied(project: Project, role: Role, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the fields that a kit brings, and folders beside it where the project names none."""
+    if role is Role.CLIENT:
+        yield "certificates", ".."
+        yield "state_dir", "client-state"
+    else:
+        yield from (("certificate", CERTIFICATE), ("key", KEY), ("state_dir", "state"))
+        if "operations_listen" in given:
+            yield "operations_token", OPERATIONS_TOKEN
+        if role is not Role.DEALER:
+            yield "initial_model", INITIAL_MODEL
+    for server in _pinned(project, role):
+        is_peer = role in (Role.AGGREGATOR_A, Role.AGGREGATOR_B) and server is not Role.DEALER
+        field = "peer" if is_peer else server.value.replace("-", "_")
+        yield f"{field}_certificate", f"peers/{server}.pem"
+
+
+def _pinned(project: Project, role: Role) -> tuple[Role, ...]:
+    """Return the servers that a role pins: servers each other, clients the aggregators."""
+    found = project.servers[:2] if role is Role.CLIENT else project.servers
+    return tuple(server for server in found if server is not role)
+
+
+def _kit(
+    project: Project, who: Identity, text: str, certificates: Mapping[Identity, bytes], initial: bytes
+) -> dict[str, bytes]:
+    """Return the files of a participant's kit, but for the manifest."""
+    files = {
+        f"{who.name}.toml": text.encode(),
+        TASK: project.shared_text,
+        AUTHORITY: (project.own.authority / "ca.pem").read_bytes(),
+        CERTIFICATE: certificates[who],
+    }
+    for server in _pinned(project, who.role):
+        files[f"peers/{server}.pem"] = certificates[Identity(server, server.value)]
+    if who.role in (Role.AGGREGATOR_A, Role.AGGREGATOR_B):
+        files[INITIAL_MODEL] = initial
+    return files
+
+
+def _manifest(project: Project, kits: Mapping[Identity, Mapping[str, bytes]]) -> Manifest:
+    return Manifest(
+        task_digest=project.task.digest().hex(),
+        task=json.loads(project.task.canonical()),
+        network=project.network.model_dump(exclude_none=True),
+        sealed_on=f"{dt.datetime.now(dt.UTC):%Y-%m-%d}",
+        files={f"{who.name}/{name}": sha256(content) for who, kit in kits.items() for name, content in kit.items()},
+    )
+
+
+def _initial_model(project: Project) -> bytes:
+    """Return the initial model's file, given or made. Raises SetupError, ConfigError."""
+    path = project.own.initial_model
+    if path is not None:
+        load_initial_model(path, project.task)
+        return path.read_bytes()
+    from precad.clients.models.networks import initial_vector
+
+    parameters = initial_vector(project.task)
+    if parameters.size != project.task.dim:
+        raise ConfigError(f"task.dim: expected {parameters.size}, found {project.task.dim}")
+    content = io.BytesIO()
+    np.save(content, parameters)
+    return content.getvalue()
+
+
+def _write(out: Path, kits: Mapping[str, Mapping[str, bytes]]) -> None:
+    try:
+        out.absolute().parent.mkdir(parents=True, exist_ok=True)
+        with appearing(out.absolute(), mode=0o755) as staging:
+            for participant, files in kits.items():
+                for name, content in files.items():
+                    path = staging / participant / name
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(content)
+    except OSError as error:
+        raise ConfigError(f"--out: expected a folder to write to, found {out}: {error.strerror}") from None

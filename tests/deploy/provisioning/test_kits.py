@@ -1,0 +1,370 @@
+"""Kits that organisations verify: what an operator or somebody on the way does wrong, and what is said of it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cryptography import x509
+from typer.testing import CliRunner
+
+from precad.deploy import errors
+from precad.deploy.authority import pki
+from precad.deploy.cli import main as cli
+from precad.deploy.configuration.sections import load
+from precad.deploy.provisioning.manifest import MANIFEST, Manifest, seal, sha256
+from precad.protos.tls.identity import Identity, Role
+from precad.servers.private_files import private_folder
+from precad.servers.store.folder import open_task_store
+from tests.harness.kits import PARTICIPANTS, SERVERS, Project
+
+ADDRESSES = {"aggregator-a": "127.0.0.1:9", "aggregator-b": "127.0.0.1:10", "lane": "127.0.0.1:11"}
+A, B, CLIENT = (*SERVERS, "hospital-1")
+
+
+def tried(*arguments: object) -> tuple[int, str]:
+    """Return the exit code, and what was said without the breaks of a terminal."""
+    found = CliRunner().invoke(cli.app, [str(a) for a in arguments], prog_name="precad")
+    assert found.exception is None or isinstance(found.exception, SystemExit), found.exception
+    return found.exit_code, found.output
+
+
+def precad(*arguments: object) -> str:
+    code, said = tried(*arguments)
+    assert code == 0, said
+    return said
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Everything up to the kits at their organisations, and the project's digest."""
+    project = Project(tmp_path_factory.mktemp("organisations") / "one", precad)
+    project.begin(ADDRESSES)
+    project.request()
+    digest = project.provision()
+    project.give_records()
+    return project.root, digest
+
+
+@pytest.fixture
+def digest(made: tuple[Path, str]) -> str:
+    return made[1]
+
+
+@pytest.fixture
+def project(made: tuple[Path, str], tmp_path: Path) -> Project:
+    """A copy to make mistakes in."""
+    shutil.copytree(made[0], tmp_path / "one")
+    return Project(tmp_path / "one", precad)
+
+
+def joined(project: Project, who: str, digest: str) -> tuple[int, str]:
+    """Join, without a start."""
+    return tried(*project.join(who, digest), "--no-start")
+
+
+def checked(project: Project, who: str, *flags: str) -> tuple[int, str]:
+    return tried("check", project.home(who) / who / f"{who}.toml", *flags)
+
+
+def provisioned(project: Project) -> tuple[int, str]:
+    """Provision once more, somewhere else."""
+    return tried("provision", project.start / "project.toml", "--out", project.root / "again")
+
+
+@pytest.mark.parametrize("who", [A, B, CLIENT])
+def test_every_organisation_checks_its_kit_and_sees_one_task_and_one_project(
+    project: Project, digest: str, who: str
+) -> None:
+    assert joined(project, who, digest)[0] == 0
+    code, said = checked(project, who, "--json")
+    assert code == 0, said
+    report = json.loads(said)
+    manifest = json.loads((project.kit(who) / MANIFEST).read_bytes())
+    assert report["kit"] == f"of {who}, unchanged"
+    assert (report["project_digest"], report["task_digest"]) == (digest, manifest["task_digest"])
+    assert joined(project, who, digest)[0] == 0  # the same command goes on
+
+
+def test_no_kit_holds_a_private_key_and_servers_get_a_token_of_their_own(project: Project, digest: str) -> None:
+    for who in PARTICIPANTS:
+        assert joined(project, who, digest)[0] == 0
+        assert not [p for p in project.kit(who).rglob("*") if p.is_file() and b"PRIVATE" in p.read_bytes()]
+    tokens = [project.home(who) / who / "operations-token" for who in SERVERS]
+    assert {path.stat().st_mode & 0o777 for path in tokens} == {0o600}
+    assert len({path.read_text() for path in tokens}) == 2
+    assert not (project.home(CLIENT) / CLIENT / "operations-token").exists()
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+Wrong = Callable[[Project], None]
+
+
+def in_project(old: str, new: str) -> Wrong:
+    return lambda project: edit(project.start / "project.toml", old, new)
+
+
+def in_task(old: str, new: str) -> Wrong:
+    return lambda project: edit(project.start / "task.toml", old, new)
+
+
+def request_of(path: str, place: str) -> Wrong:
+    """Put a request in another one's place."""
+    return lambda project: shutil.copy(project.start / "requests" / path, project.start / "requests" / place) and None
+
+
+def of_another_key(project: Project) -> None:
+    """Somebody makes a key anew after the certificate was made."""
+    asked = pki.request(project.root / "anew", Identity(Role.CLIENT, CLIENT))
+    shutil.copy(asked, project.start / "requests" / f"{CLIENT}.pem")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (in_task('mode = "proved"', 'mode = "shares"'), "accept_weak_wire_form: expected true"),
+        (in_project("[project]", "[dealer]\n[project]"), "in mode 'proved', which has no dealer"),
+        (in_task('algorithm = "precad"', 'algorithm = "distributed-dp"'), "servers_follow_protocol: expected true"),
+        (in_task("rounds = 3", "rounds = 0"), "task.rounds: expected greater than or equal to 1, found 0"),
+        (in_task("rounds = 3", "round = 3"), "task.round: expected no such key, found 3"),
+        (in_task("dim = 14", "dim = 15"), "task.dim: expected 14, found 15"),
+        (in_project("[client]", '[client]\nauthority = "x"'), "client.authority: expected none: the kit has it"),
+        (in_project("[client]", "[client]\nuploads = 1"), "client.uploads: expected no such key, found 1"),
+        (in_project("[client]", "[clients]"), "expected no section clients in a project"),
+        (in_project('include = "task.toml"', 'include = "other.toml"'), "expected a readable file"),
+        (in_project("days = 90", "days = 500"), "days must end before the authority's certificate does"),
+        (in_project("days = 90", 'days = 90\ninitial_model = "no.npy"'), "initial_model: "),
+        (lambda p: (p.start / "requests" / f"{B}.pem").unlink(), f"expected {B}.pem in "),
+        (request_of(f"{A}.pem", f"{B}.pem"), f"expected a request for precad://{B}/{B}, found one for precad://{A}/"),
+        (lambda p: (p.start / "requests" / f"{B}.pem").write_text("x") and None, "expected a PEM request"),
+        (of_another_key, "found another one: precad pki renew --request certifies it"),
+    ],
+)
+def test_a_wrong_project_is_refused_before_anything_is_sent(project: Project, wrong: Wrong, words: str) -> None:
+    """Exit code 2, the field, and no kits."""
+    wrong(project)
+    code, said = provisioned(project)
+    assert (code, words in said) == (errors.INVALID_INPUT, True), said
+    assert not (project.root / "again").exists()
+
+
+def test_kits_are_never_overwritten(project: Project) -> None:
+    code, said = tried("provision", project.start / "project.toml")
+    assert (code, "nothing is overwritten" in said) == (errors.INVALID_INPUT, True)
+
+
+def kit_file(who: str, name: str, change: Callable[[bytes], bytes]) -> Wrong:
+    def changed(project: Project) -> None:
+        path = project.kit(who) / name
+        path.write_bytes(change(path.read_bytes()))
+
+    return changed
+
+
+def other_initial_model(content: bytes) -> bytes:
+    return content[:-4] + np.float32(1.0).tobytes()
+
+
+def no_key(project: Project) -> None:
+    (project.home(A) / A / "key.pem").unlink()
+
+
+def replaced_request(project: Project) -> None:
+    """Stand for A's operator, if the owner certified somebody else's key: its own is another one."""
+    shutil.rmtree(project.home(A) / A)
+    pki.request(project.home(A), Identity(Role.AGGREGATOR_A, A))
+
+
+def expired(project: Project) -> None:
+    """The kit is a year old. Its manifest has the expired certificate."""
+    reseal(project, lambda kit: (kit / "cert.pem").write_bytes(old_certificate(project)), pins=True)
+
+
+def old_certificate(project: Project) -> bytes:
+    authority = project.start / "authority"
+    asked = (project.start / "requests" / f"{A}.pem").read_bytes()
+    then = dt.datetime.now(dt.UTC) - dt.timedelta(days=20)
+    shutil.move(authority / A, authority / "before")
+    return pki.certify_request(authority, asked, "request", Identity(Role.AGGREGATOR_A, A), days=10, now=then)
+
+
+def reseal(project: Project, change: Callable[[Path], object], *, pins: bool = False) -> None:
+    """Change A's kit as its maker could: with a new manifest and a valid seal. pins: everybody pins A's certificate."""
+    kit = project.kit(A)
+    manifest = Manifest.parse((kit / MANIFEST).read_bytes(), kit)
+    change(kit)
+    there = {p.relative_to(kit).as_posix(): sha256(p.read_bytes()) for p in kit.rglob("*") if p.is_file()}
+    own = {f"{A}/{name}": there[name] for name in there if name not in ("project.json", "project.sig", "seal.pem")}
+    files = {**manifest.files, **own}
+    if pins:
+        files |= {name: there["cert.pem"] for name in files if name.endswith(f"peers/{A}.pem")}
+    anew = seal(manifest.model_copy(update={"files": files}), project.start / "authority", days=1, passphrase=None)
+    for name, content in anew.items():
+        (kit / name).write_bytes(content)
+
+
+def sealed_by_another(project: Project) -> None:
+    """Somebody on the way seals the kit with an authority of their own, which the kit does not hold."""
+    manifest = Manifest.parse((project.kit(A) / MANIFEST).read_bytes(), project.kit(A))
+    pki.create_authority(project.root / "mallory")
+    for name, content in seal(manifest, project.root / "mallory", days=1, passphrase=None).items():
+        (project.kit(A) / name).write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (
+            kit_file(A, "task.toml", lambda b: b.replace(b"rounds = 3", b"rounds = 5")),
+            "task.rounds: expected 3, found 5",
+        ),
+        (
+            kit_file(A, "task.toml", lambda b: b.replace(b"hospital-2 = 400", b"hospital-2 = 41")),
+            "task.clients.hospital-2: expected 400, found 41",
+        ),
+        (kit_file(A, "task.toml", lambda b: b.replace(b":9", b":99")), 'network.aggregator_a: expected "127.0.0.1:9"'),
+        (kit_file(A, "task.toml", lambda b: b + b"# x\n"), "task.toml: expected the kit's file, SHA-256"),
+        (kit_file(A, "initial.npy", other_initial_model), "initial.npy: expected the kit's file"),
+        (kit_file(A, f"peers/{B}.pem", lambda b: b + b"\n"), f"peers/{B}.pem: expected the kit's file"),
+        (kit_file(A, f"{A}.toml", lambda b: b + b"# x\n"), f"{A}.toml: expected the kit's file"),
+        (kit_file(A, "project.sig", lambda b: b[:-1]), "project.sig: expected a signature of project.json by seal.pem"),
+        (lambda p: shutil.copy(p.kit(B) / "cert.pem", p.kit(A) / "seal.pem") and None, "for provision.precad"),
+        (lambda p: (p.kit(A) / "seal.pem").unlink(), "seal.pem: expected a file of the kit"),
+        (sealed_by_another, "expected one signed by"),
+        (lambda p: shutil.copy(p.kit(B) / "cert.pem", p.kit(A) / "cert.pem") and None, f"{B}.toml: expected a file of"),
+        (no_key, "key.pem, of precad pki request"),
+        (replaced_request, "key: expected the certificate's key, found the key of another certificate"),
+    ],
+)
+def test_a_kit_that_was_changed_or_is_not_ours_is_refused_and_nothing_is_written(
+    project: Project, digest: str, wrong: Wrong, words: str
+) -> None:
+    """Each by its field or file, with exit code 2."""
+    wrong(project)
+    code, said = joined(project, A, digest)
+    assert (code, words in said) == (errors.INVALID_INPUT, True), said
+    assert not (project.home(A) / A / MANIFEST).exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda kit: (kit / "my_model.py").write_text("x"), "files: expected those of a kit, found 'my_model.py'"),
+        (lambda kit: (kit / "key.pem").write_text("x"), "files: expected those of a kit, found 'key.pem'"),
+        (
+            lambda kit: shutil.copy(kit / "cert.pem", kit / "peers" / f"{B}.pem"),
+            f"{A}/peers/{B}.pem: expected SHA",
+        ),
+        (lambda kit: edit(kit / "task.toml", "rounds = 3", "rounds = 4"), "/task.toml: expected SHA-256"),
+    ],
+)
+def test_whoever_seals_kits_cannot_give_one_organisation_other_files(
+    project: Project, change: Callable[[Path], object], words: str
+) -> None:
+    """With a valid seal, and the digest that goes with it."""
+    reseal(project, change)
+    code, said = joined(project, A, sha256((project.kit(A) / MANIFEST).read_bytes()))
+    assert (code, words in said) == (errors.INVALID_INPUT, True), said
+    assert not (project.home(A) / A / MANIFEST).exists()
+
+
+def test_an_expired_certificate_is_named(project: Project) -> None:
+    expired(project)
+    code, said = joined(project, A, sha256((project.kit(A) / MANIFEST).read_bytes()))
+    assert (code, "one valid at" in said) == (errors.INVALID_INPUT, True), said
+
+
+def test_kits_of_two_projects_never_join_under_one_digest(project: Project, digest: str) -> None:
+    """A second run makes other kits, of the same task: whoever was told the first digest refuses."""
+    assert provisioned(project)[0] == 0
+    shutil.rmtree(project.kit(CLIENT))
+    edit(project.root / "again" / CLIENT / MANIFEST, '"sealed_on":"20', '"sealed_on":"19')
+    shutil.copytree(project.root / "again" / CLIENT, project.kit(CLIENT))
+    code, said = joined(project, CLIENT, digest)
+    assert (code, "--agreed: expected" in said) == (errors.INVALID_INPUT, True), said
+
+
+def own(text: str) -> Callable[[Project, str], None]:
+    return lambda project, who: (project.home(who) / who / "own.toml").write_text(text) and None
+
+
+@pytest.mark.parametrize(
+    ("who", "text", "code", "words"),
+    [
+        (A, "[aggregator.a]\nmemory_budget_mb = 1", 2, "memory_budget_mb: expected at least"),
+        (
+            A,
+            '[aggregator.a]\ndatabase_url = "postgresql://a@127.0.0.1:9/x?connect_timeout=1"',
+            4,
+            "database_url: expected",
+        ),
+        (A, '[aggregator.a]\npeer_certificate = "x"', 2, "aggregator.a.peer_certificate: expected settings of"),
+        (A, "[aggregator.b]\nlisten = 1", 2, "aggregator.b.listen: expected settings of this organisation's own roles"),
+        (A, "[task]\nrounds = 9", 2, "task: expected settings of this organisation's own roles"),
+        (A, "[client]\ndevice = 'cpu'", 2, "client.device: expected settings of this organisation's own roles"),
+        (A, "aggregator = 1", 2, "aggregator: expected settings of"),
+        (CLIENT, '[client]\nstate_dir = "task.toml"', 2, "client.state_dir: expected"),
+        (CLIENT, '[client]\nrecords = "csv:none.csv"', 2, "none.csv"),
+        (CLIENT, "[client]\nuploads_per_model = 4", 2, "uploads_per_model"),
+    ],
+)
+def test_wrong_settings_of_one_s_own_are_named(
+    project: Project, digest: str, who: str, text: str, code: int, words: str
+) -> None:
+    own(text)(project, who)
+    found, said = joined(project, who, digest)
+    assert (found, words in said) == (code, True), said
+
+
+def test_settings_of_one_s_own_take_the_place_of_the_kit_s(project: Project, digest: str) -> None:
+    assert joined(project, A, digest)[0] == 0
+    before = re.search(r"MiB for uploads +(\d+)", checked(project, A)[1])
+    own("[aggregator.a]\nmemory_budget_mb = 3048")(project, A)
+    after = re.search(r"MiB for uploads +(\d+)", checked(project, A)[1])
+    assert before is not None
+    assert after is not None
+    assert int(after[1]) - int(before[1]) == 1000
+
+
+def test_every_field_of_a_task_that_was_edited_later_is_named(project: Project, digest: str) -> None:
+    """Two fields and an address at once, each on its line."""
+    assert joined(project, A, digest)[0] == 0
+    task = project.home(A) / A / "task.toml"
+    for old, new in (("rounds = 3", "rounds = 30"), ("delta = 1e-5", "delta = 1e-6"), ("127.0.0.1:10", "127.0.0.1:12")):
+        edit(task, old, new)
+    code, said = checked(project, A)
+    assert code == errors.INVALID_INPUT
+    for words in ("task.rounds: expected 3, found 30", "task.delta: expected 1e-05, found 1e-06"):
+        assert words in said
+    assert 'network.aggregator_b: expected "127.0.0.1:10", found "127.0.0.1:12"' in said
+
+
+def test_the_folder_of_another_task_is_refused(project: Project, digest: str) -> None:
+    """A task that began where a kit's state is, and another one's kit afterwards."""
+    config = project.home(A) / A / f"{A}.toml"
+    assert joined(project, A, digest)[0] == 0
+    task = load(config).task.model_copy(update={"name": "before"})
+    private_folder(config.parent / "state")
+    with open_task_store(config.parent / "state", task, bytes(4 * task.dim)) as store:
+        store.begin("before-1", Role.AGGREGATOR_A)
+    code, said = joined(project, A, digest)
+    assert (code, "expected a folder of this task, found" in said) == (errors.INVALID_INPUT, True), said
+
+
+def test_a_seal_is_the_authority_s_and_names_no_role(project: Project) -> None:
+    """It opens no port: TLS peers ask for `<role>.precad` and an identity."""
+    seal_pem = x509.load_pem_x509_certificate((project.kit(A) / "seal.pem").read_bytes())
+    names = seal_pem.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["provision.precad"]
+    assert names.get_values_for_type(x509.UniformResourceIdentifier) == []
