@@ -13,9 +13,20 @@ from precad.deploy.errors import ConfigError
 
 
 @exit_codes()
-def check(config: ConfigFile, app: AppName = None, as_json: Json = False) -> None:
+def check(
+    config: ConfigFile,
+    app: AppName = None,
+    connects: Annotated[
+        bool, typer.Option("--connect", help="Dial every server that this configuration's roles dial.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Check a role's configuration and files, or a local run's, and show the digests that operators compare."""
     report = checked(config, app)
+    if connects:
+        from precad.deploy.configuration.check_links import check_links
+
+        report["links"] = check_links(configuration.load(config))
     if as_json:
         write_json(report)
     else:

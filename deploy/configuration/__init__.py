@@ -5,6 +5,7 @@ Modules:
     sections       one TOML file, validated as a whole
     apps           a run or a client configured by an app of the user's own
     check          what can be known of a configuration before anything starts
+    check_links    whether the servers that are dialled answer, for the check
     check_privacy  what a task proves, for the check
     check_records  the records that a client would train on
     public_records the public records that an aggregator measures models on

@@ -1,0 +1,92 @@
+"""`precad check --connect`: whether the servers that this configuration's roles dial answer as themselves.
+
+Each link is opened as the role opens it: with our certificate, and the peer's pin. No method is called on an open one.
+B's lane is left out: A learns its port from B, when a task begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import grpc
+
+from precad.deploy.configuration.sections import Deployment
+from precad.protos.tls.files import PinFile, TlsFiles
+from precad.protos.tls.identity import Role
+from precad.protos.tls.transport import dial, explain
+from precad.servers.errors import PeerUnreachableError
+
+TIMEOUT_S: Final = 10.0
+"""How long one link may take, from the name's look-up on."""
+
+
+class Link(NamedTuple):
+    """A connection that a role opens."""
+
+    role: Role
+    """Whom it dials."""
+    address: str
+    tls: TlsFiles
+    pinned: Path | None
+    """None where a client trusts whatever the authority signed."""
+
+
+def links(deployment: Deployment) -> Iterator[Link]:
+    """Yield every link that the roles of this file open at their start."""
+    network, aggregator = deployment.network, deployment.aggregator
+    if aggregator.a is not None:
+        yield Link(Role.AGGREGATOR_B, network.aggregator_b, aggregator.a.tls, aggregator.a.peer_certificate)
+    for own in (aggregator.a, aggregator.b):
+        if own is not None and network.dealer is not None:
+            yield Link(Role.DEALER, network.dealer, own.tls, own.dealer_certificate)
+    if (client := deployment.client) is not None:
+        addresses = (network.aggregator_a, network.aggregator_b)
+        here = [name for name in deployment.task.clients if (client.certificates / name).is_dir()]
+        for role, address, pin in zip((Role.AGGREGATOR_A, Role.AGGREGATOR_B), addresses, client.pins, strict=True):
+            yield from (Link(role, address, client.tls(name), pin) for name in here)
+
+
+def check_links(deployment: Deployment) -> dict[str, str]:
+    """Return by server what its answer was. Raises PeerUnreachableError, a line for each link that failed."""
+    found = asyncio.run(_all(list(links(deployment))))
+    if failed := [said for _, said, is_open in found if not is_open]:
+        raise PeerUnreachableError("\n".join(dict.fromkeys(failed)))
+    return {f"{link.role} at {link.address}": said for link, said, _ in found}
+
+
+async def _all(wanted: list[Link]) -> list[tuple[Link, str, bool]]:
+    return list(await asyncio.gather(*map(_tried, wanted)))
+
+
+async def _tried(link: Link) -> tuple[Link, str, bool]:
+    """Return what came of a link, in words, and whether it opened. Raises TlsFileError for files of ours."""
+    begun = time.monotonic()
+    pins = None if link.pinned is None else PinFile(link.pinned, link.role)
+    async with dial(link.address, link.role, link.tls, pins) as channel:
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                if (refusal := await _refusal(channel)) is not None:
+                    return link, explain(refusal, link.role, link.address), False
+        except TimeoutError:
+            said = f"no answer within {TIMEOUT_S:g} s: a firewall, or another machine's address"
+            return link, f"{link.role} at {link.address}: {said}", False
+    trusted = "the pinned certificate" if link.pinned else "a certificate of the authority"
+    return link, f"answers with {trusted} and takes ours, {1000 * (time.monotonic() - begun):.0f} ms", True
+
+
+async def _refusal(channel: grpc.aio.Channel) -> grpc.aio.AioRpcError | None:
+    """Wait until the channel is open, and return None; of the first attempt that fails, what gRPC says of it."""
+    state = channel.get_state(try_to_connect=True)
+    while state is not grpc.ChannelConnectivity.READY:
+        if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+            try:
+                await channel.unary_unary("/precad.v1.Nothing/Nothing")(b"")  # fails with the reason, and is never sent
+            except grpc.aio.AioRpcError as error:
+                return error if error.code() is grpc.StatusCode.UNAVAILABLE else None
+        await channel.wait_for_state_change(state)
+        state = channel.get_state(try_to_connect=True)
+    return None
