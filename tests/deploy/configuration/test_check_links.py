@@ -34,7 +34,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Organisations:
 
 
 def dialled(made: Organisations, a: str, b: str) -> tuple[int, str]:
-    """What a client's check says of A and B at these addresses."""
+    """Return a client's check of A and B at these addresses."""
     made.write_configs({Role.AGGREGATOR_A: a, Role.AGGREGATOR_B: b})
     config = made.config(Role.CLIENT)
     found = CliRunner().invoke(cli.app, ["check", str(config), "--connect"], prog_name="precad")
