@@ -7,7 +7,8 @@ are the same is for their digests to say, and a peer that lies about its fields 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain, islice
 from typing import Final, NamedTuple
 
 from precad.protos.precad.v1 import common_pb2
@@ -15,6 +16,8 @@ from precad.protos.task.carried_fields import LONGEST_VALUE
 from precad.protos.task.task import Task
 
 LONGEST_SHOWN: Final = 80
+MOST_SHOWN: Final = 8
+"""Fields that one message names: each takes 260 characters at most, and gRPC's details have room for 8 KiB."""
 NOTHING: Final = "nothing"
 
 
@@ -38,25 +41,34 @@ def hello_to(task: Task, *, task_id: str = "") -> common_pb2.Hello:
 
 def first_difference(task: Task, theirs: Mapping[str, str]) -> Difference | None:
     """Return the first by name. None where theirs are no others than ours, or are not known. They may be anything."""
+    return next(iter(differences(task, theirs)), None)
+
+
+def differences(task: Task, theirs: Mapping[str, str]) -> list[Difference]:
+    """Return the fields that differ, by name, ours first; the first `MOST_SHOWN` of them. Theirs may be anything."""
     if not theirs:
-        return None
+        return []
     ours = task.carried_fields
-    found = next((name for name in sorted(ours) if theirs.get(name) != ours[name]), None)
-    if found is not None:
-        return _between(found, ours[found], theirs.get(found, NOTHING))
-    added = min(theirs.keys() - ours.keys(), default=None)
-    return None if added is None else Difference(f"task.{_shown(added)}", NOTHING, _shown(theirs[added]))
+    found = (
+        difference
+        for name in sorted(ours)
+        if theirs.get(name) != ours[name]
+        for difference in _between(name, ours[name], theirs.get(name, NOTHING))
+    )
+    added = (Difference(f"task.{_shown(name)}", NOTHING, _shown(theirs[name])) for name in sorted(theirs.keys() - ours))
+    return list(islice(chain(found, added), MOST_SHOWN))
 
 
-def _between(name: str, ours: str, theirs: str) -> Difference:
-    """Return how a field differs; where both values are objects, the first entry that differs."""
+def _between(name: str, ours: str, theirs: str) -> Iterator[Difference]:
+    """Yield how a field differs; where both values are objects, every entry that differs."""
     known, others = _entries(ours), _entries(theirs)
-    if known and others:
-        for key in sorted(known.keys() | others.keys()):
-            our_value, their_value = str(known.get(key, NOTHING)), str(others.get(key, NOTHING))
-            if our_value != their_value:
-                return Difference(f"task.{name}.{_shown(key)}", _shown(our_value), _shown(their_value))
-    return Difference(f"task.{name}", _shown(ours), _shown(theirs))
+    values = {key: (str(known.get(key, NOTHING)), str(others.get(key, NOTHING))) for key in known | others}
+    different = [key for key in sorted(values) if values[key][0] != values[key][1]]
+    if not (known and others and different):
+        yield Difference(f"task.{name}", _shown(ours), _shown(theirs))
+        return
+    for key in different:
+        yield Difference(f"task.{name}.{_shown(key)}", *map(_shown, values[key]))
 
 
 def _entries(text: str) -> dict[str, object]:

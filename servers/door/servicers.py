@@ -24,7 +24,7 @@ from precad.mpc.errors import MalformedMessageError
 from precad.protos.messages import convert
 from precad.protos.precad.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2, peer_pb2, peer_pb2_grpc
 from precad.protos.task.task import Task
-from precad.protos.task.task_fields import first_difference
+from precad.protos.task.task_fields import differences
 from precad.protos.tls.files import Pins
 from precad.protos.tls.identity import Role, require_pinned, require_role
 from precad.protos.tls.renewable import Source
@@ -61,8 +61,8 @@ def check_hello(hello: common_pb2.Hello, task: Task) -> None:
         )
     if hello.config_digest != task.digest():
         where = "the [task] sections of the two configurations differ"
-        if (found := first_difference(task, hello.task_fields)) is not None:
-            where += f", first in {found.field}: expected {found.ours}, got {found.theirs}"
+        for number, found in enumerate(differences(task, hello.task_fields)):
+            where += f"{',' if number else ' in'} {found.field}: expected {found.ours}, got {found.theirs}"
         raise ParametersDifferError(
             f"config_digest: expected {task.digest().hex()[:16]}..., got {hello.config_digest.hex()[:16]}...; {where}"
         )

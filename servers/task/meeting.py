@@ -27,7 +27,7 @@ from precad.mpc.ring import RingArray
 from precad.mpc.sharing import Party
 from precad.protos.precad.v1 import common_pb2
 from precad.protos.task.task import Task
-from precad.protos.task.task_fields import first_difference
+from precad.protos.task.task_fields import differences
 from precad.protos.tls.address import with_port
 from precad.protos.tls.identity import Role
 from precad.protos.tls.transport import CONNECT_TIMEOUT_S, dial
@@ -153,11 +153,12 @@ def compare(party: Party, task: Task, ours: common_pb2.Hello, theirs: common_pb2
     if theirs.protocol_version != ours.protocol_version:
         raise PeerMismatchError("protocol_version", ours=ours.protocol_version, peers=theirs.protocol_version[:40])
     if theirs.config_digest != ours.config_digest:
-        found = first_difference(task, theirs.task_fields)
-        if found is None:
+        found = differences(task, theirs.task_fields)
+        if not found:
             our_digest, their_digest = ours.config_digest.hex()[:16], theirs.config_digest.hex()[:16]
             raise PeerMismatchError("config_digest", ours=our_digest, peers=their_digest)
-        raise PeerMismatchError(f"config_digest: {found.field}", ours=found.ours, peers=found.theirs)
+        fields, our_values, their_values = (", ".join(texts) for texts in zip(*found, strict=True))
+        raise PeerMismatchError(f"config_digest: {fields}", ours=our_values, peers=their_values)
     _require_possible(theirs, task)
     nonces = (ours.nonce, theirs.nonce) if party == 0 else (theirs.nonce, ours.nonce)
     fresh = f"{task.name}-{digest(b'task id', *nonces).hex()[:TASK_ID_DIGITS]}"

@@ -21,7 +21,7 @@ from precad.clients.upload.session import ClientSession
 from precad.dp.noise import rounded_gaussian
 from precad.mpc.errors import PeerMismatchError
 from precad.protos.task.task import Task
-from precad.protos.task.task_fields import first_difference, hello_to
+from precad.protos.task.task_fields import MOST_SHOWN, differences, first_difference, hello_to
 from precad.servers.aggregator import Aggregator
 from precad.servers.dealer import Dealer
 from precad.servers.errors import ServerError
@@ -59,6 +59,18 @@ def test_values_are_shown_as_the_canonical_text_has_them() -> None:
     assert fewer == ("task.clients.mallory", "12", "nothing")
     added = {**TASK.carried_fields, "zeal": "1"}
     assert first_difference(TASK, added) == ("task.zeal", "nothing", "1")
+
+
+def test_every_field_that_differs_is_named_at_once() -> None:
+    """Entries of one object too; of very many, the first eight."""
+    other = small_task(["alice", "bob", "carol"], learning_rate=0.5, rounds=9)
+    assert differences(TASK, other.carried_fields) == [
+        ("task.clients.carol", "nothing", str(other.clients["carol"])),
+        ("task.clients.mallory", str(TASK.clients["mallory"]), "nothing"),
+        ("task.learning_rate", "0.3", "0.5"),
+        ("task.rounds", str(TASK.rounds), "9"),
+    ]
+    assert len(differences(TASK, dict.fromkeys(TASK.carried_fields, "other"))) == MOST_SHOWN
 
 
 def test_a_hello_does_not_grow_with_the_number_of_clients() -> None:
@@ -120,7 +132,7 @@ async def test_two_servers_with_different_tasks_refuse_each_other_by_name(tmp_pa
 @asynchronous
 async def test_a_dealer_with_another_task_refuses_both_servers_by_name(tmp_path: Path) -> None:
     errors = await errors_of_servers(tmp_path, (TASK, TASK), small_task(frac_bits=15))
-    assert any("first in task.frac_bits: expected 15, got 16" in str(error) for error in errors), errors
+    assert any("differ in task.frac_bits: expected 15, got 16" in str(error) for error in errors), errors
 
 
 async def errors_of_servers(folder: Path, tasks: tuple[Task, Task], of_dealer: Task) -> list[BaseException]:
@@ -155,5 +167,5 @@ async def test_a_client_with_another_task_is_told_which_field(tmp_path: Path) ->
             tls=pki.tls("alice"),
             train=lambda _: np.zeros(TASK.dim, dtype=np.int64),
         )
-        with pytest.raises(TaskRefusedError, match=r"first in task\.noise_multiplier: expected 1\.0, got 0\.5"):
+        with pytest.raises(TaskRefusedError, match=r"differ in task\.noise_multiplier: expected 1\.0, got 0\.5"):
             await session.run()
