@@ -84,7 +84,7 @@ async def _refusal(channel: grpc.aio.Channel) -> grpc.aio.AioRpcError | None:
     while state is not grpc.ChannelConnectivity.READY:
         if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
             try:
-                await channel.unary_unary("/precad.v1.Nothing/Nothing")(b"")  # fails with the reason, and is never sent
+                await channel.unary_unary("/precad.v1.Nothing/Nothing")(b"")  # type: ignore[arg-type]  # fails with the reason; nothing is sent
             except grpc.aio.AioRpcError as error:
                 return error if error.code() is grpc.StatusCode.UNAVAILABLE else None
         await channel.wait_for_state_change(state)

@@ -13,13 +13,15 @@ from precad.deploy import errors
 from tests.harness.command_line import CommandRefusedError, require_accepted
 from tests.harness.organisations import ROOT
 
+ONE_MACHINE = ROOT / "deploy" / "hosts" / "docker" / "one-machine.sh"
 RUNBOOK = (ROOT / "docs" / "guides" / "runbook.md").read_text()
 
 
 def shell_lines() -> Iterator[str]:
-    """Yield the lines of the fenced blocks of shell."""
+    """Yield the lines of the fenced blocks of shell, and those of the script that the runbook runs."""
     for block in re.findall(r"```sh\n(.*?)```", RUNBOOK, re.DOTALL):
         yield from block.strip().splitlines()
+    yield from map(str.strip, ONE_MACHINE.read_text().splitlines())
 
 
 def precad_commands() -> list[list[str]]:
