@@ -83,8 +83,9 @@ async def _refusal(channel: grpc.aio.Channel) -> grpc.aio.AioRpcError | None:
     state = channel.get_state(try_to_connect=True)
     while state is not grpc.ChannelConnectivity.READY:
         if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-            try:
-                await channel.unary_unary("/precad.v1.Nothing/Nothing")(b"")  # type: ignore[arg-type]  # fails with the reason; nothing is sent
+            call = channel.unary_unary("/precad.v1.Nothing/Nothing")
+            try:  # fails with the reason, before anything is sent
+                await call(b"")  # type: ignore[arg-type]
             except grpc.aio.AioRpcError as error:
                 return error if error.code() is grpc.StatusCode.UNAVAILABLE else None
         await channel.wait_for_state_change(state)

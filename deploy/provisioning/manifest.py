@@ -165,12 +165,19 @@ def _require_task(path: Path, manifest: Manifest) -> None:
 def _signed(folder: Path) -> Manifest:
     content, signature, seal_pem = (_read(folder / name) for name in (MANIFEST, SIGNATURE, SEAL))
     manifest = Manifest.parse(content, folder / MANIFEST)
-    key = _sealing_key(folder, seal_pem, dt.date.fromisoformat(manifest.sealed_on))
+    key = _sealing_key(folder, seal_pem, _day(manifest, folder / MANIFEST))
     try:
         key.verify(signature, content, ec.ECDSA(hashes.SHA256()))
     except InvalidSignature:
         raise ConfigError(f"{folder / SIGNATURE}: expected a signature of {MANIFEST} by {SEAL}, found none") from None
     return manifest
+
+
+def _day(manifest: Manifest, path: Path) -> dt.date:
+    try:
+        return dt.date.fromisoformat(manifest.sealed_on)
+    except ValueError:
+        raise ConfigError(f"{path}: sealed_on: expected a day, found {manifest.sealed_on!r}") from None
 
 
 def _sealing_key(folder: Path, pem: bytes, day: dt.date) -> ec.EllipticCurvePublicKey:

@@ -279,6 +279,22 @@ def test_whoever_seals_kits_cannot_give_one_organisation_other_files(
     assert not (project.home(A) / A / MANIFEST).exists()
 
 
+@pytest.mark.parametrize("name", ["project.json", "project.sig", "seal.pem", "cert.pem", "task.toml"])
+def test_a_kit_that_lost_a_file_is_no_hand_made_folder(project: Project, digest: str, name: str) -> None:
+    """The check names the file, whichever it is."""
+    assert joined(project, A, digest)[0] == 0
+    (project.home(A) / A / name).unlink()
+    code, said = checked(project, A)
+    assert (code, f"{name}: expected a file of the kit" in said) == (errors.INVALID_INPUT, True), said
+
+
+def test_a_day_that_is_none_is_named(project: Project) -> None:
+    path = project.kit(A) / MANIFEST
+    path.write_text(re.sub(r'"sealed_on":"[^"]+"', '"sealed_on":"2026-13-41"', path.read_text()))
+    code, said = joined(project, A, sha256(path.read_bytes()))
+    assert (code, "sealed_on: expected a day, found '2026-13-41'" in said) == (errors.INVALID_INPUT, True), said
+
+
 def test_an_expired_certificate_is_named(project: Project) -> None:
     expired(project)
     code, said = joined(project, A, sha256((project.kit(A) / MANIFEST).read_bytes()))
