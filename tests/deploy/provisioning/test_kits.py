@@ -23,6 +23,7 @@ from precad.protos.tls.identity import Identity, Role
 from precad.servers.private_files import private_folder
 from precad.servers.store.folder import open_task_store
 from tests.harness.kits import PARTICIPANTS, SERVERS, Project
+from tests.harness.organisations import ROOT
 
 ADDRESSES = {"aggregator-a": "127.0.0.1:9", "aggregator-b": "127.0.0.1:10", "lane": "127.0.0.1:11"}
 A, B, CLIENT = (*SERVERS, "hospital-1")
@@ -384,3 +385,46 @@ def test_a_seal_is_the_authority_s_and_names_no_role(project: Project) -> None:
     names = seal_pem.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["provision.precad"]
     assert names.get_values_for_type(x509.UniformResourceIdentifier) == []
+
+
+PROJECT, KIT, OWN = (
+    "test_a_wrong_project_is_refused_before_anything_is_sent",
+    "test_a_kit_that_was_changed_or_is_not_ours_is_refused_and_nothing_is_written",
+    "test_wrong_settings_of_one_s_own_are_named",
+)
+BEFORE_A_START = {
+    "config_digest differs between the servers": KIT,  # every field by its name
+    "client.state_dir: expected": OWN,
+    "accept_weak_wire_form: expected true": PROJECT,
+    "in mode 'proved', which has no dealer": PROJECT,
+    "servers_follow_protocol: expected true": PROJECT,
+    "model differs between the servers": KIT,  # initial models; later ones differ while running
+    "aggregator B refused the link": KIT,  # for want of a pin
+    "expected a folder of this task, found": "test_the_folder_of_another_task_is_refused",
+    "memory_budget_mb: expected at least": OWN,
+    "database_url: expected a database that takes us": OWN,
+    "the key of another certificate": KIT,
+    "one valid at": "test_an_expired_certificate_is_named",
+    "its certificate is not the pinned one": KIT,
+}
+"""Mistakes of the runbook's table that a kit, or its check, finds out before anything runs, and the tests here."""
+WHILE_RUNNING = {
+    "stops: expected at most",
+    "which was begun under",
+    "the task ended without a round",
+    "the training diverged",
+    "has a server lost its state_dir?",
+    "was a server given back an old state_dir?",
+    "min_clients: expected",
+    "nothing was recorded",
+    "the line was changed after it was written",
+    "of which nothing else is known here",
+    "must be open to us",
+}
+"""Those that only a running task, or its folder, can have, with kits as without."""
+
+
+def test_every_mistake_of_the_runbook_s_table_is_tried_here_or_needs_a_running_task() -> None:
+    table = (ROOT / "docs/guides/runbook.md").read_text().partition("## What a refusal means")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `([^`]+)` \| \d \|", table, re.MULTILINE)) == {*BEFORE_A_START, *WHILE_RUNNING}
+    assert set(BEFORE_A_START.values()) <= globals().keys()
