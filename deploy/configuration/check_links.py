@@ -83,9 +83,9 @@ async def _refusal(channel: grpc.aio.Channel) -> grpc.aio.AioRpcError | None:
     state = channel.get_state(try_to_connect=True)
     while state is not grpc.ChannelConnectivity.READY:
         if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-            call = channel.unary_unary("/precad.v1.Nothing/Nothing")
+            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/precad.v1.Nothing/Nothing")
             try:  # fails with the reason, before anything is sent
-                await call(b"")  # type: ignore[arg-type]
+                await call(b"")
             except grpc.aio.AioRpcError as error:
                 return error if error.code() is grpc.StatusCode.UNAVAILABLE else None
         await channel.wait_for_state_change(state)
