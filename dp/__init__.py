@@ -4,11 +4,13 @@
     ledger         one server's durable record of the rounds each client took part in
     ledger_lines   the lines of its file
     ledger_events  what the file holds, as events of dp-accounting
+    spending       what one client has answered, with a limit of its own
     errors         what may go wrong, as one tree
     checks         the argument checks the modules share
     accountants/   privacy accountants: the cost of a training, and how it is computed
     certificates/  certificates that predictions and losses withstand attacks by clients
     noise/         exact noise on the integers
+    queries/       queries of a column: records as vectors, and estimates with error bars
     published/     formulas as printed in the papers, for comparison alone
     trimmed/       trimmed sums, and propose-test-release on them
 

@@ -75,6 +75,12 @@ ROOMS = (
     Room("dp", "", "Differential privacy of a PRECAD round: noise, accounting and the record of what was spent."),
     Room("dp/noise", "| .", "Exact noise on the integers."),
     Room("dp/accountants", "| .", "Privacy accountants: the cost of a training, and how it is computed."),
+    Room(
+        "dp/queries",
+        "| .",
+        "Queries of a column: records as vectors of norm at most one, and estimates with error bars from their noisy "
+        "sum.",
+    ),
     Room("dp/trimmed", "| . noise accountants", "Trimmed sums, and propose-test-release on them."),
     Room(
         "dp/certificates",
@@ -90,7 +96,7 @@ ROOMS = (
         "dp^",
         "| . accountants",
         "What servers use: the ledger, and what a task's round is to those whom it protects.",
-        "ledger ledger_events task_privacy",
+        "ledger ledger_events task_privacy spending",
     ),
     Room(
         "protos", "", "The wire: messages of precad.v1, the values they carry, and the transport that they travel on."

@@ -3,6 +3,7 @@
 Modules:
 
     pld                  what a round costs a record, for each adversary; the labels every figure carries
+    composed             rounds of several tasks together
     side_by_side         all accountants side by side
     calibration          smallest noise, or most rounds, for a target epsilon
     gaussian_dp          (epsilon, delta) of telling N(0, 1) from N(mu, 1)

@@ -219,17 +219,17 @@ class PldAccountant:
             return 0.0
         from precad.dp.accountants.privacy_loss import ROUNDING_PER_ROUND
 
-        tractable = _tractable(one_stage)
-        if tractable.noise_multiplier < _SMALLEST_MULTIPLIER:  # at worst every client is in each round
+        bounded = tractable(one_stage)
+        if bounded.noise_multiplier < _SMALLEST_MULTIPLIER:  # at worst every client is in each round
             visible = 1.0
         if visible < 1:
-            epsilon = _two_stage_epsilon(tractable, visible, rounds, delta)
+            epsilon = _two_stage_epsilon(bounded, visible, rounds, delta)
         else:
-            epsilon = _epsilon(tractable, rounds, delta)
-        is_closed_form = visible == 1 and tractable.sampling_rate == 1
+            epsilon = _epsilon(bounded, rounds, delta)
+        is_closed_form = visible == 1 and bounded.sampling_rate == 1
         if is_closed_form or delta >= 2 * ROUNDING_PER_ROUND * rounds:
             return epsilon
-        return min(epsilon, _renyi_epsilon(tractable, visible, rounds, delta))
+        return min(epsilon, _renyi_epsilon(bounded, visible, rounds, delta))
 
 
 _SMALLEST_RATE: Final = 1e-7
@@ -237,7 +237,7 @@ _LARGEST_MULTIPLIER: Final = 1e4
 _SMALLEST_MULTIPLIER: Final = 0.1
 
 
-def _tractable(event: SampledGaussian) -> SampledGaussian:
+def tractable(event: SampledGaussian) -> SampledGaussian:
     """`event`, or one that loses at least as much privacy and for which the grid is neither huge nor below float64.
 
     Privacy loss rises with the sampling rate and falls with the noise, so both are moved in that direction only.
@@ -252,7 +252,7 @@ def _tractable(event: SampledGaussian) -> SampledGaussian:
 def _epsilon(event: SampledGaussian, rounds: int, delta: float) -> float:
     """Pessimistic epsilon of `rounds` >= 1 rounds of a tractable event."""
     if event.sampling_rate == 1:
-        return _gaussian_epsilon(event.noise_multiplier / math.sqrt(rounds), delta)
+        return gaussian_epsilon(event.noise_multiplier / math.sqrt(rounds), delta)
     from precad.dp.accountants.privacy_loss import ROUNDING_PER_ROUND
 
     delta_after_rounding = delta - ROUNDING_PER_ROUND * rounds
@@ -301,13 +301,13 @@ def _one_round(event: SampledGaussian) -> privacy_loss_distribution.PrivacyLossD
     return privacy_loss_distribution.from_gaussian_mechanism(
         standard_deviation=event.noise_multiplier,
         sampling_prob=event.sampling_rate,
-        value_discretization_interval=_grid_step(event),
+        value_discretization_interval=grid_step(event),
         pessimistic_estimate=True,
         neighboring_relation=privacy_loss_distribution.NeighborRel.ADD_OR_REMOVE_ONE,
     )
 
 
-def _grid_step(event: SampledGaussian) -> float:
+def grid_step(event: SampledGaussian) -> float:
     """Return the step of the privacy loss grid: 0.03 of the standard deviation of one round's loss, 1e-3 at most.
 
     The loss of a round spreads by about p sqrt(e^{1/sigma^2} - 1). Rounding up by much less than that keeps
@@ -317,7 +317,7 @@ def _grid_step(event: SampledGaussian) -> float:
     return max(min(0.03 * spread, 1e-3), 1e-9)
 
 
-def _gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
+def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     """Return epsilon of one Gaussian release, raised by far more than the root finder's error.
 
     Source: Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy", ICML '18, Theorem 8.

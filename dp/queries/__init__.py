@@ -1,0 +1,7 @@
+"""Queries of a column: records as vectors of norm at most one, and estimates with error bars from their noisy sum.
+
+Modules:
+
+    encodings   the vector of a record, by the kind of query
+    estimates   estimates and error bars, from the sum that both servers open
+"""

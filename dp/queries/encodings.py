@@ -1,0 +1,147 @@
+"""Encode the records of one column as vectors of norm at most one, whose sum answers a query.
+
+With y = (2x - low - high) / (high - low) in [-1, 1], after x is clipped to [low, high], a record is
+
+    count       (1)  where low <= x <= high, else (0)
+    mean        (a, b y)                   a^2 = b^2 = 1/2
+    variance    (a, b y, c (y^2 - 1/2))    a^2 = 3/8, b^2 = c^2 = 1/2
+    histogram   one-hot over equal bins of [low, high]
+    quantile    likewise
+
+so that every record has R = 1. The weights minimise the largest error bar over all columns, at noise t in every sum of
+n records. For the mean it is 2 t / n, where |mean of y| = 1. For the variance it is 4 t / n, where all |y| = 1 and are
+equal. There the derivative by the three sums is (3/2, 2, 1) / n up to signs, and a^2 + b^2 + c^2 / 4 = 1 is the
+constraint. The square is centred at 1/2, which doubles c. Our derivation.
+
+Sensitivity. Adding or removing one record moves the sum by at most 1. A client's sum is projected onto the ball of
+radius C, which makes no two sums more distant. So adding or removing a client, or any lie of one, moves it by at most
+C. Vectors are rounded to the grid of 2^-f record by record, and sums on the grid are exact. Weights leave room for that
+rounding, so a rounded record has norm at most 1 as well.
+
+A cell that holds no finite number contributes nothing. It raises nothing either: an error would tell of a record.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.dp.checks import require_count
+
+Values = NDArray[np.float64]
+
+RECORD_BOUND: Final = 1.0
+"""R: norm of a record's vector, at most."""
+MOST_BINS: Final = 4096
+
+
+class Kind(enum.StrEnum):
+    """Statistic that a query asks for."""
+
+    COUNT = "count"
+    MEAN = "mean"
+    VARIANCE = "variance"
+    HISTOGRAM = "histogram"
+    QUANTILE = "quantile"
+
+    @property
+    def has_bins(self) -> bool:
+        """Tell whether records are sorted into bins."""
+        return self in (Kind.HISTOGRAM, Kind.QUANTILE)
+
+
+_WEIGHTS: Final = {
+    Kind.COUNT: (1.0,),
+    Kind.MEAN: (math.sqrt(0.5), math.sqrt(0.5)),
+    Kind.VARIANCE: (math.sqrt(0.375), math.sqrt(0.5), math.sqrt(0.5)),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoding:
+    """One query's vectors. Raises ValueError for bounds out of order, or no bin."""
+
+    kind: Kind
+    low: float
+    high: float
+    frac_bits: int
+    """f of the grid."""
+    bins: int = 1
+    """Equal bins of [low, high], where the kind has any."""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and math.isfinite(self.high - self.low)):
+            raise ValueError(f"low, high: expected finite numbers, got {self.low} and {self.high}")
+        if not self.low < self.high:
+            raise ValueError(f"low, high: expected low < high, got {self.low} and {self.high}")
+        require_count("bins", self.bins, at_least=1)
+        require_count("frac_bits", self.frac_bits)
+
+    @property
+    def dim(self) -> int:
+        """Return k, the length of a record's vector."""
+        return self.bins if self.kind.has_bins else len(_WEIGHTS[self.kind])
+
+    @property
+    def half_width(self) -> float:
+        """Return what one of y is, in units of the column."""
+        return (self.high - self.low) / 2
+
+    @property
+    def middle(self) -> float:
+        """Return what y = 0 is, in units of the column."""
+        return self.low + self.half_width
+
+    @property
+    def weights(self) -> Values:
+        """Return the weight of each coordinate on the grid, (k,)."""
+        if self.kind.has_bins or self.kind is Kind.COUNT:
+            return np.ones(self.dim)
+        room = 1 - math.ldexp(math.sqrt(self.dim), -self.frac_bits)
+        scaled = np.ldexp(np.asarray(_WEIGHTS[self.kind]) * max(room, 0.0), self.frac_bits)
+        return np.ldexp(np.floor(scaled), -self.frac_bits)
+
+    def scaled(self, values: Values) -> Values:
+        """Return y of finite values, clipped to [-1, 1]. Shapes (n,)."""
+        clipped = np.clip(values, self.low, self.high)
+        return np.clip((clipped - self.middle) / self.half_width, -1.0, 1.0)
+
+    def places(self, values: Values) -> NDArray[np.int64]:
+        """Return the bin of each finite value, (n,)."""
+        shares = (self.scaled(values) + 1) / 2
+        return np.minimum((shares * self.bins).astype(np.int64), self.bins - 1)
+
+    def rows(self, values: Values) -> Values:
+        """Return the vector of each record, (n, k), each of norm at most 1 and on the grid.
+
+        values: (n,), of any content. A cell that is no finite number makes a row of zeros.
+        """
+        is_number = np.isfinite(values)
+        known = np.where(is_number, values, self.middle)
+        return self._rows(known) * is_number[:, None]
+
+    def total(self, values: Values) -> Values:
+        """Return the sum of `rows`, (k,), computed without rounding."""
+        total = np.zeros(self.dim, dtype=np.int64)
+        for start in range(0, len(values), _ROWS_AT_ONCE):
+            rows = self.rows(values[start : start + _ROWS_AT_ONCE])
+            total += np.ldexp(rows, self.frac_bits).astype(np.int64).sum(axis=0)
+        return np.ldexp(total.astype(np.float64), -self.frac_bits)
+
+    def _rows(self, known: Values) -> Values:
+        if self.kind.has_bins:
+            return (self.places(known)[:, None] == np.arange(self.bins)).astype(np.float64)
+        if self.kind is Kind.COUNT:
+            return ((self.low <= known) & (known <= self.high)).astype(np.float64)[:, None]
+        y = self.scaled(known)
+        parts = [np.ones_like(y), y] if self.kind is Kind.MEAN else [np.ones_like(y), y, y * y - 0.5]
+        exact = np.stack(parts, axis=1) * self.weights
+        return np.ldexp(np.rint(np.ldexp(exact, self.frac_bits)), -self.frac_bits)
+
+
+_ROWS_AT_ONCE: Final = 4096

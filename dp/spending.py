@@ -1,0 +1,127 @@
+"""Record durably what one client has answered, with a limit of its own, before an answer leaves the client.
+
+Format. One JSON object per line, appended only, sealed as a ledger's lines are (`precad.dp.ledger`):
+
+    {"format":1,"answers_of":"alice","chain":"..."}
+    {"query":"9f..","column":"age","noise_multiplier":7.1,"chain":"..."}
+
+`noise_multiplier` is that of one record against one server, without sampling. Answers to all queries count together,
+whatever they ask. A charge that did not return counts neither, and its line is cut off. An answer that was charged and
+lost stays charged.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from precad.dp.accountants.composed import composed_epsilon
+from precad.dp.accountants.pld import SampledGaussian, View
+from precad.dp.checks import require_delta, require_positive
+from precad.dp.errors import BudgetExceededError, LedgerCorruptedError
+from precad.dp.ledger import sync_folder
+from precad.dp.ledger_lines import FIRST_CHAIN, open_alone, replay, require_same, seal
+
+_FORMAT: Final = 1
+_FIELDS: Final = ["query", "column", "noise_multiplier"]
+
+
+class Spending:
+    """One client's answers, and their epsilon against one server. For one thread of one process.
+
+    - `path`: the file, created if missing
+    - `client`: whose answers they are
+    - `limit_epsilon`, `delta`: no answer takes epsilon over the limit at this delta
+
+    Raises: LedgerCorruptedError, LedgerInUseError, ValueError; and OSError as the file system gives it.
+    """
+
+    def __init__(self, path: Path, *, client: str, limit_epsilon: float, delta: float) -> None:
+        require_positive("limit_epsilon", limit_epsilon)
+        require_delta(delta)
+        self._client, self._limit, self._delta = client, limit_epsilon, delta
+        self._multipliers: list[float] = []
+        self._chain = FIRST_CHAIN
+        self._fd: int | None = open_alone(path)
+        try:
+            self._load(path, self._fd)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def epsilon(self) -> float:
+        """Return the bound on what a record has lost to one server, by every answer so far."""
+        return self._epsilon(self._multipliers)
+
+    @property
+    def n_answers(self) -> int:
+        """Return how many answers were charged."""
+        return len(self._multipliers)
+
+    def require_room(self, noise_multiplier: float) -> None:
+        """Raise BudgetExceededError if one more answer with that noise would pass the limit."""
+        would_be = self._epsilon([*self._multipliers, noise_multiplier])
+        if not would_be <= self._limit:
+            raise BudgetExceededError(view=View.ONE_SERVER, client=self._client, budget=self._limit, would_be=would_be)
+
+    def charge(self, query: str, column: str, noise_multiplier: float) -> None:
+        """Record one answer, on disk on return. query: digest of its task.
+
+        Raises: BudgetExceededError; OSError if the write failed. In each case nothing may leave.
+        """
+        self.require_room(noise_multiplier)
+        self._append({"query": query, "column": column, "noise_multiplier": noise_multiplier})
+        self._multipliers.append(noise_multiplier)
+
+    def close(self) -> None:
+        """Give the file back. Closing twice does nothing."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _epsilon(self, multipliers: list[float]) -> float:
+        return composed_epsilon([(SampledGaussian(1.0, multiplier), 1) for multiplier in multipliers], self._delta)
+
+    def _append(self, fields: dict[str, Any]) -> None:
+        line, chain = seal(fields, self._chain)
+        if self._fd is None:
+            raise OSError("the record of answers is closed")
+        try:
+            if (written := os.write(self._fd, line)) != len(line):
+                raise OSError(f"a line of {len(line)} bytes must be written whole, only {written} were")
+            os.fsync(self._fd)
+        except OSError:
+            self.close()
+            raise
+        self._chain = chain
+
+    def _load(self, path: Path, fd: int) -> None:
+        content = path.read_bytes()
+        end = content.rfind(b"\n") + 1
+        header = {"format": _FORMAT, "answers_of": self._client}
+        self._chain = replay(path, content[:end], lambda found: require_same(found, header), self._replay)
+        if end < len(content):
+            if end == 0 and not seal(header, FIRST_CHAIN)[0].startswith(content):
+                raise LedgerCorruptedError(path, line=1, problem="this is not the beginning of a record of answers")
+            os.ftruncate(fd, end)
+        if end == 0:
+            self._append(header)
+            sync_folder(path.parent)
+
+    def _replay(self, fields: dict[str, Any]) -> None:
+        """Count one answer read from the file. Raises ValueError."""
+        if list(fields) != _FIELDS or isinstance(fields["noise_multiplier"], bool):
+            raise ValueError(f"an answer must have {', '.join(_FIELDS)}, got the fields {', '.join(fields)}")
+        require_positive("noise_multiplier", fields["noise_multiplier"])
+        self._multipliers.append(float(fields["noise_multiplier"]))

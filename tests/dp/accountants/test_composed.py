@@ -1,0 +1,73 @@
+"""Rounds of several tasks together, against other methods: Gaussian DP, Renyi divergences, and the library alone."""
+
+from __future__ import annotations
+
+import math
+
+import dp_accounting
+import pytest
+from dp_accounting import pld as library
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from precad.dp.accountants.composed import composed_epsilon
+from precad.dp.accountants.gaussian_dp import delta_from_mu
+from precad.dp.accountants.pld import PldAccountant, SampledGaussian
+from precad.dp.accountants.renyi import rdp_gaussian, rdp_sgm_poisson
+from precad.dp.accountants.renyi_accounting import eps_from_rdp
+
+DELTA = 1e-5
+TRAINING = (SampledGaussian(0.05, 1.1), 200)
+QUERIES = ((SampledGaussian(1.0, 4.0), 2), (SampledGaussian(1.0, 7.5), 1))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.floats(0.5, 50), st.integers(0, 20)), max_size=5))
+def test_queries_alone_are_one_gaussian(releases: list[tuple[float, int]]) -> None:
+    """By the exact delta of telling N(0, 1) from N(mu, 1)."""
+    found = composed_epsilon([(SampledGaussian(1.0, sigma), n) for sigma, n in releases], DELTA)
+    mu = math.sqrt(math.fsum(n / sigma**2 for sigma, n in releases))
+    if mu == 0:
+        assert found == 0
+    else:
+        assert delta_from_mu(found, mu) <= DELTA
+        assert delta_from_mu(found * (1 - 1e-6) - 1e-8, mu) >= DELTA or found <= 1e-8
+
+
+def test_a_training_and_queries_agree_with_the_library() -> None:
+    """The library's own accountant composes the events in another order, on its own grid."""
+    accountant = library.PLDAccountant()
+    for event, n in (TRAINING, *QUERIES):
+        gaussian = dp_accounting.GaussianDpEvent(event.noise_multiplier)
+        accountant.compose(dp_accounting.PoissonSampledDpEvent(event.sampling_rate, gaussian), n)
+
+    assert composed_epsilon((TRAINING, *QUERIES), DELTA) == pytest.approx(accountant.get_epsilon(DELTA), rel=2e-3)
+
+
+def test_a_training_and_queries_cost_no_more_than_by_renyi_divergences() -> None:
+    """Renyi divergences add up too, and bound the same epsilon from above, by about a tenth."""
+
+    def divergence(alpha: float) -> float:
+        training = TRAINING[1] * rdp_sgm_poisson(alpha, TRAINING[0].sampling_rate, TRAINING[0].noise_multiplier)
+        return training + sum(n * rdp_gaussian(alpha, event.noise_multiplier) for event, n in QUERIES)
+
+    by_renyi = eps_from_rdp(divergence, DELTA)
+
+    assert by_renyi * 0.85 <= composed_epsilon((TRAINING, *QUERIES), DELTA) <= by_renyi
+
+
+def test_together_costs_more_than_each_and_less_than_the_sum() -> None:
+    """Whatever the order in which they are named."""
+    alone = [composed_epsilon([rounds], DELTA) for rounds in (TRAINING, *QUERIES)]
+    together = composed_epsilon((TRAINING, *QUERIES), DELTA)
+
+    assert alone[0] == PldAccountant().epsilon(*TRAINING, DELTA)
+    assert max(alone) < together < sum(alone)
+    assert together == composed_epsilon((*QUERIES[::-1], TRAINING), DELTA)
+
+
+def test_a_round_without_noise_costs_everything() -> None:
+    """And one that never was costs nothing."""
+    assert composed_epsilon([TRAINING, (None, 1)], DELTA) == math.inf
+    assert composed_epsilon([TRAINING, (None, 0)], DELTA) == composed_epsilon([TRAINING], DELTA)
+    assert composed_epsilon([], DELTA) == 0

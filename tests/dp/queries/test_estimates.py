@@ -1,0 +1,110 @@
+"""Error bars cover the truth at their level: 1,000 answers of each kind, whose noise is what servers add."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from precad.dp.noise import rounded_gaussian
+from precad.dp.queries.encodings import Encoding, Kind
+from precad.dp.queries.estimates import answer
+
+RUNS = 1_000
+FALSE_ALARM = 1e-6
+"""Chance that a test of coverage fails although the coverage is the level."""
+FRAC_BITS = 16
+SIGMA = 6.0
+
+
+def column(n: int = 4_000, seed: int = 3) -> np.ndarray:
+    """Return ages, skewed, a few of them beyond the declared bounds."""
+    draw = np.random.default_rng(seed)
+    return np.round(18 + 130 * draw.beta(2, 5, n))
+
+
+def noisy_sums(encoding: Encoding, values: np.ndarray) -> np.ndarray:
+    """Return what both servers open in each run, (RUNS, k): their rounded draws on the grid."""
+    std = SIGMA * 2.0**FRAC_BITS
+    draws = [rounded_gaussian.sample(std, RUNS * encoding.dim).reshape(RUNS, -1) for _ in "ab"]
+    return encoding.total(values) + np.ldexp(sum(draws).astype(np.float64), -FRAC_BITS)
+
+
+def truth_of(encoding: Encoding, values: np.ndarray, share: float) -> float:
+    """Compute the number asked for from the records, by NumPy alone."""
+    clipped = np.clip(values, encoding.low, encoding.high)
+    match encoding.kind:
+        case Kind.COUNT:
+            return float(((encoding.low <= values) & (values <= encoding.high)).sum())
+        case Kind.MEAN:
+            return float(clipped.mean())
+        case Kind.VARIANCE:
+            return float(clipped.var())
+    return float(np.quantile(clipped, share, method="inverted_cdf"))
+
+
+def require_coverage(hits: int, level: float, *, at_most: bool = True) -> None:
+    """Require a count of hits that a coverage of `level` gives, but for the false-alarm rate on each side."""
+    assert hits >= binom.ppf(FALSE_ALARM, RUNS, level)
+    assert not at_most or hits <= binom.ppf(1 - FALSE_ALARM, RUNS, level)
+
+
+@pytest.mark.parametrize("level", [0.8, 0.95])
+@pytest.mark.parametrize("kind", [Kind.COUNT, Kind.MEAN, Kind.VARIANCE])
+def test_error_bars_cover_at_their_level(kind: Kind, level: float) -> None:
+    """At the nominal rate, neither below nor above it."""
+    own, values = Encoding(kind=kind, low=20.0, high=100.0, frac_bits=FRAC_BITS), column()
+    truth = truth_of(own, values, 0.5)
+    found = [answer(own, noisy, math.sqrt(2) * SIGMA, level=level).estimate for noisy in noisy_sums(own, values)]
+
+    require_coverage(sum(e is not None and e.low <= truth <= e.high for e in found), level)
+
+
+def test_a_mean_of_few_records_is_covered_too() -> None:
+    """Fieller's interval needs no large count: here it is two standard deviations of its noise."""
+    own = Encoding(kind=Kind.MEAN, low=20.0, high=100.0, frac_bits=FRAC_BITS)
+    values = column(n=24)
+    truth = truth_of(own, values, 0.5)
+    found = [answer(own, noisy, math.sqrt(2) * SIGMA, level=0.8).estimate for noisy in noisy_sums(own, values)]
+
+    require_coverage(sum(e is not None and e.low <= truth <= e.high for e in found), 0.8, at_most=False)
+
+
+def test_each_bin_is_covered_at_the_level() -> None:
+    """Every bin by itself; false alarms of eight bins together."""
+    own, values = Encoding(kind=Kind.HISTOGRAM, low=20.0, high=100.0, frac_bits=FRAC_BITS, bins=8), column()
+    truth, _ = np.histogram(np.clip(values, 20, 100), bins=8, range=(20, 100))
+    found = [answer(own, noisy, math.sqrt(2) * SIGMA).bins for noisy in noisy_sums(own, values)]
+    for i in range(8):
+        require_coverage(sum(bins[i].low <= truth[i] <= bins[i].high for bins in found), 0.95)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.9])
+def test_a_quantile_is_covered_at_least_at_the_level(share: float) -> None:
+    """And its error bar says something: it is no longer than a quarter of the bounds."""
+    own, values = Encoding(kind=Kind.QUANTILE, low=20.0, high=100.0, frac_bits=FRAC_BITS, bins=80), column()
+    truth = truth_of(own, values, share)
+    found = [answer(own, noisy, math.sqrt(2) * SIGMA, share=share).estimate for noisy in noisy_sums(own, values)]
+
+    require_coverage(sum(e is not None and e.low <= truth <= e.high for e in found), 0.95, at_most=False)
+    assert max(e.high - e.low for e in found if e is not None) <= 20
+
+
+def test_error_bars_of_no_records_say_nothing() -> None:
+    """Bounds of the column; never a division by zero."""
+    for kind in (Kind.MEAN, Kind.VARIANCE):
+        own = Encoding(kind=kind, low=20.0, high=100.0, frac_bits=FRAC_BITS)
+        found = answer(own, np.zeros(own.dim), 1.0).estimate
+        assert found is not None
+        assert found.high - found.low == (80 if kind is Kind.MEAN else 1600)
+
+
+@pytest.mark.parametrize(
+    ("noisy", "std", "level"), [(np.zeros(3), 1.0, 0.95), (np.zeros(2), 0.0, 0.95), (np.zeros(2), 1.0, 1.0)]
+)
+def test_impossible_arguments_are_refused(noisy: np.ndarray, std: float, level: float) -> None:
+    """Argument, condition and value."""
+    with pytest.raises(ValueError, match=r"noisy_sum|noise_std|level"):
+        answer(Encoding(kind=Kind.MEAN, low=0.0, high=1.0, frac_bits=8), noisy, std, level=level)
