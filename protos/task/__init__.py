@@ -14,4 +14,5 @@ Modules:
     server_step     the rate by round, and the servers' optimiser
     model_update    what an opened sum does to the model
     quantile        a bound of updates that is learnt with noise
+    query           a question about a column, in the place of a training
 """

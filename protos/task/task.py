@@ -50,6 +50,7 @@ from precad.protos.task.proved_fields import (
 )
 from precad.protos.task.proved_fields import PROTOCOL_VERSION as PROVED_VERSION
 from precad.protos.task.quantile import QuantileRule, count_noise
+from precad.protos.task.query import QUERY_FIELDS, QueryFields, refuse_query
 from precad.protos.task.record_fields import RECORD_FIELDS, RecordFields
 from precad.protos.task.server_step import SERVER_STEP_FIELDS, ServerStepFields
 from precad.protos.task.target import TARGET, resolved
@@ -65,7 +66,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 ABSENT_AT_DEFAULT: Final = (
     *("record_rates", "update_clipping", *QUANTILE_FIELDS),
-    *(*RECORD_FIELDS, *LEARNING_FIELDS, *SERVER_STEP_FIELDS, *PROVED_FIELDS),
+    *(*RECORD_FIELDS, *LEARNING_FIELDS, *SERVER_STEP_FIELDS, *PROVED_FIELDS, *QUERY_FIELDS),
 )
 """Fields that came later than the algorithms that they are of, or than tasks. The canonical text has them where they
 are not at their default, so that tasks without them keep their digest."""
@@ -74,7 +75,7 @@ ABSENT_BEFORE: Final = frozenset({"lost_rounds", "accept_weak_wire_form"})
 _LOG_MARGIN: Final = 64 * math.log(2)
 
 
-class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields):
+class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFields):
     """The `[task]` section. Symbols are those of PRECAD's Algorithms 1 and 2."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, strict=True)
@@ -244,6 +245,7 @@ class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields):
                 f"non_colluding must be at most the {len(self.clients)} enrolled, got {self.non_colluding}"
             )
         refusals.refuse_budgets(rules, given)
+        refuse_query(self, given)
         if (rule := self.quantile_rule) is None:
             refusals.refuse_quantile_fields(self.update_clipping, given)
         else:
