@@ -7,6 +7,7 @@ Modules:
     upload_limit  how often a client uploads for one model
     process       several clients in a process
     config        what an operator configures
+    query_consent the columns that a client answers queries about, and its limit
     app           a user's model, records, loss and metrics as one object
     own_code      where modules and files of the user's own are
     checks        checks of numeric arguments
@@ -15,6 +16,7 @@ Modules:
     external/     foreign trainers, in processes of their own
     gradients/    gradients of single records, clipped and summed
     models/       the models that clients train, and the flat vector that stands for one
+    queries/      queries about a column: the values that a client holds, and its answers
     records/      labelled records, where they come from, and how an experiment spreads them over clients
     training/     Algorithm 2 up to the clipped update
     upload/       one client's session with both servers

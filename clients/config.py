@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from precad.clients.query_consent import QueryConsent
 from precad.clients.upload_limit import DEFAULT_UPLOADS_PER_MODEL
 from precad.protos.config_path import ConfigPath
 from precad.protos.tls.files import TlsFiles
@@ -156,6 +157,8 @@ class ClientConfig(BaseModel):
     With `best-effort` it starts, and a line of the log says what is not hidden."""
     trainer_output: ConfigPath | None = None
     """File that gets what the trainer prints, which may be records (mode 0600). Nothing is kept without one."""
+    queries: QueryConsent | None = None
+    """Columns that the clients answer queries about, and their limit (`precad query`). None: no query is answered."""
     attacks: dict[str, AttackName] = Field(default_factory=dict)
     """Experiments only: clients that misbehave, and how (`precad.clients.attacks`)."""
 

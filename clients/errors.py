@@ -29,6 +29,7 @@ Classes:
     ├── DivergedError            a simulated training has left the finite numbers
     ├── NoVictimError            an attack on others' updates in a round without any
     ├── ProtocolError            the servers say something that honest ones do not
+    ├── QueryRefusedError        this client does not answer a query, or has no room for one more answer
     ├── UploadLimitError         the servers ask for the same model too often
     ├── TaskRefusedError         a server refuses this client
     ├── ServerUnreachableError   a server is gone
@@ -239,6 +240,10 @@ class UploadLimitError(ClientError):
             f"{n_uploads} after {n_committed} committed rounds{kept}, and the servers ask again. They lose rounds, or "
             "one of them deviates to learn more: ask both operators before you start this client again"
         )
+
+
+class QueryRefusedError(ClientError):
+    """This client does not answer a query: no word of its operator's covers it, or its own limit would be passed."""
 
 
 class TaskRefusedError(ClientError):

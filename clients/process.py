@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from precad.clients.config import ClientConfig
-from precad.clients.errors import ArgumentError, ClientError, StoppedError
+from precad.clients.errors import ArgumentError, ClientError, QueryRefusedError, StoppedError
 from precad.clients.external.training import ExternalTraining
 from precad.clients.gradients.bit_exactness import made_up_records
 from precad.clients.gradients.engine import RecordEngine
@@ -28,6 +28,9 @@ from precad.clients.models.fingerprint import require_same_model
 from precad.clients.models.learning import Learning
 from precad.clients.models.losses import loss_of
 from precad.clients.own_code import Unspoken, look_in
+from precad.clients.queries.answers import Answers
+from precad.clients.queries.columns import values_of
+from precad.clients.query_consent import refusal
 from precad.clients.records import Records, Split, example_label_of, example_of
 from precad.clients.records.own import source_of
 from precad.clients.training.conduct import Conduct
@@ -43,6 +46,7 @@ from precad.clients.upload.session import ClientSession, ModelCache
 from precad.clients.upload_limit import UploadLimit, require_writable
 from precad.mpc.prg import RandomBytes
 from precad.mpc.ring import RingArray
+from precad.protos.task.query import Query
 from precad.protos.task.task import Task
 
 _SPARE_THREADS = 4
@@ -215,16 +219,34 @@ def load_split_of(task: Task, config: ClientConfig, clients: Sequence[str]) -> L
     return Loaded(source.records_of(split, list(task.clients), clients), split, model)
 
 
-def _trainer_of(task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) -> Trainer | ExternalTraining:
-    """Return Algorithm 2 on these clients' records, or the foreign trainers that the configuration names."""
+def _trainer_of(
+    task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]
+) -> Trainer | ExternalTraining | Answers:
+    """Return what makes these clients' uploads: Algorithm 2 on their records, the foreign trainers that the
+    configuration names, or answers to the task's query. Raises ClientError."""
+    clients = list(conducts)
+    if task.query is not None:
+        return _answers_to(task.query, task, config, conducts)
     if config.trainer is not None:
         return ExternalTraining(task=task, config=config, conducts=conducts)
     return Trainer(
         task=task,
-        records=load_records(task, config, list(conducts)),
+        records=load_records(task, config, clients),
         conducts=conducts,
         device=config.device,
         memory_mb=config.memory_mb,
+    )
+
+
+def _answers_to(query: Query, task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) -> Answers:
+    if (why := refusal(query, config.queries)) is not None:  # before a record is read
+        raise QueryRefusedError(why)
+    return Answers(
+        task=task,
+        values=values_of(config, query.column, list(task.clients), list(conducts)),
+        conducts=conducts,
+        consent=config.queries,
+        state_dir=config.state_dir,
     )
 
 

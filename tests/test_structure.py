@@ -160,10 +160,15 @@ ROOMS = (
         "mpc protos | . records/own models gradients training",
         "Foreign trainers, in processes of their own.",
     ),
+    Room(
+        "clients/queries",
+        "mpc dp protos | . records records/own training",
+        "Queries about a column: the values that a client holds, and its answers within its own limit.",
+    ),
     Room("clients/upload", "mpc protos | . training", "One client's session with both servers."),
     Room(
         "clients^",
-        "mpc protos | . records records/own models gradients training external upload",
+        "mpc protos | . records records/own models gradients training external queries upload",
         "The client's process.",
         "process",
     ),

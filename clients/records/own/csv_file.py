@@ -26,7 +26,7 @@ _FIRST_ROW = 2
 def read_csv(described: OwnRecords) -> Found:
     """Return the records of a CSV file. Raises MissingDataError, OwnRecordsError."""
     path = described.path()
-    rows = _rows(path, _text(path))
+    rows = rows_of(path)
     header = next(rows, None)
     if header is None:
         raise OwnRecordsError(path, "a header and records", "an empty file")
@@ -35,6 +35,11 @@ def read_csv(described: OwnRecords) -> Found:
     while part := list(islice(rows, _ROWS_AT_ONCE)):
         table.add({name: [row[place[name]] for row in part] for name in table.used})
     return table.found()
+
+
+def rows_of(path: Path) -> Iterator[list[str]]:
+    """Return the fields of each row, the header's first. Raises OwnRecordsError, now or at a later row."""
+    return _rows(path, _text(path))
 
 
 def _text(path: Path) -> str:
