@@ -19,6 +19,7 @@ Modules:
     pki              `precad pki`: a private authority
     process_logs     The log of a server or a client process
     provisioning     `precad provision` and `precad join`: start-up kits
+    query            `precad query`: one number, or a few, about a column over all clients
     report           `precad report`: runs as a page and as figures
     roles            `precad serve` and `precad client`: one role of a deployment
     setup            `precad check` and `precad initial-model`: before a deployment starts

@@ -27,6 +27,7 @@ OWN: Final = {
     "demo": "local:demo",
     "init": "init:init_app",
     "run": "local:run",
+    "query": "query:query",
     "client": "roles:client",
     "status": "operations:status",
     "watch": "operations:watch",

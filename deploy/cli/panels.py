@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 PANELS: Final = {
-    "Train on this machine": ("demo", "init", "run", "simulate"),
+    "Train on this machine": ("demo", "init", "run", "query", "simulate"),
     "Deploy over organisations": ("provision", "join", "check", "initial-model", "pki", "enrol", "serve", "client"),
     "Follow a training": ("status", "watch", "report"),
     "Take the model": ("export", "verify-export"),

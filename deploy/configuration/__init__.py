@@ -13,4 +13,5 @@ Modules:
     init           `precad init`: the files that a local run or a deployment begins with
     local          the configuration of a whole deployment on one machine
     trainers       foreign trainers: their flags, and why no figure is about one record
+    query          the same of a query, whose task asks instead of training
 """

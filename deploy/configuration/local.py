@@ -51,15 +51,15 @@ def draft(raw: Mapping[str, Any], folder: RunFolder) -> Deployment | None:
     """
     faults: list[list[str]] = []
     for dimension in (1, 10_000):  # what is wrong with any dimension is wrong with the true one
-        resolved = _merge(_supplied(folder, raw), raw)
+        resolved = merged_over(supplied_by_runner(folder, raw), raw)
         task = resolved["task"]
         supply_own_records(resolved["client"])
         task.setdefault("dim", dimension)
         if isinstance(task.get("clients"), list | int):
             ids = ids_of(task["clients"])
-            _require_ids(ids)
+            require_ids(ids)
             task["clients"] = dict.fromkeys(ids, 1)
-        _supply_addresses(resolved, folder)
+        supply_addresses(resolved, folder)
         try:
             return parse(resolved, base=folder.root)
         except ConfigError as error:
@@ -74,7 +74,7 @@ def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], 
     of records, gate, addresses, paths; and the data set. Raises ConfigError, DataError."""
     from precad.mpc.gates import usual_gate
 
-    resolved = _merge(_supplied(folder, raw), raw)
+    resolved = merged_over(supplied_by_runner(folder, raw), raw)
     supply_own_records(resolved["client"])
     task = resolved["task"]
     if not is_proved(raw):
@@ -84,7 +84,7 @@ def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], 
     source, ids = _source(resolved["client"], task, folder.root), task.get("clients")
     split = complete_task(task, source, ids if isinstance(ids, list) else None)
     supply_model_digest(task, split)
-    _supply_addresses(resolved, folder)
+    supply_addresses(resolved, folder)
     deployment = parse(resolved, base=folder.root)
     if TARGET in task:  # once, here: the processes read what it came to
         resolved["task"] = keep_resolved(task, deployment.task)
@@ -106,7 +106,7 @@ def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], 
     return resolved, deployment, split
 
 
-def _supply_addresses(resolved: dict[str, Any], folder: RunFolder) -> None:
+def supply_addresses(resolved: dict[str, Any], folder: RunFolder) -> None:
     """Write addresses, and what follows from nobody starting a process again, where the user wrote none."""
     if not resolved["network"]:
         resolved["network"] = _free_addresses(resolved)
@@ -142,7 +142,7 @@ def _servers(raw: Mapping[str, Any]) -> tuple[tuple[tuple[str, ...], str], ...]:
     return _SERVERS[:2] if is_proved(raw) else _SERVERS
 
 
-def _supplied(folder: RunFolder, raw: Mapping[str, Any]) -> dict[str, Any]:
+def supplied_by_runner(folder: RunFolder, raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that the runner makes itself, with paths inside the run folder."""
     pins = {letter: f"pki/aggregator-{letter}/cert.pem" for letter in "ab"}
     dealer = {
@@ -176,7 +176,7 @@ def _supplied(folder: RunFolder, raw: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _merge(supplied: Mapping[str, Any], users: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+def merged_over(supplied: Mapping[str, Any], users: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     """Return `users` over `supplied`, section by section. Raises ConfigError where a section is expected and is
     none."""
     merged = dict(supplied)
@@ -184,7 +184,7 @@ def _merge(supplied: Mapping[str, Any], users: Mapping[str, Any], path: str = ""
         if isinstance(merged.get(key), Mapping):
             if not isinstance(value, Mapping):
                 raise ConfigError(f"{path}{key}: expected a section, found {value!r}")
-            merged[key] = _merge(merged[key], value, f"{path}{key}.")
+            merged[key] = merged_over(merged[key], value, f"{path}{key}.")
         elif key in merged and merged[key] != value:
             raise ConfigError(f"{path}{key}: expected {merged[key]!r}, which precad run makes itself, found {value!r}")
         else:
@@ -370,14 +370,14 @@ def _tls(name: str) -> dict[str, str]:
 
 def declared_records(ids: list[Any], source: DataSource, split: Split) -> dict[str, int]:
     """Return how many records each client will declare: the size of its part of the data set. Raises ConfigError."""
-    _require_ids(ids)
+    require_ids(ids)
     try:
         return source.sizes(split, ids)
     except ArgumentError as error:
         raise ConfigError(f"client.partition: {error}") from None
 
 
-def _require_ids(ids: list[Any]) -> None:
+def require_ids(ids: list[Any]) -> None:
     """Raise ConfigError unless they are distinct strings, at least one."""
     if not all(isinstance(name, str) for name in ids) or len(set(ids)) != len(ids) or not ids:
         raise ConfigError("task.clients: expected a table of ids and numbers of records, or a list of distinct ids")

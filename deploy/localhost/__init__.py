@@ -11,4 +11,5 @@ Modules:
     links        dashboards, and links that open each once
     watch        what the runner shows while the processes work
     summary      the summary of a run, for people
+    query        a query, and its answer with error bars
 """

@@ -33,6 +33,7 @@ from precad.clients.training import evaluation
 from precad.deploy import run_state
 from precad.deploy.authority import pki
 from precad.deploy.configuration.local import resolve
+from precad.deploy.configuration.sections import Deployment
 from precad.deploy.configuration.trainers import NO_RECORD_FIGURE, counted
 from precad.deploy.errors import FAILURE, REFUSED, UNREACHABLE, ConfigError, InterruptedRunError, RunFailedError
 from precad.deploy.figures import plain
@@ -117,7 +118,7 @@ class LocalRun:
         folder, self._resumes, self._is_closed = RunFolder(output.absolute()), resumes, False
         if resumes:
             resuming.require_resumable(output)
-        self._resolved, self.deployment, split = resolve(raw, folder)
+        self._resolved, self.deployment = self._resolve(raw, folder)
         if resumes:
             resuming.require_same(self.deployment, folder)
         self._require_free_ports()
@@ -131,18 +132,29 @@ class LocalRun:
             self._console.print(said(target, task), highlight=False, markup=False, soft_wrap=True)
         self._dashboards = Dashboards.of(self.deployment, self.folder)
         self._dashboards.announce(console)
-        self._test = split.test
         self._children = Children(self.folder.logs) if forks is None else ForkedChildren(self.folder.logs, forks)
         self._progress, self._earlier_s = Progress(), 0.0
         self._cost = task_cost(task)
-        assert self.deployment.client is not None  # resolve() supplied it
-        self._learning = Learning.of_task(task, self.deployment.client.metrics)
+
+    def _resolve(self, raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], Deployment]:
+        """Return the configuration as written and as validated, and keep what measures the model.
+
+        Raises ConfigError, DataError.
+        """
+        resolved, deployment, split = resolve(raw, folder)
+        assert deployment.client is not None  # resolve() supplied it
+        self._test, self._learning = split.test, Learning.of_task(deployment.task, deployment.client.metrics)
+        return resolved, deployment
+
+    def _initial(self) -> NDArray[np.float32]:
+        """Return the public model that the task starts from, (d,)."""
+        return networks.initial_vector(self.deployment.task)
 
     def _new_folder(self, output: Path) -> RunFolder:
         """Make the folder and what every process needs. The configuration comes last: where it is, all of it is."""
         self.folder = RunFolder.create(output)
         self._issue_certificates()
-        np.save(self.folder.initial_model, networks.initial_vector(self.deployment.task))
+        np.save(self.folder.initial_model, self._initial())
         self.folder.write_config(self._resolved)
         return self.folder
 
@@ -480,17 +492,12 @@ class LocalRun:
         task, metrics, final = self.deployment.task, self._progress.metrics, self._progress.final
         if final is None or not metrics:
             raise RunFailedError(f"the task ended without a round: {self._progress.ended}", exit_code=REFUSED)
-        model = networks.trained(self._learning.build(0), final[: task.n_parameters])
-        torch.save(model.state_dict(), self.folder.model)
-        quality = self._quality(final)
-        if quality["accuracy"] is not None:
-            quality["accuracy"] = round(quality["accuracy"], 4)
+        concluded = self._conclude(final)
         summary: dict[str, Any] = {
             "rounds": len(metrics),
             "clients": len(task.clients),
             "processes": len(self._children.all),
-            "model_is_finite": evaluation.is_finite(final[: task.n_parameters], model, self._test),
-            **quality,
+            **concluded,
             **({} if (bound := learnt_bound(final, task)) is None else {"learnt_bound": bound}),
             **spent_epsilons(self.folder.state_dir("a"), task, metrics[-1]),
             "delta": task.delta,
@@ -521,6 +528,16 @@ class LocalRun:
             return {}
         of_record = {"epsilon_record": None, "no_epsilon_record": NO_RECORD_FIGURE}
         return {"trainer": {"name": own.trainer, **counted(own.state_dir), **of_record}}
+
+    def _conclude(self, final: NDArray[np.float32]) -> dict[str, Any]:
+        """Write the model, and return what the summary says of it."""
+        parameters = final[: self.deployment.task.n_parameters]
+        model = networks.trained(self._learning.build(0), parameters)
+        torch.save(model.state_dict(), self.folder.model)
+        quality = self._quality(final)
+        if quality["accuracy"] is not None:
+            quality["accuracy"] = round(quality["accuracy"], 4)
+        return {"model_is_finite": evaluation.is_finite(parameters, model, self._test), **quality}
 
 
 def round_metrics(a: control_pb2.RoundRecord, b: control_pb2.RoundRecord, *, accuracy: float | None) -> dict[str, Any]:

@@ -25,7 +25,9 @@ from precad.deploy.run_folder import RunFolder, default_output, require_new
 from precad.deploy.run_state import RESUMABLE, state_of
 
 if TYPE_CHECKING:
+    from precad.deploy.configuration.query import Question
     from precad.deploy.localhost.deployment import LocalRun
+    from precad.deploy.localhost.query import QueryRun
 FIRST_ROUND_S, FIRST_ROUND_S_EACH = 6.2, 0.23
 """Seconds to the first round on two idle cores, and those that each process adds.
 
@@ -88,6 +90,27 @@ def _require_new(folder: Path) -> None:
             f"--output: expected a new or empty folder, found {found} in {folder}: add --resume to continue it"
         )
     require_new(folder)
+
+
+def prepare_query(
+    raw: Mapping[str, Any], question: Question, folder: Path | None, console: Console, *, level: float
+) -> QueryRun:
+    """Return a validated query that has not begun, in a new folder below `runs/` if none is given.
+
+    level: of its error bars. Raises as QueryRun.
+    """
+    if folder is None:
+        folder = default_output(f"query-{question.query['kind']}")
+    require_new(folder)
+    with ExitStack() as unless_prepared:
+        forks = Forks()
+        unless_prepared.callback(forks.close)
+        from precad.deploy.localhost.query import QueryRun
+
+        local = QueryRun(raw, question, folder, console, level=level, forks=forks)
+        forks.choose_gate("native" if local.deployment.task.is_proved else local.deployment.task.gate)
+        unless_prepared.pop_all()
+        return local
 
 
 def _announced(deployment: Deployment, gate: str | None) -> list[str]:

@@ -127,6 +127,8 @@ class Encoding:
 
     def total(self, values: Values) -> Values:
         """Return the sum of `rows`, (k,), computed without rounding."""
+        if self.kind.has_bins:  # rows of thousands of bins would take much memory
+            return np.bincount(self.places(values[np.isfinite(values)]), minlength=self.bins).astype(np.float64)
         total = np.zeros(self.dim, dtype=np.int64)
         for start in range(0, len(values), _ROWS_AT_ONCE):
             rows = self.rows(values[start : start + _ROWS_AT_ONCE])
@@ -141,7 +143,8 @@ class Encoding:
         y = self.scaled(known)
         parts = [np.ones_like(y), y] if self.kind is Kind.MEAN else [np.ones_like(y), y, y * y - 0.5]
         exact = np.stack(parts, axis=1) * self.weights
-        return np.ldexp(np.rint(np.ldexp(exact, self.frac_bits)), -self.frac_bits)
+        rounded: Values = np.ldexp(np.rint(np.ldexp(exact, self.frac_bits)), -self.frac_bits)
+        return rounded
 
 
 _ROWS_AT_ONCE: Final = 4096

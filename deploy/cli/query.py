@@ -1,0 +1,85 @@
+"""`precad query`: one number, or a few, about a column over all clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from precad.deploy.cli.common import ConfigFile, Json, Output, exit_codes, people, say, write_json
+from precad.deploy.errors import ConfigError
+
+
+class KindName(StrEnum):
+    """Statistics of a column."""
+
+    COUNT = "count"
+    MEAN = "mean"
+    VARIANCE = "variance"
+    HISTOGRAM = "histogram"
+    QUANTILE = "quantile"
+
+
+def query(
+    config: ConfigFile,
+    kind: Annotated[KindName, typer.Argument(help="Ask for this statistic.")],
+    column: Annotated[str, typer.Option(help="Ask about this column; `label` of a data set.")],
+    low: Annotated[float, typer.Option(help="Take smaller values for this one; a count leaves them out.")],
+    high: Annotated[float, typer.Option(help="Take larger values for this one, likewise.")],
+    bins: Annotated[int | None, typer.Option(help="Take so many equal bins of low to high.", min=2, max=4096)] = None,
+    share: Annotated[float, typer.Option(help="Ask for the quantile that this share does not exceed.")] = 0.5,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Take the noise that costs a record this epsilon against one server.")
+    ] = None,
+    noise: Annotated[float | None, typer.Option(help="Let each server add noise of so many records instead.")] = None,
+    most_records: Annotated[float | None, typer.Option(help="Let no client weigh more than so many records.")] = None,
+    level: Annotated[float, typer.Option(help="Draw error bars that cover the truth at this rate.")] = 0.95,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Ask all clients for a statistic of a column, in one private round on this machine."""
+    with exit_codes():
+        if (epsilon is None) == (noise is None):
+            raise ConfigError(f"--epsilon, --noise: expected one of both, found {'none' if noise is None else 'both'}")
+        if not 0 < level < 1:
+            raise ConfigError(f"--level: expected a number between 0 and 1, found {level:g}")
+        asked: dict[str, Any] = {"kind": kind.value, "column": column, "low": low, "high": high}
+        if bins is not None:
+            asked["bins"] = bins
+        if share != 0.5:
+            asked["share"] = share
+        from precad.deploy.configuration.query import Question
+        from precad.deploy.configuration.sections import read_local
+        from precad.deploy.localhost.whole import complete, prepare_query
+
+        question = Question(query=asked, epsilon=epsilon, noise_multiplier=noise, most_records=most_records)
+        summary = complete(prepare_query(read_local(config), question, output, people, level=level))
+        for line in lines_of(summary):
+            say(line)
+        if as_json:
+            write_json(summary)
+
+
+def lines_of(summary: Mapping[str, Any]) -> list[str]:
+    """Return the answer for people: the estimate, who answered, and what it cost."""
+    asked, level = summary["query"], f"{summary['level']:.0%}"
+    lines = []
+    if (found := summary["estimate"]) is not None:
+        name = f"{asked['kind']} of {asked['column']}"
+        lines.append(f"{name:<18}{found['value']:.6g}   [{found['low']:.6g}, {found['high']:.6g}] at {level}")
+    if asked["kind"] == KindName.HISTOGRAM:
+        width = (asked["high"] - asked["low"]) / asked["bins"]
+        for i, one in enumerate(summary["bins"]):
+            place = f"{asked['low'] + i * width:.4g} to {asked['low'] + (i + 1) * width:.4g}"
+            lines.append(f"{place:<18}{one['value']:.1f}   [{one['low']:.1f}, {one['high']:.1f}] at {level}")
+    counts = ", ".join(f"{summary[name]} {name}" for name in ("accepted", "rejected", "missing"))
+    cost = f"epsilon {summary['epsilon_one_server']:.4g} against one server, {summary['epsilon_clients_only']:.4g}"
+    return [
+        *lines,
+        f"{'answers':<18}{counts}; error bars are of the noise, for the records of those accepted",
+        f"{'one client':<18}moves the sum by at most {summary['most_of_a_client']:g} records",
+        f"{'a record':<18}{cost} against clients, at delta = {summary['delta']:g}, if draws may be discarded",
+        f"{'run folder':<18}{summary['output']}",
+    ]

@@ -1,0 +1,138 @@
+"""The configuration of a query: a local run's, with a task of its own that asks instead of training.
+
+Of the file's `[task]` a query keeps who the clients are, how they reach the servers, delta and the budgets. It leaves
+out whatever is of a model. What follows is computed here: C from the largest number of records that a client declares,
+unless a smaller one is asked for, and the finest grid that C allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from precad.clients.errors import ClientError
+from precad.clients.own_code import look_in
+from precad.clients.query_consent import refusal
+from precad.deploy.configuration.local import (
+    is_proved,
+    merged_over,
+    require_ids,
+    supplied_by_runner,
+    supply_addresses,
+    supply_own_records,
+)
+from precad.deploy.configuration.sections import Deployment, parse, parse_section
+from precad.deploy.errors import ConfigError
+from precad.deploy.run_folder import RunFolder
+from precad.mpc.errors import ParameterError
+from precad.mpc.norm_bound import NormBound
+from precad.protos.task.algorithms import BUDGETS
+from precad.protos.task.query import Query
+from precad.protos.task.target import TARGET, keep_resolved
+
+if TYPE_CHECKING:
+    from precad.clients.config import ClientConfig
+
+KEPT: Final = (
+    *("name", "clients", "delta", "mode", "accept_weak_wire_form", "gate", "min_clients"),
+    *("submit_timeout_s", "registration_timeout_s", "proof_timeout_s", *BUDGETS),
+)
+"""Fields of the training's task that a query has as well."""
+REGISTRATION_TIMEOUT_S: Final = 20.0
+"""How long a local query waits for clients that may have refused, where the file says nothing."""
+_MOST_FRAC_BITS: Final = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A question, and its price."""
+
+    query: Mapping[str, Any]
+    """Fields of `precad.protos.task.query.Query`."""
+    epsilon: float | None = None
+    """Epsilon of a record against one server. None: `noise_multiplier` is given."""
+    noise_multiplier: float | None = None
+    """sigma: each server's noise in records."""
+    most_records: float | None = None
+    """C: how many records of a client count fully. None: as many as any client declares."""
+
+
+def resolve_query(raw: Mapping[str, Any], question: Question, folder: RunFolder) -> tuple[dict[str, Any], Deployment]:
+    """Return the configuration of a query on this machine, as written and as validated. Raises ConfigError,
+    DataError."""
+    from precad.clients.config import ClientConfig
+    from precad.mpc.gates import usual_gate
+
+    given = raw.get("task")
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"task: expected a section, found {given!r:.80}")
+    kept = {name: given[name] for name in KEPT if name in given}
+    resolved = merged_over(supplied_by_runner(folder, raw), {**raw, "task": kept})
+    supply_own_records(resolved["client"])
+    client = parse_section(ClientConfig, resolved["client"], "client", base=folder.root)
+    query = parse_section(Query, dict(question.query), "query", base=folder.root)
+    if (why := refusal(query, client.queries)) is not None:
+        raise ConfigError(why)
+    task = resolved["task"]
+    task["clients"] = _declared(kept.get("clients"), client, query)
+    _supply(task, question, query)
+    if not is_proved(raw):
+        task.setdefault("gate", usual_gate())
+    supply_addresses(resolved, folder)
+    deployment = parse(resolved, base=folder.root)
+    if TARGET in task:
+        resolved["task"] = keep_resolved(task, deployment.task)
+    return resolved, deployment
+
+
+def _declared(clients: object, config: ClientConfig, query: Query) -> dict[str, int]:
+    """Return how many records each client declares: as the file says, or as many as it has. Raises ConfigError."""
+    from precad.clients.queries.columns import sizes, values_of
+
+    if isinstance(clients, Mapping):
+        return dict(clients)
+    ids = list(clients) if isinstance(clients, list) else []
+    require_ids(ids)
+    look_in(config.folder)
+    try:
+        return sizes(values_of(config, query.column, ids, ids))
+    except ClientError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _supply(task: dict[str, Any], question: Question, query: Query) -> None:
+    """Write what makes a task a query. Raises ConfigError."""
+    numbers = [n for n in task["clients"].values() if isinstance(n, int)]
+    clip = float(max(numbers, default=1)) if question.most_records is None else question.most_records
+    task.update(
+        query=query.model_dump(mode="json"),
+        rounds=1,
+        lost_rounds=1,
+        client_rate=1.0,
+        record_rate=1.0,
+        record_clip=1.0,
+        client_clip=clip,
+        learning_rate=1.0,
+        dim=query.encoding(0).dim,
+    )
+    task.setdefault("registration_timeout_s", REGISTRATION_TIMEOUT_S)
+    if not is_proved({"task": task}):
+        task["frac_bits"] = _finest_grid(clip, task["dim"])
+    if question.epsilon is not None:
+        task[TARGET] = question.epsilon
+    else:
+        task["noise_multiplier"] = question.noise_multiplier
+
+
+def _finest_grid(clip: float, dim: int) -> int:
+    """Return the most fractional bits that the norm check has room for. Raises ConfigError where it has none."""
+    problem = ""
+    for frac_bits in range(_MOST_FRAC_BITS, -1, -1):
+        try:
+            _ = NormBound(clip_norm=clip, dim=dim, frac_bits=frac_bits).threshold
+        except ParameterError as error:
+            problem = str(error)
+            continue
+        return frac_bits
+    raise ConfigError(f"--most-records: {problem.replace('clip_norm', 'C')}")

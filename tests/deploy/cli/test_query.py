@@ -1,0 +1,115 @@
+"""`precad query`: what is refused at once, and an answer of real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from precad.deploy.configuration.query import Question, resolve_query
+from precad.deploy.configuration.sections import read_local
+from precad.deploy.errors import ConfigError
+from precad.deploy.run_folder import RunFolder
+from tests.harness.hospital import hospital
+
+ROOT = Path(__file__).resolve().parents[3]
+AGREED = """
+[client.queries]
+columns = {age = {low = 0, high = 130}, pressure = {low = 50, high = 250}}
+limit_epsilon = 3.0
+"""
+MEAN: dict[str, Any] = {"kind": "mean", "column": "age", "low": 0.0, "high": 120.0}
+
+
+def folder_of(tmp_path: Path) -> Path:
+    """Return the configuration of a training that agrees to queries."""
+    config = hospital(tmp_path, "some_model")
+    config.write_text(config.read_text() + AGREED)
+    return config
+
+
+def resolved(tmp_path: Path, **question: Any) -> Any:
+    """Return the task of a query in that folder."""
+    asked = {"query": MEAN, "epsilon": 1.0, **question}
+    return resolve_query(read_local(folder_of(tmp_path)), Question(**asked), RunFolder(tmp_path / "out"))[1].task
+
+
+def test_a_query_keeps_the_clients_of_the_training_and_nothing_of_its_model(tmp_path: Path) -> None:
+    """400 rows over four clients; C is the largest number of records of one, and the grid the finest that C allows."""
+    task = resolved(tmp_path)
+
+    assert task.clients == dict.fromkeys("abcd", 100)
+    assert (task.client_clip, task.rounds, task.record_clip, task.dim) == (100.0, 1, 1.0, 2)
+    assert (task.columns, task.model, task.learning_rate) == ([], "mlp", 1.0)
+    assert task.norm_bound.encoded_clip * 2 > 9.4e7
+    again = tmp_path / "again"
+    again.mkdir()
+    assert resolved(again, most_records=7.5).client_clip == 7.5
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        ({"query": {**MEAN, "column": "sex"}}, "client.queries.columns: expected column 'sex'"),
+        ({"query": {**MEAN, "high": 500.0}}, r"task.query: low, high: expected within \[0, 130\]"),
+        ({"query": {**MEAN, "low": 120.0}}, "query: low, high: expected low < high"),
+        ({"query": {**MEAN, "kind": "histogram"}}, "query: bins: expected at least 2 of a histogram"),
+        ({"epsilon": 0.0}, "target_epsilon: expected a number above 0"),
+        ({"epsilon": None, "noise_multiplier": 0.0}, "task.noise_multiplier: expected greater than 0"),
+        ({"most_records": 1e9}, "--most-records: "),
+        ({"most_records": 0.0}, "--most-records: C must be positive|task.client_clip: expected greater than 0"),
+    ],
+)
+def test_a_question_that_cannot_be_asked_is_refused(tmp_path: Path, question: dict[str, Any], message: str) -> None:
+    """By field or flag, before any process starts."""
+    with pytest.raises(ConfigError, match=message):
+        resolved(tmp_path, **question)
+
+
+def precad(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a folder."""
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "precad.deploy.cli.main", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+
+def test_a_price_is_named_once(tmp_path: Path) -> None:
+    """By epsilon or by noise; code 2 and one line otherwise."""
+    flags = ("--column", "age", "--low", "0", "--high", "120")
+    done = precad(tmp_path, "query", str(folder_of(tmp_path)), "mean", *flags)
+
+    assert done.returncode == 2
+    assert done.stderr.strip() == "precad: --epsilon, --noise: expected one of both, found none"
+
+
+@pytest.mark.slow
+def test_an_answer_of_real_processes(tmp_path: Path) -> None:
+    """The mean of a column over two servers, a dealer and four clients; no record is in a log or a figure."""
+    config = folder_of(tmp_path)
+    flags = ("--column", "age", "--low", "0", "--high", "120", "--epsilon", "1", "--output", "out", "--json")
+    done = precad(tmp_path, "query", str(config), "mean", *flags)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    rows = (tmp_path / "patients.csv").read_text().splitlines()[1:]
+    truth = np.mean([float(row.split(",")[0]) for row in rows])
+    spread = found["estimate"]["high"] - found["estimate"]["low"]
+
+    assert (found["accepted"], found["rejected"], found["missing"]) == (4, 0, 0)
+    assert abs(found["estimate"]["value"] - truth) <= 3 * spread  # fails in 1 of 10^8 answers at 95 %
+    assert found["realised_epsilon_one_server"] <= 1
+    logs = "".join(log.read_text() for log in sorted((tmp_path / "out" / "logs").glob("*.log")))
+    assert "client.answers" in logs
+    assert [row for row in rows if row in logs] == []
+    assert precad(tmp_path, "audit", "log", "out/a", "--against", "out/b").returncode == 0
