@@ -4,6 +4,7 @@
     ledger         one server's durable record of the rounds each client took part in
     ledger_lines   the lines of its file
     ledger_events  what the file holds, as events of dp-accounting
+    earlier_ledgers  finished tasks that a later one counts as well
     spending       what one client has answered, with a limit of its own
     errors         what may go wrong, as one tree
     checks         the argument checks the modules share

@@ -8,7 +8,8 @@ Format. One JSON object per line, appended only. The first line holds the parame
 A charge counts twice. It counts for the clients it names, whose records meet one of `events`. It counts also as a round
 of the task, in which every enrolled client, drawn or not, meets each of `every_round`. The header has `every_round` if
 there is any such event. The header has `"unit":"client"` where `events` are about whole clients, not records. It has
-`steps_per_round` where an event happens more than once in a round. An event that is null leaves nothing protected.
+`steps_per_round` where an event happens more than once in a round, and `earlier` where finished tasks of the same
+clients count as well. An event that is null leaves nothing protected.
 
 `chain` is a SHA-256 over the previous line's chain and this line's other fields. It finds a damaged or edited line.
 `chain` is not keyed. It does not stop somebody who may write the file from rewriting all of it, or cutting it at the
@@ -25,12 +26,13 @@ Anything else that is not as written here stops the server with LedgerCorruptedE
 
 import os
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self
 
+from precad.dp.accountants.earlier import EarlierTask
 from precad.dp.accountants.pld import (
     Conduct,
     Event,
@@ -69,8 +71,10 @@ class Ledger:
     - `steps_per_round`: how often an event of `events` happens in a round.
     - `slack`: what the protocol takes from delta in all its rounds together (`precad.dp.accountants.slack`).
     - `most_rounds`: how many rounds can be charged at most, fixed before the task; None: nothing limits them.
+    - `earlier`: finished tasks of the same clients, which every figure and budget counts as well.
 
-    For the life of the file, `events`, `delta`, `slack`, `every_round`, `unit` and `steps_per_round` are fixed.
+    For the life of the file, `events`, `delta`, `slack`, `every_round`, `unit`, `steps_per_round` and `earlier` are
+    fixed.
 
     With a budget for a view, when the task ends depends on who was drawn. Hiding in the draw is then over: the levels
     are accounted as if everybody were drawn in every round.
@@ -90,6 +94,7 @@ class Ledger:
         steps_per_round: int = 1,
         slack: float = 0.0,
         most_rounds: int | None = None,
+        earlier: Sequence[EarlierTask] = (),
         accountant: PrivacyAccountant | None = None,
     ) -> None:
         if set(events) != set(View):
@@ -101,6 +106,9 @@ class Ledger:
             require_count("most_rounds", most_rounds, at_least=1)
         self._unit, self._steps_per_round = Unit(unit), steps_per_round
         self._every_round = {level: (every_round or {})[level] for level in Level if level in (every_round or {})}
+        self._earlier = tuple(earlier)
+        if foreign := [task.unit for task in self._earlier if task.unit is not self._unit]:
+            raise ValueError(f"earlier must be of tasks about a {self._unit}, got one about a {foreign[0]}")
         self._budgets = {
             Level(key) if key in set(Level) else View(key): budget for key, budget in (budgets or {}).items()
         }
@@ -122,6 +130,7 @@ class Ledger:
             most_rounds=most_rounds,
             accountant=accountant,
             slack=slack,
+            earlier=self._earlier,
         )
 
         self._rounds: set[int] = set()
@@ -289,6 +298,8 @@ class Ledger:
             header["steps_per_round"] = self._steps_per_round
         if self._every_round:
             header["every_round"] = {str(level): asdict(event) for level, event in self._every_round.items()}
+        if self._earlier:
+            header["earlier"] = [task.fields() for task in self._earlier]
         return header
 
     def _append(self, fields: dict[str, Any]) -> None:

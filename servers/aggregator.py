@@ -43,7 +43,7 @@ from precad.servers.rounds import memory
 from precad.servers.rounds.equipment import SYSTEM_RANDOMNESS, Compute, Randomness
 from precad.servers.rounds.sessions import Sessions
 from precad.servers.rounds.states import Aborted, RoundState
-from precad.servers.store.folder import load_initial_model, restore_records
+from precad.servers.store.folder import load_initial_model, read_earlier, restore_records
 from precad.servers.store.state import TaskState
 from precad.servers.task.drain import Drain
 from precad.servers.task.patience import LINGER_S
@@ -163,7 +163,8 @@ class Aggregator:
     def _open_state(self, stack: AsyncExitStack, initial: NDArray[np.float32], session: Session | None) -> TaskState:
         """Open what is durable, and the room for uploads. Raises SetupError, StoreError, DpError."""
         backends = None if session is None else (session.tables("task"), session.tables("tuples"))
-        state = TaskState.open(stack, self.config.state_dir, self.task, initial, backends)
+        earlier = read_earlier(self.config)
+        state = TaskState.open(stack, self.config.state_dir, self.task, initial, backends, earlier)
         records = restore_records(self.config.state_dir, state.committed, state.model.parameters)
         self._telemetry.in_task(state.store.task_id, state.model.parameters, records)
         stack.enter_context(self._capacity.spool)

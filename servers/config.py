@@ -115,6 +115,17 @@ class ServerConfig(BaseModel):
         )
 
 
+class EarlierLedger(BaseModel):
+    """The ledger of a finished task at the same server."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    path: ConfigPath
+    """Its `ledger.jsonl`."""
+    most_rounds: Annotated[int, Field(ge=1)] | None = None
+    """In how many rounds a client can have been at most. None: against servers that discard draws nothing is proved."""
+
+
 class AggregatorConfig(ServerConfig):
     """One aggregation server."""
 
@@ -131,6 +142,8 @@ class AggregatorConfig(ServerConfig):
     revoked: ConfigPath | None = None
     """File of clients' certificates that are no longer accepted: a SHA-256 fingerprint a line
     (`precad.servers.door.revocation`). It may change while the server runs."""
+    earlier_ledgers: list[EarlierLedger] = Field(default_factory=list)
+    """Ledgers of finished tasks of the same clients at this server. Every figure and budget counts what they hold."""
     memory_budget_mb: Annotated[int, Field(ge=1, le=1 << 24)] = 4096
     """Resident memory that this server may take, in MiB. The needs of the model come first (24 bytes a parameter and
     768 MiB). Uploads that do not fit into the rest wait in a file of `state_dir`."""

@@ -96,7 +96,7 @@ ROOMS = (
         "dp^",
         "| . accountants",
         "What servers use: the ledger, and what a task's round is to those whom it protects.",
-        "ledger ledger_events task_privacy spending",
+        "ledger ledger_events earlier_ledgers task_privacy spending",
     ),
     Room(
         "protos", "", "The wire: messages of precad.v1, the values they carry, and the transport that they travel on."

@@ -16,6 +16,7 @@ task ends, and budgets remain filters.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -51,18 +52,28 @@ class WithSlack:
 
         Raises: as the accountant does.
         """
-        require_delta(delta)
-        if self.slack == 0:
-            return self.accountant.epsilon(event, rounds, delta)
-        candidate = 0.0
-        for _ in range(_MOST_STEPS):
-            if (left := left_of_delta(delta, candidate, self.slack)) <= 0:
-                return math.inf
-            needed = self.accountant.epsilon(event, rounds, left)
-            if needed <= candidate:
-                return candidate
-            candidate = needed + _STEP * (1 + needed)
-        return math.inf
+        return least_with_slack(lambda left: self.accountant.epsilon(event, rounds, left), delta, self.slack)
+
+
+def least_with_slack(epsilon_at: Callable[[float], float], delta: float, slack: float) -> float:
+    """Return an epsilon with delta'(epsilon) + (1 + e^epsilon) slack <= delta; infinite where none is found.
+
+    - epsilon_at: a proved epsilon of the mechanism at a delta.
+
+    Raises: ValueError for a delta that is none; whatever `epsilon_at` raises.
+    """
+    require_delta(delta)
+    if slack == 0:
+        return epsilon_at(delta)
+    candidate = 0.0
+    for _ in range(_MOST_STEPS):
+        if (left := left_of_delta(delta, candidate, slack)) <= 0:
+            return math.inf
+        needed = epsilon_at(left)
+        if needed <= candidate:
+            return candidate
+        candidate = needed + _STEP * (1 + needed)
+    return math.inf
 
 
 def left_of_delta(delta: float, epsilon: float, slack: float) -> float:

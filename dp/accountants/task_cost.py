@@ -17,11 +17,13 @@ from __future__ import annotations
 import enum
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from precad.dp.accountants.calibration import largest
+from precad.dp.accountants.composed import composed_epsilon
+from precad.dp.accountants.earlier import EarlierTask
 from precad.dp.accountants.pld import (
     Event,
     PldAccountant,
@@ -30,7 +32,7 @@ from precad.dp.accountants.pld import (
     TwoStageSampledGaussian,
     View,
 )
-from precad.dp.accountants.slack import with_slack
+from precad.dp.accountants.slack import least_with_slack, with_slack
 
 _SEARCH_END: Final = 1_000_000
 """Where the search for the rounds of a budget ends when nothing else limits them."""
@@ -76,14 +78,22 @@ class TaskCost:
     accountant: PrivacyAccountant = field(default_factory=PldAccountant)
     slack: float = 0.0
     """Part of delta that the protocol takes, as eta (`precad.dp.accountants.slack`)."""
+    earlier: tuple[EarlierTask, ...] = ()
+    """Tasks that every figure counts as well. Levels then count everybody as drawn in every round."""
 
     def epsilon(self, event: Event, rounds: int) -> float:
         """Return epsilon of so many events at the task's delta, less what the protocol takes."""
         return with_slack(self.accountant, self.slack).epsilon(event, rounds, self.delta)
 
-    def of_view(self, view: View, rounds: int) -> float:
-        """Return epsilon of a client that was in so many rounds."""
+    def of_view(self, view: View, rounds: int, *, discarded: bool = False) -> float:
+        """Return epsilon of a client that was in so many rounds, and in the most of earlier tasks.
+
+        `discarded`: whether draws of the earlier tasks may have been discarded.
+        """
         event = self.events[view]
+        if self.earlier:
+            before = [(task.events[view], task.counted(discarded=discarded)) for task in self.earlier]
+            return self._together([(event, rounds * self.steps_per_round), *before])
         if event is None:
             return math.inf if rounds else 0.0
         return self.epsilon(event, rounds * self.steps_per_round)
@@ -95,6 +105,8 @@ class TaskCost:
         claimed for the number of rounds that there were. Raises ValueError for a level without an account.
         """
         event = self._event_of(level)
+        if self.earlier:
+            return self._level_together(level, rounds)
         if any(isinstance(key, View) for key in self.budgets):
             event = everybody_drawn(event)
         return self.epsilon(event, rounds)
@@ -124,7 +136,7 @@ class TaskCost:
         """Return epsilon of a client in the most rounds, or in `rounds`, those that there were, if they are more."""
         if self.most_of_a_client is None:
             return math.inf
-        return self.of_view(view, max(rounds, self.most_of_a_client))
+        return self.of_view(view, max(rounds, self.most_of_a_client), discarded=True)
 
     def level_if_discarded(self, level: Level, rounds: int = 0) -> float:
         """Return epsilon of a unit of any enrolled client over the most draws, or over `rounds` if they are more.
@@ -134,6 +146,8 @@ class TaskCost:
         event = self._event_of(level)
         if self.most_draws is None:
             return math.inf
+        if self.earlier:
+            return self._level_together(level, max(rounds, self.most_draws), discarded=True)
         return self.epsilon(event, max(rounds, self.most_draws))
 
     def rounds_left(self, key: View | Level, charged: Charged) -> int:
@@ -145,6 +159,22 @@ class TaskCost:
         if isinstance(key, View):
             return max(0, self._allowed(key) - charged.most_of_a_client)
         return max(0, self._allowed(key) - max(charged.n_drawn, charged.n_charged))
+
+    def _together(self, rounds: Sequence[tuple[SampledGaussian | None, int | None]]) -> float:
+        """Return epsilon of rounds of several tasks; infinite where a number of them is not known.
+
+        What their protocols take from delta adds up.
+        """
+        known = [(event, n) for event, n in rounds if n is not None]
+        if len(known) < len(rounds):
+            return math.inf
+        slack = self.slack + math.fsum(task.slack for task in self.earlier)
+        return least_with_slack(lambda left: composed_epsilon(known, left), self.delta, slack)
+
+    def _level_together(self, level: Level, rounds: int, *, discarded: bool = False) -> float:
+        own = (everybody_drawn(self._event_of(level)), rounds)
+        before = [(task.levels.get(level), task.counted(discarded=discarded)) for task in self.earlier]
+        return self._together([own, *before])
 
     def _allowed(self, key: View | Level) -> int:
         """Return the most rounds with which the budget is kept."""

@@ -21,11 +21,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from precad.dp.accountants.earlier import EarlierTask
+from precad.dp.earlier_ledgers import counted_in, earlier_tasks
 from precad.dp.ledger import Ledger
 from precad.dp.task_privacy import budgets_of, task_privacy
 from precad.protos.messages import convert
 from precad.protos.task.model_update import moments_shape
 from precad.protos.task.task import Task
+from precad.servers.config import AggregatorConfig
 from precad.servers.database.tables import Backend
 from precad.servers.errors import SetupError, StoreError
 from precad.servers.private_files import private, require_unshared
@@ -92,10 +95,11 @@ def ledger_path(state_dir: Path) -> Path:
     return state_dir / "ledger.jsonl"
 
 
-def open_ledger(state_dir: Path, task: Task) -> Ledger:
+def open_ledger(state_dir: Path, task: Task, earlier: Sequence[EarlierTask] | None = None) -> Ledger:
     """Return the task's ledger, for both views and every level, in a folder that is made where there is none.
 
-    Raises SetupError when it cannot be written, DpError when it is not one of this task.
+    earlier: finished tasks that it counts as well; None: those that it counts already. Raises SetupError when it cannot
+    be written, DpError when it is not one of this task.
     """
     privacy = task_privacy(task)
     path = ledger_path(state_dir)
@@ -111,9 +115,27 @@ def open_ledger(state_dir: Path, task: Task) -> Ledger:
             steps_per_round=privacy.steps_per_round,
             slack=privacy.slack,
             most_rounds=task.most_draws,
+            earlier=counted_in(path) if earlier is None else earlier,
         )
+    except ValueError as error:
+        raise SetupError(f"earlier_ledgers: {error}") from None
     except OSError as error:
         raise SetupError(f"state_dir: expected a ledger to write to, found {path}: {error.strerror or error}") from None
+
+
+def read_earlier(config: AggregatorConfig) -> tuple[EarlierTask, ...] | None:
+    """Return the finished tasks that the ledger is to count as well; None where none are named.
+
+    Raises SetupError for a file that cannot be read, DpError for one that is no ledger.
+    """
+    if not config.earlier_ledgers:
+        return None
+    try:
+        return earlier_tasks([(one.path, one.most_rounds) for one in config.earlier_ledgers])
+    except OSError as error:
+        raise SetupError(
+            f"earlier_ledgers: expected ledgers to read, found {error.filename}: {error.strerror}"
+        ) from None
 
 
 def open_tuple_ledger(state_dir: Path, backend: Backend | None = None) -> TupleLedger:

@@ -6,7 +6,7 @@ Read from disk whenever the servers meet, after a crash and after a lost connect
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from precad.dp.accountants.earlier import EarlierTask
 from precad.dp.accountants.pld import View
 from precad.dp.accountants.task_cost import Charged
 from precad.dp.ledger import Ledger
@@ -89,15 +90,16 @@ class TaskState:
         task: Task,
         initial: NDArray[np.float32],
         backends: tuple[Backend, Backend] | None = None,
+        earlier: Sequence[EarlierTask] | None = None,
     ) -> Self:
         """initial: the model that the task starts from, (d,). backends: of the task's store and of the tuple ledger,
-        where they are not files. Raises SetupError, StoreError, DpError."""
+        where they are not files. earlier: see `open_ledger`. Raises SetupError, StoreError, DpError."""
         at_store, at_burns = backends or (None, None)
         require_usable(state_dir, has_database=backends is not None)
         private_folder(state_dir)
         model = Model.of(initial, Past.first(task))
         store = stack.enter_context(open_task_store(state_dir, task, model.as_bytes, at_store))
-        ledger = stack.enter_context(open_ledger(state_dir, task))
+        ledger = stack.enter_context(open_ledger(state_dir, task, earlier))
         burns = stack.enter_context(open_tuple_ledger(state_dir, at_burns))
         state = cls(task, initial, store, ledger, burns, open_checkpoints(state_dir, task), [], model)
         state.refresh()

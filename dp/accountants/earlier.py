@@ -1,0 +1,65 @@
+"""Rounds of earlier tasks that a task's figures count as well, as the client meets them that was in most."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from precad.dp.accountants.pld import SampledGaussian, Unit, View
+from precad.dp.checks import require_count, require_non_negative
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierTask:
+    """A finished task of the same clients. Rounds are steps where a round has several."""
+
+    unit: Unit
+    events: Mapping[View, SampledGaussian | None]
+    """A step as a unit of a client that takes part meets it; None: a step costs everything."""
+    rounds: int
+    """Steps of the client that was in most rounds."""
+    most_rounds: int | None = None
+    """The most that any client can have been in, fixed before that task; None: not known."""
+    levels: Mapping[str, SampledGaussian]
+    """A round by level, as if everybody were drawn."""
+    slack: float = 0.0
+    """Part of delta that its protocol took, as eta (`precad.dp.accountants.slack`)."""
+    chain: str
+    """The last line's chain of its ledger."""
+
+    def __post_init__(self) -> None:
+        require_count("rounds", self.rounds)
+        require_non_negative("slack", self.slack)
+        if self.most_rounds is not None:
+            require_count("most_rounds", self.most_rounds, at_least=self.rounds)
+
+    def counted(self, *, discarded: bool) -> int | None:
+        """Return the rounds that there were, or the most that there could be where draws may be discarded."""
+        return self.most_rounds if discarded else self.rounds
+
+    def fields(self) -> dict[str, Any]:
+        """Return what a ledger's header holds of it."""
+        return {
+            "unit": str(self.unit),
+            "events": {str(view): None if event is None else asdict(event) for view, event in self.events.items()},
+            "rounds": self.rounds,
+            "most_rounds": self.most_rounds,
+            "levels": {level: asdict(event) for level, event in self.levels.items()},
+            "slack": self.slack,
+            "chain": self.chain,
+        }
+
+    @classmethod
+    def of_fields(cls, fields: Mapping[str, Any]) -> Self:
+        """Return what `fields` wrote. Raises KeyError, TypeError, ValueError for anything else."""
+        events = {view: fields["events"][view] for view in View}
+        return cls(
+            unit=Unit(fields["unit"]),
+            events={view: None if event is None else SampledGaussian(**event) for view, event in events.items()},
+            rounds=fields["rounds"],
+            most_rounds=fields["most_rounds"],
+            levels={level: SampledGaussian(**event) for level, event in fields["levels"].items()},
+            slack=fields["slack"],
+            chain=str(fields["chain"]),
+        )

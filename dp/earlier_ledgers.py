@@ -1,0 +1,75 @@
+"""Read ledgers of finished tasks, so that a later task of the same clients counts what they have spent already."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from precad.dp.accountants.earlier import EarlierTask
+from precad.dp.accountants.pld import SampledGaussian, TwoStageSampledGaussian, Unit, View
+from precad.dp.accountants.task_cost import everybody_drawn
+from precad.dp.errors import LedgerCorruptedError
+from precad.dp.ledger_lines import charge_of, replay
+
+
+def earlier_tasks(ledgers: Iterable[tuple[Path, int | None]]) -> tuple[EarlierTask, ...]:
+    """Return the tasks of these ledgers, and those that each counts itself.
+
+    Each ledger comes with the most rounds that a client can have been in, if known. A path counts once. A task that two
+    of the ledgers count themselves counts twice: two tasks alike have the same lines, and so the same chain. An
+    incomplete last line does not count. Raises: LedgerCorruptedError; OSError as the file system gives it.
+    """
+    once = {path.resolve(): (path, most_rounds) for path, most_rounds in ledgers}
+    found = [task for path, most_rounds in once.values() for task in _tasks(path, most_rounds)]
+    return tuple(sorted(found, key=lambda task: task.chain))
+
+
+def counted_in(path: Path) -> tuple[EarlierTask, ...]:
+    """Return the earlier tasks that a ledger counts; none where it is not there yet. Raises as `earlier_tasks`."""
+    if not path.exists():
+        return ()
+    content = path.read_bytes()
+    header: dict[str, Any] = {}
+    first = content[: content.find(b"\n") + 1]
+    replay(path, first, header.update, lambda _: None)
+    return _of_header(path, header)
+
+
+def _tasks(path: Path, most_rounds: int | None) -> list[EarlierTask]:
+    content = path.read_bytes()
+    header: dict[str, Any] = {}
+    charges: dict[int, list[str]] = {}
+    complete = content[: content.rfind(b"\n") + 1]
+    chain = replay(path, complete, header.update, lambda fields: charges.update([charge_of(fields, charges)]))
+    counts = Counter(client for clients in charges.values() for client in clients)
+    try:
+        steps = header.get("steps_per_round", 1)
+        own = EarlierTask(
+            unit=Unit(header.get("unit", Unit.RECORD)),
+            events={view: _event(header["events"][view]) for view in View},
+            rounds=steps * max(counts.values(), default=0),
+            most_rounds=None if most_rounds is None else steps * most_rounds,
+            levels={level: _drawn(event) for level, event in header.get("every_round", {}).items()},
+            slack=header.get("slack", 0.0),
+            chain=chain,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise LedgerCorruptedError(path, line=1, problem=f"expected a ledger's parameters, found {error}") from error
+    return [own, *_of_header(path, header)]
+
+
+def _of_header(path: Path, header: Mapping[str, Any]) -> tuple[EarlierTask, ...]:
+    try:
+        return tuple(EarlierTask.of_fields(fields) for fields in header.get("earlier", ()))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise LedgerCorruptedError(path, line=1, problem=f"expected earlier tasks, found {error}") from error
+
+
+def _event(fields: dict[str, Any] | None) -> SampledGaussian | None:
+    return None if fields is None else SampledGaussian(**fields)
+
+
+def _drawn(fields: dict[str, Any]) -> SampledGaussian:
+    return everybody_drawn(TwoStageSampledGaussian(**fields))

@@ -1,0 +1,129 @@
+"""A ledger that counts finished tasks: its composition by a second method, its budgets, and its file."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from precad.dp.accountants.gaussian_dp import delta_from_mu
+from precad.dp.accountants.pld import Conduct, SampledGaussian, TwoStageSampledGaussian, Unit, View
+from precad.dp.accountants.renyi import rdp_gaussian, rdp_sgm_poisson
+from precad.dp.accountants.renyi_accounting import eps_from_rdp
+from precad.dp.earlier_ledgers import counted_in, earlier_tasks
+from precad.dp.errors import BudgetExceededError, LedgerCorruptedError
+from precad.dp.ledger import Ledger, Level
+
+DELTA = 1e-5
+TRAINING, QUERY, SECOND = SampledGaussian(0.1, 1.5), SampledGaussian(1.0, 5.0), SampledGaussian(1.0, 3.0)
+
+
+def ledger(path: Path, event: SampledGaussian, **changes: Any) -> Ledger:
+    """Open one of a task whose clients meet that event, in both views."""
+    level = TwoStageSampledGaussian(0.5, event.sampling_rate, event.noise_multiplier)
+    settings: dict[str, Any] = {"delta": DELTA, "every_round": {Level.DRAWN_RECORD: level}, "most_rounds": 40}
+    return Ledger(path, events=dict.fromkeys(View, event), **{**settings, **changes})
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Path:
+    """A finished training: alice in 30 rounds, bob in 10."""
+    path = tmp_path / "training.jsonl"
+    with ledger(path, TRAINING) as spent:
+        for n in range(30):
+            spent.charge(n, ["alice", "bob"] if n % 3 == 0 else ["alice"])
+    return path
+
+
+def test_a_training_and_queries_are_what_renyi_divergences_bound(trained: Path, tmp_path: Path) -> None:
+    """By the second method: divergences of 30 sampled rounds and both queries add up."""
+    with ledger(tmp_path / "one.jsonl", QUERY, earlier=earlier_tasks([(trained, 40)])) as first:
+        first.charge(0, ["alice", "bob"])
+        alone = first.statement(View.ONE_SERVER).epsilon
+    earlier = earlier_tasks([(tmp_path / "one.jsonl", 2)])
+    with ledger(tmp_path / "two.jsonl", SECOND, earlier=earlier) as second:
+        second.charge(0, ["alice"])
+        found = second.statement(View.ONE_SERVER).epsilon
+
+    def divergence(alpha: float) -> float:
+        queries = rdp_gaussian(alpha, QUERY.noise_multiplier) + rdp_gaussian(alpha, SECOND.noise_multiplier)
+        return 30 * rdp_sgm_poisson(alpha, TRAINING.sampling_rate, TRAINING.noise_multiplier) + queries
+
+    by_renyi = eps_from_rdp(divergence, DELTA)
+    assert len(earlier) == 2  # the training, by way of the first query
+    assert alone < found
+    assert by_renyi * 0.85 <= found <= by_renyi
+
+
+def test_queries_after_queries_are_one_gaussian(tmp_path: Path) -> None:
+    """By the exact delta, with the rounds of the client that was in most."""
+    with ledger(tmp_path / "one.jsonl", QUERY) as first:
+        first.charge(0, ["alice"])
+        first.charge(1, ["alice", "bob"])
+    with ledger(tmp_path / "two.jsonl", SECOND, earlier=earlier_tasks([(tmp_path / "one.jsonl", 2)])) as second:
+        before = second.statement(View.CLIENTS_ONLY, "bob").epsilon
+        second.charge(0, ["bob"])
+        after = second.statement(View.CLIENTS_ONLY, "bob").epsilon
+
+    assert delta_from_mu(before, math.sqrt(2) / 5) == pytest.approx(DELTA, rel=1e-4)
+    assert delta_from_mu(after, math.sqrt(2 / 25 + 1 / 9)) == pytest.approx(DELTA, rel=1e-4)
+
+
+def test_a_budget_counts_what_was_spent_before(trained: Path, tmp_path: Path) -> None:
+    """The query alone would fit, and does not behind the training: nothing is charged, in no restart either."""
+    path, budget = tmp_path / "query.jsonl", {View.ONE_SERVER: 2.0}
+    with ledger(tmp_path / "alone.jsonl", QUERY, budgets=budget) as alone:
+        alone.charge(0, ["alice"])
+    for _ in range(2):
+        with ledger(path, QUERY, budgets=budget, earlier=earlier_tasks([(trained, 40)])) as after:
+            assert after.would_exceed(["alice"])
+            with pytest.raises(BudgetExceededError, match=r"must stay <= 2.0"):
+                after.charge(0, ["alice"])
+            assert after.most_rounds_of_a_client == 0
+
+
+def test_figures_against_discarded_draws_count_the_most_rounds_of_earlier_tasks(trained: Path, tmp_path: Path) -> None:
+    """At least those that there were; nothing is proved where the number is not known."""
+    found = []
+    for n, most in enumerate((30, 40, None)):
+        with ledger(tmp_path / f"{n}.jsonl", QUERY, most_rounds=1, earlier=earlier_tasks([(trained, most)])) as after:
+            after.charge(0, ["alice"])
+            found.append(after.statement(View.ONE_SERVER, conduct=Conduct.MAY_DISCARD).epsilon)
+            assert after.statement(View.ONE_SERVER).epsilon <= found[-1]
+            assert after.task_statement(Level.DRAWN_RECORD).epsilon <= found[-1]
+    assert found[0] < found[1] < found[2] == math.inf
+    with pytest.raises(LedgerCorruptedError, match="most_rounds must be an integer >= 30"):
+        earlier_tasks([(trained, 29)])
+
+
+def test_the_file_says_what_it_counts(trained: Path, tmp_path: Path) -> None:
+    """A reader needs no other file; another list of earlier tasks is refused, as is an edit of theirs."""
+    path, earlier = tmp_path / "query.jsonl", earlier_tasks([(trained, 40)])
+    assert counted_in(path) == ()
+    with ledger(path, QUERY, earlier=earlier) as written:
+        written.charge(0, ["alice"])
+    assert counted_in(path) == earlier
+    with ledger(path, QUERY, earlier=counted_in(path)) as again:
+        assert again.participation == {"alice": 1}
+    with pytest.raises(LedgerCorruptedError, match="the ledger was started with earlier"):
+        ledger(path, QUERY)
+    with pytest.raises(ValueError, match="earlier must be of tasks about a client, got one about a record"):
+        ledger(tmp_path / "other.jsonl", QUERY, unit=Unit.CLIENT, every_round={}, earlier=earlier)
+    path.write_bytes(path.read_bytes().replace(b'"rounds":30', b'"rounds":3', 1))
+    with pytest.raises(LedgerCorruptedError, match="line 1"):
+        counted_in(path)
+
+
+def test_two_tasks_alike_count_twice(tmp_path: Path) -> None:
+    """Their ledgers hold the same lines. Naming one file twice counts it once."""
+    paths = [tmp_path / name for name in ("one.jsonl", "two.jsonl")]
+    for path in paths:
+        with ledger(path, QUERY) as spent:
+            spent.charge(0, ["alice"])
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    named = [(paths[0], 1), (paths[1], 1), (tmp_path / "." / "one.jsonl", 1)]
+    with ledger(tmp_path / "third.jsonl", SECOND, earlier=earlier_tasks(named)) as third:
+        mu = math.sqrt(2) / QUERY.noise_multiplier
+        assert delta_from_mu(third.statement(View.ONE_SERVER).epsilon, mu) == pytest.approx(DELTA, rel=1e-4)
