@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -35,6 +36,9 @@ def query(
     ] = None,
     noise: Annotated[float | None, typer.Option(help="Let each server add noise of so many records instead.")] = None,
     most_records: Annotated[float | None, typer.Option(help="Let no client weigh more than so many records.")] = None,
+    after: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Count what this run spent too, and keep its identities.")
+    ] = None,
     level: Annotated[float, typer.Option(help="Draw error bars that cover the truth at this rate.")] = 0.95,
     output: Output = None,
     as_json: Json = False,
@@ -54,7 +58,9 @@ def query(
         from precad.deploy.configuration.sections import read_local
         from precad.deploy.localhost.whole import complete, prepare_query
 
-        question = Question(query=asked, epsilon=epsilon, noise_multiplier=noise, most_records=most_records)
+        question = Question(
+            query=asked, epsilon=epsilon, noise_multiplier=noise, most_records=most_records, after=after
+        )
         summary = complete(prepare_query(read_local(config), question, output, people, level=level))
         for line in lines_of(summary):
             say(line)
@@ -68,7 +74,7 @@ def lines_of(summary: Mapping[str, Any]) -> list[str]:
     lines = []
     if (found := summary["estimate"]) is not None:
         name = f"{asked['kind']} of {asked['column']}"
-        lines.append(f"{name:<18}{found['value']:.6g}   [{found['low']:.6g}, {found['high']:.6g}] at {level}")
+        lines.append(f"{name:<18}  {found['value']:.6g}   [{found['low']:.6g}, {found['high']:.6g}] at {level}")
     if asked["kind"] == KindName.HISTOGRAM:
         width = (asked["high"] - asked["low"]) / asked["bins"]
         for i, one in enumerate(summary["bins"]):

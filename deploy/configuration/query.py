@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from precad.clients.errors import ClientError
@@ -22,14 +23,16 @@ from precad.deploy.configuration.local import (
     supply_addresses,
     supply_own_records,
 )
-from precad.deploy.configuration.sections import Deployment, parse, parse_section
+from precad.deploy.configuration.sections import Deployment, load, parse, parse_section
 from precad.deploy.errors import ConfigError
 from precad.deploy.run_folder import RunFolder
+from precad.dp.task_privacy import task_cost
 from precad.mpc.errors import ParameterError
 from precad.mpc.norm_bound import NormBound
 from precad.protos.task.algorithms import BUDGETS
 from precad.protos.task.query import Query
 from precad.protos.task.target import TARGET, keep_resolved
+from precad.servers.store.folder import ledger_path
 
 if TYPE_CHECKING:
     from precad.clients.config import ClientConfig
@@ -56,6 +59,8 @@ class Question:
     """sigma: each server's noise in records."""
     most_records: float | None = None
     """C: how many records of a client count fully. None: as many as any client declares."""
+    after: Path | None = None
+    """Run folder of the training or query before it, whose ledgers count as well, and whose clients' limits go on."""
 
 
 def resolve_query(raw: Mapping[str, Any], question: Question, folder: RunFolder) -> tuple[dict[str, Any], Deployment]:
@@ -79,11 +84,30 @@ def resolve_query(raw: Mapping[str, Any], question: Question, folder: RunFolder)
     _supply(task, question, query)
     if not is_proved(raw):
         task.setdefault("gate", usual_gate())
+    if question.after is not None:
+        _go_on(resolved, question.after)
     supply_addresses(resolved, folder)
     deployment = parse(resolved, base=folder.root)
     if TARGET in task:
         resolved["task"] = keep_resolved(task, deployment.task)
     return resolved, deployment
+
+
+def _go_on(resolved: dict[str, Any], after: Path) -> None:
+    """Let a query count what a finished run has spent, and its clients go on with their own record of answers.
+
+    Raises ConfigError unless the folder holds a run that is over.
+    """
+    before = RunFolder(after.absolute())
+    if not before.summary.is_file():
+        raise ConfigError(f"--after: expected the folder of a run that is over, found no summary.json in {after}")
+    found = load(before.config)
+    most = task_cost(found.task).most_of_a_client
+    for letter, server in resolved["aggregator"].items():
+        earlier = {"path": str(ledger_path(before.state_dir(letter)))}
+        server["earlier_ledgers"] = [earlier | ({} if most is None else {"most_rounds": max(1, most)})]
+    if found.client is not None:
+        resolved["client"]["state_dir"] = str(found.client.state_dir)
 
 
 def _declared(clients: object, config: ClientConfig, query: Query) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -43,6 +44,13 @@ class QueryRun(LocalRun):
 
     def _resolve(self, raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], Deployment]:
         return resolve_query(raw, self._question, folder)
+
+    def _issue_certificates(self) -> None:
+        """Take the identities of the run before it, if there is one."""
+        if self._question.after is None:
+            super()._issue_certificates()
+        else:
+            shutil.copytree(RunFolder(self._question.after.absolute()).pki, self.folder.pki)
 
     def _initial(self) -> NDArray[np.float32]:
         return np.zeros(self.deployment.task.dim, dtype=np.float32)

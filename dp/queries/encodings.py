@@ -104,7 +104,8 @@ class Encoding:
             return np.ones(self.dim)
         room = 1 - math.ldexp(math.sqrt(self.dim), -self.frac_bits)
         scaled = np.ldexp(np.asarray(_WEIGHTS[self.kind]) * max(room, 0.0), self.frac_bits)
-        return np.ldexp(np.floor(scaled), -self.frac_bits)
+        floored: Values = np.ldexp(np.floor(scaled), -self.frac_bits)
+        return floored
 
     def scaled(self, values: Values) -> Values:
         """Return y of finite values, clipped to [-1, 1]. Shapes (n,)."""
@@ -133,7 +134,8 @@ class Encoding:
         for start in range(0, len(values), _ROWS_AT_ONCE):
             rows = self.rows(values[start : start + _ROWS_AT_ONCE])
             total += np.ldexp(rows, self.frac_bits).astype(np.int64).sum(axis=0)
-        return np.ldexp(total.astype(np.float64), -self.frac_bits)
+        exact: Values = np.ldexp(total.astype(np.float64), -self.frac_bits)
+        return exact
 
     def _rows(self, known: Values) -> Values:
         if self.kind.has_bins:

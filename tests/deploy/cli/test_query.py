@@ -72,6 +72,29 @@ def test_a_question_that_cannot_be_asked_is_refused(tmp_path: Path, question: di
         resolved(tmp_path, **question)
 
 
+def test_a_query_goes_on_after_a_run_that_is_over(tmp_path: Path) -> None:
+    """With the ledgers of the same server, the most rounds of that run, and its clients' record of answers."""
+    first = resolve_query(
+        read_local(folder_of(tmp_path)), Question(query=MEAN, epsilon=1.0), RunFolder(tmp_path / "out")
+    )
+    (tmp_path / "out").mkdir()
+    RunFolder(tmp_path / "out").write_config(first[0])
+    asked = Question(query={**MEAN, "column": "pressure", "low": 50.0}, epsilon=1.0, after=tmp_path / "out")
+    with pytest.raises(
+        ConfigError, match=r"--after: expected the folder of a run that is over, found no summary\.json"
+    ):
+        resolve_query(read_local(tmp_path / "task.toml"), asked, RunFolder(tmp_path / "more"))
+    RunFolder(tmp_path / "out").write_summary({})
+    _, deployment = resolve_query(read_local(tmp_path / "task.toml"), asked, RunFolder(tmp_path / "more"))
+
+    assert deployment.client is not None
+    assert deployment.client.state_dir == tmp_path / "out" / "clients"
+    for letter, server in (("a", deployment.aggregator.a), ("b", deployment.aggregator.b)):
+        assert server is not None
+        (earlier,) = server.earlier_ledgers
+        assert (earlier.path, earlier.most_rounds) == (tmp_path / "out" / letter / "ledger.jsonl", 2)
+
+
 def precad(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command in a folder."""
     return subprocess.run(
@@ -113,3 +136,9 @@ def test_an_answer_of_real_processes(tmp_path: Path) -> None:
     assert "client.answers" in logs
     assert [row for row in rows if row in logs] == []
     assert precad(tmp_path, "audit", "log", "out/a", "--against", "out/b").returncode == 0
+
+    config.write_text(config.read_text().replace("[task]", "[task]\nepsilon_budget_one_server = 1.2"))
+    after = precad(tmp_path, "query", str(config), "mean", *flags[:-3], "--after", "out", "--output", "more")
+    assert after.returncode == 3
+    assert "the privacy budget is spent after 0 rounds" in after.stderr
+    assert (tmp_path / "more" / "pki" / "ca.pem").read_bytes() == (tmp_path / "out" / "pki" / "ca.pem").read_bytes()
