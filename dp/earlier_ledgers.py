@@ -34,7 +34,7 @@ def counted_in(path: Path) -> tuple[EarlierTask, ...]:
     header: dict[str, Any] = {}
     first = content[: content.find(b"\n") + 1]
     replay(path, first, header.update, lambda _: None)
-    return _of_header(path, header)
+    return tasks_of_header(path, header)
 
 
 def _tasks(path: Path, most_rounds: int | None) -> list[EarlierTask]:
@@ -57,10 +57,11 @@ def _tasks(path: Path, most_rounds: int | None) -> list[EarlierTask]:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise LedgerCorruptedError(path, line=1, problem=f"expected a ledger's parameters, found {error}") from error
-    return [own, *_of_header(path, header)]
+    return [own, *tasks_of_header(path, header)]
 
 
-def _of_header(path: Path, header: Mapping[str, Any]) -> tuple[EarlierTask, ...]:
+def tasks_of_header(path: Path, header: Mapping[str, Any]) -> tuple[EarlierTask, ...]:
+    """Return the earlier tasks in the first line of the ledger at `path`. Raises LedgerCorruptedError."""
     try:
         return tuple(EarlierTask.of_fields(fields) for fields in header.get("earlier", ()))
     except (KeyError, TypeError, ValueError, AttributeError) as error:

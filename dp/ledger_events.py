@@ -4,23 +4,28 @@
      "chain": "...", "clients": {"alice": 12, ...},
      "views": {"one_server": {"12": {...}}, "clients_only": {"12": {...}}}}
 
-`views` has an event for every number of rounds that some client was in. The figures of levels are not here: the library
-has no event for a draw that everybody sees.
+`views` has an event for every number of rounds that some client was in. Where the ledger counts earlier tasks,
+`earlier` has the views of each, as the client meets them that was in most rounds. They compose with the others. The
+figures of levels are not here: the library has no event for a draw that everybody sees.
 
-`slack` is what the protocol takes from delta, 0 but in mode `proved` (`precad.dp.accountants.slack`). The events do not
-hold it. The ledger's epsilon is the least one at which the events' own delta is at most
-delta - (1 + e^epsilon) slack. Events composed at `delta` itself give an epsilon that is too small.
+`slack` is what the protocol takes from delta, 0 but in mode `proved` (`precad.dp.accountants.slack`). That of earlier
+tasks is in it. The events do not hold it. The ledger's epsilon is the least one at which the events' own delta is at
+most delta - (1 + e^epsilon) slack. Events composed at `delta` itself give an epsilon that is too small.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from precad.dp.accountants.dp_events import as_json, dp_event
+from precad.dp.accountants.earlier import EarlierTask
 from precad.dp.accountants.pld import SampledGaussian, Unit, View
 from precad.dp.checks import require_delta, require_non_negative
+from precad.dp.earlier_ledgers import tasks_of_header
 from precad.dp.errors import LedgerCorruptedError
 from precad.dp.ledger_lines import charge_of, replay
 
@@ -43,7 +48,7 @@ def ledger_events(path: Path) -> dict[str, Any]:
         delta, slack = header["delta"], header.get("slack", 0.0)
         require_delta(delta)
         require_non_negative("slack", slack)
-        steps = header.get("steps_per_round", 1)
+        earlier, steps = tasks_of_header(path, header), header.get("steps_per_round", 1)
         events = {view: _event(header["events"][view]) for view in View}
         views = {
             str(view): {str(n): as_json(dp_event(event, n * steps)) for n in sorted(set(counts.values()))}
@@ -52,15 +57,26 @@ def ledger_events(path: Path) -> dict[str, Any]:
         return {
             "format": FORMAT,
             "delta": delta,
-            "slack": slack,
+            "slack": slack + math.fsum(task.slack for task in earlier),
             "adjacency": "add_remove",
             "unit": str(Unit(header.get("unit", Unit.RECORD))),
             "chain": chain,
             "clients": dict(sorted(counts.items())),
             "views": views,
+            **_earlier(earlier),
         }
     except (KeyError, TypeError, ValueError) as error:
         raise LedgerCorruptedError(path, line=1, problem=f"expected a ledger's parameters, found {error}") from error
+
+
+def _earlier(tasks: Sequence[EarlierTask]) -> dict[str, Any]:
+    if not tasks:
+        return {}
+    return {
+        "earlier": [
+            {str(view): as_json(dp_event(event, task.rounds)) for view, event in task.events.items()} for task in tasks
+        ]
+    }
 
 
 def _event(fields: dict[str, Any] | None) -> SampledGaussian | None:

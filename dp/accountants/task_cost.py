@@ -187,7 +187,7 @@ class TaskCost:
         return self.every_round[Level(level)]
 
 
-def everybody_drawn(event: Event) -> Event:
+def everybody_drawn(event: Event) -> SampledGaussian:
     """Return the event of a client that is in the round for certain."""
     if isinstance(event, TwoStageSampledGaussian):
         return SampledGaussian(event.record_rate, event.noise_multiplier)

@@ -139,9 +139,11 @@ class Encoding:
 
     def _rows(self, known: Values) -> Values:
         if self.kind.has_bins:
-            return (self.places(known)[:, None] == np.arange(self.bins)).astype(np.float64)
+            one_hot: Values = (self.places(known)[:, None] == np.arange(self.bins)).astype(np.float64)
+            return one_hot
         if self.kind is Kind.COUNT:
-            return ((self.low <= known) & (known <= self.high)).astype(np.float64)[:, None]
+            within: Values = ((self.low <= known) & (known <= self.high)).astype(np.float64)[:, None]
+            return within
         y = self.scaled(known)
         parts = [np.ones_like(y), y] if self.kind is Kind.MEAN else [np.ones_like(y), y, y * y - 0.5]
         exact = np.stack(parts, axis=1) * self.weights

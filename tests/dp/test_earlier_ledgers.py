@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+from dp_accounting import pld as library
 
+from precad.dp.accountants.dp_events import from_json
 from precad.dp.accountants.gaussian_dp import delta_from_mu
 from precad.dp.accountants.pld import Conduct, SampledGaussian, TwoStageSampledGaussian, Unit, View
 from precad.dp.accountants.renyi import rdp_gaussian, rdp_sgm_poisson
@@ -15,6 +18,7 @@ from precad.dp.accountants.renyi_accounting import eps_from_rdp
 from precad.dp.earlier_ledgers import counted_in, earlier_tasks
 from precad.dp.errors import BudgetExceededError, LedgerCorruptedError
 from precad.dp.ledger import Ledger, Level
+from precad.dp.ledger_events import ledger_events
 
 DELTA = 1e-5
 TRAINING, QUERY, SECOND = SampledGaussian(0.1, 1.5), SampledGaussian(1.0, 5.0), SampledGaussian(1.0, 3.0)
@@ -127,3 +131,18 @@ def test_two_tasks_alike_count_twice(tmp_path: Path) -> None:
     with ledger(tmp_path / "third.jsonl", SECOND, earlier=earlier_tasks(named)) as third:
         mu = math.sqrt(2) / QUERY.noise_multiplier
         assert delta_from_mu(third.statement(View.ONE_SERVER).epsilon, mu) == pytest.approx(DELTA, rel=1e-4)
+
+
+def test_the_events_of_a_ledger_compose_to_its_epsilon_by_the_library(trained: Path, tmp_path: Path) -> None:
+    """By dp-accounting alone, from the JSON that `precad audit events` prints: earlier tasks are among it."""
+    path = tmp_path / "query.jsonl"
+    with ledger(path, QUERY, earlier=earlier_tasks([(trained, 40)])) as spent:
+        spent.charge(0, ["alice"])
+        ours = spent.statement(View.ONE_SERVER, "alice").epsilon
+    found = json.loads(json.dumps(ledger_events(path)))
+    accountant = library.PLDAccountant()
+    accountant.compose(from_json(found["views"]["one_server"]["1"]))
+    for task in found["earlier"]:
+        accountant.compose(from_json(task["one_server"]))
+
+    assert ours == pytest.approx(accountant.get_epsilon(found["delta"]), rel=2e-3)
