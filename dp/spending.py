@@ -3,15 +3,17 @@
 Format. One JSON object per line, appended only, sealed as a ledger's lines are (`precad.dp.ledger`):
 
     {"format":1,"answers_of":"alice","chain":"..."}
-    {"query":"9f..","column":"age","noise_multiplier":7.1,"chain":"..."}
+    {"query":"9f..","column":"age","noise_multiplier":7.1,"slack":0.0,"chain":"..."}
 
-`noise_multiplier` is that of one record against one server, without sampling. Answers to all queries count together,
+`noise_multiplier` is that of one record against one server, without sampling. `slack` is what the query's protocol takes
+from delta (`precad.dp.accountants.slack`). Answers to all queries count together,
 whatever they ask. A charge that did not return counts neither, and its line is cut off. An answer that was charged and
 lost stays charged.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from types import TracebackType
@@ -19,13 +21,14 @@ from typing import Any, Final, Self
 
 from precad.dp.accountants.composed import composed_epsilon
 from precad.dp.accountants.pld import SampledGaussian, View
-from precad.dp.checks import require_delta, require_positive
+from precad.dp.accountants.slack import least_with_slack
+from precad.dp.checks import require_delta, require_non_negative, require_positive
 from precad.dp.errors import BudgetExceededError, LedgerCorruptedError
 from precad.dp.ledger import sync_folder
 from precad.dp.ledger_lines import FIRST_CHAIN, open_alone, replay, require_same, seal
 
 _FORMAT: Final = 1
-_FIELDS: Final = ["query", "column", "noise_multiplier"]
+_FIELDS: Final = ["query", "column", "noise_multiplier", "slack"]
 
 
 class Spending:
@@ -42,7 +45,7 @@ class Spending:
         require_positive("limit_epsilon", limit_epsilon)
         require_delta(delta)
         self._client, self._limit, self._delta = client, limit_epsilon, delta
-        self._multipliers: list[float] = []
+        self._answers: list[tuple[float, float]] = []
         self._chain = FIRST_CHAIN
         self._fd: int | None = open_alone(path)
         try:
@@ -54,27 +57,27 @@ class Spending:
     @property
     def epsilon(self) -> float:
         """Return the bound on what a record has lost to one server, by every answer so far."""
-        return self._epsilon(self._multipliers)
+        return self._epsilon(self._answers)
 
     @property
     def n_answers(self) -> int:
         """Return how many answers were charged."""
-        return len(self._multipliers)
+        return len(self._answers)
 
-    def require_room(self, noise_multiplier: float) -> None:
+    def require_room(self, noise_multiplier: float, slack: float = 0.0) -> None:
         """Raise BudgetExceededError if one more answer with that noise would pass the limit."""
-        would_be = self._epsilon([*self._multipliers, noise_multiplier])
+        would_be = self._epsilon([*self._answers, (noise_multiplier, slack)])
         if not would_be <= self._limit:
             raise BudgetExceededError(view=View.ONE_SERVER, client=self._client, budget=self._limit, would_be=would_be)
 
-    def charge(self, query: str, column: str, noise_multiplier: float) -> None:
-        """Record one answer, on disk on return. query: digest of its task.
+    def charge(self, query: str, column: str, noise_multiplier: float, slack: float = 0.0) -> None:
+        """Record one answer, on disk on return. query: digest of its task. slack: what its protocol takes from delta.
 
         Raises: BudgetExceededError; OSError if the write failed. In each case nothing may leave.
         """
-        self.require_room(noise_multiplier)
-        self._append({"query": query, "column": column, "noise_multiplier": noise_multiplier})
-        self._multipliers.append(noise_multiplier)
+        self.require_room(noise_multiplier, slack)
+        self._append({"query": query, "column": column, "noise_multiplier": noise_multiplier, "slack": slack})
+        self._answers.append((noise_multiplier, slack))
 
     def close(self) -> None:
         """Give the file back. Closing twice does nothing."""
@@ -90,8 +93,10 @@ class Spending:
     ) -> None:
         self.close()
 
-    def _epsilon(self, multipliers: list[float]) -> float:
-        return composed_epsilon([(SampledGaussian(1.0, multiplier), 1) for multiplier in multipliers], self._delta)
+    def _epsilon(self, answers: list[tuple[float, float]]) -> float:
+        rounds = [(SampledGaussian(1.0, multiplier), 1) for multiplier, _ in answers]
+        slack = math.fsum(slack for _, slack in answers)
+        return least_with_slack(lambda left: composed_epsilon(rounds, left), self._delta, slack)
 
     def _append(self, fields: dict[str, Any]) -> None:
         line, chain = seal(fields, self._chain)
@@ -124,4 +129,5 @@ class Spending:
         if list(fields) != _FIELDS or isinstance(fields["noise_multiplier"], bool):
             raise ValueError(f"an answer must have {', '.join(_FIELDS)}, got the fields {', '.join(fields)}")
         require_positive("noise_multiplier", fields["noise_multiplier"])
-        self._multipliers.append(float(fields["noise_multiplier"]))
+        require_non_negative("slack", fields["slack"])
+        self._answers.append((float(fields["noise_multiplier"]), float(fields["slack"])))

@@ -56,7 +56,7 @@ class Answers:
         self._totals = {name: self._encoding.total(own) for name, own in values.items()}
         for name in values:
             with self._spending(name) as spending:
-                self._within_limit(name, lambda: spending.require_room(self._multiplier))
+                self._within_limit(name, lambda: spending.require_room(self._multiplier, task.delta_slack))
 
     def train(self, client: str, parameters: NDArray[np.float32]) -> RingArray:
         """Return this client's encoded answer, (k,), whatever the model is. Called by one thread per client.
@@ -66,7 +66,8 @@ class Answers:
         """
         with self._spending(client) as spending:
             digest = self._task.digest().hex()
-            self._within_limit(client, lambda: spending.charge(digest, self._query.column, self._multiplier))
+            own = (digest, self._query.column, self._multiplier, self._task.delta_slack)
+            self._within_limit(client, lambda: spending.charge(*own))
             spent = spending.epsilon
         log.info("client.answers", client=client, kind=str(self._query.kind), column=self._query.column, epsilon=spent)
         conduct = self._conducts[client]

@@ -11,10 +11,12 @@ import pytest
 from dp_accounting import pld as library
 
 from precad.dp.accountants.dp_events import from_json
+from precad.dp.accountants.earlier import EarlierTask
 from precad.dp.accountants.gaussian_dp import delta_from_mu
 from precad.dp.accountants.pld import Conduct, SampledGaussian, TwoStageSampledGaussian, Unit, View
 from precad.dp.accountants.renyi import rdp_gaussian, rdp_sgm_poisson
 from precad.dp.accountants.renyi_accounting import eps_from_rdp
+from precad.dp.accountants.task_cost import TaskCost
 from precad.dp.earlier_ledgers import counted_in, earlier_tasks
 from precad.dp.errors import BudgetExceededError, LedgerCorruptedError
 from precad.dp.ledger import Ledger, Level
@@ -146,3 +148,17 @@ def test_the_events_of_a_ledger_compose_to_its_epsilon_by_the_library(trained: P
         accountant.compose(from_json(task["one_server"]))
 
     assert ours == pytest.approx(accountant.get_epsilon(found["delta"]), rel=2e-3)
+
+
+def test_what_protocols_take_from_delta_adds_up_over_tasks() -> None:
+    """Two tasks of mode `proved`: the closed form at the delta that both leave; alone, each has less."""
+    slack, event = 1e-7, SampledGaussian(1.0, 8.0)
+    before = EarlierTask(
+        unit=Unit.RECORD, events=dict.fromkeys(View, event), rounds=5, levels={}, slack=slack, chain="0" * 64
+    )
+    events = dict.fromkeys(View, SampledGaussian(1.0, 6.0))
+    cost = TaskCost(events=events, delta=1e-5, slack=3 * slack, earlier=(before,))
+    epsilon = cost.of_view(View.ONE_SERVER, 4)
+    left = 1e-5 - (1 + math.exp(epsilon)) * 4 * slack
+    assert delta_from_mu(epsilon, math.sqrt(4 / 36 + 5 / 64)) == pytest.approx(left, rel=1e-5)
+    assert epsilon > TaskCost(events=events, delta=1e-5, earlier=(before,)).of_view(View.ONE_SERVER, 4)

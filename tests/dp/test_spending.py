@@ -72,3 +72,16 @@ def test_the_record_is_of_one_client_and_one_process(tmp_path: Path) -> None:
         spending(tmp_path)
     with pytest.raises(LedgerCorruptedError, match="answers_of = alice"):
         spending(tmp_path, client="bob")
+
+
+def test_what_a_protocol_takes_from_delta_is_taken_once_for_each_answer(tmp_path: Path) -> None:
+    """Against the closed form of Gaussian privacy at the delta that is left, and after a restart."""
+    slack = 2e-7
+    with spending(tmp_path, limit=50.0) as own:
+        own.charge("q", "age", 3.0, slack)
+        own.charge("r", "age", 3.0, slack)
+        epsilon = own.epsilon
+    with spending(tmp_path, limit=50.0) as again:
+        assert again.epsilon == epsilon
+    left = 1e-5 - (1 + math.exp(epsilon)) * 2 * slack
+    assert delta_from_mu(epsilon, math.sqrt(2) / 3.0) == pytest.approx(left, rel=1e-5)
