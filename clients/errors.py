@@ -9,6 +9,7 @@ Classes:
     │   ├── DimensionError
     │   ├── ExtensionError        a class of the user's own
     │   │   └── ModelImportError
+    │   ├── AdapterError          an adapter does not train, or something beside it would
     │   ├── ModelInputError
     │   ├── ModelDigestError      the model here is not the one that the task means
     │   ├── TrainerError          a foreign trainer does not start, or the task has no place for one
@@ -178,6 +179,13 @@ class ModelInputError(ArgumentError):
 
     def __init__(self, shape: tuple[int, ...], why: str) -> None:
         super().__init__(f"the model does not fit records of shape {shape}: {why}")
+
+
+class AdapterError(ArgumentError):
+    """Adapters, their base or their files are not as they must be. Names a layer, or a field."""
+
+    def __init__(self, where: object, expected: str, found: str) -> None:
+        super().__init__(f"{where}: {expected}, found {found}")
 
 
 class ModelDigestError(ArgumentError):

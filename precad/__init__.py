@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from precad.clients.app import App
+    from precad.clients.models.adapters import lora
     from precad.deploy.errors import (
         ConfigError,
         ExportRefusedError,
@@ -43,6 +44,7 @@ __all__ = [
     "account",
     "certify",
     "fix",
+    "lora",
     "run",
     "simulate",
     "verify_export",
@@ -50,6 +52,7 @@ __all__ = [
 
 _HOMES: Final = {
     "precad.clients.app": ("App",),
+    "precad.clients.models.adapters": ("lora",),
     "precad.front_door": ("account", "certify", "fix", "run", "simulate", "verify_export"),
     "precad.results": ("Account", "Certificates", "RunResult", "SimulationResult", "VerifiedExport"),
     "precad.tasks": ("Task",),

@@ -8,6 +8,8 @@ Modules:
     one_pass         the fastest of the three, and where it keeps what layers read and wrote
     probe            which of the three a model takes, and which models are refused
     layers           what a record's gradient is, layer by layer
+    sequences        that of short sequences at an adapter, by its norm alone
+    segments         sums over the records of each client within a batch
     record_clipping  what a record adds to its client's sum
     tiles            how the records of many clients are dealt to passes of one shape
     bit_exactness    whether a record's gradient depends on its place and its neighbours

@@ -13,7 +13,7 @@ Networks", 2019.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -21,17 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from precad.clients.errors import ArgumentError
+from precad.clients.gradients.segments import LOOPING_DEVICES, segment_products
+from precad.clients.gradients.segments import Segments as Segments  # noqa: PLC0414 - offered here too
+from precad.clients.gradients.sequences import Sequences, factors_of
+from precad.clients.models.adapters import Columns
 from precad.clients.models.constants import has_constants
-
-Segments = Sequence[slice]
-"""For each client, its records within the batch, one at least, in order; together the whole batch. Copies that fill up
-a stack of models (`precad.clients.gradients.model_stack`) are in no segment and count for nothing."""
-
-
-LOOPING_DEVICES: Final = ("cpu",)
-"""Where a product for each client is the faster way: a call costs little beside it."""
-_GROUPED_ROWS: Final = 16
-"""Segments of at most so many records are added up record by record, all of them together; longer ones one by one."""
 
 
 class LayerGradients(Protocol):
@@ -124,50 +118,6 @@ class Rows:
         return Rows(tuple(block.masked_fill(is_left_out[:, None], 0.0) for block in self.blocks), self.orders)
 
 
-def segment_products(left: Tensor, right: Tensor, segments: Segments) -> Tensor:
-    """Return sum over the records s of each segment of left_s right_s^T; (n, o), (n, k) -> (len(segments), o, k).
-
-    The bits of a segment's sum depend on its own records and their number only. Neither the other segments nor where
-    the segment lies changes the bits. A client's update must not tell which others its process hosts.
-    """
-    if all(part.stop - part.start == 1 for part in segments):
-        alone = torch.tensor([part.start for part in segments], dtype=torch.int64, device=left.device)
-        return left[alone][:, :, None] * right[alone][:, None, :]
-    if left.device.type in LOOPING_DEVICES:
-        return torch.stack([_product(left, right, part) for part in segments])
-    return grouped_products(left, right, segments)
-
-
-def _product(left: Tensor, right: Tensor, part: slice) -> Tensor:
-    """Return one segment's product, of operands copied to where tensors begin.
-
-    How a product rounds may depend on how its operands lie.
-    """
-    if part.stop - part.start == 1:
-        return left[part.start][:, None] * right[part.start][None, :]
-    of_left, of_right = (value[part].clone() if part.start else value[part] for value in (left, right))
-    return (of_left[:, 0] @ of_right)[None] if left.shape[1] == 1 else of_left.T @ of_right
-
-
-def grouped_products(left: Tensor, right: Tensor, segments: Segments) -> Tensor:
-    """Return what `segment_products` does, with few calls, since calls are what an accelerator waits for.
-
-    Short segments are added up together, one record of each at a time, element by element; a product for each long one.
-    Which of the two depends on the segment's own length.
-    """
-    lengths = torch.tensor([part.stop - part.start for part in segments])
-    sums = left.new_zeros(len(segments), left.shape[1], right.shape[1])
-    starts = torch.tensor([part.start for part in segments])
-    is_short = lengths <= _GROUPED_ROWS
-    for i in range(int(lengths[is_short].max()) if is_short.any() else 0):
-        rows = torch.nonzero(is_short & (lengths > i))[:, 0]
-        at, to = (starts[rows] + i).to(left.device), rows.to(left.device)
-        sums[to] += left[at][:, :, None] * right[at][:, None, :]
-    for row in torch.nonzero(~is_short)[:, 0].tolist():
-        sums[row] = _product(left, right, segments[row])
-    return sums
-
-
 def _linear(layer: nn.Linear, reads: list[Tensor], writes: list[Tensor]) -> LayerGradients:
     if len(reads) == 1 and reads[0].dim() == 2:
         return Outer(reads[0].double(), writes[0].double(), has_bias=layer.bias is not None)
@@ -177,6 +127,16 @@ def _linear(layer: nn.Linear, reads: list[Tensor], writes: list[Tensor]) -> Laye
     if layer.bias is not None:
         blocks.append(b.sum(dim=1, dtype=torch.float64))
     return Rows(tuple(blocks), (None,) * len(blocks))
+
+
+def _columns(layer: Columns, reads: list[Tensor], writes: list[Tensor]) -> LayerGradients:
+    """The gradient sum_t b_t a_t^T has r columns. Where there are fewer places than columns it is not formed."""
+    a, b = factors_of(reads, writes, n_trained=layer.n_trained)
+    if a.shape[1] == 1:
+        return Outer(a[:, 0].double(), b[:, 0].double(), has_bias=False)
+    if a.shape[1] < layer.n_trained:
+        return Sequences(a.double(), b.double())
+    return Rows((torch.bmm(b.transpose(1, 2), a).flatten(start_dim=1).double(),), (None,))
 
 
 def _as_sequence(value: Tensor) -> Tensor:
@@ -277,6 +237,7 @@ RULES: Final[Mapping[type[nn.Module], Callable[[Any, list[Tensor], list[Tensor]]
     nn.Embedding: _embedding,
     nn.LayerNorm: _layer_norm,
     nn.GroupNorm: _group_norm,
+    Columns: _columns,
 }
 """(layer, what each of its calls read, gradients of what each wrote) to the gradients of its parameters. Exact types:
 a subclass may compute something else."""

@@ -30,6 +30,7 @@ from precad.clients.errors import (
 from precad.clients.gradients.layers import LayerGradients, Segments, handles, owners
 from precad.clients.gradients.one_pass import Tape, one_pass
 from precad.clients.gradients.record_paths import Path, by_vmap, one_by_one
+from precad.clients.models.adapters import require_trained
 from precad.clients.models.fixing import dropout_of
 from precad.clients.models.losses import Loss
 from precad.clients.models.networks import parameter_count
@@ -130,6 +131,7 @@ def probe(model: nn.Module, features: Tensor, label: Tensor, loss: Loss) -> tupl
         expected = _flat(one_by_one(twin, features, labels, loss))
     except REFUSALS as error:
         raise ModelInputError(tuple(features.shape[1:]), f"it has no gradient: {_first_line(error)}") from None
+    require_trained(twin, expected)
     if loss.takes_batches and _has_rules(twin) and _looks_at_no_value(twin, features) and is_right(one_pass):
         return Path.ONE_PASS, _one_pass_bytes(twin, features)
     path = Path.VMAP if is_right(by_vmap) else Path.ONE_BY_ONE

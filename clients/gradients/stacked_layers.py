@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from precad.clients.errors import LayerRowsError
 from precad.clients.gradients.layers import owners
+from precad.clients.models.adapters import Columns, first_trained
 
 Own = Mapping[str, Tensor]
 """A layer's parameters by name, each (R, *its shape)."""
@@ -68,6 +69,10 @@ def load(layers: list[StackedLayer], models: Tensor, *, n_rows: int) -> None:
         layer.own = {
             name: next(parts).view(len(models), *own.shape) for name, own in layer.layer.named_parameters(recurse=False)
         }
+
+
+def _columns(layer: Columns, own: Own, batch: Tensor) -> Tensor:
+    return _linear(layer, {"weight": first_trained(own["weight"], layer.n_trained)}, batch)
 
 
 def _by_model(batch: Tensor, own: Own) -> Tensor:
@@ -132,5 +137,6 @@ _FORWARD: Final[Mapping[type[nn.Module], Callable[[Any, Own, Tensor], Tensor]]] 
     nn.Embedding: _embedding,
     nn.LayerNorm: _layer_norm,
     nn.GroupNorm: _group_norm,
+    Columns: _columns,
 }
 """Forward passes of the layers that `precad.clients.gradients.layers` knows. Exact types, as there."""

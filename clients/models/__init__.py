@@ -7,6 +7,7 @@ Modules:
     extension      a user's own class or function by import path
     constants      frozen parameters, which become buffers
     fixing         GroupNorm for batch normalisation
+    adapters       low-rank adapters beside a constant base
     outputs        what a model returns, as one tensor
     losses         the loss of a record, by name or the user's own
     metrics        how good a model is

@@ -36,7 +36,7 @@ def fix(model: nn.Module) -> nn.Module:
             layer.track_running_stats = False
             layer.running_mean = layer.running_var = layer.num_batches_tracked = None
         else:
-            _switch_dropout_off(layer)
+            switch_dropout_off(layer)
     return fixed
 
 
@@ -49,7 +49,8 @@ def dropout_of(layer: nn.Module) -> float:
     return 0.0
 
 
-def _switch_dropout_off(layer: nn.Module) -> None:
+def switch_dropout_off(layer: nn.Module) -> None:
+    """Set the probability with which a layer drops values to zero, in place."""
     if isinstance(layer, nn.modules.dropout._DropoutNd):
         layer.p = 0.0
     elif isinstance(layer, nn.RNNBase | nn.MultiheadAttention):

@@ -24,6 +24,7 @@ from precad.clients.errors import (
     OwnRecordsError,
     UnknownNameError,
 )
+from precad.clients.models.adapters import require_constant_base
 from precad.clients.models.architectures import ARCHITECTURES as ARCHITECTURES  # noqa: PLC0414 - offered here too
 from precad.clients.models.architectures import image_side as image_side  # noqa: PLC0414
 from precad.clients.models.constants import with_constants
@@ -58,6 +59,7 @@ def build(
     if not isinstance(made, nn.Module):
         raise ModelImportError(name, f"it gave a {type(made).__name__}, not a torch.nn.Module")
     with_constants(made)
+    require_constant_base(made)
     if any(parameter.dtype != torch.float32 for parameter in made.parameters()) or not parameter_count(made):
         raise ModelImportError(name, "its trained parameters must be float32, and there must be some")
     return made

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from precad.clients.gradients import layers
+from precad.clients.gradients import layers, segments
 from precad.clients.gradients.engine import RecordEngine
-from precad.clients.gradients.layers import grouped_products
 from precad.clients.gradients.model_stack import ModelByModel, ModelStack
 from precad.clients.gradients.one_pass import one_pass
 from precad.clients.gradients.record_clipping import Clipping, RecordClip, clip_factors
+from precad.clients.gradients.segments import grouped_products
 from precad.clients.models import networks
 from precad.clients.models.losses import CROSS_ENTROPY
 from precad.clients.records import Records, digits
@@ -52,11 +52,11 @@ def test_products_of_groups_are_those_of_each_segment(
     generator = torch.Generator().manual_seed(seed)
     left, right = (torch.randn((sum(sizes), width), generator=generator, dtype=torch.float64) for width in widths)
     ends = [0, *itertools.accumulate(sizes)]
-    segments = [slice(start, stop) for start, stop in itertools.pairwise(ends)]
+    parts = [slice(start, stop) for start, stop in itertools.pairwise(ends)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layers, "_GROUPED_ROWS", rows)
-        found = grouped_products(left, right, segments)
-    expected = torch.stack([left[part].T @ right[part] for part in segments])
+        patch.setattr(segments, "_GROUPED_ROWS", rows)
+        found = grouped_products(left, right, parts)
+    expected = torch.stack([left[part].T @ right[part] for part in parts])
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
@@ -69,7 +69,8 @@ def test_a_stack_of_clients_with_different_numbers_of_records_sums_as_the_loop(
     at = 0.1 * np.random.default_rng(0).standard_normal((len(SIZES), engine.dim))
     clients, clip = clients_of("mlp"), RecordClip(0.5, clipping)
     expected = ModelByModel(engine).clipped_sums(at, clients, clip)
-    monkeypatch.setattr(layers, "LOOPING_DEVICES", ())
+    for module in (layers, segments):
+        monkeypatch.setattr(module, "LOOPING_DEVICES", ())
     np.testing.assert_allclose(ModelStack(engine).clipped_sums(at, clients, clip), expected, atol=1e-12)
 
 
@@ -84,7 +85,8 @@ def test_the_sums_of_an_accelerator_are_those_of_a_cpu(
     side = networks.image_side(name)
     engine = RecordEngine(networks.build(name), torch.zeros(1, side, side), device="cpu", dtype=torch.float64)
     one_by_one = engine.clipped_sums(parameters, clients, clip)
-    monkeypatch.setattr(layers, "LOOPING_DEVICES", ())
+    for module in (layers, segments):
+        monkeypatch.setattr(module, "LOOPING_DEVICES", ())
     together = engine.clipped_sums(parameters, clients, clip)
     assert np.linalg.norm(one_by_one) > 0
     assert np.linalg.norm(together - one_by_one) <= 1e-12 * np.linalg.norm(one_by_one)
@@ -99,10 +101,10 @@ def test_a_pass_stays_on_its_device(name: str) -> None:
     features = one.expand(sum(SIZES), *architecture.shape)
     labels = torch.zeros(sum(SIZES), dtype=torch.int64, device="meta")
     ends = [0, *itertools.accumulate(SIZES)]
-    segments = [slice(start, stop) for start, stop in itertools.pairwise(ends)]
+    parts = [slice(start, stop) for start, stop in itertools.pairwise(ends)]
     gradients = one_pass(model, features, labels, CROSS_ENTROPY)
     factors = clip_factors(torch.stack([layer.squared_norms() for layer in gradients]), RecordClip(1.0))
-    sums = torch.cat([layer.weighted_sums(f, segments) for layer, f in zip(gradients, factors, strict=True)], dim=1)
+    sums = torch.cat([layer.weighted_sums(f, parts) for layer, f in zip(gradients, factors, strict=True)], dim=1)
     assert (sums.device.type, tuple(sums.shape)) == ("meta", (len(SIZES), networks.dimension(name)))
 
 
