@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from precad.clients.own_code import look_in, offer
 from precad.clients.query_consent import QueryConsent
 from precad.clients.upload_limit import DEFAULT_UPLOADS_PER_MODEL
 from precad.protos.config_path import ConfigPath
@@ -107,6 +108,12 @@ class ClientConfig(BaseModel):
     dealt: bool = False
     """Whether `records` is one source that is dealt over the task's clients, by `partition`. A local run says so
     itself. In a deployment each client has its own."""
+    base_model: Annotated[str, Field(min_length=1)] | None = None
+    """The safetensors file of `task.base_model_sha256`. Looked for as paths of `records` are."""
+    adapter: Annotated[str, Field(min_length=1)] | None = None
+    """The file of `task.adapter_sha256`; `adapter.safetensors` unless it is named."""
+    adapter_rank: Annotated[int, Field(ge=1)] | None = None
+    """How many columns of each adapter's B are trained here, the first ones; all where none is named."""
     folder: Annotated[ConfigPath, Field(validate_default=True)] = Path()
     """Where `records` and modules of the user's own are looked for first: the configuration's folder."""
     classes: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
@@ -200,6 +207,11 @@ class ClientConfig(BaseModel):
             names = "aggregator_a_certificate, aggregator_b_certificate"
             raise ValueError(f"{names}: expected both or neither, found one")
         return self
+
+    def look_around(self) -> None:
+        """Look for modules and files of the user's own where this section says."""
+        look_in(self.folder)
+        offer(self.base_model, self.adapter)
 
     @property
     def data_name(self) -> str:

@@ -20,6 +20,12 @@ _BESIDE: Final[list[Path]] = []
 """Folders of configurations, in the order in which they were read. Like `sys.path`, which they join, of a process."""
 
 
+USUAL_ADAPTER: Final = "adapter.safetensors"
+"""Name of the file with the constants of adapters, which is looked for where no other is named."""
+_OFFERED: Final[list[str]] = [USUAL_ADAPTER]
+"""Files of an adapted model's constants that this process may use: those with the task's digests are."""
+
+
 class Unspoken:
     """Turns an error of a user's code, or of a library that reads records, into one of ours without its text.
 
@@ -49,6 +55,16 @@ def folders(beside: Path | None = None) -> tuple[Path, ...]:
     """Return where files and modules of the user's own are looked for: `beside` the configuration first."""
     known = _BESIDE if beside is None else [beside.absolute()]
     return tuple(dict.fromkeys([*known, Path.cwd()]))
+
+
+def offer(*names: str | None) -> None:
+    """Say which files of constants this process has, by paths from the folders in which it looks."""
+    _OFFERED.extend(name for name in names if name is not None and name not in _OFFERED)
+
+
+def offered() -> tuple[Path, ...]:
+    """Return the paths where such files may be."""
+    return tuple(dict.fromkeys(folder / name for name in _OFFERED for folder in folders()))
 
 
 def looked(places: Sequence[Path]) -> str:

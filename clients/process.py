@@ -24,10 +24,11 @@ from precad.clients.gradients.engine import RecordEngine
 from precad.clients.gradients.probe import EXHAUSTED, probe_labels
 from precad.clients.gradients.record_range import require_range
 from precad.clients.models import networks
+from precad.clients.models.adapters import train_first
 from precad.clients.models.fingerprint import require_same_model
 from precad.clients.models.learning import Learning
 from precad.clients.models.losses import loss_of
-from precad.clients.own_code import Unspoken, look_in
+from precad.clients.own_code import Unspoken
 from precad.clients.queries.answers import Answers
 from precad.clients.queries.columns import values_of
 from precad.clients.query_consent import refusal
@@ -77,6 +78,7 @@ class Trainer:
         conducts: Mapping[str, Conduct],
         device: str = "auto",
         memory_mb: int | None = None,
+        adapter_rank: int | None = None,
         random_bytes: RandomBytes = os.urandom,
         noise: StepNoise = secure_noise,
     ) -> None:
@@ -89,6 +91,8 @@ class Trainer:
         self._records = {client: conducts[client].on_records(own) for client, own in records.items()}
         learning = Learning.of_task(task)
         model, some = learning.build(0), next(iter(records.values()))
+        if adapter_rank is not None:
+            train_first(model, adapter_rank)
         self._engine = RecordEngine(
             model,
             example_of(some),
@@ -210,7 +214,7 @@ def load_records(task: Task, config: ClientConfig, clients: Sequence[str]) -> di
 
 def load_split_of(task: Task, config: ClientConfig, clients: Sequence[str]) -> Loaded:
     """Return the clients' records with the data that they are of. Raises as `load_records`."""
-    look_in(config.folder)
+    config.look_around()
     source = source_of(config, task, clients, numbers=loss_of(task.loss).wants_numbers)
     model, loss = networks.of_task(task), loss_of(task.loss)
     split = networks.fitted(model, source.load(side=networks.image_side(task.model)), loss)
@@ -235,6 +239,7 @@ def _trainer_of(
         conducts=conducts,
         device=config.device,
         memory_mb=config.memory_mb,
+        adapter_rank=config.adapter_rank,
     )
 
 

@@ -507,7 +507,7 @@ def test_the_pages_code_runs_over_real_processes(tmp_path: Path, monkeypatch: py
     require_examples("verify_export")
 
 
-@pytest.mark.parametrize("name", ["account", "certify", "fix", "simulate"])
+@pytest.mark.parametrize("name", ["account", "certify", "fix", "lora", "simulate"])
 def test_the_example_of_a_function_is_true(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     require_examples(name)
@@ -522,7 +522,7 @@ def test_the_example_of_run_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def require_examples(name: str) -> None:
     """Run the examples of a function's docstring."""
     example = doctest.DocTestParser().get_doctest(
-        getattr(front_door, name).__doc__, {"precad": precad}, name, "precad/front_door.py", 0
+        getattr(precad, name).__doc__, {"precad": precad}, name, "precad/front_door.py", 0
     )
     result = doctest.DocTestRunner().run(example)
     assert result.attempted >= 2

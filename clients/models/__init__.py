@@ -8,6 +8,8 @@ Modules:
     constants      frozen parameters, which become buffers
     fixing         GroupNorm for batch normalisation
     adapters       low-rank adapters beside a constant base
+    adapter_files  their constants as files that the task names by digests
+    safetensors_file  files of tensors
     outputs        what a model returns, as one tensor
     losses         the loss of a record, by name or the user's own
     metrics        how good a model is

@@ -24,6 +24,7 @@ from precad.clients.errors import (
     OwnRecordsError,
     UnknownNameError,
 )
+from precad.clients.models.adapter_files import NO_FILES, Constants, load_constants
 from precad.clients.models.adapters import require_constant_base
 from precad.clients.models.architectures import ARCHITECTURES as ARCHITECTURES  # noqa: PLC0414 - offered here too
 from precad.clients.models.architectures import image_side as image_side  # noqa: PLC0414
@@ -39,7 +40,11 @@ NO_ARGUMENTS: Final[Mapping[str, Argument]] = {}
 
 
 def build(
-    model: str | Callable[..., object], *, seed: int = 0, arguments: Mapping[str, Argument] = NO_ARGUMENTS
+    model: str | Callable[..., object],
+    *,
+    seed: int = 0,
+    arguments: Mapping[str, Argument] = NO_ARGUMENTS,
+    constants: Constants = NO_FILES,
 ) -> nn.Module:
     """Return the model of that name, on the CPU, with PyTorch's default initialisation drawn from `seed`.
 
@@ -49,7 +54,8 @@ def build(
     The same seed gives the same parameters in every process, and the global generator of torch is left as it was.
     Buffers that are drawn are a part of the architecture: only seed 0's are ever used, whatever a task's seed is.
     The start of training is public, so this generator need not be cryptographic.
-    Raises: UnknownNameError, ModelImportError.
+    `constants`: files of an adapted model's, in place of those that its code makes.
+    Raises: UnknownNameError, ModelImportError, AdapterError.
     """
     name = model if isinstance(model, str) else getattr(model, "__qualname__", type(model).__name__)
     make = _factory(model, arguments) if isinstance(model, str) else _called(name, model, arguments)
@@ -60,6 +66,7 @@ def build(
         raise ModelImportError(name, f"it gave a {type(made).__name__}, not a torch.nn.Module")
     with_constants(made)
     require_constant_base(made)
+    load_constants(made, constants)
     if any(parameter.dtype != torch.float32 for parameter in made.parameters()) or not parameter_count(made):
         raise ModelImportError(name, "its trained parameters must be float32, and there must be some")
     return made
@@ -67,7 +74,7 @@ def build(
 
 def of_task(task: Task, *, seed: int = 0) -> nn.Module:
     """Return the model of a task. Raises as `build`."""
-    return build(task.model, seed=seed, arguments=task.model_arguments)
+    return build(task.model, seed=seed, arguments=task.model_arguments, constants=Constants.of(task))
 
 
 def _factory(name: str, arguments: Mapping[str, Argument]) -> Callable[[], object]:
@@ -163,7 +170,7 @@ def initial_vector(task: Task) -> NDArray[np.float32]:
 
     The shape is (d,) if d is of the task's model.
     """
-    parameters = flatten(of_task(task, seed=task.model_seed))
+    parameters = flatten(build(task.model, seed=task.model_seed, arguments=task.model_arguments))
     return np.pad(parameters, (0, task.dim - task.n_parameters))
 
 

@@ -19,7 +19,7 @@ from precad.clients.errors import (
     RecordMixingLayerError,
     UnknownNameError,
 )
-from precad.clients.own_code import look_in
+from precad.clients.own_code import look_in, offer
 from precad.deploy.configuration.sections import Deployment, parse, parse_section
 from precad.deploy.errors import ConfigError
 from precad.deploy.run_folder import RunFolder
@@ -266,6 +266,7 @@ def supply_model_digest(task: dict[str, Any], split: Split) -> None:
 def _model(task: Mapping[str, Any]) -> torch.nn.Module:
     """Return the model of a `[task]` section. Raises ConfigError."""
     from precad.clients.models import networks
+    from precad.clients.models.adapter_files import Constants
 
     name, arguments = task.get("model", DEFAULT_MODEL), task.get("model_arguments", {})
     try:
@@ -273,12 +274,13 @@ def _model(task: Mapping[str, Any]) -> torch.nn.Module:
             raise UnknownNameError("model", str(name), known=sorted(networks.ARCHITECTURES))
         if not isinstance(arguments, Mapping):
             raise ConfigError(f"task.model_arguments: expected a section, found {arguments!r:.60}")
-        return networks.build(name, arguments=arguments)
+        constants = Constants(task.get("base_model_sha256"), task.get("adapter_sha256"))
+        return networks.build(name, arguments=arguments, constants=constants)
     except UnknownNameError:
         known = ", ".join(sorted(networks.ARCHITECTURES))
         raise ConfigError(f"task.model: expected one of {known}, or package.module:factory, found {name!r}") from None
     except ArgumentError as error:
-        field = "" if str(error).startswith("task.") else "task.model: "
+        field = "" if str(error).startswith(("task.", "client.")) else "task.model: "
         raise ConfigError(f"{field}{error}") from None
 
 
@@ -295,6 +297,7 @@ def supply_own_records(client: dict[str, Any]) -> None:
         client.setdefault("holdout", HOLDOUT)
     if "folder" in client:
         look_in(Path(str(client["folder"])))
+    offer(*(str(client[name]) for name in ("base_model", "adapter") if client.get(name) is not None))
 
 
 def supply_record_fields(task: dict[str, Any], split: Split) -> None:

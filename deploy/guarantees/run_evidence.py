@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from precad.clients.errors import ClientError
 from precad.clients.models import networks
 from precad.clients.models.losses import loss_of
-from precad.clients.own_code import look_in
 from precad.clients.records.own import source_of
 from precad.clients.training import evaluation
 from precad.deploy.configuration import sections as configuration
@@ -143,7 +142,7 @@ def _read(path: Path) -> _Run:
     deployment = configuration.load(folder.config)
     if deployment.client is None:
         raise ConfigError(f"--run: expected a [client] section in {folder.config}, found none")
-    look_in(deployment.client.folder)
+    deployment.client.look_around()
     try:
         networks.of_task(deployment.task)
     except ClientError as error:

@@ -95,6 +95,7 @@ class Plan:
             attacks={c: ATTACKS[kind]() for c, kind in self.client.attacks.items() if kind != "none"},
             device=self.client.device,
             memory_mb=self.client.memory_mb,
+            adapter_rank=self.client.adapter_rank,
             engine=engine,
             initial=self.initial,
             learning=Learning.of_task(self.task, self.client.metrics) if self.learning is None else self.learning,

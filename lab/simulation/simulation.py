@@ -30,6 +30,7 @@ from precad.clients.errors import (
 from precad.clients.gradients.engine import RecordEngine
 from precad.clients.gradients.model_stack import ModelStack, own_models
 from precad.clients.gradients.record_range import require_range
+from precad.clients.models.adapters import train_first
 from precad.clients.models.extension import imported
 from precad.clients.models.learning import Learning
 from precad.clients.models.metrics import has_accuracy
@@ -102,6 +103,7 @@ class Simulation:
         attacks: Mapping[str, Attack] | None = None,
         device: str = "auto",
         memory_mb: int | None = None,
+        adapter_rank: int | None = None,
         engine: RecordEngine | None = None,
         initial: NDArray[np.float32] | None = None,
         learning: Learning | None = None,
@@ -118,8 +120,11 @@ class Simulation:
         self.learning = learning = Learning.of_task(task) if learning is None else learning
         if engine is None:
             some = next(iter(records.values()))
+            model = learning.build(0)
+            if adapter_rank is not None:
+                train_first(model, adapter_rank)
             engine = RecordEngine(
-                learning.build(0),
+                model,
                 example_of(some),
                 loss=learning.loss,
                 label=example_label_of(some),

@@ -26,6 +26,11 @@ class LearningFields(BaseModel):
     model_digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     """SHA-256 of the names and shapes of the model's parameters, its constants, and its output on a fixed input. A loss
     of the user's own enters with its values on fixed records. Every client compares it with its own model."""
+    base_model_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    """SHA-256 of the safetensors file with the base of an adapted model (`precad.lora`). Each client has the file."""
+    adapter_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    """SHA-256 of the file with every adapter's A, which one machine makes for all (`precad adapter`). None: the model's
+    code makes A, with bits that may differ between machines."""
     loss: Annotated[str, Field(min_length=1)] = "cross-entropy"
     """Loss of a record, by name, or `package.module:function` of the user's own (`precad.clients.models.losses`)."""
     evaluation: Literal["none", "public"] = "none"

@@ -1,0 +1,82 @@
+"""Files of tensors in the format `safetensors`: a header in JSON, then bytes. Reading one runs nothing.
+
+Eight bytes hold the header's length, little-endian. The header has a dtype, a shape and two offsets for each name.
+Source: https://github.com/huggingface/safetensors, "Format".
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import torch
+from torch import Tensor
+
+from precad.clients.errors import AdapterError
+
+_DTYPES: Final = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+_NAMES: Final = {dtype: name for name, dtype in _DTYPES.items()}
+_MOST_HEADER: Final = 100_000_000
+_METADATA: Final = "__metadata__"
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write a new file. Equal tensors and metadata give equal bytes. Raises OSError."""
+    header: dict[str, Any] = {_METADATA: dict(metadata)}
+    parts, stop = [], 0
+    for name, value in sorted(tensors.items()):
+        parts.append(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        start, stop = stop, stop + len(parts[-1])
+        header[name] = {"dtype": _NAMES[value.dtype], "shape": list(value.shape), "data_offsets": [start, stop]}
+    text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("xb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.writelines(parts)
+
+
+def read_tensors(file: BinaryIO, name: Path) -> dict[str, Tensor]:
+    """Return the tensors of an open file by name. Raises AdapterError for another format; OSError."""
+    start = file.read(8)
+    (length,) = struct.unpack("<Q", start) if len(start) == 8 else (0,)
+    size = file.seek(0, 2) - 8 - length
+    if not 2 <= length <= _MOST_HEADER or size < 0:
+        raise AdapterError(name, "expected a safetensors file", "another header")
+    file.seek(8)
+    try:
+        header = json.loads(file.read(length))
+        rows = {key: _row(row, size) for key, row in header.items() if key != _METADATA}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise AdapterError(name, "expected a safetensors file", "a header that is not one's") from None
+    found = {}
+    for key, (dtype, shape, begin, n_bytes) in rows.items():
+        file.seek(8 + length + begin)
+        content = bytearray(file.read(n_bytes))
+        found[key] = torch.frombuffer(content, dtype=dtype).view(shape) if n_bytes else torch.empty(shape, dtype=dtype)
+    return found
+
+
+def _row(row: Mapping[str, Any], size: int) -> tuple[torch.dtype, tuple[int, ...], int, int]:
+    """Return dtype, shape, first byte and bytes of a tensor. Raises ValueError, KeyError, TypeError."""
+    dtype, shape = _DTYPES[row["dtype"]], tuple(row["shape"])
+    begin, end = row["data_offsets"]
+    if any(type(n) is not int or n < 0 for n in (*shape, begin, end)) or end > size:
+        raise ValueError
+    if end - begin != math.prod(shape) * dtype.itemsize:
+        raise ValueError
+    return dtype, shape, begin, end - begin

@@ -1,0 +1,187 @@
+"""Constants of adapted models as files: only the bytes that a task names are ever used."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from precad.clients import own_code
+from precad.clients.errors import AdapterError
+from precad.clients.models import networks
+from precad.clients.models.adapter_files import a_of, write_adapter
+from precad.clients.models.adapters import adapted, lora
+from precad.clients.models.safetensors_file import read_tensors, write_tensors
+from precad.clients.own_code import look_in, offer
+from precad.protos.task.task import Task
+from tests.harness.adapted_models import TARGETS, Attention, small, texts
+from tests.harness.harness import small_task
+
+HERE = __name__
+INPUTS = torch.from_numpy(texts(5).features)
+
+
+def model() -> nn.Module:
+    """Wrap it, as around a model of a library."""
+    return nn.Sequential(small(4))
+
+
+class Tied(nn.Module):
+    """Read and written by one table, as language models are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.mid, self.out = nn.Embedding(12, 8), nn.Linear(8, 8), nn.Linear(8, 12, bias=False)
+        self.out.weight = self.tokens.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.mid(self.tokens(x)).mean(dim=1))
+
+
+def tied() -> nn.Module:
+    return lora(Tied(), 2, ["mid"])
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Look here alone."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(own_code, "_BESIDE", [])
+    monkeypatch.setattr(own_code, "_OFFERED", [own_code.USUAL_ADAPTER])
+    (tmp_path / "site").mkdir()
+    look_in(tmp_path / "site")
+    return tmp_path
+
+
+def public(seed: int = 9) -> nn.Module:
+    torch.manual_seed(seed)
+    return Attention().eval()
+
+
+def task_of(path: Path | None = None, *, adapter: Path | None = None, name: str = "model") -> Task:
+    def digest(file: Path | None) -> str | None:
+        return None if file is None else hashlib.sha256(file.read_bytes()).hexdigest()
+
+    dim = networks.parameter_count(networks.build(f"{HERE}:{name}"))
+    return small_task(
+        model=f"{HERE}:{name}", dim=dim, base_model_sha256=digest(path), adapter_sha256=digest(adapter), model_seed=4
+    )
+
+
+def test_the_base_is_the_file_that_the_task_names(folder: Path) -> None:
+    path = folder / "site" / "base.safetensors"
+    write_tensors(path, public().state_dict(), {"format": "pt"})
+    offer("base.safetensors")
+    task = task_of(path)
+    built = networks.of_task(task).eval()
+    assert torch.equal(built(INPUTS), public()(INPUTS))
+    assert networks.initial_vector(task).tolist() == [0.0] * task.dim
+    path.write_bytes(path.read_bytes()[:-1] + b"\0")
+    with pytest.raises(AdapterError, match=r"^client.base_model: expected the file of task.base_model_sha256, .*base"):
+        networks.of_task(task)
+    path.unlink()
+    with pytest.raises(AdapterError, match=r"found none; looked in .*site"):
+        networks.of_task(task)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: state.pop("k.bias"), r"expected a tensor 'k.bias', found none"),
+        (lambda state: state.update(other=torch.zeros(1)), r"tensor 'other': expected a name of the model"),
+        (lambda state: state.update({"k.bias": torch.zeros(3)}), r"'k.bias': expected finite numbers of shape \(16,\)"),
+        (lambda state: state["k.bias"].fill_(float("nan")), r"'k.bias': expected finite numbers"),
+    ],
+)
+def test_a_base_of_another_model_is_refused(change, message: str, folder: Path) -> None:
+    state = {name: value.clone() for name, value in public().state_dict().items()}
+    change(state)
+    write_tensors(folder / "other.safetensors", state, {})
+    offer("other.safetensors")
+    with pytest.raises(AdapterError, match=message):
+        networks.of_task(task_of(folder / "other.safetensors"))
+
+
+def test_a_file_may_leave_out_what_is_tied(folder: Path) -> None:
+    """So `transformers` writes it."""
+    torch.manual_seed(2)
+    whole = Tied()
+    state = {name: value for name, value in whole.state_dict().items() if name != "out.weight"}
+    write_tensors(folder / "base.safetensors", state, {})
+    offer("base.safetensors")
+    built = networks.of_task(task_of(folder / "base.safetensors", name="tied"))
+    assert torch.equal(built(INPUTS), whole(INPUTS))
+
+
+def test_a_is_made_once_from_the_tasks_seed_and_shipped(folder: Path) -> None:
+    """A client builds from seed 0; with the file it has the A of `task.model_seed`, whichever machine made it."""
+    path = folder / own_code.USUAL_ADAPTER
+    digest = write_adapter(path, networks.build(model, seed=4))
+    task = task_of(adapter=path)
+    assert digest == task.adapter_sha256
+    expected, found, own = (
+        a_of(adapted(built)) for built in (networks.build(model, seed=4), networks.of_task(task), networks.build(model))
+    )
+    assert set(found) == {f"{name}.lora_A.weight" for name in TARGETS}
+    assert all(torch.equal(found[name], expected[name]) and not torch.equal(found[name], own[name]) for name in found)
+    with pytest.raises(FileExistsError):
+        write_adapter(path, networks.build(model))
+
+
+def test_a_model_without_adapters_has_no_such_files(folder: Path) -> None:
+    write_tensors(folder / "a", {}, {})
+    with pytest.raises(AdapterError, match=r"task.model: expected a model with adapters"):
+        networks.of_task(small_task(base_model_sha256="0" * 64))
+    with pytest.raises(AdapterError, match=r"task.model: expected a model with adapters"):
+        write_adapter(folder / "b", networks.build("mlp"))
+
+
+def test_files_are_those_of_the_library(folder: Path) -> None:
+    """Read here what `safetensors` wrote, and there what we wrote."""
+    library = pytest.importorskip("safetensors.torch")
+    tensors = {
+        "b": torch.arange(6, dtype=torch.float32).view(2, 3),
+        "a": torch.tensor([1.5, -2.0], dtype=torch.bfloat16),
+        "c": torch.tensor([], dtype=torch.int64),
+        "d": torch.tensor(7, dtype=torch.uint8),
+    }
+    library.save_file(tensors, folder / "theirs", metadata={"format": "pt"})
+    write_tensors(folder / "ours", tensors, {"format": "pt"})
+    with (folder / "theirs").open("rb") as file:
+        read = read_tensors(file, folder / "theirs")
+    for found in (read, library.load_file(folder / "ours")):
+        assert found.keys() == tensors.keys()
+        for name, value in tensors.items():
+            assert found[name].dtype == value.dtype
+            assert torch.equal(found[name], value)
+
+
+def _file(header: object, data: bytes = b"") -> bytes:
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff" * 16,
+        struct.pack("<Q", 4) + b"nope",
+        _file([1]),
+        _file({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}, bytes(8)),
+        _file({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, bytes(7)),
+        _file({"a": {"dtype": "F32", "shape": [-2], "data_offsets": [0, 8]}}, bytes(8)),
+        _file({"a": {"dtype": "F33", "shape": [2], "data_offsets": [0, 8]}}, bytes(8)),
+        _file({"a": {"dtype": "F32", "shape": [True, 2], "data_offsets": [0, 8]}}, bytes(8)),
+        _file({"a": {"shape": [2], "data_offsets": [0, 8]}}, bytes(8)),
+    ],
+)
+def test_a_file_of_another_format_is_refused(content: bytes, folder: Path) -> None:
+    (folder / "x").write_bytes(content)
+    with (folder / "x").open("rb") as file, pytest.raises(AdapterError, match=r"expected a safetensors file"):
+        read_tensors(file, folder / "x")
