@@ -33,7 +33,7 @@ from rich.console import Console
 from scipy import optimize, stats
 
 import precad
-from precad import arguments, front_door
+from precad import arguments
 from precad.clients.models import networks
 from precad.deploy.cli.main import app
 from precad.deploy.errors import InterruptedRunError

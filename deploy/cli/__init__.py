@@ -22,7 +22,7 @@ Modules:
     query            `precad query`: one number, or a few, about a column over all clients
     report           `precad report`: runs as a page and as figures
     roles            `precad serve` and `precad client`: one role of a deployment
-    setup            `precad check` and `precad initial-model`: before a deployment starts
+    setup            `precad check`, `precad initial-model`, `precad adapter`: before a deployment starts
     shown            Show the report of `precad account` or `precad certify`
     standard_output  Standard output that cannot be written
 """

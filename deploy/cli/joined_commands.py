@@ -33,6 +33,7 @@ OWN: Final = {
     "watch": "operations:watch",
     "check": "setup:check",
     "initial-model": "setup:initial_model",
+    "adapter": "setup:adapter",
     "enrol": "enrolment:enrol",
     "provision": "provisioning:provision",
     "join": "provisioning:join",

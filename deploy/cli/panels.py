@@ -7,7 +7,17 @@ from typing import Final
 
 PANELS: Final = {
     "Train on this machine": ("demo", "init", "run", "query", "simulate"),
-    "Deploy over organisations": ("provision", "join", "check", "initial-model", "pki", "enrol", "serve", "client"),
+    "Deploy over organisations": (
+        "provision",
+        "join",
+        "check",
+        "initial-model",
+        "adapter",
+        "pki",
+        "enrol",
+        "serve",
+        "client",
+    ),
     "Follow a training": ("status", "watch", "report"),
     "Take the model": ("export", "verify-export"),
     "Know what is guaranteed": ("account", "certify", "audit"),

@@ -1,4 +1,4 @@
-"""`precad check` and `precad initial-model`: before a deployment starts."""
+"""`precad check`, `precad initial-model` and `precad adapter`: before a deployment starts."""
 
 from __future__ import annotations
 
@@ -69,3 +69,28 @@ def initial_model(
     except OSError as error:
         raise ConfigError(f"FILE.npy: expected a new file to write, found {path}: {error.strerror}") from None
     say(f"{path}: {task.dim} parameters, digest {convert.sha256(convert.model_to_bytes(parameters)).hex()}")
+
+
+@exit_codes()
+def adapter(
+    config: ConfigFile,
+    path: Annotated[
+        Path,
+        typer.Argument(metavar="FILE.safetensors", help="Write this new file, which every client gets."),
+    ],
+) -> None:
+    """Write the constants A of the task's adapters, drawn from task.model_seed, and show task.adapter_sha256."""
+    task = configuration.load(config).task
+    from precad.clients.models import networks
+    from precad.clients.models.adapter_files import write_adapter
+    from precad.clients.own_code import look_in
+
+    look_in(config.parent)
+    model = networks.build(task.model, seed=task.model_seed, arguments=task.model_arguments)
+    try:
+        digest = write_adapter(path, model)
+    except OSError as error:
+        raise ConfigError(f"FILE.safetensors: expected a new file, found {path}: {error.strerror}") from None
+    if task.adapter_sha256 not in (None, digest):
+        say(f"another file than task.adapter_sha256 names, {task.adapter_sha256}")
+    say(f'{path}: task.adapter_sha256 = "{digest}"')

@@ -1,6 +1,7 @@
 """`precad export`: the model of a finished task, and what is stated of it, signed by the server whose folder it is.
 
     model.pt, model.*        the model's files                                   `formats`
+    adapter_*                of an adapted model, for `peft`                     `adapters`
     certificate.json         what the certificate is computed from, on request    `evidence`
     statement.json           what both servers state alike                       `statement`
     <role>.json .sig .pem    what this server adds, its signature, its certificates    `signing`
@@ -17,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from precad.clients.models.adapter_files import Constants
+from precad.clients.own_code import look_in
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.errors import ConfigError, ExportRefusedError
@@ -57,6 +60,10 @@ def source_of(folder: Path, config: Path | None, letter: str | None) -> Source:
             f"{folder}: expected the folder of a run, or --config FILE beside a state_dir, found no {run.config.name}"
         )
     deployment = configuration.load(run.config if config is None else config)
+    if deployment.client is None:
+        look_in(run.config.parent if config is None else config.parent)
+    else:
+        deployment.client.look_around()
     sections = {"a": deployment.aggregator.a, "b": deployment.aggregator.b}
     wanted = [name for name, section in sections.items() if section is not None] if letter is None else [letter]
     if config is None:
@@ -94,7 +101,8 @@ def export(
     _require_date(date)
     formats.require_writable(task.model, kinds)
     finished = [read_finished(state_dir, task, tls.identity.role) for state_dir, tls in source.servers]
-    module = formats.module_of(task.model, finished[0].parameters, task.model_arguments)
+    constants = Constants(adapter=task.adapter_sha256)  # the base is not written
+    module = formats.module_of(task.model, finished[0].parameters, task.model_arguments, constants)
     names = [name for name, _ in module.named_parameters()]
     evidence = evidence_for(task, certificate) if certificate else None
     certified = _certificate(source, evidence)

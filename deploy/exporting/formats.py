@@ -22,9 +22,12 @@ from torch import Tensor, nn
 
 from precad.clients.errors import ClientError
 from precad.clients.models import networks
+from precad.clients.models.adapter_files import NO_FILES, Constants
+from precad.clients.models.adapters import adapted
 from precad.clients.records.records import example
 from precad.clients.records.tweets import VOCABULARY
 from precad.deploy.errors import ConfigError, ExportRefusedError
+from precad.deploy.exporting.adapters import write_adapters
 from precad.protos.messages import convert
 from precad.protos.task.learning import Argument
 
@@ -52,11 +55,14 @@ class Written(NamedTuple):
 
 
 def module_of(
-    architecture: str, parameters: NDArray[np.float32], arguments: Mapping[str, Argument] = networks.NO_ARGUMENTS
+    architecture: str,
+    parameters: NDArray[np.float32],
+    arguments: Mapping[str, Argument] = networks.NO_ARGUMENTS,
+    constants: Constants = NO_FILES,
 ) -> nn.Module:
     """Return the trained module, in evaluation mode. Raises ConfigError."""
     try:
-        module = networks.build(architecture, arguments=arguments).eval()
+        module = networks.build(architecture, arguments=arguments, constants=constants).eval()
         nn.utils.vector_to_parameters(torch.tensor(parameters), module.parameters())
     except (ClientError, RuntimeError) as error:
         raise ConfigError(f"task.model: expected a model of {parameters.size} parameters to build: {error}") from None
@@ -75,9 +81,15 @@ def require_writable(architecture: str, formats: Sequence[Format]) -> None:
 
 
 def write_files(folder: Path, architecture: str, module: nn.Module, formats: Sequence[Format]) -> list[str]:
-    """Write the files, and return their names. Raises ConfigError where a format cannot hold the model; OSError."""
-    torch.save(module.state_dict(), folder / STATE_DICT)
-    return [STATE_DICT, *(_write(folder, architecture, module, kind) for kind in formats)]
+    """Write the files, and return their names. Raises ConfigError where a format cannot hold the model; OSError.
+
+    Of an adapted model the adapters are written, without the base.
+    """
+    found = adapted(module)
+    state = module.state_dict() if found is None else {name: p.detach() for name, p in module.named_parameters()}
+    torch.save(state, folder / STATE_DICT)
+    of_adapters = [] if found is None else write_adapters(folder, found)
+    return [STATE_DICT, *of_adapters, *(_write(folder, architecture, module, kind) for kind in formats)]
 
 
 def _write(folder: Path, architecture: str, module: nn.Module, kind: Format) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import subprocess
@@ -9,15 +10,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import Result
 
 from precad.clients.models import networks
+from precad.clients.models.adapter_files import a_of
+from precad.clients.models.adapters import adapted
+from precad.clients.models.safetensors_file import read_tensors
 from precad.clients.records import DataSource, digits
 from precad.deploy.cli import main as cli
 from precad.deploy.configuration.sections import load
 from precad.deploy.errors import INVALID_INPUT
 from precad.protos.messages import convert
 from precad.protos.tls.identity import Role
+from tests.harness.adapted_models import small
 from tests.harness.command_line import CliRunner
 from tests.harness.organisations import CLIENTS, OF_THE_TABLE, OWN_RECORDS, SERVERS, Organisations
 
@@ -242,3 +248,23 @@ def test_a_check_refuses_a_client_that_cannot_count_its_uploads(organisations: O
     result = precad("check", organisations.config(Role.CLIENT))
     assert result.exit_code == INVALID_INPUT
     assert "client.state_dir: expected a folder to write to, found" in result.stderr
+
+
+def test_the_constants_of_adapters_are_made_once(organisations: Organisations) -> None:
+    """From the task's seed, with the digest that the task names; never overwritten; refused without adapters."""
+    config, folder = organisations.config(Role.CLIENT), organisations.folder(Role.CLIENT)
+    path = folder / "adapter.safetensors"
+    refused = precad("adapter", config, path)
+    assert (refused.exit_code, "expected a model with adapters" in refused.output, path.exists()) == (2, True, False)
+    text = config.read_text().replace("dim = 4810", "dim = 140").replace("model_seed = 0", "model_seed = 3")
+    config.write_text(text.replace('model = "mlp"', 'model = "tests.harness.adapted_models:small"'))
+    made = precad("adapter", config, path)
+    assert made.exit_code == 0, made.output
+    assert f'task.adapter_sha256 = "{hashlib.sha256(path.read_bytes()).hexdigest()}"' in made.output
+    expected = a_of(adapted(networks.build(small, seed=load(config).task.model_seed)))
+    with path.open("rb") as file:
+        found = read_tensors(file, path)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    again = precad("adapter", config, path)
+    assert (again.exit_code, "expected a new file" in again.output) == (2, True)
