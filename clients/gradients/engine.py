@@ -32,6 +32,7 @@ from precad.clients.gradients.probe import EXHAUSTED, probe, probe_records, quie
 from precad.clients.gradients.record_clipping import RecordClip, clipped_sums
 from precad.clients.gradients.record_paths import Path, record_gradients, total_loss
 from precad.clients.gradients.tiles import packed, places
+from precad.clients.models.adapters import adapted
 from precad.clients.models.losses import CROSS_ENTROPY, Loss
 from precad.clients.models.networks import flatten, parameter_count, unflatten
 from precad.clients.own_code import Unspoken
@@ -47,7 +48,8 @@ _CPU_MEMORY_BYTES, _CUDA_MEMORY_BYTES = 32 * 2**20, 2 * 2**30
 _FEWEST: Final = 32
 """Records of a tile, unless a memory budget says less."""
 _MOST: Final = {"cpu": 256, "cuda": 1024}
-"""Records of a tile. A pass of few records costs what a full one does."""
+"""Records of a tile. A pass of few records costs what a full one does. A text's places fill a product already, so
+adapters on a CPU take `_FEWEST`: clients of 30 records then fill their tiles, in 0.6 times the time of 51."""
 _TILE_SHARE: Final = 2
 """A tile takes this part of the memory of a pass: larger tiles gain little and make passes of few records dear."""
 _IMAGE_AXES: Final = 4
@@ -103,7 +105,8 @@ class RecordEngine:
                 if parameter.dim() == _IMAGE_AXES:
                     parameter.data = channels_last(parameter.data)
         fewest = _FEWEST if memory_bytes is None else 1
-        self._n_tile = min(_MOST[self.device.type], max(fewest, self._n_fit // _TILE_SHARE))
+        most = _FEWEST if adapted(model) is not None and self.device.type == "cpu" else _MOST[self.device.type]
+        self._n_tile = min(most, max(fewest, self._n_fit // _TILE_SHARE))
         self._tried: dict[int, Passes] = {}
         _ = self.passes
 

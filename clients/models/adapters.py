@@ -150,7 +150,8 @@ def is_transposed(layer: nn.Module) -> bool:
 
 def sizes_of(layer: nn.Module) -> tuple[int, int]:
     """Return inputs and outputs of a target."""
-    n_rows, n_columns = layer.weight.shape  # type: ignore[union-attr, misc]  # `_is_linear` says so
+    weight = layer.get_parameter("weight") if "weight" in layer._parameters else layer.get_buffer("weight")
+    n_rows, n_columns = weight.shape
     return (int(n_rows), int(n_columns)) if is_transposed(layer) else (int(n_columns), int(n_rows))
 
 
@@ -165,7 +166,8 @@ def orthonormal_rows(rank: int, n_inputs: int, *, seed: int, name: str) -> Tenso
     drawn = int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:8]) >> 1
     gaussian = torch.randn((n_inputs, rank), generator=torch.Generator().manual_seed(drawn), dtype=torch.float64)
     q, r = torch.linalg.qr(gaussian)
-    return (q * r.diagonal().sign()).T.float().contiguous()
+    rows: Tensor = (q * r.diagonal().sign()).T.float().contiguous()
+    return rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
