@@ -116,6 +116,24 @@ class PrecadBackdoorFlags(TrainingFlags):
         return super().given() | {"divides": not self.undivided}
 
 
+@trains(experiment_app, "adapters", "adapters")
+@dataclass(frozen=True, kw_only=True)
+class AdaptersFlags(TrainingFlags):
+    """Fine-tune private adapters on Sentiment140, beside central DP-SGD, the whole model and the LSTM."""
+
+    quick: ExperimentQuick = False
+    seeds: Seeds = None
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--method",
+            help="Compare this one of adapters, central-adapters, whole, lstm; all unless given. Repeat.",
+        ),
+    ] = None
+    sigma: Annotated[float, typer.Option(help="Set the noise multiplier.")] = 1.0
+    rounds: Annotated[int | None, typer.Option(help="Train for so many rounds, in place of 60.", min=1)] = None
+
+
 @trains(experiment_app, "central-local-backdoor", "naseri.central_local_backdoor")
 @dataclass(frozen=True, kw_only=True)
 class CentralLocalBackdoorFlags(TrainingFlags):

@@ -5,6 +5,7 @@ Contents:
     runner     trainings, and what is written of them
     backdoors  the common part of experiments with backdoors: a case's two accuracies, in words, in a table and
                as curves
+    adapters   `precad experiment adapters`: fine-tuning with private adapters, beside central DP-SGD
     tightness  `precad experiment tightness`: what each method certifies of the same trainings, and the attack
                that ends it
     naseri/    experiments of Naseri et al.'s paper

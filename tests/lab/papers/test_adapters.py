@@ -1,0 +1,62 @@
+"""`precad experiment adapters`: what is trained from what, and in small, all of it, where `transformers` is there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from precad.clients.records.folder import find
+from precad.clients.records.tweets import FILE, SUBSET
+from precad.deploy.cli.main import app
+from precad.deploy.errors import ConfigError
+from precad.lab.papers import adapters
+from tests.harness.command_line import CliRunner
+
+START = adapters.PublicStart(Path("/base.safetensors"), "ab" * 32, Path("/base.npy"), 0.5)
+
+
+def test_trainings_differ_in_what_is_compared_alone() -> None:
+    """The same records, rates, bounds and noise, so the same epsilon; adapters get the base by its digest."""
+    found = {name: adapters.Experiment().case(name, START).config for name in adapters.METHODS}
+    own = ("name", "model", "learning_rate", "base_model_sha256")
+    shared = [{key: value for key, value in one["task"].items() if key not in own} for one in found.values()]
+    assert all(one == shared[0] for one in shared)
+    for name, one in found.items():
+        is_adapted = name in (adapters.ADAPTERS, adapters.CENTRAL)
+        assert (one["task"].get("base_model_sha256") == START.base_sha256) is is_adapted
+        assert ("base_model" in one["client"]) is is_adapted
+        assert ("initial_model" in one["simulation"]) is (name == adapters.WHOLE)
+    with pytest.raises(ConfigError, match=r"--method: expected one of adapters, .*found 'x'"):
+        adapters.Experiment(methods=["x"])
+
+
+def test_without_the_library_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
+    with pytest.raises(ConfigError, match=r"^transformers: expected for the models, found none: pip install"):
+        adapters.base()
+
+
+@pytest.mark.slow
+def test_the_experiment_runs_in_small(tmp_path: Path) -> None:
+    """One round of each; the base is written once, and is the one that the tasks name."""
+    pytest.importorskip("transformers")
+    pytest.importorskip("matplotlib")
+    if find(FILE) is None or find(SUBSET) is None:
+        pytest.skip("PRECAD_DATA holds no tweets")
+    torch.manual_seed(0)
+    adapters.public_start(tmp_path / "run", epochs=0)
+    before = (tmp_path / "run" / "base.safetensors").read_bytes()
+    words = ["experiment", "adapters", "--quick", "--rounds", "1", "--output", str(tmp_path / "run"), "--json"]
+    done = CliRunner().invoke(app, words, terminal_width=200, prog_name="precad")
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    assert [case["method"] for case in report["cases"]] == [method.words for method in adapters.METHODS.values()]
+    dims = [case["dim"] for case in report["cases"]]
+    assert dims[0] == dims[1] == adapters.RANK * (2 * 2 * adapters.WIDTH + adapters.WIDTH + 2)
+    assert (tmp_path / "run" / "base.safetensors").read_bytes() == before
+    resolved = (tmp_path / "run" / "adapters" / "config.toml").read_text()
+    assert hashlib.sha256(before).hexdigest() in resolved
