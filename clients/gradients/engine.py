@@ -13,7 +13,6 @@ chooses the model's path when it is made, by comparing with the loop over record
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -32,7 +31,7 @@ from precad.clients.gradients.probe import EXHAUSTED, probe, probe_records, quie
 from precad.clients.gradients.record_clipping import RecordClip, clipped_sums
 from precad.clients.gradients.record_paths import Path, record_gradients, total_loss
 from precad.clients.gradients.tiles import packed, places
-from precad.clients.models.adapters import adapted
+from precad.clients.models.adapters import adapted, copied
 from precad.clients.models.losses import CROSS_ENTROPY, Loss
 from precad.clients.models.networks import flatten, parameter_count, unflatten
 from precad.clients.own_code import Unspoken
@@ -95,7 +94,7 @@ class RecordEngine:
         self.loss, self.label = loss, label
         self._template, self.probe_records = quiet_copy(model), probe_records(example)
         self._path, self.bytes_per_record = probe(self._template, self.probe_records, label, loss)
-        self._model = copy.deepcopy(self._template).to(self.device, dtype)
+        self._model = copied(self._template).to(self.device, dtype)
         default = _CUDA_MEMORY_BYTES if self.device.type == "cuda" else _CPU_MEMORY_BYTES
         self.memory_bytes = memory_bytes or default
         self._n_fit = max(1, self.memory_bytes // self.bytes_per_record)
@@ -144,7 +143,7 @@ class RecordEngine:
 
     def model_copy(self) -> nn.Module:
         """Return a new copy of the model, on the CPU in float32, that draws nothing and changes nothing in place."""
-        return copy.deepcopy(self._template)
+        return copied(self._template)
 
     def clipped_sums(
         self, parameters: NDArray[np.float32] | NDArray[np.float64], clients: Sequence[Records], clip: RecordClip

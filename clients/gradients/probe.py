@@ -9,7 +9,6 @@ does, is for the loop. In one pass a record would choose the kernels of the othe
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -30,7 +29,7 @@ from precad.clients.errors import (
 from precad.clients.gradients.layers import LayerGradients, Segments, handles, owners
 from precad.clients.gradients.one_pass import Tape, one_pass
 from precad.clients.gradients.record_paths import Path, by_vmap, one_by_one
-from precad.clients.models.adapters import require_trained
+from precad.clients.models.adapters import copied, require_trained
 from precad.clients.models.fixing import dropout_of
 from precad.clients.models.losses import Loss
 from precad.clients.models.networks import parameter_count
@@ -72,7 +71,7 @@ def quiet_copy(model: nn.Module) -> nn.Module:
     """
     refuse_record_mixing(model)
     try:
-        quiet = copy.deepcopy(model).cpu().eval().requires_grad_(requires_grad=False)
+        quiet = copied(model).cpu().eval().requires_grad_(requires_grad=False)
     except REFUSALS as error:
         raise ArgumentError(f"model {type(model).__name__}: it cannot be copied: {_first_line(error)}") from None
     for layer in quiet.modules():
@@ -140,14 +139,14 @@ def probe(model: nn.Module, features: Tensor, label: Tensor, loss: Loss) -> tupl
 
 def shaken(model: nn.Module, features: Tensor) -> nn.Module:
     """In float64, with noise of the usual initial size on its parameters; none where the model does not bear it."""
-    twin, shaken = copy.deepcopy(model).double(), copy.deepcopy(model).double()
+    shaken = copied(model).double()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in shaken.parameters():
             n_inputs = max(4, parameter[0].numel() if parameter.dim() > 1 else 4)
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
             parameter.add_(noise / (2 * math.sqrt(n_inputs)))
-    return shaken if bool(_outputs(shaken, features).isfinite().all()) else twin
+    return shaken if bool(_outputs(shaken, features).isfinite().all()) else copied(model).double()
 
 
 def _equals(expected: Tensor, take: Callable[[], list[LayerGradients]]) -> bool:

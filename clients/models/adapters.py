@@ -196,6 +196,15 @@ def adapted(model: nn.Module) -> Adapted | None:
     return found[0] if found else None
 
 
+def copied(model: nn.Module) -> nn.Module:
+    """Return a copy of a model. That of an adapted one has parameters of its own and shares the base and A.
+
+    Whoever converts a copy gets new tensors; none is changed in place.
+    """
+    shared = {} if adapted(model) is None else {id(constant): constant for constant in model.buffers()}
+    return copy.deepcopy(model, shared)
+
+
 def require_constant_base(model: nn.Module) -> None:
     """Refuse a model with adapters in which anything but their B is trained. Raises AdapterError."""
     if adapted(model) is None:

@@ -208,7 +208,7 @@ def _train_publicly(model: nn.Module, epochs: int) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=PUBLIC_RATE)
     weight = torch.bincount(labels).sum() / (2.0 * torch.bincount(labels))
     for _ in range(epochs):
-        for batch in torch.randperm(len(labels), generator=generator).split(PUBLIC_BATCH):
+        for batch in torch.split(torch.randperm(len(labels), generator=generator), PUBLIC_BATCH):
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(features[batch]), labels[batch], weight=weight)
             loss.backward()  # type: ignore[no-untyped-call]

@@ -136,3 +136,15 @@ def test_the_adapted_model_is_the_merged_one() -> None:
     assert model(features).shape == (7, N_CLASSES)
     torch.testing.assert_close(model(features), merged(model)(features), rtol=0, atol=1e-12)
     assert sum(p.numel() for p in model.parameters()) == 4 * (2 * WIDTH + N_CLASSES)
+
+
+def test_an_engine_has_no_copy_of_the_base() -> None:
+    """Its parameters are its own: what it loads does not reach the model that it was made of."""
+    model, records = built(4), texts(6)
+    before = networks.flatten(model)
+    engine = RecordEngine(model, example_of(records), device="cpu")
+    engine.clipped_sums(np.zeros(engine.dim, np.float32), [records], RecordClip(1.0))
+    own, other = dict(model.named_buffers()), dict(engine.model_copy().named_buffers())
+    assert {name for name in own if own[name].data_ptr() == other[name].data_ptr()} == own.keys()
+    assert networks.flatten(model).tobytes() == before.tobytes()
+    assert networks.flatten(engine.model_copy()).tobytes() == before.tobytes()

@@ -20,7 +20,7 @@ START = adapters.PublicStart(Path("/base.safetensors"), "ab" * 32, Path("/base.n
 
 
 def test_trainings_differ_in_what_is_compared_alone() -> None:
-    """The same records, rates, bounds and noise, so the same epsilon; adapters get the base by its digest."""
+    """Records, rates, bounds and noise are equal, so epsilon is; adapters get the base by its digest."""
     found = {name: adapters.Experiment().case(name, START).config for name in adapters.METHODS}
     own = ("name", "model", "learning_rate", "base_model_sha256")
     shared = [{key: value for key, value in one["task"].items() if key not in own} for one in found.values()]
