@@ -104,12 +104,12 @@ _HERE: Final = __name__
 ADAPTERS, CENTRAL, WHOLE, LSTM = "adapters", "central-adapters", "whole", "lstm"
 METHODS: Final = MappingProxyType(
     {
-        ADAPTERS: Method("adapters, PRECAD", f"{_HERE}:adapted", {}, 4.0),
+        ADAPTERS: Method("adapters, PRECAD", f"{_HERE}:adapted", {}, 8.0),
         CENTRAL: Method(
             "adapters, central DP-SGD",
             f"{_HERE}:adapted",
             {"algorithm": "central-record-dp", "client_clipping": False},
-            4.0,
+            8.0,
         ),
         WHOLE: Method("whole model, PRECAD", f"{_HERE}:whole", {}, 0.5),
         LSTM: Method("LSTM, PRECAD", "lstm-binary", {}, 2.0),
