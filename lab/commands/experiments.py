@@ -119,7 +119,7 @@ class PrecadBackdoorFlags(TrainingFlags):
 @trains(experiment_app, "adapters", "adapters")
 @dataclass(frozen=True, kw_only=True)
 class AdaptersFlags(TrainingFlags):
-    """Fine-tune private adapters on Sentiment140, beside central DP-SGD, the whole model and the LSTM."""
+    """Train private adapters on Sentiment140, beside central DP-SGD, the whole model and the LSTM."""
 
     quick: ExperimentQuick = False
     seeds: Seeds = None

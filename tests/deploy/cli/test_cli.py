@@ -185,6 +185,7 @@ EXIT_CODES = {
     ],
     2: [
         "clients.DropoutLayerError",
+        "clients.AdapterError",
         "clients.ModelDigestError",
         "clients.OwnRecordsError",
         "clients.TargetError",
