@@ -9,6 +9,7 @@
     errors         what may go wrong, as one tree
     checks         the argument checks the modules share
     accountants/   privacy accountants: the cost of a training, and how it is computed
+    auditing/      what the scores of canaries prove against an epsilon that is printed
     certificates/  certificates that predictions and losses withstand attacks by clients
     noise/         exact noise on the integers
     queries/       queries of a column: records as vectors, and estimates with error bars

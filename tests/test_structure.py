@@ -88,6 +88,11 @@ ROOMS = (
         "Certificates that predictions and losses withstand attacks by clients.",
     ),
     Room(
+        "dp/auditing",
+        "| . accountants",
+        "Audits of privacy: what the scores of canaries prove against an epsilon that is printed.",
+    ),
+    Room(
         "dp/published",
         "| . accountants trimmed certificates",
         "Formulas as printed in the papers, for comparison alone.",

@@ -1,0 +1,14 @@
+"""Audits of privacy: what the scores of canaries prove against an epsilon that is printed.
+
+Modules:
+
+    guesses       guesses of coins, from scores
+    strict        epsilon that guesses in one run refute, with no assumption but the coins
+    f_dp          largest epsilon of the accountant's own curves that guesses in one run refute
+    observed      canaries' scores, round by round, as one view sees them
+    per_round     limits of noise, rate and clip from single rounds, and the epsilon at these limits
+    independence  tests that no noise is used twice
+
+A canary is a record whose gradient is a known direction. It is in its client's data or not, by a fair coin that the
+auditor keeps. Figures are lower limits on the true epsilon, each at a stated confidence. None guarantees privacy.
+"""

@@ -1,0 +1,101 @@
+"""Refute the accountant's own curves by guesses in one run.
+
+Let g(x) be the most that an event of chance x can have in a neighbouring world. Let p_k be the chance of exactly k
+correct ones of r guesses. Turn a random one of the m coins: the guesses stay, and a correct one becomes wrong. So
+
+    sum over k >= i of (k/m) p_k  <=  g( sum over k >= i of ((r - k + 1)/m) p_(k-1) )        for every i.
+
+Starting from "c or more correct with chance alpha", this bounds from below what is left for i = c-1, .., 0. Where that
+adds up to more than 1, so many correct guesses have a chance below alpha. Source: Mahloujifar, Melis, Chaudhuri,
+"Auditing f-Differential Privacy in One Run", 2024; with guesses left open as in Steinke et al.
+
+The family of hypotheses are the rounds of the statement with another noise multiplier. More noise is refuted first; the
+least noise that is refuted gives the figure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+
+from precad.dp.accountants.group_mixture import Direction, delta_curve
+from precad.dp.accountants.pld import PldAccountant, SampledGaussian
+from precad.dp.auditing.guesses import Guesses
+from precad.dp.checks import require_count, require_delta
+
+Array = NDArray[np.float64]
+Least = Callable[[float], float]
+"""y to the least x with g(x) >= y."""
+
+_STEPS: Final = 14
+_LEAST, _MOST = 0.05, 64.0
+"""Noise multipliers that are tried, as factors of the statement's."""
+_MOST_EPSILON: Final = 600.0
+"""Points of a curve beyond it say nothing in float64."""
+
+
+def least_of(event: SampledGaussian, rounds: int) -> Least:
+    """Return the inverse of g for so many rounds: for Poisson sampling from the accountant's own delta curves."""
+    require_count("rounds", rounds, at_least=1)
+    if event.sampling_rate == 1:
+        mu = math.sqrt(rounds) / event.noise_multiplier
+        return lambda y: float(ndtr(ndtri(y) - mu))
+    curves = [delta_curve(1, event.sampling_rate, event.noise_multiplier, rounds, d) for d in Direction]
+    epsilons = np.unique(np.concatenate([curve.epsilons for curve in curves]))
+    deltas = np.max([np.interp(epsilons, c.epsilons, c.deltas) for c in curves], axis=0)
+    return _envelope(epsilons, deltas)
+
+
+def _envelope(epsilons: Array, deltas: Array) -> Least:
+    """Return y -> max over epsilon of the x that y <= e^epsilon x + delta(epsilon) leaves, negative epsilon too."""
+    epsilons, deltas = epsilons[epsilons < _MOST_EPSILON], deltas[epsilons < _MOST_EPSILON]
+    shrunk, grown = np.exp(-epsilons), np.exp(epsilons)
+    slopes = np.concatenate([shrunk, grown])
+    offsets = np.concatenate([shrunk * deltas, grown - 1 + deltas])
+    grid = np.concatenate([[0.0], np.geomspace(1e-12, 0.5, 1500), 1 - np.geomspace(0.5, 1e-9, 500)[1:], [1.0]])
+    values = np.array([max(0.0, float(np.max(y * slopes - offsets))) for y in grid])
+    # Between two points the chord lies above a convex function; the point before it does not.
+    return lambda y: float(values[np.searchsorted(grid, y, side="right") - 1])
+
+
+def is_refuted(guesses: Guesses, least: Least, alpha: float) -> bool:
+    """Tell whether so many correct guesses have a chance below alpha under the curve."""
+    require_delta(alpha)
+    m, made, correct = guesses.canaries, guesses.made, guesses.correct
+    if correct == made:  # all were right: one fewer is as likely at least
+        correct = made - 1
+    if correct <= 0:
+        return False
+    right, wrong = alpha * correct / m, alpha * (made - correct) / m
+    for i in range(correct - 1, -1, -1):
+        at_least = max(wrong, least(min(right, 1.0)))
+        right, wrong = right + i / (made - i) * (at_least - wrong), at_least
+        if right + wrong > made / m:
+            return True
+    return False
+
+
+def refuted_epsilon(guesses: Guesses, event: SampledGaussian, rounds: int, delta: float, confidence: float) -> float:
+    """Return the largest epsilon at delta, of these rounds with another noise, that the guesses refute; 0 for none.
+
+    The noise multiplier is searched to about one part in a thousand, and rounded towards more noise.
+    """
+    alpha = 1 - confidence
+
+    def refuted(log_factor: float) -> bool:
+        noisier = SampledGaussian(event.sampling_rate, event.noise_multiplier * math.exp(log_factor))
+        return is_refuted(guesses, least_of(noisier, rounds), alpha)
+
+    low, high = math.log(_LEAST), math.log(_MOST)
+    if not refuted(high):
+        return 0.0
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if refuted(middle) else (middle, high)
+    found = SampledGaussian(event.sampling_rate, event.noise_multiplier * math.exp(high))
+    return PldAccountant().epsilon(found, rounds, delta)

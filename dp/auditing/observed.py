@@ -1,0 +1,80 @@
+"""Hold the scores of canaries, round by round, as one view sees them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.dp.accountants.pld import SampledGaussian
+from precad.dp.auditing.guesses import Guesses, log_likelihood_ratios
+from precad.dp.auditing.strict import refuted_epsilon
+from precad.dp.checks import require_count
+
+Array = NDArray[np.float64]
+_SHARES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Observed:
+    """Scores of m canaries in T rounds, all in units of the clip R, beside what the auditor knows of them."""
+
+    scores: Array
+    """(T, m): the released sum at each canary's coordinate, minus the noise that the view knows."""
+    contributions: Array
+    """(T, m): what its client uploaded there, before any noise; 0 where the canary was not drawn."""
+    present: NDArray[np.bool_]
+    """(T, m): whether the update of the canary's client was in the round."""
+    coins: NDArray[np.bool_]
+    """(m,): whether the canary is in its client's data at all."""
+    own_noise: Array | None = None
+    """(T, m): the corrupted server's noise, in the view of one server."""
+
+    def __post_init__(self) -> None:
+        shape = self.scores.shape
+        if len(shape) != 2 or not all(shape):
+            raise ValueError(f"scores must have shape (T, m), T and m at least 1, got {shape}")
+        for name in ("contributions", "present", "own_noise"):
+            value = getattr(self, name)
+            if value is not None and value.shape != shape:
+                raise ValueError(f"{name} must have the shape of scores, {shape}, got {value.shape}")
+        if self.coins.shape != shape[1:]:
+            raise ValueError(f"coins must have shape {shape[1:]}, got {self.coins.shape}")
+
+    @property
+    def canaries(self) -> int:
+        """Return m."""
+        return self.scores.shape[1]
+
+    @property
+    def most_rounds(self) -> int:
+        """Return the most rounds that any canary's client was in, for which epsilon is printed."""
+        return int(self.present.sum(axis=0).max())
+
+    @property
+    def residuals(self) -> Array:
+        """Return the scores without the contributions: the noise that hides them, (T, m)."""
+        return self.scores - self.contributions
+
+    def guesses(self, event: SampledGaussian, made: int) -> Guesses:
+        """Guess so many coins by the likelihood ratios of the printed round."""
+        ratios = log_likelihood_ratios(self.scores, self.present, event.sampling_rate, event.noise_multiplier)
+        return Guesses.of_scores(ratios, self.coins, made)
+
+
+def planned_guesses(observed: Observed, event: SampledGaussian, delta: float, confidence: float) -> int:
+    """Return the number of guesses that serves best where every figure is as printed.
+
+    It is found by a simulation of the printed round, with draws of its own and the same participation. Neither scores
+    nor coins of the audit are looked at, so no confidence is spent.
+    """
+    require_count("canaries", observed.canaries, at_least=2)
+    draws = np.random.default_rng(0)  # protects nobody: it repeats, so that the plan depends on the setting alone
+    shape = observed.scores.shape
+    coins = draws.random(observed.canaries) < 0.5
+    weights = ((draws.random(shape) < event.sampling_rate) & coins & observed.present).astype(np.float64)
+    noise = draws.normal(0.0, event.noise_multiplier, shape)
+    rehearsed = Observed(weights + noise, weights, observed.present, coins)
+    made = sorted({2 * max(1, round(share * observed.canaries / 2)) for share in _SHARES})
+    return max(made, key=lambda k: refuted_epsilon(rehearsed.guesses(event, k), delta, confidence))

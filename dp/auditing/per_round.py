@@ -1,0 +1,104 @@
+"""Limit noise, rate and clip by single rounds: every pair of a round and a canary is an observation.
+
+The residuals of all observations give an upper limit of the noise multiplier, by chi-squared. The draws of canaries
+that are in give a lower limit of the rate, by the binomial law (Clopper and Pearson). What a drawn canary added to its
+client's update is known without error. The accountant is evaluated at these limits.
+
+Two assumptions. Noise is Gaussian, with one standard deviation. What an audit client uploads enters the sum as it is;
+`arrival` tests this. Composition is the proof's: no attack here looks for a loss that only several rounds have.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from scipy.special import ndtri
+from scipy.stats import beta, chi2
+
+from precad.dp.accountants.pld import PldAccountant, SampledGaussian
+from precad.dp.auditing.independence import Repetition, repeated_noise
+from precad.dp.auditing.observed import Observed
+from precad.dp.checks import require_delta
+
+CLIP_SLACK: Final = 1e-6
+"""Relative room above the clip: rounding to the grid, and from float32."""
+N_TESTS: Final = 4
+"""Limits and tests that share the chance of a false alarm: noise, rate, arrival, repetition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits that hold together with the audit's confidence."""
+
+    observations: int
+    drawn: int
+    noise_at_most: float
+    """Noise multiplier of the view."""
+    rate_at_least: float
+    """Rate of records in a round of their client."""
+    clip_at_least: float
+    """Least that a drawn canary added, in units of R; 0 where none was drawn."""
+    clip_at_most: float
+    """Most that a canary added, in units of R."""
+    arrival: tuple[float, float]
+    """Interval of the factor that uploads enter the sum with."""
+    repetition: Repetition
+
+    def epsilon(self, rounds: int, delta: float) -> float:
+        """Return the epsilon of so many rounds at the limits: a lower limit on what is true."""
+        if self.rate_at_least == 0 or self.clip_at_least == 0:
+            return 0.0
+        found = SampledGaussian(self.rate_at_least, self.noise_at_most / self.clip_at_least)
+        return PldAccountant().epsilon(found, rounds, delta)
+
+
+def limits(observed: Observed, confidence: float) -> Limits:
+    """Return the limits of one view. Raises ValueError for a confidence outside (0, 1)."""
+    alpha = (1 - confidence) / N_TESTS
+    require_delta(alpha)
+    residuals, weights = observed.residuals, observed.contributions
+    n = residuals.size
+    drawn = weights[weights > 0]
+    trials = int((observed.present & observed.coins).sum())
+    return Limits(
+        observations=n,
+        drawn=len(drawn),
+        noise_at_most=math.sqrt(float(np.square(residuals).sum()) / float(chi2.ppf(alpha, n))),
+        rate_at_least=float(beta.ppf(alpha, len(drawn), trials - len(drawn) + 1)) if len(drawn) else 0.0,
+        clip_at_least=float(drawn.min(initial=math.inf)) if len(drawn) else 0.0,
+        clip_at_most=float(np.abs(weights).max()),
+        arrival=_arrival(observed, alpha),
+        repetition=repeated_noise(residuals, observed.own_noise, alpha),
+    )
+
+
+def _arrival(observed: Observed, alpha: float) -> tuple[float, float]:
+    """Return an interval of the slope of scores over contributions, normal for so many draws."""
+    weights, power = observed.contributions, float(np.square(observed.contributions).sum())
+    if power == 0:
+        return -math.inf, math.inf
+    slope = float((weights * observed.scores).sum()) / power
+    spread = float((observed.scores - slope * weights).std())
+    reach = -float(ndtri(alpha / 2)) * spread / math.sqrt(power)
+    return slope - reach, slope + reach
+
+
+def alarms(found: Limits, event: SampledGaussian) -> list[str]:
+    """Return what contradicts the printed round, a line each. With no fault the list is empty, with the confidence."""
+    low, high = found.arrival
+    repetition = found.repetition
+    noise, rate = event.noise_multiplier, event.sampling_rate
+    checks = (
+        (
+            found.noise_at_most < noise,
+            f"noise: expected a multiplier of {noise:.6g}, at most {found.noise_at_most:.6g}",
+        ),
+        (found.rate_at_least > rate, f"sampling: expected a rate of {rate:.6g}, at least {found.rate_at_least:.6g}"),
+        (found.clip_at_most > 1 + CLIP_SLACK, f"clip: expected at most R, found {found.clip_at_most:.6g} R"),
+        (not low <= 1 <= high, f"arrival: expected a factor of 1 on uploads, found {low:.4g} to {high:.4g}"),
+        (repetition.is_found, f"noise: expected fresh draws, found {repetition}"),
+    )
+    return [line for is_wrong, line in checks if is_wrong]
