@@ -5,6 +5,7 @@ Modules:
     attack     the base of all attacks: a conduct that deviates somewhere on the way from records to upload
     backdoors  attackers that teach the model a backdoor
     proofs     attackers of mode `proved`, with another proof than their upload's, or with what is no element
+    canaries   audit clients, which hold records whose gradients the auditor knows
     records    attackers that change the records that they train on
     updates    attackers that change their update
     uploads    attackers whose update is honest and whose upload is not
