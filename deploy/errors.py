@@ -4,6 +4,7 @@
     ├── ConfigError          a configuration, a flag or an input file is not as it must be       2
     ├── RunFailedError       a process of a local run failed; carries the exit code to give
     ├── UnfulfilledError     a training has no round, or a model that is not finite              3
+    ├── AuditFailedError     an audit contradicts a printed epsilon                              1
     ├── ExportRefusedError   an export is not what its statement and its signatures say          3
     └── InterruptedRunError  Ctrl-C or SIGTERM                                                  130
 
@@ -48,6 +49,10 @@ class UnfulfilledError(DeployError):
     """A training is over without a round, or left the finite numbers; what there is was written."""
 
 
+class AuditFailedError(DeployError):
+    """One line per fault: the seat, what was expected, what was found."""
+
+
 class ExportRefusedError(DeployError):
     """A file, a statement or a signature of an export is missing, was changed, or is of somebody else."""
 
@@ -57,6 +62,7 @@ class InterruptedRunError(DeployError):
 
 
 _OWN_CODES: Final[dict[type[DeployError], int]] = {
+    AuditFailedError: FAILURE,
     ConfigError: INVALID_INPUT,
     UnfulfilledError: REFUSED,
     ExportRefusedError: REFUSED,

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 COMMANDS: Final = "precad.commands"
 """The group of commands: each a `typer.Typer`, or a function with typer's annotations."""
+AUDITS: Final = "precad.audits"
+"""The group of commands below `precad audit`: each a function with typer's annotations."""
 RUN_READERS: Final = "precad.run_readers"
 """The group of readers: each a `precad.deploy.reporting.runs.RunReader`."""
 

@@ -2,6 +2,7 @@
 
 Contents:
 
+    auditing/    `precad audit privacy`: what an attack on the running system shows, beside each epsilon
     bench/       `precad bench`: what the protocol costs, beside what a user would otherwise pick, measured in
                  one run
     commands/    the laboratory's commands

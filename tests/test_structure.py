@@ -263,6 +263,11 @@ ROOMS = (
         "__init__ simulation simulate apps progress shown reported",
     ),
     Room(
+        "lab/auditing",
+        "mpc dp protos clients deploy | simulation simulation^ simulation/algorithms",
+        "`precad audit privacy`: what an attack on the running system shows, beside each epsilon that is printed.",
+    ),
+    Room(
         "lab/bench",
         "mpc dp protos servers clients deploy | simulation^",
         "`precad bench`: what the protocol costs, beside what a user would otherwise pick, measured in one run.",
@@ -291,7 +296,8 @@ ROOMS = (
     ),
     Room(
         "lab/commands",
-        "protos clients deploy | simulation simulation^ bench papers papers/precad papers/ptr papers/naseri papers/xie",
+        "protos clients deploy | simulation simulation^ auditing bench papers papers/precad papers/ptr papers/naseri "
+        "papers/xie",
         "The laboratory's commands.",
     ),
 )

@@ -11,9 +11,12 @@ import typer
 
 from precad.deploy.cli.common import ConfigFile, GateName, Json, exit_codes, people, write_json
 from precad.deploy.configuration import sections as configuration
+from precad.deploy.joined import AUDITS, joined
 from precad.protos.tls.identity import Role
 
-audit_app = typer.Typer(help="Verify what servers wrote down; attack the norm check yourself.", no_args_is_help=True)
+audit_app = typer.Typer(
+    help="Verify what servers wrote down; attack the norm check, and the privacy, yourself.", no_args_is_help=True
+)
 
 
 class CheckName(StrEnum):
@@ -112,3 +115,7 @@ def audit_events(
     from precad.deploy.oversight.log_audit import events_of
 
     write_json(events_of(state_dir))
+
+
+for _name, _audit in joined(AUDITS).items():  # the laboratory's share, where it is there
+    audit_app.command(_name)(_audit.load())

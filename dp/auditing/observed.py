@@ -45,7 +45,7 @@ class Observed:
     @property
     def canaries(self) -> int:
         """Return m."""
-        return self.scores.shape[1]
+        return len(self.coins)
 
     @property
     def most_rounds(self) -> int:

@@ -25,6 +25,8 @@ from precad.dp.checks import require_delta
 
 CLIP_SLACK: Final = 1e-6
 """Relative room above the clip: rounding to the grid, and from float32."""
+_LEAST_NOISE: Final = 0.01
+"""Noise multiplier of a figure, at least: without any noise it would be infinite, which JSON cannot hold."""
 N_TESTS: Final = 4
 """Limits and tests that share the chance of a false alarm: noise, rate, arrival, repetition."""
 
@@ -51,7 +53,7 @@ class Limits:
         """Return the epsilon of so many rounds at the limits: a lower limit on what is true."""
         if self.rate_at_least == 0 or self.clip_at_least == 0:
             return 0.0
-        found = SampledGaussian(self.rate_at_least, self.noise_at_most / self.clip_at_least)
+        found = SampledGaussian(self.rate_at_least, max(self.noise_at_most / self.clip_at_least, _LEAST_NOISE))
         return PldAccountant().epsilon(found, rounds, delta)
 
 

@@ -2,6 +2,7 @@
 
 Modules:
 
+    audit            `precad audit privacy`: what an attack on the running system shows
     bench            `precad bench`: it is measured, beside what one would otherwise pick
     experiment_runs  Make the commands of `precad experiment`
     experiments      `precad experiment`: what the papers report, repeated

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from precad.deploy.cli.main import app
-from precad.deploy.joined import COMMANDS, RUN_READERS, joined
+from precad.deploy.joined import AUDITS, COMMANDS, RUN_READERS, joined
 
 DECLARED = """[precad.commands]
 greet = greeter:greet
@@ -73,6 +73,7 @@ def test_a_checkout_declares_the_laboratory_whatever_was_installed() -> None:
     """The names of this tree's pyproject.toml; each command can be loaded."""
     assert set(joined(COMMANDS)) == {"simulate", "bench", "experiment"}
     assert set(joined(RUN_READERS)) == {"simulation"}
+    assert set(joined(AUDITS)) == {"privacy"}
     assert all(point.load() is not None for point in joined(COMMANDS).values())
 
 

@@ -1,0 +1,103 @@
+"""Run the round of a deployment, and keep what each view sees of the canaries.
+
+    one server     the opened sum minus that server's own noise
+    clients only   W / eta (theta_(t+1) - theta_t), from the released models
+
+A client's update is minus its gradients, so scores and contributions change their sign here: a drawn canary is +1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.clients.attacks.canaries import Canaries
+from precad.dp.accountants.pld import View
+from precad.dp.auditing.observed import Observed
+from precad.lab.auditing.randomness import KeptNoise
+from precad.lab.simulation.algorithms import Deployed
+from precad.lab.simulation.algorithms.algorithm import Parameters, RoundOutcome
+from precad.mpc import fixed_point
+from precad.mpc.ring import RingArray
+
+Vector = NDArray[np.float64]
+
+
+class Seat(StrEnum):
+    """Where the auditor sits."""
+
+    SERVER_A = "server_a"
+    SERVER_B = "server_b"
+    CLIENTS = "clients"
+
+    @property
+    def view(self) -> View:
+        """Return whose printed epsilon the seat audits."""
+        return View.CLIENTS_ONLY if self is Seat.CLIENTS else View.ONE_SERVER
+
+
+_SOURCES = {Seat.SERVER_A: "server-0", Seat.SERVER_B: "server-1"}
+
+
+@dataclass(slots=True)
+class Seen:
+    """Rows of all rounds so far, each (m,), in units of the clip R."""
+
+    scores: dict[Seat, list[Vector]] = field(default_factory=lambda: {seat: [] for seat in Seat})
+    own_noise: dict[Seat, list[Vector]] = field(default_factory=lambda: {seat: [] for seat in _SOURCES})
+    contributions: list[Vector] = field(default_factory=list)
+    present: list[NDArray[np.bool_]] = field(default_factory=list)
+
+    def observed(self, seat: Seat, coins: NDArray[np.bool_]) -> Observed:
+        """Return what one seat saw. Raises ValueError before the first round."""
+        own = np.array(self.own_noise[seat]) if seat in self.own_noise else None
+        return Observed(
+            np.array(self.scores[seat]), np.array(self.contributions), np.array(self.present), coins, own_noise=own
+        )
+
+
+class AuditedRound(Deployed):
+    """The round of a deployment. `begin` names the canaries before the first one."""
+
+    name: ClassVar[str] = "audited"
+
+    def begin(self, conducts: dict[str, Canaries], head: slice, kept: KeptNoise) -> Seen:
+        """Return what the rounds to come fill."""
+        self._conducts, self._head, self._kept, self.seen = conducts, head, kept, Seen()
+        return self.seen
+
+    def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:
+        """Run the round, and keep each seat's scores."""
+        self._kept.kept.clear()
+        outcome = super().run_round(t, parameters, chosen)
+        moved = outcome.parameters[self._head].astype(np.float64) - parameters[self._head].astype(np.float64)
+        self.seen.scores[Seat.CLIENTS].append(moved / (-self.step_at(t) * self.task.record_clip))
+        self._keep_uploads(outcome)
+        return outcome
+
+    def _updated(self, parameters: Parameters, noisy_sum: RingArray) -> Parameters:
+        opened = noisy_sum[self._head]
+        for seat, source in _SOURCES.items():
+            own = self._kept.kept.get(source, np.zeros_like(opened))
+            self.seen.own_noise[seat].append(self._of_grid(own))
+            self.seen.scores[seat].append(self._of_grid(opened - own))
+        return super()._updated(parameters, noisy_sum)
+
+    def _keep_uploads(self, outcome: RoundOutcome) -> None:
+        m = self._head.stop - self._head.start
+        added, present = np.zeros(m), np.zeros(m, dtype=np.bool_)
+        for client, held in self._conducts.items():
+            if client in outcome.accepted:
+                added[held.places] = -held.uploads[-1] / self.task.record_clip
+                present[held.places] = True
+            held.uploads.clear()
+        self.seen.contributions.append(added)
+        self.seen.present.append(present)
+
+    def _of_grid(self, words: RingArray) -> Vector:
+        return -fixed_point.decode(words, self.task.frac_bits) / self.task.record_clip

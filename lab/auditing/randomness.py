@@ -1,0 +1,73 @@
+"""Draw for an audited simulation: from the operating system, and with the servers' noise kept at the canaries."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from precad.dp.noise import rounded_gaussian
+from precad.lab.simulation.randomness import Randomness
+from precad.mpc import joint_coin
+from precad.mpc.prg import Label, RandomBytes, Seed
+from precad.mpc.ring import RingArray
+
+
+class SystemRandomness:
+    """Everything from the operating system, by the samplers of a deployment: what an audit is about."""
+
+    def chosen(self, t: int, clients: Sequence[str], client_rate: float) -> list[str]:
+        """See Randomness."""
+        return joint_coin.select_poisson(Seed(os.urandom(16)), Label("audit", t), clients, client_rate)
+
+    def records(self, t: int, client: str) -> RandomBytes:
+        """See Randomness."""
+        return os.urandom
+
+    def noise(self, t: int, source: str, std_on_grid: float, dim: int) -> RingArray:
+        """See Randomness."""
+        return rounded_gaussian.sample(std_on_grid, dim)
+
+    def rule(self, t: int) -> RandomBytes:
+        """See Randomness."""
+        return os.urandom
+
+    def attack(self, t: int, client: str) -> np.random.Generator:
+        """See Randomness."""
+        return np.random.default_rng()
+
+
+class KeptNoise:
+    """Draw from another source, and keep what each server drew at the canaries' places.
+
+    Only there: of every other coordinate nothing is kept, so that an audit's record says nothing about records.
+    """
+
+    def __init__(self, source: Randomness, head: slice) -> None:
+        """head: where the canaries' parameters are in the vector."""
+        self._source, self._head = source, head
+        self.kept: dict[str, RingArray] = {}
+        """The last noise of each server, (m,), by source."""
+
+    def noise(self, t: int, source: str, std_on_grid: float, dim: int) -> RingArray:
+        """See Randomness."""
+        drawn = self._source.noise(t, source, std_on_grid, dim)
+        self.kept[source] = drawn[self._head].copy()
+        return drawn
+
+    def chosen(self, t: int, clients: Sequence[str], client_rate: float) -> list[str]:
+        """See Randomness."""
+        return self._source.chosen(t, clients, client_rate)
+
+    def records(self, t: int, client: str) -> RandomBytes:
+        """See Randomness."""
+        return self._source.records(t, client)
+
+    def rule(self, t: int) -> RandomBytes:
+        """See Randomness."""
+        return self._source.rule(t)
+
+    def attack(self, t: int, client: str) -> np.random.Generator:
+        """See Randomness."""
+        return self._source.attack(t, client)

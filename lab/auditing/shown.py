@@ -1,0 +1,63 @@
+"""Print the report of an audit for people. A lower figure is rounded down, a proved one up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+_SEATS: Final = {
+    "server_a": "server A corrupted",
+    "server_b": "server B corrupted",
+    "clients": "only clients corrupted",
+}
+_METHODS: Final = {"per_round": "per round", "f_dp": "f-DP, one run", "strict": "no assumptions"}
+
+
+def print_audit(console: Console, report: Mapping[str, Any]) -> None:
+    """Print each seat's lower figures beside the printed epsilon, and what contradicts it."""
+    label = report["label"]
+    table = Table(box=None, pad_edge=False)
+    table.add_column(f"epsilon at delta = {report['delta']:g}", no_wrap=True)
+    for method in _METHODS.values():
+        table.add_column(method, justify="right")
+    table.add_column("proved", justify="right")
+    for seat in report["seats"]:
+        found = [lower(seat["figures"][method]) for method in _METHODS]
+        table.add_row(f"{_SEATS[seat['seat']]}, {seat['participation']} rounds", *found, upper(seat["printed"]))
+    console.print(table, highlight=False)
+    console.print(
+        f"{label} <= true <= proved; {report['canaries']} canaries in {report['audit_clients']} audit clients, "
+        f"{report['rounds']} rounds, {report['observations']} observations",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def lower(epsilon: float) -> str:
+    """Return a lower figure in three digits, rounded down."""
+    return f"{Context(prec=3, rounding=ROUND_FLOOR).plus(Decimal(epsilon)):f}"
+
+
+def upper(epsilon: float) -> str:
+    """Return a proved figure in three digits, rounded up."""
+    return f"{Context(prec=3, rounding=ROUND_CEILING).plus(Decimal(epsilon)):f}"
+
+
+def faults_of(report: Mapping[str, Any]) -> list[str]:
+    """Return a line for each contradiction of what is printed, by seat."""
+    lines = []
+    for seat in report["seats"]:
+        where = _SEATS[seat["seat"]]
+        lines += [f"{where}: {alarm}" for alarm in seat["alarms"]]
+        for method in seat["exceeded"]:
+            figure = seat["figures"][method]
+            lines.append(
+                f"{where}: expected an epsilon of at most {seat['printed']:.4g}, found {figure:.4g} by "
+                f"{report['label']}, {_METHODS[method]}"
+            )
+    return lines

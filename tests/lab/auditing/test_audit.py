@@ -1,0 +1,189 @@
+"""Audits of the running system: a sound one is not accused, and each planted fault is found where it shows."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tomli_w
+
+from precad.deploy.cli.main import app
+from precad.deploy.errors import ConfigError
+from precad.dp.accountants.pld import SampledGaussian, View
+from precad.dp.auditing import per_round
+from precad.dp.task_privacy import task_privacy
+from precad.lab.auditing import audit as auditing
+from precad.lab.auditing.audited import Seat
+from precad.lab.auditing.members import with_canaries
+from precad.lab.auditing.shown import faults_of, lower, upper
+from precad.lab.simulation import SeededRandomness
+from precad.lab.simulation.simulate import Plan, resolve
+from tests.harness.command_line import CliRunner
+from tests.lab.auditing.faulty import CONFIG, FaultyServer, faulty_clients
+
+FAULTS = {
+    "noise": (FaultyServer, {"factor": 0.97}, Seat.SERVER_A, "noise: expected a multiplier"),
+    "silent": (FaultyServer, {"factor": 0.0}, Seat.SERVER_A, "noise: expected a multiplier"),
+    "repeated": (FaultyServer, {"repeats": True}, Seat.CLIENTS, "noise: expected fresh draws"),
+    "clip": (SeededRandomness, {}, Seat.CLIENTS, "clip: expected at most R"),
+    "sampling": (SeededRandomness, {}, Seat.CLIENTS, "sampling: expected a rate"),
+}
+"""By fault: who draws, and the seat whose alarm names the fault."""
+
+
+@functools.cache
+def plan() -> Plan:
+    """The task of few records beside the canaries."""
+    resolved = resolve(CONFIG)
+    return replace(resolved, records={client: own.take(np.arange(20)) for client, own in resolved.records.items()})
+
+
+def alarms(fault: str, seed: int, *, canaries: int = 1000) -> dict[Seat, list[str]]:
+    """20 000 observations of a running system with that fault, by seat."""
+    source, settings, _, _ = FAULTS.get(fault, (SeededRandomness, {}, Seat.CLIENTS, ""))
+    draws = source(seed, **settings)
+    audited = with_canaries(plan(), canaries, draws.records(0, "coins"))
+    with faulty_clients(fault):
+        seen = auditing.seen_of(audited, draws)
+    events = task_privacy(audited.plan.task).events
+    return {
+        seat: per_round.alarms(per_round.limits(seen.observed(seat, audited.coins), 0.95), _sampled(events[seat.view]))
+        for seat in Seat
+    }
+
+
+def _sampled(event: object) -> SampledGaussian:
+    assert isinstance(event, SampledGaussian)
+    return event
+
+
+def test_a_sound_system_is_not_accused() -> None:
+    assert not any(alarms("none", 1).values())
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found_where_it_shows(fault: str) -> None:
+    """One server's noise is the other seat's to judge: of B's, A subtracts its own."""
+    _, _, seat, named = FAULTS[fault]
+
+    assert any(line.startswith(named) for line in alarms(fault, 2, canaries=1000 if fault == "noise" else 128)[seat])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found_in_38_of_40_runs(fault: str) -> None:
+    _, _, seat, named = FAULTS[fault]
+
+    assert sum(any(line.startswith(named) for line in alarms(fault, seed)[seat]) for seed in range(40)) >= 38
+
+
+@pytest.mark.slow
+def test_a_sound_system_is_accused_in_at_most_8_of_40_runs_by_any_of_three_seats() -> None:
+    """Each seat has 5 %: 2 of 40 are expected of one, and 6 at most of all three."""
+    assert sum(any(alarms("none", 100 + seed, canaries=256).values()) for seed in range(40)) <= 8
+
+
+@functools.cache
+def report() -> dict[str, Any]:
+    return auditing.audit(plan(), canaries=256, seed=3)
+
+
+def test_every_lower_figure_is_below_the_printed_one_and_labelled() -> None:
+    """The printed one is the ledger's for the rounds that audit clients were in."""
+    found = report()
+    privacy = task_privacy(plan().task)
+    assert found["label"] == "audit (95 %)"
+    assert found["passed"]
+    assert faults_of(found) == []
+    for seat in found["seats"]:
+        assert seat["printed"] == pytest.approx(privacy.epsilon(View(seat["view"]), 20, 1e-5), rel=1e-3)
+        assert 0.75 * seat["printed"] < seat["figures"]["per_round"] < seat["printed"]
+        assert all(0 <= figure < seat["printed"] for figure in seat["figures"].values())
+
+
+def test_seats_agree_on_what_the_servers_opened() -> None:
+    """Server A's score and own noise add up to B's, and both to the models' difference; so twice for one seed."""
+    draws = SeededRandomness(3)
+    audited = with_canaries(plan(), 300, draws.records(0, "coins"))
+    seen, again = (auditing.seen_of(audited, draws) for _ in range(2))
+    opened = np.array(seen.scores[Seat.SERVER_A]) + np.array(seen.own_noise[Seat.SERVER_A])
+
+    np.testing.assert_allclose(opened, np.array(seen.scores[Seat.SERVER_B]) + np.array(seen.own_noise[Seat.SERVER_B]))
+    np.testing.assert_allclose(opened, seen.scores[Seat.CLIENTS], atol=2e-3)
+    np.testing.assert_array_equal(seen.scores[Seat.CLIENTS], again.scores[Seat.CLIENTS])
+    assert [len(held.places) for held in audited.conducts.values()] == [256, 44]
+    assert not np.array(seen.contributions)[:, ~audited.coins].any()
+
+
+def test_an_audit_moves_nothing_but_the_canaries_own_parameters() -> None:
+    """The honest clients' updates of a round are bit for bit those of a task without audit clients."""
+    draws = SeededRandomness(3)
+    simulation, _ = auditing.simulation_of(with_canaries(plan(), 64, bytes), draws)
+    plain = plan().simulation(3)
+    theta = plain.progress.parameters
+    ids = sorted(plan().task.clients)
+    clip = plain.federation.record_clip()
+    headed = simulation.federation.gradients(0, np.pad(theta, (0, 64)), ids, clip=clip, bound=16.0)
+    alone = plain.federation.gradients(0, theta, ids, clip=clip, bound=16.0)
+
+    for client in ids:
+        np.testing.assert_array_equal(headed[client][:-64], alone[client])
+        assert not headed[client][-64:].any()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"client_clip": 0.5}, r"task.client_clip: expected at least task.record_clip, 1: .* found 0.5"),
+        ({"server_optimizer": "momentum"}, "task.server_optimizer: expected 'sgd' in an audit, found 'momentum'"),
+        ({"algorithm": "user-dp-fedavg"}, "task.algorithm: expected 'precad' in an audit, found 'user-dp-fedavg'"),
+    ],
+)
+def test_a_setting_that_an_audit_cannot_judge_is_refused(change: dict[str, Any], said: str) -> None:
+    task = CONFIG["task"] | change
+    with pytest.raises(ConfigError, match=said):
+        with_canaries(resolve(CONFIG | {"task": task}), 64, bytes)
+
+
+def precad(*arguments: object) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], terminal_width=200, prog_name="precad")
+
+
+def test_the_command_prints_lower_figures_and_ends_with_1_where_one_is_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sound system: 0, and a file of what standard output has. Without B's noise: 1, and lines that name it."""
+    config, written = tmp_path / "audited.toml", tmp_path / "audit.json"
+    config.write_text(tomli_w.dumps(CONFIG | {"task": CONFIG["task"] | {"record_rate": 1.0}}))
+    flags = ("--canaries", 128, "--rounds", 4, "--seed", 1, "--json", "--output", written)
+    sound = precad("audit", "privacy", config, *flags)
+    assert sound.exit_code == 0, sound.stderr
+    assert "audit (95 %) <= true <= proved" in sound.stderr
+    assert json.loads(sound.stdout) == json.loads(written.read_text())
+
+    monkeypatch.setattr(auditing, "SeededRandomness", functools.partial(FaultyServer, factor=0.0))
+    silent = precad("audit", "privacy", config, *flags)
+    assert silent.exit_code == 1
+    assert "precad: server A corrupted: noise: expected a multiplier of" in silent.stderr
+    assert "expected an epsilon of at most" in silent.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--canaries", 3), "--canaries: expected 64 to 20000, found 3"),
+        (("--confidence", 1.0), "--confidence: expected at least 0.5 and below 1, found 1.0"),
+    ],
+)
+def test_bad_flags_end_with_2(flags: tuple[object, ...], said: str) -> None:
+    found = precad("audit", "privacy", *flags)
+    assert (found.exit_code, said in found.stderr) == (2, True)
+
+
+def test_figures_are_rounded_to_the_cautious_side() -> None:
+    assert (lower(2.5379), upper(2.5371), lower(0.0)) == ("2.53", "2.54", "0")
