@@ -13,6 +13,7 @@ from precad.dp.auditing import f_dp, per_round, strict
 from precad.dp.auditing.observed import Observed, planned_guesses
 from precad.dp.task_privacy import task_privacy
 from precad.lab.auditing.audited import AuditedRound, Seat, Seen
+from precad.lab.auditing.kinks import Kinks, audit_kinks
 from precad.lab.auditing.members import AuditedTask, with_canaries
 from precad.lab.auditing.randomness import KeptNoise, SystemRandomness
 from precad.lab.simulation import RoundMetrics, SeededRandomness, Simulation
@@ -52,20 +53,26 @@ def audit(
         raise ConfigError(f"--canaries: expected {FEWEST} to {MOST}, found {n}")
     source: Randomness = SystemRandomness() if seed is None else SeededRandomness(seed)
     audited = with_canaries(plan, n, os.urandom if seed is None else source.records(0, "coins"))
-    seen = seen_of(audited, source, on_round)
-    return _report(audited, seen, confidence)
-
-
-def seen_of(
-    audited: AuditedTask, source: Randomness, on_round: Callable[[RoundMetrics], None] = lambda metrics: None
-) -> Seen:
-    """Run all rounds, and return what was seen."""
     simulation, seen = simulation_of(audited, source)
+    _run(simulation, seen, on_round)
+    shape = next(iter(plan.records.values())).shape
+    engine, theta = simulation.federation.engine, simulation.progress.parameters
+    return _report(audited, seen, audit_kinks(engine, theta, shape, plan.task.record_clip), confidence)
+
+
+def seen_of(audited: AuditedTask, source: Randomness) -> Seen:
+    """Run all rounds of a training, and return what was seen. Raises UnfulfilledError as `audit`."""
+    simulation, seen = simulation_of(audited, source)
+    _run(simulation, seen)
+    return seen
+
+
+def _run(simulation: Simulation, seen: Seen, on_round: Callable[[RoundMetrics], None] = lambda metrics: None) -> None:
+    """Run all rounds."""
     for done in simulation.run():
         on_round(done)
     if not any(row.any() for row in seen.present):
         raise UnfulfilledError("expected a round with an audit client in it, found none: more rounds are needed")
-    return seen
 
 
 def simulation_of(audited: AuditedTask, source: Randomness) -> tuple[Simulation, Seen]:
@@ -89,7 +96,7 @@ def simulation_of(audited: AuditedTask, source: Randomness) -> tuple[Simulation,
     return simulation, simulation.algorithm.begin(audited.conducts, audited.head, kept)
 
 
-def _report(audited: AuditedTask, seen: Seen, confidence: float) -> dict[str, Any]:
+def _report(audited: AuditedTask, seen: Seen, kinks: Kinks, confidence: float) -> dict[str, Any]:
     """Return the report as one JSON object."""
     task = audited.plan.task
     views = [_of_seat(seat, audited, seen, confidence) for seat in Seat]
@@ -103,7 +110,8 @@ def _report(audited: AuditedTask, seen: Seen, confidence: float) -> dict[str, An
         "audit_clients": len(audited.conducts),
         "observations": len(seen.present) * len(audited.coins),
         "seats": views,
-        "passed": not any(view["alarms"] or view["exceeded"] for view in views),
+        "kinks": {"pairs": kinks.pairs, "most": kinks.most, "alarms": kinks.alarms},
+        "passed": not kinks.alarms and not any(view["alarms"] or view["exceeded"] for view in views),
     }
 
 

@@ -60,4 +60,4 @@ def faults_of(report: Mapping[str, Any]) -> list[str]:
                 f"{where}: expected an epsilon of at most {seat['printed']:.4g}, found {figure:.4g} by "
                 f"{report['label']}, {_METHODS[method]}"
             )
-    return lines
+    return [*lines, *(f"records at kinks: {alarm}" for alarm in report["kinks"]["alarms"])]

@@ -11,7 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tomli_w
+import torch
 
+from precad.clients.gradients.engine import RecordEngine
+from precad.clients.gradients.record_clipping import RecordClip
+from precad.clients.models import networks
+from precad.clients.records import Records
 from precad.deploy.cli.main import app
 from precad.deploy.errors import ConfigError
 from precad.dp.accountants.pld import SampledGaussian, View
@@ -19,6 +24,7 @@ from precad.dp.auditing import per_round
 from precad.dp.task_privacy import task_privacy
 from precad.lab.auditing import audit as auditing
 from precad.lab.auditing.audited import Seat
+from precad.lab.auditing.kinks import at_kinks, audit_kinks
 from precad.lab.auditing.members import with_canaries
 from precad.lab.auditing.shown import faults_of, lower, upper
 from precad.lab.simulation import SeededRandomness
@@ -86,6 +92,28 @@ def test_a_planted_fault_is_found_in_38_of_40_runs(fault: str) -> None:
 def test_a_sound_system_is_accused_in_at_most_8_of_40_runs_by_any_of_three_seats() -> None:
     """Each seat has 5 %: 2 of 40 are expected of one, and 6 at most of all three."""
     assert sum(any(alarms("none", 100 + seed, canaries=256).values()) for seed in range(40)) <= 8
+
+
+def _of_own_size(records: Records, chosen: np.ndarray, n_tile: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A pass with as many records as there are, in place of the engine's padding."""
+    return torch.from_numpy(records.features[chosen]), torch.from_numpy(records.labels[chosen])
+
+
+def test_padding_that_is_off_is_found_at_kinks_and_nothing_where_it_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CNN, whose kernels round by the number of records of a pass; where this machine's do not, none is found."""
+    model, shape = networks.build("cnn"), networks.ARCHITECTURES["cnn"].shape
+    engine, theta = RecordEngine(model, torch.zeros(shape)), networks.flatten(model)
+    sound = audit_kinks(engine, theta, shape, 1.0, sets=1)
+    assert (sound.pairs, sound.alarms) == (12, [])
+
+    monkeypatch.setattr("precad.clients.gradients.engine._padded", _of_own_size)
+    records = at_kinks(networks.build("cnn"), shape, 33, np.random.default_rng(0))
+    (many,) = engine.clipped_sums(theta, [records], RecordClip(1.0))
+    alone = sum(engine.clipped_sums(theta, [records.take(np.array([i]))], RecordClip(1.0))[0] for i in range(33))
+    if np.linalg.norm(many - alone) < 1e-3:
+        pytest.skip("kernels of this machine give the same bits in passes of every size")
+    (alarm,) = audit_kinks(engine, theta, shape, 1.0).alarms
+    assert alarm.startswith("clip: expected one record more to move a client's sum by at most R, found 1.")
 
 
 @functools.cache
