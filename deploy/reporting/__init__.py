@@ -1,5 +1,6 @@
 """`precad report`: what run folders say, as one page that works without a network, and as PNG figures.
 
+    audits        Read the audit beside a run
     certificates  What a run's predictions are certified to withstand
     charts        What is drawn, as data
     deployed      The folder of `precad demo` and `precad run`

@@ -10,6 +10,7 @@ from typing import Final
 
 from precad.deploy.errors import ConfigError
 from precad.deploy.joined import RUN_READERS, joined
+from precad.deploy.reporting.audits import with_audit
 from precad.deploy.reporting.deployed import read_deployed
 from precad.deploy.reporting.runs import Run, RunReader
 
@@ -40,9 +41,9 @@ def require_run_folder(path: Path) -> None:
 def _read(path: Path) -> Run:
     require_run_folder(path)
     if (path / "metrics.jsonl").is_file():
-        return read_deployed(path)
+        return with_audit(read_deployed(path))
     if any(path.glob("seed-*.jsonl")):
-        return _reader_of_simulations(path).read(path)
+        return with_audit(_reader_of_simulations(path).read(path))
     raise ConfigError(f"RUN: expected a finished run, found neither metrics.jsonl nor seed-N.jsonl in {path}")
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from precad.clients.attacks import ATTACKS
 from precad.deploy.errors import ConfigError, UnfulfilledError
+from precad.deploy.reporting.audits import MECHANISM
 from precad.dp.accountants.pld import SampledGaussian
 from precad.dp.auditing import f_dp, per_round, strict
 from precad.dp.auditing.observed import Observed, planned_guesses
@@ -105,6 +106,7 @@ def _report(audited: AuditedTask, seen: Seen, kinks: Kinks, confidence: float) -
         "label": label_of(confidence),
         "confidence": confidence,
         "delta": task.delta,
+        "mechanism": {name: float(getattr(task, name)) for name in MECHANISM},
         "rounds": len(seen.present),
         "canaries": len(audited.coins),
         "audit_clients": len(audited.conducts),

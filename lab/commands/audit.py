@@ -26,7 +26,12 @@ def privacy(
         int | None, typer.Option(help="Repeat the audit of this seed; else draw from the operating system.", min=0)
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE.json", help="Write the report to this file, too.")
+        Path | None,
+        typer.Option(
+            "--output",
+            metavar="FILE.json",
+            help="Write the report here; a run folder's audit.json is shown by precad report.",
+        ),
     ] = None,
     threads: Threads = None,
     as_json: Json = False,

@@ -1,0 +1,86 @@
+"""Read the audit beside a run: `audit.json`, which `precad audit privacy --output` writes into its folder.
+
+An audit trains anew, with audit clients as members. So it says something of a run only where both have the same
+mechanism. Another one is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import ROUND_FLOOR, Context, Decimal
+from typing import Final, Literal
+
+from precad.deploy.errors import ConfigError
+from precad.deploy.reporting.files import Amount, Count, Share, Written, read_object
+from precad.deploy.reporting.numbers import rounded_up
+from precad.deploy.reporting.runs import AGAINST, Run
+from precad.dp.accountants.pld import View
+
+FILE: Final = "audit.json"
+MECHANISM: Final = (
+    "noise_multiplier",
+    "record_clip",
+    "record_rate",
+    "client_rate",
+    "client_clip",
+    "frac_bits",
+    "delta",
+)
+"""Fields of a task that its audit must have been of."""
+
+
+class Figures(Written):
+    """Lower figures of one seat."""
+
+    per_round: Amount
+    f_dp: Amount
+    strict: Amount
+
+
+class AuditedSeat(Written):
+    """Hold what one seat showed."""
+
+    view: Literal["one_server", "clients_only"]
+    printed: Amount
+    figures: Figures
+
+
+class Audit(Written):
+    """Hold what a report needs of an audit."""
+
+    confidence: Share
+    rounds: Count
+    observations: Count
+    passed: bool
+    mechanism: dict[str, float]
+    seats: list[AuditedSeat]
+
+
+def with_audit(run: Run) -> Run:
+    """Return the run with a note of the audit in its folder, if there is one.
+
+    Raises: ConfigError for a file that is none, or an audit of another mechanism.
+    """
+    path = run.folder / FILE
+    if not path.exists():
+        return run
+    found = read_object(path, Audit)
+    for name in MECHANISM:
+        ours, theirs = float(getattr(run.task, name)), found.mechanism.get(name)
+        if ours != theirs:
+            raise ConfigError(f"{path}: expected an audit with {name} = {ours:g}, found {theirs}")
+    return replace(run, notes=(*run.notes, _note(found)))
+
+
+def _note(audit: Audit) -> str:
+    """Return the sentence: the largest figure by single rounds of each view, beside what was proved for it."""
+    label = f"audit ({100 * audit.confidence:g} %)"
+    said = []
+    for view in View:
+        if seats := [seat for seat in audit.seats if seat.view == view.value]:
+            most = max(seat.figures.per_round for seat in seats)
+            lower = f"{Context(prec=3, rounding=ROUND_FLOOR).plus(Decimal(most)):f}"
+            proved = rounded_up(max(seat.printed for seat in seats))
+            said.append(f"{lower} of {proved} proved against {AGAINST[view]}")
+    ended = "contradicts nothing" if audit.passed else "CONTRADICTS what is proved"
+    return f"{label}, {audit.rounds} rounds, {audit.observations} observations: {'; '.join(said)}. It {ended}."

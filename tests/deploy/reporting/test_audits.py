@@ -1,0 +1,80 @@
+"""The audit beside a run: a note with its label on the page, and a refusal where it is of something else."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from precad.deploy.errors import ConfigError
+from precad.deploy.reporting.audits import MECHANISM
+from precad.deploy.reporting.folders import read_folders
+from precad.lab.auditing import audit as auditing
+from precad.lab.simulation.simulate import resolve, run_plan
+
+CONFIG: dict[str, Any] = {
+    "task": {
+        "name": "audited",
+        "clients": ["one", "two"],
+        "rounds": 2,
+        "client_rate": 1.0,
+        "record_rate": 1.0,
+        "record_clip": 1.0,
+        "client_clip": 16.0,
+        "noise_multiplier": 4.0,
+        "learning_rate": 0.5,
+        "model": "mlp",
+        "delta": 1e-5,
+    },
+    "client": {"dataset": "digits"},
+}
+
+
+@pytest.fixture(scope="module")
+def audited() -> dict[str, Any]:
+    return auditing.audit(resolve(CONFIG), canaries=64, seed=1)
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("simulated") / "run"
+    run_plan(resolve(CONFIG), folder, [0], Console(quiet=True))
+    return folder
+
+
+@pytest.fixture
+def run(simulated: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(simulated, tmp_path / "run"))
+
+
+def test_an_audit_is_a_note_with_its_label(run: Path, audited: dict[str, Any]) -> None:
+    """Both views; never called a bound. Without the file there is no note."""
+    (plain,) = read_folders([run])
+    (run / "audit.json").write_text(json.dumps(audited))
+    (found,) = read_folders([run])
+    (note,) = set(found.notes) - set(plain.notes)
+
+    assert note.startswith("audit (95 %), 2 rounds, 128 observations: ")
+    assert note.count("proved against") == 2
+    assert note.endswith("It contradicts nothing.")
+    assert "bound" not in note
+    (run / "audit.json").write_text(json.dumps(audited | {"passed": False}))
+    assert read_folders([run])[0].notes[-1].endswith("It CONTRADICTS what is proved.")
+
+
+@pytest.mark.parametrize("name", MECHANISM)
+def test_an_audit_of_another_mechanism_is_refused(run: Path, audited: dict[str, Any], name: str) -> None:
+    other = audited["mechanism"] | {name: 0.123}
+    (run / "audit.json").write_text(json.dumps(audited | {"mechanism": other}))
+    with pytest.raises(ConfigError, match=f"expected an audit with {name} = .*, found 0.123"):
+        read_folders([run])
+
+
+def test_a_file_that_is_no_audit_is_refused(run: Path) -> None:
+    (run / "audit.json").write_text('{"passed": true}')
+    with pytest.raises(ConfigError, match=r"audit\.json"):
+        read_folders([run])
