@@ -22,6 +22,9 @@ class TrainingFlags:
     A flag that is named like a field of the module's `Experiment` is its value.
     """
 
+    first_seed: Annotated[
+        int, typer.Option("--first-seed", help="Draw from this seed on: other numbers give other trainings.", min=0)
+    ] = 0
     device: Device = "auto"
     threads: Threads = None
     workers: WorkersNumber = 1

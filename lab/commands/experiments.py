@@ -188,8 +188,64 @@ def experiment_ptr_accounting(as_json: Json = False) -> None:
 
 @experiment_app.command("precad-noise")
 @exit_codes()
-def experiment_precad_noise(as_json: Json = False) -> None:
+def experiment_precad_noise(
+    first_seed: Annotated[int, typer.Option("--first-seed", help="Draw from this seed.", min=0)] = 0,
+    as_json: Json = False,
+) -> None:
     """Measure the noise column of PRECAD's Table 1 on one round of each algorithm."""
     from precad.lab.papers.precad import noise as precad_noise
 
-    show(precad_noise.precad_noise(), precad_noise.print_report, as_json=as_json)
+    show(precad_noise.precad_noise(seed=first_seed), precad_noise.print_report, as_json=as_json)
+
+
+@experiment_app.command("ptr-figures")
+@exit_codes()
+def experiment_ptr_figures(as_json: Json = False) -> None:
+    """Compute the curves of the PTR paper's Figures 1 to 5, and test what the paper says of them."""
+    from precad.lab.papers.ptr import figures as ptr_figures
+
+    show(ptr_figures.ptr_figures(), ptr_figures.print_ptr_figures, as_json=as_json)
+
+
+@experiment_app.command("precad-theorem-2")
+@exit_codes()
+def experiment_precad_theorem_2(
+    loss: Annotated[float, typer.Option(help="Take this expected loss L without attackers.")] = 0.1,
+    largest_loss: Annotated[float, typer.Option("--largest-loss", help="Take losses in [0, B].")] = 1.0,
+    attackers: Annotated[
+        list[int] | None, typer.Option("--attackers", help="Take K attackers instead of 1, 3, 5, 10. Repeat.", min=0)
+    ] = None,
+    sigmas: Annotated[
+        list[float] | None, typer.Option("--sigma", help="Take this sigma instead of 1, 1.5 and 2. Repeat.")
+    ] = None,
+    client_clips: Annotated[
+        list[float] | None, typer.Option("--client-clip", help="Take this C instead of 20 and 30. Repeat.")
+    ] = None,
+    record_clip: Annotated[float, typer.Option(help="Take this R.")] = 2.0,
+    client_rate: Annotated[float, typer.Option(help="Draw each client for a round at this rate q.")] = 0.1,
+    rounds: Annotated[int, typer.Option(help="Count T rounds.", min=1)] = 5000,
+    as_json: Json = False,
+) -> None:
+    """Compute PRECAD's Theorem 2 as printed: the loss that K malicious clients can lead to."""
+    from precad.lab.papers.precad import theorem_2
+
+    question = theorem_2.Question(
+        loss=loss,
+        largest_loss=largest_loss,
+        attackers=attackers or theorem_2.Question.attackers,
+        sigmas=sigmas or theorem_2.Question.sigmas,
+        client_clips=client_clips or theorem_2.Question.client_clips,
+        record_clip=record_clip,
+        client_rate=client_rate,
+        rounds=rounds,
+    )
+    show(theorem_2.theorem_2(question), theorem_2.print_theorem_2, as_json=as_json)
+
+
+@experiment_app.command("precad-theorem-1")
+@exit_codes()
+def experiment_precad_theorem_1(as_json: Json = False) -> None:
+    """Compute PRECAD's Figure 2, left: epsilon by epoch as Theorem 1 prints it, beside what is proved."""
+    from precad.lab.papers.precad import theorem_1
+
+    show(theorem_1.theorem_1(), theorem_1.print_theorem_1, as_json=as_json)

@@ -19,10 +19,10 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from rich.console import Console
 from rich.table import Table
@@ -63,6 +63,12 @@ class Case:
     config: Mapping[str, Any]
     """Configuration of `precad simulate`."""
     rounds_per_epoch: float = EPOCH
+
+    def from_seed(self, first: int) -> Case:
+        """Return the case with its trainings drawn from seed `first` on."""
+        if not first:
+            return self
+        return replace(self, config={**self.config, "simulation": {**self.config["simulation"], "first_seed": first}})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,11 +159,40 @@ def paper_config(
     }
 
 
+class Seeded(Protocol):
+    """Say how often each case is trained, and from which seed on."""
+
+    @property
+    def seeds(self) -> int: ...
+
+    @property
+    def first_seed(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """Train once, from seed 0."""
+
+    seeds: int = 1
+    first_seed: int = 0
+
+
 def run_cases(
-    cases: Sequence[Case], *, seeds: int, folder: Path, console: Console, workers: Workers | None = None
+    cases: Sequence[Case],
+    experiment: Seeded,
+    folder: Path,
+    console: Console,
+    workers: Workers | None = None,
+    *,
+    seeds: int | None = None,
 ) -> list[Outcome]:
-    """Run all trainings, one after the other unless there are workers, to the same bits. Those that the folder
-    already holds are left as they are. Raises ConfigError, ArgumentError."""
+    """Run all trainings, one after the other unless there are workers, to the same bits.
+
+    Those that the folder already holds are left as they are. `seeds` replaces the experiment's number, for these
+    cases. Raises ConfigError, ArgumentError.
+    """
+    seeds = experiment.seeds if seeds is None else seeds
+    cases = [case.from_seed(experiment.first_seed) for case in cases]
     if workers is not None:
         return _side_by_side(cases, seeds, folder, console, workers)
     engines: dict[tuple[str, str, str], RecordEngine] = {}

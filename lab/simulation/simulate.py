@@ -85,13 +85,13 @@ class Plan:
     """In place of the model, the loss and the metrics that the configuration names."""
 
     def simulation(self, seed: int, engine: RecordEngine | None = None) -> Simulation:
-        """Return a training that has not begun. Raises ArgumentError."""
+        """Return the training number `seed`, which has not begun. Raises ArgumentError."""
         return Simulation(
             task=self.task,
             settings=self.settings,
             records=self.records,
             test=self.split.test,
-            randomness=SeededRandomness(seed),
+            randomness=SeededRandomness(self.settings.first_seed + seed),
             attacks={c: ATTACKS[kind]() for c, kind in self.client.attacks.items() if kind != "none"},
             device=self.client.device,
             memory_mb=self.client.memory_mb,

@@ -105,6 +105,8 @@ class Experiment:
     seeds: int = 3
     model: str = "cnn-half"
     device: str = "auto"
+    first_seed: int = 0
+    """Seed of the first training; the others follow."""
 
     def case(self, defence: Defence, n_attackers: int) -> Case:
         """Return one defence against so many attackers."""
@@ -162,7 +164,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
     DataError."""
     cases = [experiment.case(defence, k) for k in experiment.attackers for defence in DEFENCES]
-    outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console, workers=workers)
+    outcomes = runner.run_cases(cases, experiment, folder, console, workers)
     report = runner.report_of("central-local-backdoor", experiment, folder)
     report |= {
         "cases": [_of_case(outcome) for outcome in outcomes],

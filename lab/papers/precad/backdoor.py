@@ -91,6 +91,8 @@ class Experiment:
     model: str | None = None
     """In place of the paper's for the data set."""
     device: str = "auto"
+    first_seed: int = 0
+    """Seed of the first training; the others follow."""
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -137,7 +139,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
     DataError."""
     cases = [experiment.case(defence, k) for k in experiment.numbers for defence in DEFENCES]
-    outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console, workers=workers)
+    outcomes = runner.run_cases(cases, experiment, folder, console, workers)
     report = runner.report_of("precad-backdoor", experiment, folder)
     report |= {
         "attackers": experiment.numbers,

@@ -62,6 +62,8 @@ class Experiment:
     rounds: int = ROUNDS
     seeds: int = 3
     device: str = "auto"
+    first_seed: int = 0
+    """Seed of the first training; the others follow."""
     methods: Sequence[str] = ()
     """Names of `ALL`, of those that are trained; none: all."""
 
@@ -103,7 +105,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
     DataError."""
     cases = [experiment.case(method, n) for n in experiment.numbers for method in experiment.trained]
-    outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console, workers=workers)
+    outcomes = runner.run_cases(cases, experiment, folder, console, workers)
     trained = [outcome for outcome in outcomes if outcome.case.labels["method"] != BOTH_SERVERS.words]
     report = runner.report_of("precad-clients", experiment, folder)
     report["cases"] = [_of_case(outcome) for outcome in outcomes]

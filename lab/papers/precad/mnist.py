@@ -46,6 +46,8 @@ class Experiment:
     dataset: str = "mnist"
     model: str = "cnn-standardised"
     device: str = "auto"
+    first_seed: int = 0
+    """Seed of the first training; the others follow."""
 
     def case(self, sigma: float) -> Case:
         """Return one sigma. Raises ConfigError."""
@@ -76,7 +78,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
     DataError."""
     cases = [experiment.case(sigma) for sigma in experiment.sigmas]
-    outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console, workers=workers)
+    outcomes = runner.run_cases(cases, experiment, folder, console, workers)
     report = runner.report_of("precad-mnist", experiment, folder)
     report |= {
         "clients": N_CLIENTS,

@@ -69,7 +69,14 @@ def precad_noise(*, seed: int = 0) -> dict[str, Any]:
                 "guarantee": str(guarantee),
             }
         )
-    return {"experiment": "precad-noise", "tau": TAU, "dim": simulation.task.dim, "rows": rows}
+    return {
+        "experiment": "precad-noise",
+        "seeds": 1,
+        "first_seed": seed,
+        "tau": TAU,
+        "dim": simulation.task.dim,
+        "rows": rows,
+    }
 
 
 def _config(row: Row) -> dict[str, Any]:

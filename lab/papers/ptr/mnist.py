@@ -66,6 +66,8 @@ class Experiment:
     seeds: int = 3
     model: str = MODEL
     device: str = "auto"
+    first_seed: int = 0
+    """Seed of the first training; the others follow."""
     with_dpsgd: bool = False
 
     def __post_init__(self) -> None:
@@ -182,7 +184,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
     DataError."""
     cases = [experiment.case(corruption, method) for corruption in experiment.settings for method in experiment.methods]
-    outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console, workers=workers)
+    outcomes = runner.run_cases(cases, experiment, folder, console, workers)
     by_method = (outcomes[i :: len(experiment.methods)] for i in range(len(experiment.methods)))
     trained = list(zip(experiment.settings, *by_method, strict=True))
     report = runner.report_of("ptr-mnist", experiment, folder)

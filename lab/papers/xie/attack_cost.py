@@ -85,6 +85,8 @@ class Experiment:
     them."""
     dataset: str = "mnist"
     device: str = "auto"
+    first_seed: int = 0
+    """Seed of the first training; the others follow."""
     public_start: Path | None = None
     """The public model that trainings start from, in place of a model that is drawn."""
 
@@ -178,8 +180,8 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
         for k in experiment.attackers
     ]
     outcomes = [
-        *runner.run_cases(clean, seeds=experiment.clean_seeds, folder=folder, console=console, workers=workers),
-        *runner.run_cases(attacked, seeds=experiment.seeds, folder=folder, console=console, workers=workers),
+        *runner.run_cases(clean, experiment, folder, console, workers, seeds=experiment.clean_seeds),
+        *runner.run_cases(attacked, experiment, folder, console, workers),
     ]
     cases = [
         _of_case(experiment, outcomes, folder, sigma, attack)

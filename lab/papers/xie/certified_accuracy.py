@@ -47,7 +47,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     start, experiment = started(experiment.filled(), folder, console, workers)
     setting, pair = experiment.setting, pair_of(experiment.dataset)
     cases = [experiment.case(sigma) for sigma in experiment.sigmas]
-    outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console, workers=workers)
+    outcomes = runner.run_cases(cases, experiment, folder, console, workers)
     found = [_of_case(experiment, outcome, folder) for outcome in outcomes]
     curves = [row for case in found for row in case["curves"]]
     report: dict[str, Any] = {

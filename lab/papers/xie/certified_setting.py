@@ -59,6 +59,8 @@ class Experiment(ABC):
     """Trainings of each sigma."""
     dataset: str = "mnist"
     device: str = "auto"
+    first_seed: int = 0
+    """Seed of the first training; the others follow."""
     public_start: Path | None = None
     """The public model that trainings start from, in place of a model that is drawn."""
 

@@ -103,6 +103,8 @@ class Experiment:
     rule_seeds: int = RULE_SEEDS
     """Trainings of each rule, attack and k."""
     device: str = "auto"
+    first_seed: int = 0
+    """Seed of the first training; the others follow."""
     public_start: Path | None = None
     """The public model that trainings start from, in place of a model that is drawn."""
 
@@ -182,8 +184,8 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     ours = [experiment.case(CERTIFICATION, attack, k) for attack, k in grid]
     theirs = [experiment.case(rule, attack, k) for rule in experiment.rules for attack, k in grid]
     outcomes = [
-        *runner.run_cases(ours, seeds=experiment.seeds, folder=folder, console=console, workers=workers),
-        *runner.run_cases(theirs, seeds=experiment.rule_seeds, folder=folder, console=console, workers=workers),
+        *runner.run_cases(ours, experiment, folder, console, workers),
+        *runner.run_cases(theirs, experiment, folder, console, workers, seeds=experiment.rule_seeds),
     ]
     plan = simulate.resolve(ours[0].config)
     report = runner.report_of("xie-defences", replace(experiment, public_start=None), folder)

@@ -213,7 +213,7 @@ def _trained(
 ) -> PublicStart:
     """Train it unless the folder has it."""
     case = case_of(recipe, experiment.device)
-    (outcome,) = runner.run_cases([case], seeds=1, folder=folder, console=console, workers=workers)
+    (outcome,) = runner.run_cases([case], runner.Once(), folder, console, workers)
     with np.load(folder / case.name / "seed-0.npz", allow_pickle=False) as saved:
         start = with_new_head(saved["parameters"], pair_of(experiment.dataset).model)
     path = folder / "public-start.npy"
