@@ -13,6 +13,7 @@ from docs.generate.commands import commands_page
 from docs.generate.configuration import configuration_page
 from docs.generate.decisions import decisions_page
 from docs.generate.names import names_page
+from docs.generate.papers import papers_page
 from docs.generate.promises import promises_page
 from docs.generate.results import results_page
 from docs.generate.statement import statement_page
@@ -25,6 +26,7 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "reference/statement.md": statement_page,
     "reference/promises.md": promises_page,
     "explanation/decisions/README.md": decisions_page,
+    "results/papers.md": papers_page,
     "results/experiments-tables.md": partial(results_page, "experiments"),
     "results/performance-tables.md": partial(results_page, "performance"),
     "results/privacy-tables.md": partial(results_page, "privacy"),

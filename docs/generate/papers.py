@@ -1,0 +1,247 @@
+"""The page of every figure and table of the five papers beside ours, from `docs/results/papers/`.
+
+`rows.toml` declares a row for each: what the paper prints, which command repeats it, where in a result our number is,
+how far it may be off, and why it differs. It holds no number of ours. Those come from result files alone:
+
+    NAME.json     a record that `python -m docs.generate.record` wrote: command, date, machine, configuration, report
+    ../data/*.csv  a table of an older run, whose date and machine are not on file
+
+A row counts as reproduced if each of its numbers is within its stated spread in at least two records of different
+seeds; one record is enough for arithmetic, which draws nothing.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from docs.generate.markdown import code, page, table
+from docs.generate.results import DATA
+
+FOLDER: Final = DATA.parent / "papers"
+STATUSES: Final = ("reproduced", "trend", "not reproduced", "not run")
+PLACES: Final = ("simulation", "two servers", "arithmetic", "-")
+ERRORS: Final = 3
+"""Standard errors of a mean over trainings that belong to its spread."""
+_TITLES: Final = {
+    "precad": "PRECAD",
+    "xie": "Xie et al., CCS '23",
+    "xie-preprint": "Xie et al., the preprint's appendix",
+    "ptr": "PTR, NeurIPS '22",
+    "naseri": "Naseri et al.",
+}
+_INTRODUCTION: Final = """\
+Every figure and table of the five papers. *Within* is the spread that was stated for a number: a constant, and three
+standard errors where the result has them. *Records* name result files; each holds its configuration, machine and date.
+A row is **reproduced** if all its numbers are within their spread on two disjoint sets of seeds. It is a **trend** if
+only the order or shape is the paper's. [Experiments](experiments.md) interprets the results."""
+_NUMBER: Final = re.compile(r"\d+\.\d+|\d+ ?%")
+
+
+class RowError(ValueError):
+    """Name a row that says something else than its result files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """One number of the paper, ours by record, and how far ours may be off."""
+
+    name: str
+    paper: str
+    """As the page shows it."""
+    ours: Sequence[float | bool | str]
+    within: Sequence[float]
+    holds: bool | None
+    """Whether each of ours is where the paper has it; None where the paper prints nothing to compare."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure or table."""
+
+    raw: Mapping[str, Any]
+    records: Mapping[str, Mapping[str, Any]]
+    numbers: Sequence[Number]
+
+    def check(self) -> None:
+        """Raise RowError for a status that the result files do not bear out."""
+        name, status = self.raw["id"], self.raw["status"]
+        if status not in STATUSES or self.raw["where"] not in PLACES:
+            raise RowError(f"{name}: expected a status of {STATUSES} and a place of {PLACES}, found {self.raw}")
+        if (status == "not run") != (not self.numbers):
+            raise RowError(f"{name}: expected numbers exactly if it was run, found {len(self.numbers)} and {status!r}")
+        if status != "reproduced" and not self.raw.get("reason"):
+            raise RowError(f"{name}: expected a reason, as it is {status!r}, found none")
+        written = _NUMBER.search(self.raw.get("reason", ""))
+        if written:
+            raise RowError(f"{name}: expected numbers from result files, found {written[0]!r} in the reason")
+        if status == "reproduced":
+            self._check_reproduced()
+
+    def _check_reproduced(self) -> None:
+        name = self.raw["id"]
+        off = [number.name for number in self.numbers if number.holds is False]
+        if all(number.holds is None for number in self.numbers):
+            raise RowError(f"{name}: expected a number of the paper to compare, found none")
+        if off:
+            raise RowError(f"{name}: expected each number within its spread, found {off[0]} outside")
+        if self.raw["where"] == "arithmetic":
+            return
+        seeds = [set(range(r["first_seed"], r["first_seed"] + r["seeds"])) for r in self.records.values()]
+        if len(seeds) < 2 or set.intersection(*seeds):
+            raise RowError(f"{name}: expected two records of other seeds, found {list(self.records)}")
+
+
+def rows(folder: Path = FOLDER) -> list[Row]:
+    """Return all rows, each with its records and numbers. Raises RowError."""
+    declared = tomllib.loads((folder / "rows.toml").read_text(encoding="utf-8"))["row"]
+    found = [_row(folder, one) for one in declared]
+    for row in found:
+        row.check()
+    return found
+
+
+def _row(folder: Path, raw: Mapping[str, Any]) -> Row:
+    records = {name: _record(folder, raw, name) for name in raw.get("records", ())}
+    tables = [folder.parent / "data" / raw["table"]] if "table" in raw else []
+    sources = [record["report"] for record in records.values()] + [_cells(path) for path in tables]
+    numbers = [_number(raw["id"], one, sources) for one in raw.get("number", ())]
+    return Row(raw, records, numbers)
+
+
+def _record(folder: Path, raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    record: Mapping[str, Any] = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    if record["command"] != raw["command"]:
+        raise RowError(f"{raw['id']}: expected {raw['command']!r} in {name}.json, found {record['command']!r}")
+    return record
+
+
+def _cells(path: Path) -> dict[str, Any]:
+    """Return the rows of a table as a report has them."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return {"rows": list(csv.DictReader(file))}
+
+
+def _number(row: str, raw: Mapping[str, Any], sources: Sequence[Any]) -> Number:
+    ours = [_value(find(source, raw["at"], row)) for source in sources]
+    errors = [float(find(source, raw["errors"], row)) if "errors" in raw else 0.0 for source in sources]
+    within = [raw.get("within", 0.0) + ERRORS * error for error in errors]
+    paper, holds = _compared(raw, ours, within)
+    return Number(raw["name"], paper, ours, within, holds)
+
+
+def _compared(
+    raw: Mapping[str, Any], ours: Sequence[float | bool | str], within: Sequence[float]
+) -> tuple[str, bool | None]:
+    """Return what the paper says, and whether it is so of each of ours."""
+    if all(isinstance(value, bool) for value in ours):
+        return "stated", all(ours)
+    numbers = [value if not isinstance(value, str) else math.nan for value in ours]
+    if "above" in raw:
+        return f"> {raw['above']:g}", all(value > raw["above"] for value in numbers)
+    if "below" in raw:
+        return f"< {raw['below']:g}", all(value < raw["below"] for value in numbers)
+    if "paper" in raw:
+        pairs = zip(numbers, within, strict=True)
+        return f"{raw['paper']:.6g}", all(abs(value - raw["paper"]) <= spread for value, spread in pairs)
+    return "not printed", None
+
+
+def find(report: Any, path: str, row: str = "") -> Any:
+    """Return a value of a report. Steps are separated by `/`: a key, an index, or `key=value` for a list's entry.
+
+    Raises RowError where the report has no such value.
+    """
+    at = report
+    for step in path.split("/"):
+        try:
+            if isinstance(at, list) and "=" in step:
+                conditions = [condition.split("=", 1) for condition in step.split("&")]
+                (at,) = [one for one in at if all(str(one[name]) == value for name, value in conditions)]
+            else:
+                at = at[int(step)] if isinstance(at, list) else at[step]
+        except (KeyError, IndexError, ValueError, TypeError):
+            raise RowError(f"{row}: expected a result at {path!r}, found none at {step!r}") from None
+    return at
+
+
+def _value(found: Any) -> float | bool | str:
+    """Return a number; a cell of a table begins with it. Text without a number stays text."""
+    if isinstance(found, str):
+        number = re.match(r"[*]*(-?\d+(\.\d+)?)", found)
+        return float(number[1]) if number else found
+    return found if isinstance(found, bool) else float(found)
+
+
+def papers_page() -> str:
+    """Return the page: for each paper the summary of its rows, then every number."""
+    every = rows()
+    parts = [_INTRODUCTION, "## Summary", _count(every)]
+    for paper, title in _TITLES.items():
+        of_paper = [row for row in every if row.raw["paper"] == paper]
+        parts += [f"## {title}", _summary(of_paper)]
+    parts += ["## Numbers", _numbers(every), "## Records", _records(every)]
+    return page("The papers' figures and tables", *parts)
+
+
+def _count(every: Sequence[Row]) -> str:
+    counts = [[status, str(sum(row.raw["status"] == status for row in every))] for status in STATUSES]
+    return table(("status", "rows"), counts)
+
+
+def _summary(of_paper: Sequence[Row]) -> str:
+    header = ("item", "what it shows", "status", "where", "rounds", "seeds", "command", "reason for any difference")
+    lines = []
+    for row in of_paper:
+        raw = row.raw
+        seeds = ", ".join(_seeds(record) for record in row.records.values()) or raw.get("seeds", "-")
+        command = code(raw["command"]) if raw.get("command") else "-"
+        lines.append(
+            (raw["item"], raw["shows"], f"**{raw['status']}**", raw["where"], str(raw.get("rounds", "-")), seeds,
+             command, raw.get("reason", ""))
+        )  # fmt: skip
+    return table(header, lines)
+
+
+def _seeds(record: Mapping[str, Any]) -> str:
+    if not record["seeds"]:
+        return "none drawn"
+    first, number = record["first_seed"], record["seeds"]
+    return str(first) if number == 1 else f"{first} to {first + number - 1}"
+
+
+def _numbers(every: Sequence[Row]) -> str:
+    header = ("item", "number", "paper", "ours, by record", "within", "as in the paper")
+    lines = []
+    for row in every:
+        for number in row.numbers:
+            ours = ", ".join(_shown(value) for value in number.ours)
+            spread = ", ".join(dict.fromkeys(_shown(value) for value in number.within if value)) or "-"
+            verdict = {True: "yes", False: "**no**", None: "-"}[number.holds]
+            item = f"{_TITLES[row.raw['paper']].partition(',')[0]}, {row.raw['item']}"
+            lines.append((item, number.name, number.paper, ours, spread, verdict))
+    return table(header, lines)
+
+
+def _shown(value: float | bool | str | None) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value if isinstance(value, str) else f"{value:.4g}"
+
+
+def _records(every: Sequence[Row]) -> str:
+    lines: dict[str, tuple[str, ...]] = {}
+    for row in every:
+        for name, record in row.records.items():
+            machine = record["machine"]
+            on = f"{machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}"
+            link = f"[{name}.json](papers/{name}.json)"
+            lines[name] = (link, record["date"], record["version"], on, code(record["ran"]))
+    return table(("record", "date", "version", "machine", "ran"), lines.values())

@@ -1,0 +1,142 @@
+"""Each figure and table of the five papers has a row, and no number of ours stands in a row."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+from typer.testing import CliRunner
+
+from docs.generate.papers import FOLDER, RowError, find, papers_page, rows
+from docs.generate.results import DATA
+
+ITEMS = {
+    "precad": [
+        "Figure 1", "Figure 2, left", "Figure 2, right", "Figure 3a", "Figure 3b", "Figure 4a", "Figure 4b",
+        "Figure 5a", "Figure 5b", "Figure 6", "Figure 7", "Table 1", "Table 2", "Theorem 2",
+    ],
+    "xie": [f"Table {i}" for i in range(1, 10)] + [f"Figure {i}" for i in range(1, 11)],
+    "xie-preprint": ["Table 1", *(f"Figure {i}" for i in range(3, 12))],
+    "ptr": [
+        *(f"Figure {i}" for i in range(1, 6)), "Table 1, MNIST", "Table 1, CIFAR-10", "Table 1, EMNIST",
+        "Table 2", "Table 3", "Table 4",
+    ],
+    "naseri": ["Algorithm 1", "Backdoor sentences"],
+}  # fmt: skip
+"""Captions of the papers; our copy of the preprint begins with its appendix."""
+
+
+def declared(folder: Path = FOLDER) -> list[dict[str, Any]]:
+    """Return the rows as they are written."""
+    found: list[dict[str, Any]] = tomllib.loads((folder / "rows.toml").read_text())["row"]
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a copy of the rows and of all result files."""
+    shutil.copytree(DATA, tmp_path / "data")
+    return Path(shutil.copytree(FOLDER, tmp_path / "papers"))
+
+
+def write(folder: Path, row: str, **changed: Any) -> None:
+    """Change the fields of one row."""
+    every = declared(folder)
+    (one,) = [raw for raw in every if raw["id"] == row]
+    one |= changed
+    (folder / "rows.toml").write_text(tomli_w.dumps({"row": every}))
+
+
+def test_every_figure_and_table_has_one_row() -> None:
+    found: dict[str, list[str]] = {}
+    for row in declared():
+        found.setdefault(row["paper"], []).append(row["item"])
+    assert {paper: sorted(items) for paper, items in found.items()} == {k: sorted(v) for k, v in ITEMS.items()}
+
+
+def test_every_record_is_used_and_says_where_it_comes_from() -> None:
+    used = {name for row in declared() for name in row.get("records", ())}
+    assert used == {path.stem for path in FOLDER.glob("*.json")}
+    for name in used:
+        record = json.loads((FOLDER / f"{name}.json").read_text())
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", record["date"])
+        assert record["machine"]["cpu"]
+        assert record["ran"].startswith(record["command"])
+        assert "/" not in record["ran"], "a path of the machine"
+
+
+def test_every_command_is_one_that_exists() -> None:
+    from precad.deploy.cli.main import app
+
+    commands = {row["command"] for row in declared() if "command" in row}
+    assert len(commands) > 10
+    for command in sorted(commands):
+        words = command.split()[1:]
+        given = {word for word in words if word.startswith("--")}
+        shown = CliRunner().invoke(app, [*words[:2], "--help"], terminal_width=200).stdout
+        assert given <= set(re.findall(r"--[a-z][\w-]*", shown)), command
+
+
+def test_a_number_is_the_result_files(folder: Path) -> None:
+    """A changed result changes the row: none of ours is written anywhere else."""
+    path = folder / "precad-table-1.json"
+    record = json.loads(path.read_text())
+    before = record["report"]["rows"][0]["measured"]
+    record["report"]["rows"][0]["measured"] = 1.0321
+    path.write_text(json.dumps(record))
+    (row,) = [row for row in rows(folder) if row.raw["id"] == "precad-table-1"]
+    assert row.numbers[0].ours[0] == 1.0321
+    assert f"{before:.4g}" in papers_page()
+    record["report"]["rows"][0]["measured"] = 1.2
+    path.write_text(json.dumps(record))
+    with pytest.raises(RowError, match="precad-table-1: expected each number within its spread, found central DP"):
+        rows(folder)
+
+
+@pytest.mark.parametrize(
+    ("row", "changed", "fault"),
+    [
+        ("precad-table-1", {"reason": "We measured 1.4 here."}, "found '1.4' in the reason"),
+        ("precad-table-1", {"reason": "Off by 3 % at most."}, "found '3 %' in the reason"),
+        ("precad-table-1", {"records": ["precad-table-1"]}, "expected two records of other seeds"),
+        ("precad-table-1", {"records": ["precad-table-1", "xie-tables"]}, "expected 'precad experiment precad-noise'"),
+        ("precad-table-1", {"status": "trend", "reason": ""}, "expected a reason"),
+        ("precad-table-1", {"status": "not run"}, "expected numbers exactly if it was run"),
+        ("precad-table-1", {"status": "nearly"}, "expected a status"),
+        ("precad-theorem-2", {"status": "reproduced"}, "expected a number of the paper"),
+        ("precad-figure-4a", {"status": "reproduced"}, "found local DP, C = 30: backdoor outside"),
+        ("xie-table-5", {"status": "reproduced"}, "expected two records of other seeds"),
+        ("xie-figure-9", {"status": "reproduced"}, "found InsDP-FedSGD outside"),
+        ("xie-table-8", {"number": [{"name": "x", "paper": 1.0, "at": "rows/sigma=99/pld"}]}, "found none at 'sigma"),
+    ],
+)  # fmt: skip
+def test_a_row_that_its_results_do_not_bear_out_is_refused(
+    folder: Path, row: str, changed: dict[str, Any], fault: str
+) -> None:
+    write(folder, row, **changed)
+    with pytest.raises(RowError, match=re.escape(fault)):
+        rows(folder)
+
+
+def test_a_row_holds_no_field_for_a_number_of_ours() -> None:
+    for row in declared():
+        assert set(row) <= {
+            "id", "paper", "item", "shows", "status", "where", "rounds", "seeds", "command", "records", "table",
+            "reason", "number",
+        }  # fmt: skip
+        for number in row.get("number", ()):
+            assert set(number) <= {"name", "paper", "above", "below", "at", "within", "errors"}
+
+
+def test_a_value_is_found_by_key_index_and_condition() -> None:
+    report = {"rows": [{"a": 1.0, "b": "x=y", "c": 2}, {"a": 1.0, "b": "z", "c": 3}]}
+    assert find(report, "rows/a=1.0&b=x=y/c") == 2
+    assert find(report, "rows/1/c") == 3
+    with pytest.raises(RowError, match=r"expected a result at 'rows/a=1\.0/c', found none"):
+        find(report, "rows/a=1.0/c")
