@@ -92,7 +92,7 @@ class Row:
             raise RowError(f"{name}: expected a number of the paper to compare, found none")
         if off:
             raise RowError(f"{name}: expected each number within its spread, found {off[0]} outside")
-        if self.raw["where"] == "arithmetic":
+        if self.raw["where"] == "arithmetic" and self.records and not any(r["seeds"] for r in self.records.values()):
             return
         seeds = [set(range(r["first_seed"], r["first_seed"] + r["seeds"])) for r in self.records.values()]
         if len(seeds) < 2 or set.intersection(*seeds):

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"ROW: expected the id of a row with a command, found {given.row!r}", file=sys.stderr)
         return 2
     extra = [f"--{name}={value}" for name, value in _extra(given).items()]
-    facts = machine.facts()
+    facts = {name: value for name, value in machine.facts().items() if name != "kernel"}
     began = datetime.now(UTC)
     words = [*shlex.split(row["command"]), *extra]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Compare what papers print as formulas: PRECAD's theorems and the PTR paper's curves, beside the formulas written out anew."""
+"""Compare what papers print as formulas, PRECAD's theorems and PTR's curves, with the formulas written out anew."""
 
 from __future__ import annotations
 
