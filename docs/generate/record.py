@@ -80,10 +80,10 @@ def _extra(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def _version() -> str:
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
-    )
-    return done.stdout.strip()
+    """Return the commit, marked where a file other than a result differs from it."""
+    done = subprocess.run(["git", "describe", "--always"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", ".", ":!docs/results"], cwd=ROOT, check=False)
+    return done.stdout.strip() + ("-dirty" if changed.returncode else "")
 
 
 if __name__ == "__main__":
