@@ -73,6 +73,9 @@ class Answers:
         conduct = self._conducts[client]
         return conduct.encode(conduct.on_update(self.answer(client)), self._task)
 
+    def close(self) -> None:
+        """Do nothing: there is nobody to end."""
+
     def answer(self, client: str) -> Values:
         """Return the sum of the client's vectors, (k,), of norm at most C, before conduct and encoding."""
         return project(self._totals[client], self._task.client_clip)

@@ -127,6 +127,8 @@ class Experiment:
     device: str = "auto"
     methods: Sequence[str] = ()
     """Names of `METHODS`, of those that are trained; none: all."""
+    first_seed: int = 0
+    """Seed of the first training; the others follow."""
 
     def __post_init__(self) -> None:
         for name in self.methods:
@@ -220,7 +222,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     DataError."""
     start = public_start(folder)
     cases = [experiment.case(name, start) for name in METHODS if name in (experiment.methods or METHODS)]
-    outcomes = runner.run_cases(cases, seeds=experiment.seeds, folder=folder, console=console, workers=workers)
+    outcomes = runner.run_cases(cases, experiment, folder, console, workers)
     report = runner.report_of("adapters", experiment, folder)
     report["public_accuracy"] = start.accuracy
     report["cases"] = [_of_case(outcome) for outcome in outcomes]
