@@ -189,6 +189,7 @@ def _difference(ours: Deployment, theirs: Deployment) -> str | None:
 _OF_THE_LAW: Final = (
     *("dataset", "classes", "partition", "partition_seed", "shards_per_client", "dirichlet_alpha"),
     *("records", "label", "holdout", "holdout_seed", "dealt"),
+    *("trainer", "trainer_config", "trainer_node", "adapter_rank"),
     "attacks",
 )
 """Fields of `[client]` that say who holds which records, and what is sent of them. The others say where and when."""

@@ -2,6 +2,7 @@
 
 Modules:
 
+    kinds       kinds of queries, without NumPy
     encodings   the vector of a record, by the kind of query
     estimates   estimates and error bars, from the sum that both servers open
 """

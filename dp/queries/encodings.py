@@ -23,7 +23,6 @@ A cell that holds no finite number contributes nothing. It raises nothing either
 
 from __future__ import annotations
 
-import enum
 import math
 from dataclasses import dataclass
 from typing import Final
@@ -32,28 +31,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.dp.checks import require_count
+from precad.dp.queries.kinds import Kind
 
 Values = NDArray[np.float64]
-
-RECORD_BOUND: Final = 1.0
-"""R: norm of a record's vector, at most."""
-MOST_BINS: Final = 4096
-
-
-class Kind(enum.StrEnum):
-    """Statistic that a query asks for."""
-
-    COUNT = "count"
-    MEAN = "mean"
-    VARIANCE = "variance"
-    HISTOGRAM = "histogram"
-    QUANTILE = "quantile"
-
-    @property
-    def has_bins(self) -> bool:
-        """Tell whether records are sorted into bins."""
-        return self in (Kind.HISTOGRAM, Kind.QUANTILE)
-
 
 _WEIGHTS: Final = {
     Kind.COUNT: (1.0,),

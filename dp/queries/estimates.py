@@ -25,7 +25,8 @@ from typing import Final
 import numpy as np
 
 from precad.dp.checks import require_positive
-from precad.dp.queries.encodings import Encoding, Kind, Values
+from precad.dp.queries.encodings import Encoding, Values
+from precad.dp.queries.kinds import Kind
 
 LEVEL: Final = 0.95
 _LEAST_COUNTS: Final = 4.0

@@ -96,7 +96,7 @@ def _require_auditable(plan: Plan) -> None:
     faults = [
         f"{name}: expected {wanted!r} in an audit, found {value!r}" for name, wanted, value in found if value != wanted
     ]
-    if settings.algorithm not in ("precad", Deployed.name):
+    if {settings.algorithm} - {task.algorithm, Deployed.name}:
         faults.append(f"simulation.algorithm: expected 'deployed' in an audit, found {settings.algorithm!r}")
     if next(iter(plan.records.values())).is_text:
         faults.append("client.dataset: expected features that are numbers in an audit, found texts")

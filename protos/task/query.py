@@ -9,11 +9,14 @@ what one client adds, liar or not. The opened model is the noisy sum, since the 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Annotated, Final, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Final, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from precad.dp.queries.encodings import MOST_BINS, RECORD_BOUND, Encoding, Kind
+from precad.dp.queries.kinds import MOST_BINS, RECORD_BOUND, Kind
+
+if TYPE_CHECKING:
+    from precad.dp.queries.encodings import Encoding
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -49,6 +52,8 @@ class Query(BaseModel):
 
     def encoding(self, frac_bits: int) -> Encoding:
         """Return the vectors of its records on the grid of 2^-f."""
+        from precad.dp.queries.encodings import Encoding
+
         return Encoding(kind=self.kind, low=self.low, high=self.high, bins=self.bins, frac_bits=frac_bits)
 
 

@@ -26,7 +26,7 @@ from precad.protos.tls.identity import AGGREGATORS
 from precad.servers.store.folder import open_ledger
 from tests.harness.harness import asynchronous, running
 from tests.harness.pki import Pki
-from tests.protos.task.test_query import HISTOGRAM, MEAN, query_task
+from tests.protos.task.test_query_task import HISTOGRAM, MEAN, query_task
 
 CLIENTS = ("anna", "bert", "liar", "overreacher")
 N, C = 200, 250.0

@@ -16,7 +16,7 @@ from precad.clients.query_consent import QueryConsent
 from precad.clients.training.conduct import Honest
 from precad.mpc import fixed_point
 from precad.protos.task.task import Task
-from tests.protos.task.test_query import HISTOGRAM, MEAN, query_task
+from tests.protos.task.test_query_task import HISTOGRAM, MEAN, query_task
 
 CONSENT: dict[str, Any] = {"columns": {"age": {"low": 0, "high": 130}}, "limit_epsilon": 0.7}
 

@@ -179,6 +179,7 @@ EXIT_CODES = {
     1: [
         "clients.ModelRecordError",
         "deploy.DeployError",
+        "deploy.AuditFailedError",
         "clients.ClientError",
         "clients.NoVictimError",
         "clients.LayerRowsError",
@@ -262,6 +263,7 @@ EXIT_CODES = {
         "clients.TaskRefusedError",
         "clients.ProtocolError",
         "clients.UploadLimitError",
+        "clients.QueryRefusedError",
     ],
     4: [
         "mpc.ChannelClosedError",

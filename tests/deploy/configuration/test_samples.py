@@ -34,6 +34,8 @@ ALL = [(name, True) for name in sorted(SECTIONS)] + [(name, False) for name in s
 OF_A_DEALERS_TASK = {"task": set(OF_A_DEALER), "network": {"dealer"}, "aggregator.a": {"dealer_certificate"}}
 OF_A_DEALERS_TASK["aggregator.b"] = OF_A_DEALERS_TASK["aggregator.a"]
 """Fields that say nothing without one."""
+OF_A_QUERY = {"query"}
+"""Fields of a task that trains nothing: samples are trainings."""
 COMMENTED_OUT = re.compile(r"^# (?:(\w+ = .+)|(\[(?:operator|localhost)\]):.*)$", re.MULTILINE)
 
 
@@ -47,7 +49,7 @@ def complete(name: str, has_dealer: bool) -> str:
 
 
 def fields(section: str, model: type[BaseModel], has_dealer: bool) -> set[str]:
-    return set(model.model_fields) - (set() if has_dealer else OF_A_DEALERS_TASK.get(section, set()))
+    return set(model.model_fields) - OF_A_QUERY - (set() if has_dealer else OF_A_DEALERS_TASK.get(section, set()))
 
 
 def at(document: dict[str, Any], section: str) -> dict[str, Any]:

@@ -219,6 +219,11 @@ def test_every_field_of_a_client_is_known_to_change_the_law_or_not():
         "uploads_per_model",
         "metrics",
         "folder",
+        "queries",
+    }
+    where_and_when |= {"adapter", "base_model"}  # files that the task names by their digests
+    where_and_when |= {
+        f"trainer_{name}" for name in ("python", "timeout_s", "memory_mb", "threads", "isolation", "output")
     }
     assert set(ClientConfig.model_fields) == where_and_when | set(_OF_THE_LAW)
     assert not where_and_when & set(_OF_THE_LAW)

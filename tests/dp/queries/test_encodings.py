@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precad.dp.queries.encodings import Encoding, Kind
+from precad.dp.queries.encodings import Encoding
+from precad.dp.queries.kinds import Kind
 
 HOSTILE = (math.nan, math.inf, -math.inf, 1e308, -1e308, 5e-324, -0.0)
 

@@ -9,8 +9,9 @@ import pytest
 from scipy.stats import binom
 
 from precad.dp.noise import rounded_gaussian
-from precad.dp.queries.encodings import Encoding, Kind
+from precad.dp.queries.encodings import Encoding
 from precad.dp.queries.estimates import answer
+from precad.dp.queries.kinds import Kind
 
 RUNS = 1_000
 FALSE_ALARM = 1e-6
