@@ -37,15 +37,16 @@ def measure(dim: int, repetitions: int) -> ClientCost:
     """Measure a client whose update has norm C."""
     case = Case(implementation=PROVED, mode=PROVED, dim=dim, clients=1, repetitions=repetitions)
     x, sizes = Updates(case).vector(0, 1), sizes_of(dim)
-    seed, label, blank = Seed.random(), Label(TASK, 1, "0"), binding_of(CLIENT, 1, dim)
+    label, blank = Label(TASK, 1, "0"), binding_of(CLIENT, 1, dim)
 
     def share() -> None:
+        seed = Seed.random()  # one upload and one proof under each
         make_upload(x, blank, seed, label)
         for _ in payload_pieces(x, seed, label):
             pass
 
     def proof() -> None:
-        challenge, upload = os.urandom(16), OpenUpload(x, sizes, blank, seed, 0)
+        challenge, upload = os.urandom(16), OpenUpload(x, sizes, blank, Seed.random(), 0)
         upload.hear(0, challenge)
         if upload.hear(1, challenge) is None:
             raise WrongVerdictError("expected a proof of an update of norm C, found none")
