@@ -11,7 +11,7 @@ from precad.dp.accountants.earlier import EarlierTask
 from precad.dp.accountants.pld import SampledGaussian, TwoStageSampledGaussian, Unit, View
 from precad.dp.accountants.task_cost import everybody_drawn
 from precad.dp.errors import LedgerCorruptedError
-from precad.dp.ledger_lines import charge_of, replay
+from precad.dp.ledger_lines import read_lines, replay
 
 
 def earlier_tasks(ledgers: Iterable[tuple[Path, int | None]]) -> tuple[EarlierTask, ...]:
@@ -38,11 +38,7 @@ def counted_in(path: Path) -> tuple[EarlierTask, ...]:
 
 
 def _tasks(path: Path, most_rounds: int | None) -> list[EarlierTask]:
-    content = path.read_bytes()
-    header: dict[str, Any] = {}
-    charges: dict[int, list[str]] = {}
-    complete = content[: content.rfind(b"\n") + 1]
-    chain = replay(path, complete, header.update, lambda fields: charges.update([charge_of(fields, charges)]))
+    header, charges, chain = read_lines(path)
     counts = Counter(client for clients in charges.values() for client in clients)
     try:
         steps = header.get("steps_per_round", 1)

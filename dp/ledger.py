@@ -48,7 +48,16 @@ from precad.dp.accountants.task_cost import Level as Level  # noqa: PLC0414 - le
 from precad.dp.accountants.task_cost import TaskCost
 from precad.dp.checks import require_count, require_delta, require_non_negative, require_positive
 from precad.dp.errors import BudgetExceededError, LedgerClosedError, LedgerCorruptedError
-from precad.dp.ledger_lines import FIRST_CHAIN, charge_of, open_alone, replay, require_same, seal, sorted_ids
+from precad.dp.ledger_lines import (
+    FIRST_CHAIN,
+    charge_of,
+    open_alone,
+    read_lines,
+    replay,
+    require_same,
+    seal,
+    sorted_ids,
+)
 
 _FORMAT: Final = 1
 
@@ -340,11 +349,7 @@ class Ledger:
 def verified_charges(path: Path) -> dict[int, list[str]]:
     """The charged rounds of a ledger's file with their clients, read without opening it for charges. An incomplete last
     line does not count. Raises: LedgerCorruptedError; OSError as the file system gives it."""
-    content = path.read_bytes()
-    charges: dict[int, list[str]] = {}
-    end = content.rfind(b"\n") + 1
-    replay(path, content[:end], lambda _: None, lambda fields: charges.update([charge_of(fields, charges)]))
-    return charges
+    return read_lines(path)[1]
 
 
 def sync_folder(folder: Path) -> None:

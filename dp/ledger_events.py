@@ -27,7 +27,7 @@ from precad.dp.accountants.pld import SampledGaussian, Unit, View
 from precad.dp.checks import require_delta, require_non_negative
 from precad.dp.earlier_ledgers import tasks_of_header
 from precad.dp.errors import LedgerCorruptedError
-from precad.dp.ledger_lines import charge_of, replay
+from precad.dp.ledger_lines import read_lines
 
 FORMAT: Final = "precad/dp-events/1"
 
@@ -38,11 +38,7 @@ def ledger_events(path: Path) -> dict[str, Any]:
     The file is read only; an incomplete last line does not count. Raises: LedgerCorruptedError; OSError as the file
     system gives it.
     """
-    content = path.read_bytes()
-    header: dict[str, Any] = {}
-    charges: dict[int, list[str]] = {}
-    complete = content[: content.rfind(b"\n") + 1]
-    chain = replay(path, complete, header.update, lambda fields: charges.update([charge_of(fields, charges)]))
+    header, charges, chain = read_lines(path)
     counts = Counter(client for clients in charges.values() for client in clients)
     try:
         delta, slack = header["delta"], header.get("slack", 0.0)

@@ -38,6 +38,20 @@ def replay(path: Path, lines: bytes, header: Callable[[Fields], None], charge: C
     return chain
 
 
+def read_lines(path: Path) -> tuple[Fields, dict[int, list[str]], str]:
+    """Return the parameters of a ledger's file, its charged rounds with their clients, and the last chain value.
+
+    It is not opened for charges. An incomplete last line does not count. Raises: LedgerCorruptedError; OSError as the
+    file system gives it.
+    """
+    content = path.read_bytes()
+    header: Fields = {}
+    charges: dict[int, list[str]] = {}
+    complete = content[: content.rfind(b"\n") + 1]
+    chain = replay(path, complete, header.update, lambda fields: charges.update([charge_of(fields, charges)]))
+    return header, charges, chain
+
+
 def charge_of(fields: dict[str, Any], earlier: Collection[int]) -> tuple[int, list[str]]:
     """Round and clients of a charge. ValueError if it is none, or of a round that was charged before."""
     if list(fields) != ["round", "clients"] or not isinstance(fields["clients"], list):
