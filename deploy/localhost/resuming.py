@@ -27,6 +27,7 @@ from precad.deploy.run_state import RunState, state_of
 from precad.dp.ledger_lines import is_open
 from precad.protos.task.task import Task
 from precad.protos.task.task_fields import first_difference
+from precad.servers.links.credentials import ROLES
 from precad.servers.store.folder import ledger_path, load_initial_model, restore_records, store_path
 from precad.servers.store.rounds import CommittedRound
 from precad.servers.store.state import TaskState
@@ -174,6 +175,7 @@ def _server(folder: RunFolder, deployment: Deployment, letter: str) -> _Server:
     with ExitStack() as stack:
         initial = load_initial_model(folder.initial_model, task)
         state = TaskState.open(stack, folder.state_dir(letter), task, initial)
+        state.store.require_role(ROLES[LETTERS.index(letter)])
         parameters = state.model.parameters
         records = restore_records(folder.state_dir(letter), state.committed, parameters)
         ended = state.why_over if state.store.is_finished else None

@@ -72,6 +72,12 @@ def last_kind(run: Run) -> str | None:
     return None if last is None else json.loads(last[0])["kind"]
 
 
+def role_in(run: Run) -> str | None:
+    """Return which server began the task, if one did."""
+    first = run("SELECT entry FROM audit ORDER BY number LIMIT 1").fetchone()
+    return None if first is None else json.loads(first[0]).get("role")
+
+
 def holds(run: Run, kind: str) -> bool:
     """Return whether there is an entry of this kind."""
     start = _text(kind).removesuffix("}")

@@ -168,8 +168,10 @@ class TaskStore(Database):
         return self._task_id
 
     def begin(self, task_id: str, role: Role) -> None:
-        """Both servers hold the same parameters. role: this server's. Does nothing for a task that is resumed."""
+        """Both servers hold the same parameters. role: this server's. Writes nothing for a task that is resumed. Raises
+        SetupError in the other server's folder, whose shares of noise and burnt tuples are not this one's."""
         if self._task_id == task_id:
+            self.require_role(role)
             return
         assert not self._task_id  # `resumption.agree` never gives another id than the one that is here
         with self.transaction() as run:
@@ -179,6 +181,13 @@ class TaskStore(Database):
                 run, "task", task=task_id, role=role.value, config=self._config_digest.hex(), model=values[2].hex()
             )
         self._task_id = task_id
+
+    def require_role(self, role: Role) -> None:
+        """Raise SetupError when another server began the task in this folder."""
+        with self.transaction() as run:
+            began = audit_log.role_in(run)
+        if began not in (None, role.value):
+            raise SetupError(f"state_dir: expected the folder of {role.value}, found that of {began} ({self.where})")
 
     def joined(self, next_round: int, peer: str) -> None:
         """The servers have met and go on with this round number. peer: the other one's certificate, by fingerprint."""

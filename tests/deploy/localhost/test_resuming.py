@@ -42,6 +42,7 @@ from precad.deploy.run_folder import RunFolder
 from precad.deploy.run_state import RunState, state_of
 from precad.dp.accountants.pld import View
 from precad.protos.tls.identity import Role
+from precad.servers.errors import SetupError
 from precad.servers.store.folder import ledger_path, open_ledger
 from precad.servers.store.rounds import CommittedRound
 from precad.servers.store.state import TaskState
@@ -261,6 +262,22 @@ def test_rounds_that_only_the_servers_know_are_taken_up(folder: RunFolder) -> No
     assert not folder.report.exists()
     assert (folder.root / "logs-1" / "dealer.log").read_text() == "of before"
     assert list(folder.logs.iterdir()) == []
+
+
+@pytest.mark.parametrize("rounds", [[0, 2], [0, 2, 3, 4]])
+def test_folders_of_servers_that_changed_places_are_refused(folder: RunFolder, rounds: list[int]) -> None:
+    """In the midst of the task, and where it is over: each would go on with the other's charges and burnt tuples."""
+    for letter in ROLES:
+        commit(folder, letter, rounds, lost=[1])
+    shutil.move(folder.state_dir("a"), folder.root / "aside")
+    shutil.move(folder.state_dir("b"), folder.state_dir("a"))
+    shutil.move(folder.root / "aside", folder.state_dir("b"))
+    before = tree(folder.root)
+    said = "state_dir: expected the folder of aggregator-a, found that of aggregator-b"
+    with pytest.raises(SetupError, match=said):
+        asyncio.run(resumed(folder).run())
+    assert {path for path in tree(folder.root) if path.endswith(".sqlite")} <= {*before}
+    assert not folder.summary.exists()
 
 
 def test_a_finished_task_whose_run_was_killed_gets_its_summary_without_a_process(folder: RunFolder) -> None:

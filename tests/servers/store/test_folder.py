@@ -18,6 +18,7 @@ from numpy.testing import assert_array_equal
 from precad.protos.messages import convert
 from precad.protos.tls.identity import Role
 from precad.servers.errors import SetupError
+from precad.servers.store import audit_log
 from precad.servers.store.folder import (
     ledger_path,
     load_initial_model,
@@ -81,6 +82,20 @@ def test_a_folder_of_another_task_is_refused(changes: dict[str, Any], what: str,
     initial = bytes(4 * TASK.dim) if changes else b"\x01" + bytes(4 * TASK.dim - 1)
     with pytest.raises(SetupError, match=f"expected a folder of this task, found 'small-1', which has another {what}"):
         open_task_store(tmp_path, small_task(**changes), initial)
+
+
+def test_the_other_servers_folder_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+    """When the servers meet again, too: `begin` is what a meeting calls."""
+    with open_task_store(tmp_path, TASK, bytes(4 * TASK.dim)) as store:
+        store.require_role(Role.AGGREGATOR_B)  # nobody began a task yet
+        store.begin("small-1", Role.AGGREGATOR_A)
+        store.begin("small-1", Role.AGGREGATOR_A)
+    before = audit_log.read(store_path(tmp_path))
+    with open_task_store(tmp_path, TASK, bytes(4 * TASK.dim)) as store:
+        message = r"expected the folder of aggregator-b, found that of aggregator-a \("
+        with pytest.raises(SetupError, match=message):
+            store.begin("small-1", Role.AGGREGATOR_B)
+    assert audit_log.read(store_path(tmp_path)) == before
 
 
 @pytest.mark.parametrize("inside", [(), ("below",)])
