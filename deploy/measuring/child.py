@@ -2,15 +2,21 @@
 
 Run as `python -P -m precad.deploy.measuring.child`; the messages are those of `precad.servers.telemetry.quality`. What
 it imports may be the operator's own code. So nothing of it is printed: the pipe's own descriptors are put away first,
-and an answer holds a number or the fault's kind. It ends when its server does.
+and an answer holds a number or the fault's kind.
+
+A keeper, which runs none of that code, starts the worker, which does. When the worker ends or the server hangs up, the
+keeper kills whatever the worker has started, in sessions of their own too: orphans become the keeper's children.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import queue
 import resource
+import select
+import signal
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -23,6 +29,8 @@ from numpy.typing import NDArray
 
 _NICENESS: Final = 10
 _FIRST_TO_GO: Final = "1000"
+_SET_CHILD_SUBREAPER: Final = 36
+"""Of prctl(2)."""
 _NO_TORCH: Final = "expected PyTorch and precad.clients, which measure models, found none installed here"
 
 
@@ -38,6 +46,41 @@ class Asked:
 def main() -> None:
     """Answer until the server hangs up."""
     _step_back()
+    ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    if worker := os.fork():
+        _keep(worker)
+    else:
+        _work()
+
+
+def _keep(worker: int) -> None:
+    """Wait until the worker ends or the server hangs up, then kill all that is left below this process."""
+    ends = select.poll()
+    ends.register(0, 0)  # nothing is read: the other end's being closed is told in any case
+    ends.register(os.pidfd_open(worker), select.POLLIN)
+    ends.poll()
+    with suppress(ChildProcessError):
+        while True:
+            for child in _children():
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(child, signal.SIGKILL)
+            os.waitpid(-1, 0)  # what it leaves behind is ours, and in the next list
+
+
+def _children() -> list[int]:
+    """Return the processes whose parent is this one."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):  # it has ended meanwhile
+                parent = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
+                if int(parent) == os.getpid():
+                    found.append(int(entry.name))
+    return found
+
+
+def _work() -> None:
+    """Measure, in a process that may run the operator's code."""
     asks, answers = _taken(0, "rb"), _taken(1, "wb")
     _taken(2, "wb")
     opening = json.loads(asks.readline())

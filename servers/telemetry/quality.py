@@ -41,6 +41,8 @@ FILE: Final = "quality.jsonl"
 """Figures of rounds in the state folder, a line each."""
 MOST_FAULTS: Final = 3
 """So many faults in a row, and the program is not started again by this process."""
+_HANG_UP_S: Final = 1.0
+"""How long the program may take to end once its server hung up."""
 _LONGEST_LINE: Final = 1 << 16
 _PIECE: Final = 1 << 20
 _MOST_FIGURES: Final = 32
@@ -230,9 +232,15 @@ class _Child:
         return _object(line)
 
     async def kill(self) -> None:
-        """End it at once."""
+        """End it: hang up, for it to end what it has started, wherever that went; then kill what is left."""
+        assert self._process.stdin is not None  # it was started with pipes
+        if not self._process.stdin.is_closing():
+            self._process.stdin.transport.abort()  # not `close`, which waits until what was written is read
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_HANG_UP_S):
+                await self._process.wait()
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # with whatever it has started: it leads its session
+            os.killpg(self._process.pid, signal.SIGKILL)  # it leads its session
         with suppress(TimeoutError):
             async with asyncio.timeout(1.0):  # one that the kernel does not let go of is init's
                 await self._process.wait()

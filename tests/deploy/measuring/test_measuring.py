@@ -9,6 +9,7 @@ What counts as failure:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import subprocess
@@ -39,7 +40,9 @@ from tests.harness.harness import LeashedClient, Pki, asynchronous, running, sma
 
 D = 24
 OWN_CODE = """
+import os
 import sys
+import time
 import numpy as np
 import torch
 
@@ -52,6 +55,18 @@ def largest(outputs, labels):
     print(SECRET, file=sys.stderr)
     print(SECRET)
     return float(np.abs(outputs).max())
+
+def leaving(outputs, labels):
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        time.sleep(600)
+    os.waitpid(child, 0)
+    if outputs.max() > 100:
+        os.kill(os.getpid(), 9)
+    return 1.0
 
 def raising(outputs, labels):
     if outputs.any():
@@ -227,6 +242,42 @@ async def test_the_program_gets_no_key_and_no_environment(
     assert not any(name.startswith("PRECAD") for name in environment)
     assert "a secret" not in str(environment)
     assert len(descriptors) <= 5  # three pipes, and the listing and the file that it writes
+
+
+def below(ancestor: int) -> set[int]:
+    """Return the processes that descend from one, whatever their session."""
+    parents = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    found = {ancestor}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {ancestor}
+
+
+@pytest.mark.parametrize("dies", [False, True])
+@asynchronous
+async def test_what_the_operators_code_leaves_behind_ends_with_it(
+    dies: bool, pki: Pki, folder: Path, tmp_path: Path
+) -> None:
+    """A grandchild in a session of its own, which holds the pipe of the answers: it ends with a worker that is killed,
+    and with a server that hangs up. A dead worker is a crash at once, and not when the time for a model is over."""
+    real = program(pki, folder, task_of(), evaluation_metrics=["measured_code:leaving"], evaluation_timeout_s=60.0)
+    model = np.full(D, 1e6 if dies else 1e-3, dtype=np.float32)
+    before = below(os.getpid())
+    quality = Quality(real, tmp_path, telemetry := Telemetry(Role.AGGREGATOR_A))
+    await quality.open()
+    quality.begin()
+    began = time.monotonic()
+    quality.offer(record(0), model)
+    await quality.settled(30.0)
+    assert time.monotonic() - began < 20.0
+    assert telemetry.measuring_fault is (MeasuringFault.CRASHED if dies else None)
+    started = below(os.getpid()) - before
+    assert len(started) == (0 if dies else 4)  # keeper, worker, what was left when the metric was tried, and now
+    await quality.close()
+    assert not {pid for pid in started if Path(f"/proc/{pid}").exists()}
 
 
 def test_a_program_ends_with_its_server(pki: Pki, folder: Path) -> None:
