@@ -49,6 +49,22 @@ def test_a_gaussian_is_accused_in_at_most_17_of_200_runs() -> None:
     assert accused <= 17
 
 
+@pytest.mark.parametrize(("rate", "rounds"), [(0.25, 20), (0.5, 5)])
+def test_sampled_rounds_are_accused_in_at_most_17_of_200_runs(rate: float, rounds: int) -> None:
+    """By either audit of one run, of a true epsilon that is the printed one, in the number of guesses that it plans."""
+    event = SampledGaussian(rate, 1.0)
+    printed, least = PldAccountant().epsilon(event, rounds, 1e-5), f_dp.least_of(event, rounds)
+    made = planned_guesses(observed(rate, 1.0, m=400, T=rounds, seed=200), event, 1e-5, 0.95)
+    by_curves = by_strict = 0
+    for seed in range(200):
+        guesses = observed(rate, 1.0, m=400, T=rounds, seed=seed).guesses(event, made)
+        by_curves += f_dp.is_refuted(guesses, least, 0.05)
+        by_strict += strict.p_value(guesses, printed, 1e-5) <= 0.05
+
+    assert by_curves <= 17
+    assert by_strict <= 17
+
+
 @pytest.mark.parametrize(("rate", "rounds"), [pytest.param(0.05, 1000, marks=pytest.mark.slow), (1.0, 1)])
 def test_the_curves_refute_more_than_the_strict_audit(rate: float, rounds: int) -> None:
     """sigma = 1, m = 2000. 45 to 70 % of the printed epsilon where that is between 2 and 11."""
