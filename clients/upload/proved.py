@@ -8,7 +8,8 @@ its round.
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Final
 
 from precad.clients.errors import ProtocolError
 from precad.clients.submission import ProvedMessage
@@ -17,6 +18,7 @@ from precad.mpc.errors import ProofRefusedError
 from precad.mpc.prg import Label, Seed
 from precad.mpc.proved import client as rules
 from precad.mpc.proved.client import Invitation, OpenUpload, make_upload
+from precad.mpc.proved.field import ELEMENT_BYTES
 from precad.mpc.proved.shares import payload_pieces
 from precad.mpc.proved.submission import Binding, ProofBinding, holder_of
 from precad.mpc.ring import RingArray
@@ -24,6 +26,9 @@ from precad.mpc.sharing import Party
 from precad.protos.messages import convert, proved
 from precad.protos.precad.v1 import aggregator_pb2, common_pb2
 from precad.protos.task.task import Task
+
+MOST_HELD_BYTES: Final = 1 << 20
+"""A payload of at most so many bytes is kept from its digest to its upload. A longer one is expanded twice."""
 
 
 def _value_of(message: aggregator_pb2.Invitation) -> Invitation:
@@ -55,6 +60,15 @@ def agree(from_a: aggregator_pb2.Invitation, from_b: aggregator_pb2.Invitation, 
     return both[0], seed
 
 
+def _payload_of(encoded: RingArray, seed: Seed, label: Label) -> Callable[[], Iterable[bytes]]:
+    """Return what gives the payload in tiles whenever it is asked: kept where it is short, else expanded again."""
+    expand = functools.partial(payload_pieces, encoded, seed, label)
+    if ELEMENT_BYTES * encoded.size > MOST_HELD_BYTES:
+        return expand
+    held = tuple(expand())
+    return lambda: held
+
+
 class RoundUpload:
     """One client's upload, and its proof, in one round."""
 
@@ -75,12 +89,12 @@ class RoundUpload:
             dim=task.dim,
             payload_digest=b"",
         )
-        submission = make_upload(encoded, blank, seed, label)
+        payload = _payload_of(encoded, seed, label)
+        submission = make_upload(encoded, blank, seed, label, pieces=payload())
         binding = submission.binding
         assert isinstance(binding, Binding)  # `make_upload` fills in ours
         self._binding = binding
-        pieces = functools.partial(payload_pieces, encoded, seed, label)
-        self._upload = conduct.on_message(ProvedMessage(submission, pieces))
+        self._upload = conduct.on_message(ProvedMessage(submission, lambda: convert.joined_pieces(payload())))
         sizes = task.proof_sizes
         self._open = OpenUpload(encoded, sizes, binding, seed, invitation.slot, prove_with=conduct.prove)
 
@@ -98,9 +112,13 @@ class RoundUpload:
                 yield aggregator_pb2.SubmitPart(chunk=chunk)
             is_first = False
 
-    def hear(self, server: Party, challenge: bytes) -> ProvedMessage | None:
-        """Take one server's challenge; return the proof once both have sent the same one (C2)."""
-        if (proof := self._open.hear(server, challenge)) is None:
+    def hears(self, server: Party, challenge: bytes) -> bool:
+        """Take one server's challenge. Return True once: when both have sent the same one (C2). `prove` is then due."""
+        return self._open.agrees(server, challenge)
+
+    def prove(self) -> ProvedMessage | None:
+        """Return the proof for the challenge that both servers sent, once; None where none may leave."""
+        if (proof := self._open.answer()) is None:
             return None
         submission, payload = proof
         return self._conduct.on_message(ProvedMessage(submission, lambda: convert.growing_pieces(payload)))

@@ -254,8 +254,9 @@ class ClientSession:
         """Model, Algorithm 2, submission. A server without room is asked again until the round is over: for the same
         upload, which counts once."""
         ends_at = time.monotonic() + self.task.submit_timeout_s
-        encoded = await self._encoded(stubs, invitation, ends_at)
-        submission = make_submission(encoded, invitation, task=self.task, client=self.client)
+        parameters = await self._model(stubs, invitation, ends_at)
+        share = functools.partial(make_submission, invitation=invitation, task=self.task, client=self.client)
+        submission = await asyncio.to_thread(lambda: share(self._train(parameters)))
         await self._before_upload(invitation)
         for server in submission.servers:
             ours = self._conduct.on_upload(submission, server)
@@ -263,16 +264,15 @@ class ClientSession:
             await _upload(stubs[server].Submit, parts, aggregator_pb2.SubmitReply, server, ends_at - time.monotonic())
         self._log.info("client.submitted", task=invitation.task_id, round=invitation.round)
 
-    async def _encoded(
+    async def _model(
         self, stubs: list[BytesStub], invitation: RoundInvitation | Invitation, ends_at: float
-    ) -> RingArray:
-        """Model and Algorithm 2: the integers to share, (d,)."""
+    ) -> NDArray[np.float32]:
+        """Return the round's model, (d,), where the client may still upload for it."""
         await asyncio.to_thread(self._limit.require_room, invitation.model_digest, invitation.n_committed)
-        parameters = await self._cache.get(
+        return await self._cache.get(
             invitation.model_digest,
             lambda: until_admitted(lambda: self._download(stubs[0], invitation), ends_at - time.monotonic()),
         )
-        return await asyncio.to_thread(self._train, parameters)
 
     async def _before_upload(self, invitation: RoundInvitation | Invitation) -> None:
         """Wait as the conduct says, and count the upload, durably, before its first byte leaves."""
@@ -290,9 +290,9 @@ class ClientSession:
             raise ProtocolError(f"round: expected one invitation to round {invitation.round}, found a second")
         self._answered.add(which)
         ends_at = time.monotonic() + self.task.submit_timeout_s
-        encoded = await self._encoded(stubs, invitation, ends_at)
+        parameters = await self._model(stubs, invitation, ends_at)
         make = functools.partial(proved.RoundUpload, task=self.task, client=self.client, conduct=self._conduct)
-        upload = await asyncio.to_thread(make, encoded, invitation, seed)
+        upload = await asyncio.to_thread(lambda: make(self._train(parameters), invitation, seed))
         await self._before_upload(invitation)
         most_s = max(0.0, ends_at - time.monotonic()) + 2 * self.task.proof_timeout_s
         try:
@@ -326,8 +326,8 @@ class ClientSession:
                     return None
             elif news.round == upload.round:
                 party: Party = 1 if server else 0
-                if (proof := await asyncio.to_thread(upload.hear, party, news.challenge)) is not None:
-                    return proof
+                if upload.hears(party, news.challenge):
+                    return await asyncio.to_thread(upload.prove)
 
     async def _download(self, stub_of_a: BytesStub, invitation: RoundInvitation | Invitation) -> NDArray[np.float32]:
         """Return the global model, whose digest both servers named. Raises AioRpcError, ProtocolError."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -70,18 +70,24 @@ def agree(invitations: tuple[Invitation, Invitation], dim: int) -> Seed:
 
 
 def make_upload(
-    x: RingArray, blank: Binding, share_seed: Seed, label: Label, random_bytes: RandomBytes = os.urandom
+    x: RingArray,
+    blank: Binding,
+    share_seed: Seed,
+    label: Label,
+    random_bytes: RandomBytes = os.urandom,
+    pieces: Iterable[bytes] | None = None,
 ) -> Submission:
     """Return what goes to the holder beside the payload, `precad.mpc.proved.shares.payload_pieces`.
 
-    blank: the binding, whose payload digest is filled in. The payload is expanded tile by tile, for its digest.
-    x is made read-only. A payload or a proof of another vector under this seed would open to their difference.
+    blank: the binding, whose payload digest is filled in. pieces: the payload, where the caller keeps it; else it is
+    expanded tile by tile, for its digest. x is made read-only. A payload or a proof of another vector under this seed
+    would open to their difference.
     Raises ShareSeedReusedError for a seed that an upload was made under before (C1).
     """
     _claim(share_seed, "upload")
     x.setflags(write=False)
     hasher = hashlib.sha256()
-    for piece in payload_pieces(x, share_seed, label):
+    for piece in payload_pieces(x, share_seed, label) if pieces is None else pieces:
         hasher.update(piece)
     salt = draw_salt(random_bytes)
     binding = replace(blank, payload_digest=salted_digest(salt, hasher.digest()))
@@ -133,28 +139,39 @@ class OpenUpload:
         self._draw_masks, self._random_bytes = draw_masks, random_bytes
         self._heard: dict[Party, bytes] = {}
         self._is_answered = False
+        self._agreed: Seed | None = None
         self.proof: tuple[Submission, bytes] | None = None
         """The answer, which may be sent again as it is."""
 
     def hear(self, party: Party, challenge: bytes) -> tuple[Submission, bytes] | None:
-        """Take a server's challenge, and return the proof once both have sent the same; else None, for silence.
+        """Take a server's challenge, and return the proof once both have sent the same; else None, for silence."""
+        return self.answer() if self.agrees(party, challenge) else None
 
-        A second, different challenge of a server, two that differ, or a row outside its window end the answering.
+    def agrees(self, party: Party, challenge: bytes) -> bool:
+        """Take a server's challenge. Return True once in an upload's life: when both have sent the same.
+
+        A second, different challenge of a server, or two that differ, end the answering. It takes no time; `answer`
+        does.
         """
         if self._is_answered:
-            return None
+            return False
         first = self._heard.setdefault(party, challenge)
         is_sound = len(challenge) == SEED_BYTES and hmac.compare_digest(first, challenge)
         if is_sound and len(self._heard) < 2:
-            return None
+            return False
         self._is_answered = True
         if is_sound and hmac.compare_digest(self._heard[0], self._heard[1]):
-            self.proof = self._answer(Seed(challenge))
-        return self.proof
+            self._agreed = Seed(challenge)
+        return self._agreed is not None
 
-    def _answer(self, challenge: Seed) -> tuple[Submission, bytes] | None:
+    def answer(self) -> tuple[Submission, bytes] | None:
+        """Return the proof for the challenge that both agreed on, once; None where a row is outside its window."""
+        challenge, self._agreed = self._agreed, None
+        if challenge is None:
+            return None
         try:
             words = self._prove(self._x, RowStreams(challenge, self._round), self._sizes, self._draw_masks(self._sizes))
         except OutsideWindowError:
             return None
-        return make_proof(words, self._binding, challenge, self._seed, self._label, self._random_bytes)
+        self.proof = make_proof(words, self._binding, challenge, self._seed, self._label, self._random_bytes)
+        return self.proof

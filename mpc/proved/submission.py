@@ -263,9 +263,9 @@ class PayloadIntake:
         if self._taken > self._n_bytes:
             raise ProofRefusedError("wrong_length", f"payload: expected {self._n_bytes} bytes, found more")
         self._hasher.update(data)
-        waiting = self._rest + data
+        waiting = memoryview(self._rest + data if self._rest else data)
         n_elements = len(waiting) // ELEMENT_BYTES
-        whole, self._rest = waiting[: ELEMENT_BYTES * n_elements], waiting[ELEMENT_BYTES * n_elements :]
+        whole, self._rest = waiting[: ELEMENT_BYTES * n_elements], bytes(waiting[ELEMENT_BYTES * n_elements :])
         try:
             elements.from_bytes(whole, n_elements=n_elements)
         except MalformedMessageError:

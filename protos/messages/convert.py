@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import AsyncIterable, Iterator
+from collections.abc import AsyncIterable, Iterable, Iterator
 from operator import attrgetter
 from typing import Any, Protocol
 
@@ -59,6 +59,20 @@ def growing_pieces(data: Bytes) -> Iterator[bytes]:
         yield data[start : start + size]
         start += size
         size = min(start, CHUNK_BYTES)
+
+
+def joined_pieces(short: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the same bytes in few messages, which grow as those of `growing_pieces`. short: of FIRST_CHUNK_BYTES at
+    most, such as tiles."""
+    waiting, limit, yielded = bytearray(), FIRST_CHUNK_BYTES, 0
+    for piece in short:
+        if waiting and len(waiting) + len(piece) > limit:
+            yielded += len(waiting)
+            limit = min(yielded, CHUNK_BYTES)
+            yield bytes(waiting)
+            waiting.clear()
+        waiting += piece
+    yield bytes(waiting)
 
 
 async def collect(chunks: AsyncIterable[common_pb2.Chunk], *, limit: int) -> bytes:

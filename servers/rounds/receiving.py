@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -209,25 +209,24 @@ class Receiving(ABC):
         self._expected.intersection_update(invited)
         loop = asyncio.get_running_loop()
         deadline = self._deadline = loop.time() + self._timeout_s
-        while self._expected:
-            if peer_locked.is_set():
-                self._expected = {client for client in self._expected if not self._is_relayed(client)}
-                if not self._expected:
+        peer = asyncio.ensure_future(peer_locked.wait())
+        peer.add_done_callback(lambda _: self._changed.set())
+        try:
+            while self._expected:
+                if peer_locked.is_set():
+                    self._expected = {client for client in self._expected if not self._is_relayed(client)}
+                    if not self._expected:
+                        return
+                if peer_locked.is_set() or self._expected <= self._left:
+                    deadline = min(deadline, loop.time() + PEER_LOCKED_GRACE_S)
+                if deadline <= loop.time():
                     return
-            if peer_locked.is_set() or self._expected <= self._left:
-                deadline = min(deadline, loop.time() + PEER_LOCKED_GRACE_S)
-            remaining = deadline - loop.time()
-            if remaining <= 0:
-                return
-            self._changed.clear()
-            waits = [asyncio.ensure_future(self._changed.wait())]
-            if not peer_locked.is_set():
-                waits.append(asyncio.ensure_future(peer_locked.wait()))
-            try:
-                await asyncio.wait(waits, timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for wait in waits:
-                    wait.cancel()
+                self._changed.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(deadline):
+                        await self._changed.wait()
+        finally:
+            peer.cancel()
 
     def left(self, client: str) -> None:
         """The client's session has ended; it is not invited to this round again, even if it comes back. The other

@@ -91,8 +91,9 @@ class Leashed:
 
     async def make_proof(self) -> None:
         a, b = await self._events()
-        self.upload.hear(0, a.challenge.challenge)
-        self.proof = self.upload.hear(1, b.challenge.challenge)
+        self.upload.hears(0, a.challenge.challenge)
+        self.upload.hears(1, b.challenge.challenge)
+        self.proof = self.upload.prove()
 
     async def prove(self) -> None:
         assert self.proof is not None

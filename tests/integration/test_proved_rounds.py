@@ -207,20 +207,18 @@ async def test_rounds_equal_the_reference(
 async def test_a_client_that_vanishes_before_its_proof_costs_itself_alone(pki: Pki, tmp_path: Path) -> None:
     task, watched = proved_task(("at-bound", "short"), rounds=1, proof_timeout_s=60.0), Watched()
     async with rounds_of(task, pki, tmp_path, watched) as (deployment, clients):
-        with patch.object(proved.RoundUpload, "hear", _vanishing(clients, proved.RoundUpload.hear)):
+        with patch.object(proved.RoundUpload, "hears", _vanishing(clients, proved.RoundUpload.hears)):
             await asyncio.wait_for(deployment.finish(), 30.0)
     (record,) = deployment.rounds(0)
     assert (record["accepted"], record["rejected"], record["missing"]) == (["short"], [], ["at-bound"])
 
 
-def _vanishing(clients: Clients, hear: Callable[..., Any]) -> Callable[..., Any]:
-    loop = asyncio.get_running_loop()
-
-    def heard(self: proved.RoundUpload, server: int, challenge: bytes) -> Any:
+def _vanishing(clients: Clients, hears: Callable[..., bool]) -> Callable[..., bool]:
+    def heard(self: proved.RoundUpload, server: int, challenge: bytes) -> bool:
         if self._binding.client != "at-bound":
-            return hear(self, server, challenge)
-        loop.call_soon_threadsafe(clients.sessions["at-bound"].cancel)
-        return None
+            return hears(self, server, challenge)
+        clients.sessions["at-bound"].cancel()
+        return False
 
     return heard
 
@@ -448,10 +446,10 @@ async def test_a_second_invitation_of_a_round_is_not_answered(pki: Pki, tmp_path
     """A server that invites twice, with two seeds, has one upload."""
     task, watched = proved_task(("at-bound", "short"), rounds=1), Watched()
     async with rounds_of(task, pki, tmp_path, watched) as (deployment, clients):
-        with patch.object(ClientSession, "_encoded", _counting(ClientSession._encoded)) as encoded:
+        with patch.object(ClientSession, "_model", _counting(ClientSession._model)) as asked:
             watched.react = lambda party, state: _invite_again(party, state, deployment)
             await deployment.finish()
-    assert sorted(encoded.calls) == ["at-bound", "short"]
+    assert sorted(asked.calls) == ["at-bound", "short"]
     assert clients is not None
 
 

@@ -134,7 +134,8 @@ class Silent:
 @asynchronous
 async def test_an_upload_is_let_go_though_no_server_says_anything(hangs: bool) -> None:
     task = small_task(["alice", "bob"], mode="proved", submit_timeout_s=0.2, proof_timeout_s=0.15)
-    session = ClientSession(client="alice", task=task, addresses=("a:1", "b:1"), tls=None, train=None)  # type: ignore[arg-type]
+    train, addresses = (lambda _: upload_of(task)[2]), ("a:1", "b:1")
+    session = ClientSession(client="alice", task=task, addresses=addresses, tls=None, train=train)  # type: ignore[arg-type]
     kept: list[weakref.ref[Any]] = []
     make = proved.RoundUpload
 
@@ -143,15 +144,15 @@ async def test_an_upload_is_let_go_though_no_server_says_anything(hangs: bool) -
         kept.append(weakref.ref(made))
         return made
 
-    async def encoded(*_: Any) -> Any:
-        return upload_of(task)[2]
+    async def model(*_: Any) -> Any:
+        return np.zeros(task.dim, dtype=np.float32)
 
     invitation, seed, x = upload_of(task)
     make(x, invitation, Seed(seed.reveal()), task=task, client="alice", conduct=session._conduct)  # compiles
     stub, begun = Silent(hangs), time.monotonic()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(proved, "RoundUpload", watched)
-        patch.setattr(session, "_encoded", encoded)
+        patch.setattr(session, "_model", model)
         stubs: list[Any] = [stub, stub]
         await asyncio.wait_for(session._take_part_and_prove(stubs, invitation, seed), 30.0)
     assert time.monotonic() - begun >= 0.3  # twice proof_timeout_s

@@ -29,11 +29,11 @@ def upload_of(task: str, t: int) -> Any:
     """Return an upload that proves once both servers have said the same."""
     heard: dict[int, bytes] = {}
 
-    def hear(server: int, challenge: bytes) -> str | None:
+    def hears(server: int, challenge: bytes) -> bool:
         heard[server] = challenge
-        return "proof" if len(heard) == 2 else None
+        return len(heard) == 2
 
-    return SimpleNamespace(task=task, round=t, hear=hear, heard=heard)
+    return SimpleNamespace(task=task, round=t, hears=hears, prove=lambda: "proof", heard=heard)
 
 
 @asynchronous

@@ -136,6 +136,20 @@ def test_it_answers_one_challenge():
     assert client.proof is sent
 
 
+def test_an_answer_needs_both_servers_and_is_made_once():
+    """C2, in the two steps in which a session takes it: who asks too early or twice gets nothing."""
+    client = opened()
+    assert client.answer() is None
+    assert not client.agrees(0, CHALLENGE)
+    assert client.answer() is None
+    assert client.agrees(1, CHALLENGE)
+    assert not client.agrees(1, CHALLENGE)
+    sent = client.answer()
+    assert sent is not None
+    assert client.answer() is None
+    assert client.proof is sent
+
+
 def test_two_uploads_of_one_update_share_nothing():
     """C3: salts and masks are fresh, so digests, statements and proofs differ."""
     x = np.zeros(SIZES.dim, dtype=np.int64)

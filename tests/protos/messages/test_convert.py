@@ -56,6 +56,17 @@ def test_growing_pieces_are_never_longer_than_what_came_before(n_bytes: int) -> 
     assert len(parts) <= 4 + n_bytes // CHUNK
 
 
+@pytest.mark.parametrize("n_bytes", [0, 1, 7 << 14, 2 * 7 << 14, (2 * 7 << 14) + 1, 2 * CHUNK, 5 * CHUNK + 3])
+def test_joined_tiles_make_few_messages_that_grow_likewise(n_bytes: int) -> None:
+    data = np.random.default_rng(n_bytes).bytes(n_bytes)
+    tile = 7 << 14
+    parts = list(convert.joined_pieces(data[start : start + tile] for start in range(0, n_bytes, tile)))
+    assert b"".join(parts) == data
+    assert len(parts[0]) <= 1 << 18
+    assert all(len(part) <= min(CHUNK, len(b"".join(parts[:i]))) for i, part in enumerate(parts) if i > 0)
+    assert len(parts) <= 4 + n_bytes // (CHUNK - tile)
+
+
 @asynchronous
 async def test_collecting_stops_at_the_first_byte_too_many() -> None:
     """Ask for nothing that comes after the first byte too many."""
