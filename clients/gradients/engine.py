@@ -48,7 +48,7 @@ _FEWEST: Final = 32
 """Records of a tile, unless a memory budget says less."""
 _MOST: Final = {"cpu": 256, "cuda": 1024}
 """Records of a tile. A pass of few records costs what a full one does. A text's places fill a product already, so
-adapters on a CPU take `_FEWEST`: clients of 30 records then fill their tiles, in 0.6 times the time of 51."""
+adapters on a CPU take `_FEWEST`. Clients of 30 records then fill their tiles, in 0.6 times the time of 51."""
 _TILE_SHARE: Final = 2
 """A tile takes this part of the memory of a pass: larger tiles gain little and make passes of few records dear."""
 _IMAGE_AXES: Final = 4

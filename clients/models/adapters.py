@@ -2,8 +2,10 @@
 
 The base and A are constants, so a sum of clients' updates is the sum of their adapters' differences. That would not
 hold were A trained as well. A has orthonormal rows, so B's columns are learnt on one scale. B begins at zero: the
-adapted model is the base at first. Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021; with
-a constant A: Sun et al., "Improving LoRA in Privacy-preserving Federated Learning", 2024.
+adapted model is the base at first.
+
+Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021.
+With a constant A: Sun et al., "Improving LoRA in Privacy-preserving Federated Learning", 2024.
 """
 
 from __future__ import annotations

@@ -142,8 +142,9 @@ def _trained(task: Task, parameters: NDArray[np.float32], who: Participant, engi
 def bounded(task: Task, last: float, found: Vector | None, layer_sizes: Sequence[int]) -> Vector:
     """Return what a client uploads of theta_i - theta, within C whoever trained, in the algorithm `user-dp-fedavg`.
 
-    last: the last number of the round's vector, lambda where a bound is learnt. found: None where training led to no
-    finite numbers; then zeros, for staying away would say so. layer_sizes: where clipping is per layer.
+    last: the last number of the round's vector. It is lambda where a bound is learnt.
+    found: None where training led to no finite numbers. Then zeros are uploaded: staying away would say so.
+    layer_sizes: where clipping is per layer.
     Raises: ArgumentError, which depends on no record.
     """
     update = np.zeros(task.n_parameters) if found is None else found

@@ -168,7 +168,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Return the file's raw contents, with those that it includes. Raises ConfigError, also for an empty file.
 
     `include` names a file with `[task]` and `[network]`, which then stand nowhere else. `own` names a file, which need
-    not be there, with settings of this organisation's: they take the place of those in the sections of this file.
+    not be there, with settings of this organisation's. They take the place of those in the sections of this file.
     """
     found = _toml(path)
     include, own = found.pop("include", None), found.pop("own", None)

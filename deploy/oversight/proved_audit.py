@@ -1,7 +1,7 @@
 """Mode `proved` on vectors of your own: both servers' program from the lock to the accepted sum, and every proof.
 
 Both parties are threads that share nothing but a channel. A vector that is too long is proved as a deviating
-client does it: of a number that does not fit its bits, the low bits. A simulation's servers are these, too.
+client does it. Where a number does not fit its bits, the low bits are proved. A simulation's servers are these, too.
 """
 
 from __future__ import annotations

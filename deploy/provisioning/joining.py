@@ -1,8 +1,8 @@
 """`precad join`: put a kit beside the key that stays at home, once everything in it is what was agreed on.
 
-Nothing of the kit is used before the digest of its manifest is the one that the operator was told, every file is the
-manifest's, and the kit's certificate is of the key that `precad pki request` made here. Files that the manifest does
-not name stay where they are.
+Nothing of the kit is used before three checks. The digest of its manifest is the one that the operator was told. Every
+file is the manifest's. The kit's certificate is of the key that `precad pki request` made here. Files that the manifest
+does not name stay where they are.
 """
 
 from __future__ import annotations

@@ -100,8 +100,9 @@ def seal(manifest: Manifest, authority: Path, *, days: int, passphrase: bytes | 
 def verify(folder: Path) -> tuple[Manifest, str]:
     """Return the manifest of the kit in `folder`, and the participant whose kit it is.
 
-    The authority's certificate in the folder must have certified the seal, the seal signed the manifest, and every file
-    of the kit be the one that was signed. Raises ConfigError, which names the fields in which a task differs.
+    The authority's certificate in the folder must have certified the seal, and the seal must have signed the manifest.
+    Every file of the kit must be the one that was signed. Raises ConfigError, which names the fields in which a task
+    differs.
     """
     manifest = _signed(folder)
     try:

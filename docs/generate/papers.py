@@ -1,13 +1,14 @@
 """The page of every figure and table of the five papers beside ours, from `docs/results/papers/`.
 
-`rows.toml` declares a row for each: what the paper prints, which command repeats it, where in a result our number is,
-how far it may be off, and why it differs. It holds no number of ours. Those come from result files alone:
+`rows.toml` declares a row for each. A row says what the paper prints, which command repeats it, and where in a result
+our number is. It also says how far that may be off, and why it differs. It holds no number of ours. Those come from
+result files alone:
 
     NAME.json     a record that `python -m docs.generate.record` wrote: command, date, machine, configuration, report
     ../data/*.csv  a table of an older run, whose date and machine are not on file
 
 A row counts as reproduced if each of its numbers is within its stated spread in at least two records of different
-seeds; one record is enough for arithmetic, which draws nothing.
+seeds. One record is enough for arithmetic, which draws nothing.
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ _TITLES: Final = {
     "naseri": "Naseri et al.",
 }
 _INTRODUCTION: Final = """\
-Every figure and table of the five papers. *Within* is the spread that was stated for a number: a constant, and three
-standard errors where the result has them. *Records* name result files; each holds its configuration, machine and date.
-A row is **reproduced** if all its numbers are within their spread on two disjoint sets of seeds. It is a **trend** if
-only the order or shape is the paper's. [Experiments](experiments.md) interprets the results."""
+Every figure and table of the five papers. The column *Within* is the spread that was stated for a number: a constant,
+and three standard errors where the result has them. The column *Records* names result files. Each holds its
+configuration, machine and date. A row is **reproduced** if all its numbers are within their spread on two disjoint sets
+of seeds. It is a **trend** if only the order or shape is the paper's. [Experiments](experiments.md) interprets the
+results."""
 _NUMBER: Final = re.compile(r"\d+\.\d+|\d+ ?%")
 
 

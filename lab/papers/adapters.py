@@ -2,8 +2,9 @@
 
 A small DistilBERT of `transformers`, made from a configuration, is trained publicly on airline tweets (negative or
 positive). Clients fine-tune it on Sentiment140, by PRECAD. The same adapters are trained centrally by DP-SGD, and the
-same base as a whole. The LSTM starts from nothing. Sigma is the same for all, so a record has the same epsilon: against
-one server and all other clients in PRECAD, against the other clients in central DP-SGD, whose server is trusted.
+same base as a whole. The LSTM starts from nothing. Sigma is the same for all, so a record has the same epsilon. In
+PRECAD it is against one server and all other clients. In central DP-SGD, whose server is trusted, it is against the
+other clients.
 """
 
 from __future__ import annotations

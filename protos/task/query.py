@@ -1,9 +1,9 @@
 """The question of a task that is a query: whose clients add up encodings of a column instead of gradients.
 
-Everything else is a task of algorithm `precad` with one round, in which every client and every record takes part: the
-upload, the check of its norm, the noise, the ledger and the audit log. R is 1, the norm of a record's vector. C bounds
-what one client adds, liar or not. The opened model is the noisy sum, since the task starts from zeros and moves by
-`learning_rate` over the divisor.
+Everything else is a task of algorithm `precad` with one round, in which every client and every record takes part. That
+covers the upload, the check of its norm, the noise, the ledger and the audit log. R is 1, the norm of a record's
+vector. C bounds what one client adds, liar or not. The opened model is the noisy sum, since the task starts from zeros
+and moves by `learning_rate` over the divisor.
 """
 
 from __future__ import annotations

@@ -92,8 +92,12 @@ class TaskState:
         backends: tuple[Backend, Backend] | None = None,
         earlier: Sequence[EarlierTask] | None = None,
     ) -> Self:
-        """initial: the model that the task starts from, (d,). backends: of the task's store and of the tuple ledger,
-        where they are not files. earlier: see `open_ledger`. Raises SetupError, StoreError, DpError."""
+        """Open the task's storage, and read where it stands. Raises SetupError, StoreError, DpError.
+
+        initial: the model that the task starts from, (d,).
+        backends: of the task's store and of the tuple ledger. None where they are files.
+        earlier: as in `open_ledger`.
+        """
         at_store, at_burns = backends or (None, None)
         require_usable(state_dir, has_database=backends is not None)
         private_folder(state_dir)
