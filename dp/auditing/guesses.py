@@ -51,10 +51,10 @@ class Guesses:
 def log_likelihood_ratios(scores: Array, present: NDArray[np.bool_], rate: float, noise: float) -> Array:
     """Return for each canary the log likelihood ratio of in to out, over the rounds that its client was in; (m,).
 
-    scores:   (T, m), in units of the clip R
-    present:  (T, m), whether the canary's client was in the round
-    rate:     p, of a record in a round
-    noise:    multiplier of the view
+    scores: (T, m), in units of the clip R.
+    present: (T, m). It says whether the canary's client was in the round.
+    rate: p, of a record in a round.
+    noise: multiplier of the view.
     """
     require_probability("rate", rate)
     require_positive("noise", noise)

@@ -39,8 +39,8 @@ class Repetition:
 def repeated_noise(residuals: Array, own_noise: Array | None, alpha: float) -> Repetition:
     """Return the most correlated pair, found where it has a chance below alpha with fresh noise.
 
-    residuals: (T, m), of all rounds against one another. own_noise: (T, m), round by round against the residuals, also
-    across rounds; None where the view has none.
+    residuals: (T, m), of all rounds against one another.
+    own_noise: (T, m), round by round against the residuals, also across rounds. None where the view has none.
     """
     require_delta(alpha)
     unit = _unit(residuals)

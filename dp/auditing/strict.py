@@ -1,8 +1,8 @@
 """Refute an epsilon by guesses in one run, with no assumption but that the coins are fair and independent.
 
-Source: Steinke, Nasr, Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS '23. Under
-(epsilon, delta)-DP the number of correct ones of r guesses is dominated by Binomial(r, e^epsilon / (1 + e^epsilon)), up
-to a term that is linear in m delta.
+Source: Steinke, Nasr, Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS '23. Let a training be (epsilon,
+delta)-DP. Then Binomial(r, e^epsilon / (1 + e^epsilon)) dominates the number of correct ones of r guesses, up to a term
+linear in m delta.
 """
 
 from __future__ import annotations
