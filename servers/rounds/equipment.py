@@ -44,6 +44,8 @@ class Randomness:
 
     tuples: RandomBytes = os.urandom
     """Seeds of correlated randomness, at the dealer."""
+    share_seeds: RandomBytes = os.urandom
+    """Seeds of the shares that this server gives to clients, in mode `proved`."""
     coin: RandomBytes = os.urandom
     """This server's halves of joint coins, and of a new task's name."""
     noise: NoiseSource = _rounded_gaussian

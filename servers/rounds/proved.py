@@ -53,7 +53,7 @@ class ProvedForm(Form):
         coin = await ground.selection_coin(t)
         chosen = ground.chosen(coin, t)
         of_client = slot_labels(coin, label, len(self.task.clients), chosen)
-        slots = Slots(of_client, ShareSeeds(ground.party))
+        slots = Slots(of_client, ShareSeeds(ground.party, ground.compute.randomness.share_seeds))
         self._uploads = ProvedUploads(
             label=label,
             party=ground.party,
