@@ -5,7 +5,7 @@ it imports may be the operator's own code. So nothing of it is printed: the pipe
 and an answer holds a number or the fault's kind.
 
 A keeper, which runs none of that code, starts the worker, which does. When the worker ends or the server hangs up, the
-keeper kills whatever the worker has started, in sessions of their own too: orphans become the keeper's children.
+keeper kills what the worker has started. That holds in other sessions too: orphans become the keeper's children.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 _NICENESS: Final = 10
 _FIRST_TO_GO: Final = "1000"
 _SET_CHILD_SUBREAPER: Final = 36
-"""Of prctl(2)."""
+"""The number of PR_SET_CHILD_SUBREAPER in prctl(2)."""
 _NO_TORCH: Final = "expected PyTorch and precad.clients, which measure models, found none installed here"
 
 

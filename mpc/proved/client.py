@@ -79,7 +79,7 @@ def make_upload(
 ) -> Submission:
     """Return what goes to the holder beside the payload, `precad.mpc.proved.shares.payload_pieces`.
 
-    blank: the binding, whose payload digest is filled in. pieces: the payload, where the caller keeps it; else it is
+    blank: the binding, whose payload digest is filled in. pieces: the payload, where the caller keeps it. Else it is
     expanded tile by tile, for its digest. x is made read-only. A payload or a proof of another vector under this seed
     would open to their difference.
     Raises ShareSeedReusedError for a seed that an upload was made under before (C1).
