@@ -2,7 +2,8 @@
 
     task_privacy   what a round of a deployment's task is, by its algorithm
     ledger         one server's durable record of the rounds each client took part in
-    ledger_lines   the lines of its file
+    ledger_lines   the lines of its file, each sealed by a chain
+    sealed_file    such a file, open in one process
     ledger_events  what the file holds, as events of dp-accounting
     earlier_ledgers  finished tasks that a later one counts as well
     spending       what one client has answered, with a limit of its own

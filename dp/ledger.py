@@ -24,7 +24,6 @@ Crashes. `charge` returns after fsync, and the caller releases the round only af
 Anything else that is not as written here stops the server with LedgerCorruptedError.
 """
 
-import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
@@ -47,17 +46,9 @@ from precad.dp.accountants.pld import (
 from precad.dp.accountants.task_cost import Level as Level  # noqa: PLC0414 - ledgers are asked by level
 from precad.dp.accountants.task_cost import TaskCost
 from precad.dp.checks import require_count, require_delta, require_non_negative, require_positive
-from precad.dp.errors import BudgetExceededError, LedgerClosedError, LedgerCorruptedError
-from precad.dp.ledger_lines import (
-    FIRST_CHAIN,
-    charge_of,
-    open_alone,
-    read_lines,
-    replay,
-    require_same,
-    seal,
-    sorted_ids,
-)
+from precad.dp.errors import BudgetExceededError, LedgerClosedError
+from precad.dp.ledger_lines import charge_of, read_lines, sorted_ids
+from precad.dp.sealed_file import SealedFile
 
 _FORMAT: Final = 1
 
@@ -144,16 +135,7 @@ class Ledger:
 
         self._rounds: set[int] = set()
         self._participation: Counter[str] = Counter()
-        self._chain = FIRST_CHAIN
-        self._is_closed = False
-        self._fd: int | None = None
-        if path is not None:
-            self._fd = open_alone(path)
-            try:
-                self._load(path, self._fd)
-            except BaseException:
-                self.close()
-                raise
+        self._file = SealedFile(path, self._header(), self._replay, "a ledger")
 
     @property
     def levels(self) -> frozenset[Level]:
@@ -187,12 +169,12 @@ class Ledger:
     @property
     def chain(self) -> str:
         """Return the last line's chain; whoever keeps it notices every later change of the lines so far."""
-        return self._chain
+        return self._file.chain
 
     @property
     def is_closed(self) -> bool:
         """Whether it takes no charge any more. After a failed write, its file may hold a round that it does not."""
-        return self._is_closed
+        return self._file.is_closed
 
     def charge(self, round_number: int, clients: Collection[str]) -> None:
         """Record durably that `clients` take part in the round. Call before anything of the round is released.
@@ -204,7 +186,7 @@ class Ledger:
             OSError if the write failed, which closes the ledger, since what reached the disk is then unknown.
             LedgerClosedError if the ledger is closed. In each case the round must not be released.
         """
-        if self._is_closed:
+        if self.is_closed:
             raise LedgerClosedError
         require_count("round_number", round_number)
         if round_number in self._rounds:
@@ -212,7 +194,7 @@ class Ledger:
         chosen = sorted_ids(clients)
         if (exceeded := self._exceeded_by(chosen, round_number)) is not None:
             raise exceeded
-        self._append({"round": round_number, "clients": chosen})
+        self._file.append({"round": round_number, "clients": chosen})
         self._rounds.add(round_number)
         self._participation.update(chosen)
 
@@ -264,10 +246,7 @@ class Ledger:
 
     def close(self) -> None:
         """Give the file back. Statements can still be made, charges cannot. Closing twice does nothing."""
-        self._is_closed = True
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -311,34 +290,6 @@ class Ledger:
             header["earlier"] = [task.fields() for task in self._earlier]
         return header
 
-    def _append(self, fields: dict[str, Any]) -> None:
-        """One line, in one write, on the disk when this returns."""
-        line, chain = seal(fields, self._chain)
-        if self._fd is not None:
-            try:
-                written = os.write(self._fd, line)
-                if written != len(line):
-                    raise OSError(f"ledger line of {len(line)} bytes must be written whole, only {written} were")
-                os.fsync(self._fd)
-            except OSError:
-                self.close()
-                raise
-        self._chain = chain
-
-    def _load(self, path: Path, fd: int) -> None:
-        """Replay the file, or start it. The file is changed only once all complete lines are known to be good."""
-        content = path.read_bytes()
-        end = content.rfind(b"\n") + 1
-        self._chain = replay(path, content[:end], lambda header: require_same(header, self._header()), self._replay)
-        if end < len(content):
-            if end == 0 and not seal(self._header(), FIRST_CHAIN)[0].startswith(content):
-                raise LedgerCorruptedError(path, line=1, problem="this is not the beginning of a ledger")
-            os.ftruncate(fd, end)
-            os.fsync(fd)
-        if end == 0:
-            self._append(self._header())
-            sync_folder(path.parent)
-
     def _replay(self, fields: dict[str, Any]) -> None:
         """Count one charge read from the file. The budget is not asked: what is on disk has been spent."""
         round_number, clients = charge_of(fields, self._rounds)
@@ -350,12 +301,3 @@ def verified_charges(path: Path) -> dict[int, list[str]]:
     """The charged rounds of a ledger's file with their clients, read without opening it for charges. An incomplete last
     line does not count. Raises: LedgerCorruptedError; OSError as the file system gives it."""
     return read_lines(path)[1]
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a new file's name as durable as its content. Raises: OSError."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -13,7 +13,6 @@ that did not return counts neither, and its line is cut off. An answer that was 
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -22,9 +21,8 @@ from precad.dp.accountants.composed import composed_epsilon
 from precad.dp.accountants.pld import SampledGaussian, View
 from precad.dp.accountants.slack import least_with_slack
 from precad.dp.checks import require_delta, require_non_negative, require_positive
-from precad.dp.errors import BudgetExceededError, LedgerCorruptedError
-from precad.dp.ledger import sync_folder
-from precad.dp.ledger_lines import FIRST_CHAIN, open_alone, replay, require_same, seal
+from precad.dp.errors import BudgetExceededError
+from precad.dp.sealed_file import SealedFile
 
 _FORMAT: Final = 1
 _FIELDS: Final = ["query", "column", "noise_multiplier", "slack"]
@@ -45,13 +43,8 @@ class Spending:
         require_delta(delta)
         self._client, self._limit, self._delta = client, limit_epsilon, delta
         self._answers: list[tuple[float, float]] = []
-        self._chain = FIRST_CHAIN
-        self._fd: int | None = open_alone(path)
-        try:
-            self._load(path, self._fd)
-        except BaseException:
-            self.close()
-            raise
+        header = {"format": _FORMAT, "answers_of": client}
+        self._file = SealedFile(path, header, self._replay, "a record of answers")
 
     @property
     def epsilon(self) -> float:
@@ -75,14 +68,12 @@ class Spending:
         Raises: BudgetExceededError; OSError if the write failed. In each case nothing may leave.
         """
         self.require_room(noise_multiplier, slack)
-        self._append({"query": query, "column": column, "noise_multiplier": noise_multiplier, "slack": slack})
+        self._file.append({"query": query, "column": column, "noise_multiplier": noise_multiplier, "slack": slack})
         self._answers.append((noise_multiplier, slack))
 
     def close(self) -> None:
         """Give the file back. Closing twice does nothing."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -96,32 +87,6 @@ class Spending:
         rounds = [(SampledGaussian(1.0, multiplier), 1) for multiplier, _ in answers]
         slack = math.fsum(slack for _, slack in answers)
         return least_with_slack(lambda left: composed_epsilon(rounds, left), self._delta, slack)
-
-    def _append(self, fields: dict[str, Any]) -> None:
-        line, chain = seal(fields, self._chain)
-        if self._fd is None:
-            raise OSError("the record of answers is closed")
-        try:
-            if (written := os.write(self._fd, line)) != len(line):
-                raise OSError(f"a line of {len(line)} bytes must be written whole, only {written} were")
-            os.fsync(self._fd)
-        except OSError:
-            self.close()
-            raise
-        self._chain = chain
-
-    def _load(self, path: Path, fd: int) -> None:
-        content = path.read_bytes()
-        end = content.rfind(b"\n") + 1
-        header = {"format": _FORMAT, "answers_of": self._client}
-        self._chain = replay(path, content[:end], lambda found: require_same(found, header), self._replay)
-        if end < len(content):
-            if end == 0 and not seal(header, FIRST_CHAIN)[0].startswith(content):
-                raise LedgerCorruptedError(path, line=1, problem="this is not the beginning of a record of answers")
-            os.ftruncate(fd, end)
-        if end == 0:
-            self._append(header)
-            sync_folder(path.parent)
 
     def _replay(self, fields: dict[str, Any]) -> None:
         """Count one answer read from the file. Raises ValueError."""

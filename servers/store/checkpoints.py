@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.dp.ledger import sync_folder
+from precad.dp.sealed_file import sync_folder
 from precad.mpc.ring import RingArray
 from precad.servers.errors import SetupError, StoreError
 from precad.servers.private_files import touch_private

@@ -1,0 +1,77 @@
+"""A file of sealed lines (`precad.dp.ledger_lines`), open in one process, to which lines are added durably."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from precad.dp.errors import LedgerCorruptedError
+from precad.dp.ledger_lines import FIRST_CHAIN, Fields, open_alone, replay, require_same, seal
+
+
+class SealedFile:
+    """The lines after a header. Without a path their chain alone is kept, in memory."""
+
+    def __init__(self, path: Path | None, header: Fields, entry: Callable[[Fields], None], kind: str) -> None:
+        """Open the file, or begin it with `header`, and give the fields of every other line to `entry`.
+
+        The file is changed only once all complete lines are known to be good. An incomplete last line is cut off.
+        kind: of file, for messages. Raises: LedgerCorruptedError, LedgerInUseError; OSError.
+        """
+        self.chain = FIRST_CHAIN
+        """The last line's. Whoever keeps it notices every later change of the lines so far."""
+        self.is_closed = False
+        self._kind: Final = kind
+        self._fd = None if path is None else open_alone(path)
+        try:
+            if path is not None and self._fd is not None:
+                self._load(path, self._fd, header, entry)
+        except BaseException:
+            self.close()
+            raise
+
+    def append(self, fields: Fields) -> None:
+        """Add one line, in one write, on the disk when this returns. Raises OSError, which closes the file."""
+        if self.is_closed:
+            raise OSError(f"{self._kind} is closed")
+        line, chain = seal(fields, self.chain)
+        if self._fd is not None:
+            try:
+                if (written := os.write(self._fd, line)) != len(line):
+                    raise OSError(f"a line of {len(line)} bytes must be written whole, only {written} were")
+                os.fsync(self._fd)
+            except OSError:
+                self.close()
+                raise
+        self.chain = chain
+
+    def close(self) -> None:
+        """Give the file back, and take no more lines. Closing twice does nothing."""
+        self.is_closed = True
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _load(self, path: Path, fd: int, header: Fields, entry: Callable[[Fields], None]) -> None:
+        content = path.read_bytes()
+        end = content.rfind(b"\n") + 1
+        self.chain = replay(path, content[:end], lambda found: require_same(found, header), entry)
+        if end < len(content):
+            if end == 0 and not seal(header, FIRST_CHAIN)[0].startswith(content):
+                raise LedgerCorruptedError(path, line=1, problem=f"this is not the beginning of {self._kind}")
+            os.ftruncate(fd, end)
+            os.fsync(fd)
+        if end == 0:
+            self.append(header)
+            sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a new file's name as durable as its content. Raises: OSError."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
