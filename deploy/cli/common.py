@@ -55,13 +55,6 @@ class GateName(StrEnum):
     NATIVE = "native"
 
 
-class ModeName(StrEnum):
-    """Wire forms."""
-
-    MASKED = "masked"
-    SHARES = "shares"
-
-
 class ImagesName(StrEnum):
     """Data sets that the CNN of 26 010 parameters takes."""
 
