@@ -61,7 +61,7 @@ def test_another_files_beginning_is_refused_and_left_as_it_is(tmp_path: Path) ->
 
 @pytest.mark.parametrize("failing", ["write", "fsync"])
 def test_a_failed_write_closes_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
-    """What reached the disk is unknown then, so that nothing may follow it."""
+    """Nothing may follow it, since what reached the disk is unknown then."""
     file, _ = opened(tmp_path / "lines")
     chain = file.chain
 
