@@ -5,7 +5,7 @@ Contents:
     joined          finds what joins by entry points
     durations       how long something takes, in words
     errors          how a process says what ended it
-    figures         how numbers about privacy are written
+    figures         how an epsilon is written: rounded up, with its sign, or as no useful bound
     conducts        the conduct of each client: the protocol, or an experiment's attack
     run_folder      the files that a run leaves behind
     run_state       whether a run goes on, has ended or was killed

@@ -11,7 +11,7 @@ Modules:
     database/      durable tables: one door, with SQLite or PostgreSQL behind it
     door/          gRPC in, values out: who may come in, and what a call that goes wrong is told
     links/         the connections between servers: of A with B, and of both with the dealer
-    operations/    The operations port of a server
+    operations/    the operations port of a server
     rounds/        Algorithm 1: one round from its selection to its commit
     store/         everything durable of one task at one server
     task/          one task from the servers' meeting to its end

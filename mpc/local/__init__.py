@@ -1,5 +1,7 @@
 """Everything that one server computes from vectors of length d.
 
+The engines are here. The loops that they run on a processor are in `precad.mpc.kernels`.
+
 Modules:
 
     rows              64 ternary rows against modular wrap-around

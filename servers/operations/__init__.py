@@ -5,6 +5,6 @@ Modules:
     metrics   the counters and the status, for Prometheus
     access    who may look: a token, sessions of browsers, a limit on failed attempts
     opening   open the port, where a server has one
-    port      The operations port: HTTP on an address of its own, for people and programs that watch a server
-    snapshot  The status of an aggregator and of a dealer, made from what they hold at this moment
+    port      the operations port and how it listens: HTTP on an address of its own, for people and programs
+    snapshot  the status of an aggregator and of a dealer, made from what they hold at this moment
 """
