@@ -20,6 +20,8 @@ class Measured:
     check_s: list[float] = field(default_factory=list)
     computing_s: list[float] = field(default_factory=list)
     """Seconds of the check without its exchanges, in mode `proved` alone."""
+    rows_s: list[float] = field(default_factory=list)
+    """Seconds of the row values, before the check, in mode `proved` alone."""
     aggregate_s: list[float] = field(default_factory=list)
     """Noise, exchange of the noisy shares, their sum."""
     dealer_s: list[float] = field(default_factory=list)

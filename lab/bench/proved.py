@@ -4,7 +4,8 @@ Clients are played by both server processes from one recorded stream, as in `pre
 keeps its own side. A proof that is too long comes from a client that sends the low bits of what does not fit.
 
 The clock of a check runs from holding every upload and proof to every verdict and this server's sum, as in the servers
-(`precad.mpc.proved.validation`). Two cases: `proved`, where slots alternate between holders as in a round, and `held`,
+(`precad.mpc.proved.validation`). Row values need the challenge alone, so servers compute them while clients prove. That
+is timed apart, before the clock. Two cases: `proved`, where slots alternate between holders as in a round, and `held`,
 where server A holds every slot. Of the latter, only what a server computes is reported, the time of exchanges left out.
 """
 
@@ -130,6 +131,8 @@ class ProvedRun:
         case, channel, measured = self.case, self._channel, self.measured
         check = prepare(case, repetition, channel.party, spool)
         channel.exchange("barrier", b"")
+        rows_s = _seconds_of_rows(check)
+        channel.exchange("barrier", b"")
         channel.begin()
         reset_peak_rss()
         start = time.perf_counter()
@@ -142,6 +145,7 @@ class ProvedRun:
             _require_right_sum(Updates(case).accepted_sum(repetition), checked, channel)
             return
         measured.check_s.append(seconds)
+        measured.rows_s.append(rows_s)
         measured.computing_s.append(seconds - channel.waited_s)
         self._aggregate(checked.share_sum)
 
@@ -156,6 +160,12 @@ class ProvedRun:
         measured.aggregate_s.append(time.perf_counter() - start)
         measured.aggregate_bytes_sent = channel.sent
         measured.peak_rss = max(measured.peak_rss, peak_rss())
+
+
+def _seconds_of_rows(check: ProofCheck) -> float:
+    start = time.perf_counter()
+    check.project()
+    return time.perf_counter() - start
 
 
 def _require_verdicts(case: Case, repetition: int, checked: Checked) -> None:

@@ -31,6 +31,7 @@ def compared(rows: Sequence[Row], clients: Sequence[Row]) -> list[dict[str, Any]
     """Return each target with what was measured. rows, clients: of the report, ratios included."""
     checks = [row for row in rows if (row["implementation"], row["mode"]) == (PROVED, PROVED)]
     found = [*_of_checks(checks), *_of_clients(clients)]
+    found += _of_rows(checks, clients)
     return [
         {"what": what, "d": d, "clients": n, "target": target, "measured": measured, "met": measured <= target}
         for what, d, n, target, measured in found
@@ -47,6 +48,15 @@ def _of_checks(rows: Sequence[Row]) -> Iterator[tuple[str, int, int, float, floa
             yield "check / native", d, n, OF_NATIVE, ratio["native"]
         if d == LINK_DIM:
             yield "bytes between servers per client", d, n, LINK_BYTES, row["bytes_link"]
+
+
+def _of_rows(checks: Sequence[Row], clients: Sequence[Row]) -> Iterator[tuple[str, int, int, float, float]]:
+    """Compare what servers compute before the clock with the proofs meanwhile, of clients that work at once."""
+    proof_ms = {row["d"]: row["proof_ms"] for row in clients}
+    for row in checks:
+        d, n = row["d"], row["clients"]
+        if d in proof_ms and n in (1, BATCH):
+            yield "rows of all / a client's proof", d, n, 1.0, n * row["rows_ms_per_client"] / proof_ms[d]
 
 
 def _of_clients(rows: Sequence[Row]) -> Iterator[tuple[str, int, int, float, float]]:

@@ -43,6 +43,8 @@ class PairResult:
     """Medians of the floor's parts, seconds."""
     computing: tuple[Spread, Spread] | None
     """Seconds of the check at A and at B, without exchanges. Mode `proved` alone."""
+    rows: Spread | None
+    """Seconds of the row values, before the check. Mode `proved` alone."""
 
     @classmethod
     def join(cls, case: Case, a: Measured, b: Measured) -> PairResult:
@@ -66,6 +68,7 @@ class PairResult:
             peak_rss=max(a.peak_rss, b.peak_rss),
             parts={name: Spread.of(seconds).median for name, seconds in a.parts.items()},
             computing=(Spread.of(a.computing_s), Spread.of(b.computing_s)) if a.computing_s else None,
+            rows=slower("rows_s"),
         )
 
 

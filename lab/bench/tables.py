@@ -60,19 +60,21 @@ def print_proved(console: Console, report: Mapping[str, Any]) -> None:
         if row["implementation"] == PROVED:
             here |= {row["mode"]: row["ms_per_client"]}
         if row["mode"] == PROVED:
-            here |= {"ttp": _inverse(row, CRYPTEN_TTP), "of_native": _over(row, NATIVE), "link": row["bytes_link"]}
+            here |= {"ttp": _inverse(row["ratio"], CRYPTEN_TTP), "of_native": _over(row["ratio"], NATIVE)}
+            here |= {"rows": row["rows_ms_per_client"], "all_ttp": _inverse(row["ratio_with_rows"], CRYPTEN_TTP)}
+            here |= {"all_native": _over(row["ratio_with_rows"], NATIVE), "link": row["bytes_link"]}
         if (row["implementation"], row["mode"]) == (NATIVE, "masked"):
             here |= {NATIVE: row["ms_per_client"]}
     _print_rows(console, _PROVED, (by_size[size] for size in sorted(by_size)))
     _print_clients_and_targets(console, report)
 
 
-def _inverse(row: Mapping[str, Any], name: str) -> str:
-    return f"1/{1 / row['ratio'][name]:.3g}" if name in row["ratio"] else ""
+def _inverse(ratio: Mapping[str, float], name: str) -> str:
+    return f"1/{1 / ratio[name]:.3g}" if name in ratio else ""
 
 
-def _over(row: Mapping[str, Any], name: str) -> str:
-    return f"{row['ratio'][name]:.3g}" if name in row["ratio"] else ""
+def _over(ratio: Mapping[str, float], name: str) -> str:
+    return f"{ratio[name]:.3g}" if name in ratio else ""
 
 
 def _print_clients_and_targets(console: Console, report: Mapping[str, Any]) -> None:
@@ -101,6 +103,9 @@ _PROVED: Final = {
     "native": "{native:.3g}",
     "/ native": "{of_native}",
     "/ crypten-ttp": "{ttp}",
+    "rows before": "{rows:.3g}",
+    "with rows / native": "{all_native}",
+    "/ ttp": "{all_ttp}",
     "link B/client": "{link:,.0f}",
 }
 _PROVED_CLIENT: Final = {

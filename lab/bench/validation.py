@@ -10,9 +10,11 @@ direction that carries more, from the lock on. `rounds` are those of the whole b
 is our `ms_per_client` over that of the named implementation at the same d and number of clients: below 1, ours is
 faster.
 
-The clock of `proved` starts with every proof at its holder. Its rows `holder` and `seeded` are the computing of one
-server, without exchanges. One holds every upload of the batch, the other none. `proved_clients`
-has a client's share and proof. `targets` says what the mode was to reach (`precad.lab.bench.proved_targets`).
+The clock of `proved` starts with every proof at its holder. What servers compute before it, while clients prove, is
+`rows_ms_per_client`: the ternary rows, which need the challenge and no proof. `ratio_with_rows` counts them in. Rows
+`holder` and `seeded` of the report are the computing of one server, without exchanges. One holds every upload of the
+batch, the other none. `proved_clients` has a client's share and proof. `targets` says what the mode was to reach
+(`precad.lab.bench.proved_targets`).
 """
 
 from __future__ import annotations
@@ -138,7 +140,9 @@ def our_rows(result: PairResult) -> list[dict[str, Any]]:
 
 def _proved_row(result: PairResult) -> dict[str, Any]:
     case, n = result.case, result.case.clients
+    assert result.rows is not None  # measured before every check of the mode
     return _row(PROVED, PROVED, case.dim, n, result.check) | {
+        **result.rows.scaled(1e3 / n).fields("rows_ms_per_client"),
         "bytes_up": proved_client.bytes_of_share(case.dim) + proved_client.bytes_of_proof(case.dim),
         "bytes_link": result.bytes_link / n,
         "rounds": result.rounds,
@@ -242,6 +246,9 @@ def add_ratios(rows: Sequence[dict[str, Any]]) -> None:
             native = next((o for o in _same_size(rows, row) if (o["implementation"], o["mode"]) == form), None)
             if native is not None and row["implementation"] != "native":
                 row["ratio"]["native"] = row["ms_per_client"] / native["ms_per_client"]
+            if row["implementation"] == PROVED:
+                with_rows = 1 + row["rows_ms_per_client"] / row["ms_per_client"]
+                row["ratio_with_rows"] = {name: with_rows * ratio for name, ratio in row["ratio"].items()}
 
 
 def _same_size(rows: Iterable[dict[str, Any]], row: dict[str, Any]) -> list[dict[str, Any]]:

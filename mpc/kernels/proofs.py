@@ -40,19 +40,14 @@ _WRITE_2D = types.Array(types.uint64, 2, "C")
 _READ_SIGNED = types.Array(types.int64, 1, "C", readonly=True)
 
 
-@compiled(types.void(_WRITE, _READ, _WRITE))
-def combine(share: Words, sign_words: Words, share_sum: Words) -> None:
-    """Add a tile of one share to the sum, and replace each x by s x, in 0..p. Shapes: (m,), (ceil(m / 64),), (m,).
-
-    Bit i of the signs is set for s_i = -1.
-    """
+@compiled(types.void(_WRITE, _READ))
+def apply_signs(share: Words, sign_words: Words) -> None:
+    """Replace each x by s x, in 0..p. Bit i of the signs is set for s_i = -1. Shapes: (m,), (ceil(m / 64),)."""
     for block in range(sign_words.size):
         signs, start = sign_words[block], 64 * block
         for k in range(min(64, share.size - start)):
-            x = share[start + k]
-            share_sum[start + k] += x
             negative = ZERO - ((signs >> np.uint64(k)) & ONE)
-            share[start + k] = (x ^ negative) - negative + (P & negative)
+            share[start + k] = (share[start + k] ^ negative) - negative + (P & negative)
 
 
 @compiled(types.void(_WRITE))
@@ -91,11 +86,12 @@ def scatter(row_words: Words, signed: Words, buckets: Words) -> None:
         fold_all(buckets)
 
 
-@compiled(types.void(_READ, types.int64, _READ_2D, _WRITE_2D))
-def weigh(share: Words, start: int, weights: Words, sums: Words) -> None:
+@compiled(types.void(_READ, types.int64, _READ_2D, _WRITE_2D, _WRITE))
+def weigh(share: Words, start: int, weights: Words, sums: Words, share_sum: Words) -> None:
     """Add a tile's part of both weighted sums of each wire: sums[e, m] += sum_j weights[e, j] x_(m N + j).
 
-    start: the coordinate of share[0]. Shapes: share (m,), below p; weights (2, N); sums (2, c), below p.
+    Add the tile to the sum of shares too. start: the coordinate of share[0]. Shapes: share and share_sum (m,), share
+    below p; weights (2, N); sums (2, c), below p.
     """
     length, at = weights.shape[1], 0
     while at < share.size:
@@ -105,6 +101,8 @@ def weigh(share: Words, start: int, weights: Words, sums: Words) -> None:
         sums[0, wire] = canonical(sums[0, wire] + part[0])
         sums[1, wire] = canonical(sums[1, wire] + part[1])
         at = stop
+    for i in range(share.size):
+        share_sum[i] += share[i]
 
 
 @compiled(types.void(_READ, _READ, types.int64, types.int64, _WRITE))

@@ -34,7 +34,7 @@ from precad.mpc.proved.submission import (
     relay_of,
     require_submission,
 )
-from precad.mpc.proved.sums import add_shares, share_sums
+from precad.mpc.proved.sums import add_shares, row_sums, wire_sums
 from precad.mpc.sharing import Party
 
 
@@ -82,6 +82,7 @@ class ProofCheck:
         self._bound: set[int] = set()
         self._relayed: set[int] = set()
         self._is_open = True
+        self._rows: dict[int, FieldArray] = {}
         self._query: Query | None = None
         self._opened: dict[int, FieldArray] | None = None
         self._verdicts: dict[int, bool] | None = None
@@ -154,8 +155,22 @@ class ProofCheck:
         pairs = zip(self._locked, ours, peers_digests, strict=True)
         return {slot: a for slot, a, b in pairs if hmac.compare_digest(a, b) and any(a)}
 
+    def project(self, engine: Engine = CPU) -> None:
+        """Compute the row values of every locked upload ahead of `open`, which computes what is missing.
+
+        They depend on the challenge alone, stay at this server, and are most of the check: time that clients need for
+        their proofs anyway. Raises as `row_sums`.
+        """
+        self._project([slot for slot in self._locked if slot not in self._rows], engine)
+
+    def _project(self, slots: Sequence[int], engine: Engine) -> None:
+        if slots:
+            rows = RowStreams(self._challenge, self.label)
+            values = row_sums([self._share(slot) for slot in slots], rows, self.sizes, engine)
+            self._rows.update(zip(slots, values, strict=True))
+
     def open(self, proved: Mapping[int, bytes], query: Query, engine: Engine = CPU) -> dict[int, FieldArray]:
-        """Run the pass over the proved slots, and return this server's part of the verifier message for each.
+        """Run the second pass over the proved slots, and return this server's part of the verifier message for each.
 
         Raises ProofQueriedTwiceError the second time, whatever happened after the first. Raises ParameterError for a
         slot without a proof of its own here, and before the intake is closed.
@@ -166,13 +181,13 @@ class ProofCheck:
             raise ParameterError("proved: expected slots whose proof was taken, after the intake was closed")
         self._query = query
         slots = sorted(proved)
-        rows = RowStreams(self._challenge, self.label)
-        sums = share_sums([self._share(slot) for slot in slots], rows, query, self.sizes, engine)
+        self._project([slot for slot in slots if slot not in self._rows], engine)
+        wires, share_sum = wire_sums([self._share(slot) for slot in slots], query, self.sizes, engine)
         opened, proof = {}, np.empty(self.sizes.proof_elements, dtype=np.uint64)
-        for slot, of_rows, of_wires in zip(slots, sums.rows, sums.wires, strict=True):
+        for slot, of_wires in zip(slots, wires, strict=True):
             self._taken[slot].share.after(0).fill(proof)
-            opened[slot] = verifier.opened_share(self._party, of_rows, of_wires, proof, query, self.sizes)
-        self._opened, self._sum = opened, sums.share_sum
+            opened[slot] = verifier.opened_share(self._party, self._rows[slot], of_wires, proof, query, self.sizes)
+        self._opened, self._sum = opened, share_sum
         return dict(opened)
 
     def verdicts(self, theirs: Mapping[int, FieldArray]) -> dict[int, bool]:
@@ -212,6 +227,7 @@ class ProofCheck:
         self._is_open = False
         self._locked.clear()
         self._taken.clear()
+        self._rows.clear()
         self._opened = self._sum = None
 
     def _require_open(self, slot: int) -> None:

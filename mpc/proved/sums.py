@@ -1,8 +1,9 @@
-"""The pass over the uploads in mode `proved`: rows, two weighted sums of each wire, and the sum of all shares.
+"""The passes over the uploads in mode `proved`: rows, then two weighted sums of each wire and the sum of all shares.
 
-The pass goes tile by tile, for all clients of the round. It expands the public rows once. Per client it reads or
-expands a tile of the share once. What is kept is one vector of d words (the sum), and per client the row values, its
-buckets and two values of each wire. On a processor clients go in fours, whose buckets are added to side by side.
+Rows need the challenge, wires the query. So the first pass runs while clients prove, and only the second one is waited
+for, at the price of a second reading or expansion of each share. Both go tile by tile, for all clients of the round.
+What is kept is one vector of d words (the sum), and per client the row values, their buckets and two values of each
+wire. In the first pass on a processor clients go in fours, whose buckets are added to side by side.
 
 Tiles are independent, so the coordinates may be cut into spans, one for each thread. The sums are the same elements,
 however many threads there are. Source: `proved.md` sections 7 and 12.
@@ -10,7 +11,7 @@ however many threads there are. Source: `proved.md` sections 7 and 12.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +22,7 @@ from precad.mpc.kernels import loading
 from precad.mpc.local.engines import CPU
 from precad.mpc.local.step import TILES_BESIDE_OTHERS, WORDS_PER_SPAN, Engine, Rows
 from precad.mpc.proved import field
-from precad.mpc.proved.accumulators import Accumulator, Buckets, accumulator
+from precad.mpc.proved.accumulators import CpuRows, row_accumulator, wire_accumulator
 from precad.mpc.proved.field import FieldArray
 from precad.mpc.proved.query import Query
 from precad.mpc.proved.shares import Share
@@ -31,7 +32,7 @@ from precad.mpc.ring import RingArray
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ShareSums:
-    """Sums of one pass, elements. Shapes: (n, 64), (n, 2, c), (d,)."""
+    """Sums of both passes, elements. Shapes: (n, 64), (n, 2, c), (d,)."""
 
     rows: FieldArray
     """<r_j, x> of each client's share."""
@@ -42,44 +43,84 @@ class ShareSums:
 
 
 def share_sums(shares: Sequence[Share], rows: Rows, query: Query, sizes: ProofSizes, engine: Engine = CPU) -> ShareSums:
-    """Return the sums over every share of the round. Run by each server.
+    """Return the sums of both passes. Raises as they do."""
+    return ShareSums(row_sums(shares, rows, sizes, engine), *wire_sums(shares, query, sizes, engine))
 
-    Points of other sizes may be roots of unity here, where nothing is masked. Raises ParameterError for them. Raises
-    MalformedMessageError when a share that was sent is cut short, or has an element that is not below p.
+
+def row_sums(shares: Sequence[Share], rows: Rows, sizes: ProofSizes, engine: Engine = CPU) -> FieldArray:
+    """Return <r_j, x> of every share, (n, 64): the first pass, run by each server while clients prove.
+
+    Raises MalformedMessageError when a share that was sent is cut short, or has an element that is not below p.
+    """
+
+    def over(span: slice, at_once: int) -> FieldArray:
+        sums, own_rows = row_accumulator(engine, len(shares)), rows.after(span.start)
+        readers = _Readers(shares, span, at_once, sums.group)
+        for tile in readers.tiles:
+            row_words, sign_words = (words.view(np.uint64) for words in own_rows.read(tile.stop - tile.start))
+            sums.open_tile(row_words, sign_words)
+            for first, words in readers.groups(tile):
+                sums.add(first, words)
+        return sums.sums()
+
+    return _added(_over_spans(over, sizes.dim, len(shares), engine))
+
+
+def wire_sums(
+    shares: Sequence[Share], query: Query, sizes: ProofSizes, engine: Engine = CPU
+) -> tuple[FieldArray, FieldArray]:
+    """Return both values of each wire of every share, (n, 2, c), and the sum of all shares, (d,): the second pass.
+
+    Points of other sizes may be roots of unity here, where nothing is masked. Raises ParameterError for them, and
+    MalformedMessageError as `row_sums`.
     """
     if query.sizes != sizes:
         raise ParameterError("query: expected points for these sizes, found others")
     share_sum = np.zeros(sizes.dim, dtype=np.uint64)
-    spans = _spans(sizes.dim, len(shares), engine)
-    at_once = 1 if len(spans) == 1 else TILES_BESIDE_OTHERS
 
-    def over(span: slice) -> tuple[FieldArray, FieldArray]:
-        sums = accumulator(engine, len(shares), sizes.n_wires, query.wire_weights)
-        _add_span(span, at_once, shares, rows, sums, share_sum)
+    def over(span: slice, at_once: int) -> FieldArray:
+        sums = wire_accumulator(engine, len(shares), sizes.n_wires, query.wire_weights)
+        readers = _Readers(shares, span, at_once, sums.group)
+        for tile in readers.tiles:
+            sums.open_tile(tile.start, share_sum[tile])
+            for first, words in readers.groups(tile):
+                sums.add(first, words)
+            sums.close_tile()
         return sums.sums()
 
-    parts = engine.threads.map(over, spans)
-    of_rows, of_wires = (_added([part[i] for part in parts]) for i in (0, 1))
-    return ShareSums(of_rows, of_wires, share_sum)
+    return _added(_over_spans(over, sizes.dim, len(shares), engine)), share_sum
 
 
-def _add_span(
-    span: slice, at_once: int, shares: Sequence[Share], rows: Rows, sums: Accumulator, share_sum: FieldArray
-) -> None:
-    """Go over every tile of a span. at_once: tiles. share_sum: zeros, (d,)."""
-    own_rows, own_shares = rows.after(span.start), [share.after(span.start) for share in shares]
-    tiles = np.empty((sums.group, min(span.stop - span.start, at_once * ring.TILE)), dtype=np.uint64)
-    for tile in ring.tiles(span.stop - span.start, at_once):
-        m, start = tile.stop - tile.start, span.start + tile.start
-        row_words, sign_words = (words.view(np.uint64) for words in own_rows.read(m))
-        sums.open_tile(start, row_words, sign_words, share_sum[start : start + m])
-        for first in range(0, len(shares), sums.group):
-            here = own_shares[first : first + sums.group]
+class _Readers:
+    """All shares over a span, read tile by tile, in groups of clients."""
+
+    def __init__(self, shares: Sequence[Share], span: slice, at_once: int, group: int) -> None:
+        """at_once: what `ring.tiles` takes. group: clients."""
+        size = span.stop - span.start
+        self._shares, self._group = [share.after(span.start) for share in shares], group
+        self._words = np.empty((group, min(size, at_once * ring.TILE)), dtype=np.uint64)
+        self.tiles = [slice(span.start + t.start, span.start + t.stop) for t in ring.tiles(size, at_once)]
+        """In the order in which `groups` must take them."""
+
+    def groups(self, tile: slice) -> Iterator[tuple[int, FieldArray]]:
+        """Yield the first client of each group and its tile, (group, m), with zeros for nobody."""
+        m = tile.stop - tile.start
+        words = self._words if m == self._words.shape[1] else np.empty((self._group, m), dtype=np.uint64)
+        for first in range(0, len(self._shares), self._group):
+            here = self._shares[first : first + self._group]
             for lane, share in enumerate(here):
-                share.fill(tiles[lane, :m])
-            tiles[len(here) :] = 0
-            sums.add(first, tiles)
-        sums.close_tile()
+                share.fill(words[lane])
+            words[len(here) :] = 0
+            yield first, words
+
+
+def _over_spans(
+    over: Callable[[slice, int], FieldArray], dim: int, n_shares: int, engine: Engine
+) -> Sequence[FieldArray]:
+    """Return `over` of each thread's span and the number of tiles that it takes at once."""
+    spans = _spans(dim, n_shares, engine)
+    at_once = 1 if len(spans) == 1 else TILES_BESIDE_OTHERS
+    return engine.threads.map(lambda span: over(span, at_once), spans)
 
 
 def _added(parts: Sequence[FieldArray]) -> FieldArray:
@@ -96,14 +137,12 @@ def row_values(x: RingArray, rows: Rows) -> FieldArray:
     The rows are read from coordinate 0 on, even where they were read before. A proof for other rows than the servers'
     would open to a linear function of X.
     """
-    buckets, unused = Buckets(1), np.zeros(min(x.size, ring.TILE), dtype=np.uint64)
-    own_rows = rows.after(0)
+    sums, own_rows = CpuRows(1), rows.after(0)
     for tile in ring.tiles(x.size):
         row_words, sign_words = (words.view(np.uint64) for words in own_rows.read(tile.stop - tile.start))
-        elements = field.from_integers(x[tile])
-        loading.proofs().combine(elements, sign_words, unused)
-        buckets.add(0, row_words, elements.reshape(1, -1))
-    values: FieldArray = buckets.rows()[0]
+        sums.open_tile(row_words, sign_words)
+        sums.add(0, field.from_integers(x[tile]).reshape(1, -1))
+    values: FieldArray = sums.sums()[0]
     return values
 
 

@@ -204,7 +204,9 @@ def test_the_table_of_proofs_has_a_line_per_size():
     """With its ratios where there is something to compare with, and what was missed."""
     common = {"d": 26_010, "clients": 1, "bytes_link": 1_500.0}
     rows = [
-        common | {"implementation": "proved", "mode": "proved", "ms_per_client": 0.8, "ratio": {"crypten-ttp": 1 / 50}},
+        common
+        | {"implementation": "proved", "mode": "proved", "ms_per_client": 0.8, "ratio": {"crypten-ttp": 1 / 50}}
+        | {"rows_ms_per_client": 0.2, "ratio_with_rows": {"crypten-ttp": 1 / 40}},
         common | {"implementation": "proved", "mode": "holder", "ms_per_client": 0.6},
         common | {"implementation": "proved", "mode": "seeded", "ms_per_client": 0.7},
         common | {"implementation": "native", "mode": "masked", "ms_per_client": 1.0},
@@ -212,9 +214,18 @@ def test_the_table_of_proofs_has_a_line_per_size():
     targets = proved_targets.compared(rows[:1], [])
     shown = tables.text_of(tables.print_proved, {"rows": rows, "proved_clients": [], "targets": targets})
     assert [line.split() for line in shown.splitlines()[1:2]] == [
-        ["26,010", "1", "0.8", "0.6", "0.7", "1", "1/50", "1,500"]
+        ["26,010", "1", "0.8", "0.6", "0.7", "1", "1/50", "0.2", "1/40", "1,500"]
     ]
     assert shown.splitlines()[-1].split()[-3:] == ["0.01667", "0.02", "missed"]
+
+
+def test_rows_are_compared_with_the_proofs_that_hide_them():
+    """Eight rows of 0.2 ms take longer than the one proof of 1.5 ms that clients make at once."""
+    check = {"implementation": "proved", "mode": "proved", "d": 300, "ratio": {}, "rows_ms_per_client": 0.2}
+    client = {"d": 300, "proof_ms": 1.5, "bytes_up": 1}
+    found = proved_targets.compared([check | {"clients": n} for n in (1, 8)], [client])
+    of_rows = [(row["clients"], row["met"]) for row in found if row["what"] == "rows of all / a client's proof"]
+    assert of_rows == [(1, True), (8, False)]
 
 
 def test_targets_compare_what_was_measured():

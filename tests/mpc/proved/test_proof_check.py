@@ -244,6 +244,46 @@ def test_proofs_are_queried_once():
             a.open(proved, query.prepare(points, SIZES))
 
 
+@pytest.mark.parametrize("projected", [(0,), (1,), (0, 1)])
+def test_rows_that_were_computed_ahead_change_no_verdict_and_no_sum(projected):
+    """Before any proof is here, and once more; one client too long, one without a proof, whose rows are unused."""
+    round_, twin = (Round(vectors(4, (LABELS[1],))) for _ in range(2))
+    for party in (*projected, *projected):
+        round_.servers[party].project()
+    for one in (round_, twin):
+        for slot in LABELS[:3]:
+            one.send(slot)
+    (verdicts, total), (expected, its_sum) = round_.finish(), twin.finish()
+    assert verdicts == expected == {slot: slot != LABELS[1] for slot in LABELS[:3]}
+    assert total.tolist() == its_sum.tolist()
+
+
+def test_row_values_are_those_that_the_query_would_have_computed():
+    """Word for word, in the message that leaves: whether or not rows were computed ahead, of more slots than prove."""
+    opened = []
+    for is_ahead in (False, True):
+        round_ = Round(vectors(5))
+        if is_ahead:
+            round_.servers[0].project()
+        for slot in LABELS[:3]:
+            round_.send(slot)
+        a, b = round_.servers
+        found = a.open(a.proved(b.close()), query.prepare((12_345, 54_321), SIZES))
+        opened.append({slot: part.tolist() for slot, part in found.items()})
+    assert opened[0] == opened[1]
+    assert list(opened[0]) == sorted(LABELS[:3])
+
+
+def test_no_row_value_is_left_after_the_round():
+    """S4: they are a linear function of a share. After the end there is nothing to compute them from."""
+    server = Round(vectors(2)).servers[0]
+    server.project()
+    assert set(server._rows) == set(LABELS[:2])
+    server.forget()
+    server.project()
+    assert server._rows == {}
+
+
 def test_nothing_is_opened_before_the_intake_is_closed_or_without_a_proof():
     round_ = Round(vectors(2))
     round_.send(LABELS[0])

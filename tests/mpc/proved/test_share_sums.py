@@ -126,12 +126,16 @@ def test_pytorch_gives_the_same_elements(dim, n, device):
 def test_a_tile_stays_on_its_device(dim, n):
     """On PyTorch's `meta`, which holds no data: whoever looked at a value, or mixed devices, would fail."""
     sizes = ProofSizes(1.0, dim, 16)
-    found = accumulators.TorchAccumulator(TorchEngine("meta"), n, sizes.n_wires, query_for(sizes).wire_weights)
-    words = np.zeros(-(-dim // 64), dtype=np.uint64)
-    found.open_tile(0, np.zeros(dim, dtype=np.uint64), words, np.zeros(dim, dtype=np.uint64))
-    for first in range(0, n, found.group):
-        found.add(first, np.zeros((found.group, dim), dtype=np.uint64))
-    for tensor, shape in ((found._rows, (n, 64)), (found._wires, (2, n, sizes.n_wires)), (found._sum, (dim,))):
+    engine, shares = TorchEngine("meta"), np.zeros((TorchEngine.group, dim), dtype=np.uint64)
+    rows = accumulators.TorchRows(engine, n)
+    rows.open_tile(np.zeros(dim, dtype=np.uint64), np.zeros(-(-dim // 64), dtype=np.uint64))
+    wires = accumulators.TorchWires(engine, n, sizes.n_wires, query_for(sizes).wire_weights)
+    wires.open_tile(0, np.zeros(dim, dtype=np.uint64))
+    for first in range(0, n, TorchEngine.group):
+        rows.add(first, shares)
+        wires.add(first, shares)
+    expected = ((rows._rows, (n, 64)), (wires._wires, (2, n, sizes.n_wires)), (wires._sum, (dim,)))
+    for tensor, shape in expected:
         assert (tensor.device.type, tuple(tensor.shape)) == ("meta", shape)
 
 
