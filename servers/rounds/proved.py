@@ -129,6 +129,7 @@ class ProvedForm(Form):
             tell=self._link.tell,
         )
         self._send_challenge(state.round, seed, lock.active)
+        ground.compute.thread.submit(check.project, ground.compute.engine)  # beside the proofs; `open` meets its errors
         return Proving(state.round, state.chosen, slots, lock, uploads, self._proofs, check)
 
     def _send_challenge(self, t: int, seed: Seed, active: tuple[str, ...]) -> None:
