@@ -5,7 +5,8 @@ An element is one word below p. Between steps a word may be larger, as long as n
 large. 254 elements fit into a word, so most additions need no reduction.
 
 2^56 = 2^32 - 1 modulo p, so what lies above bit 55 is multiplied by 2^32 - 1 and added to what lies below. Products
-by a constant w take Shoup's quotient floor(w 2^64 / p): one high product, and the rest modulo 2^64. Transforms are
+by a constant w take Shoup's quotient floor(w 2^64 / p): one high product, and the rest modulo 2^64. Products in
+Montgomery's form, divided by 2^64, take two high products and no constant. Transforms are
 Cooley-Tukey in both directions, so that a layer adds at most 2p to a value and none needs a correction.
 
 No branch and no address depends on an element: a comparison is only ever the carry of a subtraction.
@@ -25,7 +26,7 @@ Words = NDArray[np.uint64]
 
 ZERO, ONE = np.uint64(0), np.uint64(1)
 P = np.uint64(2**56 - 2**32 + 1)
-TWO_P = np.uint64(2 * (2**56 - 2**32 + 1))
+TWO_P, MANY_P = np.uint64(2 * (2**56 - 2**32 + 1)), np.uint64(2**7 * (2**56 - 2**32 + 1))
 INVERSE_OF_P = np.uint64(pow(2**56 - 2**32 + 1, -1, 2**64))
 """1 / p modulo 2^64."""
 MASK56, MASK28, MASK24 = np.uint64(2**56 - 1), np.uint64(2**28 - 1), np.uint64(2**24 - 1)
@@ -83,11 +84,28 @@ def times(x: np.uint64, factor: np.uint64, quotient: np.uint64) -> np.uint64:
     return product
 
 
+@compiled(_U64(_U64, _U64))
+def montgomery(x: np.uint64, y: np.uint64) -> np.uint64:
+    """x y / 2^64 modulo p, in 1..2p - 1, for x y below 2^64 p.
+
+    With m = x y / p modulo 2^64, m p has the low word of x y. So the high words, both below p, differ by the quotient.
+    """
+    quotient: np.uint64 = high_product(x, y) + P - high_product(x * y * INVERSE_OF_P, P)
+    return quotient
+
+
+@compiled(_U64(_U64))
+def quotient_of(factor: np.uint64) -> np.uint64:
+    """floor(w 2^64 / p) of a w < p: w 2^64 less its remainder r is q p, so q = -r / p modulo 2^64."""
+    quotient: np.uint64 = (ZERO - canonical(multiply(factor, TWO_TO_64))) * INVERSE_OF_P
+    return quotient
+
+
 @compiled(types.void(_READ, _WRITE))
 def quotients(factors: Words, out: Words) -> None:
-    """floor(w 2^64 / p) of each w < p: w 2^64 less its remainder r is q p, so q = -r / p modulo 2^64."""
+    """`quotient_of` of each factor."""
     for i in range(factors.size):
-        out[i] = (ZERO - canonical(multiply(factors[i], TWO_TO_64))) * INVERSE_OF_P
+        out[i] = quotient_of(factors[i])
 
 
 @compiled(types.void(_U64, _U64, _WRITE))
@@ -97,8 +115,10 @@ def powers(first: np.uint64, base: np.uint64, out: Words) -> None:
     for i in range(min(CHAINS, out.size)):
         out[i] = canonical(value)
         value, step = multiply(value, base), multiply(step, base)
+    factor = canonical(step)
+    quotient = quotient_of(factor)
     for i in range(CHAINS, out.size):
-        out[i] = canonical(multiply(out[i - CHAINS], step))
+        out[i] = canonical(times(out[i - CHAINS], factor, quotient))
 
 
 @compiled(_U64(_WRITE))
@@ -145,7 +165,7 @@ def residues(integers: NDArray[np.int64], out: Words) -> None:
 def add(x: Words, y: Words, sign: np.uint64, out: Words) -> None:
     """x + y modulo p where `sign` is zero, x - y where it is all ones. Both below 2^62; `out` may be either of them."""
     for i in range(x.size):
-        out[i] = canonical(x[i] + ((canonical(y[i]) ^ sign) - sign) + (P & sign))
+        out[i] = canonical(x[i] + ((y[i] ^ sign) - sign) + (MANY_P & sign))
 
 
 @compiled(types.void(_READ, _WRITE))
@@ -228,31 +248,44 @@ def two_products(x: Words, weights: Words, others: Words) -> tuple[np.uint64, np
     return _joined(a0, a1, a2), _joined(b0, b1, b2)
 
 
+@compiled(_U64(_U64, _U64))
+def _over(scale: np.uint64, divisor: np.uint64) -> np.uint64:
+    """scale / divisor modulo p, scale below p. The divisor is 2^64 times an element, and what is returned divides by
+    that element: scale times its power p - 2."""
+    result, exponent, base = scale, P - np.uint64(2), divisor
+    while exponent > ZERO:
+        if exponent & ONE:
+            result = montgomery(result, base)
+        base, exponent = montgomery(base, base), exponent >> ONE
+    return result
+
+
 @compiled(types.void(_U64, _U64, _READ, _WRITE))
 def lagrange(point: np.uint64, scale: np.uint64, roots: Words, out: Words) -> None:
-    """out[j] = scale roots[j] / (point - roots[j]), with one inversion for all: Montgomery's way, in CHAINS at once.
+    """out[j] = scale w_j / (point - w_j), with one inversion for all: Montgomery's way, in CHAINS at once.
 
-    point: none of the roots. scale: (point^n - 1) / n for the n-th roots of unity; n: a multiple of CHAINS.
+    roots: 2^64 w_j, of which w_j is none the point; their number is a multiple of CHAINS. scale: (point^n - 1) / n for
+    the n-th roots of unity. What is computed is scale point / (point - w_j) - scale. Differences and their products
+    keep the factor 2^64, inverses have none: `montgomery` takes one off each product.
     """
-    products = np.full(CHAINS, ONE, dtype=np.uint64)
+    shifted = canonical(multiply(point, TWO_TO_64)) + P
+    products, inverses = np.empty(CHAINS, dtype=np.uint64), np.empty(CHAINS, dtype=np.uint64)
+    for k in range(CHAINS):
+        products[k] = TWO_TO_64
     for first in range(0, roots.size, CHAINS):
         for k in range(CHAINS):
             out[first + k] = products[k]
-            products[k] = multiply(products[k], point + P - roots[first + k])
-    inverses, before = np.empty(CHAINS, dtype=np.uint64), ONE
+            products[k] = montgomery(products[k], shifted - roots[first + k])
+    before = TWO_TO_64
     for k in range(CHAINS):  # the product of the chains before, then of those behind
         inverses[k] = before
-        before = multiply(before, products[k])
-    behind, exponent, base = scale, P - np.uint64(2), before
-    while exponent > ZERO:
-        if exponent & ONE:
-            behind = multiply(behind, base)
-        base, exponent = multiply(base, base), exponent >> ONE
+        before = montgomery(before, products[k])
+    behind = _over(canonical(multiply(scale, point)), before)
     for k in range(CHAINS - 1, -1, -1):
-        inverses[k] = multiply(inverses[k], behind)
-        behind = multiply(behind, products[k])
+        inverses[k] = montgomery(inverses[k], behind)
+        behind = montgomery(behind, products[k])
     for first in range(roots.size - CHAINS, -1, -CHAINS):
         for k in range(CHAINS):
             j = first + k
-            out[j] = canonical(multiply(multiply(inverses[k], out[j]), roots[j]))
-            inverses[k] = multiply(inverses[k], point + P - roots[j])
+            out[j] = canonical(montgomery(inverses[k], out[j]) + P - scale)
+            inverses[k] = montgomery(inverses[k], shifted - roots[j])

@@ -37,6 +37,7 @@ _READ = types.Array(types.uint64, 1, "C", readonly=True)
 _READ_2D = types.Array(types.uint64, 2, "C", readonly=True)
 _WRITE = types.Array(types.uint64, 1, "C")
 _WRITE_2D = types.Array(types.uint64, 2, "C")
+_SIZES, _CONSTANTS = types.UniTuple(types.int64, 4), types.UniTuple(_U64, 2)
 _READ_SIGNED = types.Array(types.int64, 1, "C", readonly=True)
 
 
@@ -123,22 +124,79 @@ def derived_bits(values: Words, sent: Words, row_bits: int, norm_bits: int, bits
         at, to = at + width - 1, to + width
 
 
-@compiled(types.void(_READ_2D, _READ_2D, _READ, _READ, _WRITE_2D))
-def masked_wires(wires: Words, masks: Words, points: Words, vanishing: Words, opened: Words) -> None:
-    """opened[e, m] = wires[e, m] + vanishing[e] (s_m + s'_m t_e). Shapes: (2, c), masks (2, c), opened (2, >= c)."""
+@compiled(types.void(_READ_2D, _READ, _READ, _READ, _READ, _WRITE_2D))
+def masked_wires(wires: Words, s: Words, s_x: Words, points: Words, vanishing: Words, opened: Words) -> None:
+    """opened[e, m] = wires[e, m] + vanishing[e] (s_m + s'_m t_e). Shapes: (2, c), (c,), (c,), opened (2, >= c)."""
     for e in range(wires.shape[0]):
         for m in range(wires.shape[1]):
-            mask = masks[0, m] + multiply(masks[1, m], points[e])
+            mask = s[m] + multiply(s_x[m], points[e])
             opened[e, m] = canonical(wires[e, m] + multiply(mask, vanishing[e]))
 
 
-@compiled(_U64(_READ))
-def sum_of_squares(elements: Words) -> np.uint64:
-    """The sum of squares modulo p, below p."""
-    total = ZERO
-    for i in range(elements.size):
-        total = fold(total + multiply(elements[i], elements[i]))
-    return canonical(total)
+@compiled(types.void(_READ, _U64, _U64, _U64, _WRITE))
+def numbers(rows: Words, norm: np.uint64, window: np.uint64, threshold: np.uint64, out: Words) -> None:
+    """The 65 numbers whose bits are shown, below p: each row value plus b, and T - sum X_i^2. norm: below p."""
+    for j in range(rows.size):
+        out[j] = canonical(rows[j] + window)
+    out[rows.size] = canonical(threshold + P - norm)
+
+
+@compiled(types.void(_READ, _READ_2D, _READ, _SIZES, _CONSTANTS, _READ_2D, _READ_2D, _READ_2D, _WRITE_2D))
+def open_proof(
+    rows: Words,
+    wires: Words,
+    proof: Words,
+    sizes: tuple[int, int, int, int],
+    constants: tuple[np.uint64, np.uint64],
+    points: Words,
+    powers: Words,
+    bit_weights: Words,
+    opened: Words,
+) -> None:
+    """`precad.mpc.proved.verifier.opened_share`: f of each wire, F, u and q at both points.
+
+    sizes: bits of a row value and of the norm, N, n. constants: b and T, or zeros at server B. points: t, t^N - 1 and
+    t^n - 1, (3, 2). Shapes: rows (64,), wires (2, c), powers (2, >= max(2 N, n) + 3), bit_weights (2, n), opened
+    (2, c + 3), and of a proof with these sizes. All elements are below p, so no sum before a product exceeds 2^58.
+    """
+    row_bits, norm_bits, length, domain = sizes
+    n_wires, n_sent = wires.shape[1], rows.size * (row_bits - 1) + norm_bits - 1
+    of_f = n_sent + 2 * n_wires
+    of_r = of_f + 2 * length + 3
+    squares, r, r_x, quotient = proof[of_f:of_r], proof[of_r], proof[of_r + 1], proof[of_r + 2 :]
+    norm = multiply(canonical(squares[0] + squares[length] + squares[2 * length]), np.uint64(length))
+    shown, bits = np.empty(rows.size + 1, dtype=np.uint64), np.empty(n_sent + rows.size + 1, dtype=np.uint64)
+    numbers(rows, canonical(norm), constants[0], constants[1], shown)
+    derived_bits(shown, proof[:n_sent], row_bits, norm_bits, bits)
+    s, s_x = proof[n_sent : n_sent + n_wires], proof[n_sent + n_wires : of_f]
+    masked_wires(wires, s, s_x, points[0], points[1], opened)
+    of_squares = two_products(squares, powers[0], powers[1])
+    of_bits = two_products(bits, bit_weights[0], bit_weights[1])
+    of_quotient = two_products(quotient[: domain + 3], powers[0], powers[1])
+    for e in range(2):
+        opened[e, n_wires] = of_squares[e]
+        mask = multiply(r + multiply(r_x, points[0, e]), points[2, e])
+        opened[e, n_wires + 1] = canonical(of_bits[e] + mask)
+        opened[e, n_wires + 2] = of_quotient[e]
+
+
+@compiled(types.boolean(_READ_2D, _READ_2D, _READ_2D))
+def is_valid(ours: Words, theirs: Words, points: Words) -> bool:
+    """Whether sum f^2 = F and u^2 - u = (t^n - 1) q at both points, for both servers' parts, (2, c + 3), below p.
+
+    points: of `open_proof`. Sums of two elements are below 2p, and no word here exceeds 8p.
+    """
+    n_wires, difference = ours.shape[1] - 3, ZERO
+    for e in range(2):
+        total = ZERO
+        for m in range(n_wires):
+            value = ours[e, m] + theirs[e, m]
+            total = fold(total + multiply(value, value))
+        of_f = ours[e, n_wires] + theirs[e, n_wires]
+        u, q = ours[e, n_wires + 1] + theirs[e, n_wires + 1], ours[e, n_wires + 2] + theirs[e, n_wires + 2]
+        difference |= canonical(total + TWO_P - of_f)
+        difference |= canonical(multiply(u, u) + TWO_P + TWO_P + TWO_P - u - multiply(points[2, e], q))
+    return difference == ZERO
 
 
 @compiled(types.void(_READ_SIGNED, _READ_2D, _U64, _READ_2D, _READ_2D, _READ_2D, _WRITE_2D, _WRITE))

@@ -82,6 +82,8 @@ class ProofCheck:
         self._bound: set[int] = set()
         self._relayed: set[int] = set()
         self._is_open = True
+        self._room: FieldArray | None = None
+        self._shares: dict[int, Share] = {}
         self._rows: dict[int, FieldArray] = {}
         self._query: Query | None = None
         self._opened: dict[int, FieldArray] | None = None
@@ -159,15 +161,25 @@ class ProofCheck:
         """Compute the row values of every locked upload ahead of `open`, which computes what is missing.
 
         They depend on the challenge alone, stay at this server, and are most of the check: time that clients need for
-        their proofs anyway. Raises as `row_sums`.
+        their proofs anyway. Takes the room of the sum too. Raises as `row_sums`.
         """
         self._project([slot for slot in self._locked if slot not in self._rows], engine)
+        if self._locked:
+            self._room = self._room_for_sum()
 
     def _project(self, slots: Sequence[int], engine: Engine) -> None:
         if slots:
             rows = RowStreams(self._challenge, self.label)
             values = row_sums([self._share(slot) for slot in slots], rows, self.sizes, engine)
             self._rows.update(zip(slots, values, strict=True))
+
+    def _room_for_sum(self) -> FieldArray:
+        """Return d zeros, once: pages that are written to here are not waited for later."""
+        room, self._room = self._room, None
+        if room is None:
+            room = np.empty(self.sizes.dim, dtype=np.uint64)
+            room.fill(0)
+        return room
 
     def open(self, proved: Mapping[int, bytes], query: Query, engine: Engine = CPU) -> dict[int, FieldArray]:
         """Run the second pass over the proved slots, and return this server's part of the verifier message for each.
@@ -182,7 +194,8 @@ class ProofCheck:
         self._query = query
         slots = sorted(proved)
         self._project([slot for slot in slots if slot not in self._rows], engine)
-        wires, share_sum = wire_sums([self._share(slot) for slot in slots], query, self.sizes, engine)
+        share_sum = self._room_for_sum()
+        wires = wire_sums([self._share(slot) for slot in slots], query, self.sizes, share_sum, engine)
         opened, proof = {}, np.empty(self.sizes.proof_elements, dtype=np.uint64)
         for slot, of_wires in zip(slots, wires, strict=True):
             self._taken[slot].share.after(0).fill(proof)
@@ -227,8 +240,9 @@ class ProofCheck:
         self._is_open = False
         self._locked.clear()
         self._taken.clear()
+        self._shares.clear()
         self._rows.clear()
-        self._opened = self._sum = None
+        self._opened = self._sum = self._room = None
 
     def _require_open(self, slot: int) -> None:
         """Refuse a proof that this server does not take now, whatever it says."""
@@ -254,8 +268,11 @@ class ProofCheck:
         )
 
     def _share(self, slot: int) -> Share:
-        upload = self._locked[slot]
-        return seeded_share(upload.share, self._slot_label(slot)) if isinstance(upload.share, Seed) else upload.share
+        """Return a share at its start, to be read by `Share.after`. A stream's key is derived once."""
+        if slot not in self._shares:
+            share = self._locked[slot].share
+            self._shares[slot] = seeded_share(share, self._slot_label(slot)) if isinstance(share, Seed) else share
+        return self._shares[slot]
 
     def _slot_label(self, slot: int) -> Label:
         return Label(self.label.task, self.label.round, str(slot))

@@ -92,12 +92,6 @@ def dot(x: FieldArray, y: FieldArray) -> int:
     return int(loading.prime_field().two_products(x, y, y)[0])
 
 
-def two_dots(x: FieldArray, y: FieldArray) -> tuple[int, int]:
-    """Return <x, y_0> and <x, y_1>. Shapes: (m,), (2, >= m)."""
-    first, second = loading.prime_field().two_products(x, y[0], y[1])
-    return int(first), int(second)
-
-
 def random_elements(n: int, random_bytes: RandomBytes = os.urandom) -> FieldArray:
     """Return uniform elements: 7 bytes each, drawn again where they are not below p."""
     found: list[FieldArray] = []

@@ -76,10 +76,8 @@ class Query:
     """The bits' polynomial at t from its values on the n-th roots of unity: (2, n)."""
     powers: FieldArray
     """t^i, (2, max(2N, n) + 3)."""
-    wire_vanishing: tuple[int, int]
-    """t^N - 1."""
-    bit_vanishing: tuple[int, int]
-    """t^n - 1."""
+    at_points: FieldArray
+    """t, t^N - 1 and t^n - 1: (3, 2)."""
 
 
 def prepare(points: tuple[int, int], sizes: ProofSizes) -> Query:
@@ -95,8 +93,7 @@ def prepare(points: tuple[int, int], sizes: ProofSizes) -> Query:
         wire_weights=_weights(points, of_wires, n_wire),
         bit_weights=_weights(points, of_bits, n_bit),
         powers=np.stack([field.powers(1, point, max(2 * n_wire, n_bit) + 3) for point in points]),
-        wire_vanishing=of_wires,
-        bit_vanishing=of_bits,
+        at_points=np.array([points, of_wires, of_bits], dtype=np.uint64),
     )
 
 
@@ -106,8 +103,8 @@ def _vanishing(point: int, n: int) -> int:
 
 @functools.cache
 def _roots(n: int) -> tuple[FieldArray, int]:
-    """Return w^j, w of order n, (n,), and 1 / n."""
-    return field.powers(1, field.root_of_unity(n), n), pow(n, -1, P)
+    """Return 2^64 w^j, w of order n, (n,), and 1 / n."""
+    return field.powers(1 << 64, field.root_of_unity(n), n), pow(n, -1, P)
 
 
 def _weights(points: tuple[int, int], vanishing: tuple[int, int], n: int) -> FieldArray:

@@ -33,7 +33,7 @@ class FieldStream:
     def __init__(self, key: Seed, repair_key: Callable[[], Seed], position: int = 0) -> None:
         """Begin at element `position`. Both keys come from `prg.derive`, the second one where it is needed."""
         self._key, self._repair_key, self._position = key, repair_key, position
-        self._words = Stream(key, n_skipped=position)
+        self._words: Stream | None = None
 
     def after(self, n_elements: int) -> FieldStream:
         """Return what follows the next n elements. This stream stays where it is."""
@@ -41,6 +41,8 @@ class FieldStream:
 
     def fill(self, out: FieldArray) -> None:
         """Overwrite `out` with the next elements."""
+        if self._words is None:  # not before it is read: most readers begin behind their start
+            self._words = Stream(self._key, n_skipped=self._position)
         self._words.fill(out.view(np.int64))
         if loading.prime_field().mask(out):
             for i in np.flatnonzero(out >= P).tolist():

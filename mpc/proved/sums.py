@@ -44,7 +44,9 @@ class ShareSums:
 
 def share_sums(shares: Sequence[Share], rows: Rows, query: Query, sizes: ProofSizes, engine: Engine = CPU) -> ShareSums:
     """Return the sums of both passes. Raises as they do."""
-    return ShareSums(row_sums(shares, rows, sizes, engine), *wire_sums(shares, query, sizes, engine))
+    share_sum = np.zeros(sizes.dim, dtype=np.uint64)
+    values = row_sums(shares, rows, sizes, engine)
+    return ShareSums(values, wire_sums(shares, query, sizes, share_sum, engine), share_sum)
 
 
 def row_sums(shares: Sequence[Share], rows: Rows, sizes: ProofSizes, engine: Engine = CPU) -> FieldArray:
@@ -67,16 +69,18 @@ def row_sums(shares: Sequence[Share], rows: Rows, sizes: ProofSizes, engine: Eng
 
 
 def wire_sums(
-    shares: Sequence[Share], query: Query, sizes: ProofSizes, engine: Engine = CPU
-) -> tuple[FieldArray, FieldArray]:
-    """Return both values of each wire of every share, (n, 2, c), and the sum of all shares, (d,): the second pass.
+    shares: Sequence[Share], query: Query, sizes: ProofSizes, share_sum: FieldArray, engine: Engine = CPU
+) -> FieldArray:
+    """Return both values of each wire of every share, (n, 2, c): the second pass. share_sum: zeros, (d,), to which all
+    shares are added.
 
-    Points of other sizes may be roots of unity here, where nothing is masked. Raises ParameterError for them, and
-    MalformedMessageError as `row_sums`.
+    Points of other sizes may be roots of unity here, where nothing is masked. Raises ParameterError for them and for a
+    sum of another length, and MalformedMessageError as `row_sums`.
     """
     if query.sizes != sizes:
         raise ParameterError("query: expected points for these sizes, found others")
-    share_sum = np.zeros(sizes.dim, dtype=np.uint64)
+    if share_sum.shape != (sizes.dim,):
+        raise ParameterError(f"share_sum: expected {sizes.dim} elements, found shape {share_sum.shape}")
 
     def over(span: slice, at_once: int) -> FieldArray:
         sums = wire_accumulator(engine, len(shares), sizes.n_wires, query.wire_weights)
@@ -88,7 +92,7 @@ def wire_sums(
             sums.close_tile()
         return sums.sums()
 
-    return _added(_over_spans(over, sizes.dim, len(shares), engine)), share_sum
+    return _added(_over_spans(over, sizes.dim, len(shares), engine))
 
 
 class _Readers:

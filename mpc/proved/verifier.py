@@ -7,16 +7,15 @@ uniform, but for F and q, which follow from it. Source: `proved.md` section 7.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
 
 import numpy as np
 
 from precad.mpc.errors import MalformedMessageError, ParameterError
 from precad.mpc.kernels import loading
 from precad.mpc.proved import field
-from precad.mpc.proved.field import ELEMENT_BYTES, FieldArray, P
+from precad.mpc.proved.field import ELEMENT_BYTES, FieldArray
 from precad.mpc.proved.query import Query
-from precad.mpc.proved.sizes import N_NUMBERS, N_POINTS, N_ROWS, ProofSizes
+from precad.mpc.proved.sizes import N_POINTS, N_ROWS, ProofSizes
 from precad.mpc.sharing import Party
 
 VERIFIER_STEP = "validation/verifier"
@@ -32,40 +31,19 @@ def opened_share(
     Shapes: rows (64,) and wires (2, c) of `share_sums`; proof (sizes.proof_elements,), a share; result (2, c + 3).
     Server A adds the constants b and T, whether it is the holder or the seeded server.
     """
-    if proof.shape != (sizes.proof_elements,):
-        raise ParameterError(f"proof: expected {sizes.proof_elements} elements, found shape {proof.shape}")
-    sent, masks, squares, (r, r_x), quotient = _parts(proof, sizes)
-    n_wire = sizes.wire_length
-    norm = n_wire * (int(squares[0]) + int(squares[n_wire]) + int(squares[2 * n_wire]))
-    bits = _bits(party, rows, norm, sent, sizes)
+    expected = ((N_ROWS,), (N_POINTS, sizes.n_wires), (sizes.proof_elements,))
+    if (rows.shape, wires.shape, proof.shape) != expected or query.sizes != sizes:
+        raise ParameterError(
+            f"proof: expected rows, wires and elements of shapes {expected} and a query for them, "
+            f"found {rows.shape}, {wires.shape} and {proof.shape}"
+        )
     opened = np.empty((N_POINTS, sizes.opened_elements), dtype=np.uint64)
-    vanishing = np.array(query.wire_vanishing, dtype=np.uint64)
-    points = np.array(query.points, dtype=np.uint64)
-    loading.proofs().masked_wires(wires, masks.reshape(N_POINTS, -1), points, vanishing, opened)
-    opened[:, -3] = field.two_dots(squares, query.powers)
-    opened[:, -1] = field.two_dots(quotient, query.powers)
-    of_bits = field.two_dots(bits, query.bit_weights)
-    for e, (point, factor) in enumerate(zip(query.points, query.bit_vanishing, strict=True)):
-        opened[e, -2] = (of_bits[e] + factor * (int(r) + int(r_x) * point)) % P
+    constants = (np.uint64(sizes.window), np.uint64(sizes.threshold)) if party == 0 else (np.uint64(0), np.uint64(0))
+    lengths = (sizes.row_bits, sizes.norm_bits, sizes.wire_length, sizes.bit_domain)
+    loading.proofs().open_proof(
+        rows, wires, proof, lengths, constants, query.at_points, query.powers, query.bit_weights, opened
+    )
     return opened
-
-
-def _parts(proof: FieldArray, sizes: ProofSizes) -> list[FieldArray]:
-    """Return bits, both rows of masks, F, (r, r') and q."""
-    ends = list(accumulate(sizes.parts, initial=0))
-    del ends[2]
-    return [proof[start:stop] for start, stop in pairwise(ends)]
-
-
-def _bits(party: Party, rows: FieldArray, norm: int, sent: FieldArray, sizes: ProofSizes) -> FieldArray:
-    """Return shares of all bits, (L,). norm: the share of sum X_i^2."""
-    window, threshold = (sizes.window, sizes.threshold) if party == 0 else (0, 0)
-    numbers = np.empty(N_NUMBERS, dtype=np.uint64)
-    numbers[:-1] = field.add(rows, np.full(N_ROWS, window, dtype=np.uint64))
-    numbers[-1] = (threshold - norm) % P
-    bits = np.empty(sizes.n_bits, dtype=np.uint64)
-    loading.proofs().derived_bits(numbers, sent, sizes.row_bits, sizes.norm_bits, bits)
-    return bits
 
 
 def is_valid(ours: FieldArray, theirs: FieldArray, query: Query) -> bool:
@@ -76,15 +54,7 @@ def is_valid(ours: FieldArray, theirs: FieldArray, query: Query) -> bool:
     expected = (N_POINTS, query.sizes.opened_elements)
     if not ours.shape == theirs.shape == expected:
         raise ParameterError(f"{VERIFIER_STEP}: expected parts of shape {expected}, found {ours.shape}, {theirs.shape}")
-    opened = field.add(ours.reshape(-1), theirs.reshape(-1)).reshape(ours.shape)
-    kernels = loading.proofs()
-    for (squares, u, q), wires, vanishing in zip(
-        opened[:, -3:].tolist(), opened[:, :-3], query.bit_vanishing, strict=True
-    ):
-        is_norm = int(kernels.sum_of_squares(np.ascontiguousarray(wires))) == squares
-        if not (is_norm and (u * u - u - vanishing * q) % P == 0):
-            return False
-    return True
+    return bool(loading.proofs().is_valid(ours, theirs, query.at_points))
 
 
 def message_pieces(opened: Sequence[FieldArray]) -> Iterator[bytes]:
@@ -93,14 +63,13 @@ def message_pieces(opened: Sequence[FieldArray]) -> Iterator[bytes]:
     n_waiting = 0
     for part in opened:
         elements = part.reshape(-1)
-        while elements.size:
+        while n_waiting + elements.size >= PIECE_ELEMENTS:
             taken, elements = np.split(elements, [PIECE_ELEMENTS - n_waiting])
-            waiting.append(taken)
-            n_waiting += taken.size
-            if n_waiting == PIECE_ELEMENTS:
-                yield field.to_bytes(np.concatenate(waiting))
-                waiting, n_waiting = [], 0
-    if waiting:
+            yield field.to_bytes(np.concatenate([*waiting, taken]))
+            waiting, n_waiting = [], 0
+        waiting.append(elements)
+        n_waiting += elements.size
+    if n_waiting:
         yield field.to_bytes(np.concatenate(waiting))
 
 

@@ -55,6 +55,42 @@ def test_products_reductions_and_squares_are_the_integers():
         assert int(kernels.fold(np.uint64(word))) < 2**56 + 2**40
 
 
+def test_products_in_montgomery_s_form_are_the_integers():
+    """At the edges of what loops multiply, up to 2p; and the largest product that the bound allows."""
+    kernels = loading.prime_field()
+    values = [*EDGES, P, P + 1, 2 * P - 1, *(RANDOM.randrange(2 * P) for _ in range(60))]
+    for x, y in [(x, y) for x in values for y in values] + [(P, 2**64 - 1), (2**64 - 1, P)]:
+        product = int(kernels.montgomery(np.uint64(x), np.uint64(y)))
+        assert 0 < product < 2 * P
+        assert (product * 2**64 - x * y) % P == 0
+
+
+@pytest.mark.parametrize("n", [16, 2048])
+def test_weights_are_fractions_of_integers(n):
+    """Against Python's integers: at zero too, and next to roots."""
+    root = field.root_of_unity(n)
+    roots, out = [pow(root, j, P) for j in range(n)], np.empty(n, dtype=np.uint64)
+    for point in (0, 2, P - 2, roots[1] + 1, roots[-1] - 1):
+        scale = (pow(point, n, P) - 1) * pow(n, -1, P) % P
+        loading.prime_field().lagrange(np.uint64(point), np.uint64(scale), field.powers(2**64, root, n), out)
+        assert out.tolist() == [scale * w * pow(point - w, -1, P) % P for w in roots]
+
+
+@pytest.mark.parametrize("n", [1, 8, 9, 300])
+def test_powers_are_the_integers(n):
+    for first, base in ((1, P - 1), (P - 1, 2), (2**64, P - 2), (0, 5), (7, 0)):
+        assert field.powers(first, base, n).tolist() == [first * pow(base, i, P) % P for i in range(n)]
+
+
+def test_sums_and_differences_of_words_that_were_not_reduced():
+    """Both below 2^62."""
+    words = [2**62 - 1, 2**62 - P, P, 2 * P, *EDGES]
+    x, y = (elements([pair[i] for pair in ((a, b) for a in words for b in words)]) for i in (0, 1))
+    pairs = list(zip(x.tolist(), y.tolist(), strict=True))
+    assert field.add(x, y).tolist() == [(a + b) % P for a, b in pairs]
+    assert field.subtract(x, y).tolist() == [(a - b) % P for a, b in pairs]
+
+
 def test_sums_differences_and_multiples():
     x, y = some(40), some(51)[11:]
     a, b = x.tolist(), y.tolist()

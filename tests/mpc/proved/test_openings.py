@@ -94,8 +94,8 @@ def test_a_third_point_would_open_a_linear_function_of_the_update():
         for t in points:
             chosen = query.prepare((t, 11), sizes)
             wires = share_sums([packed(field.from_integers(x))], rows_of(Seed(bytes(16))), chosen, sizes).wires[0]
-            mask = (int(masks.wires[0, 0]) + int(masks.wires[1, 0]) * t) * chosen.wire_vanishing[0]
-            bottom = chosen.wire_vanishing[0]
+            mask = (int(masks.wires[0, 0]) + int(masks.wires[1, 0]) * t) * int(chosen.at_points[1, 0])
+            bottom = int(chosen.at_points[1, 0])
             for other in points:
                 bottom *= t - other if other != t else 1
             total += (int(wires[0, 0]) + mask) * pow(bottom, -1, P)

@@ -274,6 +274,21 @@ def test_row_values_are_those_that_the_query_would_have_computed():
     assert list(opened[0]) == sorted(LABELS[:3])
 
 
+def test_a_share_that_cannot_be_read_ahead_cannot_be_opened_either():
+    """An upload whose file was cut short: nobody waits for `project`, so that its error must come again."""
+    round_ = Round(vectors(1))
+    locked = round_.locked(0)
+    with tempfile.TemporaryFile(buffering=0) as file:
+        data = bytes(SIZES.upload_bytes)
+        cut = replace(locked[LABELS[0]], share=PackedShare(OnDisk(data, file), SIZES.dim))
+        server = ProofCheck(0, ROUND, SIZES, Seed(CHALLENGE.reveal()), {LABELS[0]: cut})
+        server.take_proof(LABELS[0], *round_.proof(LABELS[0]))
+        file.truncate(len(data) // 2)
+        for read in (server.project, lambda: server.open(server.proved(server.close()), query.prepare((2, 3), SIZES))):
+            with pytest.raises(MalformedMessageError, match="the spool file ends"):
+                read()
+
+
 def test_no_row_value_is_left_after_the_round():
     """S4: they are a linear function of a share. After the end there is nothing to compute them from."""
     server = Round(vectors(2)).servers[0]
