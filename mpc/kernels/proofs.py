@@ -196,7 +196,8 @@ def is_valid(ours: Words, theirs: Words, points: Words) -> bool:
         u, q = ours[e, n_wires + 1] + theirs[e, n_wires + 1], ours[e, n_wires + 2] + theirs[e, n_wires + 2]
         difference |= canonical(total + TWO_P - of_f)
         difference |= canonical(multiply(u, u) + TWO_P + TWO_P + TWO_P - u - multiply(points[2, e], q))
-    return difference == ZERO
+    is_zero: bool = difference == ZERO
+    return is_zero
 
 
 @compiled(types.void(_READ_SIGNED, _READ_2D, _U64, _READ_2D, _READ_2D, _READ_2D, _WRITE_2D, _WRITE))
