@@ -7,7 +7,7 @@ and its own connections.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self, TypeAlias
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -50,8 +50,19 @@ AttackName: TypeAlias = Literal[
     "gradient-noise",
     "feature-noise",
     "gaussian-features",
+    "pixel-backdoor",
+    "triangle-backdoor",
+    "distributed-backdoor",
+    "semantic-backdoor",
+    "poisoned-records",
+    "alie",
+    "inner-product",
+    "min-max",
+    "stat-opt",
+    "fang-trim",
+    "adaptive",
 ]
-"""Those of `precad.clients.attacks` that need nothing but the client's own data; `precad simulate` knows more."""
+"""Those of `precad.clients.attacks`."""
 PartitionName: TypeAlias = Literal["iid", "shards", "dirichlet", "user"]
 LabelName: TypeAlias = Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)]
 """The column with the labels, or the columns."""
@@ -71,6 +82,36 @@ def require_source(source: str) -> str:
         kinds = ", ".join(f"{kind}:PATH" for kind in FILE_KINDS)
         raise ValueError(f"expected one of {kinds}, or module:function, found {source!r}")
     return source
+
+
+class Attacking(BaseModel):
+    """What a malicious client does: a name alone, or a table."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    kind: AttackName | str
+    """A name of `precad.clients.attacks`, or `package.module:Class`."""
+    parameters: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """Fields of the attack's class, by name."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_alone(cls, given: Any) -> Any:
+        """Take a name for a table with nothing else. Raises ValueError for what is no attack's name."""
+        if isinstance(given, Attacking):
+            return given
+        found = given if isinstance(given, dict) else {"kind": given}
+        kind = found.get("kind")
+        is_path = isinstance(kind, str) and all(part.isidentifier() for part in kind.replace(":", ".", 1).split("."))
+        if kind not in get_args(AttackName) and not (is_path and ":" in str(kind)):
+            known = ", ".join(map(repr, get_args(AttackName)))
+            raise ValueError(f"expected {known}, or package.module:Class, found {kind!r:.80}")
+        return found
+
+    def __str__(self) -> str:
+        """Return the kind, and its parameters where there are any."""
+        told = ", ".join(f"{name} = {value}" for name, value in sorted(self.parameters.items()))
+        return f"{self.kind} ({told})" if told else self.kind
 
 
 class ClientConfig(BaseModel):
@@ -166,8 +207,12 @@ class ClientConfig(BaseModel):
     """File that gets what the trainer prints, which may be records (mode 0600). Nothing is kept without one."""
     queries: QueryConsent | None = None
     """Columns that the clients answer queries about, and their limit (`precad query`). None: no query is answered."""
-    attacks: dict[str, AttackName] = Field(default_factory=dict)
-    """Experiments only: clients that misbehave, and how (`precad.clients.attacks`)."""
+    attacks: dict[str, Attacking] = Field(default_factory=dict)
+    """Experiments only: clients that misbehave, and how: the name of an attack, `package.module:Class`, or a table
+    `{ kind = NAME, parameters = { .. } }` (docs/guides/simulation.md)."""
+    colluders: ConfigPath | None = None
+    """Experiments only: folder that attackers share, in which each puts its honest updates for the others to read. A
+    local run makes one where an attack needs it."""
 
     @field_validator("records")
     @classmethod
@@ -199,6 +244,12 @@ class ClientConfig(BaseModel):
             raise ValueError(f"{found[0]} is of own records: expected client.records beside it, found none")
         if found:
             raise ValueError(f"records, {found[0]}: expected one of both, found both")
+        return self
+
+    @model_validator(mode="after")
+    def _colluders_attack(self) -> Self:
+        if self.colluders is not None and not self.attacks:
+            raise ValueError("colluders is of attackers: expected client.attacks beside it, found none")
         return self
 
     @model_validator(mode="after")

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -33,8 +33,9 @@ from precad.clients.queries.answers import Answers
 from precad.clients.queries.columns import values_of
 from precad.clients.query_consent import refusal
 from precad.clients.records import Records, Split, example_label_of, example_of
-from precad.clients.records.own import source_of
-from precad.clients.training.conduct import Conduct
+from precad.clients.records.own import OwnRecords, source_of
+from precad.clients.training.conduct import Conduct, Trained
+from precad.clients.training.descent import PLAIN_DESCENT, descend
 from precad.clients.training.round_update import (
     Participant,
     StepNoise,
@@ -120,7 +121,27 @@ class Trainer:
         Raises: ClientError; nothing may be uploaded then.
         """
         conduct = self._conducts[client]
-        return conduct.encode(conduct.on_update(self.update(client, parameters)), self._task)
+        trained = Trained(
+            parameters=parameters,
+            records=self._records[client],
+            update=self.update(client, parameters),
+            descend=functools.partial(self._descend, client, parameters),
+        )
+        return conduct.encode(conduct.on_trained(trained), self._task)
+
+    def _descend(self, client: str, parameters: NDArray[np.float32], steps: int, rate: float) -> NDArray[np.float64]:
+        """See `Trained.descend`; only attacks call it."""
+        with self._training, Unspoken(self._engine.spoken, EXHAUSTED):
+            return descend(
+                parameters,
+                self._records[client],
+                engine=self._engine,
+                steps=steps,
+                rate=rate,
+                sample_rate=self._task.rate_of(client),
+                training=PLAIN_DESCENT,
+                random_bytes=self._random_bytes,
+            )
 
     def update(self, client: str, parameters: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the round's update before conduct and encoding: norm at most C."""
@@ -196,20 +217,32 @@ class Loaded:
     split: Split
     model: nn.Module
     """The task's, which takes these records."""
+    of_others: Callable[[str], Sequence[Records]]
+    """The parts of all clients but this one, in the order of ids, where one data set is dealt to them."""
 
 
-def load_records(task: Task, config: ClientConfig, clients: Sequence[str]) -> dict[str, Records]:
-    """Return the clients' records. Raises DataError, also for a label or token that the model has no place for;
-    ModelInputError where the model does not take them.
+def load_records(
+    task: Task, config: ClientConfig, clients: Sequence[str], conducts: Mapping[str, Conduct] | None = None
+) -> dict[str, Records]:
+    """Return the clients' records, or what their conducts make of the deal.
+
+    Raises DataError, also for a label or token that the model has no place for; ModelInputError where the model does
+    not take them.
 
     A client may hold another number of records than it declares. The declared one is a public constant, and one that
     must be exact would tell of a record whether it is there.
     """
-    found = load_split_of(task, config, clients).of_client
+    loaded = load_split_of(task, config, clients)
+    found = loaded.of_client
     for client, records in found.items():
         if len(records) != task.clients[client]:
             log.warning("client.declares_another_number", client=client, found=len(records))
-    return found
+    if conducts is None:
+        return found
+    return {
+        client: conducts[client].on_deal(own, functools.partial(loaded.of_others, client))
+        for client, own in found.items()
+    }
 
 
 def load_split_of(task: Task, config: ClientConfig, clients: Sequence[str]) -> Loaded:
@@ -220,7 +253,14 @@ def load_split_of(task: Task, config: ClientConfig, clients: Sequence[str]) -> L
     split = networks.fitted(model, source.load(side=networks.image_side(task.model)), loss)
     require_range(model, {f"{source.name}, training half": split.train}, loss)
     require_same_model(task, model, example_of(split.train), loss, example_label_of(split.train))
-    return Loaded(source.records_of(split, list(task.clients), clients), split, model)
+    ids = list(task.clients)
+
+    def of_others(client: str) -> list[Records]:
+        if isinstance(source, OwnRecords) and not source.is_dealt:
+            return []
+        return list(source.records_of(split, ids, sorted(set(ids) - {client})).values())
+
+    return Loaded(source.records_of(split, ids, clients), split, model, of_others)
 
 
 def _trainer_of(
@@ -235,7 +275,7 @@ def _trainer_of(
         return ExternalTraining(task=task, config=config, conducts=conducts)
     return Trainer(
         task=task,
-        records=load_records(task, config, clients),
+        records=load_records(task, config, clients, conducts),
         conducts=conducts,
         device=config.device,
         memory_mb=config.memory_mb,

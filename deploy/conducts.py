@@ -2,32 +2,131 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
 
 from precad.clients.config import ClientConfig
+from precad.clients.errors import ArgumentError
 from precad.clients.training.conduct import Conduct, Honest
 from precad.deploy.errors import ConfigError
+from precad.protos.task.task import Task
+
+if TYPE_CHECKING:
+    from precad.clients.attacks import Attack
+    from precad.clients.attacks.deployed import Colluders
+    from precad.clients.records.records import Records
+
+_PATIENCE: Final = 0.5
+"""Share of `task.submit_timeout_s` that a colluder waits for the others' updates."""
 
 
-def conducts_of(clients: Iterable[str], config: ClientConfig) -> dict[str, Conduct]:
+def conducts_of(clients: Iterable[str], config: ClientConfig, task: Task) -> dict[str, Conduct]:
     """Return the conduct of each client, in order. Import `precad.clients.attacks` only if the configuration names an
     attack.
 
-    Raises ConfigError if it does and this installation holds no attacks, as in a production image.
+    Raises ConfigError if it does and this installation holds no attacks, as in a production image, or if a deployment
+    cannot have the attack.
     """
-    return {client: _conduct(client, config.attacks.get(client, "none")) for client in clients}
+    attacks = attacks_of(config, clients := list(clients), task)
+    if not attacks:
+        return {client: Honest() for client in clients}
+    from precad.clients.attacks.deployed import InDeployment, Robbed, hoarders_of
+
+    hoarders, n = hoarders_of(attacks), sum(not attack.follows_protocol for attack in attacks.values())
+    honest: Conduct = Robbed(hoarders) if hoarders else Honest()
+    return {
+        client: InDeployment(attacks[client], client, task, n, _colluders(client, attacks, config, task))
+        if client in attacks
+        else honest
+        for client in clients
+    }
 
 
-def _conduct(client: str, kind: str) -> Conduct:
-    if kind == "none":
-        return Honest()
+def attacks_of(config: ClientConfig, clients: Iterable[str], task: Task) -> Mapping[str, Attack]:
+    """Return the attack of each client that has one. Raises ConfigError as `conducts_of`, which names one of
+    `clients` where there are no attacks."""
+    named = {client: kind for client, attacking in config.attacks.items() if (kind := str(attacking.kind)) != "none"}
+    if not named:
+        return {}
     try:
-        from precad.clients.attacks import ATTACKS
+        import precad.clients.attacks  # noqa: F401 (whether there are any)
+        from precad.clients.attacks.named import attacks_of as made_of
     except ImportError as error:
         if error.name != "precad.clients.attacks":  # they are here, and something that they need is not
             raise
+        client = next((client for client in clients if client in named), next(iter(named)))
         raise ConfigError(
             f"client.attacks.{client}: expected 'none', as this installation holds no attacks "
-            f"(precad.clients.attacks), found {kind!r}"
+            f"(precad.clients.attacks), found {named[client]!r}"
         ) from None
-    return ATTACKS[kind]()
+    config.look_around()
+    try:
+        attacks = made_of(config)
+    except ArgumentError as error:
+        raise ConfigError(str(error)) from None
+    for client, attack in attacks.items():
+        if (why := refusal(attack, config, task)) is not None:
+            raise ConfigError(f"client.attacks.{client}: {why}")
+    return attacks
+
+
+def refusal(attack: Attack, config: ClientConfig, task: Task) -> str | None:
+    """Say why a deployment of this task cannot have an attack: expected and found; None where it can."""
+    if attack.is_omniscient:
+        how = ": sees = 'colluders' shows it the attackers' own" if attack.needs_company else ""
+        return (
+            "expected an attack without other clients' updates, which a deployment hands to nobody"
+            f"{how}, found {attack.name!r}"
+        )
+    if attack.needs_proofs and not task.is_proved:
+        return f"expected an attack of mode {task.mode!r}, found {attack.name!r}, which is of mode 'proved' only"
+    if attack.needs_company and config.colluders is None:
+        return f"expected client.colluders, the folder that attackers share, beside {attack.name!r}, found none"
+    if type(attack).is_crafted and not attack.follows_protocol and task.quantile_rule is not None:
+        return (
+            "expected an attack that crafts no update of the model's dimension with "
+            f"task.update_clipping = 'private-quantile', found {attack.name!r}"
+        )
+    return None
+
+
+def wanted_of(config: ClientConfig, task: Task, test: Records) -> Records | None:
+    """Return the records on which the attackers' success is measured; None where nobody aims at any.
+
+    Raises ConfigError where the test records show no success.
+    """
+    attacks = attacks_of(config, (), task)
+    if not attacks:
+        return None
+    from precad.clients.attacks import named
+
+    try:
+        return named.wanted_of(attacks, test)
+    except ArgumentError as error:
+        raise ConfigError(f"client.attacks: {error}") from None
+
+
+def needs_folder(config: ClientConfig) -> bool:
+    """Return whether an attack of a local run needs a folder to share. False where this installation holds none."""
+    if all(attacking.kind == "none" for attacking in config.attacks.values()):
+        return False
+    try:
+        from precad.clients.attacks.named import attacks_of as made_of
+    except ImportError:
+        return False  # which `conducts_of` refuses
+    config.look_around()
+    try:
+        return any(attack.needs_company for attack in made_of(config).values())
+    except ArgumentError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _colluders(client: str, attacks: Mapping[str, Attack], config: ClientConfig, task: Task) -> Colluders | None:
+    """Return the folder as this client uses it. Those collude whose upload depends on the others."""
+    if config.colluders is None or not type(attacks[client]).is_crafted or attacks[client].follows_protocol:
+        return None
+    from precad.clients.attacks.deployed import Colluders
+
+    together = [name for name, one in attacks.items() if type(one).is_crafted and not one.follows_protocol]
+    others = [name for name in together if name != client]
+    return Colluders(config.colluders, client, others, task.dim, _PATIENCE * task.submit_timeout_s)

@@ -6,6 +6,9 @@ Modules:
     backdoors  attackers that teach the model a backdoor
     proofs     attackers of mode `proved`, with another proof than their upload's, or with what is no element
     canaries   audit clients, which hold records whose gradients the auditor knows
+    colluders  attackers that make their upload of other clients' updates
+    deployed   an attack in a client process, and the folder that colluders share there
+    named      attacks by the names and parameters that a configuration gives them
     records    attackers that change the records that they train on
     updates    attackers that change their update
     uploads    attackers whose update is honest and whose upload is not
@@ -22,6 +25,14 @@ from precad.clients.attacks.backdoors import (
     SemanticBackdoor,
     TriangleBackdoor,
 )
+from precad.clients.attacks.colluders import (
+    ALittleIsEnough,
+    FangTrim,
+    InnerProductManipulation,
+    MaximalDirection,
+    MinMax,
+    StatOpt,
+)
 from precad.clients.attacks.proofs import FalseProof, InconsistentProof, OutOfRange, ReplayedProof
 from precad.clients.attacks.records import FeatureNoise, GaussianFeatures, LabelFlip, MirroredLabels, RandomLabels
 from precad.clients.attacks.updates import (
@@ -36,18 +47,23 @@ from precad.clients.attacks.uploads import Forger, InconsistentShares, Late, Rep
 
 __all__ = [
     "ATTACKS",
+    "ALittleIsEnough",
     "Attack",
     "DistributedBackdoor",
     "FalseProof",
+    "FangTrim",
     "FeatureNoise",
     "Forger",
     "GaussianFeatures",
     "GradientNoise",
     "InconsistentProof",
     "InconsistentShares",
+    "InnerProductManipulation",
     "Knowledge",
     "LabelFlip",
     "Late",
+    "MaximalDirection",
+    "MinMax",
     "MirroredLabels",
     "NoAttack",
     "NotANumber",
@@ -60,6 +76,7 @@ __all__ = [
     "ScaledModelReplacement",
     "SemanticBackdoor",
     "SignFlip",
+    "StatOpt",
     "TriangleBackdoor",
     "WrapAround",
     "WrongLength",
@@ -90,6 +107,12 @@ _KINDS: Final[tuple[type[Attack], ...]] = (
     DistributedBackdoor,
     SemanticBackdoor,
     PoisonedRecords,
+    ALittleIsEnough,
+    InnerProductManipulation,
+    MinMax,
+    StatOpt,
+    FangTrim,
+    MaximalDirection,
 )
 ATTACKS: Final[Mapping[str, type[Attack]]] = {kind.name: kind for kind in _KINDS}
 """The attacks by the name that a configuration gives them; each value makes one, with its defaults unless told more."""

@@ -2,11 +2,12 @@
 
     records -> on_records -> Algorithm 2 -> craft -> encode -> on_encoded -> share -> on_upload -> upload
 
-Before the first round a simulation asks which records only attackers shall have (`hoarded`) and what each of them does
+Before the first round it is asked which records only attackers shall have (`hoarded`) and what each of them does
 (`of_attacker`). Every method has an honest default, so that an attack is one class with the methods that it changes.
-Methods on one client's own data (`on_records`, `on_update`, `on_encoded`) run in a deployment as well. An attack that
-needs what only a simulation can hand out says so with `is_simulated_only`. Uploads exist in a deployment alone: an
-attack that changes uploads is a `precad.clients.attacks.uploads.Forger`.
+A simulation asks `craft` for the upload, a deployment `on_update`, unless the attack says `is_crafted`
+(`precad.clients.attacks.deployed`). An attack that needs what only a simulation can hand out says so with
+`is_simulated_only`. Uploads exist in a deployment alone: an attack that changes uploads is a
+`precad.clients.attacks.uploads.Forger`.
 """
 
 from __future__ import annotations
@@ -44,9 +45,14 @@ class Knowledge:
     update: Vector
     """The update that an honest client would make of `records`, (d,)."""
     honest: NDArray[np.float64]
-    """The updates of the round's honest clients, before their encoding and without any noise of theirs (m, d)."""
+    """The updates of the round's honest clients, before their encoding and without any noise of theirs (m, d). None of
+    them in a deployment."""
+    own: NDArray[np.float64]
+    """The updates that the round's attackers would make if they were honest, this one's included (k, d)."""
     n_attackers: int
-    """In this round, this one included."""
+    """In this round, this one included; in a deployment as far as it knows."""
+    n_clients: int
+    """In this round; in a deployment the number that is expected."""
     bound: float
     """C where updates are checked or clipped, infinity where nobody bounds them."""
     step: float
@@ -70,6 +76,10 @@ class Attack(Conduct):
     """The key in `ATTACKS`."""
     is_simulated_only: ClassVar[bool] = False
     """Whether it needs more than its own data: a deployment refuses it."""
+    is_crafted: ClassVar[bool] = False
+    """Whether a deployment, too, takes what `craft` returns in place of what `on_update` does."""
+    needs_company: ClassVar[bool] = False
+    """Whether it makes its upload of the other attackers' updates. In a deployment they share a folder."""
     is_deployed_only: ClassVar[bool] = False
     """Whether it works on uploads: a simulation, which has none, refuses it."""
     needs_proofs: ClassVar[bool] = False
@@ -80,12 +90,18 @@ class Attack(Conduct):
         """Say whether only its records are an attacker's, and the client adds its noise like an honest one."""
         return False
 
+    @property
+    def is_omniscient(self) -> bool:
+        """Say whether it reads the honest clients' updates, which a deployment hands to nobody."""
+        return self.is_simulated_only
+
     def of_attacker(self, i: int) -> Self:
-        """Return the attack of a simulation's i-th malicious client, from 0 on, where they do not all do the same."""
+        """Return the attack of the i-th malicious client of its kind, from 0 on, where they do not all do the same."""
         return self
 
     def hoarded(self, records: Records) -> NDArray[np.bool_]:
-        """Which of these records no honest client shall have (n,). A simulation gives them to every malicious one."""
+        """Which of these records no honest client shall have (n,). They go to every malicious one, where one data set
+        is dealt to all clients."""
         return np.zeros(len(records), dtype=np.bool_)
 
     def on_update(self, update: Vector) -> Vector:

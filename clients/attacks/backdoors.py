@@ -30,7 +30,7 @@ class Backdoor(Attack):
     "How To Backdoor Federated Learning", AISTATS '20.
     """
 
-    is_simulated_only: ClassVar[bool] = True
+    is_crafted: ClassVar[bool] = True
 
     target: int = 0
     """Label of records with the backdoor."""
@@ -300,7 +300,6 @@ class PoisonedRecords(Attack):
     """
 
     name: ClassVar[str] = "poisoned-records"
-    is_simulated_only: ClassVar[bool] = True
 
     aim: str = LabelFlip.name
     """One of `AIMS`."""

@@ -1,6 +1,7 @@
 """The seam at which a client may deviate: what it does with its records, its update, its integers and its upload.
 
-    records -> on_records -> Algorithm 2 -> on_update -> encode -> share -> on_upload -> upload, after delay_s
+    on_deal -> records -> on_records -> on_invitation -> Algorithm 2 -> on_trained (on_update) -> encode -> share
+        -> on_upload -> upload, after delay_s
 
 In mode `proved` what is shared is proved, too: `prove`. Upload and proof leave by `on_message`.
 
@@ -11,6 +12,8 @@ of the client calls these methods and never asks which conduct it has. Attacks a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 import numpy as np
@@ -31,6 +34,21 @@ if TYPE_CHECKING:
 Vector = NDArray[np.float64]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Trained:
+    """Hold what a client has when a round's update is made, and not yet encoded."""
+
+    parameters: NDArray[np.float32]
+    """theta_t (d,)."""
+    records: Records
+    """Those that it trains on."""
+    update: Vector
+    """The round's update (d,), which has norm <= C."""
+    descend: Callable[[int, float], Vector]
+    """(steps, rate) to parameters (d,): steps of gradient descent from theta_t on samples of `records`, without
+    clipping or noise. Raises: ArgumentError, NonFiniteGradientError."""
+
+
 class Conduct:
     """Follow the protocol at every step. A subclass overrides the steps at which it deviates.
 
@@ -44,9 +62,20 @@ class Conduct:
         """Say whether the client computes as the protocol says and adds its noise, whatever its records are."""
         return True
 
+    def on_deal(self, own: Records, others: Callable[[], Sequence[Records]]) -> Records:
+        """Return what the client holds, where one data set is dealt to all clients: `others` are the other parts."""
+        return own
+
     def on_records(self, records: Records) -> Records:
         """Return what the client trains on."""
         return records
+
+    def on_invitation(self, n_committed: int, model_digest: bytes) -> None:
+        """Hear that the client is in a round, after so many that are committed, before it trains."""
+
+    def on_trained(self, trained: Trained) -> Vector:
+        """Return what goes into the encoding (d,). Raises ClientError; then nothing is uploaded."""
+        return self.on_update(trained.update)
 
     def on_update(self, update: Vector) -> Vector:
         """Return what goes into the encoding, given the round's update (d,), which has norm <= C."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
@@ -28,6 +29,18 @@ class LocalTraining(Protocol):
     def local_momentum(self) -> float: ...
     @property
     def local_weight_decay(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlainDescent:
+    """Steps on Poisson samples, without momentum or weight decay."""
+
+    local_batch: int | None = None
+    local_momentum: float = 0.0
+    local_weight_decay: float = 0.0
+
+
+PLAIN_DESCENT: Final = PlainDescent()
 
 
 def descend(

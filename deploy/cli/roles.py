@@ -87,7 +87,7 @@ def client(
         raise errors.ConfigError(f"--id: expected distinct clients of the task, found {', '.join(ids)}")
     from precad.deploy.conducts import conducts_of
 
-    conducts = conducts_of(ids, own)
+    conducts = conducts_of(ids, own, deployment.task)
     for name in ids:
         _require_identity(own.tls(name), name)
     from precad.clients.process import ClientProcess

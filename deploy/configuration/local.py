@@ -38,6 +38,8 @@ HOLDOUT = 0.2
 """The share of own records that a local run keeps for testing, where the configuration says nothing."""
 REJOIN_TIMEOUT_S = 60.0
 """How long a run that is continued waits for the clients that start with it."""
+COLLUDERS = "colluders"
+"""Folder of a run that its attackers share."""
 LINGER_S = 604_800.0
 """How long dashboards stay that somebody at a terminal closes."""
 DEFAULT_MODEL: str = Task.model_fields["model"].default
@@ -76,6 +78,7 @@ def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], 
 
     resolved = merged_over(supplied_by_runner(folder, raw), raw)
     supply_own_records(resolved["client"])
+    supply_colluders(resolved["client"], folder.root)
     task = resolved["task"]
     if not is_proved(raw):
         task.setdefault("gate", usual_gate())
@@ -102,7 +105,7 @@ def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], 
         from precad.deploy.conducts import conducts_of
 
         require_enrolled_attackers(deployment.client, deployment.task)
-        conducts_of(deployment.task.clients, deployment.client)  # refused here, before anything starts
+        conducts_of(deployment.task.clients, deployment.client, deployment.task)  # before anything starts
     return resolved, deployment, split
 
 
@@ -207,24 +210,24 @@ def complete_task(task: dict[str, Any], source: DataSource, ids: list[Any] | Non
 
 
 def require_enrolled_attackers(client: ClientConfig, task: Task) -> None:
-    """Raise ConfigError unless every client with an attack is one of the task's, and its mode has the attack."""
-    for name, kind in client.attacks.items():
+    """Raise ConfigError unless every client with an attack is one of the task's."""
+    for name in client.attacks:
         if name not in task.clients:
             raise ConfigError(f"client.attacks.{name}: expected one of the task's clients, found {name!r}")
-        if not task.is_proved and kind != "none" and _needs_proofs(kind):
-            raise ConfigError(
-                f"client.attacks.{name}: expected an attack of mode {task.mode!r}, found {kind!r}, which is of mode "
-                "'proved' only"
-            )
 
 
-def _needs_proofs(kind: str) -> bool:
-    """Return whether an attack is of mode `proved` only; False where this installation holds no attacks."""
+def supply_colluders(client: dict[str, Any], base: Path) -> None:
+    """Write into the `[client]` section of a local run the folder that its attackers share, where they need one."""
+    if not client.get("attacks") or "colluders" in client:
+        return
+    from precad.deploy.conducts import needs_folder
+
     try:
-        from precad.clients.attacks import ATTACKS
-    except ImportError:
-        return False  # which `conducts_of` refuses
-    return ATTACKS[kind].needs_proofs
+        config = parse_section(ClientConfig, client, "client", base=base)
+    except ConfigError:
+        return  # told with all other faults
+    if needs_folder(config):
+        client["colluders"] = COLLUDERS
 
 
 def supply_model_dimension(task: dict[str, Any]) -> None:

@@ -262,11 +262,18 @@ def with_folder(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     if isinstance(task, Mapping) and isinstance(client, Mapping):
         names = [str(task.get(name, "")) for name in ("model", "loss")]
         names += [str(client.get(name, "")) for name in ("records", "trainer")]
+        names += _attack_kinds(client.get("attacks"))
         if any(":" in name for name in names):
             beside = {"folder": "", **{name: client[name] for name in _OF_TRAINERS if name in client}}
             paths = {name: str(folder / str(client.get(name, place))) for name, place in beside.items()}
             raw = {**raw, "client": {**client, **paths}}
     return _with_evaluation_folder(raw, folder)
+
+
+def _attack_kinds(attacks: object) -> list[str]:
+    """Return the kinds of attacks of a section that may have faults."""
+    each = attacks.values() if isinstance(attacks, Mapping) else ()
+    return [str(one.get("kind", "")) if isinstance(one, Mapping) else str(one) for one in each]
 
 
 def _with_evaluation_folder(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -202,6 +202,12 @@ def _of_all_models(task: Task, view: View, n_runs: int, most: int) -> float:
     return task_privacy(task).epsilon(view, max(most, n_runs * limit), task.delta, n_runs)
 
 
+def _attacks_of(deployment: Deployment) -> dict[str, str]:
+    """Return who attacks, and how."""
+    attacks = {} if deployment.client is None else deployment.client.attacks
+    return {client: str(attacking) for client, attacking in attacks.items()}
+
+
 def _provenance(runs: list[_Run], task: Task) -> dict[str, Any]:
     """Return what was read, and the privacy of all models together: one client's rounds in all runs, composed."""
     together = sum((run.charged for run in runs), Counter[str]())
@@ -227,6 +233,6 @@ def _provenance(runs: list[_Run], task: Task) -> dict[str, Any]:
         "rounds": training.rounds,
         "rounds_realised": [run.rounds for run in runs],
         "ended": [run.ended for run in runs],
-        "attacks_in_the_training": dict(deployment.client.attacks) if deployment.client else {},
+        "attacks_in_the_training": _attacks_of(deployment),
         "privacy_of_all_models": privacy,
     }

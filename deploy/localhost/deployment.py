@@ -32,6 +32,7 @@ from precad.clients.models.metrics import has_accuracy
 from precad.clients.training import evaluation
 from precad.deploy import run_state
 from precad.deploy.authority import pki
+from precad.deploy.conducts import wanted_of
 from precad.deploy.configuration.local import resolve
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.configuration.trainers import NO_RECORD_FIGURE, counted
@@ -144,6 +145,7 @@ class LocalRun:
         resolved, deployment, split = resolve(raw, folder)
         assert deployment.client is not None  # resolve() supplied it
         self._test, self._learning = split.test, Learning.of_task(deployment.task, deployment.client.metrics)
+        self._wanted = wanted_of(deployment.client, deployment.task, split.test)
         return resolved, deployment
 
     def _initial(self) -> NDArray[np.float32]:
@@ -476,13 +478,16 @@ class LocalRun:
         return convert.model_from_bytes(data, self.deployment.task.dim) if data else None
 
     def _quality(self, parameters: NDArray[np.float32]) -> dict[str, Any]:
-        """Return the accuracy, None where labels are no classes, and the metrics that were asked for, if any."""
+        """Return the accuracy, None where labels are no classes, the metrics that were asked for, and the attackers'
+        success where they aim at anything."""
         model, found = parameters[: self.deployment.task.n_parameters], self._learning.build(0)
         is_right = has_accuracy(self._learning.loss, self._test.labels)
         others = evaluation.measured(model, found, self._test, self._learning.metrics)
+        success = evaluation.attack_success(model, found, self._wanted)
         return {
             "accuracy": evaluation.accuracy(model, found, self._test) if is_right else None,
             **({"metrics": others} if others else {}),
+            **({} if success is None else {"attack_success": success}),
         }
 
     # -- the end ------------------------------------------------------------------------------------------------------
@@ -535,8 +540,9 @@ class LocalRun:
         model = networks.trained(self._learning.build(0), parameters)
         torch.save(model.state_dict(), self.folder.model)
         quality = self._quality(final)
-        if quality["accuracy"] is not None:
-            quality["accuracy"] = round(quality["accuracy"], 4)
+        for name in ("accuracy", "attack_success"):
+            if quality.get(name) is not None:
+                quality[name] = round(quality[name], 4)
         return {"model_is_finite": evaluation.is_finite(parameters, model, self._test), **quality}
 
 

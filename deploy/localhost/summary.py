@@ -34,6 +34,10 @@ def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> N
     if "learnt_bound" in summary:
         table.add_row("clipping", f"updates to {summary['learnt_bound']:.4g} in the end, a bound that was learnt")
     table.add_row("rounds", f"{summary['rounds']} ({summary['ended']})")
+    if "attack_success" in summary:
+        table.add_row(
+            "attack", f"success {summary['attack_success']:.3f}, of this attack; a cleverer one may do better"
+        )
     counts = ", ".join(f"{summary[name]} {name}" for name in ("accepted", "rejected", "missing"))
     table.add_row("uploads", counts)
     table.add_row("rejected clients", ", ".join(summary["rejected_clients"]) or "none")

@@ -121,12 +121,16 @@ _WHY_USELESS = f"{_USELESS}: {NO_USEFUL_BOUND}, as it is above {LARGEST_USEFUL:g
 _CLIENT = "ε client"
 """Column of a whole client's epsilon, drawn or not. Only tasks that have a budget for it show the column."""
 
+_ATTACK: Final = "attack"
+"""Column of the attackers' success. Only runs whose attackers aim at anything show the column."""
+
 COLUMNS = (
     ("round", True),
     ("in", True),
     ("accepted", True),
     ("rejected", False),
     ("accuracy", True),
+    (_ATTACK, True),
     (_CLIENT, True),
     ("ε server", True),
     ("ε clients", True),
@@ -135,7 +139,18 @@ COLUMNS = (
     ("all", True),
 )
 
-_LEAST_FIRST: Final = ("seconds: train", "check", "in", "ε clients", "all", "rejected", "ε server", "accuracy", _CLIENT)
+_LEAST_FIRST: Final = (
+    "seconds: train",
+    "check",
+    "in",
+    "ε clients",
+    "all",
+    "rejected",
+    "ε server",
+    "accuracy",
+    _ATTACK,
+    _CLIENT,
+)
 """Columns in the order in which a narrow terminal drops them. What is not here always stays."""
 _FRAME, _MOST_NAMES = 3, 24
 """Characters of a column's frame and padding; and of the names of those who were left out of a round."""
@@ -143,7 +158,8 @@ _FRAME, _MOST_NAMES = 3, 24
 
 def columns_that_fit(rows: Sequence[Mapping[str, str]], width: int) -> list[tuple[str, bool]]:
     """Return the columns, and whether they are aligned right, that a table of so many characters has room for."""
-    shown = [(name, is_right) for name, is_right in COLUMNS if name != _CLIENT or any(name in row for row in rows)]
+    found = {name for row in rows for name in row}
+    shown = [(name, is_right) for name, is_right in COLUMNS if name not in (_CLIENT, _ATTACK) or name in found]
     sizes = {name: max(len(name), *(len(row.get(name, "-")) for row in rows), 1) for name, _ in shown}
     for name in _LEAST_FIRST:
         if 1 + sum(size + _FRAME for size in sizes.values()) <= width:
@@ -191,6 +207,7 @@ def _row(metrics: Mapping[str, Any]) -> dict[str, str]:
         "accepted": str(len(metrics["accepted"])),
         "rejected": " ".join(left_out) or "-",
         "accuracy": "-" if accuracy is None else f"{accuracy:.3f}",
+        **({_ATTACK: f"{metrics['attack_success']:.3f}"} if "attack_success" in metrics else {}),
         **({_CLIENT: _bound(metrics["epsilon_client"])} if "epsilon_client" in metrics else {}),
         "ε server": _bound(metrics["epsilon_one_server"]),
         "ε clients": _bound(metrics["epsilon_clients_only"]),

@@ -116,7 +116,7 @@ def _accuracy(runs: Sequence[Run]) -> Chart:
 
 def _attack_success(runs: Sequence[Run]) -> Chart:
     note = _noted(
-        "How often the model does what the simulated attackers aim at. An estimate of this one attack, not a "
+        "How often the model does what the attackers aim at. An estimate of this one attack, not a "
         "guarantee: a cleverer one may do better.",
         runs,
         seeds="mean, lowest and highest",

@@ -41,6 +41,7 @@ class _Line(Written):
     epsilon_one_server: Epsilon
     epsilon_clients_only: Epsilon
     accuracy: Share | None
+    attack_success: Share | None = None
 
 
 class _Summary(Written):
@@ -49,6 +50,7 @@ class _Summary(Written):
     rounds: Annotated[int, Field(ge=1)]
     processes: Count
     accuracy: Share | None
+    attack_success: Share | None = None
     metrics: dict[str, float] = Field(default_factory=dict)
     epsilon_one_server: Epsilon
     epsilon_clients_only: Epsilon
@@ -154,7 +156,7 @@ def _training(summary: _Summary, lines: Sequence[_Line]) -> Trained:
             n_missing=len(line.missing),
             seconds=line.seconds_total,
             accuracy=line.accuracy,
-            attack_success=None,
+            attack_success=line.attack_success,
         )
         for n_done, line in enumerate(lines, start=1)
     )
@@ -163,7 +165,7 @@ def _training(summary: _Summary, lines: Sequence[_Line]) -> Trained:
         rounds=rounds,
         ended=summary.ended,
         accuracy=summary.accuracy,
-        attack_success=None,
+        attack_success=summary.attack_success,
         rejected_clients=tuple(summary.rejected_clients),
         metrics=summary.metrics,
     )

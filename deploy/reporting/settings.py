@@ -66,7 +66,7 @@ def shown_task(task: Task) -> dict[str, str]:
 def shown_client(client: ClientConfig) -> dict[str, str]:
     """Show a client's section without its paths; its attackers are counted."""
     values = client.model_dump(exclude={*_PATHS, "attacks"}) | {"dataset": client.data_name}
-    attacks = {name: kind for name, kind in client.attacks.items() if kind != "none"}
+    attacks = {name: str(one) for name, one in client.attacks.items() if one.kind != "none"}
     if len(attacks) <= _NAMED:
         told = ", ".join(f"{name}: {kind}" for name, kind in attacks.items())
     else:

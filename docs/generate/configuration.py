@@ -31,7 +31,7 @@ _FORMATS: Final = {"path": "path", "password": "secret text"}
 
 def sections() -> list[tuple[str, type[BaseModel]]]:
     """Return the sections of a configuration in the order of the page, each with the model that validates it."""
-    from precad.clients.config import ClientConfig
+    from precad.clients.config import Attacking, ClientConfig
     from precad.deploy.configuration.sections import LocalhostConfig, Network, OperatorConfig
     from precad.lab.simulation.config import AttackSettings, SimulationSettings
     from precad.protos.task.record_fields import Column
@@ -42,6 +42,7 @@ def sections() -> list[tuple[str, type[BaseModel]]]:
         ("task", Task),
         ("task.columns.NAME", Column),
         ("client", ClientConfig),
+        ("client.attacks.ID", Attacking),
         ("network", Network),
         ("aggregator.a", AggregatorConfig),
         ("dealer", DealerConfig),
@@ -56,6 +57,7 @@ NOTES: Final = {
     "task": "Public parameters, alike for all parties, which compare their digest.",
     "task.columns.NAME": "One column of a table of own records. `name` is the section's own name.",
     "client": "The clients of one process, or of one machine.",
+    "client.attacks.ID": "What a malicious client does, where a name alone does not say it.",
     "network": "Where the servers are reached, as HOST:PORT.",
     "aggregator.a": "One aggregation server. `[aggregator.b]` has the same fields.",
     "dealer": "The dealer.",

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
-from precad.clients.attacks import ATTACKS
+from precad.clients.attacks.named import attacks_of
 from precad.deploy.errors import ConfigError, UnfulfilledError
 from precad.deploy.reporting.audits import MECHANISM
 from precad.dp.accountants.pld import SampledGaussian
@@ -80,7 +80,7 @@ def simulation_of(audited: AuditedTask, source: Randomness) -> tuple[Simulation,
     """Return a training that has not begun, and where its rounds write what they see."""
     plan = audited.plan
     kept = KeptNoise(source, audited.head)
-    attacks = {client: ATTACKS[kind]() for client, kind in plan.client.attacks.items() if kind != "none"}
+    attacks = attacks_of(plan.client)
     simulation = Simulation(
         task=plan.task,
         settings=plan.settings.model_copy(update={"algorithm": _ROUND}),

@@ -1,254 +1,49 @@
-"""Attackers that see every honest update."""
+"""Attackers that only a simulation has: tailored to rules of a server that sees every update."""
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import ndtri
+from scipy.spatial.distance import pdist
 
 from precad.clients.attacks import ATTACKS
-from precad.clients.attacks.attack import Attack, Knowledge, Vector, within
-from precad.clients.checks import require_positive
-from precad.clients.errors import ArgumentError, NoVictimError
+from precad.clients.attacks import StatOpt as StatOptOfBound
+from precad.clients.attacks.attack import Attack, Knowledge, Vector
+from precad.clients.errors import ArgumentError
 from precad.lab.simulation.rules.krum import Krum
-from precad.lab.simulation.rules.rule import squared_distances
 
-Direction = Literal["std", "unit", "sign"]
 Rule = Literal["bound", "krum"]
 _HALVINGS: Final = 40
 
 
-class AllSeeing(Attack):
-    """Base of attackers that make their upload of the honest updates, of which a round must have some."""
-
-    __slots__ = ()
-
-    is_simulated_only: ClassVar[bool] = True
-
-    def craft(self, known: Knowledge) -> Vector:
-        """Return the crafted vector, brought into the ball. Raises NoVictimError in a round without honest updates."""
-        if len(known.honest) == 0:
-            raise NoVictimError(self.name)
-        return within(self.crafted(known, known.honest.mean(axis=0)), known.bound)
-
-    @abstractmethod
-    def crafted(self, known: Knowledge, mean: Vector) -> Vector:
-        """Return what it would upload if nobody bounded it; `mean` is mu, the mean of the honest updates."""
-
-
 @dataclass(frozen=True, slots=True)
-class ALittleIsEnough(AllSeeing):
-    """Every attacker uploads mu - z sd, coordinate by coordinate, over the honest updates.
+class StatOpt(StatOptOfBound):
+    """Choose gamma of `stat-opt` for another rule of the server, too.
 
-    z is the largest with which enough honest clients lie farther from mu than the attackers. For m attackers of n
-    clients, Phi(z) = (n - m - s) / (n - m) with s = floor(n / 2 + 1) - m. In the source the attackers estimate mu and
-    sd from their own records; here they know them.
-    Source: Baruch, Baruch and Goldberg, "A Little Is Enough: Circumventing Defenses For Distributed Learning", NeurIPS
-    '19, Algorithm 3.
-    """
-
-    name: ClassVar[str] = "alie"
-
-    z: float | None = None
-    """In place of the formula."""
-
-    def __post_init__(self) -> None:
-        if self.z is not None and not 0 <= self.z < math.inf:
-            raise ArgumentError(f"z must be >= 0 and finite, got {self.z}")
-
-    def crafted(self, known: Knowledge, mean: Vector) -> Vector:
-        """Return mu - z sd."""
-        z = self.z
-        if z is None:
-            z = largest_z(len(known.honest) + known.n_attackers, known.n_attackers)
-        shifted: Vector = mean - z * np.std(known.honest, axis=0)
-        return shifted
-
-
-def largest_z(n: int, m: int) -> float:
-    """Return z_max for n clients, m of them attackers: 0 where no honest supporter is needed or none can be had."""
-    supporters = n // 2 + 1 - m
-    share = (n - m - supporters) / (n - m)
-    return max(0.0, float(ndtri(share))) if 0 < share < 1 else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class MaximalDirection(AllSeeing):
-    """Upload -C s / ||s||, s the sum of the honest updates. Of all vectors in the ball, this one takes most from the
-    round's progress along s.
-
-    Where nobody bounds updates it takes `reach` times the longest honest update for C.
-    Source: our derivation (Cauchy-Schwarz).
-    """
-
-    name: ClassVar[str] = "adaptive"
-
-    reach: float = 10.0
-
-    def __post_init__(self) -> None:
-        require_positive("reach", self.reach)
-
-    def crafted(self, known: Knowledge, mean: Vector) -> Vector:
-        """Return the antipode of the honest sum, on the sphere."""
-        total = known.honest.sum(axis=0)
-        norm = float(np.linalg.norm(total))
-        if norm == 0:
-            return np.zeros_like(known.update)
-        opposite: Vector = total * (-_radius(known, self.reach) / norm)
-        return opposite
-
-
-def _radius(known: Knowledge, reach: float) -> float:
-    """Return C, or `reach` times the longest honest update where nobody bounds updates."""
-    return reach * float(np.linalg.norm(known.honest, axis=1).max()) if math.isinf(known.bound) else known.bound
-
-
-@dataclass(frozen=True, slots=True)
-class FangTrim(AllSeeing):
-    """Upload, in coordinate j, a uniform draw beyond the honest updates, against the sign of the honest mean.
-
-    The draw is between the honest updates' extreme e_j on that side and the point beyond it. That point is factor * e_j
-    or e_j / factor, whichever is farther out. Every attacker draws its own, so that they hide one another from
-    trimming. The source attacks models, here it is updates.
-    Source: Fang, Cao, Jia and Gong, "Local Model Poisoning Attacks to Byzantine-Robust Federated Learning", USENIX
-    Security '20, trimmed mean, full knowledge, b = 2.
-    """
-
-    name: ClassVar[str] = "fang-trim"
-
-    factor: float = 2.0
-    """The source's b."""
-
-    def __post_init__(self) -> None:
-        if not 1 < self.factor < math.inf:
-            raise ArgumentError(f"factor must be above 1 and finite, got {self.factor}")
-
-    def crafted(self, known: Knowledge, mean: Vector) -> Vector:
-        """Return a draw of its own."""
-        goes_up = mean > 0
-        extreme = np.where(goes_up, known.honest.min(axis=0), known.honest.max(axis=0))
-        is_outward = np.where(goes_up, extreme <= 0, extreme >= 0)  # from zero, so that a factor goes farther
-        beyond = np.where(is_outward, extreme * self.factor, extreme / self.factor)
-        share = known.random.uniform(size=extreme.shape)
-        drawn: Vector = extreme + share * (beyond - extreme)
-        return drawn
-
-
-@dataclass(frozen=True, slots=True)
-class InnerProductManipulation(AllSeeing):
-    """Every attacker uploads -epsilon times the mean of the honest updates. (This epsilon is no privacy parameter.)
-
-    It takes a small epsilon against Krum, one above (n - m) / m against the mean.
-    Source: Xie, Koyejo and Gupta, "Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product Manipulation", UAI
-    '19, Sec. 4.
-    """
-
-    name: ClassVar[str] = "inner-product"
-
-    factor: float = 0.5
-    """The source's epsilon."""
-
-    def __post_init__(self) -> None:
-        require_positive("factor", self.factor)
-
-    def crafted(self, known: Knowledge, mean: Vector) -> Vector:
-        """Return -epsilon * mean."""
-        return -self.factor * mean
-
-
-@dataclass(frozen=True, slots=True)
-class MinMax(AllSeeing):
-    """Every attacker uploads mu + gamma p with the largest gamma for which
-
-        max_i ||mu + gamma p - x_i|| <= max_ij ||x_i - x_j||,   x the honest updates, mu their mean.
-
-    p is -sd, -mu / ||mu|| or -sign(mu). Each i bounds gamma by a quadratic, which is solved where the source bisects.
-    Source: Shejwalkar and Houmansadr, "Manipulating the Byzantine: Optimizing Model Poisoning Attacks and Defenses for
-    Federated Learning", NDSS '21, equation (8), AGR-agnostic.
-    """
-
-    name: ClassVar[str] = "min-max"
-
-    direction: Direction = "std"
-    """p: the source's inverse standard deviation, unit vector or sign."""
-
-    def __post_init__(self) -> None:
-        if self.direction not in get_args(Direction):
-            raise ArgumentError(f"direction must be one of {', '.join(get_args(Direction))}, got {self.direction}")
-
-    def crafted(self, known: Knowledge, mean: Vector) -> Vector:
-        """Return mu + gamma p; mu itself where the honest updates leave no room."""
-        p = self._perturbation(known.honest, mean)
-        return mean + largest_gamma(known.honest, mean, p) * p
-
-    def _perturbation(self, honest: NDArray[np.float64], mean: Vector) -> Vector:
-        if self.direction == "std":
-            spread: Vector = np.std(honest, axis=0)
-            return -spread
-        if self.direction == "sign":
-            return -np.sign(mean)
-        norm = float(np.linalg.norm(mean))
-        return -mean / norm if norm > 0 else mean
-
-
-def largest_gamma(honest: NDArray[np.float64], mean: Vector, p: Vector) -> float:
-    """Return the largest gamma >= 0 with ||mean + gamma p - x_i||^2 <= max_ij ||x_i - x_j||^2 for all i; 0 if p = 0."""
-    squared_p = float(p @ p)
-    if squared_p == 0:
-        return 0.0
-    widest = float(squared_distances(honest).max())
-    away = mean - honest
-    b, c = away @ p, (away**2).sum(axis=1) - widest  # gamma^2 p.p + 2 gamma b + c <= 0
-    roots = (-b + np.sqrt(np.maximum(b**2 - squared_p * c, 0.0))) / squared_p
-    return max(0.0, float(roots.min()))
-
-
-@dataclass(frozen=True, slots=True)
-class StatOpt(AllSeeing):
-    """Every attacker uploads mu + gamma p, p = -sign(mu), mu the honest mean, with the largest gamma that passes:
-
-    - bound: the norm bound C; where there is none, `reach` times the longest honest update.
+    - bound: the attack of a deployment.
     - krum: Krum picks the attackers' vector; by halving, from the widest distance between honest updates.
-
-    It is tailored to the rule, and called STAT-OPT in Xie et al., CCS '23.
-    Source: Shejwalkar and Houmansadr, "Manipulating the Byzantine: Optimizing Model Poisoning Attacks and Defenses for
-    Federated Learning", NDSS '21.
     """
-
-    name: ClassVar[str] = "stat-opt"
 
     rule: Rule = "bound"
-    reach: float = 10.0
 
     def __post_init__(self) -> None:
+        StatOptOfBound.__post_init__(self)
         if self.rule not in get_args(Rule):
             raise ArgumentError(f"rule must be one of {', '.join(get_args(Rule))}, got {self.rule}")
-        require_positive("reach", self.reach)
 
-    def crafted(self, known: Knowledge, mean: Vector) -> Vector:
-        """Return mu + gamma p."""
-        p = -np.sign(mean)
-        gamma = _past_krum(known, mean, p) if self.rule == "krum" else self._to_bound(known, mean, p)
-        return mean + gamma * p
-
-    def _to_bound(self, known: Knowledge, mean: Vector, p: Vector) -> float:
-        """Return the larger root of ||mu + gamma p|| = C, or 0."""
-        squared_p, b, c = float(p @ p), float(mean @ p), float(mean @ mean) - _radius(known, self.reach) ** 2
-        if squared_p == 0:
-            return 0.0
-        return max(0.0, (-b + math.sqrt(max(0.0, b**2 - squared_p * c))) / squared_p)
+    def gamma(self, known: Knowledge, mean: Vector, p: Vector) -> float:
+        """Return the largest gamma that passes the rule."""
+        return _past_krum(known, mean, p) if self.rule == "krum" else StatOptOfBound.gamma(self, known, mean, p)
 
 
 def _past_krum(known: Knowledge, mean: Vector, p: Vector) -> float:
     """Return the largest gamma found for which Krum, made for so many attackers, picks theirs; 0 if it picks none."""
     krum, n = Krum(f=known.n_attackers), known.n_attackers
-    passing, failing = 0.0, math.sqrt(float(squared_distances(known.honest).max()))
+    passing, failing = 0.0, math.sqrt(float(pdist(known.honest, "sqeuclidean").max(initial=0.0)))
     for _ in range(_HALVINGS):
         gamma = (passing + failing) / 2
         crafted = mean + gamma * p
@@ -257,13 +52,5 @@ def _past_krum(known: Knowledge, mean: Vector, p: Vector) -> float:
     return passing
 
 
-_KINDS: Final[tuple[type[Attack], ...]] = (
-    ALittleIsEnough,
-    InnerProductManipulation,
-    MinMax,
-    StatOpt,
-    FangTrim,
-    MaximalDirection,
-)
-ATTACKERS: Final[Mapping[str, type[Attack]]] = {**ATTACKS, **{kind.name: kind for kind in _KINDS}}
-"""Every attack that a simulation knows by name: those of `precad.clients.attacks`, and those of this module."""
+ATTACKERS: Final[Mapping[str, type[Attack]]] = {**ATTACKS, StatOpt.name: StatOpt}
+"""Every attack that a simulation knows by name: those of `precad.clients.attacks`, with what this module adds."""

@@ -108,6 +108,7 @@ class Federation:
         if len(honest) == len(updates):
             return dict(updates)
         matrix = np.array(honest).reshape(len(honest), len(parameters))
+        own = np.array([updates[client] for client in malicious]).reshape(len(malicious), len(parameters))
         result: dict[str, Vector] = {}
         for client, update in updates.items():
             if not self.is_malicious(client):
@@ -118,7 +119,9 @@ class Federation:
                 records=self.records[client],
                 update=update,
                 honest=matrix,
-                n_attackers=len(updates) - len(honest),
+                own=own,
+                n_attackers=len(malicious),
+                n_clients=len(updates),
                 bound=bound,
                 step=step,
                 train=lambda steps, rate, client=client: train(client, steps, rate),  # type: ignore[misc]

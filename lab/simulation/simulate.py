@@ -37,7 +37,7 @@ import torch
 from numpy.typing import NDArray
 from rich.console import Console
 
-from precad.clients.attacks import ATTACKS
+from precad.clients.attacks.named import attacks_of
 from precad.clients.config import ClientConfig
 from precad.clients.gradients.engine import RecordEngine, resolve_device
 from precad.clients.models.learning import Learning
@@ -92,7 +92,7 @@ class Plan:
             records=self.records,
             test=self.split.test,
             randomness=SeededRandomness(self.settings.first_seed + seed),
-            attacks={c: ATTACKS[kind]() for c, kind in self.client.attacks.items() if kind != "none"},
+            attacks=attacks_of(self.client),
             device=self.client.device,
             memory_mb=self.client.memory_mb,
             adapter_rank=self.client.adapter_rank,

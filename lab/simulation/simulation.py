@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.clients.attacks import Attack
+from precad.clients.attacks.named import ParametersError, made, wanted_of
 from precad.clients.errors import (
     ArgumentError,
     DivergedError,
@@ -146,8 +147,7 @@ class Simulation:
         )
         self.algorithm = algorithm_of(settings.algorithm)(self.federation)
         self._ids = sorted(task.clients)
-        aims = (attack.success_records(test) for attack in self.attacks.values())
-        self._success = next((wanted for wanted in aims if wanted is not None), None)
+        self._success = wanted_of(self.attacks, test)
         self.progress = Progress(learning.initial_vector(task) if initial is None else initial.copy())
         self.diverged: DivergedError | None = None
         """Why `run` ended before its time, if it did."""
@@ -297,14 +297,11 @@ def attacks_of(settings: AttackSettings | None, clients: Sequence[str]) -> dict[
             raise ArgumentError(f"simulation.attack.clients: expected clients of the task, found {unknown[0]!r}")
         if len(set(malicious)) < len(malicious):
             raise ArgumentError(f"simulation.attack.clients: expected each client once, found {malicious}")
-    kind = _registered_or_imported("attack", settings.kind, ATTACKERS)
-    attacks = {}
-    for i, client in enumerate(malicious):
-        attack = _made("simulation.attack.parameters", kind, settings.parameters)
-        if not isinstance(attack, Attack):
-            raise ExtensionError("attack", settings.kind, "it is no subclass of precad.clients.attacks.Attack")
-        attacks[client] = attack.of_attacker(i)
-    return attacks
+    try:
+        each = made(settings.kind, settings.parameters, ATTACKERS)
+    except ParametersError as error:
+        raise ArgumentError(f"simulation.attack.{error}") from None
+    return {client: each.of_attacker(i) for i, client in enumerate(malicious)}
 
 
 def require_simulated(attacks: Iterable[Attack]) -> None:

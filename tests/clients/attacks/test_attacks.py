@@ -12,12 +12,17 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from precad.clients.attacks import (
     ATTACKS,
+    ALittleIsEnough,
     DistributedBackdoor,
+    FangTrim,
     FeatureNoise,
     GaussianFeatures,
     GradientNoise,
+    InnerProductManipulation,
     Knowledge,
     LabelFlip,
+    MaximalDirection,
+    MinMax,
     MirroredLabels,
     NoAttack,
     NotANumber,
@@ -31,19 +36,11 @@ from precad.clients.attacks import (
     WrapAround,
 )
 from precad.clients.attacks.backdoors import STRIPED_CARS, STRIPED_TEST_CARS
+from precad.clients.attacks.colluders import largest_z
 from precad.clients.config import AttackName
 from precad.clients.errors import ArgumentError, NoVictimError
 from precad.clients.records import Records, cifar10
-from precad.lab.simulation.attackers import (
-    ATTACKERS,
-    ALittleIsEnough,
-    FangTrim,
-    InnerProductManipulation,
-    MaximalDirection,
-    MinMax,
-    StatOpt,
-    largest_z,
-)
+from precad.lab.simulation.attackers import ATTACKERS, StatOpt
 from precad.lab.simulation.rules import Krum
 
 SCALE_BITS = 16
@@ -71,9 +68,9 @@ def test_the_registry_names_attacks_as_they_name_themselves():
 
 
 def test_a_deployment_offers_the_attacks_that_need_only_their_own_data():
-    assert set(get_args(AttackName)) == {name for name, kind in ATTACKS.items() if not kind.is_simulated_only}
-    assert not any(kind.is_simulated_only and kind.is_deployed_only for kind in ATTACKERS.values())
-    assert all(kind.is_simulated_only for name, kind in ATTACKERS.items() if name not in ATTACKS)
+    assert set(get_args(AttackName)) == set(ATTACKS) == set(ATTACKERS)
+    assert not any(kind.is_simulated_only or (kind.is_crafted and kind.is_deployed_only) for kind in ATTACKERS.values())
+    assert {name for name, kind in ATTACKERS.items() if ATTACKS[name] is not kind} == {"stat-opt"}
 
 
 @pytest.mark.parametrize("name", sorted(ATTACKERS))
@@ -336,7 +333,9 @@ def knowledge(honest, bound=math.inf, n_attackers=1, step=0.5, train=None):
         records=images(),
         update=np.ones(d),
         honest=honest,
+        own=np.ones((n_attackers, d)),
         n_attackers=n_attackers,
+        n_clients=len(honest) + n_attackers,
         bound=bound,
         step=step,
         train=train or (lambda steps, rate: np.arange(d) + steps * rate),

@@ -22,6 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precad.clients.attacks import ATTACKS
+from precad.clients.attacks.deployed import InDeployment
 from precad.clients.config import ClientConfig
 from precad.clients.process import Trainer, load_records
 from precad.clients.training.conduct import Conduct, Honest
@@ -58,7 +59,7 @@ from precad.deploy.conducts import conducts_of
 from precad.protos.task.task import Task
 
 task, config = Task.model_validate(json.loads(sys.argv[1])), ClientConfig.model_validate(json.loads(sys.argv[2]))
-conducts = conducts_of(["alice", "bob"], config)
+conducts = conducts_of(["alice", "bob"], config, task)
 process = ClientProcess(task=task, config=config, conducts=conducts, addresses=("localhost:1", "localhost:2"))
 encoded = process._trainer.train("alice", np.full(task.dim, 0.01, dtype=np.float32))
 attacks = [name for name in sys.modules if name.startswith("precad.clients.attacks")]
@@ -128,9 +129,10 @@ def test_a_client_gets_the_conduct_that_its_configuration_names() -> None:
     config = ClientConfig.model_validate(
         {"certificates": ".", "authority": "ca.pem", "attacks": {"bob": "wrap", "carol": "none", "eve": "nan"}}
     )
-    found = conducts_of(["carol", "alice", "bob"], config)
+    found = conducts_of(["carol", "alice", "bob"], config, MADE)
     assert list(found) == ["carol", "alice", "bob"]
-    assert [type(conduct) for conduct in found.values()] == [Honest, Honest, ATTACKS["wrap"]]
+    assert [type(conduct) for conduct in found.values()] == [Honest, Honest, InDeployment]
+    assert found["bob"].attack == ATTACKS["wrap"]()
     assert [conduct.follows_protocol for conduct in found.values()] == [True, True, False]
 
 
@@ -142,11 +144,11 @@ def test_attacks_that_are_there_and_cannot_be_imported_are_no_missing_attacks(mo
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "precad.clients.attacks.updates", None)
         with pytest.raises(ImportError, match=r"precad\.clients\.attacks\.updates"):
-            conducts_of(["bob"], config)
+            conducts_of(["bob"], config, MADE)
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "precad.clients.attacks", None)
         with pytest.raises(ConfigError, match=r"client\.attacks\.bob: expected 'none', .* found 'wrap'"):
-            conducts_of(["bob"], config)
+            conducts_of(["bob"], config, MADE)
 
 
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=8))

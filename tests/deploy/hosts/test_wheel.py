@@ -117,12 +117,13 @@ import precad.servers.aggregator, precad.servers.dealer
 servers = loaded()
 import precad.deploy.cli.main, precad.deploy.cli.roles
 commands = loaded()
-from precad.clients.config import ClientConfig
+from precad.clients.config import Attacking, ClientConfig
 from precad.deploy.conducts import conducts_of
 from precad.deploy.errors import ConfigError
-honest = conducts_of(["alice"], ClientConfig.model_construct(attacks={}))["alice"]
+honest = conducts_of(["alice"], ClientConfig.model_construct(attacks={}), None)["alice"]
 try:
-    refused = conducts_of(["alice"], ClientConfig.model_construct(attacks={"alice": "noise"}))
+    attacks = {"alice": Attacking(kind="feature-noise")}
+    refused = conducts_of(["alice"], ClientConfig.model_construct(attacks=attacks), None)
 except ConfigError as error:
     refused = str(error)
 print(json.dumps([servers, commands, type(honest).__name__, refused]))

@@ -1,0 +1,228 @@
+"""Run an attack in a client process: what it knows there, and the folder that colluding clients share out of band.
+
+A simulation hands an attack everything that there is (`Knowledge`). In a deployment it has its client's own records and
+update, the task, and what other attackers tell it. They tell each other their honest updates, in the clear.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import structlog
+
+from precad.clients.attacks.attack import Attack, Knowledge, Vector
+from precad.clients.errors import NonFiniteGradientError, NoVictimError, ProtocolError
+from precad.clients.records.records import Records, joined
+from precad.clients.training.conduct import Conduct, Trained
+
+if TYPE_CHECKING:
+    from precad.clients.submission import ProvedMessage, Submission
+    from precad.mpc.local.step import Rows
+    from precad.mpc.proved.field import FieldArray
+    from precad.mpc.proved.prover import ProofMasks
+    from precad.mpc.proved.sizes import ProofSizes
+    from precad.mpc.ring import RingArray
+    from precad.protos.task.task import Task
+
+GRACE_S: Final = 1.0
+"""How long a colluder waits for others that say nothing: whoever is in a round is invited at about the same time."""
+POLL_S: Final = 0.01
+_KEY_DIGITS: Final = 16
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Colluders:
+    """A folder that colluding clients share. Each puts its honest update there, and reads the others'.
+
+    Files of the round before the last are removed by whoever wrote them.
+    """
+
+    folder: Path
+    client: str
+    others: Sequence[str]
+    dim: int
+    patience_s: float
+    """How long to wait for the updates of those that are in the round."""
+    _keys: list[str] = field(default_factory=list, init=False)
+
+    def announce(self, key: str) -> None:
+        """Say that this client is in the round."""
+        here = self.folder / key
+        here.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (here / f"{self.client}.here").touch(mode=0o600)
+        if key not in self._keys:
+            self._keys.append(key)
+        while len(self._keys) > 2:
+            self._forget(self._keys.pop(0))
+
+    def gather(self, key: str, update: Vector) -> dict[str, Vector]:
+        """Share an update (d,), and return those of all colluders in the round, in the order of ids.
+
+        Who does not share in time is left out.
+        """
+        here = self.folder / key
+        half_written = here / f".{self.client}.npy"
+        with half_written.open("wb") as file:
+            np.save(file, update, allow_pickle=False)
+        os.replace(half_written, self._file(key, self.client))
+        _wait(lambda: all((here / f"{name}.here").exists() for name in self.others), GRACE_S)
+        present = [name for name in self.others if (here / f"{name}.here").exists()]
+        _wait(lambda: all(self._file(key, name).exists() for name in present), self.patience_s)
+        found = {self.client: update}
+        for name in present:
+            if (shared := self._read(key, name)) is None:
+                log.warning("client.colluder_is_silent", client=self.client, other=name)
+            else:
+                found[name] = shared
+        return dict(sorted(found.items()))
+
+    def _read(self, key: str, client: str) -> Vector | None:
+        """Return a finite update of the task's dimension; None where there is none."""
+        try:
+            with self._file(key, client).open("rb") as file:
+                found = np.lib.format.read_array(file, allow_pickle=False)
+        except (OSError, ValueError):
+            return None
+        fits = found.shape == (self.dim,) and found.dtype == np.float64 and bool(np.isfinite(found).all())
+        return found if fits else None
+
+    def _file(self, key: str, client: str) -> Path:
+        return self.folder / key / f"{client}.npy"
+
+    def _forget(self, key: str) -> None:
+        for path in (self.folder / key / f"{self.client}.here", self._file(key, self.client)):
+            path.unlink(missing_ok=True)
+        try:
+            (self.folder / key).rmdir()
+        except OSError:  # others' files are there yet
+            return
+
+
+def _wait(is_done: Callable[[], bool], patience_s: float) -> None:
+    """Return when it is done, or patience has ended."""
+    ends_at = time.monotonic() + patience_s
+    while not is_done() and time.monotonic() < ends_at:
+        time.sleep(POLL_S)
+
+
+@dataclass(slots=True, eq=False)
+class InDeployment(Conduct):
+    """An attack of a client process, whose upload it crafts of what it knows there."""
+
+    attack: Attack
+    client: str
+    task: Task
+    n_attackers: int
+    """Malicious clients of the task, as far as this one knows."""
+    colluders: Colluders | None = None
+    _n_committed: int = field(default=0, init=False)
+    _key: str = field(default="", init=False)
+
+    @property
+    def follows_protocol(self) -> bool:
+        """See `Conduct`."""
+        return self.attack.follows_protocol
+
+    def on_deal(self, own: Records, others: Callable[[], Sequence[Records]]) -> Records:
+        """Add what it hoards of the other clients' records."""
+        if type(self.attack).hoarded is Attack.hoarded:
+            return own
+        hoarded = [records.take(np.flatnonzero(self.attack.hoarded(records))) for records in others()]
+        return joined([own, *(taken for taken in hoarded if len(taken))])
+
+    def on_records(self, records: Records) -> Records:
+        """See `Conduct`."""
+        return self.attack.on_records(records)
+
+    def on_invitation(self, n_committed: int, model_digest: bytes) -> None:
+        """Remember which round it is, and tell the colluders."""
+        self._n_committed = n_committed
+        if self.colluders is not None:
+            name = f"{self.task.digest().hex()}/{n_committed}/{model_digest.hex()}"
+            self._key = hashlib.sha256(name.encode()).hexdigest()[:_KEY_DIGITS]
+            self.colluders.announce(self._key)
+
+    def on_update(self, update: Vector) -> Vector:
+        """See `Conduct`."""
+        return self.attack.on_update(update)
+
+    def on_trained(self, trained: Trained) -> Vector:
+        """Return what the attack crafts. Raises ProtocolError where it has nothing to upload in this round."""
+        if not type(self.attack).is_crafted or self.attack.follows_protocol:
+            return self.attack.on_update(trained.update)
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                crafted = self.attack.craft(self._known(trained))
+        except (NoVictimError, NonFiniteGradientError) as error:
+            raise ProtocolError(f"the attacker stays silent in this round: {error}") from None
+        if not np.isfinite(crafted).all():
+            raise ProtocolError("the attacker stays silent in this round: what it crafted is not finite")
+        return crafted
+
+    def _known(self, trained: Trained) -> Knowledge:
+        """Return what there is to know, of the round that it was invited to."""
+        task = self.task
+        n_clients = max(1, round(task.client_rate * len(task.clients)))
+        if self.colluders is None:
+            own, n_attackers = {self.client: trained.update}, max(1, round(task.client_rate * self.n_attackers))
+        else:
+            own = self.colluders.gather(self._key, trained.update)
+            n_attackers = len(own)
+        return Knowledge(
+            parameters=trained.parameters,
+            records=trained.records,
+            update=trained.update,
+            honest=np.empty((0, task.dim)),
+            own=np.array(list(own.values())),
+            n_attackers=n_attackers,
+            n_clients=max(n_clients, n_attackers),
+            bound=task.client_clip,
+            step=task.rate(task.learning_rate, self._n_committed) / task.divisor,
+            train=trained.descend,
+            random=np.random.default_rng(),
+        )
+
+    def encode(self, update: Vector, task: Task) -> RingArray:
+        """See `Conduct`."""
+        return self.attack.encode(update, task)
+
+    def on_upload(self, submission: Submission, server: int) -> Submission:
+        """See `Conduct`."""
+        return self.attack.on_upload(submission, server)
+
+    def on_message(self, message: ProvedMessage) -> ProvedMessage:
+        """See `Conduct`."""
+        return self.attack.on_message(message)
+
+    def prove(self, encoded: RingArray, rows: Rows, sizes: ProofSizes, masks: ProofMasks) -> FieldArray:
+        """See `Conduct`."""
+        return self.attack.prove(encoded, rows, sizes, masks)
+
+    def delay_s(self, submit_timeout_s: float) -> float:
+        """See `Conduct`."""
+        return self.attack.delay_s(submit_timeout_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Robbed(Conduct):
+    """Follow the protocol without the records that attackers hoard, where one data set is dealt to all clients."""
+
+    hoarders: Sequence[Attack]
+
+    def on_deal(self, own: Records, others: Callable[[], Sequence[Records]]) -> Records:
+        """Return what nobody hoards."""
+        is_hoarded = np.any([np.zeros(len(own), dtype=np.bool_), *(a.hoarded(own) for a in self.hoarders)], axis=0)
+        return own.take(np.flatnonzero(~is_hoarded)) if is_hoarded.any() else own
+
+
+def hoarders_of(attacks: Mapping[str, Attack]) -> list[Attack]:
+    """Return the attacks that hoard records."""
+    return [attack for attack in attacks.values() if type(attack).hoarded is not Attack.hoarded]

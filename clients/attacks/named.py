@@ -1,0 +1,67 @@
+"""Make attacks by the names and parameters that a configuration gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from precad.clients.attacks import ATTACKS
+from precad.clients.attacks.attack import Attack
+from precad.clients.errors import ArgumentError, ExtensionError, UnknownNameError
+from precad.clients.own_code import imported
+
+if TYPE_CHECKING:
+    from precad.clients.config import ClientConfig
+    from precad.clients.records.records import Records
+
+Parameters = Mapping[str, bool | int | float | str]
+
+
+class ParametersError(ArgumentError):
+    """An attack's class does not take the parameters that a configuration has for it."""
+
+
+def made(kind: str, parameters: Parameters, known: Mapping[str, type[Attack]] = ATTACKS) -> Attack:
+    """Return the attack of that name, or of the import path `package.module:Class`, with these parameters.
+
+    Raises: UnknownNameError, ExtensionError, ParametersError.
+    """
+    if ":" not in kind and kind not in known:
+        raise UnknownNameError("attack", kind, known=[*sorted(known), "package.module:Class"])
+    found = imported("attack", kind) if ":" in kind else known[kind]
+    if not (isinstance(found, type) and issubclass(found, Attack)):
+        raise ExtensionError("attack", kind, "it is no subclass of precad.clients.attacks.Attack")
+    try:
+        return found(**parameters)
+    except (TypeError, ValueError) as error:
+        raise ParametersError(f"parameters: {error}") from None
+
+
+def attacks_of(config: ClientConfig) -> dict[str, Attack]:
+    """Return the attack of each malicious client that `[client.attacks]` names, in the order of ids.
+
+    Clients of one kind and with the same parameters are numbered (`Attack.of_attacker`). Raises ArgumentError, which
+    begins with the client.
+    """
+    attacks: dict[str, Attack] = {}
+    counts: dict[str, int] = {}
+    for client, attacking in sorted(config.attacks.items()):
+        if attacking.kind == "none":
+            continue
+        i = counts.get(str(attacking), 0)
+        counts[str(attacking)] = i + 1
+        try:
+            attacks[client] = made(attacking.kind, attacking.parameters).of_attacker(i)
+        except ArgumentError as error:
+            between = "." if isinstance(error, ParametersError) else ": "
+            raise ArgumentError(f"client.attacks.{client}{between}{error}") from None
+    return attacks
+
+
+def wanted_of(attacks: Mapping[str, Attack], test: Records) -> Records | None:
+    """Return the records by which an attack's success is measured: those of the first attacker that aims at anything.
+
+    None where nobody does. Raises ArgumentError where these test records show no success.
+    """
+    aims = (attack.success_records(test) for attack in attacks.values())
+    return next((wanted for wanted in aims if wanted is not None), None)
