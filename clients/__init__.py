@@ -5,6 +5,7 @@ Modules:
     encoding      Algorithm 2, line 8: the update as integers
     submission    Algorithm 2, line 8: what each server receives of them
     upload_limit  how often a client uploads for one model
+    loading       their records, as the configuration says
     process       several clients in a process
     config        what an operator configures
     query_consent the columns that a client answers queries about, and its limit

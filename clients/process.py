@@ -6,7 +6,7 @@ import asyncio
 import functools
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -14,7 +14,6 @@ import numpy as np
 import structlog
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from precad.clients.config import ClientConfig
 from precad.clients.errors import ArgumentError, ClientError, QueryRefusedError, StoppedError
@@ -23,17 +22,15 @@ from precad.clients.gradients.bit_exactness import made_up_records
 from precad.clients.gradients.engine import RecordEngine
 from precad.clients.gradients.probe import EXHAUSTED, probe_labels
 from precad.clients.gradients.record_range import require_range
+from precad.clients.loading import load_split_of
 from precad.clients.models import networks
 from precad.clients.models.adapters import train_first
-from precad.clients.models.fingerprint import require_same_model
 from precad.clients.models.learning import Learning
-from precad.clients.models.losses import loss_of
 from precad.clients.own_code import Unspoken
 from precad.clients.queries.answers import Answers
 from precad.clients.queries.columns import values_of
 from precad.clients.query_consent import refusal
-from precad.clients.records import Records, Split, example_label_of, example_of
-from precad.clients.records.own import OwnRecords, source_of
+from precad.clients.records import Records, example_label_of, example_of
 from precad.clients.training.conduct import Conduct, Trained
 from precad.clients.training.descent import PLAIN_DESCENT, descend
 from precad.clients.training.round_update import (
@@ -209,18 +206,6 @@ def _require_bit_exact(task: Task, engine: RecordEngine) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """The records that these clients train on, and the data that they are of."""
-
-    of_client: dict[str, Records]
-    split: Split
-    model: nn.Module
-    """The task's, which takes these records."""
-    of_others: Callable[[str], Sequence[Records]]
-    """The parts of all clients but this one, in the order of ids, where one data set is dealt to them."""
-
-
 def load_records(
     task: Task, config: ClientConfig, clients: Sequence[str], conducts: Mapping[str, Conduct] | None = None
 ) -> dict[str, Records]:
@@ -243,24 +228,6 @@ def load_records(
         client: conducts[client].on_deal(own, functools.partial(loaded.of_others, client))
         for client, own in found.items()
     }
-
-
-def load_split_of(task: Task, config: ClientConfig, clients: Sequence[str]) -> Loaded:
-    """Return the clients' records with the data that they are of. Raises as `load_records`."""
-    config.look_around()
-    source = source_of(config, task, clients, numbers=loss_of(task.loss).wants_numbers)
-    model, loss = networks.of_task(task), loss_of(task.loss)
-    split = networks.fitted(model, source.load(side=networks.image_side(task.model)), loss)
-    require_range(model, {f"{source.name}, training half": split.train}, loss)
-    require_same_model(task, model, example_of(split.train), loss, example_label_of(split.train))
-    ids = list(task.clients)
-
-    def of_others(client: str) -> list[Records]:
-        if isinstance(source, OwnRecords) and not source.is_dealt:
-            return []
-        return list(source.records_of(split, ids, sorted(set(ids) - {client})).values())
-
-    return Loaded(source.records_of(split, ids, clients), split, model, of_others)
 
 
 def _trainer_of(

@@ -13,23 +13,31 @@ from precad.protos.task.task import Task
 
 if TYPE_CHECKING:
     from precad.clients.attacks import Attack
-    from precad.clients.attacks.deployed import Colluders
+    from precad.clients.attacks.shared_folder import Colluders
     from precad.clients.records.records import Records
 
+HOARDING: Final = ("semantic-backdoor",)
+"""Attacks for which honest clients have other records, so that processes of honest clients load them, too."""
 _PATIENCE: Final = 0.5
 """Share of `task.submit_timeout_s` that a colluder waits for the others' updates."""
 
 
 def conducts_of(clients: Iterable[str], config: ClientConfig, task: Task) -> dict[str, Conduct]:
-    """Return the conduct of each client, in order. Import `precad.clients.attacks` only if the configuration names an
-    attack.
+    """Return the conduct of each client, in order. Import `precad.clients.attacks` only if one of these clients has an
+    attack, or another client one of `HOARDING`.
 
     Raises ConfigError if it does and this installation holds no attacks, as in a production image, or if a deployment
     cannot have the attack.
     """
-    attacks = attacks_of(config, clients := list(clients), task)
-    if not attacks:
+    clients = list(clients)
+    kinds = {client: attacking.kind for client, attacking in config.attacks.items()}
+    own = [client for client in clients if kinds.get(client, "none") != "none"]
+    if not own and not set(HOARDING).intersection(kinds.values()):
         return {client: Honest() for client in clients}
+    if not own:  # of other clients' attacks only what takes records from honest ones
+        hoarding = {client: attacking for client, attacking in config.attacks.items() if attacking.kind in HOARDING}
+        config = config.model_copy(update={"attacks": hoarding})
+    attacks = attacks_of(config, own, task)
     from precad.clients.attacks.deployed import InDeployment, Robbed, hoarders_of
 
     hoarders, n = hoarders_of(attacks), sum(not attack.follows_protocol for attack in attacks.values())
@@ -65,29 +73,39 @@ def attacks_of(config: ClientConfig, clients: Iterable[str], task: Task) -> Mapp
     except ArgumentError as error:
         raise ConfigError(str(error)) from None
     for client, attack in attacks.items():
-        if (why := refusal(attack, config, task)) is not None:
+        if (why := refusal(attack, named[client], config, task)) is not None:
             raise ConfigError(f"client.attacks.{client}: {why}")
     return attacks
 
 
-def refusal(attack: Attack, config: ClientConfig, task: Task) -> str | None:
+def refusal(attack: Attack, kind: str, config: ClientConfig, task: Task) -> str | None:
     """Say why a deployment of this task cannot have an attack: expected and found; None where it can."""
-    if attack.is_omniscient:
-        how = ": sees = 'colluders' shows it the attackers' own" if attack.needs_company else ""
-        return (
-            "expected an attack without other clients' updates, which a deployment hands to nobody"
-            f"{how}, found {attack.name!r}"
-        )
-    if attack.needs_proofs and not task.is_proved:
-        return f"expected an attack of mode {task.mode!r}, found {attack.name!r}, which is of mode 'proved' only"
-    if attack.needs_company and config.colluders is None:
-        return f"expected client.colluders, the folder that attackers share, beside {attack.name!r}, found none"
-    if type(attack).is_crafted and not attack.follows_protocol and task.quantile_rule is not None:
-        return (
-            "expected an attack that crafts no update of the model's dimension with "
-            f"task.update_clipping = 'private-quantile', found {attack.name!r}"
-        )
-    return None
+    from precad.clients.attacks.attack import Attack, crafts, hoards
+
+    how = ": sees = 'colluders' shows it the attackers' own" if attack.needs_company else ""
+    trains = crafts(attack) or type(attack).on_records is not Attack.on_records
+    wanted = (
+        (attack.is_omniscient, f"an attack without other clients' updates, which a deployment hands to nobody{how}"),
+        (attack.needs_proofs and not task.is_proved, f"an attack of mode {task.mode!r}, not of mode 'proved' only"),
+        (
+            attack.needs_company and config.colluders is None,
+            "client.colluders, the folder that attackers share, beside this attack",
+        ),
+        (
+            hoards(attack) and kind not in HOARDING,
+            f"one of {', '.join(map(repr, HOARDING))} or an attack that hoards no records, as processes of honest "
+            "clients load no other",
+        ),
+        (
+            trains and config.trainer is not None,
+            "an attack on updates or uploads beside client.trainer, whose records and steps are its own",
+        ),
+        (
+            crafts(attack) and task.quantile_rule is not None,
+            "an attack that crafts no update of the model's dimension with task.update_clipping = 'private-quantile'",
+        ),
+    )
+    return next((f"expected {what}, found {kind!r}" for is_refused, what in wanted if is_refused), None)
 
 
 def wanted_of(config: ClientConfig, task: Task, test: Records) -> Records | None:
@@ -123,10 +141,10 @@ def needs_folder(config: ClientConfig) -> bool:
 
 def _colluders(client: str, attacks: Mapping[str, Attack], config: ClientConfig, task: Task) -> Colluders | None:
     """Return the folder as this client uses it. Those collude whose upload depends on the others."""
-    if config.colluders is None or not type(attacks[client]).is_crafted or attacks[client].follows_protocol:
-        return None
-    from precad.clients.attacks.deployed import Colluders
+    from precad.clients.attacks.attack import crafts
+    from precad.clients.attacks.shared_folder import Colluders
 
-    together = [name for name, one in attacks.items() if type(one).is_crafted and not one.follows_protocol]
-    others = [name for name in together if name != client]
+    if config.colluders is None or not crafts(attacks[client]):
+        return None
+    others = [name for name, one in attacks.items() if name != client and crafts(one)]
     return Colluders(config.colluders, client, others, task.dim, _PATIENCE * task.submit_timeout_s)

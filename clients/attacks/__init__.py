@@ -7,7 +7,8 @@ Modules:
     proofs     attackers of mode `proved`, with another proof than their upload's, or with what is no element
     canaries   audit clients, which hold records whose gradients the auditor knows
     colluders  attackers that make their upload of other clients' updates
-    deployed   an attack in a client process, and the folder that colluders share there
+    deployed   an attack in a client process
+    shared_folder  how colluding clients of a deployment see one another's updates
     named      attacks by the names and parameters that a configuration gives them
     records    attackers that change the records that they train on
     updates    attackers that change their update

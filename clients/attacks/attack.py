@@ -134,6 +134,17 @@ class Attack(Conduct):
         return None
 
 
+def hoards(attack: Attack) -> bool:
+    """Return whether there are records that it wants no honest client to have."""
+    return type(attack).hoarded is not Attack.hoarded
+
+
+def crafts(attack: Attack) -> bool:
+    """Return whether it uploads what `craft` makes of the round, and not its client's own update or what it makes of
+    that."""
+    return (attack.is_simulated_only or type(attack).is_crafted) and not attack.follows_protocol
+
+
 def within(vector: Vector, bound: float) -> Vector:
     """Return `vector`, brought into the ball of radius `bound` if it is outside: outside it would be refused."""
     return vector if math.isinf(bound) else project(vector, bound)

@@ -9,12 +9,12 @@ from typing import ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial.distance import pdist
 from scipy.special import ndtri
 
 from precad.clients.attacks.attack import Attack, Knowledge, Vector, within
 from precad.clients.checks import require_positive
 from precad.clients.errors import ArgumentError, NoVictimError
+from precad.clients.training.distances import squared_distances
 
 Sight = Literal["everybody", "colluders"]
 Direction = Literal["std", "unit", "sign"]
@@ -88,6 +88,8 @@ class ALittleIsEnough(AllSeeing):
 
 def largest_z(n: int, m: int) -> float:
     """Return z_max for n clients, m of them attackers: 0 where no honest supporter is needed or none can be had."""
+    if n <= m:
+        return 0.0
     supporters = n // 2 + 1 - m
     share = (n - m - supporters) / (n - m)
     return max(0.0, float(ndtri(share))) if 0 < share < 1 else 0.0
@@ -221,7 +223,7 @@ def largest_gamma(honest: NDArray[np.float64], mean: Vector, p: Vector) -> float
     squared_p = float(p @ p)
     if squared_p == 0:
         return 0.0
-    widest = float(pdist(honest, "sqeuclidean").max(initial=0.0))
+    widest = float(squared_distances(honest).max())
     away = mean - honest
     b, c = away @ p, (away**2).sum(axis=1) - widest  # gamma^2 p.p + 2 gamma b + c <= 0
     roots = (-b + np.sqrt(np.maximum(b**2 - squared_p * c, 0.0))) / squared_p

@@ -1,23 +1,20 @@
-"""Run an attack in a client process: what it knows there, and the folder that colluding clients share out of band.
+"""Run an attack in a client process, with what it knows there.
 
 A simulation hands an attack everything that there is (`Knowledge`). In a deployment it has its client's own records and
-update, the task, and what other attackers tell it. They tell each other their honest updates, in the clear.
+update, the task, and what other attackers tell it (`precad.clients.attacks.shared_folder`).
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import structlog
 
-from precad.clients.attacks.attack import Attack, Knowledge, Vector
+from precad.clients.attacks.attack import Attack, Knowledge, Vector, crafts, hoards
+from precad.clients.attacks.shared_folder import Colluders
 from precad.clients.errors import NonFiniteGradientError, NoVictimError, ProtocolError
 from precad.clients.records.records import Records, joined
 from precad.clients.training.conduct import Conduct, Trained
@@ -31,86 +28,7 @@ if TYPE_CHECKING:
     from precad.mpc.ring import RingArray
     from precad.protos.task.task import Task
 
-GRACE_S: Final = 1.0
-"""How long a colluder waits for others that say nothing: whoever is in a round is invited at about the same time."""
-POLL_S: Final = 0.01
 _KEY_DIGITS: Final = 16
-log = structlog.get_logger(__name__)
-
-
-@dataclass(slots=True)
-class Colluders:
-    """A folder that colluding clients share. Each puts its honest update there, and reads the others'.
-
-    Files of the round before the last are removed by whoever wrote them.
-    """
-
-    folder: Path
-    client: str
-    others: Sequence[str]
-    dim: int
-    patience_s: float
-    """How long to wait for the updates of those that are in the round."""
-    _keys: list[str] = field(default_factory=list, init=False)
-
-    def announce(self, key: str) -> None:
-        """Say that this client is in the round."""
-        here = self.folder / key
-        here.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (here / f"{self.client}.here").touch(mode=0o600)
-        if key not in self._keys:
-            self._keys.append(key)
-        while len(self._keys) > 2:
-            self._forget(self._keys.pop(0))
-
-    def gather(self, key: str, update: Vector) -> dict[str, Vector]:
-        """Share an update (d,), and return those of all colluders in the round, in the order of ids.
-
-        Who does not share in time is left out.
-        """
-        here = self.folder / key
-        half_written = here / f".{self.client}.npy"
-        with half_written.open("wb") as file:
-            np.save(file, update, allow_pickle=False)
-        os.replace(half_written, self._file(key, self.client))
-        _wait(lambda: all((here / f"{name}.here").exists() for name in self.others), GRACE_S)
-        present = [name for name in self.others if (here / f"{name}.here").exists()]
-        _wait(lambda: all(self._file(key, name).exists() for name in present), self.patience_s)
-        found = {self.client: update}
-        for name in present:
-            if (shared := self._read(key, name)) is None:
-                log.warning("client.colluder_is_silent", client=self.client, other=name)
-            else:
-                found[name] = shared
-        return dict(sorted(found.items()))
-
-    def _read(self, key: str, client: str) -> Vector | None:
-        """Return a finite update of the task's dimension; None where there is none."""
-        try:
-            with self._file(key, client).open("rb") as file:
-                found = np.lib.format.read_array(file, allow_pickle=False)
-        except (OSError, ValueError):
-            return None
-        fits = found.shape == (self.dim,) and found.dtype == np.float64 and bool(np.isfinite(found).all())
-        return found if fits else None
-
-    def _file(self, key: str, client: str) -> Path:
-        return self.folder / key / f"{client}.npy"
-
-    def _forget(self, key: str) -> None:
-        for path in (self.folder / key / f"{self.client}.here", self._file(key, self.client)):
-            path.unlink(missing_ok=True)
-        try:
-            (self.folder / key).rmdir()
-        except OSError:  # others' files are there yet
-            return
-
-
-def _wait(is_done: Callable[[], bool], patience_s: float) -> None:
-    """Return when it is done, or patience has ended."""
-    ends_at = time.monotonic() + patience_s
-    while not is_done() and time.monotonic() < ends_at:
-        time.sleep(POLL_S)
 
 
 @dataclass(slots=True, eq=False)
@@ -133,7 +51,7 @@ class InDeployment(Conduct):
 
     def on_deal(self, own: Records, others: Callable[[], Sequence[Records]]) -> Records:
         """Add what it hoards of the other clients' records."""
-        if type(self.attack).hoarded is Attack.hoarded:
+        if not hoards(self.attack):
             return own
         hoarded = [records.take(np.flatnonzero(self.attack.hoarded(records))) for records in others()]
         return joined([own, *(taken for taken in hoarded if len(taken))])
@@ -156,7 +74,7 @@ class InDeployment(Conduct):
 
     def on_trained(self, trained: Trained) -> Vector:
         """Return what the attack crafts. Raises ProtocolError where it has nothing to upload in this round."""
-        if not type(self.attack).is_crafted or self.attack.follows_protocol:
+        if not crafts(self.attack):
             return self.attack.on_update(trained.update)
         try:
             with np.errstate(over="ignore", invalid="ignore"):
@@ -225,4 +143,4 @@ class Robbed(Conduct):
 
 def hoarders_of(attacks: Mapping[str, Attack]) -> list[Attack]:
     """Return the attacks that hoard records."""
-    return [attack for attack in attacks.values() if type(attack).hoarded is not Attack.hoarded]
+    return [attack for attack in attacks.values() if hoards(attack)]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from precad.clients.attacks import ATTACKS
 from precad.clients.attacks.attack import Attack
+from precad.clients.attacks.records import FeatureNoise, GaussianFeatures, RandomLabels
 from precad.clients.errors import ArgumentError, ExtensionError, UnknownNameError
 from precad.clients.own_code import imported
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from precad.clients.records.records import Records
 
 Parameters = Mapping[str, bool | int | float | str]
+
+_ALIKE: Final = frozenset({RandomLabels.name, FeatureNoise.name, GaussianFeatures.name})
+"""Attacks of which a name alone gives all clients the same seed."""
 
 
 class ParametersError(ArgumentError):
@@ -40,15 +44,17 @@ def made(kind: str, parameters: Parameters, known: Mapping[str, type[Attack]] = 
 def attacks_of(config: ClientConfig) -> dict[str, Attack]:
     """Return the attack of each malicious client that `[client.attacks]` names, in the order of ids.
 
-    Clients of one kind and with the same parameters are numbered (`Attack.of_attacker`). Raises ArgumentError, which
-    begins with the client.
+    Clients of one kind and with the same parameters are numbered (`Attack.of_attacker`). Those of `_ALIKE` are not
+    where a name alone says it: the seeds of runs from before there were parameters give the same bytes. Raises
+    ArgumentError, which begins with the client.
     """
     attacks: dict[str, Attack] = {}
     counts: dict[str, int] = {}
     for client, attacking in sorted(config.attacks.items()):
         if attacking.kind == "none":
             continue
-        i = counts.get(str(attacking), 0)
+        is_alike = attacking.kind in _ALIKE and not attacking.parameters
+        i = 0 if is_alike else counts.get(str(attacking), 0)
         counts[str(attacking)] = i + 1
         try:
             attacks[client] = made(attacking.kind, attacking.parameters).of_attacker(i)

@@ -7,5 +7,6 @@ Modules:
     projection    the ball that an update must be in
     round_update  what a client computes by the task's algorithm, PRECAD or another
     descent       several local steps
+    distances     distances between updates in the clear
     evaluation    accuracy and confidence on records that nobody trains on
 """

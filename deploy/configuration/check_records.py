@@ -15,9 +15,9 @@ import numpy as np
 from precad.clients.config import ClientConfig
 from precad.clients.errors import MissingDataError
 from precad.clients.external.training import program_of
+from precad.clients.loading import Loaded, load_split_of
 from precad.clients.models.fingerprint import model_digest
 from precad.clients.models.losses import loss_of
-from precad.clients.process import Loaded, load_split_of
 from precad.clients.records import Split, example_label_of, example_of
 from precad.clients.records.own.described import CLIENT
 from precad.deploy.configuration.check_privacy import privacy_facts, promised

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 import numpy as np
-from scipy.spatial.distance import pdist
 
 from precad.clients.attacks import ATTACKS
 from precad.clients.attacks import StatOpt as StatOptOfBound
 from precad.clients.attacks.attack import Attack, Knowledge, Vector
 from precad.clients.errors import ArgumentError
+from precad.clients.training.distances import squared_distances
 from precad.lab.simulation.rules.krum import Krum
 
 Rule = Literal["bound", "krum"]
@@ -43,7 +43,7 @@ class StatOpt(StatOptOfBound):
 def _past_krum(known: Knowledge, mean: Vector, p: Vector) -> float:
     """Return the largest gamma found for which Krum, made for so many attackers, picks theirs; 0 if it picks none."""
     krum, n = Krum(f=known.n_attackers), known.n_attackers
-    passing, failing = 0.0, math.sqrt(float(pdist(known.honest, "sqeuclidean").max(initial=0.0)))
+    passing, failing = 0.0, math.sqrt(float(squared_distances(known.honest).max()))
     for _ in range(_HALVINGS):
         gamma = (passing + failing) / 2
         crafted = mean + gamma * p

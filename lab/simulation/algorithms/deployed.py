@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
+from precad.clients.attacks.attack import crafts
 from precad.clients.errors import ArgumentError
 from precad.clients.training.round_update import Participant, require_runnable, round_updates
 from precad.dp.accountants.pld import View
@@ -58,11 +59,11 @@ class Deployed(Algorithm):
 
     def _require_attacks_of_a_deployment(self) -> None:
         """Raises ArgumentError for an attack that needs to know the model where uploads are not of its shape."""
-        only_simulated = [attack.name for attack in self.federation.attacks.values() if attack.is_simulated_only]
-        if only_simulated and self.task.quantile_rule is not None:
+        crafted = [attack.name for attack in self.federation.attacks.values() if crafts(attack)]
+        if crafted and self.task.quantile_rule is not None:
             raise ArgumentError(
                 "simulation.attack.kind: expected one that a deployment has, too, with "
-                f"task.update_clipping = 'private-quantile', found {only_simulated[0]!r}"
+                f"task.update_clipping = 'private-quantile', found {crafted[0]!r}"
             )
 
     def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from precad.clients.checks import require_count
 from precad.clients.errors import ArgumentError
+from precad.clients.training.distances import squared_distances
 from precad.lab.simulation.rules.rule import (
     AggregationRule,
     Updates,
     Vector,
     require_updates,
-    squared_distances,
 )
 from precad.mpc.prg import RandomBytes
 

@@ -63,12 +63,3 @@ def require_updates(updates: Updates, least: int, why: str) -> int:
     if len(updates) < least:
         raise ArgumentError(f"{why} needs at least {least} updates, got {len(updates)}")
     return len(updates)
-
-
-def squared_distances(updates: Updates) -> Updates:
-    """Return ||x_i - x_j||^2, (m, m), never negative."""
-    gram = updates @ updates.T
-    norms = np.diag(gram)
-    found: Updates = np.maximum(norms[:, None] + norms[None, :] - 2 * gram, 0.0)
-    np.fill_diagonal(found, 0.0)
-    return found

@@ -1,0 +1,48 @@
+"""Load what a configuration says are the clients' records, and make sure that the task's model takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from precad.clients.config import ClientConfig
+from precad.clients.gradients.record_range import require_range
+from precad.clients.models import networks
+from precad.clients.models.fingerprint import require_same_model
+from precad.clients.models.losses import loss_of
+from precad.clients.records import Records, Split, example_label_of, example_of
+from precad.clients.records.own import OwnSource, source_of
+from precad.protos.task.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The records that these clients train on, and the data that they are of."""
+
+    of_client: dict[str, Records]
+    split: Split
+    model: nn.Module
+    """The task's, which takes these records."""
+    of_others: Callable[[str], Sequence[Records]]
+    """The parts of all clients but this one, in the order of ids, where one data set is dealt to them."""
+
+
+def load_split_of(task: Task, config: ClientConfig, clients: Sequence[str]) -> Loaded:
+    """Return the clients' records with the data that they are of. Raises as
+    `precad.clients.process.load_records`."""
+    config.look_around()
+    source = source_of(config, task, clients, numbers=loss_of(task.loss).wants_numbers)
+    model, loss = networks.of_task(task), loss_of(task.loss)
+    split = networks.fitted(model, source.load(side=networks.image_side(task.model)), loss)
+    require_range(model, {f"{source.name}, training half": split.train}, loss)
+    require_same_model(task, model, example_of(split.train), loss, example_label_of(split.train))
+    ids = list(task.clients)
+
+    def of_others(client: str) -> list[Records]:
+        if isinstance(source, OwnSource) and not source.is_dealt:
+            return []
+        return list(source.records_of(split, ids, sorted(set(ids) - {client})).values())
+
+    return Loaded(source.records_of(split, ids, clients), split, model, of_others)
