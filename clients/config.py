@@ -247,12 +247,6 @@ class ClientConfig(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _colluders_attack(self) -> Self:
-        if self.colluders is not None and not self.attacks:
-            raise ValueError("colluders is of attackers: expected client.attacks beside it, found none")
-        return self
-
-    @model_validator(mode="after")
     def _pins_both_or_none(self) -> Self:
         if (self.aggregator_a_certificate is None) != (self.aggregator_b_certificate is None):
             names = "aggregator_a_certificate, aggregator_b_certificate"

@@ -80,10 +80,9 @@ def attacks_of(config: ClientConfig, clients: Iterable[str], task: Task) -> Mapp
 
 def refusal(attack: Attack, kind: str, config: ClientConfig, task: Task) -> str | None:
     """Say why a deployment of this task cannot have an attack: expected and found; None where it can."""
-    from precad.clients.attacks.attack import Attack, crafts, hoards
+    from precad.clients.attacks.attack import crafts, hoards
 
     how = ": sees = 'colluders' shows it the attackers' own" if attack.needs_company else ""
-    trains = crafts(attack) or type(attack).on_records is not Attack.on_records
     wanted = (
         (attack.is_omniscient, f"an attack without other clients' updates, which a deployment hands to nobody{how}"),
         (attack.needs_proofs and not task.is_proved, f"an attack of mode {task.mode!r}, not of mode 'proved' only"),
@@ -95,10 +94,6 @@ def refusal(attack: Attack, kind: str, config: ClientConfig, task: Task) -> str 
             hoards(attack) and kind not in HOARDING,
             f"one of {', '.join(map(repr, HOARDING))} or an attack that hoards no records, as processes of honest "
             "clients load no other",
-        ),
-        (
-            trains and config.trainer is not None,
-            "an attack on updates or uploads beside client.trainer, whose records and steps are its own",
         ),
         (
             crafts(attack) and task.quantile_rule is not None,

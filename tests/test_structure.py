@@ -175,7 +175,7 @@ ROOMS = (
         "clients^",
         "mpc protos | . records records/own models gradients training external queries upload",
         "The client's process.",
-        "process",
+        "process loading",
     ),
     Room(
         "clients/attacks",

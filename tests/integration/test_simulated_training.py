@@ -24,13 +24,16 @@ import pytest
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
-from precad.clients.attacks import ATTACKS
+from precad.clients.attacks import ATTACKS, Attack, NoAttack
+from precad.clients.attacks.named import attacks_of
+from precad.clients.config import ClientConfig
 from precad.clients.models import networks
 from precad.clients.process import Trainer
 from precad.clients.records import Records, digits
 from precad.clients.submission import agree, make_submission
-from precad.clients.training.conduct import Honest
+from precad.clients.training.conduct import Conduct, Honest, Trained
 from precad.clients.upload.session import ClientSession
+from precad.deploy.conducts import conducts_of
 from precad.lab.simulation import SeededRandomness, Simulation, SimulationSettings
 from precad.mpc.channel import memory_pair
 from precad.mpc.ring import RingArray
@@ -55,6 +58,11 @@ from tests.harness.harness import (
 )
 
 ATTACKERS = {"mallory": "scaled", "trudy": "wrap"}
+CRAFTING = {
+    "mallory": {"kind": "pixel-backdoor", "parameters": {"gamma": 0.5, "side": 3, "steps": 2}},
+    "trudy": {"kind": "min-max", "parameters": {"sees": "colluders", "direction": "unit"}},
+}
+"""Attacks with parameters that a client process crafts of what it knows; both colluders know one another's update."""
 CLIENTS = ("alice", "bob", "carol", *ATTACKERS)
 N_RECORDS, N_ROUNDS, SEED = 40, 3, 11
 DRAWS = SeededRandomness(SEED)
@@ -137,7 +145,9 @@ class Replayed(SeededRandomness):
         return sorted(self._chosen[t])
 
 
-def simulation_of(task: Task, chosen: Mapping[int, Sequence[str]], servers: str) -> Simulation:
+def simulation_of(
+    task: Task, chosen: Mapping[int, Sequence[str]], servers: str, attacks: Mapping[str, Attack] | None = None
+) -> Simulation:
     """One that has not begun, with these clients in its rounds."""
     return Simulation(
         task=task,
@@ -145,15 +155,17 @@ def simulation_of(task: Task, chosen: Mapping[int, Sequence[str]], servers: str)
         records=records(),
         test=digits().test,
         randomness=Replayed(chosen),
-        attacks={client: ATTACKS[name]() for client, name in ATTACKERS.items()},
+        attacks=attacks or {client: ATTACKS[name]() for client, name in ATTACKERS.items()},
         device="cpu",
         initial=np.zeros(task.dim, dtype=np.float32),
     )
 
 
-def simulated(task: Task, chosen: Mapping[int, Sequence[str]], servers: str) -> tuple[bytes, list[list[str]]]:
+def simulated(
+    task: Task, chosen: Mapping[int, Sequence[str]], servers: str, attacks: Mapping[str, Attack] | None = None
+) -> tuple[bytes, list[list[str]]]:
     """The final model, and whom each round rejected."""
-    simulation = simulation_of(task, chosen, servers)
+    simulation = simulation_of(task, chosen, servers, attacks)
     rejected = [sorted(metrics.rejected) for metrics in simulation.run()]
     return simulation.progress.parameters.tobytes(), rejected
 
@@ -168,10 +180,12 @@ def simulated_epsilons(task: Task, chosen: Mapping[int, Sequence[str]]) -> list[
 class Client:
     """A client process's trainer, with the seed's draws in place of the operating system's."""
 
-    def __init__(self, client: str, task: Task) -> None:
+    def __init__(self, client: str, task: Task, conduct: Conduct | None = None) -> None:
         self.round = -1
         self._client, self._stream = client, DRAWS.records(-1, client)
         attack = ATTACKS[ATTACKERS[client]]() if client in ATTACKERS else Honest()
+        if conduct is not None:
+            attack = _Rewinding(conduct, self)
         self._trainer = Trainer(
             task=task,
             records={client: records()[client]},
@@ -184,6 +198,10 @@ class Client:
     def _draw(self, n: int) -> bytes:
         return self._stream(n)
 
+    def rewind(self) -> None:
+        """Begin the round's draws again, as a simulation does when an attacker trains."""
+        self._stream = DRAWS.records(self.round, self._client)
+
     def train_round(self, t: int, parameters: NDArray[np.float32]) -> RingArray:
         """Round t."""
         self.round, self._stream = t, DRAWS.records(t, self._client)
@@ -192,6 +210,27 @@ class Client:
     def train_next(self, parameters: NDArray[np.float32]) -> RingArray:
         """The round after the last one, for a client that is in all of them."""
         return self.train_round(self.round + 1, parameters)
+
+
+class _Rewinding(Conduct):
+    """A client's conduct, for which its process draws again what it drew for the honest update."""
+
+    def __init__(self, conduct: Conduct, client: Client) -> None:
+        self._conduct, self._client = conduct, client
+
+    @property
+    def follows_protocol(self) -> bool:
+        return self._conduct.follows_protocol
+
+    def on_records(self, records: Records) -> Records:
+        return self._conduct.on_records(records)
+
+    def on_trained(self, trained: Trained) -> NDArray[np.float64]:
+        self._client.rewind()
+        return self._conduct.on_trained(trained)
+
+    def encode(self, update: NDArray[np.float64], task: Task) -> RingArray:
+        return self._conduct.encode(update, task)
 
 
 async def take_part(client: str, servers: tuple[ServerInProcess, ServerInProcess]) -> None:
@@ -254,6 +293,34 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
 def test_a_simulation_gives_the_bytes_of_server_processes(algorithm: str, pki: Pki, tmp_path: Path) -> None:
     """A dealer's and two aggregators' processes; the clients' sessions run the real client code over mutual TLS."""
     task = training_task(algorithm)
+    found, rejected = trained_by_processes(task, pki, tmp_path, {client: Client(client, task) for client in CLIENTS})
+    expected = simulated(task, dict.fromkeys(range(task.rounds), CLIENTS), "cleartext")
+    assert expected[1] == [sorted(ATTACKERS)] * task.rounds
+    assert (found, rejected) == expected
+
+
+@pytest.mark.parametrize("algorithm", ["precad", pytest.param("user-dp-fedavg", marks=pytest.mark.slow)])
+def test_attacks_with_parameters_give_the_simulated_bytes(algorithm: str, pki: Pki, tmp_path: Path) -> None:
+    """A backdoor and a colluder who reads its update from their folder; nobody is rejected, and the model is poisoned:
+    it is another than that of the two attackers' honest conduct."""
+    task = training_task(algorithm)
+    attacking = {"attacks": CRAFTING, "colluders": str(tmp_path / "colluders")}
+    config = ClientConfig.model_validate({"certificates": ".", "authority": "ca.pem", **attacking})
+    conducts = conducts_of(CLIENTS, config, task)
+    clients = {client: Client(client, task, conducts[client]) for client in CLIENTS}
+    found = trained_by_processes(task, pki, tmp_path, clients, conducts)
+    everybody = dict.fromkeys(range(task.rounds), CLIENTS)
+    assert found == simulated(task, everybody, "cleartext", attacks_of(config))
+    assert found[1] == [[]] * task.rounds
+    assert found[0] != simulated(task, everybody, "cleartext", {"mallory": NoAttack()})[0]
+    rounds = list((tmp_path / "colluders").iterdir())
+    assert [len(list(one.glob("*.update"))) for one in rounds] == [len(CRAFTING)] * min(2, task.rounds)
+
+
+def trained_by_processes(
+    task: Task, pki: Pki, tmp_path: Path, clients: Mapping[str, Client], conducts: Mapping[str, Conduct] | None = None
+) -> tuple[bytes, list[list[str]]]:
+    """Return the final model and whom each round rejected, on which both servers agree."""
     addresses = dict(zip((*AGGREGATORS, Role.DEALER), free_addresses(3), strict=True))
     deployment = {"task": task.model_dump(), "pki": str(pki.directory), "addresses": addresses}
     (tmp_path / "deployment.json").write_text(json.dumps(deployment))
@@ -268,7 +335,8 @@ def test_a_simulation_gives_the_bytes_of_server_processes(algorithm: str, pki: P
                 task=task,
                 addresses=(addresses[Role.AGGREGATOR_A], addresses[Role.AGGREGATOR_B]),
                 tls=pki.tls(client),
-                train=Client(client, task).train_next,
+                train=clients[client].train_next,
+                conduct=conducts[client] if conducts else Honest(),
             )
             for client in CLIENTS
         ]
@@ -278,12 +346,15 @@ def test_a_simulation_gives_the_bytes_of_server_processes(algorithm: str, pki: P
         everybody_takes_part()
         codes = exit_codes(processes)
     assert codes == dict.fromkeys(processes, 0), {r: (tmp_path / f"{r}.log").read_text() for r in codes if codes[r]}
-
-    model, rejected = simulated(task, dict.fromkeys(range(task.rounds), CLIENTS), "cleartext")
-    assert rejected == [sorted(ATTACKERS)] * task.rounds
-    for role in AGGREGATORS:
-        assert np.load(tmp_path / role / "model.npy").tobytes() == model
-        assert [record["rejected"] for record in read_rounds(tmp_path / role)] == rejected
+    found = [
+        (
+            np.load(tmp_path / role / "model.npy").tobytes(),
+            [sorted(record["rejected"]) for record in read_rounds(tmp_path / role)],
+        )
+        for role in AGGREGATORS
+    ]
+    assert found[0] == found[1]
+    return found[0]
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,9 @@ def test_an_honest_client_loads_no_attack_and_uploads_what_it_shall(
     It samples every record, so that its upload is that of a trainer here, but for a unit of the grid. Two processes may
     have different numbers of threads.
     """
-    config = {"certificates": ".", "authority": "ca.pem", "state_dir": str(tmp_path), "attacks": {"bob": "none"}}
+    others = {"carol": {"kind": "pixel-backdoor", "parameters": {"side": 3}}, "dave": "not_there:Attack"}
+    own = {"certificates": ".", "authority": "ca.pem", "state_dir": str(tmp_path)}
+    config = {**own, "attacks": {"bob": "none", **others}, "colluders": str(tmp_path / "colluders")}
     tree = bare if is_bare else ROOT
     said = python(tree, "-c", HONEST_CLIENT, json.dumps(TASK), json.dumps(config)).stdout
     found = json.loads(said.splitlines()[-1])  # the lines before are its log
@@ -106,7 +108,7 @@ def test_an_honest_client_loads_no_attack_and_uploads_what_it_shall(
     assert np.abs(np.array(found["encoded"]) - expected).max() <= 1
 
 
-def deployment(folder: Path, attacks: dict[str, str]) -> Path:
+def deployment(folder: Path, attacks: dict[str, object]) -> Path:
     """A configuration file that a client can read; no certificate is there."""
     client = {"certificates": "pki", "authority": "ca.pem", "attacks": attacks}
     addresses = {"aggregator_a": "localhost:1", "aggregator_b": "localhost:2", "dealer": "localhost:3"}
@@ -115,13 +117,24 @@ def deployment(folder: Path, attacks: dict[str, str]) -> Path:
     return path
 
 
-def test_an_attack_is_refused_where_there_are_none(bare: Path, tmp_path: Path) -> None:
-    config = deployment(tmp_path, {"bob": "scaled"})
+@pytest.mark.parametrize(
+    ("attack", "kind"),
+    [
+        ("scaled", "scaled"),
+        ({"kind": "pixel-backdoor", "parameters": {"side": 3}}, "pixel-backdoor"),
+        pytest.param({"kind": "alie", "parameters": {"sees": "colluders"}}, "alie", marks=pytest.mark.slow),
+        ("own_code:Attack", "own_code:Attack"),
+    ],
+)
+def test_an_attack_is_refused_where_there_are_none(bare: Path, tmp_path: Path, attack: object, kind: str) -> None:
+    """By name, whatever its form, and before code of the user's own is loaded."""
+    (tmp_path / "own_code.py").write_text("raise SystemExit('loaded')\n")
+    config = deployment(tmp_path, {"bob": attack})
     done = python(bare, "-m", "precad.deploy.cli.main", "client", str(config), "--id", "bob", check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "precad: client.attacks.bob: expected 'none', as this installation holds no attacks (precad.clients.attacks), "
-        "found 'scaled'\n"
+        f"found {kind!r}\n"
     )
 
 
