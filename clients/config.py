@@ -85,7 +85,7 @@ def require_source(source: str) -> str:
 
 
 class Attacking(BaseModel):
-    """What a malicious client does: a name alone, or a table."""
+    """Say what a malicious client does, by a name alone or a table."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 

@@ -33,7 +33,7 @@ class AllSeeing(Attack):
     needs_company: ClassVar[bool] = True
 
     sees: Sight = field(default="everybody", kw_only=True)
-    """Whose updates it knows: `everybody` or `colluders`."""
+    """`everybody` or `colluders`: whose updates it knows."""
 
     def __post_init__(self) -> None:
         if self.sees not in get_args(Sight):

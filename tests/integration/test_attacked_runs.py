@@ -110,7 +110,7 @@ def test_the_attackers_success_is_measured_every_round_and_told(attacked: Attack
     assert "attack" in attacked.stderr
     training = read_deployed(attacked.folder).trainings[0]
     assert training.attack_success == attacked.summary["attack_success"]
-    assert [line.attack_success for line in training.lines] == found
+    assert [line.attack_success for line in training.rounds] == found
 
 
 def test_the_folder_holds_what_colluders_wrote_and_nobody_else_may_read_it(attacked: Attacked) -> None:

@@ -14,7 +14,7 @@ from precad.clients.attacks.deployed import InDeployment, Robbed
 from precad.clients.attacks.named import attacks_of
 from precad.clients.config import ClientConfig
 from precad.clients.records import Records
-from precad.clients.training.conduct import Honest
+from precad.clients.training.conduct import Conduct, Honest
 from precad.deploy.conducts import HOARDING, conducts_of
 from precad.deploy.configuration.demo import demo_config
 from precad.deploy.configuration.local import resolve
@@ -112,6 +112,12 @@ def test_the_attacks_that_hoard_are_those_that_honest_processes_may_load() -> No
     assert {name for name, kind in ATTACKS.items() if hoards(kind())} == set(HOARDING)
 
 
+def test_an_attack_in_a_deployment_passes_every_step_on() -> None:
+    """A step that it forgot would be an honest one."""
+    steps = {name for name in vars(Conduct) if not name.startswith("_")}
+    assert steps <= set(vars(InDeployment))
+
+
 def test_only_colluders_have_the_folder(tmp_path: Path) -> None:
     """A client that is honest, or whose update is, writes nothing there."""
     attacks = {"mallory": {"kind": "alie", "parameters": ALONE}, "bob": "poisoned-records"}
@@ -138,7 +144,7 @@ def test_honest_clients_lose_what_is_hoarded_and_nobody_else_does() -> None:
 
 
 def test_a_name_alone_keeps_the_seed_that_it_had_and_a_table_numbers_attackers() -> None:
-    """The same seeds give the same bytes as before there were parameters."""
+    """So that the same seeds give the same bytes as before there were parameters."""
     for kind in ("random-labels", "feature-noise", "gaussian-features"):
         assert set(attacks_of(client_config({"a": kind, "b": kind})).values()) == {ATTACKS[kind]()}
         table = {"kind": kind, "parameters": {"seed": 7}}
