@@ -6,6 +6,7 @@ and its own connections.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias, get_args
 
@@ -63,6 +64,12 @@ AttackName: TypeAlias = Literal[
     "adaptive",
 ]
 """Those of `precad.clients.attacks`."""
+WITHHELD: Final = re.compile(r"key|secret|password|token|credential", re.IGNORECASE)
+"""Names of parameters of a user's own class whose values are not shown."""
+DIVIDED: Final = ("pixel-backdoor", "triangle-backdoor", "distributed-backdoor", "semantic-backdoor")
+"""Attacks that act upon the number of the round's attackers, where they have a folder to tell one another."""
+REACTING: Final = ("alie", "inner-product", "min-max", "stat-opt", "fang-trim", "adaptive")
+"""Attacks that act upon what others send. Whatever a further attacker changes in these is not only its own upload."""
 PartitionName: TypeAlias = Literal["iid", "shards", "dirichlet", "user"]
 LabelName: TypeAlias = Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)]
 """The column with the labels, or the columns."""
@@ -109,8 +116,9 @@ class Attacking(BaseModel):
         return found
 
     def __str__(self) -> str:
-        """Return the kind, and its parameters where there are any."""
-        told = ", ".join(f"{name} = {value}" for name, value in sorted(self.parameters.items()))
+        """Return the kind, and its parameters where there are any, for people: without what may be a secret."""
+        shown = {name: "REDACTED" if WITHHELD.search(name) else value for name, value in self.parameters.items()}
+        told = ", ".join(f"{name} = {value}" for name, value in sorted(shown.items()))
         return f"{self.kind} ({told})" if told else self.kind
 
 
@@ -252,6 +260,16 @@ class ClientConfig(BaseModel):
             names = "aggregator_a_certificate, aggregator_b_certificate"
             raise ValueError(f"{names}: expected both or neither, found one")
         return self
+
+    @property
+    def reacting_attack(self) -> str | None:
+        """Return the kind of an attacker who may act upon what others of its round send; None where nobody does.
+
+        Code of a user's own may do anything.
+        """
+        reacting = REACTING if self.colluders is None else (*REACTING, *DIVIDED)
+        kinds = (attacking.kind for attacking in self.attacks.values())
+        return next((kind for kind in kinds if kind in reacting or ":" in kind), None)
 
     def look_around(self) -> None:
         """Look for modules and files of the user's own where this section says."""

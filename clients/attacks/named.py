@@ -49,13 +49,14 @@ def attacks_of(config: ClientConfig) -> dict[str, Attack]:
     ArgumentError, which begins with the client.
     """
     attacks: dict[str, Attack] = {}
-    counts: dict[str, int] = {}
+    counts: dict[tuple[str, object], int] = {}
     for client, attacking in sorted(config.attacks.items()):
         if attacking.kind == "none":
             continue
         is_alike = attacking.kind in _ALIKE and not attacking.parameters
-        i = 0 if is_alike else counts.get(str(attacking), 0)
-        counts[str(attacking)] = i + 1
+        same = attacking.kind, tuple(sorted(attacking.parameters.items()))
+        i = 0 if is_alike else counts.get(same, 0)
+        counts[same] = i + 1
         try:
             attacks[client] = made(attacking.kind, attacking.parameters).of_attacker(i)
         except ArgumentError as error:

@@ -84,6 +84,11 @@ def read_runs(paths: list[Path]) -> RunEvidence:
             raise ConfigError(f"--run: expected different runs, found model {digest[:12]} {n} times")
     task, client = first.task, first.client
     assert client is not None  # _read saw it
+    if (kind := client.reacting_attack) is not None:
+        raise ConfigError(
+            "--run: expected a run without attackers who act upon what others send, further attackers among them, "
+            f"found {kind!r} in client.attacks"
+        )
     source = source_of(client, task, list(task.clients), numbers=loss_of(task.loss).wants_numbers)
     split = networks.fitted(
         networks.of_task(task), source.load(side=networks.image_side(task.model)), loss_of(task.loss)

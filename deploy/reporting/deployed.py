@@ -88,6 +88,7 @@ def read_deployed(path: Path) -> Run:
     """Read a finished run. Raises ConfigError where a file is missing or damaged, or files contradict each other."""
     folder = RunFolder(path)
     deployment = configuration.load(folder.config)
+    client = _client(deployment, path)
     summary = read_object(folder.summary, _Summary)
     lines = read_lines(folder.metrics, _Line)
     _require_agreement(path, deployment.task, summary, lines)
@@ -96,11 +97,12 @@ def read_deployed(path: Path) -> Run:
         label=path.absolute().name,
         algorithm=deployment.task.algorithm,
         task=deployment.task,
-        client=_client(deployment, path),
+        client=client,
         is_simulation=False,
         has_two_servers=True,
         is_validated=True,
         names_other_code=is_import_path(deployment.task.model),
+        reacting_attack=client.reacting_attack,
         trainings=(_training(summary, lines),),
         statements=_statements(deployment.task, summary, lines),
         cost=_cost(summary, lines),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from precad.clients.config import ClientConfig
+from precad.clients.config import WITHHELD, ClientConfig
 from precad.deploy.configuration.sections import Deployment
 from precad.protos.task.proved_fields import OF_A_DEALER
 from precad.protos.task.task import Task
@@ -27,9 +26,8 @@ _OF_A_SERVER: Final = ("engine", "memory_budget_mb", "max_upload_in_memory_mb")
 _PATHS: Final = (
     *("certificates", "key_passphrase_file", "authority", "aggregator_a_certificate", "aggregator_b_certificate"),
     *("state_dir", "folder", "records", "trainer_python", "trainer_output", "trainer_config", "trainer_node"),
+    "colluders",
 )
-_WITHHELD: Final = re.compile(r"key|secret|password|token|credential", re.IGNORECASE)
-"""Names of parameters of a user's own class whose values are not shown."""
 _NAMED: Final = 8
 """Attackers that are listed one by one; more are counted."""
 
@@ -77,7 +75,7 @@ def shown_client(client: ClientConfig) -> dict[str, str]:
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping) and value:
         for name, inner in value.items():
-            yield from _leaves(f"{path}.{name}", "REDACTED" if _WITHHELD.search(str(name)) else inner)
+            yield from _leaves(f"{path}.{name}", "REDACTED" if WITHHELD.search(str(name)) else inner)
     else:
         yield path, value
 

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import Field
 
-from precad.clients.attacks import PixelBackdoor
-from precad.clients.config import AttackName
+from precad.clients.attacks import PixelBackdoor, PoisonedRecords
+from precad.clients.config import DIVIDED, REACTING, AttackName
 from precad.clients.errors import ArgumentError, MissingDataError
 from precad.deploy.configuration.sections import parse_section, read_toml
 from precad.deploy.errors import ConfigError
@@ -106,7 +106,7 @@ def _is_close(a: float | None, b: float | None) -> bool:
     return a == b or (a is not None and b is not None and abs(a - b) <= _TOLERANCE * max(a, b))
 
 
-_ALONE: Final = (*get_args(AttackName), PixelBackdoor.name)
+_ALONE: Final = (*(set(get_args(AttackName)) - {*REACTING, *DIVIDED, PoisonedRecords.name}), PixelBackdoor.name)
 """Attacks that look at nothing but the attacker's own: further attackers do not change what these send."""
 
 
@@ -165,6 +165,7 @@ def read_simulated(path: Path) -> Run:
         raise ConfigError(f"{path}: algorithm: expected {settings.algorithm!r}, found {summary.algorithm!r}")
     attack, kind = settings.attack, ALGORITHMS.get(settings.algorithm)
     has_two_servers = kind is not None and kind.has_two_servers
+    kinds = [*([] if attack is None else [attack.kind]), *(attacking.kind for attacking in client.attacks.values())]
     return Run(
         folder=path,
         label=path.absolute().name,
@@ -174,8 +175,8 @@ def read_simulated(path: Path) -> Run:
         is_simulation=True,
         has_two_servers=has_two_servers,
         is_validated=has_two_servers and settings.validation,
-        names_other_code=any(map(is_import_path, _named(task, settings))),
-        reacting_attack=None if attack is None or attack.kind in _ALONE else attack.kind,
+        names_other_code=any(map(is_import_path, [*_named(task, settings), *kinds])),
+        reacting_attack=next((kind for kind in kinds if kind not in _ALONE), None),
         trainings=tuple(_training(path, seed, task) for seed in summary.seeds),
         statements=_costliest(path, summary.seeds),
         cost=None,
@@ -189,8 +190,7 @@ def read_simulated(path: Path) -> Run:
 
 def _named(task: Task, settings: SimulationSettings) -> list[str]:
     """Return the names in the configuration that may be an import path."""
-    attack = [] if settings.attack is None else [settings.attack.kind]
-    return [task.model, settings.algorithm, settings.aggregation, *attack]
+    return [task.model, settings.algorithm, settings.aggregation]
 
 
 def _section(path: Path, found: object) -> dict[str, object]:

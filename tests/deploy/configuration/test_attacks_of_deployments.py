@@ -12,7 +12,7 @@ from precad.clients.attacks import ATTACKS, Attack, PixelBackdoor, PoisonedRecor
 from precad.clients.attacks.attack import hoards
 from precad.clients.attacks.deployed import InDeployment, Robbed
 from precad.clients.attacks.named import attacks_of
-from precad.clients.config import ClientConfig
+from precad.clients.config import DIVIDED, REACTING, ClientConfig
 from precad.clients.records import Records
 from precad.clients.training.conduct import Conduct, Honest
 from precad.deploy.conducts import HOARDING, conducts_of
@@ -157,3 +157,15 @@ def test_a_name_alone_keeps_the_seed_that_it_had_and_a_table_numbers_attackers()
 def test_a_table_and_a_name_make_the_same_attack() -> None:
     config = client_config({"a": "pixel-backdoor", "b": {"kind": "precad.clients.attacks:PixelBackdoor"}})
     assert set(attacks_of(config).values()) == {PixelBackdoor()}
+
+
+def test_attackers_who_may_act_upon_others_are_named(tmp_path: Path) -> None:
+    """Nothing is certified beside them. Who only adds up its own is none of them."""
+    company = {name for name, kind in ATTACKS.items() if kind.needs_company}
+    divided = {name for name, kind in ATTACKS.items() if kind.is_crafted} - company
+    assert (set(REACTING), set(DIVIDED)) == (company, divided)
+    for name in ATTACKS:
+        alone, together = client_config({"a": name}), client_config({"a": name}, colluders=str(tmp_path))
+        assert alone.reacting_attack == (name if name in company else None)
+        assert together.reacting_attack == (name if name in company | divided else None)
+    assert client_config({"a": "scaled", "b": "own_code:Attack"}).reacting_attack == "own_code:Attack"

@@ -169,6 +169,18 @@ def test_attacks_in_the_training_are_named(tmp_path):
     assert "beside those in the training: b" in precad("certify", "--run", tmp_path / "run", "--method", "pld").stderr
 
 
+def test_parameters_of_attacks_are_named_and_colluders_are_refused(tmp_path):
+    """A backdoor of its own counts; whoever acts upon what others send does not, and says so with exit code 2."""
+    backdoor = {"kind": "pixel-backdoor", "parameters": {"side": 3, "gamma": 2.0}}
+    make_run(tmp_path / "run", 1, client={"attacks": {"b": backdoor, "c": "poisoned-records"}})
+    found = read_runs([tmp_path / "run"]).provenance["attacks_in_the_training"]
+    assert found == {"b": "pixel-backdoor (gamma = 2.0, side = 3)", "c": "poisoned-records"}
+    alie = {"kind": "alie", "parameters": {"sees": "colluders"}}
+    make_run(tmp_path / "alie", 2, client={"attacks": {"b": alie}})
+    said = " ".join(precad("certify", "--run", tmp_path / "alie", exit_code=2).stderr.split())
+    assert "expected a run without attackers who act upon what others send" in said
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -220,6 +232,7 @@ def test_every_field_of_a_client_is_known_to_change_the_law_or_not():
         "metrics",
         "folder",
         "queries",
+        "colluders",  # beside which nothing is certified
     }
     where_and_when |= {"adapter", "base_model"}  # files that the task names by their digests
     where_and_when |= {

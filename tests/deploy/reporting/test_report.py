@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -486,6 +487,25 @@ def test_a_configuration_shows_no_path_address_or_secret(
     assert "REDACTED" in page.text
     assert "hunter2" not in page.html
     assert "names code of its own, which a report does not run" in page.text
+
+
+def test_a_report_loads_no_attack_of_a_clients_section(
+    simulations: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Code beside a configuration may be anybody's; and what a parameter hides stays hidden."""
+    folder = shutil.copytree(simulations[0], tmp_path / "own")
+    (folder / "their_attack.py").write_text("raise SystemExit('loaded')\n")
+    monkeypatch.syspath_prepend(str(folder))
+    raw = tomllib.loads((folder / "config.toml").read_text())
+    del raw["simulation"]["attack"]
+    attack = {"kind": "their_attack:Attack", "parameters": {"api_token": "hunter2", "share": 0.5}}
+    raw["client"] = {**raw.get("client", {}), "attacks": {sorted(raw["task"]["clients"])[0]: attack}}
+    (folder / "config.toml").write_text(tomli_w.dumps(raw))
+    page = report(folder)
+    assert "names code of its own, which a report does not run" in page.text
+    assert "share = 0.5" in page.text
+    assert "hunter2" not in page.html
+    assert "their_attack" not in sys.modules
 
 
 # -- what it is --------------------------------------------------------------------------------------------------------
