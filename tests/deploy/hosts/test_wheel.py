@@ -186,7 +186,7 @@ def test_an_image_s_servers_and_clients_start(image: Path) -> None:
     assert client == "Honest"
     assert refused == (
         "client.attacks.alice: expected 'none', as this installation holds no attacks (precad.clients.attacks), "
-        "found 'noise'"
+        "found 'feature-noise'"
     )
 
 

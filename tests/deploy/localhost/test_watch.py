@@ -77,7 +77,15 @@ def test_a_file_has_every_name_and_figure() -> None:
     text = shown(80, [round_of(0, rejected=40)], is_terminal=False)
     line = text.splitlines()[-1]
     assert all(f"hospital-{i}" in line for i in range(40))
-    assert all(name in line for name in ALL if name != "ε client")
+    assert all(name in line for name in ALL if name not in ("ε client", "attack"))
+
+
+def test_the_attackers_success_has_a_column_only_where_it_is_measured() -> None:
+    """A run without attackers who aim at anything has no such figure."""
+    attacked = round_of(0) | {"attack_success": 0.4375}
+    assert "0.438" in shown(200, [attacked])
+    for rows, is_there in (([_row(round_of(0))], False), ([_row(attacked)], True)):
+        assert ("attack" in [name for name, _ in columns_that_fit(rows, 200)]) is is_there
 
 
 def test_a_terminal_says_how_long_the_rest_takes(monkeypatch: pytest.MonkeyPatch) -> None:
