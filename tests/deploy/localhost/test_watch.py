@@ -84,7 +84,7 @@ def test_the_attackers_success_has_a_column_only_where_it_is_measured() -> None:
     """A run without attackers who aim at anything has no such figure."""
     attacked = round_of(0) | {"attack_success": 0.4375}
     assert "0.438" in shown(200, [attacked])
-    for rows, is_there in (([_row(round_of(0))], False), ([_row(attacked)], True)):
+    for rows, is_there in (([watch._row(round_of(0))], False), ([watch._row(attacked)], True)):
         assert ("attack" in [name for name, _ in columns_that_fit(rows, 200)]) is is_there
 
 
