@@ -130,7 +130,7 @@ def test_the_folder_holds_what_colluders_wrote_and_nobody_else_may_read_it(attac
 
 
 def test_nothing_is_certified_beside_colluders_and_code_of_ones_own(attacked: Attacked) -> None:
-    """What they send may depend on what a further attacker sends, which no certificate counts."""
+    """As what they send may depend on what a further attacker sends, which no certificate counts."""
     with pytest.raises(ConfigError, match=r"without attackers who act upon what others send.*'pixel-backdoor'"):
         read_runs([attacked.folder])
     said = certificate_of(read_deployed(attacked.folder))
