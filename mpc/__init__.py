@@ -19,5 +19,6 @@ Modules:
     kernels/     the compiled loops: the only folder that imports Numba
     local/       everything that one server computes from vectors of length d
     proved/      mode `proved`: the client proves its norm, and no vector is multiplied
+    robust/      propose-test-release on the trimmed sum, of secret vectors
     tuples/      correlated randomness: dealt, held, and burnt before use
 """

@@ -52,6 +52,8 @@ class Purpose(enum.IntEnum):
     QUERY_REPAIR = 21
     PROOF_STATEMENT = 22
     SLOT_LABELS = 23
+    TRIM_BIT = 24
+    TRIM_SHARE = 25
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -164,6 +164,8 @@ class Validated:
     active: tuple[str, ...]
     verdicts: tuple[bool, ...]
     accepted_share_sum: RingArray
+    squared_norms: RingArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """This server's shares of ||X||^2 in the order of `active`, (n,); not wrapped where the verdict is good."""
 
     @property
     def accepted(self) -> tuple[str, ...]:
@@ -199,7 +201,8 @@ def validate(
         channel,
     )
     _keep_accepted(sums.share_sum, verdicts, active, opened, tuples, engine)
-    return Validated(active, tuple(verdicts), sums.share_sum)
+    norms = squared_norm_shares(tuples.party, tuples.squared_mask_shares(active), sums.by_mask, sums.by_opened)
+    return Validated(active, tuple(verdicts), sums.share_sum, norms)
 
 
 def masked_shares(clients: Sequence[str], opened: Sequence[Words], tuples: ServerTuples) -> list[Masked]:

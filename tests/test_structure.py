@@ -57,6 +57,11 @@ ROOMS = (
     Room("mpc/kernels", "| . tuples local", "The compiled loops: the only folder that imports Numba."),
     Room("mpc/gate", "| . tuples kernels", "From shares of words to one opened bit per client."),
     Room(
+        "mpc/robust",
+        "| . tuples local gate",
+        "Robust sums of secret vectors: propose-test-release on the trimmed sum, behind the check of norms.",
+    ),
+    Room(
         "mpc/proved",
         "| . local kernels",
         "Mode `proved`: each client proves to both servers, in one message after the lock, that its update is short.",

@@ -6,5 +6,6 @@ Modules:
     ptr_privacy           what propose-test-release costs
     ptr_loss              the same by loss distributions, for many rounds
     aggregation           trimmed sums as the aggregation rules of a training
+    two_servers           propose-test-release where each of two servers adds a whole server's noise
     trimmed_sum           a sum without its longest vectors
 """

@@ -27,6 +27,8 @@ from precad.mpc.tuples.held import (
     mask_seed,
     mask_seed_digest,
     squared_mask_share_a,
+    trim_bit,
+    trim_share_a,
 )
 
 
@@ -48,6 +50,7 @@ def deal(shape: BatchShape, random_bytes: RandomBytes = os.urandom) -> tuple[Dea
             squared_masks=np.array(squared_masks, dtype=np.int64),
             equality=np.array(equality, dtype=np.int64).reshape(len(shape.clients), 3, FIELD_WORDS),
             products=_product_corrections(key_a, key_b, shape),
+            trims=_trim_corrections(key_a, key_b, shape),
         ),
     )
 
@@ -77,6 +80,27 @@ def _product_corrections(key_a: Seed, key_b: Seed, shape: BatchShape) -> RingArr
         corrections.append(block.correction(products, share_a[product : product + block.n_products]))
         mask, product = of_block.stop, product + block.n_products
     return np.concatenate(corrections)
+
+
+def _trim_corrections(key_a: Seed, key_b: Seed, shape: BatchShape) -> RingArray:
+    """Server B's shares of u and u a for each client, (n_trim_words,), where the round trims."""
+    corrections = np.empty(shape.n_trim_words, dtype=np.int64)
+    labels = map(shape.label, shape.clients)
+    for words, label in zip(corrections.reshape(-1, shape.dim + 1), labels, strict=False):
+        u = trim_bit(key_a, label) ^ trim_bit(key_b, label)
+        share, product = trim_share_a(key_a, label)
+        words[0] = ring.centred(u - share)
+        masks = [mask_stream(mask_seed(key, label), label) for key in (key_a, key_b)]
+        scratch = np.empty(min(shape.dim, ring.TILE), dtype=np.int64)
+        for tile in ring.tiles(shape.dim):
+            part, more = words[1:][tile], scratch[: tile.stop - tile.start]
+            part[:] = 0
+            for mask in masks:
+                mask.fill(more)
+                part += u * more
+            product.fill(more)
+            part -= more
+    return corrections
 
 
 def _equality_correction(key_a: Seed, shape: BatchShape, client: str, random_bytes: RandomBytes) -> list[RingArray]:

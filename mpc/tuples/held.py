@@ -52,6 +52,8 @@ class BatchShape:
     dim: int
     blocks: tuple[Block, ...]
     """Binary correlations of the comparison gate, for the whole round, in the order of their use."""
+    trims: bool = False
+    """Whether each client has a trim tuple, too: for a sum whose summands stay secret (`precad.mpc.robust`)."""
 
     def __post_init__(self) -> None:
         if len(set(self.clients)) != len(self.clients):
@@ -60,15 +62,22 @@ class BatchShape:
             raise ParameterError(f"dim must be >= 1 and round >= 0; got {self.dim} and {self.round}")
 
     @classmethod
-    def anonymous(cls, task: str, round: int, n_clients: int, dim: int, blocks: tuple[Block, ...]) -> BatchShape:
+    def anonymous(
+        cls, task: str, round: int, n_clients: int, dim: int, blocks: tuple[Block, ...], trims: bool = False
+    ) -> BatchShape:
         """Return the shape as the dealer knows it: slots without names. It deals exactly what the named shape
         expects."""
-        return cls(task, round, tuple(str(slot) for slot in range(n_clients)), dim, blocks)
+        return cls(task, round, tuple(str(slot) for slot in range(n_clients)), dim, blocks, trims)
 
     @property
     def n_products(self) -> int:
         """Words of products: the dealer's corrections to server B."""
         return sum(block.n_products for block in self.blocks)
+
+    @property
+    def n_trim_words(self) -> int:
+        """Words of trim tuples: the dealer's corrections to server B, d + 1 for each client."""
+        return len(self.clients) * (self.dim + 1) if self.trims else 0
 
     def slot_of(self, client: str) -> int:
         """Return the client's place in the round. Streams are labelled by it: the dealer need not know who was
@@ -94,6 +103,7 @@ class Dealt:
     - squared_masks: (n,) words; empty at A
     - equality: (n, 3, 2) words, three field elements a client; empty at A
     - products: (n_products,) words; empty at A
+    - trims: (n_trim_words,) words, client by client; empty at A
     """
 
     key: Seed
@@ -101,6 +111,22 @@ class Dealt:
     squared_masks: RingArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     equality: RingArray = field(default_factory=lambda: np.zeros((0, 3, FIELD_WORDS), dtype=np.int64))
     products: RingArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    trims: RingArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TrimTuple:
+    """One server's shares of a random bit u and of u a, with a the client's mask.
+
+    A bit that is shared by XOR, opened as e = bit ^ u, then multiplies a without anything of length d being opened.
+    """
+
+    bit: int
+    """Share of u by XOR."""
+    share: int
+    """Share of u modulo 2^64, as an integer."""
+    product: Stream | RingArray
+    """Share of u a, d words: at A a stream at their start, at B the dealer's corrections."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -123,9 +149,9 @@ class ServerTuples:
     def __init__(self, party: Party, shape: BatchShape, dealt: Dealt, burns: Burns | None = None) -> None:
         """burns: the server's record of used tuples; without one, a record of this batch alone."""
         n, corrected = len(shape.clients), party == 1
-        m = shape.n_products if corrected else 0
-        expected = ((n if corrected else 0,), (n if corrected else 0, 3, FIELD_WORDS), (m,))
-        found = (dealt.squared_masks.shape, dealt.equality.shape, dealt.products.shape)
+        m, k = (shape.n_products, shape.n_trim_words) if corrected else (0, 0)
+        expected = ((n if corrected else 0,), (n if corrected else 0, 3, FIELD_WORDS), (m,), (k,))
+        found = (dealt.squared_masks.shape, dealt.equality.shape, dealt.products.shape, dealt.trims.shape)
         if found != expected:
             raise MalformedMessageError(f"corrections of a batch must have shapes {expected}, got {found}")
         if not _are_elements(dealt.equality):
@@ -160,6 +186,8 @@ class ServerTuples:
         else:
             self._squared_masks, self._equality, products = dealt.squared_masks, dealt.equality, dealt.products
         self._correlations: Correlations | None = Correlations(shape.blocks, masks, products)
+        self._after_check = self._correlations
+        self._trims: Dealt | None = dealt if shape.trims else None
 
     def hand_out_mask_seeds(self, clients: Collection[str]) -> dict[str, Seed]:
         """Return the seeds of this server's halves of these clients' masks, for them. Once: raises TupleReusedError
@@ -226,6 +254,32 @@ class ServerTuples:
             raise TupleReusedError(f"the binary correlations of round {self.shape.round} are spent")
         return correlations
 
+    def correlations_after_check(self) -> Correlations:
+        """Return the round's binary correlations behind those of the check; each block is taken once.
+
+        Raises ParameterError before the check has taken its own.
+        """
+        if self._correlations is not None:
+            raise ParameterError(f"the check of round {self.shape.round} comes first: it takes the first correlations")
+        return self._after_check
+
+    def trim_tuples(self, clients: Sequence[str]) -> list[TrimTuple]:
+        """Return the trim tuples of these clients. Once a round: raises TupleReusedError after, or where none are
+        dealt."""
+        dealt, self._trims = self._trims, None
+        if dealt is None:
+            raise TupleReusedError(f"round {self.shape.round} has no trim tuples left")
+        return [self._trim_tuple(dealt, client) for client in clients]
+
+    def _trim_tuple(self, dealt: Dealt, client: str) -> TrimTuple:
+        label = self.shape.label(client)
+        bit = trim_bit(dealt.key, label)
+        if self.party == 0:
+            share, product = trim_share_a(dealt.key, label)
+            return TrimTuple(bit, share, product)
+        words = dealt.trims.reshape(-1, self.shape.dim + 1)[self.shape.slot_of(client)]
+        return TrimTuple(bit, int(words[0]), words[1:])
+
     def __repr__(self) -> str:
         return f"ServerTuples(party={self.party}, round={self.shape.round}, clients={len(self.shape.clients)})"
 
@@ -252,6 +306,18 @@ def equality_share_a(key: Seed, label: Label) -> EqualityTuple:
     return EqualityTuple(
         *itertools.islice(elements, 3)
     )  # five spare pairs: fewer than three remain with probability below 2^-700
+
+
+def trim_bit(key: Seed, label: Label) -> int:
+    """Return a server's share by XOR of the bit u of a trim tuple."""
+    return int(prg.stream(key, Purpose.TRIM_BIT, label, 1)[0]) & 1
+
+
+def trim_share_a(key: Seed, label: Label) -> tuple[int, Stream]:
+    """A's additive shares of u, and of u a as a stream at its start."""
+    stream, first = prg.open_stream(key, Purpose.TRIM_SHARE, label), np.empty(1, dtype=np.int64)
+    stream.fill(first)
+    return int(first[0]), stream
 
 
 def field_element(words: RingArray) -> int:

@@ -16,11 +16,11 @@ class RecordingChannel:
     def party(self):
         return self._inner.party
 
-    def exchange(self, label: str, payload: bytes) -> bytes:
+    def exchange(self, label: str, payload: bytes, at_most: int | None = None) -> bytes:
         self.sent.append((label, payload))
-        return self._inner.exchange(label, payload)
+        return self._inner.exchange(label, payload, at_most)
 
-    def exchange_pieces(self, label: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    def exchange_pieces(self, label: str, pieces: Iterable[bytes], at_most: int | None = None) -> Iterator[bytes]:
         """Logged as one message, as it is one step."""
         sent = bytearray()
 
@@ -29,5 +29,5 @@ class RecordingChannel:
                 sent.extend(piece)
                 yield piece
 
-        yield from self._inner.exchange_pieces(label, noted())
+        yield from self._inner.exchange_pieces(label, noted(), at_most)
         self.sent.append((label, bytes(sent)))
