@@ -3,6 +3,8 @@
 Measured are:
 
     sound     the protocol as the servers run it
+    tested    sound, and the test of propose-test-release behind it: the noisy margin is opened
+    trimmed   tested, and the sum without the longest quarter of the clients (`precad.mpc.robust`)
     unsound   the check without rows: a modular square-sum and one comparison, which a wrapping vector passes
     exchange  one empty message in each direction: the link's own cost of a round
     floor     what no implementation of the sound check can leave out: masks, rows, one pass over the data
@@ -11,7 +13,7 @@ Measured are:
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -27,12 +29,19 @@ from precad.mpc.local.cpu_engine import BYTE_VALUES, BYTES, LANES
 from precad.mpc.local.step import add_shares, local_sums
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.parameters import Mode
+from precad.mpc.robust.margin import open_noisy_margin
+from precad.mpc.robust.proposal import Accepted, Proposal, TrimmedRound
+from precad.mpc.robust.proposal import blocks as robust_blocks
+from precad.mpc.robust.trimming import trimmed_share_sum
 from precad.mpc.tuples.correlations import Block
 from precad.mpc.tuples.held import ServerTuples
 from precad.mpc.validation import Revealed, Validated
 
 UNSOUND, FLOOR, EXCHANGE = "unsound", "floor", "exchange"
+TESTED, TRIMMED = "tested", "trimmed"
+NATIVE_ONLY = (UNSOUND, TESTED, TRIMMED)
 GATE_OF_UNSOUND = "native"
+TAU = 0.5
 AES_TILE = 1 << 18
 """Bytes of a buffer that stays in the cache: the cipher's own rate, without the memory's."""
 
@@ -40,7 +49,10 @@ AES_TILE = 1 << 18
 def gate_blocks(case: Case, gate: Gate) -> tuple[Block, ...]:
     """Return the binary correlations of the whole batch: 65 words per client, or 1 without rows."""
     low_bits = case.bound.low_bits
-    return top_bits.blocks(gate, case.clients, low_bits[-1:] if case.implementation == UNSOUND else low_bits)
+    of_check = top_bits.blocks(gate, case.clients, low_bits[-1:] if case.implementation == UNSOUND else low_bits)
+    if case.implementation not in (TESTED, TRIMMED):
+        return of_check
+    return (*of_check, *robust_blocks(gate, case.clients, Proposal(case.bound, TAU)))
 
 
 def run_check(case: Case, held: Held, gate: Gate, channel: Channel) -> Validated:
@@ -51,7 +63,23 @@ def run_check(case: Case, held: Held, gate: Gate, channel: Channel) -> Validated
     else:
         revealed = validation.reveal_and_open(locked, held.vectors(), held.tuples, channel, held.rooms)
     check = validate_without_rows if case.implementation == UNSOUND else validation.validate
-    return check(revealed, held.tuples, case.bound, gate, channel)
+    checked = check(revealed, held.tuples, case.bound, gate, channel)
+    if case.implementation in (TESTED, TRIMMED):
+        return _robust(case, revealed, checked, held.tuples, gate, channel)
+    return checked
+
+
+def _robust(
+    case: Case, revealed: Revealed, checked: Validated, tuples: ServerTuples, gate: Gate, channel: Channel
+) -> Validated:
+    """Run the test without noise, whose draw takes no time, and in a trimmed round leave out the longest."""
+    validation.compare_verdicts(checked, channel)
+    of_check = (revealed.active, checked.verdicts, revealed.opened, checked.squared_norms, checked.accepted_share_sum)
+    trimmed = TrimmedRound(Accepted.of(*of_check), Proposal(case.bound, TAU), case.clients // 4, tuples, gate)
+    open_noisy_margin(trimmed, 0, channel)
+    if case.implementation == TESTED:
+        return checked
+    return replace(checked, accepted_share_sum=trimmed_share_sum(trimmed, channel))
 
 
 def validate_without_rows(

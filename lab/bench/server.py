@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 
 from precad.dp.noise import rounded_gaussian
-from precad.lab.bench.checks import EXCHANGE, FLOOR, GATE_OF_UNSOUND, UNSOUND, gate_blocks, run_check, run_floor
+from precad.lab.bench.checks import EXCHANGE, FLOOR, GATE_OF_UNSOUND, NATIVE_ONLY, gate_blocks, run_check, run_floor
 from precad.lab.bench.errors import WrongVerdictError
 from precad.lab.bench.machine import peak_rss, reset_peak_rss, take_own_core
 from precad.lab.bench.measured import NOISE_STD, CountingChannel, Measured
@@ -183,7 +183,7 @@ def _run_of(case: Case, channel: CountingChannel, gates: dict[str, Gate]) -> Cas
         return ExchangeRun(case, channel)
     if case.implementation == PROVED:
         return ProvedRun(case, channel)
-    name = GATE_OF_UNSOUND if case.implementation == UNSOUND else case.implementation
+    name = GATE_OF_UNSOUND if case.implementation in NATIVE_ONLY else case.implementation
     gates[name] = gates.get(name) or make_gate(name)
     return CheckRun(case, gates[name], channel)
 

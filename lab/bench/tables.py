@@ -193,7 +193,24 @@ _SIMULATION: Final = {
     "CPU ms": "{cpu_ms_per_round:.3g}",
     "peak MB": "{peak_mb:,.0f}",
 }
+_ROBUST: Final = {
+    "implementation": "{implementation}",
+    "clients": "{clients}",
+    "ms/round": "{ms:.4g}",
+    "q1..q3": "{ms_q1:.4g}..{ms_q3:.4g}",
+    "/ native": "{ratio:.3g}",
+    "rounds": "{rounds}",
+    "link B": "{bytes_link:,}",
+    "dealer ms": "{dealer_ms:.4g}",
+    "dealer B": "{bytes_dealer:,}",
+    "peak MB": "{peak_mb:,.0f}",
+}
 """Columns, and what each shows of a row."""
+
+
+def print_robust(console: Console, report: Mapping[str, Any]) -> None:
+    """Print one line per step and number of clients."""
+    _print_rows(console, _ROBUST, map(_in_megabytes, report["rows"]))
 
 
 def print_noise(console: Console, report: Mapping[str, Any]) -> None:

@@ -40,7 +40,7 @@ class Case:
     """One line of a benchmark, as both server processes run it."""
 
     implementation: str
-    """A gate, or one of `precad.lab.bench.checks`: unsound, floor, exchange."""
+    """A gate, or one of `precad.lab.bench.checks`: tested, trimmed, unsound, floor, exchange."""
     mode: str
     dim: int
     clients: int
@@ -65,6 +65,11 @@ class Case:
         first repetition, the warm-up, so that the clock times an accepted update."""
         long = self.clients // 2 if self.clients > 1 or repetition == 0 else -1
         return tuple(i != long for i in range(self.clients))
+
+    @property
+    def trim_count(self) -> int:
+        """Return F: how many of the longest updates the sum is without."""
+        return self.clients // 4 if self.implementation == "trimmed" else 0
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Case:
@@ -92,9 +97,9 @@ class Updates:
     def accepted_sum(self, repetition: int) -> RingArray:
         """Return what the accepted shares must add up to."""
         total = np.zeros(self._case.dim, dtype=np.int64)
-        for client, is_accepted in enumerate(self._case.expected(repetition)):
-            if is_accepted:
-                total += np.roll(self._base, client)
+        accepted = [i for i, is_accepted in enumerate(self._case.expected(repetition)) if is_accepted]
+        for client in accepted[: max(0, len(accepted) - self._case.trim_count)]:  # all are as long: slots decide
+            total += np.roll(self._base, client)
         return total
 
 
@@ -150,7 +155,8 @@ def prepare(
 ) -> Held:
     """Deal one batch and make its uploads: fresh tuples for every repetition, as one-time tuples must be."""
     random_bytes = recorded(f"{case.implementation}/{case.mode}/{case.dim}/{case.clients}/{repetition}")
-    shape = BatchShape(TASK, repetition, case.client_ids, case.dim, blocks)
+    trims = case.implementation in ("tested", "trimmed")
+    shape = BatchShape(TASK, repetition, case.client_ids, case.dim, blocks, trims)
     start = time.perf_counter()
     dealt = deal(shape, random_bytes)
     dealer_seconds = time.perf_counter() - start

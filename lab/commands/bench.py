@@ -26,6 +26,7 @@ from precad.deploy.cli.common import (
     write_json,
 )
 from precad.deploy.cli.roles import serve
+from precad.lab.commands.robust import bench_robust
 
 bench_app = typer.Typer(help="Measure it, beside what you would otherwise pick.", no_args_is_help=True)
 Repetitions = Annotated[
@@ -303,6 +304,9 @@ def bench_overhead(
     run = partial(overhead.run, plan, say=say)
     written = (tables.print_overhead, table) if table else None
     measure(run, tables.print_overhead, plots.plot_overhead, plot=plot, as_json=as_json, written=written)
+
+
+bench_app.command("robust")(bench_robust)
 
 
 @bench_app.command("server", hidden=True)

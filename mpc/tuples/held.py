@@ -149,11 +149,13 @@ class ServerTuples:
     def __init__(self, party: Party, shape: BatchShape, dealt: Dealt, burns: Burns | None = None) -> None:
         """burns: the server's record of used tuples; without one, a record of this batch alone."""
         n, corrected = len(shape.clients), party == 1
-        m, k = (shape.n_products, shape.n_trim_words) if corrected else (0, 0)
-        expected = ((n if corrected else 0,), (n if corrected else 0, 3, FIELD_WORDS), (m,), (k,))
-        found = (dealt.squared_masks.shape, dealt.equality.shape, dealt.products.shape, dealt.trims.shape)
+        m = shape.n_products if corrected else 0
+        expected = ((n if corrected else 0,), (n if corrected else 0, 3, FIELD_WORDS), (m,))
+        found = (dealt.squared_masks.shape, dealt.equality.shape, dealt.products.shape)
         if found != expected:
             raise MalformedMessageError(f"corrections of a batch must have shapes {expected}, got {found}")
+        if dealt.trims.size != (trims := shape.n_trim_words if corrected else 0):
+            raise MalformedMessageError(f"trims of a batch must have {trims} words, got {dealt.trims.size}")
         if not _are_elements(dealt.equality):
             raise MalformedMessageError("equality corrections of a batch must be below p = 2^127 - 1")
         if len(dealt.peer_seed_digests) != n * DIGEST_BYTES:

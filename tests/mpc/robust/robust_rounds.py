@@ -15,6 +15,7 @@ from precad.mpc.parameters import Mode
 from precad.mpc.robust.margin import open_noisy_margin
 from precad.mpc.robust.proposal import MARGIN_BITS, Accepted, Proposal, TrimmedRound, blocks
 from precad.mpc.robust.trimming import trimmed_share_sum
+from precad.mpc.tuples import held
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, ServerTuples
 from tests.mpc.recording import RecordingChannel
@@ -51,6 +52,8 @@ class Outcome:
     has_passed: bool
     total: Any
     sent: list[tuple[str, bytes]]
+    own_bits: list[int]
+    """Its shares of the dealer's bits u, which it knows beside what it sees."""
 
 
 def shape_of(chosen: int, bound: NormBound, gate: Gate, proposal: Proposal) -> BatchShape:
@@ -64,14 +67,14 @@ def run(it: Round, gate: Gate, random_bytes: Any = None, wrap: Any = RecordingCh
     shape = shape_of(len(it.vectors) + it.n_silent, it.bound, gate, it.proposal)
     dealt = deal(shape) if random_bytes is None else deal(shape, random_bytes)
     sides = (ServerTuples(0, shape, dealt[0]), ServerTuples(1, shape, dealt[1]))
-    held = _uploads(it, shape, sides, random_bytes)
+    uploads = _uploads(it, shape, sides, random_bytes)
     coins = {} if random_bytes is None else {"random_bytes": lambda n: bytes(range(n))}
 
     def party(channel: MemoryChannel) -> Outcome:
         lane, tuples = wrap(channel), sides[channel.party]
-        locked = validation.lock(dict.fromkeys(held[channel.party], bytes([7]) * 32), shape, lane, **coins)
+        locked = validation.lock(dict.fromkeys(uploads[channel.party], bytes([7]) * 32), shape, lane, **coins)
         reveal = validation.reveal if it.mode is Mode.MASKED else validation.reveal_and_open
-        revealed = reveal(locked, held[channel.party], tuples, lane)
+        revealed = reveal(locked, uploads[channel.party], tuples, lane)
         checked = validation.validate(revealed, tuples, it.bound, gate, lane)
         validation.compare_verdicts(checked, lane)
         held_of = (revealed.active, checked.verdicts, revealed.opened, checked.squared_norms)
@@ -83,22 +86,23 @@ def run(it: Round, gate: Gate, random_bytes: Any = None, wrap: Any = RecordingCh
         if it.sum_noise is not None:
             share = share + it.sum_noise[channel.party][int(has_passed)]
         open_in_place(share, "noisy sum", lane)
-        return Outcome(checked.accepted, margin, has_passed, share, getattr(lane, "sent", []))
+        own = [held.trim_bit(dealt[channel.party].key, shape.label(client)) for client in checked.accepted]
+        return Outcome(checked.accepted, margin, has_passed, share, getattr(lane, "sent", []), own)
 
     return run_pair(party)
 
 
 def _uploads(it: Round, shape: BatchShape, sides: Any, random_bytes: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    held: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+    uploads: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
     for client, x in zip(shape.clients, it.vectors, strict=False):
         if it.mode is Mode.MASKED:
             seeds = (sides[0].hand_out_mask_seed(client), sides[1].hand_out_mask_seed(client))
-            held[0][client] = held[1][client] = sharing.mask(x, seeds, shape.label(client))
+            uploads[0][client] = uploads[1][client] = sharing.mask(x, seeds, shape.label(client))
         else:
             seed = prg.Seed.random() if random_bytes is None else prg.Seed(random_bytes(16))
-            held[0][client] = sharing.expand_share(seed, shape.label(client), x.size)
-            held[1][client] = x - held[0][client]
-    return held
+            uploads[0][client] = sharing.expand_share(seed, shape.label(client), x.size)
+            uploads[1][client] = x - uploads[0][client]
+    return uploads
 
 
 def in_the_clear(it: Round) -> tuple[list[int], int, bool, list[int]]:

@@ -1,0 +1,143 @@
+"""What one server sees of propose-test-release on shares: lengths, and whether two inputs of equal outputs differ.
+
+An adversary gets every bit that its server sent and received, and the dealt bits u that it holds shares of. It is told
+of half of the rounds which input they had, and guesses for the others. All statistics are on fixed randomness
+(`tests.mpc.fixed_randomness`); correct code would fail on one in 10^6 choices of it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import binom, norm
+
+from precad.mpc.gates import make_gate
+from precad.mpc.norm_bound import NormBound
+from precad.mpc.robust import trimming
+from tests.harness.examples import IS_THOROUGH
+from tests.mpc.fixed_randomness import FALSE_ALARM_RATE, random_bytes_of
+from tests.mpc.robust.robust_rounds import Round, in_the_clear, run
+
+N_ROUNDS = 400 if IS_THOROUGH else 120
+BOUND = NormBound(1.0, 3, 6)
+STEP = 1 << 20
+
+
+def vectors(*rows):
+    return np.array(rows, dtype=np.int64)
+
+
+# Six clients, F = 2, tau = 1/2 (32 steps of the grid). In each pair accepted clients, noisy margin and sum are equal.
+PASSED = (
+    vectors([60, 0, 0], [0, 50, 0], [1, 2, 3], [4, 5, 6], [-3, 0, 7], [0, 0, 0]),
+    vectors([5, 7, 16], [0, 0, 0], [0, 0, 0], [0, 0, -63], [-3, 0, 0], [0, 0, 61]),
+)
+FAILED = (
+    vectors([60, 0, 0], [0, 50, 0], [1, 2, 3], [4, 5, 6], [-3, 0, 7], [0, 0, 0]),
+    vectors([10, 10, 0], [10, 10, 0], [10, 10, 0], [10, 10, 0], [22, 17, 10], [0, 0, 6]),
+)
+
+
+def worlds(has_passed: bool, party: int) -> tuple[Round, Round]:
+    """Equal outputs. In the second pair k differs, 2 and 0: the other server's draw makes the margins equal."""
+    pair = PASSED if has_passed else FAILED
+    threshold = -STEP if has_passed else 10 * STEP
+    draws = ((0, 0), (0, 0)) if has_passed else ((2 * STEP, 0), (0, 0))
+    noise = np.arange(12, dtype=np.int64).reshape(2, 2, 3) * 1000
+    own_first = [pair_of if party == 1 else pair_of[::-1] for pair_of in draws]
+    return tuple(
+        Round(x, BOUND, 0.5, 2, threshold, margin_noise=draw, sum_noise=noise)
+        for x, draw in zip(pair, own_first, strict=True)
+    )
+
+
+def bits(data: bytes):
+    return np.unpackbits(np.frombuffer(data, dtype=np.uint8))
+
+
+def view(outcomes, party: int):
+    """(features,): every bit of the test, the trim and the sum's opening, sent, received and XORed; and the bits u."""
+    sent, received = outcomes[party].sent, outcomes[1 - party].sent
+    assert [label for label, _ in sent] == [label for label, _ in received]
+    robust = [(bits(a), bits(b)) for (label, a), (_, b) in zip(sent, received, strict=True) if "robust" in label]
+    robust.append((bits(sent[-1][1]), bits(received[-1][1])))
+    own = np.array(outcomes[party].own_bits, dtype=np.uint8)
+    keep = [np.frombuffer(a, dtype=np.uint8) ^ np.frombuffer(b, dtype=np.uint8) for a, b in _of_step(sent, received)]
+    known = [np.unpackbits(plane, count=own.size, bitorder="little") ^ own for plane in keep]
+    return np.concatenate([own, *known, *(part for a, b in robust for part in (a, b, a ^ b))]).astype(np.float64)
+
+
+def _of_step(sent, received, name="robust/trim/keep"):
+    return [(a, b) for (label, a), (_, b) in zip(sent, received, strict=True) if label == name]
+
+
+def views(it: Round, party: int, name: str):
+    gate = make_gate("native")
+    rows = [view(run(it, gate, random_bytes_of(f"{name}/{i}")), party) for i in range(N_ROUNDS)]
+    return np.array(rows)
+
+
+def tells_apart(first, second) -> bool:
+    """Whether single bits are more often one under either input, or a linear rule guesses the input of new rounds."""
+    ones = np.array([first.sum(axis=0), second.sum(axis=0)])
+    share = ones.sum(axis=0) / (2 * N_ROUNDS)
+    spread = np.sqrt(np.maximum(share * (1 - share), 1e-12) * 2 / N_ROUNDS)
+    z = np.abs(ones[0] - ones[1]) / N_ROUNDS / spread
+    if z.max() > norm.isf(FALSE_ALARM_RATE / 4 / z.size):
+        return True
+    half = N_ROUNDS // 2
+    known, unknown = np.concatenate([first[:half], second[:half]]), np.concatenate([first[half:], second[half:]])
+    truth, centre = np.repeat([1.0, -1.0], half), known.mean(axis=0)
+    kernel = (known - centre) @ (known - centre).T
+    weights = np.linalg.solve(kernel + 10.0 * np.eye(len(known)), truth)
+    guesses = np.sign((unknown - centre) @ ((known - centre).T @ weights))
+    return bool((guesses == truth).sum() > binom.isf(FALSE_ALARM_RATE / 4, 2 * half, 0.5))
+
+
+@pytest.mark.parametrize("party", [0, 1])
+@pytest.mark.parametrize("has_passed", [False, True])
+def test_two_inputs_of_equal_outputs_look_alike_to_either_server(has_passed, party):
+    """Other vectors are long, in other slots, and of other norms; after a failed test more of them than tau C."""
+    first, second = worlds(has_passed, party)
+    assert in_the_clear(first)[:3] == in_the_clear(second)[:3]
+    assert in_the_clear(first)[3] == in_the_clear(second)[3]
+    assert in_the_clear(first)[2] is has_passed
+    assert not tells_apart(views(first, party, f"first/{party}"), views(second, party, f"second/{party}"))
+
+
+def test_the_adversary_finds_a_keep_bit_that_is_not_masked(monkeypatch):
+    """A control: with u = 0 everywhere what is opened is who is kept, and the same adversary says so."""
+    monkeypatch.setattr("precad.mpc.tuples.held.trim_bit", lambda key, label: 0)
+    monkeypatch.setattr("precad.mpc.tuples.dealt.trim_bit", lambda key, label: 0)
+    first, second = worlds(True, 0)
+    assert in_the_clear(first)[3] == run(first, make_gate("native"))[0].total.tolist()
+    assert tells_apart(views(first, 0, "control/1"), views(second, 0, "control/2"))
+
+
+def test_the_adversary_finds_ranks_that_are_opened_behind_one_bit(monkeypatch):
+    """A control: a server that adds its ranks' shares to the opening of the sum is found, too."""
+    honest = trimming.trimmed_share_sum
+
+    def leaking(it, channel):
+        share = honest(it, channel)
+        share[:1] += 64 * it.accepted.squared_norms[:1]
+        return share
+
+    monkeypatch.setattr("tests.mpc.robust.robust_rounds.trimmed_share_sum", leaking)
+    assert tells_apart(*(views(it, 0, f"leak/{i}") for i, it in enumerate(worlds(True, 0))))
+
+
+@pytest.mark.parametrize("has_passed", [False, True])
+def test_messages_have_lengths_and_labels_that_depend_on_public_values_alone(has_passed, gate):
+    """For given numbers of clients and F, and the verdict: both inputs, both servers, and any other vectors."""
+    shapes = set()
+    others = [Round(x, BOUND, 0.5, 2, (-100 if has_passed else 100) * STEP) for x in (0 * PASSED[0], PASSED[1] // 9)]
+    for it in (*worlds(has_passed, 0), *others):
+        for outcome in run(it, gate):
+            shapes.add(tuple((label, len(payload)) for label, payload in outcome.sent))
+    assert len(shapes) == 1
+    labels = [label for label, _ in shapes.pop()]
+    assert any("robust/trim" in label for label in labels) is has_passed
+    n_gate = {"crypten": 7, "native": 2}[gate.name]
+    of_test, of_trim = 2 * (n_gate + 1) + 2, 2 * (n_gate + 1)
+    assert sum("robust/" in label for label in labels) == of_test + (of_trim if has_passed else 0)
