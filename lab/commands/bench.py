@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from precad.deploy.cli.common import (
     AggregatorLetter,
@@ -21,12 +19,10 @@ from precad.deploy.cli.common import (
     Plot,
     Quick,
     exit_codes,
-    people,
     say,
-    write_json,
 )
 from precad.deploy.cli.roles import serve
-from precad.lab.commands.robust import bench_robust
+from precad.lab.commands.measuring import measure
 
 bench_app = typer.Typer(help="Measure it, beside what you would otherwise pick.", no_args_is_help=True)
 Repetitions = Annotated[
@@ -35,7 +31,6 @@ Repetitions = Annotated[
 PeersPython = Annotated[
     Path, typer.Option("--peers-python", metavar="PYTHON", help="Run peers with this interpreter (make peers).")
 ]
-PrintTable: TypeAlias = Callable[[Console, Mapping[str, Any]], None]
 TableFile = Annotated[
     Path | None, typer.Option("--table", metavar="FILE", help="Write the table that is shown to this file too.")
 ]
@@ -306,7 +301,25 @@ def bench_overhead(
     measure(run, tables.print_overhead, plots.plot_overhead, plot=plot, as_json=as_json, written=written)
 
 
-bench_app.command("robust")(bench_robust)
+@bench_app.command("robust")
+@exit_codes()
+def bench_robust(
+    dim: Annotated[int, typer.Option("--dim", help="Take updates of length d.", min=1)] = 26_010,
+    clients: Annotated[
+        list[int] | None,
+        typer.Option("--clients", help="Take so many clients, instead of 10, 30, 100, 256; repeat.", min=4, max=4096),
+    ] = None,
+    repetitions: Annotated[int, typer.Option(help="Measure so often per size, after a warm-up.", min=1)] = 7,
+    table: TableFile = None,
+    as_json: Json = False,
+) -> None:
+    """Measure propose-test-release on shares, beside the plain check of norms."""
+    from precad.lab.bench import robust, tables
+
+    usual = robust.Plan()
+    plan = robust.Plan(dim=dim, clients=tuple(clients) if clients else usual.clients, repetitions=repetitions)
+    written = (tables.print_robust, table) if table else None
+    measure(partial(robust.run, plan, say=say), tables.print_robust, as_json=as_json, written=written)
 
 
 @bench_app.command("server", hidden=True)
@@ -321,30 +334,3 @@ def bench_server(
 
     task = Job.read(job)
     serve(lambda: BenchmarkServer(task, 0 if party is AggregatorLetter.A else 1, result))
-
-
-def measure(
-    run: Callable[[], dict[str, Any]],
-    print_table: PrintTable,
-    draw: Callable[[Mapping[str, Any], Path], None] | None = None,
-    *,
-    plot: Path | None = None,
-    as_json: bool,
-    written: tuple[PrintTable, Path] | None = None,
-) -> None:
-    """Runs a benchmark. Its report goes to standard error for people and, where asked for, into a file, a picture and
-    to standard output for programs. What a picture needs is looked for before anything is measured."""
-    from precad.lab.bench import plots, tables
-
-    if plot is not None:
-        plots.require_matplotlib()
-    report = run()
-    print_table(people, report)
-    tables.print_machine(people, report["machine"])
-    if written is not None:
-        print_to_file, path = written
-        path.write_text(tables.text_of(print_to_file, report), encoding="utf-8")
-    if as_json:
-        write_json(report)
-    if plot is not None and draw is not None:
-        draw(report, plot)

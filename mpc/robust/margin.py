@@ -1,8 +1,8 @@
 """The test: how far the trimmed sum is from a proposal that would be false, noised by both servers.
 
 With k of the accepted vectors longer than tau C, the margin is max(0, F - k). Bits [N_i > (tau C)^2] come from the
-shares of the squared norms that the check has, and are added up as they are. k stays shared: F - min(k, F) is F less
-the number of j in 1 .. F with k >= j, which are comparisons of k with public numbers. Each server adds its own noise
+shares of squared norms that the check has, and are added up. k stays shared. F - min(k, F) is F less
+the number of j in 1 .. F with k >= j: comparisons of k with public numbers. Each server adds its own noise
 to its share, and then the noisy margin is opened. Nothing else is.
 
 Source: Wang et al., NeurIPS '22, Algorithm 2; the closed form is of docs/explanation/privacy.md, the protocol ours.

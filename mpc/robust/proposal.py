@@ -17,7 +17,7 @@ from precad.mpc.tuples.correlations import BitBlock, Block
 from precad.mpc.tuples.held import ServerTuples
 
 MARGIN_BITS = 20
-"""Of the noisy margin, behind the point: both servers' noise is in steps of 2^-20."""
+"""Bits of the noisy margin behind the point: both servers' noise is in steps of 2^-20."""
 MAX_CLIENTS = 1 << 12
 """Clients of a round at most: ranks take a word per pair of them."""
 
@@ -52,7 +52,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Accepted:
-    """What one server holds of the clients whose vectors the check has accepted, alike at both, in the order of slots.
+    """Hold what one server has of the clients that the check has accepted, alike at both, in the order of slots.
 
     No squared norm wraps: a vector that is longer than C has no good verdict.
     """

@@ -23,6 +23,18 @@ NOWHERE = Path("/nonexistent")
 CASE = Case(implementation="native", mode="masked", dim=50, clients=3, repetitions=2)
 
 
+@pytest.mark.parametrize("implementation", [checks.TESTED, checks.TRIMMED])
+@pytest.mark.parametrize("mode", DEALT_MODES)
+def test_what_is_measured_of_a_trimmed_sum_is_that_sum(implementation, mode):
+    """One of nine is too long; of eight as long as each other, the first six are kept, or all."""
+    case = Case(implementation=implementation, mode=mode, dim=50, clients=9, repetitions=1)
+    updates = Updates(case)
+    verdicts, total = both(case, updates)
+    assert verdicts == case.expected(1)
+    assert case.trim_count == (2 if implementation == checks.TRIMMED else 0)
+    assert total.tolist() == updates.accepted_sum(1).tolist()
+
+
 class OneVector(Updates):
     """A workload in which every client uploads the same vector."""
 

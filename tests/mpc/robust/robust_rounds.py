@@ -23,7 +23,7 @@ from tests.mpc.recording import RecordingChannel
 
 @dataclass(frozen=True)
 class Round:
-    """What both servers have agreed on, and what each of them draws."""
+    """Hold what both servers have agreed on, and what each of them draws."""
 
     vectors: Any
     bound: NormBound
@@ -45,7 +45,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one server ends with, and what it sent."""
+    """Hold what one server ends with, and what it sent."""
 
     accepted: tuple[str, ...]
     noisy_margin: int

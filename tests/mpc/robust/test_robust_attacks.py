@@ -98,7 +98,7 @@ def test_a_message_of_another_length_ends_the_round(change, party):
 
 @pytest.mark.parametrize("party", [0, 1])
 def test_a_changed_margin_is_found_before_a_sum_is_opened(party):
-    """Of the last two messages of the test, any changed bit leaves the servers with margins that differ."""
+    """Any changed bit in the last two messages of the test leaves the servers with margins that differ."""
     labels = [label for label, _ in run(ROUND, GATE)[0].sent if "robust/" in label]
     for step in (labels.index("robust/test/margin"), labels.index("robust/test/compare")):
         for bit in (1, 1 << 7):

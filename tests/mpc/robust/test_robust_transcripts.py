@@ -1,4 +1,4 @@
-"""What one server sees of propose-test-release on shares: lengths, and whether two inputs of equal outputs differ.
+"""Views of one server of propose-test-release on shares: lengths, and whether two inputs of equal outputs differ.
 
 An adversary gets every bit that its server sent and received, and the dealt bits u that it holds shares of. It is told
 of half of the rounds which input they had, and guesses for the others. All statistics are on fixed randomness

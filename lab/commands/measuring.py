@@ -1,0 +1,40 @@
+"""What every benchmark does with its report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from rich.console import Console
+
+from precad.deploy.cli.common import people, write_json
+
+PrintTable: TypeAlias = Callable[[Console, Mapping[str, Any]], None]
+
+
+def measure(
+    run: Callable[[], dict[str, Any]],
+    print_table: PrintTable,
+    draw: Callable[[Mapping[str, Any], Path], None] | None = None,
+    *,
+    plot: Path | None = None,
+    as_json: bool,
+    written: tuple[PrintTable, Path] | None = None,
+) -> None:
+    """Runs a benchmark. Its report goes to standard error for people and, where asked for, into a file, a picture and
+    to standard output for programs. What a picture needs is looked for before anything is measured."""
+    from precad.lab.bench import plots, tables
+
+    if plot is not None:
+        plots.require_matplotlib()
+    report = run()
+    print_table(people, report)
+    tables.print_machine(people, report["machine"])
+    if written is not None:
+        print_to_file, path = written
+        path.write_text(tables.text_of(print_to_file, report), encoding="utf-8")
+    if as_json:
+        write_json(report)
+    if plot is not None and draw is not None:
+        draw(report, plot)
