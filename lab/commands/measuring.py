@@ -1,4 +1,4 @@
-"""What every benchmark does with its report."""
+"""Show, write and draw the report of a benchmark."""
 
 from __future__ import annotations
 
