@@ -261,8 +261,8 @@ def below(ancestor: int) -> set[int]:
 async def test_what_the_operators_code_leaves_behind_ends_with_it(
     dies: bool, pki: Pki, folder: Path, tmp_path: Path
 ) -> None:
-    """A grandchild in a session of its own holds the pipe of the answers. It ends with a worker that is killed, and with
-    a server that hangs up. A dead worker is a crash at once, and not when the time for a model is over."""
+    """A grandchild in a session of its own holds the pipe of the answers. It ends with a worker that is killed, and
+    with a server that hangs up. A dead worker is a crash at once, and not when the time for a model is over."""
     real = program(pki, folder, task_of(), evaluation_metrics=["measured_code:leaving"], evaluation_timeout_s=60.0)
     model = np.full(D, 1e6 if dies else 1e-3, dtype=np.float32)
     before = below(os.getpid())
