@@ -2,8 +2,8 @@
 
 Compiling takes 2.2 s of one core in all, reading what was kept 0.4. Numba keeps it where Python keeps its bytecode, in
 `__pycache__` beside the source, and under the same trust. Whoever can write there can already make a process run
-anything. It is taken again only for the same source, version of Numba and processor. Where nothing can be written
-there, as in a read-only image, it is kept in a folder that this user alone may write to
+anything. It is taken again only for the same source of all loops, version of Numba and processor. Where nothing can be
+written there, as in a read-only image, it is kept in a folder that this user alone may write to
 (`precad.mpc.kernels.private_cache`). Without such a folder, every process compiles for itself.
 """
 
@@ -17,7 +17,8 @@ from numba import config, njit
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-config.CACHE_LOCATOR_CLASSES = "InTreeCacheLocator,precad.mpc.kernels.private_cache.PrivateCacheLocator"
+_LOCATORS = ("FolderCacheLocator", "PrivateCacheLocator")
+config.CACHE_LOCATOR_CLASSES = ",".join(f"precad.mpc.kernels.private_cache.{name}" for name in _LOCATORS)
 """Places of the machine code: beside the source, or a folder that was found closed to others. Numba's own choice would
 be the user's cache folder unseen, which $HOME or $XDG_CACHE_HOME may put under /tmp. Whoever is first there would have
 us run what they left."""

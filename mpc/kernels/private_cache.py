@@ -7,6 +7,8 @@ and let nobody else rename what is in it. Otherwise nothing is kept, and every p
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
 import stat
 from pathlib import Path
@@ -18,7 +20,25 @@ _OTHERS: Final = 0o077
 _WRITING_OTHERS: Final = 0o022
 
 
-class PrivateCacheLocator(InTreeCacheLocator):  # type: ignore[misc]  # Numba has no types
+@functools.cache
+def stamp_of(folder: Path) -> str:
+    """Return a digest of every source file in the folder, once per process."""
+    found = sorted((path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in folder.glob("*.py"))
+    return repr(found)
+
+
+class FolderCacheLocator(InTreeCacheLocator):  # type: ignore[misc]  # Numba has no types
+    """Numba's locator beside the source, which takes machine code for the same source of all loops of the folder.
+
+    A loop's machine code holds that of the loops it calls. Numba looks at the one file alone that defines it.
+    """
+
+    def get_source_stamp(self) -> str:
+        """Return what must be equal for machine code to be taken."""
+        return stamp_of(Path(self._py_file).parent)
+
+
+class PrivateCacheLocator(FolderCacheLocator):
     """Numba's locator for such a folder. Numba goes on without a cache where `ensure_cache_path` raises OSError."""
 
     def __init__(self, py_func: Any, py_file: str) -> None:

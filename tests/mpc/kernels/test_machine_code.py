@@ -54,6 +54,18 @@ def test_what_cannot_be_kept_beside_the_source_is_kept_closed_to_others(tmp_path
     assert {path.suffix for path in folder.iterdir()} == {".nbi", ".nbc"}
 
 
+def test_machine_code_is_made_anew_when_a_loop_that_it_calls_changes(tmp_path: Path) -> None:
+    """A file of its own for the callee: Numba by itself would go on with the callee's old machine code."""
+    package = tmp_path / "package"
+    shutil.copytree(ROOT / "mpc", package / "precad" / "mpc", ignore=shutil.ignore_patterns("__pycache__"))
+    (package / "precad" / "__init__.py").touch()
+    load_loops(package, tmp_path)
+    with (package / "precad" / "mpc" / "kernels" / "wide.py").open("a") as file:
+        file.write("# changed\n")
+    assert "data saved" in (found := load_loops(package, tmp_path))
+    assert "data loaded" not in found
+
+
 def opened(folder: Path) -> None:
     folder.chmod(0o750)
 
