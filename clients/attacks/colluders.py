@@ -25,7 +25,7 @@ class AllSeeing(Attack):
     """Base of attackers that make their upload of a round's updates, of which there must be some.
 
     With `sees = "everybody"` these are the honest clients' updates, which a simulation alone can hand out. With
-    `"colluders"` they are what the round's attackers themselves would upload if they were honest: they estimate by
+    `"colluders"` they are what the round's attackers themselves would upload if they were honest. They estimate by
     those what the others upload, as Baruch et al. do. A deployment's attackers share them in a folder.
     """
 

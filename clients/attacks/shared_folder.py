@@ -1,6 +1,6 @@
 """The folder that colluding clients of a deployment share out of band: their honest updates, in the clear.
 
-Whoever may write into it is a colluder, and what it holds is not believed: only a regular file of the right size with
+Whoever may write into it is a colluder, and what it holds is not believed. Only a regular file of the right size with
 finite numbers is an update. Honest clients have no such folder.
 """
 

@@ -269,12 +269,11 @@ class ClientSession:
     ) -> NDArray[np.float32]:
         """Return the round's model, (d,), where the client may still upload for it."""
         await asyncio.to_thread(self._limit.require_room, invitation.model_digest, invitation.n_committed)
-        parameters = await self._cache.get(
+        self._conduct.on_invitation(invitation.n_committed, invitation.model_digest)
+        return await self._cache.get(
             invitation.model_digest,
             lambda: until_admitted(lambda: self._download(stubs[0], invitation), ends_at - time.monotonic()),
         )
-        self._conduct.on_invitation(invitation.n_committed, invitation.model_digest)
-        return parameters
 
     async def _before_upload(self, invitation: RoundInvitation | Invitation) -> None:
         """Wait as the conduct says, and count the upload, durably, before its first byte leaves."""

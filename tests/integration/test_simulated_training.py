@@ -301,8 +301,8 @@ def test_a_simulation_gives_the_bytes_of_server_processes(algorithm: str, pki: P
 
 @pytest.mark.parametrize("algorithm", ["precad", pytest.param("user-dp-fedavg", marks=pytest.mark.slow)])
 def test_attacks_with_parameters_give_the_simulated_bytes(algorithm: str, pki: Pki, tmp_path: Path) -> None:
-    """A backdoor and a colluder who reads its update from their folder; nobody is rejected, and the model is poisoned:
-    it is another than that of the two attackers' honest conduct."""
+    """A backdoor, and a colluder who reads its update from their folder. Nobody is rejected, and the model is another
+    than without the attacks."""
     task = training_task(algorithm)
     attacking = {"attacks": CRAFTING, "colluders": str(tmp_path / "colluders")}
     config = ClientConfig.model_validate({"certificates": ".", "authority": "ca.pem", **attacking})
