@@ -34,7 +34,8 @@ class QueryConsent(BaseModel):
     columns: dict[str, ColumnConsent]
     """Columns that this client answers about, each with a range: `age = {low = 0, high = 120}`."""
     limit_epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    """The most that all its answers together may cost a record, against one server. `state_dir` keeps the count."""
+    """The most that all its answers together may cost a record, or a person's where the task counts several, against
+    one server. `state_dir` keeps the count."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """delta of that limit."""
 

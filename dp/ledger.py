@@ -26,7 +26,6 @@ Anything else that is not as written here stops the server with LedgerCorruptedE
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self
@@ -42,6 +41,7 @@ from precad.dp.accountants.pld import (
     SampledGaussian,
     Unit,
     View,
+    event_fields,
 )
 from precad.dp.accountants.task_cost import Level as Level  # noqa: PLC0414 - ledgers are asked by level
 from precad.dp.accountants.task_cost import TaskCost
@@ -106,7 +106,7 @@ class Ledger:
             require_count("most_rounds", most_rounds, at_least=1)
         self._unit, self._steps_per_round = Unit(unit), steps_per_round
         self._every_round = {level: (every_round or {})[level] for level in Level if level in (every_round or {})}
-        self._earlier = tuple(earlier)
+        self._earlier = tuple(task.of_groups(_group_size(events)) for task in earlier)
         if foreign := [task.unit for task in self._earlier if task.unit is not self._unit]:
             raise ValueError(f"earlier must be of tasks about a {self._unit}, got one about a {foreign[0]}")
         self._budgets = {
@@ -226,7 +226,13 @@ class Ledger:
         rounds = max(self._participation.values(), default=0) if client is None else self._participation[client]
         of_view = self._cost.of_view if conduct is Conduct.WATCHES else self._cost.view_if_discarded
         return PrivacyStatement(
-            of_view(view, rounds), self._delta, view, Label.BOUND, unit=self._unit, conduct=Conduct(conduct)
+            of_view(view, rounds),
+            self._delta,
+            view,
+            Label.BOUND,
+            unit=self._unit,
+            conduct=Conduct(conduct),
+            group_size=1 if (event := self._events[view]) is None else event.group_size,
         )
 
     def task_statement(self, level: Level, conduct: Conduct = Conduct.WATCHES) -> PrivacyStatement:
@@ -241,7 +247,13 @@ class Ledger:
             epsilon = min(epsilon, self._cost.of_level(level, len(self._rounds)))
         unit = _UNITS[Level(level)]
         return PrivacyStatement(
-            epsilon, self._delta, View.CLIENTS_ONLY, Label.BOUND, unit=unit, conduct=Conduct(conduct)
+            epsilon,
+            self._delta,
+            View.CLIENTS_ONLY,
+            Label.BOUND,
+            unit=unit,
+            conduct=Conduct(conduct),
+            group_size=self._every_round[Level(level)].group_size,
         )
 
     def close(self) -> None:
@@ -276,7 +288,7 @@ class Ledger:
         return None
 
     def _header(self) -> dict[str, Any]:
-        events = {str(view): None if event is None else asdict(event) for view, event in self._events.items()}
+        events = {str(view): None if event is None else event_fields(event) for view, event in self._events.items()}
         header: dict[str, Any] = {"format": _FORMAT, "delta": self._delta, "events": events}
         if self._unit is not Unit.RECORD:
             header["unit"] = str(self._unit)
@@ -285,7 +297,7 @@ class Ledger:
         if self._steps_per_round != 1:
             header["steps_per_round"] = self._steps_per_round
         if self._every_round:
-            header["every_round"] = {str(level): asdict(event) for level, event in self._every_round.items()}
+            header["every_round"] = {str(level): event_fields(event) for level, event in self._every_round.items()}
         if self._earlier:
             header["earlier"] = [task.fields() for task in self._earlier]
         return header
@@ -295,6 +307,10 @@ class Ledger:
         round_number, clients = charge_of(fields, self._rounds)
         self._participation.update(clients)
         self._rounds.add(round_number)
+
+
+def _group_size(events: Mapping[View, SampledGaussian | None]) -> int:
+    return max((event.group_size for event in events.values() if event is not None), default=1)
 
 
 def verified_charges(path: Path) -> dict[int, list[str]]:

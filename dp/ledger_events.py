@@ -4,6 +4,8 @@
      "chain": "...", "clients": {"alice": 12, ...},
      "views": {"one_server": {"12": {...}}, "clients_only": {"12": {...}}}}
 
+`group_size` stands beside `unit` where the events are of several records of one person together.
+
 `views` has an event for every number of rounds that some client was in. Where the ledger counts earlier tasks,
 `earlier` has the views of each, as the client meets them that was in most rounds. They compose with the others. The
 figures of levels are not here: the library has no event for a draw that everybody sees.
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,6 +58,7 @@ def ledger_events(path: Path) -> dict[str, Any]:
             "slack": slack + math.fsum(task.slack for task in earlier),
             "adjacency": "add_remove",
             "unit": str(Unit(header.get("unit", Unit.RECORD))),
+            **_group(events),
             "chain": chain,
             "clients": dict(sorted(counts.items())),
             "views": views,
@@ -63,6 +66,12 @@ def ledger_events(path: Path) -> dict[str, Any]:
         }
     except (KeyError, TypeError, ValueError) as error:
         raise LedgerCorruptedError(path, line=1, problem=f"expected a ledger's parameters, found {error}") from error
+
+
+def _group(events: Mapping[View, SampledGaussian | None]) -> dict[str, int]:
+    """Return how many records of one person the events are of together, if more than one."""
+    size = max((event.group_size for event in events.values() if event is not None), default=1)
+    return {"group_size": size} if size > 1 else {}
 
 
 def _earlier(tasks: Sequence[EarlierTask]) -> dict[str, Any]:

@@ -5,9 +5,10 @@ Format. One JSON object per line, appended only, sealed as a ledger's lines are 
     {"format":1,"answers_of":"alice","chain":"..."}
     {"query":"9f..","column":"age","noise_multiplier":7.1,"slack":0.0,"chain":"..."}
 
-`noise_multiplier` is that of one record against one server, without sampling. `slack` is what the query's protocol
-takes from delta (`precad.dp.accountants.slack`). Answers to all queries count together, whatever they ask. A charge
-that did not return counts neither, and its line is cut off. An answer that was charged and lost stays charged.
+`noise_multiplier` is that of one record, or of all of a person's, against one server, without sampling. `slack` is what
+the query's protocol takes from delta (`precad.dp.accountants.slack`). Answers to all queries count together, whatever
+they ask. A charge that did not return counts neither, and its line is cut off. An answer that was charged and lost
+stays charged.
 """
 
 from __future__ import annotations

@@ -12,6 +12,9 @@ Each is of a round that the client takes part in. A record's multiplier counts w
 (`precad.dp.accountants.pld.effective_noise_multiplier`). A whole client's update is rounded toward zero and then
 checked, so C bounds it as it is.
 
+With `records_per_person` = k every figure of a record is of k records of one person together, all of one client. They
+are drawn one by one, each adds at most R, and `precad.dp.accountants.group_mixture` is exact for them.
+
 For a whole client no round is amplified by the draw of clients, in `user-dp-fedavg` as in the level that `precad` has
 beside its records. Servers know who was drawn. So may clients. An invitation names the place of its client among those
 drawn, in the order of ids. Two clients that collude can count who is between them. Adding or removing a client
@@ -71,6 +74,7 @@ class PublicParameters(Protocol):
     epsilon_budget_one_server: float | None
     epsilon_budget_clients_only: float | None
     epsilon_budget_client: float | None
+    records_per_person: int
 
     @property
     def rules(self) -> AlgorithmRules: ...
@@ -96,6 +100,8 @@ class TaskPrivacy:
     """How often `events` happens in a round."""
     every_round: Mapping[Level, Event] = field(default_factory=dict)
     """A round as units of any enrolled client, drawn or not, meet it, against clients only."""
+    group_size: int = 1
+    """How many records of one person, all of one client, the figures of a record are of together."""
     slack: float = 0.0
     """Part of delta that the protocol of one task takes, as eta (`precad.dp.accountants.slack`)."""
 
@@ -111,7 +117,7 @@ class TaskPrivacy:
 
 def task_privacy(task: PublicParameters) -> TaskPrivacy:
     """Return what one round is, by the table above, and what the task's protocol takes from delta."""
-    return replace(_round_of(task), slack=task.delta_slack)
+    return replace(_round_of(task), slack=task.delta_slack, group_size=task.records_per_person)
 
 
 def _round_of(task: PublicParameters) -> TaskPrivacy:
@@ -185,7 +191,7 @@ def _precad(task: PublicParameters) -> TaskPrivacy:
     every_round: dict[Level, Event] = {
         Level.CLIENT: TwoStageSampledGaussian(task.client_rate, 1.0, client_multiplier),
         Level.DRAWN_RECORD: TwoStageSampledGaussian(
-            task.client_rate, task.record_rate, events[View.CLIENTS_ONLY].noise_multiplier
+            task.client_rate, task.record_rate, events[View.CLIENTS_ONLY].noise_multiplier, task.records_per_person
         ),
     }
     return TaskPrivacy(unit=Unit.RECORD, events=events, rests_on=_OF_SERVERS, every_round=every_round)
@@ -215,7 +221,7 @@ def _own_noise(task: PublicParameters) -> TaskPrivacy:
     charged is none to one server, which cannot read what was uploaded; both together can. Source:
     docs/explanation/privacy.md, section 3 and its rule 4; Xie et al., CCS '23, Algorithms 2 and 3, with Poisson
     sampling."""
-    event = SampledGaussian(task.record_rate, _record_multiplier(task))
+    event = SampledGaussian(task.record_rate, _record_multiplier(task), task.records_per_person)
     note = (
         "by the noise of its own client: both servers together learn no more while they follow the protocol and no "
         "round fails"
@@ -243,14 +249,19 @@ def _distributed_dp(task: PublicParameters) -> TaskPrivacy:
     )
     return TaskPrivacy(
         unit=Unit.RECORD,
-        events=dict.fromkeys(View, SampledGaussian(task.record_rate, _record_multiplier(task))),
+        events=dict.fromkeys(
+            View, SampledGaussian(task.record_rate, _record_multiplier(task), task.records_per_person)
+        ),
         rests_on=dict.fromkeys(View, note),
         every_round=_drawn_record(task),
     )
 
 
 def _drawn_record(task: PublicParameters) -> dict[Level, Event]:
-    return {Level.DRAWN_RECORD: TwoStageSampledGaussian(task.client_rate, task.record_rate, _record_multiplier(task))}
+    event = TwoStageSampledGaussian(
+        task.client_rate, task.record_rate, _record_multiplier(task), task.records_per_person
+    )
+    return {Level.DRAWN_RECORD: event}
 
 
 def noise_left(task: PublicParameters) -> float:
@@ -275,4 +286,5 @@ def _record_event(task: PublicParameters, view: View) -> SampledGaussian:
         record_clip=task.record_clip,
         dim=task.dim,
         frac_bits=task.frac_bits,
+        group_size=task.records_per_person,
     )

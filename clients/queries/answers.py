@@ -51,7 +51,7 @@ class Answers:
         event = task_privacy(task).events[View.ONE_SERVER]
         if event is None:
             raise ArgumentError("noise_multiplier: expected noise that protects the answer, found none")
-        self._multiplier = event.noise_multiplier
+        self._multiplier = event.noise_multiplier / event.group_size  # all of a person's records answer
         self._encoding = self._query.encoding(task.frac_bits)
         self._totals = {name: self._encoding.total(own) for name, own in values.items()}
         for name in values:

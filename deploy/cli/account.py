@@ -40,6 +40,9 @@ class AccountFlags(Shown):
     ] = None
     dim: Annotated[int | None, typer.Option(help="Take updates of d coordinates.")] = None
     frac_bits: Annotated[int | None, typer.Option(help="Encode with f fractional bits.")] = None
+    records_per_person: Annotated[
+        int | None, typer.Option(help="Account k records of one person together, all of one client.")
+    ] = None
     calibrate: Annotated[
         float | None,
         typer.Option(metavar="EPSILON", help="Find the least sigma, or the most rounds, for this epsilon."),

@@ -48,7 +48,9 @@ def promised(task: Task) -> str:
     """
     found = task_privacy(task)
     epsilon = found.epsilon(View.ONE_SERVER, task.rounds, task.delta)
-    statement = PrivacyStatement(epsilon, task.delta, View.ONE_SERVER, Label.BOUND, unit=found.unit)
+    statement = PrivacyStatement(
+        epsilon, task.delta, View.ONE_SERVER, Label.BOUND, unit=found.unit, group_size=found.group_size
+    )
     of_rounds = NO_USEFUL_BOUND if says_nothing(epsilon) else str(statement)
     if_discarded = at_most(task_cost(task).view_if_discarded(View.ONE_SERVER))
     return f"after {task.rounds} rounds {of_rounds}; if it may discard draws, in the end {if_discarded}"

@@ -27,7 +27,7 @@ from precad.deploy.exporting.finished import FinishedTask
 from precad.deploy.reporting.certificates import RunCertificate
 from precad.deploy.reporting.deployed import Figures, deployed_statements
 from precad.deploy.reporting.guarantees import in_words
-from precad.dp.accountants.pld import Conduct, Label, PrivacyStatement, Unit, View
+from precad.dp.accountants.pld import Conduct, Label, PrivacyStatement, Unit, View, unit_words
 from precad.dp.certificates.prediction import LABELS, Method, Threat
 from precad.dp.ledger import Level
 from precad.dp.task_privacy import task_privacy
@@ -104,6 +104,9 @@ class Counted(enum.StrEnum):
     NONE = "none"
 
 
+_ONE: Final = "add or remove one"
+
+
 class PrivacyPart1(Part):
     """One row of what the releases revealed at most, in format 1."""
 
@@ -114,7 +117,7 @@ class PrivacyPart1(Part):
     """A proved upper bound, or nothing is claimed."""
     epsilon: Annotated[float, Field(ge=0, allow_inf_nan=False)] | Literal["inf"] | None
     delta: Probability
-    relation: Literal["add or remove one"] = "add or remove one"
+    relation: Annotated[str, Field(pattern=r"^add or remove (one|[0-9]{1,4} records of one person)$")] = _ONE
     rests_on: str
     """Under which condition."""
 
@@ -300,7 +303,7 @@ def _privacy(finished: FinishedTask) -> tuple[PrivacyPart, ...]:
         ]
         rows += [_row(said, of_levels, against_clients, conduct, is_proved=True) for said in levels.values()]
         if privacy.unit is Unit.RECORD:
-            unclaimed = replace(views[View.ONE_SERVER], unit=Unit.CLIENT)
+            unclaimed = replace(views[View.ONE_SERVER], unit=Unit.CLIENT, group_size=1)
             rows.append(_row(unclaimed, Counted.NONE, "it is not accounted", conduct, is_proved=False))
     return tuple(rows)
 
@@ -320,6 +323,7 @@ def _row(said: PrivacyStatement, counts: Counted, rests_on: str, conduct: Conduc
         kind=said.label if is_proved else None,
         epsilon=_upwards(said.epsilon) if is_proved else None,
         delta=said.delta,
+        relation=_ONE if said.group_size == 1 else f"add or remove {unit_words(said.unit, said.group_size)}",
         rests_on=rests_on,
     )
 

@@ -27,8 +27,10 @@ from precad.dp.accountants.pld import (
     PrivacyStatement,
     SampledGaussian,
     TwoStageSampledGaussian,
+    Unit,
     View,
     round_event,
+    unit_words,
 )
 from precad.dp.accountants.precad_client import client_noise_multiplier, participation_quantile
 from precad.dp.accountants.renyi_accounting import OrderGridWarning
@@ -38,6 +40,7 @@ from precad.dp.checks import require_count, require_delta, require_positive, req
 from precad.protos.task.algorithms import names_default
 from precad.protos.task.proved_fields import MODE as PROVED
 from precad.protos.task.proved_fields import eta, with_largest_frac_bits
+from precad.protos.task.record_fields import MOST_PER_PERSON
 from precad.protos.task.target import TARGET, least_noise
 
 _QUANTILE_SHARE = 0.1  # of delta, spent on a client's taking part more often than the quantile
@@ -69,6 +72,8 @@ class TrainingPlan:
     """How many rounds the task may lose; None: as many as a task that does not say."""
     batches_ahead: int = 1
     """Rounds drawn while clients train: when a round is lost, those drawn ahead of it are too."""
+    records_per_person: int = 1
+    """Records of one person, all of one client, that a figure is of together."""
     is_proved: bool = False
     """Whether the task is of mode `proved`, which takes its own part of delta."""
 
@@ -79,6 +84,9 @@ class TrainingPlan:
         require_probability("q", self.q)
         require_probability("p", self.p)
         require_count("rounds", self.rounds)
+        require_count("records_per_person", self.records_per_person, at_least=1)
+        if self.records_per_person > MOST_PER_PERSON:
+            raise ValueError(f"records_per_person must be <= {MOST_PER_PERSON}, got {self.records_per_person}")
         require_delta(self.delta)
         if self.lost_rounds is not None:
             require_count("lost_rounds", self.lost_rounds)
@@ -114,7 +122,9 @@ class TrainingPlan:
         """Return one round of a client that takes part, as `view` sees it."""
         sigma = self.sigma if sigma is None else sigma
         if self.dim is None:
-            return SampledGaussian(self.p, sigma if view is View.ONE_SERVER else math.sqrt(2) * sigma)
+            return SampledGaussian(
+                self.p, sigma if view is View.ONE_SERVER else math.sqrt(2) * sigma, self.records_per_person
+            )
         if self.record_clip is None:
             raise ValueError("record_clip must be given with dim, got None")
         return round_event(
@@ -124,6 +134,7 @@ class TrainingPlan:
             record_clip=self.record_clip,
             dim=self.dim,
             frac_bits=self.frac_bits,
+            group_size=self.records_per_person,
         )
 
     def composed(self, view: View, sigma: float | None = None) -> tuple[Event, int]:
@@ -136,7 +147,9 @@ class TrainingPlan:
         event = self.round_of(view, sigma)
         if view is View.ONE_SERVER or self.participation is not None:
             return event, self.expected_participation
-        return TwoStageSampledGaussian(self.q, event.sampling_rate, event.noise_multiplier), self.rounds
+        return TwoStageSampledGaussian(
+            self.q, event.sampling_rate, event.noise_multiplier, event.group_size
+        ), self.rounds
 
 
 def account(plan: TrainingPlan, *, target_epsilon: float | None = None, is_by_round: bool = False) -> dict[str, Any]:
@@ -154,6 +167,8 @@ def account(plan: TrainingPlan, *, target_epsilon: float | None = None, is_by_ro
         "delta": plan.delta,
         "participation": plan.expected_participation,
     }
+    if plan.records_per_person > 1:
+        report["records_per_person"] = plan.records_per_person
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", OrderGridWarning)
         for view in View:
@@ -291,6 +306,7 @@ def _of_task(task: Mapping[str, Any]) -> dict[str, Any]:
         "dim": "dim",
         "frac_bits": "frac_bits",
         "lost_rounds": "lost_rounds",
+        "records_per_person": "records_per_person",
         "batches_ahead": "batches_ahead",
     }
     of_mode = {"is_proved": True, "batches_ahead": 0} if task.get("mode") == PROVED else {}
@@ -309,7 +325,7 @@ def _view_report(plan: TrainingPlan, view: View) -> dict[str, Any]:
         beta = _QUANTILE_SHARE * plan.delta
         most = participation_quantile(plan.rounds, plan.q, beta)
         pld = plan.accountant
-        visible = TwoStageSampledGaussian(plan.q, plan.p, one_round.noise_multiplier)
+        visible = TwoStageSampledGaussian(plan.q, plan.p, one_round.noise_multiplier, one_round.group_size)
         report["bound_by_participation"] = {
             "expected": plain(pld.epsilon(one_round, plan.expected_participation, plan.delta)),
             "random": plain(pld.epsilon(visible, plan.rounds, plan.delta)),
@@ -345,7 +361,8 @@ def _calibrated(plan: TrainingPlan, view: View, target_epsilon: float) -> dict[s
 def print_account(console: Console, report: dict[str, Any]) -> None:
     """Print both views, every accountant, strongest label first."""
     words = {View.ONE_SERVER.value: "one server corrupted", View.CLIENTS_ONLY.value: "only clients corrupted"}
-    title, said = f"epsilon at delta = {report['delta']:g}, add/remove one record", ("accountant", "what it is")
+    whose, said = unit_words(Unit.RECORD, report.get("records_per_person", 1)), ("accountant", "what it is")
+    title = f"epsilon at delta = {report['delta']:g}, add/remove {whose}"
     table = titled(title, *said, *words.values(), words=said)
     first, second = (report[view]["accountants"] for view in words)
     for label in Label:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from precad.deploy.figures import at_least, rounded_down, rounded_up, shown, within
 from precad.deploy.tables import titled
-from precad.dp.accountants.pld import Label
+from precad.dp.accountants.pld import Label, Unit, unit_words
 
 
 def print_certificates(console: Console, report: dict[str, Any]) -> None:
@@ -58,9 +58,10 @@ def _print_run(console: Console, run: dict[str, Any]) -> None:
         lines.append(f"attackers are counted beside those in the training: {', '.join(sorted(attacks))}")
     privacy = run["privacy_of_all_models"]
     if n > 1:
-        of_server = privacy["one_server"]
+        of_server, size = privacy["one_server"], privacy.get("records_per_person", 1)
+        whose = f"{unit_words(Unit.RECORD, size)}, " if size > 1 else ""
         lines.append(
-            f"all {n} models together, one server corrupted, draws discarded or not: epsilon "
+            f"all {n} models together, {whose}one server corrupted, draws discarded or not: epsilon "
             f"{shown(of_server['epsilon_if_draws_are_discarded'], Label.BOUND)}; if no draw is discarded, a client in "
             f"{privacy['rounds_of_a_client']} rounds of all runs: {shown(of_server['epsilon'], Label.BOUND)}; at delta "
             f"= {privacy['delta']:g}"

@@ -15,7 +15,7 @@ from typing import Any, Final
 from precad.deploy.drawing import load_pyplot
 from precad.deploy.errors import ConfigError
 from precad.deploy.figures import at_most, rounded_up
-from precad.dp.accountants.pld import Label, View
+from precad.dp.accountants.pld import Label, Unit, View, unit_words
 from precad.dp.certificates.planner import LEAST_MULTIPLIER
 
 SIZE: Final = (9.6, 5.0)  # inches; with DPI, 1200 pixels wide
@@ -81,7 +81,9 @@ def plot_account(report: Mapping[str, Any], path: Path) -> None:
             _name_ends(axis, ends[view])
         if all(math.isnan(value) for of_view in ends.values() for value in of_view.values()):
             axes[0].set_yticks([])
-        axes[0].set_ylabel(f"ε of one record at δ = {report['delta']:g}")
+        axes[0].set_ylabel(
+            f"ε of {unit_words(Unit.RECORD, report.get('records_per_person', 1))} at δ = {report['delta']:g}"
+        )
         figure.suptitle(
             f"σ = {report['sigma']:.4g}, client rate q = {report['q']:g}, record rate p = {report['p']:g}", fontsize=11
         )

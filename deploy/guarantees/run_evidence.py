@@ -221,6 +221,8 @@ def _provenance(runs: list[_Run], task: Task) -> dict[str, Any]:
     deployment = runs[0].deployment
     training = training_of(task)
     privacy: dict[str, Any] = {"rounds_of_a_client": most, "delta": task.delta}
+    if task.records_per_person > 1:
+        privacy["records_per_person"] = task.records_per_person
     for view in View:
         epsilon_each = task_privacy(task).epsilon(view, of_one, task.delta)
         epsilon, delta = monte_carlo_privacy(epsilon_each, task.delta, len(runs))

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from precad.deploy.figures import three_digits
 from precad.dp.accountants.pld import Conduct, Unit, View
-from precad.dp.task_privacy import task_privacy
+from precad.dp.task_privacy import TaskPrivacy, task_privacy
 from precad.protos.task.proved_fields import STANDING
 from precad.protos.task.task import Task
 
@@ -73,7 +73,9 @@ def _quality(summary: Mapping[str, Any]) -> str:
 def _privacy(summary: Mapping[str, Any], task: Task) -> Table:
     """Return one line for each unit and view: the bound that assumes less first. What a budget limits comes first."""
     privacy = task_privacy(task)
-    found = Table(title=f"epsilon at delta = {summary['delta']} (proved bounds, add/remove one)", **_PLAIN)
+    found = Table(
+        title=f"epsilon at delta = {summary['delta']} (proved bounds, add/remove {_together(privacy)})", **_PLAIN
+    )
     for heading in ("of one", "against", *HEADINGS.values()):
         found.add_column(heading, justify="left" if heading in ("of one", "against") else "right")
     for name, unit, against in _rows(summary, privacy.unit, task):
@@ -83,9 +85,14 @@ def _privacy(summary: Mapping[str, Any], task: Task) -> Table:
     return found
 
 
+def _together(privacy: TaskPrivacy) -> str:
+    return "one" if privacy.group_size == 1 else f"one; a group is of {privacy.group_size} records of one person"
+
+
 def _rows(summary: Mapping[str, Any], unit: Unit, task: Task) -> list[tuple[str, str, str]]:
     """Return (name in the summary, of whom, against whom)."""
-    of_views = [(view.value, str(unit), _AGAINST[view]) for view in View]
+    of_one = str(unit) if task.records_per_person == 1 else f"group of {task.records_per_person} records"
+    of_views = [(view.value, of_one, _AGAINST[view]) for view in View]
     if "epsilon_client" not in summary:
         return of_views
     drawn_or_not = "client" if unit is Unit.RECORD else "client, drawn or not"

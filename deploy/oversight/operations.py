@@ -37,7 +37,7 @@ from precad.deploy.localhost.watch import LiveTable
 from precad.deploy.oversight.state_dirs import charged_in, is_state_dir, read_state_dir
 from precad.deploy.run_folder import RunFolder
 from precad.deploy.run_state import RunState, state_of
-from precad.dp.accountants.pld import Unit, View
+from precad.dp.accountants.pld import Unit, View, unit_words
 from precad.dp.accountants.task_cost import Charged
 from precad.dp.errors import DpError
 from precad.protos.task.task import Task
@@ -418,6 +418,8 @@ def _facts(status: Status) -> dict[str, str]:
     for epsilon in status.epsilons:
         budget = "no budget" if epsilon.budget is None else f"budget {epsilon.budget:g}, {epsilon.left:.2f} left"
         whose = "" if epsilon.unit is Unit.RECORD else f" of a whole {epsilon.unit}"
+        if epsilon.group_size > 1:
+            whose = f" of {unit_words(epsilon.unit, epsilon.group_size)}"
         drawn = ", drawn or not" if epsilon.is_level else ""
         name = f"epsilon{whose}{drawn}, {epsilon.view.replace('_', ' ')}"
         if epsilon.if_discarded is not None:

@@ -134,4 +134,7 @@ def _epsilons(header: dict[str, Any], most_of_a_client: int, rounds: list[RoundS
     )
     stated = rounds[-1].epsilon if rounds else dict.fromkeys(View, 0.0)
     spent = {view: max(stated[view], cost.of_view(view, most_of_a_client)) for view in View}
-    return tuple(Epsilon(view=view, unit=unit, spent=spent[view], delta=cost.delta) for view in View)
+    groups = {view: 1 if (event := events[view]) is None else event.group_size for view in View}
+    return tuple(
+        Epsilon(view=view, unit=unit, group_size=groups[view], spent=spent[view], delta=cost.delta) for view in View
+    )

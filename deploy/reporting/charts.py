@@ -179,8 +179,9 @@ def _epsilon(runs: Sequence[Run]) -> Chart:
     """Chart every statement that has a curve."""
     drawn = [(i, run, s) for i, run in enumerate(runs) for s in run.statements if s.by_round]
     note = _noted(
-        f"Proved upper bounds at δ = {power_of_ten(runs[0].task.delta)}, add or remove one record (one client "
-        "where it says so), of the rounds so far, for the client that was in most, if no draw is discarded. An ε "
+        f"Proved upper bounds at δ = {power_of_ten(runs[0].task.delta)}, add or remove one record (one client, "
+        "or records of one person, where it says so), of the rounds so far, for the client that was in most, if no "
+        "draw is discarded. An ε "
         f"above {LARGEST_USEFUL:g} is no useful bound, and is not drawn.",
         runs,
         seeds="the largest",
@@ -200,7 +201,8 @@ def _epsilon(runs: Sequence[Run]) -> Chart:
 
 
 def _who(statement: Statement) -> str:
-    return f"{'one client, ' if statement.unit is Unit.CLIENT else ''}against {statement.against}"
+    whose = f"{statement.whose}, " if statement.unit is Unit.CLIENT or statement.group_size > 1 else ""
+    return f"{whose}against {statement.against}"
 
 
 def _named(run: Run, what: str, runs: Sequence[Run]) -> str:

@@ -228,6 +228,7 @@ def deployed_statements(
                 delta=task.delta,
                 note=privacy.rests_on[view],
                 by_round=() if by_round is None or is_nothing else by_round[view],
+                group_size=privacy.group_size,
             )
         )
     client, budget = figures.get(Level.CLIENT), task.epsilon_budget_client

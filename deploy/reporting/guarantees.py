@@ -56,11 +56,11 @@ def _privacy(statements: Sequence[Statement], *, with_notes: bool) -> str:
     wanted = [s for s in statements if s.unit is Unit.RECORD] or list(statements)
     proved = [statement for statement in wanted if _is_proved(statement)]
     if not proved:
-        return f"for one {wanted[0].unit} nothing is guaranteed" + (f": {why}" if (why := _why(wanted[0])) else "")
+        return f"for {wanted[0].whose} nothing is guaranteed" + (f": {why}" if (why := _why(wanted[0])) else "")
     found = [f"{_bound(s)} against {_who(s)}{f' ({s.note})' if with_notes and s.note else ''}" for s in proved]
     found += [f"nothing against {s.against}" for s in wanted if not _is_proved(s)]
-    whose = "record of a client that follows the protocol" if proved[0].unit is Unit.RECORD else "client"
-    return f"for one {whose}, added or removed, it is proved that {', and '.join(found)}, at {_at(proved[0])}"
+    whose = f"{proved[0].whose}{' of a client that follows the protocol' if proved[0].unit is Unit.RECORD else ''}"
+    return f"for {whose}, added or removed, it is proved that {', and '.join(found)}, at {_at(proved[0])}"
 
 
 def _bound(statement: Statement) -> str:
@@ -144,7 +144,7 @@ def _of_statement(run: Run, statement: Statement) -> Guarantee:
     if not _is_proved(statement):
         return Guarantee(
             against=statement.against,
-            what=f"nothing is guaranteed for one {statement.unit}",
+            what=f"nothing is guaranteed for {statement.whose}",
             rests_on=_why(statement),
             is_proved=False,
         )
@@ -156,7 +156,7 @@ def _of_statement(run: Run, statement: Statement) -> Guarantee:
     seeds = ", largest of all seeds" if len(run.trainings) > 1 else ""
     return Guarantee(
         against=_who(statement),
-        what=f"{_bound(statement)} at {_at(statement)} for one {statement.unit}, added or removed{weak}",
+        what=f"{_bound(statement)} at {_at(statement)} for {statement.whose}, added or removed{weak}",
         rests_on="; ".join(filter(None, (f"for {which}{seeds}", statement.note))),
         is_proved=True,
     )

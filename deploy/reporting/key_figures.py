@@ -73,7 +73,8 @@ def _measured(name: str, values: list[float]) -> KeyFigure:
 def _privacy(run: Run) -> Iterator[KeyFigure]:
     """Yield for each statement the figure that assumes less, then that of the rounds there were."""
     for statement in run.statements:
-        name = f"ε of one {'whole client' if statement.unit is Unit.CLIENT else 'record'}, against {statement.against}"
+        whose = "one whole client" if statement.unit is Unit.CLIENT else statement.whose
+        name = f"ε of {whose}, against {statement.against}"
         if statement.realised is None:
             yield _epsilon(name, statement.epsilon, statement.delta)
         else:

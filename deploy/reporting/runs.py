@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from precad.clients.config import ClientConfig
-from precad.dp.accountants.pld import Unit, View
+from precad.dp.accountants.pld import Unit, View, unit_words
 from precad.protos.task.task import Task
 
 AGAINST: Mapping[View, str] = {
@@ -72,6 +72,13 @@ class Statement:
     """How many rounds of a client `epsilon` counts; None where it counts those that there were."""
     by_round: tuple[tuple[int, float], ...] = ()
     """(rounds done, epsilon after them), where that is known, if no draw was discarded."""
+    group_size: int = 1
+    """How many records of one person it is about together, where `unit` is a record."""
+
+    @property
+    def whose(self) -> str:
+        """Return one record, some records of one person, or one client."""
+        return unit_words(self.unit, self.group_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

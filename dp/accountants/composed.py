@@ -15,6 +15,7 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Final
 
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian, gaussian_epsilon, grid_step, tractable
@@ -41,9 +42,7 @@ def composed_epsilon(rounds: Iterable[Rounds], delta: float) -> float:
             counts[event] += n
     if len(counts) <= 1:
         return max((PldAccountant().epsilon(event, n, delta) for event, n in counts.items()), default=0.0)
-    return _epsilon(
-        tuple(sorted(counts.items(), key=lambda item: (item[0].sampling_rate, item[0].noise_multiplier))), delta
-    )
+    return _epsilon(tuple(sorted(counts.items(), key=lambda item: astuple(item[0]))), delta)
 
 
 @functools.lru_cache(maxsize=256)
@@ -70,6 +69,8 @@ def _loss(event: SampledGaussian, step: float) -> privacy_loss_distribution.Priv
     """Return the loss of one round on a grid of that step, for adding and for removing the unit."""
     from dp_accounting.pld import privacy_loss_distribution
 
+    if event.group_size > 1:
+        return _loss_of_group(event, step)
     return privacy_loss_distribution.from_gaussian_mechanism(
         standard_deviation=event.noise_multiplier,
         sampling_prob=event.sampling_rate,
@@ -77,3 +78,17 @@ def _loss(event: SampledGaussian, step: float) -> privacy_loss_distribution.Priv
         pessimistic_estimate=True,
         neighboring_relation=privacy_loss_distribution.NeighborRel.ADD_OR_REMOVE_ONE,
     )
+
+
+def _loss_of_group(event: SampledGaussian, step: float) -> privacy_loss_distribution.PrivacyLossDistribution:
+    """Return that of a group of records: our own loss distribution, as the library holds one."""
+    from dp_accounting.pld import pld_pmf, privacy_loss_distribution
+
+    from precad.dp.accountants.group_mixture import Direction, one_round_on_grid
+
+    def pmf(direction: Direction) -> pld_pmf.PLDPmf:
+        found = one_round_on_grid(event.group_size, event.sampling_rate, event.noise_multiplier, direction, step)
+        return pld_pmf.DensePLDPmf(step, found.lowest, found.mass, found.infinite, True)
+
+    with_group, without = pmf(Direction.ATTACKED_VS_BENIGN), pmf(Direction.BENIGN_VS_ATTACKED)
+    return privacy_loss_distribution.PrivacyLossDistribution(with_group, without)

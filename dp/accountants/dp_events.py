@@ -1,7 +1,8 @@
 """Write rounds of a client as an event of dp-accounting, so that others compute epsilon again without our code.
 
 The events are written as JSON, field by field as `dp_accounting.DpEvent.to_named_tuple` gives them. They mean what the
-library says: Poisson sampling of records, add/remove one, noise over the norm that one record may have.
+library says: Poisson sampling of records, add/remove one, noise over the norm that one record may have. Groups of
+records of one person are mixtures of Gaussians by how many of them are drawn.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ if TYPE_CHECKING:
 
 _MODULE: Final = "dp_accounting.dp_event"
 _CLASSES: Final = frozenset(
-    {"NoOpDpEvent", "NonPrivateDpEvent", "GaussianDpEvent", "PoissonSampledDpEvent", "SelfComposedDpEvent"}
+    {
+        "NoOpDpEvent",
+        "NonPrivateDpEvent",
+        "GaussianDpEvent",
+        "PoissonSampledDpEvent",
+        "SelfComposedDpEvent",
+        "MixtureOfGaussiansDpEvent",
+    }
 )
 
 
@@ -31,9 +39,21 @@ def dp_event(event: SampledGaussian | None, steps: int) -> DpEvent:
         return dp_accounting.NoOpDpEvent()
     if event is None:
         return dp_accounting.NonPrivateDpEvent()
+    if event.group_size > 1:
+        return dp_accounting.SelfComposedDpEvent(_of_group(event), steps)
     gaussian = dp_accounting.GaussianDpEvent(event.noise_multiplier)
     sampled = dp_accounting.PoissonSampledDpEvent(event.sampling_rate, gaussian)
     return dp_accounting.SelfComposedDpEvent(sampled, steps)
+
+
+def _of_group(event: SampledGaussian) -> DpEvent:
+    """Return one step of k records of one person, j of which are drawn with probability Bin(k, p)(j)."""
+    from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
+    from scipy.stats import binom
+
+    drawn = range(event.group_size + 1)
+    chances = [float(binom.pmf(j, event.group_size, event.sampling_rate)) for j in drawn]
+    return MixtureOfGaussiansDpEvent(event.noise_multiplier, [float(j) for j in drawn], chances)
 
 
 def as_json(event: DpEvent) -> dict[str, Any]:

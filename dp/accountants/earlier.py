@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
 
-from precad.dp.accountants.pld import SampledGaussian, Unit, View
+from precad.dp.accountants.pld import SampledGaussian, Unit, View, event_fields
 from precad.dp.checks import require_count, require_non_negative
+
+_WHOLE_CLIENT: Final = "client"
+"""The level of `precad.dp.accountants.task_cost` that is of no record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +41,31 @@ class EarlierTask:
         """Return the rounds that there were, or the most that there could be where draws may be discarded."""
         return self.most_rounds if discarded else self.rounds
 
+    def of_groups(self, size: int) -> Self:
+        """Return the same task as groups of so many records meet it: a later task may count other groups."""
+        if self.unit is not Unit.RECORD:
+            return self
+        return replace(
+            self,
+            events={
+                view: None if event is None else replace(event, group_size=size) for view, event in self.events.items()
+            },
+            levels={
+                level: event if level == _WHOLE_CLIENT else replace(event, group_size=size)
+                for level, event in self.levels.items()
+            },
+        )
+
     def fields(self) -> dict[str, Any]:
         """Return what a ledger's header holds of it."""
         return {
             "unit": str(self.unit),
-            "events": {str(view): None if event is None else asdict(event) for view, event in self.events.items()},
+            "events": {
+                str(view): None if event is None else event_fields(event) for view, event in self.events.items()
+            },
             "rounds": self.rounds,
             "most_rounds": self.most_rounds,
-            "levels": {level: asdict(event) for level, event in self.levels.items()},
+            "levels": {level: event_fields(event) for level, event in self.levels.items()},
             "slack": self.slack,
             "chain": self.chain,
         }

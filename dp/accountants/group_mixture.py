@@ -21,6 +21,8 @@ units are a mixture, most of whose mass sits near qK drawn units. Values are bou
 `precad.dp.certificates.prediction` says how replaced ones are counted.
 """
 
+from __future__ import annotations
+
 import enum
 import functools
 import math
@@ -122,12 +124,28 @@ def _one_round(
     K: int, q: float, sigma: float, direction: Direction, visible: float, T: int, largest_step: float
 ) -> LossDistribution:
     """Return one round, on a grid fit for T of them. See `_Mixture.step`."""
+    pair = _pair(K, q, sigma)
+    low, high = -_N_SIGMAS * sigma, pair.highest_mean(_CUT) + _N_SIGMAS * sigma
+    step = max(pair.step(visible * T, largest_step), (pair.loss(high) - pair.loss(low)) / _MOST_POINTS)
+    dots = _on_grid(pair, direction, step)
+    return dots if visible == 1 else dots.mixed(visible)
+
+
+def one_round_on_grid(K: int, q: float, sigma: float, direction: Direction, step: float) -> LossDistribution:
+    """Return the loss of one round, 0 < q < 1, on a grid that other kinds of rounds are on as well."""
+    return _on_grid(_pair(K, q, min(sigma, _MOST_NOISE)), direction, step)
+
+
+def _pair(K: int, q: float, sigma: float) -> _Mixture:
     log_weights = log_binomial_weights(K, q) if q < 1 else np.asarray([-math.inf] * K + [0.0])
     if K > 16 and q < 1:  # the far tail of Bin(K, q) only makes the arrays longer
         log_weights = log_weights[: int(binom.isf(_CUT, K, q)) + 2]
-    pair = _Mixture(np.asarray(log_weights), sigma)
+    return _Mixture(np.asarray(log_weights), sigma)
+
+
+def _on_grid(pair: _Mixture, direction: Direction, step: float) -> LossDistribution:
+    sigma, log_weights = pair.sigma, pair.log_weights
     low, high = -_N_SIGMAS * sigma, pair.highest_mean(_CUT) + _N_SIGMAS * sigma
-    step = max(pair.step(visible * T, largest_step), (pair.loss(high) - pair.loss(low)) / _MOST_POINTS)
     if direction is Direction.ATTACKED_VS_BENIGN:
         lowest, highest = math.floor(pair.loss(low) / step), math.ceil(pair.loss(high) / step)
     else:
@@ -136,8 +154,7 @@ def _one_round(
         lowest = math.floor(-pair.loss(_N_SIGMAS * sigma) / step)
         highest = math.ceil(min(-log_weights[0], -pair.loss(low)) / step)
     is_reversed = direction is Direction.BENIGN_VS_ATTACKED
-    dots = LossDistribution.of_pair(pair, step, lowest, highest, is_reversed=is_reversed)
-    return dots if visible == 1 else dots.mixed(visible)
+    return LossDistribution.of_pair(pair, step, lowest, highest, is_reversed=is_reversed)
 
 
 class _Mixture:

@@ -21,9 +21,9 @@ import enum
 import functools
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Context, Decimal
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from precad.dp.checks import require_count, require_delta, require_positive, require_probability
 
@@ -104,6 +104,8 @@ class PrivacyStatement:
     unit: Unit = Unit.RECORD
     conduct: Conduct | None = None
     """None for a figure of a number of rounds that was fixed before."""
+    group_size: int = 1
+    """How many records of one person are added or removed together, where `unit` is a record."""
 
     def __post_init__(self) -> None:
         if isinstance(self.epsilon, bool) or not self.epsilon >= 0:
@@ -116,7 +118,7 @@ class PrivacyStatement:
         against = f"{_VIEW_WORDS[self.view]}{_CONDUCT_WORDS[self.conduct]}"
         return (
             f"epsilon {'<=' if is_bound else '~'} {three_digits.plus(Decimal(self.epsilon)):f} at delta = {self.delta} "
-            f"({_LABEL_WORDS[self.label]}, {against}, add/remove one {self.unit})"
+            f"({_LABEL_WORDS[self.label]}, {against}, add/remove {unit_words(self.unit, self.group_size)})"
         )
 
 
@@ -130,10 +132,13 @@ class SampledGaussian:
 
     sampling_rate: float
     noise_multiplier: float
+    group_size: int = 1
+    """Records of one person, all of that client, that are added or removed together; each is drawn by itself."""
 
     def __post_init__(self) -> None:
         require_probability("sampling_rate", self.sampling_rate)
         require_positive("noise_multiplier", self.noise_multiplier)
+        require_count("group_size", self.group_size, at_least=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,15 +152,29 @@ class TwoStageSampledGaussian:
     selection_rate: float
     record_rate: float
     noise_multiplier: float
+    group_size: int = 1
+    """As in SampledGaussian."""
 
     def __post_init__(self) -> None:
         require_probability("selection_rate", self.selection_rate)
         require_probability("record_rate", self.record_rate)
         require_positive("noise_multiplier", self.noise_multiplier)
+        require_count("group_size", self.group_size, at_least=1)
 
 
 Event = SampledGaussian | TwoStageSampledGaussian
 """A round as one unit meets it. Events are never removed and their meanings never change: ledgers hold them."""
+
+
+def event_fields(event: Event) -> dict[str, Any]:
+    """Return an event's fields as ledgers hold them: without the size of a group of one record."""
+    fields = asdict(event)
+    return {name: value for name, value in fields.items() if name != "group_size" or value != 1}
+
+
+def unit_words(unit: Unit, group_size: int = 1) -> str:
+    """Return what a figure is about: one record, some records of one person, or one client."""
+    return f"one {unit}" if group_size == 1 else f"{group_size} records of one person"
 
 
 class PrivacyAccountant(Protocol):
@@ -197,7 +216,7 @@ class PldAccountant:
 
     A two-stage round is the one-stage round with probability `selection_rate`, and no loss otherwise; it is composed
     by `precad.dp.accountants.privacy_loss`, likewise pessimistic. Below a multiplier of 0.1 sampling is taken to help
-    nobody.
+    nobody. A group of k records is the mixture of `precad.dp.accountants.group_mixture`, exact as one record is.
 
     The transform of T rounds loses up to 1e-13 T of delta to rounding. Where that is more than half of delta,
     Renyi divergences bound epsilon as well, without such a loss. The smaller of both bounds is taken.
@@ -212,7 +231,8 @@ class PldAccountant:
         if rounds == 0:
             return 0.0
         if isinstance(event, TwoStageSampledGaussian):
-            visible, one_stage = event.selection_rate, SampledGaussian(event.record_rate, event.noise_multiplier)
+            visible = event.selection_rate
+            one_stage = SampledGaussian(event.record_rate, event.noise_multiplier, event.group_size)
         else:
             visible, one_stage = 1.0, event
         if visible == 0 or one_stage.sampling_rate == 0:
@@ -222,6 +242,8 @@ class PldAccountant:
         bounded = tractable(one_stage)
         if bounded.noise_multiplier < _SMALLEST_MULTIPLIER:  # at worst every client is in each round
             visible = 1.0
+        if bounded.group_size > 1:
+            return _group_epsilon(bounded, visible, rounds, delta)
         if visible < 1:
             epsilon = _two_stage_epsilon(bounded, visible, rounds, delta)
         else:
@@ -240,12 +262,13 @@ _SMALLEST_MULTIPLIER: Final = 0.1
 def tractable(event: SampledGaussian) -> SampledGaussian:
     """`event`, or one that loses at least as much privacy and for which the grid is neither huge nor below float64.
 
-    Privacy loss rises with the sampling rate and falls with the noise, so both are moved in that direction only.
+    Privacy loss rises with the sampling rate and falls with the noise, so both are moved in that direction only. A
+    group whose records are in every round is one record k times as long.
     """
-    if event.noise_multiplier < _SMALLEST_MULTIPLIER:
-        return SampledGaussian(1.0, event.noise_multiplier)
+    if event.noise_multiplier < _SMALLEST_MULTIPLIER or event.sampling_rate == 1:
+        return SampledGaussian(1.0, min(event.noise_multiplier, _LARGEST_MULTIPLIER) / event.group_size)
     rate = max(event.sampling_rate, _SMALLEST_RATE)
-    return SampledGaussian(rate, min(event.noise_multiplier, _LARGEST_MULTIPLIER))
+    return replace(event, sampling_rate=rate, noise_multiplier=min(event.noise_multiplier, _LARGEST_MULTIPLIER))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -279,6 +302,21 @@ def _two_stage_epsilon(event: SampledGaussian, selection_rate: float, rounds: in
         ).epsilon(delta)
         for direction in Direction
     )
+
+
+@functools.lru_cache(maxsize=4096)
+def _group_epsilon(event: SampledGaussian, visible: float, rounds: int, delta: float) -> float:
+    """Pessimistic epsilon of a group of records, some of them drawn, in rounds that take place with rate `visible`.
+
+    All of them in every round would lose no less, and that has a closed form without a transform's rounding.
+    """
+    from precad.dp.accountants.group_mixture import Direction, loss_distribution
+
+    k, p, sigma = event.group_size, event.sampling_rate, event.noise_multiplier
+    mixture = max(
+        loss_distribution(k, p, sigma, rounds, direction, visible=visible).epsilon(delta) for direction in Direction
+    )
+    return min(mixture, gaussian_epsilon(sigma / (k * math.sqrt(rounds)), delta))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -334,7 +372,8 @@ def effective_noise_multiplier(noise_multiplier: float, record_clip: float, dim:
     """Return sigma * R / (R + sqrt(d) 2^-f): the multiplier left after updates are rounded towards zero to f bits.
 
     Rounding moves each coordinate of the difference of two neighbouring updates by at most 2^-f more than the
-    record itself does. A record's l2 sensitivity is therefore R + sqrt(d) 2^-f rather than R. Our derivation.
+    record itself does. A record's l2 sensitivity is therefore R + sqrt(d) 2^-f rather than R. Rounding happens once, so
+    j drawn records of one person move the sum by at most j R + sqrt(d) 2^-f, within j times that. Our derivation.
     """
     require_positive("noise_multiplier", noise_multiplier)
     require_positive("record_clip", record_clip)
@@ -351,8 +390,9 @@ def round_event(
     record_clip: float,
     dim: int,
     frac_bits: int,
+    group_size: int = 1,
 ) -> SampledGaussian:
-    """Return one PRECAD round as `view` sees it, for a record of a client that takes part.
+    """Return one PRECAD round as `view` sees it, for a record, or a person's records, of a client that takes part.
 
     noise_multiplier is sigma, each server's noise over the record clip R before encoding. One honest server's
     noise is round(sigma R 2^f Z) on integers, which is post-processing of the Gaussian release. The sum of
@@ -361,8 +401,8 @@ def round_event(
     """
     sigma = effective_noise_multiplier(noise_multiplier, record_clip, dim, frac_bits)
     if View(view) is View.ONE_SERVER:
-        return SampledGaussian(record_sampling_rate, sigma)
+        return SampledGaussian(record_sampling_rate, sigma, group_size)
     std = math.ldexp(noise_multiplier * record_clip, frac_bits)
     if std < 8:
         raise ValueError(f"noise_multiplier * record_clip * 2^frac_bits must be >= 8 against clients, got {std}")
-    return SampledGaussian(record_sampling_rate, math.sqrt(2) * sigma)
+    return SampledGaussian(record_sampling_rate, math.sqrt(2) * sigma, group_size)

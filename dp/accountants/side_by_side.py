@@ -17,6 +17,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
+
 from precad.dp.accountants.gaussian_dp import eps_from_mu, gdp_clt, gdp_composed_mu
 from precad.dp.accountants.pld import (
     Event,
@@ -48,6 +50,8 @@ class RdpAccountant:
         require_delta(delta)
         if _is_nothing(event, rounds):
             return 0.0
+        if event.group_size > 1:
+            raise UnsupportedEventError("the rdp accountant", event)
         return eps_from_rdp(lambda alpha: rdp_composed(_rdp(alpha, event), rounds), delta, self._method, self._orders)
 
 
@@ -70,7 +74,7 @@ class GdpAccountant:
             return 0.0
         if _rates(event) != (1, 1):
             raise UnsupportedEventError("the gdp accountant", event)
-        return eps_from_mu(delta, gdp_composed_mu(event.noise_multiplier, rounds)) * (1 + 1e-12)
+        return eps_from_mu(delta, gdp_composed_mu(event.noise_multiplier / event.group_size, rounds)) * (1 + 1e-12)
 
 
 class GdpCltAccountant:
@@ -81,6 +85,8 @@ class GdpCltAccountant:
     def epsilon(self, event: Event, rounds: int, delta: float) -> float:
         """Epsilon of p sqrt(q T (e^{1/sigma^2} - 1))-GDP; q = 1 if there is one stage. Infinite if that overflows."""
         selection_rate, record_rate = _rates(event)
+        if event.group_size > 1:
+            return _eps_of_limit_of_group(event, rounds * selection_rate, delta)
         return _eps_of_limit(math.sqrt(selection_rate), record_rate, event, rounds, delta)
 
 
@@ -90,9 +96,12 @@ class PrecadAccountant:
     label: Final = Label.PUBLISHED_REPRODUCTION
 
     def epsilon(self, event: Event, rounds: int, delta: float) -> float:
-        """Epsilon of q p sqrt(T (e^{1/sigma^2} - 1))-GDP; q = 1 if there is one stage. Infinite if that overflows."""
+        """Epsilon of q p sqrt(T (e^{1/sigma^2} - 1))-GDP; q = 1 if there is one stage. Infinite if that overflows.
+
+        A group of k records is k times that, as for any Gaussian differential privacy.
+        """
         selection_rate, record_rate = _rates(event)
-        return _eps_of_limit(selection_rate, record_rate, event, rounds, delta)
+        return _eps_of_limit(event.group_size * selection_rate, record_rate, event, rounds, delta)
 
 
 def _eps_of_limit(factor: float, record_rate: float, event: Event, rounds: int, delta: float) -> float:
@@ -101,6 +110,25 @@ def _eps_of_limit(factor: float, record_rate: float, event: Event, rounds: int, 
     if _is_nothing(event, rounds):
         return 0.0
     mu = factor * gdp_clt(record_rate, event.noise_multiplier, rounds)
+    return eps_from_mu(delta, mu) if math.isfinite(mu) else math.inf
+
+
+def _eps_of_limit_of_group(event: Event, rounds: float, delta: float) -> float:
+    """Return epsilon of the central limit of a group's mixture: mu^2 = T chi^2, infinite if that overflows.
+
+    chi^2 = E e^{J J' / sigma^2} - 1 for independent numbers J, J' of drawn records, both of the law Bin(k, p).
+    """
+    from scipy.stats import binom  # half a second, which a start does not wait for
+
+    require_delta(delta)
+    if _is_nothing(event, 1) or rounds == 0:
+        return 0.0
+    k, p = event.group_size, _rates(event)[1]
+    drawn = np.arange(k + 1)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        of_other = np.log1p(p * np.expm1(drawn / event.noise_multiplier**2))
+        chi_squared = float(np.sum(binom.pmf(drawn, k, p) * np.expm1(k * of_other)))
+    mu = math.sqrt(rounds * chi_squared) if math.isfinite(chi_squared) else math.inf
     return eps_from_mu(delta, mu) if math.isfinite(mu) else math.inf
 
 
@@ -133,7 +161,8 @@ def statement(
     accountant: PrivacyAccountant, event: Event, rounds: int, *, delta: float, view: View
 ) -> PrivacyStatement:
     """State the accountant's epsilon of these rounds, under the accountant's label."""
-    return PrivacyStatement(accountant.epsilon(event, rounds, delta), delta, view, accountant.label)
+    epsilon = accountant.epsilon(event, rounds, delta)
+    return PrivacyStatement(epsilon, delta, view, accountant.label, group_size=event.group_size)
 
 
 def side_by_side(

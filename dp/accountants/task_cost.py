@@ -190,5 +190,5 @@ class TaskCost:
 def everybody_drawn(event: Event) -> SampledGaussian:
     """Return the event of a client that is in the round for certain."""
     if isinstance(event, TwoStageSampledGaussian):
-        return SampledGaussian(event.record_rate, event.noise_multiplier)
-    return SampledGaussian(1.0, event.noise_multiplier)
+        return SampledGaussian(event.record_rate, event.noise_multiplier, event.group_size)
+    return SampledGaussian(1.0, event.noise_multiplier, event.group_size)

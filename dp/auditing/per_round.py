@@ -49,11 +49,15 @@ class Limits:
     """Interval of the factor that uploads enter the sum with."""
     repetition: Repetition
 
-    def epsilon(self, rounds: int, delta: float) -> float:
-        """Return the epsilon of so many rounds at the limits: a lower limit on what is true."""
+    def epsilon(self, rounds: int, delta: float, group_size: int = 1) -> float:
+        """Return the epsilon of so many rounds at the limits, a lower limit on what is true.
+
+        group_size: records of one person that the printed figure is of together. Each canary is one record.
+        """
         if self.rate_at_least == 0 or self.clip_at_least == 0:
             return 0.0
-        found = SampledGaussian(self.rate_at_least, max(self.noise_at_most / self.clip_at_least, _LEAST_NOISE))
+        noise = max(self.noise_at_most / self.clip_at_least, _LEAST_NOISE)
+        found = SampledGaussian(self.rate_at_least, noise, group_size)
         return PldAccountant().epsilon(found, rounds, delta)
 
 

@@ -130,7 +130,7 @@ def _of_seat(seat: Seat, audited: AuditedTask, seen: Seen, confidence: float) ->
     assert isinstance(event, SampledGaussian)  # of the algorithm `precad`
     printed = privacy.epsilon(seat.view, rounds, task.delta)
     found = per_round.limits(observed, confidence)
-    figures = {"per_round": found.epsilon(rounds, task.delta)} | _in_one_run(
+    figures = {"per_round": found.epsilon(rounds, task.delta, event.group_size)} | _in_one_run(
         observed, event, rounds, task.delta, confidence
     )
     return {

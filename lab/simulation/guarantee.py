@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from precad.deploy.figures import NO_USEFUL_BOUND
 from precad.deploy.reporting.numbers import Format, shown
+from precad.dp.accountants.pld import Unit, unit_words
 
 REALISED = "of the rounds that there were, if no draw is discarded"
 """Text of a note about an epsilon without `epsilon_if_discarded`."""
@@ -31,6 +32,8 @@ class Guarantee:
     epsilon_if_discarded: float | None = None
     """Epsilon of the most rounds that a client can be in, against whoever may discard draws of a deployment. Then
     `epsilon` is that of the rounds there were, against who only watches. None: there is one figure."""
+    group_size: int = 1
+    """How many records of one person are added or removed together, where the unit is a record."""
     note: str = ""
     """On what the guarantee rests, or why there is none."""
     in_real_arithmetic: bool = False
@@ -38,15 +41,16 @@ class Guarantee:
 
     def __str__(self) -> str:
         rests = f"; {self.note}" if self.note else ""
+        whose = unit_words(Unit(self.unit), self.group_size)
         if self.epsilon is None:
-            return f"no guarantee for one {self.unit} against {self.against}{rests}"
+            return f"no guarantee for {whose} against {self.against}{rests}"
         text = f"epsilon <= {shown(self.epsilon, Format.EPSILON)}"
         if self.epsilon_if_discarded is not None:
             if_none = f"({shown(self.epsilon, Format.EPSILON)} if no draw is discarded)"
             text = f"epsilon <= {shown(self.epsilon_if_discarded, Format.EPSILON)} {if_none}"
         text = text.replace(f"epsilon <= {NO_USEFUL_BOUND}", NO_USEFUL_BOUND)
         where = " in real arithmetic" if self.in_real_arithmetic else ""
-        what = f"for one {self.unit} (proved bound{where}, add/remove)"
+        what = f"for {whose} (proved bound{where}, add/remove)"
         return f"{text} at delta = {self.delta} {what} against {self.against}{rests}"
 
     def to_json(self) -> dict[str, Any]:
@@ -54,6 +58,7 @@ class Guarantee:
         second = {"epsilon_if_discarded": _plain(self.epsilon_if_discarded)}
         return {
             "unit": self.unit,
+            **({} if self.group_size == 1 else {"group_size": self.group_size}),
             "against": self.against,
             "epsilon": _plain(self.epsilon),
             **({} if self.epsilon_if_discarded is None else second),

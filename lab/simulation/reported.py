@@ -124,6 +124,7 @@ class _Line(Written):
 
 class _Guarantee(Written):
     unit: Literal["record", "client"]
+    group_size: Annotated[int, Field(ge=1)] = 1
     against: str
     epsilon: Epsilon | None
     epsilon_if_discarded: Epsilon | None = None
@@ -237,7 +238,7 @@ def _round(file: Path, line: _Line) -> Round:
 def _costliest(path: Path, seeds: Sequence[_Seed]) -> tuple[Statement, ...]:
     """Return each statement with the largest epsilon of all seeds; nothing where one has nothing. Raises
     ConfigError."""
-    about = [[(found.unit, found.against) for found in seed.guarantees] for seed in seeds]
+    about = [[(found.unit, found.group_size, found.against) for found in seed.guarantees] for seed in seeds]
     if any(other != about[0] for other in about):
         raise ConfigError(f"{path}: expected the same guarantees for every seed, found others")
     largest = [
@@ -247,6 +248,7 @@ def _costliest(path: Path, seeds: Sequence[_Seed]) -> tuple[Statement, ...]:
     return tuple(
         Statement(
             unit=Unit(found.unit),
+            group_size=found.group_size,
             against=found.against,
             epsilon=found.epsilon if found.epsilon_if_discarded is None else found.epsilon_if_discarded,
             realised=None if found.epsilon_if_discarded is None else found.epsilon,

@@ -11,6 +11,8 @@ from typing import Annotated, Final, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+MOST_PER_PERSON: Final = 1000
+"""Records of one person, at most: beyond, figures take long and say nothing."""
 LONGEST_NAME: Final = 256
 """Characters of the name of a column or a class, at most."""
 Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
@@ -74,6 +76,9 @@ class RecordFields(BaseModel):
     """Class 0, 1, .. as the records name them. Empty: labels are these numbers themselves."""
     record_shape: list[Annotated[int, Field(ge=1)]] = Field(default_factory=list)
     """Shape of one record's features. Empty: the shape that the records have and the model takes."""
+    records_per_person: Annotated[int, Field(ge=1, le=MOST_PER_PERSON)] = 1
+    """k: every epsilon of a record is of k records of one person together, all of the same client. Nobody checks that a
+    person has no more."""
 
     @model_validator(mode="after")
     def _check_record_fields(self) -> Self:

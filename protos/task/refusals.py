@@ -36,6 +36,15 @@ def refuse_noise(rules: AlgorithmRules, std_on_grid: float) -> None:
         )
 
 
+def refuse_group(rules: AlgorithmRules, records_per_person: int) -> None:
+    """Refuse groups of records where no figure is of a record. Raises ValueError."""
+    if records_per_person > 1 and (rules.protects_clients or not rules.is_private):
+        raise ValueError(
+            f"records_per_person: expected an algorithm that protects records, found {rules.name}, of which no figure "
+            "is of a record"
+        )
+
+
 def refuse_rates(rates: Mapping[str, float], clients: Collection[str], most: float) -> None:
     """Refuse a record rate of nobody, or one above the rate that ledgers charge. Raises ValueError."""
     for name, rate in rates.items():

@@ -67,9 +67,15 @@ def said(target: float, task: _Clips) -> str:
     """Return a line that tells people what a target came to."""
     return (
         f"noise_multiplier: {task.noise_multiplier:g}, the least with which {TARGET} = {target:g} holds for a "
-        f"{'client' if task.rules.protects_clients else 'record'} against one server after {task.rounds} rounds at "
+        f"{_whose(task)} against one server after {task.rounds} rounds at "
         f"delta = {task.delta:g}"
     )
+
+
+def _whose(task: _Clips) -> str:
+    if task.rules.protects_clients:
+        return "client"
+    return "record" if task.records_per_person == 1 else f"group of {task.records_per_person} records of one person"
 
 
 def _least(task: _Clips) -> float:

@@ -245,6 +245,7 @@ class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFi
                 f"non_colluding must be at most the {len(self.clients)} enrolled, got {self.non_colluding}"
             )
         refusals.refuse_budgets(rules, given)
+        refusals.refuse_group(rules, self.records_per_person)
         refuse_query(self, given)
         if (rule := self.quantile_rule) is None:
             refusals.refuse_quantile_fields(self.update_clipping, given)

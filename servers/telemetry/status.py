@@ -143,6 +143,8 @@ class Epsilon(_Value):
     view: View
     unit: Unit = Unit.RECORD
     """Unit that the epsilon is of: one record, or one whole client."""
+    group_size: int = 1
+    """How many records of one person it is of together, where the unit is a record."""
     is_level: bool = False
     """Whether it is about a client that is drawn or not. Else it is about one in the rounds that it was drawn for."""
     spent: float
@@ -171,12 +173,13 @@ def epsilons_of(task: Task, spent: Mapping[View, float], charged: Charged = NOTH
 
     spent: as the last committed round states it. Where `charged` costs more, rounds were lost after their charge.
     """
-    unit, cost = task_privacy(task).unit, task_cost(task)
+    privacy, cost = task_privacy(task), task_cost(task)
     spent = {v: max(spent[v], cost.of_view(v, charged.most_of_a_client)) for v in View}
     found = [
         Epsilon(
             view=v,
-            unit=unit,
+            unit=privacy.unit,
+            group_size=privacy.group_size,
             spent=spent[v],
             if_discarded=max(spent[v], cost.view_if_discarded(v)),
             budget=cost.budgets.get(v),

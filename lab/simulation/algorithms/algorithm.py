@@ -121,9 +121,18 @@ class Algorithm(ABC):
         task = self.task
         sigma = effective_noise_multiplier(task.noise_multiplier, task.record_clip, task.dim, task.frac_bits)
         steps = steps_per_round * max(participation.values(), default=0)
-        epsilon = PldAccountant().epsilon(SampledGaussian(task.record_rate, sigma), steps, task.delta)
+        epsilon = PldAccountant().epsilon(
+            SampledGaussian(task.record_rate, sigma, task.records_per_person), steps, task.delta
+        )
         rests = f"{note}; {REALISED}" if note else REALISED
-        return Guarantee(unit="record", against=against, epsilon=epsilon, delta=task.delta, note=rests)
+        return Guarantee(
+            unit="record",
+            group_size=task.records_per_person,
+            against=against,
+            epsilon=epsilon,
+            delta=task.delta,
+            note=rests,
+        )
 
     def _refuse_rule(self) -> None:
         """Refuse a rule, for algorithms of which no server sees single updates, or whose server's rule is fixed."""

@@ -111,6 +111,7 @@ class Deployed(Algorithm):
         return [
             Guarantee(
                 unit=privacy.unit.value,
+                group_size=privacy.group_size,
                 against=against,
                 epsilon=None if privacy.events[view] is None else privacy.epsilon(view, most, self.task.delta),
                 epsilon_if_discarded=None if privacy.events[view] is None else self._cost.view_if_discarded(view, most),

@@ -333,6 +333,8 @@ function epsilonCard(epsilon) {
     element("h3", {}, VIEWS[epsilon.view] ?? epsilon.view),
     ...(epsilon.unit === "client"
       ? [element("p", { class: "quiet" }, `of a whole client${epsilon.is_level ? ", drawn or not" : ""}`)] : []),
+    ...(epsilon.group_size > 1
+      ? [element("p", { class: "quiet" }, `of ${epsilon.group_size} records of one person`)] : []),
     ...(epsilon.if_discarded === null || epsilon.if_discarded === undefined ? [] : [
       element("p", { class: "big" }, atMost(Number(epsilon.if_discarded))),
       element("p", { class: "quiet" }, "in the end, draws discarded or not"),

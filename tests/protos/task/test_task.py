@@ -58,6 +58,7 @@ OTHER_VALUES: dict[str, Any] = {
     "columns": {"age": {"mean": 50.0}},
     "class_names": ["no", "yes"],
     "record_shape": [3],
+    "records_per_person": 2,
     "record_rates": {"alice": 0.25},
     "warmup_rounds": 2,
     "server_optimizer": "momentum",
@@ -265,6 +266,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("columns", {"age": {"std": 0.0}}, "greater than 0"),
     ("class_names", ["one"], "at least two classes"),
     ("record_shape", [0], "greater than or equal to 1"),
+    ("records_per_person", 0, "greater than or equal to 1"),
     ("learning_rate_schedule", "exponential", "'constant', 'step', 'linear' or 'cosine'"),
     (
         "learning_rate_schedule",
