@@ -10,8 +10,8 @@ so the threshold is that t at which this is delta0; it is above the b ln(1/(2 de
 **Against one server**, a round is that of `precad.dp.trimmed.ptr_loss` with one server's b and sigma and this delta0.
 Let n be what the server knows of its own noise. Where both margins are 0, the test passes with probability p(n), and
 p(n) is delta0 on average over n. Let c be 1 with probability p(n), given n: then c ~ Bernoulli(delta0). The release is
-made of (n, c, s, g) as there. n has one law on either side, and given c nothing else depends on it. So the likelihood
-ratio of (n, c, s, g) is that of (c, s, g), and (P, Q) have the same loss. Where a margin is positive, n is one more
+made of (n, c, s, g) as there. n has one law on either side. Given c, nothing else depends on it. So the likelihood
+ratio of (n, c, s, g) is that of (c, s, g). (P, Q) have the same loss. Where a margin is positive, n is one more
 constant that the noisy margin is moved by.
 
 **Against clients** the same holds with sqrt(2) sigma; the second Laplace draw is post-processing of the first.
