@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from precad.clients.config import ClientConfig
 
 KEPT: Final = (
-    *("name", "clients", "delta", "mode", "accept_weak_wire_form", "gate", "min_clients"),
+    *("name", "clients", "delta", "mode", "accept_weak_wire_form", "gate", "min_clients", "records_per_person"),
     *("submit_timeout_s", "registration_timeout_s", "proof_timeout_s", *BUDGETS),
 )
 """Fields of the training's task that a query has as well."""

@@ -87,5 +87,6 @@ def answered(found: Answer) -> dict[str, Any]:
 
 
 def limits_of(task: Task) -> dict[str, Any]:
-    """Return the noise of each number of the sum, and the most that one client moves the whole sum."""
-    return {"noise_std": noise_std(task), "most_of_a_client": task.client_clip}
+    """Return the noise of each number of the sum, the most that one client moves it by, and the group of an epsilon."""
+    group = {} if task.records_per_person == 1 else {"records_per_person": task.records_per_person}
+    return {"noise_std": noise_std(task), "most_of_a_client": task.client_clip, **group}

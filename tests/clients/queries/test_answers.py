@@ -14,6 +14,9 @@ from precad.clients.errors import QueryRefusedError, StateFileError
 from precad.clients.queries.answers import Answers
 from precad.clients.query_consent import QueryConsent
 from precad.clients.training.conduct import Honest
+from precad.dp.accountants.composed import composed_epsilon
+from precad.dp.accountants.pld import SampledGaussian, View
+from precad.dp.task_privacy import task_privacy
 from precad.mpc import fixed_point
 from precad.protos.task.task import Task
 from tests.protos.task.test_query_task import HISTOGRAM, MEAN, query_task
@@ -65,6 +68,17 @@ def test_the_clients_own_limit_stops_it_across_queries_and_restarts(tmp_path: Pa
     with pytest.raises(QueryRefusedError, match="limit_epsilon"):
         answers(tmp_path, values, task=query_task(name="third"))
     answers(tmp_path, values, limit_epsilon=5.0).train("c0", model)
+
+
+def test_the_clients_own_limit_counts_all_records_of_a_person(tmp_path: Path) -> None:
+    """All four answer: one release with a quarter of the noise multiplier costs as much as sixteen of one record."""
+    group = query_task(records_per_person=4)
+    with pytest.raises(QueryRefusedError, match="limit_epsilon") as alone:
+        answers(tmp_path, np.full(10, 50.0), task=group)
+    one = task_privacy(query_task()).events[View.ONE_SERVER]
+    assert one is not None
+    spent = composed_epsilon([(SampledGaussian(1.0, one.noise_multiplier), 16)], 1e-5)
+    assert f"found {spent:.4g}" in str(alone.value)
 
 
 def test_a_damaged_record_of_answers_stops_the_client(tmp_path: Path) -> None:
