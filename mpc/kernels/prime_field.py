@@ -260,10 +260,7 @@ def two_products(x: Words, weights: Words, others: Words) -> tuple[np.uint64, np
 
 @compiled(_U64(_U64, _U64))
 def _over(scale: np.uint64, divisor: np.uint64) -> np.uint64:
-    """scale / divisor modulo p, scale below p. The divisor is 2^64 times an element.
-
-    What is returned divides by that element: scale times its power p - 2.
-    """
+    """2^64 scale / divisor modulo p, for a scale below p: in Montgomery's form, scale times the power p - 2."""
     result, exponent, base = scale, P - np.uint64(2), divisor
     while exponent > ZERO:
         if exponent & ONE:
@@ -276,8 +273,8 @@ def _over(scale: np.uint64, divisor: np.uint64) -> np.uint64:
 def lagrange(point: np.uint64, scale: np.uint64, roots: Words, out: Words) -> None:
     """out[j] = scale w_j / (point - w_j), with one inversion for all: Montgomery's way, in CHAINS at once.
 
-    roots: 2^64 w_j, where no w_j is the point. Their number is a multiple of CHAINS. scale: (point^n - 1) / n for
-    the n-th roots of unity. What is computed is scale point / (point - w_j) - scale. Differences and their products
+    roots: 2^64 w_j, where no w_j is the point, a multiple of CHAINS. scale: (point^n - 1) / n for the n-th roots of
+    unity. What is computed is scale point / (point - w_j) - scale. Differences and their products
     keep the factor 2^64, inverses have none: `montgomery` takes one off each product.
     """
     shifted = canonical(multiply(point, TWO_TO_64)) + P

@@ -155,9 +155,10 @@ def open_proof(
 ) -> None:
     """`precad.mpc.proved.verifier.opened_share`: f of each wire, F, u and q at both points.
 
-    sizes: bits of a row value and of the norm, N, n. constants: b and T. Server B has zeros there. points: t, t^N - 1
-    and t^n - 1, (3, 2). Shapes: rows (64,), wires (2, c), powers (2, >= max(2 N, n) + 3). bit_weights has (2, n) and
-    opened (2, c + 3). The proof has these sizes. All elements are below p, so no sum before a product exceeds 2^58.
+    sizes: bits of a row value and of the norm, N, n. constants: b and T, or zeros at server B.
+    points: t, t^N - 1 and t^n - 1, (3, 2). powers and bit_weights: of `precad.mpc.proved.query.Query`.
+    Shapes: rows (64,), wires (2, c), opened (2, c + 3), and a proof of these sizes.
+    All elements are below p, so no sum before a product exceeds 2^58.
     """
     row_bits, norm_bits, length, domain = sizes
     n_wires, n_sent = wires.shape[1], rows.size * (row_bits - 1) + norm_bits - 1

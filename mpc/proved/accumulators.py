@@ -135,7 +135,7 @@ class CpuWires:
 
 
 class _OnDevice:
-    """Keep what both passes on PyTorch have: 32 clients of a tile at once."""
+    """Holds what both passes on PyTorch have: 32 clients of a tile at once."""
 
     group = TorchEngine.group
 

@@ -1,7 +1,7 @@
 """The passes over the uploads in mode `proved`: rows, then two weighted sums of each wire and the sum of all shares.
 
-Rows need the challenge, wires the query. So the first pass runs while clients prove, and only the second is waited for.
-The price is a second reading or expansion of each share. Both go tile by tile, for all clients of the round.
+Rows need the challenge, wires the query. So the first pass runs while clients prove, and only the second one is waited
+for. Its price is a second reading or expansion of each share. Both go tile by tile, for all clients of the round.
 What is kept is one vector of d words (the sum), and per client the row values, their buckets and two values of each
 wire. In the first pass on a processor clients go in fours, whose buckets are added to side by side.
 

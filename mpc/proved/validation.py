@@ -2,7 +2,7 @@
 
     proofs     both servers show the proofs that they took, and a coin; now nobody can change a proof
     query      the coins give two points
-    open       one pass over the uploads; each server's part of every opened value
+    open       the second pass over the uploads; each server's part of every opened value
     verifier   the parts are exchanged: one message each, 14 (c + 3) bytes for a client
     verdict    one bit for each client, alike at both servers
     accepted   both servers hold the same verdicts, or nothing is released
