@@ -131,7 +131,9 @@ def test_validation_report(tmp_path):
     }
     assert all(row["bytes_link"] <= 2_000 for row in proved)
     assert [row["d"] for row in report["proved_clients"]] == list(dims)
-    assert {row["what"] for row in report["targets"]} == {"check / native", "upload, bytes"}
+    assert all(row["ratio_with_rows"][name] > ratio for row in proved for name, ratio in row["ratio"].items())
+    of_rows = "rows of all / a client's proof"
+    assert {row["what"] for row in report["targets"]} == {"check / native", of_rows, "upload, bytes"}
     assert "target of proved" in seen
     table = (tmp_path / "proved.txt").read_text().splitlines()
     assert [line.split()[0] for line in table[1:5]] == ["64", "64", "300", "300"]
