@@ -25,8 +25,10 @@ class Loaded:
     split: Split
     model: nn.Module
     """The task's, which takes these records."""
+    is_dealt: bool
+    """Whether one data set is dealt to all clients."""
     of_others: Callable[[str], Sequence[Records]]
-    """The parts of all clients but this one, in the order of ids, where one data set is dealt to them."""
+    """The parts of all clients but this one, in the order of ids, where it is dealt."""
 
 
 def load_split_of(task: Task, config: ClientConfig, clients: Sequence[str]) -> Loaded:
@@ -38,11 +40,9 @@ def load_split_of(task: Task, config: ClientConfig, clients: Sequence[str]) -> L
     split = networks.fitted(model, source.load(side=networks.image_side(task.model)), loss)
     require_range(model, {f"{source.name}, training half": split.train}, loss)
     require_same_model(task, model, example_of(split.train), loss, example_label_of(split.train))
-    ids = list(task.clients)
+    ids, is_dealt = list(task.clients), not isinstance(source, OwnSource) or source.is_dealt
 
     def of_others(client: str) -> list[Records]:
-        if isinstance(source, OwnSource) and not source.is_dealt:
-            return []
         return list(source.records_of(split, ids, sorted(set(ids) - {client})).values())
 
-    return Loaded(source.records_of(split, ids, clients), split, model, of_others)
+    return Loaded(source.records_of(split, ids, clients), split, model, is_dealt, of_others)

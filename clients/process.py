@@ -222,7 +222,7 @@ def load_records(
     for client, records in found.items():
         if len(records) != task.clients[client]:
             log.warning("client.declares_another_number", client=client, found=len(records))
-    if conducts is None:
+    if conducts is None or not loaded.is_dealt:
         return found
     return {
         client: conducts[client].on_deal(own, functools.partial(loaded.of_others, client))

@@ -104,12 +104,13 @@ def refusal(attack: Attack, kind: str, config: ClientConfig, task: Task) -> str 
 
 
 def wanted_of(config: ClientConfig, task: Task, test: Records) -> Records | None:
-    """Return the records on which the attackers' success is measured; None where nobody aims at any.
+    """Return the records on which the attackers' success is measured; None where nobody aims at any, or labels are no
+    classes.
 
     Raises ConfigError where the test records show no success.
     """
     attacks = attacks_of(config, (), task)
-    if not attacks:
+    if not attacks or test.labels.ndim != 1 or test.labels.dtype.kind != "i":
         return None
     from precad.clients.attacks import named
 

@@ -155,8 +155,8 @@ def open_proof(
 ) -> None:
     """`precad.mpc.proved.verifier.opened_share`: f of each wire, F, u and q at both points.
 
-    sizes: bits of a row value and of the norm, N, n. constants: b and T, or zeros at server B.
-    points: t, t^N - 1 and t^n - 1, (3, 2). powers and bit_weights: of `precad.mpc.proved.query.Query`.
+    sizes: bits of a row value and of the norm, N, n. constants: b and T. Server B has zeros there. points: t, t^N - 1
+    and t^n - 1, (3, 2). The powers and bit_weights are those of `precad.mpc.proved.query.Query`.
     Shapes: rows (64,), wires (2, c), opened (2, c + 3), and a proof of these sizes.
     All elements are below p, so no sum before a product exceeds 2^58.
     """

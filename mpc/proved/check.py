@@ -8,7 +8,7 @@ S2 and S3 of `proved.md` section 10. The steps are those of sections 6, 7 and 12
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -82,6 +82,7 @@ class ProofCheck:
         self._bound: set[int] = set()
         self._relayed: set[int] = set()
         self._is_open = True
+        self._is_stopped = False
         self._room: FieldArray | None = None
         self._shares: dict[int, Share] = {}
         self._rows: dict[int, FieldArray] = {}
@@ -163,15 +164,20 @@ class ProofCheck:
         They depend on the challenge alone, stay at this server, and are most of the check: time that clients need for
         their proofs anyway. Takes the room of the sum too. Raises as `row_sums`.
         """
-        self._project([slot for slot in self._locked if slot not in self._rows], engine)
-        if self._locked:
+        self._project([slot for slot in self._locked if slot not in self._rows], engine, lambda: not self._is_stopped)
+        if self._locked and not self._is_stopped:
             self._room = self._room_for_sum()
 
-    def _project(self, slots: Sequence[int], engine: Engine) -> None:
-        if slots:
+    def stop(self) -> None:
+        """End `project` at its next tile, from any thread: a round that is given up is erased at once (S4)."""
+        self._is_stopped = True
+
+    def _project(self, slots: Sequence[int], engine: Engine, is_wanted: Callable[[], bool] = lambda: True) -> None:
+        if slots and is_wanted():
             rows = RowStreams(self._challenge, self.label)
-            values = row_sums([self._share(slot) for slot in slots], rows, self.sizes, engine)
-            self._rows.update(zip(slots, values, strict=True))
+            values = row_sums([self._share(slot) for slot in slots], rows, self.sizes, engine, is_wanted)
+            if is_wanted():
+                self._rows.update(zip(slots, values, strict=True))
 
     def _room_for_sum(self) -> FieldArray:
         """Return d zeros, once: pages that are written to here are not waited for later."""

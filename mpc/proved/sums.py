@@ -11,6 +11,7 @@ however many threads there are. Source: `proved.md` sections 7 and 12.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -53,16 +54,23 @@ def share_sums(shares: Sequence[Share], rows: Rows, query: Query, sizes: ProofSi
     return ShareSums(values, wire_sums(shares, query, sizes, share_sum, engine), share_sum)
 
 
-def row_sums(shares: Sequence[Share], rows: Rows, sizes: ProofSizes, engine: Engine = CPU) -> FieldArray:
+def row_sums(
+    shares: Sequence[Share],
+    rows: Rows,
+    sizes: ProofSizes,
+    engine: Engine = CPU,
+    is_wanted: Callable[[], bool] = lambda: True,
+) -> FieldArray:
     """Return <r_j, x> of every share, (n, 64): the first pass, run by each server while clients prove.
 
-    Raises MalformedMessageError when a share that was sent is cut short, or has an element that is not below p.
+    is_wanted: asked before each tile. Once it says no, what is returned is no row value. Raises MalformedMessageError
+    when a share that was sent is cut short, or has an element that is not below p.
     """
 
     def over(span: slice, at_once: int) -> FieldArray:
         sums, own_rows = row_accumulator(engine, len(shares)), rows.after(span.start)
         readers = _Readers(shares, span, at_once, sums.group)
-        for tile in readers.tiles:
+        for tile in itertools.takewhile(lambda _: is_wanted(), readers.tiles):
             row_words, sign_words = (words.view(np.uint64) for words in own_rows.read(tile.stop - tile.start))
             sums.open_tile(row_words, sign_words)
             for first, words in readers.groups(tile):

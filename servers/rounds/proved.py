@@ -187,6 +187,8 @@ class ProvedForm(Form):
 
     def give_up(self) -> None:
         """See `Form.give_up`."""
+        if self._proofs is not None:
+            self._proofs.stop()
         for intake in (self._uploads, self._proofs):
             if intake is not None:
                 intake.close()

@@ -307,6 +307,10 @@ class Proofs(SlotIntake):
         self._check.take_relay(self._slots[relay.client], relay)
         return True
 
+    def stop(self) -> None:
+        """End what is computed of these uploads ahead of the query."""
+        self._check.stop()
+
     def forget(self) -> None:
         """See `Receiving.forget`."""
         super().forget()

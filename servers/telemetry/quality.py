@@ -41,8 +41,8 @@ FILE: Final = "quality.jsonl"
 """Figures of rounds in the state folder, a line each."""
 MOST_FAULTS: Final = 3
 """So many faults in a row, and the program is not started again by this process."""
-_HANG_UP_S: Final = 1.0
-"""How long the program may take to end once its server hung up."""
+_HANG_UP_S: Final = 5.0
+"""How long the program may take to end once its server hung up: it ends what it has started first."""
 _LONGEST_LINE: Final = 1 << 16
 _PIECE: Final = 1 << 20
 _MOST_FIGURES: Final = 32
@@ -239,8 +239,9 @@ class _Child:
         with suppress(TimeoutError):
             async with asyncio.timeout(_HANG_UP_S):
                 await self._process.wait()
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # it leads its session
+        if self._process.returncode is None or self._process.returncode < 0:  # else its number may be another's by now
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)  # it leads its session
         with suppress(TimeoutError):
             async with asyncio.timeout(1.0):  # one that the kernel does not let go of is init's
                 await self._process.wait()

@@ -15,7 +15,7 @@ from precad.clients.attacks.named import attacks_of
 from precad.clients.config import DIVIDED, REACTING, ClientConfig
 from precad.clients.records import Records
 from precad.clients.training.conduct import Conduct, Honest
-from precad.deploy.conducts import HOARDING, conducts_of
+from precad.deploy.conducts import HOARDING, conducts_of, wanted_of
 from precad.deploy.configuration.demo import demo_config
 from precad.deploy.configuration.local import resolve
 from precad.deploy.errors import ConfigError
@@ -116,6 +116,12 @@ def test_an_attack_in_a_deployment_passes_every_step_on() -> None:
     """A step that it forgot would be an honest one."""
     steps = {name for name in vars(Conduct) if not name.startswith("_")}
     assert steps <= set(vars(InDeployment))
+
+
+@pytest.mark.parametrize("labels", [np.zeros(4, np.float32), np.zeros((4, 2), np.float32), np.zeros((4, 2), np.int64)])
+def test_no_success_is_measured_where_labels_are_no_classes(labels: Any) -> None:
+    test = Records(np.zeros((4, 1, 2, 2), dtype=np.uint8), labels)
+    assert wanted_of(client_config({"mallory": "label-flip"}), task(), test) is None
 
 
 def test_only_colluders_have_the_folder(tmp_path: Path) -> None:

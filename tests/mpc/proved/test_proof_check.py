@@ -21,6 +21,7 @@ from precad.mpc.proved.prover import ProofMasks
 from precad.mpc.proved.shares import HeldBytes, PackedShare, payload_pieces, proof_payload
 from precad.mpc.proved.sizes import ProofSizes
 from precad.mpc.proved.submission import ProofBinding, Submission, holder_of, proof_statement, salted_digest
+from precad.mpc.proved.sums import row_sums
 from tests.mpc.fixed_randomness import random_bytes_of
 from tests.mpc.proved.two_servers import ROUND, low_bits, rows_of, with_norm
 
@@ -287,6 +288,31 @@ def test_a_share_that_cannot_be_read_ahead_cannot_be_opened_either():
         for read in (server.project, lambda: server.open(server.proved(server.close()), query.prepare((2, 3), SIZES))):
             with pytest.raises(MalformedMessageError, match="the spool file ends"):
                 read()
+
+
+def test_a_round_that_is_given_up_stops_what_runs_ahead_of_it(monkeypatch):
+    """S4: erasure waits for one tile, not for the pass. Half a row is no row: an `open` all the same begins anew."""
+    round_, twin = Round(vectors(2)), Round(vectors(2))
+    server, tiles = round_.servers[0], []
+    read = PackedShare.fill
+
+    def stopping(self, out):
+        tiles.append(out.size)
+        server.stop()
+        read(self, out)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PackedShare, "fill", stopping)
+        server.project()
+        row_sums([server._share(LABELS[0])], rows_of(CHALLENGE), SIZES, is_wanted=lambda: False)
+    assert len(tiles) == 1
+    assert server._rows == {}
+    for one in (round_, twin):
+        for slot in LABELS[:2]:
+            one.send(slot)
+    (verdicts, total), (expected, its_sum) = round_.finish(), twin.finish()
+    assert verdicts == expected
+    assert total.tolist() == its_sum.tolist()
 
 
 def test_no_row_value_is_left_after_the_round():
