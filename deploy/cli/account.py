@@ -41,7 +41,7 @@ class AccountFlags(Shown):
     dim: Annotated[int | None, typer.Option(help="Take updates of d coordinates.")] = None
     frac_bits: Annotated[int | None, typer.Option(help="Encode with f fractional bits.")] = None
     records_per_person: Annotated[
-        int | None, typer.Option(help="Account k records of one person together, all of one client.")
+        int | None, typer.Option(help="Count so many records of one person together, all of one client.")
     ] = None
     calibrate: Annotated[
         float | None,

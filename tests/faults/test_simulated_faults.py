@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from precad.dp.accountants.pld import View
 from precad.dp.ledger import Ledger
+from precad.dp.sealed_file import SealedFile
 from precad.mpc.channel import Channel
 from precad.mpc.joint_coin import CoinShare
 from precad.mpc.tuples.dealt import deal
@@ -165,8 +166,8 @@ def no_burn(patch: pytest.MonkeyPatch) -> None:
 
 def no_charge(patch: pytest.MonkeyPatch) -> None:
     """In memory, and not on disk."""
-    append = Ledger._append
-    patch.setattr(Ledger, "_append", lambda self, fields: None if "round" in fields else append(self, fields))
+    append = SealedFile.append
+    patch.setattr(SealedFile, "append", lambda self, fields: None if "round" in fields else append(self, fields))
 
 
 def a_late_charge(patch: pytest.MonkeyPatch) -> None:
