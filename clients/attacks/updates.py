@@ -120,7 +120,6 @@ class SignFlip(Attack):
 
 _FORGED: Final = (2**32, 3 * 2**32)
 """Ring values whose squares, 2^64 and 9 * 2^64, are both zero modulo 2^64."""
-_LONG: Final = 2**40
 
 
 @dataclass(frozen=True, slots=True)
