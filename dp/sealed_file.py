@@ -65,7 +65,7 @@ class SealedFile:
             os.fsync(fd)
         if end == 0:
             self.append(header)
-            sync_folder(path.parent)
+        sync_folder(path.parent)  # always: whoever began the file may have died before this
 
 
 def sync_folder(folder: Path) -> None:
