@@ -268,12 +268,16 @@ class ClientSession:
         self, stubs: list[BytesStub], invitation: RoundInvitation | Invitation, ends_at: float
     ) -> NDArray[np.float32]:
         """Return the round's model, (d,), where the client may still upload for it."""
-        await asyncio.to_thread(self._limit.require_room, invitation.model_digest, invitation.n_committed)
-        self._conduct.on_invitation(invitation.n_committed, invitation.model_digest)
+        await asyncio.to_thread(self._enter, invitation)
         return await self._cache.get(
             invitation.model_digest,
             lambda: until_admitted(lambda: self._download(stubs[0], invitation), ends_at - time.monotonic()),
         )
+
+    def _enter(self, invitation: RoundInvitation | Invitation) -> None:
+        """Begin a round, in a thread, as a conduct may use files. Raises UploadLimitError, StateFileError."""
+        self._limit.require_room(invitation.model_digest, invitation.n_committed)
+        self._conduct.on_invitation(invitation.n_committed, invitation.model_digest)
 
     async def _before_upload(self, invitation: RoundInvitation | Invitation) -> None:
         """Wait as the conduct says, and count the upload, durably, before its first byte leaves."""
