@@ -1,7 +1,7 @@
 """Propose-test-release by two servers: each adds a whole server's noise, to its share of the margin and of the sum.
 
 Servers follow the protocol. Each knows its own noise, so against it the other's alone must do: Laplace noise of scale
-b, Gaussian noise of sigma R. Against clients both count. The test is passed by the sum of both Laplace draws. Its tail is
+b, Gaussian noise of sigma R. Against clients both count. The sum of both Laplace draws passes the test. Its tail:
 
     P(L_A + L_B > t) = e^{-t/b} (1 + t / (2b)) / 2,   t >= 0,
 
