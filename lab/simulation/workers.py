@@ -94,7 +94,7 @@ def _cluster(address: str) -> Iterator[None]:
         raise ConfigError('--ray: expected Ray, found none: pip install "precad[scale]"') from None
     _require_answering(address)
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="error")
+        _join(ray, address)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise ConfigError(_no_cluster(address, error)) from None
     try:
@@ -102,6 +102,18 @@ def _cluster(address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _join(ray: Any, address: str) -> None:
+    """Join a cluster. One of this machine that did not come up within Ray's own 30 s is started once more."""
+    start = functools.partial(ray.init, address=address, log_to_driver=False, logging_level="error")
+    try:
+        start()
+    except RuntimeError:
+        if address != "local":
+            raise
+        ray.shutdown()
+        start()
 
 
 def _require_answering(address: str) -> None:
