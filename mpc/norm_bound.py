@@ -14,7 +14,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from precad.mpc.errors import ParameterError
-from precad.mpc.parameters import DEFAULT_FRAC_BITS, MODULUS, check_frac_bits
+from precad.mpc.parameters import DEFAULT_FRAC_BITS, MAX_FRAC_BITS, MODULUS, check_frac_bits
 
 WINDOW_BITS = 29
 WINDOW = 1 << WINDOW_BITS
@@ -23,6 +23,14 @@ WINDOW = 1 << WINDOW_BITS
 DEFAULT_ROWS = 64
 MAX_ENCODED_CLIP = 94_000_000
 """C * 2^f at most: an honest client then fails with probability below 2^-40 (section 4, table)."""
+
+
+def largest_frac_bits(clip_norm: float) -> int:
+    """Return the most fractional bits that this check has for a bound C. Raises ParameterError where it has none."""
+    most = MAX_FRAC_BITS
+    while most and Fraction(clip_norm) * (1 << most) > MAX_ENCODED_CLIP:
+        most -= 1
+    return NormBound(clip_norm=clip_norm, dim=1, frac_bits=most).frac_bits
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,14 @@ from precad.deploy.figures import NO_USEFUL_BOUND, at_most, says_nothing
 from precad.dp.accountants.pld import Label, PrivacyStatement, View
 from precad.dp.task_privacy import noise_left, task_cost, task_privacy
 from precad.mpc.parameters import MAX_FRAC_BITS
-from precad.mpc.proved.sizes import largest_frac_bits
+from precad.protos.task.grid import LARGEST, largest_frac_bits
 from precad.protos.task.task import Task
 
-LEAST_NOISE_LEFT: Final = 0.95
-"""Below this share of the noise multiplier, rounding is worth a warning."""
+MOST_OF_EPSILON: Final = 0.001
+"""Above this share of epsilon, what rounding adds is worth a warning."""
+LEAST_NOISE_TAKEN: Final = 1e-4
+"""Below this share of the noise multiplier, rounding adds less than that to any epsilon: it would have to grow with the
+tenth power of 1 / sigma."""
 
 
 def privacy_facts(task: Task) -> dict[str, Any]:
@@ -25,20 +28,24 @@ def privacy_facts(task: Task) -> dict[str, Any]:
     facts = {"noise_multiplier": task.noise_multiplier, "privacy": promised(task)}
     if task.is_proved:
         facts["delta"] = f"mode proved itself takes {task.delta_slack:.1e} (1 + e^epsilon), which every epsilon counts"
-    if not task.rules.protects_clients and (task.is_proved or noise_left(task) < LEAST_NOISE_LEFT):
-        facts["fixed_point"] = _fixed_point(task)
+    if not task.rules.protects_clients and (said := _fixed_point(task)):
+        facts["fixed_point"] = said
     return facts
 
 
-def _fixed_point(task: Task) -> str:
-    """Say what rounding costs, and warn where that is more than a twentieth of the noise."""
+def _fixed_point(task: Task) -> str | None:
+    """Say what rounding costs, and warn where that is more than a thousandth of epsilon. None: next to nothing."""
     left = noise_left(task)
-    said = f"{task.frac_bits} fractional bits leave {left:.3f} of noise_multiplier, which every epsilon counts"
-    if left >= LEAST_NOISE_LEFT:
-        return said
-    most = largest_frac_bits(task.client_clip) if task.is_proved else MAX_FRAC_BITS
-    cure = "raise frac_bits or record_clip" if task.frac_bits < most else "lower client_clip or raise record_clip"
-    return f"WARNING: {said}: {cure}"
+    said = f"{task.frac_bits} fractional bits leave {left:.4f} of noise_multiplier, which every epsilon counts"
+    if 1 - left < LEAST_NOISE_TAKEN:
+        return said if task.is_proved else None
+    finest = task.model_copy(update={"frac_bits": MAX_FRAC_BITS})
+    rounded, exact = (task_privacy(each).epsilon(View.ONE_SERVER, task.rounds, task.delta) for each in (task, finest))
+    if rounded <= exact * (1 + MOST_OF_EPSILON):
+        return said if task.is_proved else None
+    may_grow = task.frac_bits < largest_frac_bits(task.mode, task.client_clip)
+    cure = f'frac_bits = "{LARGEST}" costs nothing' if may_grow else "lower client_clip or raise record_clip"
+    return f"WARNING: {said}, {rounded / exact - 1:.1%} of it: {cure}"
 
 
 def promised(task: Task) -> str:

@@ -30,6 +30,7 @@ from precad.dp.task_privacy import task_cost
 from precad.mpc.errors import ParameterError
 from precad.mpc.norm_bound import NormBound
 from precad.protos.task.algorithms import BUDGETS
+from precad.protos.task.grid import largest_frac_bits
 from precad.protos.task.query import Query
 from precad.protos.task.target import TARGET, keep_resolved
 from precad.servers.store.folder import ledger_path
@@ -151,12 +152,8 @@ def _supply(task: dict[str, Any], question: Question, query: Query) -> None:
 
 def _finest_grid(clip: float, dim: int) -> int:
     """Return the most fractional bits that the norm check has room for. Raises ConfigError where it has none."""
-    problem = ""
-    for frac_bits in range(_MOST_FRAC_BITS, -1, -1):
-        try:
-            _ = NormBound(clip_norm=clip, dim=dim, frac_bits=frac_bits).threshold
-        except ParameterError as error:
-            problem = str(error)
-            continue
-        return frac_bits
-    raise ConfigError(f"--most-records: {problem.replace('clip_norm', 'C')}")
+    try:
+        largest = min(_MOST_FRAC_BITS, largest_frac_bits(None, clip))
+        return NormBound(clip_norm=clip, dim=dim, frac_bits=largest).frac_bits
+    except ParameterError as error:
+        raise ConfigError(f"--most-records: {str(error).replace('clip_norm', 'C')}") from None

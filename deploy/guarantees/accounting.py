@@ -38,8 +38,9 @@ from precad.dp.accountants.side_by_side import accountant_of, side_by_side
 from precad.dp.accountants.slack import with_slack
 from precad.dp.checks import require_count, require_delta, require_positive, require_probability
 from precad.protos.task.algorithms import names_default
+from precad.protos.task.grid import with_largest_frac_bits
 from precad.protos.task.proved_fields import MODE as PROVED
-from precad.protos.task.proved_fields import eta, with_largest_frac_bits
+from precad.protos.task.proved_fields import eta
 from precad.protos.task.record_fields import MOST_PER_PERSON
 from precad.protos.task.target import TARGET, least_noise
 

@@ -8,6 +8,7 @@ Modules:
     target          noise that meets a target, in place of noise that is given
     learning        what a task trains: loss, arguments and digest of the model
     proved_fields   what a task of mode `proved` has, and must fulfil
+    grid            the fractional bits of a task that asks for the most
     record_fields   what a record is, for clients with records of their own
     task_fields     what two tasks differ in, for people
     carried_fields  what a hello has for that

@@ -6,8 +6,8 @@ sections 8, 10 and 11).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Annotated, Final, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -74,24 +74,6 @@ def eta(rounds: int) -> float:
     uploads for each of T + 1 models, those of rounds that were lost among them.
     """
     return MOST_UPLOADS_PER_MODEL * (rounds + 1) * (2.0**-40 + 2.0**-65)
-
-
-def with_largest_frac_bits(section: Any) -> Any:
-    """Return a section of mode `proved` with the most fractional bits that its bound allows, where it names none.
-
-    Fewer cost accuracy: a record's sensitivity grows by sqrt(d) 2^-f. Raises ValueError where the bound allows none.
-    """
-    if not isinstance(section, Mapping) or section.get("mode") != MODE or "frac_bits" in section:
-        return section
-    clip = section.get("client_clip")
-    if isinstance(clip, bool) or not isinstance(clip, int | float) or not 0 < clip < float("inf"):
-        return section  # refused by its own field
-    from precad.mpc.proved.sizes import largest_frac_bits
-
-    try:
-        return {**section, "frac_bits": largest_frac_bits(clip)}
-    except ParameterError as error:
-        raise ValueError(str(error).replace("clip_norm", "client_clip")) from error
 
 
 def refuse_proved_fields(mode: str, given: Collection[str]) -> None:

@@ -38,6 +38,7 @@ from precad.protos.task.algorithms import (
     named,
 )
 from precad.protos.task.carried_fields import carried
+from precad.protos.task.grid import with_largest_frac_bits
 from precad.protos.task.learning import LEARNING_FIELDS, LearningFields
 from precad.protos.task.proved_fields import (
     OF_A_DEALER,
@@ -46,7 +47,6 @@ from precad.protos.task.proved_fields import (
     eta,
     refuse_proved,
     refuse_proved_fields,
-    with_largest_frac_bits,
 )
 from precad.protos.task.proved_fields import PROTOCOL_VERSION as PROVED_VERSION
 from precad.protos.task.quantile import QuantileRule, count_noise
@@ -141,7 +141,8 @@ class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFi
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """delta of the privacy statements."""
     frac_bits: Annotated[int, Field(ge=0, le=40)] = 16
-    """f: fractional bits of the fixed-point encoding. Mode `proved`: where none are named, the most that C allows."""
+    """f: fractional bits of the fixed-point encoding. `"largest"`: the most that C allows, which is the default in mode
+    `proved`. Each bit less doubles what rounding adds to a record's sensitivity."""
     model: Annotated[str, Field(min_length=1)] = "mlp"
     """Architecture, by name, or `package.module:factory` of the user's own (`precad.clients.models.networks`)."""
     dim: Annotated[int, Field(ge=1)]
