@@ -11,6 +11,7 @@ Contents:
     run_state       whether a run goes on, has ended or was killed
     tables          tables for people
     drawing         loads matplotlib
+    public_quality  what aggregators' operators measured of a run's models
     spent           the epsilons of a run, each with its adversary
     authority/      a private certificate authority, and enrolment by one-time token
     cli/            the command `precad`, a module for each kind of command

@@ -44,6 +44,7 @@ from precad.deploy.localhost.forks import ForkedChildren, Forks
 from precad.deploy.localhost.links import Dashboards
 from precad.deploy.localhost.processes import Child, Children
 from precad.deploy.localhost.watch import LiveTable, warning_of
+from precad.deploy.public_quality import last_public_figures
 from precad.deploy.run_folder import RunFolder
 from precad.deploy.run_state import INTERRUPTED_RUN
 from precad.deploy.spent import epsilon_of_a_client, spent_epsilons
@@ -503,6 +504,7 @@ class LocalRun:
             "clients": len(task.clients),
             "processes": len(self._children.all),
             **concluded,
+            **last_public_figures(self.folder, task, metrics),
             **({} if (bound := learnt_bound(final, task)) is None else {"learnt_bound": bound}),
             **spent_epsilons(self.folder.state_dir("a"), task, metrics[-1]),
             "delta": task.delta,

@@ -31,6 +31,8 @@ def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> N
     if not task.rules.is_default:
         table.add_row("algorithm", task.algorithm)
     table.add_row("model", f"{task.model}, {task.n_parameters} parameters{_quality(summary)}")
+    for letter, found in summary.get("public_quality", {}).items():
+        table.add_row("public records", Text(_public(letter, found)))  # a metric's name is its author's text
     if "learnt_bound" in summary:
         table.add_row("clipping", f"updates to {summary['learnt_bound']:.4g} in the end, a bound that was learnt")
     table.add_row("rounds", f"{summary['rounds']} ({summary['ended']})")
@@ -68,6 +70,13 @@ def _quality(summary: Mapping[str, Any]) -> str:
     accuracy = {} if summary["accuracy"] is None else {"accuracy": summary["accuracy"]}
     found = {**accuracy, **summary.get("metrics", {})}
     return "".join(f", test {name} {value:.3f}" for name, value in found.items())
+
+
+def _public(letter: str, found: Mapping[str, Any]) -> str:
+    """Return what the operator of a server measured on public records of its own."""
+    figures = ", ".join(f"{name} {value:.4g}" for name, value in found["figures"].items())
+    which = "" if found["is_of_final_model"] else f" of the model of round {found['round']}"
+    return f"{figures}{which}, measured at server {letter.upper()}"
 
 
 def _privacy(summary: Mapping[str, Any], task: Task) -> Table:

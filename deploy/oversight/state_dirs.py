@@ -49,7 +49,7 @@ def _read(folder: Path) -> Status:
     header = json.loads(ledger.read_bytes().partition(b"\n")[0] or b"{}")
     modified = store_path(folder).stat().st_mtime
     kept = [record for line in records.splitlines() if (record := from_line(line)) is not None]
-    figures = restored(folder / FILE, kept)
+    figures = restored(folder / FILE, {record.number: record.model_digest.hex() for record in kept})
     rounds = [_summary(record, figures.get(record.number, {})) for record in kept]
     ended = next((entry.fields["reason"] for entry in reversed(log) if entry.kind == "finished"), "")
     task = next((entry.fields for entry in log if entry.kind == "task"), {})

@@ -97,6 +97,7 @@ def charts_of(runs: Sequence[Run], certificates: Sequence[RunCertificate | str])
     """Return every chart that the runs have something for."""
     made = (
         _accuracy(runs),
+        _public_accuracy(runs),
         _epsilon(runs),
         _attack_success(runs),
         _uploads(runs),
@@ -112,6 +113,25 @@ def _accuracy(runs: Sequence[Run]) -> Chart:
     note = _noted("Measured on the test records, which no client has.", runs, seeds="mean, lowest and highest")
     series = _over_seeds(runs, lambda done: done.accuracy, "accuracy")
     return _by_round("accuracy", "Test accuracy", note, "accuracy", Format.SHARE, series)
+
+
+def _public_accuracy(runs: Sequence[Run]) -> Chart:
+    """Chart what aggregators' operators measured, a line for each server."""
+    note = (
+        "Measured by the operators of the aggregators on public records of their own. While one model is measured, "
+        "only the latest waits: others have no figure."
+    )
+    made = []
+    for i, run in enumerate(runs):
+        for number, (letter, dash) in enumerate((("a", Dash.SOLID), ("b", Dash.DASHED))):
+            rounds = [done for done in run.trainings[0].rounds if letter in done.public_accuracy]
+            if rounds:
+                what = f"server {letter.upper()}"
+                points = _thinned([(done.n_done, done.public_accuracy[letter]) for done in rounds])
+                colour = i if len(runs) > 1 else number
+                name = _named(run, what, runs)
+                made.append(Series(name=name, run=run.label, what=what, colour=colour, dash=dash, points=points))
+    return _by_round("public", "Accuracy on public records", note, "accuracy", Format.SHARE, tuple(made))
 
 
 def _attack_success(runs: Sequence[Run]) -> Chart:

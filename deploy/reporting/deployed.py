@@ -13,8 +13,9 @@ from precad.clients.config import ClientConfig
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.errors import ConfigError
+from precad.deploy.public_quality import public_accuracy
 from precad.deploy.reporting.files import Amount, Count, Epsilon, Share, Written, read_lines, read_object
-from precad.deploy.reporting.runs import AGAINST, Cost, Round, Run, Statement, Trained, is_import_path
+from precad.deploy.reporting.runs import AGAINST, Cost, PublicQuality, Round, Run, Statement, Trained, is_import_path
 from precad.deploy.reporting.settings import shown_configuration
 from precad.deploy.run_folder import RunFolder
 from precad.deploy.run_state import INTERRUPTED_RUN
@@ -42,6 +43,14 @@ class _Line(Written):
     epsilon_clients_only: Epsilon
     accuracy: Share | None
     attack_success: Share | None = None
+    model_digest: str = ""
+
+
+class _Measured(Written):
+    """Hold what the operator of one server measured last."""
+
+    round: Count
+    figures: dict[str, float]
 
 
 class _Summary(Written):
@@ -52,6 +61,7 @@ class _Summary(Written):
     accuracy: Share | None
     attack_success: Share | None = None
     metrics: dict[str, float] = Field(default_factory=dict)
+    public_quality: dict[Literal["a", "b"], _Measured] = Field(default_factory=dict)
     epsilon_one_server: Epsilon
     epsilon_clients_only: Epsilon
     epsilon_client: Epsilon | None = None
@@ -103,7 +113,7 @@ def read_deployed(path: Path) -> Run:
         is_validated=True,
         names_other_code=is_import_path(deployment.task.model),
         reacting_attack=client.reacting_attack,
-        trainings=(_training(summary, lines),),
+        trainings=(_training(folder, summary, lines),),
         statements=_statements(deployment.task, summary, lines),
         cost=_cost(summary, lines),
         configuration=shown_configuration(deployment),
@@ -149,7 +159,10 @@ def _require_agreement(path: Path, task: Task, summary: _Summary, lines: Sequenc
         raise ConfigError(f"{path}: rounds: expected at most {task.rounds}, found {len(lines)}")
 
 
-def _training(summary: _Summary, lines: Sequence[_Line]) -> Trained:
+def _training(folder: RunFolder, summary: _Summary, lines: Sequence[_Line]) -> Trained:
+    is_measured, digests = bool(summary.public_quality), {line.round: line.model_digest for line in lines}
+    public = public_accuracy(folder, digests) if is_measured else {}
+    n_done = {line.round: n for n, line in enumerate(lines, start=1)}
     rounds = tuple(
         Round(
             n_done=n_done,
@@ -159,6 +172,7 @@ def _training(summary: _Summary, lines: Sequence[_Line]) -> Trained:
             seconds=line.seconds_total,
             accuracy=line.accuracy,
             attack_success=line.attack_success,
+            public_accuracy=public.get(line.round, {}),
         )
         for n_done, line in enumerate(lines, start=1)
     )
@@ -170,6 +184,11 @@ def _training(summary: _Summary, lines: Sequence[_Line]) -> Trained:
         attack_success=summary.attack_success,
         rejected_clients=tuple(summary.rejected_clients),
         metrics=summary.metrics,
+        public_quality={
+            letter: PublicQuality(n_done=n_done[found.round], figures=found.figures)
+            for letter, found in summary.public_quality.items()
+            if found.round in n_done
+        },
     )
 
 

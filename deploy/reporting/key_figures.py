@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from precad.deploy.figures import NO_USEFUL_BOUND
@@ -51,6 +51,11 @@ def _outcome(run: Run) -> Iterator[KeyFigure]:
         yield _over_seeds("test accuracy", accuracies)
     for name in run.trainings[0].metrics:
         yield _measured(f"test {name}", [trained.metrics.get(name, math.nan) for trained in run.trainings])
+    for letter, public in run.trainings[0].public_quality.items():
+        late = "" if public.n_done == len(run.trainings[0].rounds) else f"of the model after {public.n_done} rounds"
+        for name, value in public.figures.items():
+            found = _measured(f"{name} on public records, measured at server {letter.upper()}", [value])
+            yield replace(found, note=late)
     success = [trained.attack_success for trained in run.trainings if trained.attack_success is not None]
     if success:
         yield _over_seeds("attack success (estimate)", success)

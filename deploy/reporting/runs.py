@@ -37,6 +37,18 @@ class Round:
     """On the test records, in [0, 1]; None where it was not measured."""
     attack_success: float | None
     """The attackers' accuracy on what they aim at; None where it was not measured."""
+    public_accuracy: Mapping[str, float] = field(default_factory=dict)
+    """On public records of an aggregator's operator, by the server's letter, where it was measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicQuality:
+    """Figures of a model on public records of an aggregator's operator."""
+
+    n_done: int
+    """Rounds done when the model was made."""
+    figures: Mapping[str, float]
+    """Accuracy among them, where labels are classes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +64,8 @@ class Trained:
     rejected_clients: tuple[str, ...]
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Other figures of the final model that were asked for, by name."""
+    public_quality: Mapping[str, PublicQuality] = field(default_factory=dict)
+    """What aggregators' operators measured last, by the server's letter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

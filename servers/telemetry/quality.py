@@ -96,7 +96,8 @@ class Quality:
 
     def begin(self) -> None:
         """Begin to measure: first the last model of an earlier process that has no figure."""
-        self._telemetry.quality.update(restored(self._path, self._telemetry.records))
+        digests = {record.number: record.model_digest.hex() for record in self._telemetry.records}
+        self._telemetry.quality.update(restored(self._path, digests))
         records, parameters = self._telemetry.records, self._telemetry.parameters
         if records and parameters is not None and records[-1].number not in self._telemetry.quality:
             self.offer(records[-1], parameters)
@@ -282,9 +283,11 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text[:_LONGEST_REFUSAL])
 
 
-def restored(path: Path, records: Sequence[CommittedRound]) -> dict[int, dict[str, float]]:
-    """Return the figures in a file, by round, of models that these rounds made. What is no such line has none."""
-    digests = {record.number: record.model_digest.hex() for record in records}
+def restored(path: Path, digests: Mapping[int, str]) -> dict[int, dict[str, float]]:
+    """Return the figures in a file, by round, of models that these rounds made. What is no such line has none.
+
+    digests: of each round's model, in hexadecimal.
+    """
     found: dict[int, dict[str, float]] = {}
     try:
         lines = path.read_bytes().splitlines()

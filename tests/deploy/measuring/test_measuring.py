@@ -159,8 +159,9 @@ async def test_figures_are_those_of_the_model(pki: Pki, folder: Path, tmp_path: 
         assert found["accuracy"] == pytest.approx(accuracy_of(model, folder))
         assert found["largest"] == pytest.approx(float(np.abs(logits).max()), rel=1e-5)
     assert "4711" not in str(logs)
-    assert restored(tmp_path / FILE, [record(0), record(1)]) == telemetry.quality
-    assert restored(tmp_path / FILE, [record(1)]).keys() == {1}  # a figure of a model that is no longer the task's
+    digests = {number: record(number).model_digest.hex() for number in (0, 1)}
+    assert restored(tmp_path / FILE, digests) == telemetry.quality
+    assert restored(tmp_path / FILE, {1: digests[1]}).keys() == {1}  # a figure of a model that is no longer the task's
 
 
 @asynchronous

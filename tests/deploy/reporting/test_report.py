@@ -38,6 +38,7 @@ from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.local import resolve
 from precad.deploy.localhost.deployment import round_metrics
 from precad.deploy.localhost.summary import print_summary
+from precad.deploy.public_quality import last_public_figures
 from precad.deploy.reporting.certificates import RunCertificate
 from precad.deploy.reporting.charts import MOST_COLUMNS, MOST_POINTS, Kind, charts_of
 from precad.deploy.reporting.figures import png_files
@@ -263,6 +264,53 @@ def test_a_training_without_classes_has_its_metrics_and_no_accuracy(tmp_path: Pa
     summary = json.loads((made / "summary.json").read_text()) | {"output": "run"}
     print_summary(said, summary, configuration.load(made / "config.toml").task)
     assert "parameters, test mse 0.062" in said.export_text()
+
+
+def measured_at(run: Path, letter: str, figures: dict[int, dict[str, float]], *, other: int | None = None) -> None:
+    """Write what a server's operator measured, as the server does; of round `other`, on another model."""
+    digests = {line["round"]: line["model_digest"] for line in _lines(run)}
+    lines = [
+        {"round": t, "model_digest": "ff" if t == other else digests[t], "figures": found}
+        for t, found in figures.items()
+    ]
+    (run / letter / "quality.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def _lines(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_what_operators_measured_is_in_summary_and_report(tmp_path: Path) -> None:
+    """Figures of both servers; the one of a model that is not the run's is left out, and an old one says whose it
+    is."""
+    made = deployed(tmp_path / "run", evaluation="public")
+    task = configuration.load(made / "config.toml").task
+    assert last_public_figures(RunFolder(made), task, _lines(made)) == {"public_quality": {}}
+    (made / "b").mkdir(exist_ok=True)
+    measured_at(made, "a", {0: {"accuracy": 0.5}, 2: {"accuracy": 0.6875, "f1": 0.03125}})
+    measured_at(made, "b", {1: {"accuracy": 0.4375}, 2: {"accuracy": 0.999}}, other=2)
+    found = last_public_figures(RunFolder(made), task, _lines(made))
+    assert found["public_quality"] == {
+        "a": {"round": 2, "is_of_final_model": True, "figures": {"accuracy": 0.6875, "f1": 0.03125}},
+        "b": {"round": 1, "is_of_final_model": False, "figures": {"accuracy": 0.4375}},
+    }
+    changed(made / "summary.json", **found)
+    page = report(made)
+    assert page.series("public") == {"server A": [(1, 0.5), (3, 0.6875)], "server B": [(2, 0.4375)]}
+    assert {0.6875, 0.03125, 0.4375} <= set(page.values)
+    assert 0.999 not in page.values
+    assert "of the model after 2 rounds" in page.text
+    said = Console(width=200, record=True, file=io.StringIO())
+    print_summary(said, json.loads((made / "summary.json").read_text()), task)
+    text = said.export_text()
+    assert "accuracy 0.6875, f1 0.03125, measured at server A" in text
+    assert "accuracy 0.4375 of the model of round 1, measured at server B" in text
+
+
+def test_a_task_that_nobody_measures_has_nothing_of_it(run: Path) -> None:
+    """Not even where a server's folder holds such a file."""
+    measured_at(run, "a", {0: {"accuracy": 0.5}})
+    assert last_public_figures(RunFolder(run), configuration.load(run / "config.toml").task, _lines(run)) == {}
 
 
 def test_a_run_of_mode_proved_has_no_dealer_and_no_gate(tmp_path: Path) -> None:
