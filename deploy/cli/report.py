@@ -15,7 +15,8 @@ from precad.deploy.cli.common import Json, exit_codes, say
 @exit_codes()
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN", help="Show these folders of `precad demo`, `run` or `simulate`.")
+        list[Path],
+        typer.Argument(metavar="RUN", help="Show these folders of `precad demo`, `run`, `query` or `simulate`."),
     ],
     output: Annotated[
         Path | None,

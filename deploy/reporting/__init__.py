@@ -1,5 +1,6 @@
 """`precad report`: what run folders say, as one page that works without a network, and as PNG figures.
 
+    answers       The answer of a query
     audits        Read the audit beside a run
     certificates  What a run's predictions are certified to withstand
     charts        What is drawn, as data

@@ -107,8 +107,8 @@ def _curve(report: dict[str, Any]) -> tuple[float, ...]:
 
 def uncertified(run: Run) -> str | None:
     """Return why nothing can be certified of such a run; None if something can."""
-    if not run.has_two_servers:
-        return f"certificates are of PRECAD's training, this is {run.algorithm}"
+    if run.answer is not None or not run.has_two_servers:
+        return f"certificates are of PRECAD's training, this is {run.algorithm if run.answer is None else 'a query'}"
     if Level.CLIENT not in task_privacy(run.task).every_round:
         return f"certificates are of trainings whose servers add noise, this is {run.task.algorithm}"
     if not run.is_validated:

@@ -96,6 +96,7 @@ class Chart:
 def charts_of(runs: Sequence[Run], certificates: Sequence[RunCertificate | str]) -> tuple[Chart, ...]:
     """Return every chart that the runs have something for."""
     made = (
+        _answers(runs),
         _accuracy(runs),
         _public_accuracy(runs),
         _epsilon(runs),
@@ -107,6 +108,21 @@ def charts_of(runs: Sequence[Run], certificates: Sequence[RunCertificate | str])
         _seconds_by_round(runs),
     )
     return tuple(chart for chart in made if chart is not None and chart.series)
+
+
+def _answers(runs: Sequence[Run]) -> Chart:
+    """Chart the bins of queries."""
+    bins = {run.label: found for run in runs if run.answer is not None and (found := run.answer.drawn)}
+    return Chart(
+        key="bins",
+        title="Records in each bin, estimated",
+        kind=Kind.BARS,
+        note="Estimates hold noise; one below zero is drawn as zero. Error bars are in summary.json.",
+        x_label="range",
+        y_label="records",
+        format=Format.COUNT,
+        **_bars(runs, bins, "records"),
+    )
 
 
 def _accuracy(runs: Sequence[Run]) -> Chart:

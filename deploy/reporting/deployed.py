@@ -14,6 +14,7 @@ from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.errors import ConfigError
 from precad.deploy.public_quality import public_accuracy
+from precad.deploy.reporting.answers import Estimated, QueryAnswer
 from precad.deploy.reporting.files import Amount, Count, Epsilon, Share, Written, read_lines, read_object
 from precad.deploy.reporting.runs import AGAINST, Cost, PublicQuality, Round, Run, Statement, Trained, is_import_path
 from precad.deploy.reporting.settings import shown_configuration
@@ -58,7 +59,7 @@ class _Summary(Written):
 
     rounds: Annotated[int, Field(ge=1)]
     processes: Count
-    accuracy: Share | None
+    accuracy: Share | None = None
     attack_success: Share | None = None
     metrics: dict[str, float] = Field(default_factory=dict)
     public_quality: dict[Literal["a", "b"], _Measured] = Field(default_factory=dict)
@@ -80,6 +81,10 @@ class _Summary(Written):
     bytes_client_up: Count
     bytes_server_link: Count
     ended: str
+    estimate: Estimated | None = None
+    """Of a query, as the two fields below."""
+    bins: list[Estimated] = Field(default_factory=list)
+    level: Annotated[float, Field(gt=0, lt=1)] | None = None
     resumed: Count = 0
     """How often the run was continued. Lost rounds leave gaps in the numbers."""
 
@@ -116,8 +121,19 @@ def read_deployed(path: Path) -> Run:
         trainings=(_training(folder, summary, lines),),
         statements=_statements(deployment.task, summary, lines),
         cost=_cost(summary, lines),
+        answer=_answer(path, deployment.task, summary),
         configuration=shown_configuration(deployment),
     )
+
+
+def _answer(path: Path, task: Task, summary: _Summary) -> QueryAnswer | None:
+    """Return what a query's summary says. Raises ConfigError where a summary is of another kind of run."""
+    if (task.query is None) != (summary.level is None):
+        wanted, found = ("no answer", "one") if task.query is None else ("an answer", "none")
+        raise ConfigError(f"{path}: expected {wanted} in summary.json, as config.toml says, found {found}")
+    if task.query is None or summary.level is None:
+        return None
+    return QueryAnswer(query=task.query, estimate=summary.estimate, bins=tuple(summary.bins), level=summary.level)
 
 
 def _client(deployment: Deployment, path: Path) -> ClientConfig:

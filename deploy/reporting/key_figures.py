@@ -46,6 +46,9 @@ def key_figures(run: Run) -> list[KeyFigure]:
 
 
 def _outcome(run: Run) -> Iterator[KeyFigure]:
+    if (answer := run.answer) is not None and (found := answer.estimate) is not None:
+        text = f"{found.value:.6g} {found.bar}"
+        yield KeyFigure(group=Group.OUTCOME, name=answer.name, shown=text, exact=found.value, note=answer.note)
     accuracies = [trained.accuracy for trained in run.trainings if trained.accuracy is not None]
     if accuracies:
         yield _over_seeds("test accuracy", accuracies)
@@ -54,8 +57,8 @@ def _outcome(run: Run) -> Iterator[KeyFigure]:
     for letter, public in run.trainings[0].public_quality.items():
         late = "" if public.n_done == len(run.trainings[0].rounds) else f"of the model after {public.n_done} rounds"
         for name, value in public.figures.items():
-            found = _measured(f"{name} on public records, measured at server {letter.upper()}", [value])
-            yield replace(found, note=late)
+            figure = _measured(f"{name} on public records, measured at server {letter.upper()}", [value])
+            yield replace(figure, note=late)
     success = [trained.attack_success for trained in run.trainings if trained.attack_success is not None]
     if success:
         yield _over_seeds("attack success (estimate)", success)

@@ -57,10 +57,11 @@ def _of_run(run: Run, certificate: RunCertificate | str) -> dict[str, Any]:
     servers = "two servers" if run.task.is_proved else "two servers, a dealer"
     what = "simulated in one process" if run.is_simulation else f"{servers} and clients as processes"
     seeds = f", {len(run.trainings)} seeds" if len(run.trainings) > 1 else ""
+    trained = f"{run.task.model} with {run.task.n_parameters:,} parameters on {run.client.data_name}"
+    done = trained if run.answer is None else f"a query, {run.answer.name}"
     return {
         "label": run.label,
-        "about": f"{run.algorithm}{seeds}, {what}: {run.task.model} with {run.task.n_parameters:,} parameters on "
-        f"{run.client.data_name}, {len(run.task.clients):,} clients",
+        "about": f"{run.algorithm}{seeds}, {what}: {done}, {len(run.task.clients):,} clients",
         "sentence": _capital(sentence(run, certificate)),
         "guarantees": guarantees_of(run, certificate),
         "notes": run.notes,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from precad.clients.config import ClientConfig
+from precad.deploy.reporting.answers import QueryAnswer
 from precad.dp.accountants.pld import Unit, View, unit_words
 from precad.protos.task.task import Task
 
@@ -134,6 +135,8 @@ class Run:
     statements: tuple[Statement, ...]
     cost: Cost | None
     """None for a simulation."""
+    answer: QueryAnswer | None = None
+    """Of a query, which trains nothing."""
     configuration: Mapping[str, str]
     """Field to value, for people; no paths, no secrets."""
     notes: tuple[str, ...] = ()

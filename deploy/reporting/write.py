@@ -52,6 +52,7 @@ class Report:
                     "figures": {figure.name: figure.exact for figure in key_figures(run)},
                     "configuration": dict(run.configuration),
                     "notes": list(run.notes),
+                    **({} if run.answer is None else {"answer": run.answer.to_json()}),
                 }
                 for run, certificate in zip(self.runs, self.certificates, strict=True)
             ],

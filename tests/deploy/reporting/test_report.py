@@ -51,6 +51,7 @@ from precad.deploy.run_folder import RunFolder
 from precad.dp.accountants.pld import PldAccountant, View, round_event
 from precad.lab.simulation import SeededRandomness
 from precad.protos.precad.v1 import control_pb2
+from precad.protos.task.query import Query
 from precad.servers.store.folder import open_ledger
 from tests.harness import browser
 from tests.harness.browser import chromium, find_chromium
@@ -305,6 +306,63 @@ def test_what_operators_measured_is_in_summary_and_report(tmp_path: Path) -> Non
     text = said.export_text()
     assert "accuracy 0.6875, f1 0.03125, measured at server A" in text
     assert "accuracy 0.4375 of the model of round 1, measured at server B" in text
+
+
+def asked(root: Path, kind: str, **answer: Any) -> Path:
+    """A run folder as `precad query` leaves it: `deployed`, of one round, with a question and its answer."""
+    query = {"kind": kind, "column": "age", "low": 0.0, "high": 30.0, **({"bins": 3} if kind == "histogram" else {})}
+    made = deployed(root)
+    raw = tomllib.loads((made / "config.toml").read_text())
+    raw["task"] |= dict.fromkeys(("client_rate", "record_rate", "learning_rate"), 1.0)
+    raw["task"] |= {"query": query, "dim": Query.model_validate(query).encoding(0).dim, "rounds": 1, "lost_rounds": 1}
+    RunFolder(made).write_config(raw)
+    first = _lines(made)[0]
+    (made / "metrics.jsonl").write_text(json.dumps(first | {"accuracy": None}) + "\n")
+    summary = json.loads((made / "summary.json").read_text())
+    del summary["accuracy"]
+    realised = {f"realised_{name}": first[name] for name in ("epsilon_one_server", "epsilon_clients_only")}
+    counts = {name: len(first[name]) for name in ("accepted", "rejected", "missing")}
+    told = {"rounds": 1, "query": query, "estimate": None, "bins": [], "level": 0.9, **counts, **realised, **answer}
+    (made / "summary.json").write_text(json.dumps(summary | told))
+    return made
+
+
+def test_a_query_has_a_page_with_its_answer(tmp_path: Path) -> None:
+    """An estimate with its error bar; no model, no accuracy, no certificate, in page and JSON."""
+    made = asked(tmp_path / "run", "mean", estimate={"value": 17.53125, "low": 16.5, "high": 18.625})
+    found = Report.of([made])
+    page = Page(found.html())
+    assert "a query, mean of age, 3 clients" in page.text
+    assert "17.5312 [16.5, 18.62]" in page.text
+    assert "error bar at 90\xa0%" in page.html
+    assert 17.53125 in page.values
+    assert "this is a query" in page.text
+    assert "accuracy" not in page.charts
+    assert found.to_json()["runs"][0]["answer"]["estimate"] == {"value": 17.53125, "low": 16.5, "high": 18.625}
+    assert precad("report", made, "--json").exit_code == 0
+
+
+def test_a_histogram_is_drawn_and_no_bin_is_below_zero(tmp_path: Path) -> None:
+    """JSON has the estimates as they are. Bins that are too many to draw have no chart."""
+    bins = [{"value": v, "low": v - 1, "high": v + 1} for v in (-0.5, 7.25, 2.0)]
+    made = asked(tmp_path / "run", "histogram", bins=bins)
+    found = Report.of([made])
+    page = Page(found.html())
+    assert page.series("bins")["records"] == [(0, 0.0), (1, 7.25), (2, 2.0)]
+    assert page.charts["bins"]["categories"] == ["0 to 10", "10 to 20", "20 to 30"]
+    assert found.to_json()["runs"][0]["answer"]["bins"] == bins
+    changed(made / "summary.json", bins=bins * 21)
+    assert "bins" not in report(made).charts
+
+
+@pytest.mark.parametrize(("is_query", "found"), [(True, "expected an answer"), (False, "expected no answer")])
+def test_a_summary_of_another_kind_is_refused(is_query: bool, found: str, tmp_path: Path) -> None:
+    """A query without an answer, a training with one."""
+    made = asked(tmp_path / "run", "mean") if is_query else deployed(tmp_path / "run")
+    changed(made / "summary.json", level=None if is_query else 0.9)
+    refused = precad("report", made)
+    assert refused.exit_code == 2
+    assert found in refused.stderr
 
 
 def test_a_task_that_nobody_measures_has_nothing_of_it(run: Path) -> None:
