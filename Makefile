@@ -23,7 +23,7 @@ $(INSTALLED): requirements.lock requirements-cuda.lock requirements-cpu.lock pyp
 	$(PYTHON) -m venv $(VENV)
 	if ! command -v nvidia-smi > /dev/null; then \
 	  $(PIP) install --no-deps --require-hashes -r requirements-cpu.lock 2> /dev/null \
-	    || echo "no CPU build of torch on this index: taking the default one"; fi
+	    || echo "no locked CPU build of torch for this Python on this index: taking the default one"; fi
 	$(PIP) install --no-deps --require-hashes -r requirements.lock
 	if $(BIN)/python deploy/hosts/lock.py --torch-needs-cuda; then \
 	  $(PIP) install --no-deps --require-hashes -r requirements-cuda.lock; fi

@@ -4,10 +4,11 @@
 
     requirements.lock       runs everything once torch can be imported
     requirements-cuda.lock  holds the libraries that the default build of torch loads on Linux
-    requirements-cpu.lock   holds the build of torch without them
+    requirements-cpu.lock   holds the build of torch without them, for CPython 3.11 on x86-64
 
 Where there is no NVIDIA driver, `make` tries the build without CUDA first, which not every index offers. It installs
-the CUDA libraries only when the build of torch that it got asks for them. So nobody downloads gigabytes for a CPU.
+the CUDA libraries only when the build of torch that it got asks for them. So nobody with CPython 3.11 downloads
+gigabytes for a CPU. On 3.12 and 3.13 pip refuses the build without CUDA, whose hash is not locked, and `make` says so.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ CPU_BUILD = """\
 torch=={version}+cpu \\
     --hash=sha256:6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
 """
-"""Lock of the same release of torch without CUDA, as its makers publish it for CPython 3.11 on x86-64 Linux."""
+"""Lock of the same release of torch without CUDA, as its makers publish it for CPython 3.11 on x86-64 Linux.
+
+Hashes of other versions belong here as well: each line is a wheel that pip may take."""
 
 
 def resolve() -> str:
