@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from precad.clients.errors import MissingDataError, OwnRecordsError
 from precad.clients.records.own.described import OwnRecords
 from precad.clients.records.own.found import Found, read_as
-from precad.clients.records.own.labels import A_NAME, class_numbers
+from precad.clients.records.own.labels import A_NAME, ANOTHER_NAME, class_numbers, look_alike
 from precad.clients.records.records import Records
 from precad.protos.task.record_fields import is_name
 
@@ -61,6 +61,8 @@ def _names_of(folders: Sequence[Path], root: Path, *, infers: bool) -> tuple[str
     for folder in classes:
         if not is_name(folder.name):
             raise OwnRecordsError(folder, A_NAME, "another text")
+    if (i := look_alike([folder.name for folder in classes])) is not None:
+        raise OwnRecordsError(classes[i], ANOTHER_NAME, "one that reads as one before it")
     if len(classes) < 2:
         raise OwnRecordsError(root, "a folder for each of two classes at least", "one with images")
     return tuple(folder.name for folder in classes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,6 +17,7 @@ from precad.protos.task.record_fields import LONGEST_NAME, is_name
 
 _MOST_CLASSES = 65_536
 A_NAME: Final = f"a class named by at most {LONGEST_NAME} printable characters"
+ANOTHER_NAME: Final = "classes that differ in more than case, spaces and look-alikes, or names in task.class_names"
 _MOST_INFERRED = 1000
 """Names of classes that are taken from records, at most: a column with more is something else."""
 
@@ -140,6 +142,18 @@ def _in_range(numbers: Sequence[int], at: At) -> NDArray[np.int64]:
     return np.array(numbers, dtype=np.int64)
 
 
+def look_alike(names: Sequence[str]) -> int | None:
+    """Return where the first name is that reads as another name before it: `Ill` after `ill`. None: nowhere."""
+    rows: dict[str, int] = {}
+    for at, name in enumerate(names):
+        rows.setdefault(name, at)
+    seen: dict[str, str] = {}
+    for name, at in rows.items():
+        if seen.setdefault(" ".join(unicodedata.normalize("NFKC", name).casefold().split()), name) != name:
+            return at
+    return None
+
+
 def _sorted_names(written: Sequence[str], at: At) -> tuple[str, ...]:
     """Raises OwnRecordsError for a column that holds no classes."""
     are = np.array([_is_number(text) for text in written])
@@ -155,6 +169,8 @@ def _sorted_names(written: Sequence[str], at: At) -> tuple[str, ...]:
     for row, text in enumerate(written):
         if not is_name(text):
             raise OwnRecordsError(at(row), A_NAME, "another text")
+    if (row := look_alike(written)) is not None:
+        raise OwnRecordsError(at(row), ANOTHER_NAME, "one that reads as one before it")
     names = tuple(sorted(set(written)))
     if not 2 <= len(names) <= _MOST_INFERRED:
         raise OwnRecordsError("client.label", f"between 2 and {_MOST_INFERRED} classes", f"{len(names)}")

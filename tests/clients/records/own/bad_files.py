@@ -136,6 +136,20 @@ ROW = r"patients\.csv, row 3"
 IN_X = ROW + r", column 'x': "
 
 OF_CSV: dict[str, Bad] = {
+    "names but for case": Bad(
+        csv("x,diagnosis\n1,ill\n2,well\n3,Ill \n4,well\n"), r"row 4, column 'diagnosis': expected classes that differ"
+    ),
+    "a field of millions": Bad(
+        csv(f"x,y,diagnosis\n1,2,0\n{SECRET * 1_700_000},4,1\n"), "row 3: expected CSV, found field larger than"
+    ),
+    "a column of a Cyrillic letter": Bad(
+        csv("x,y,di\u0430gnosis\n1,2,0\n3,4,1\n"), "expected a column 'diagnosis', found none of that name among 3"
+    ),
+    "a device": Bad(lambda folder: (folder / "patients.csv").symlink_to("/dev/zero"), "expected a CSV file, found a f"),
+    "hundreds of thousands of columns": Bad(
+        csv(",".join(f"c{i}" for i in range(200_000)) + ",diagnosis\n1\n"),
+        "expected at most 65536 columns, found 200001",
+    ),
     "a word": Bad(cell(SECRET), IN_X + "expected a number, found something that is no number"),
     "not a number": Bad(cell("nan"), IN_X + "expected a finite number"),
     "infinite": Bad(cell("-inf"), IN_X + "expected a finite number"),
@@ -354,6 +368,22 @@ OF_FOLDERS: dict[str, Bad] = {
         images(a=lambda s: (s / "yes").rename(s / "maybe")), r"maybe/0\.png: expected one of the 2", task=NAMES
     ),
     "one class": Bad(images(a=lambda s: shutil.rmtree(s / "no")), "scans: expected a folder for each of two classes"),
+    "two classes but for case": Bad(
+        images(a=lambda s: shutil.copytree(s / "no", s / "No")), r"scans/no: expected classes .* more than case"
+    ),
+    "two classes but for the encoding of an accent": Bad(
+        images(
+            a=lambda s: shutil.copytree(s / "no", s / "caf\u00e9"),
+            b=lambda s: shutil.copytree(s / "no", s / "cafe\u0301"),
+        ),
+        r"scans/caf\u00e9: expected classes .* look-alikes",
+    ),
+    "a CMYK image": Bad(
+        images(a=lambda s: Image.new("CMYK", (4, 4)).save(s / "yes" / "1.jpg")), r"yes/1\.jpg: .* mode CMYK"
+    ),
+    "a loop of links": Bad(
+        images(a=lambda s: _link(s / "yes" / "loop", s)), r"yes/loop: expected an image, found a folder"
+    ),
     "a class of escape codes": Bad(
         images(a=lambda s: (s / "yes").rename(s / "a\nb\x1b[31m")), r"scans/a\\nb\\x1b\[31m: .*256 printable characters"
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import importlib.util
 import re
 import sys
@@ -93,6 +94,10 @@ def test_there_are_fifty_kinds_at_least() -> None:
         ({"x": [{SECRET: 1.0}, {SECRET: 2.0}], "diagnosis": [0, 1]}, "row 1, column 'x': expected a number"),
         ({"x": [1.0, 2.0], "diagnosis": [0, None]}, "row 2, column 'diagnosis': expected a label, found an empty cell"),
         ({"x": [1.0, 2.0], "diagnosis": [0.0, 0.5]}, "row 2, column 'diagnosis': expected a class as its label"),
+        ({"x": [b"sekret", b"b"], "diagnosis": [0, 1]}, "row 1, column 'x': expected a number"),
+        ({"x": [datetime.date(2024, 1, 1)] * 2, "diagnosis": [0, 1]}, "row 1, column 'x': expected a number"),
+        ({"x": [1.0, 2.0], "diagnosis": [{SECRET: 1}] * 2}, "row 1, column 'diagnosis': expected a class as its label"),
+        ({"x": [1.0, 2.0], "diagnosis": [2**63 - 1, 0]}, "row 1, column 'diagnosis': expected a class in"),
         ({"x": [1.0, 2.0]}, "expected a column 'diagnosis', found none of that name"),
         ({"x": [], "diagnosis": []}, "expected at least one record, found none"),
     ],
