@@ -186,9 +186,9 @@ def lines(report: dict[str, Any], indent: str = "") -> list[str]:
         label = f"{indent}{name.replace('_', ' ').replace('mib', 'MiB')}"
         if isinstance(value, list):
             facts = ["  ".join(map(str, item.values())) for item in value] or ["whatever the authority signs"]
-            shown.extend(f"{label:<18}{fact}" for fact in facts)
+            shown.extend(f"{label:<16}  {fact}" for fact in facts)
         elif isinstance(value, dict) and "sha256" not in value:
             shown += [label, *lines(value, indent + "  ")]
         else:
-            shown.append(f"{label:<18}{'  '.join(value.values()) if isinstance(value, dict) else value}")
+            shown.append(f"{label:<16}  {'  '.join(value.values()) if isinstance(value, dict) else value}")
     return shown

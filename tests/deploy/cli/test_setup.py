@@ -20,6 +20,7 @@ from precad.clients.models.adapters import adapted
 from precad.clients.models.safetensors_file import read_tensors
 from precad.clients.records import DataSource, digits
 from precad.deploy.cli import main as cli
+from precad.deploy.configuration.check import lines
 from precad.deploy.configuration.sections import load
 from precad.deploy.errors import INVALID_INPUT
 from precad.protos.messages import convert
@@ -271,3 +272,11 @@ def test_the_constants_of_adapters_are_made_once(organisations: Organisations) -
     assert all(torch.equal(found[name], value) for name, value in expected.items())
     again = precad("adapter", config, path)
     assert (again.exit_code, "expected a new file" in again.output) == (2, True)
+
+
+def test_facts_of_a_check_stand_apart_from_their_names() -> None:
+    """Also where a name is wider than its column."""
+    assert lines({"task": "small", "aggregator_a_measures_on": "60 public records"}) == [
+        "task              small",
+        "aggregator a measures on  60 public records",
+    ]
