@@ -82,7 +82,7 @@ class _Summary(Written):
     bytes_server_link: Count
     ended: str
     estimate: Estimated | None = None
-    """Of a query, as the two fields below."""
+    """A query has it, and the two fields below."""
     bins: list[Estimated] = Field(default_factory=list)
     level: Annotated[float, Field(gt=0, lt=1)] | None = None
     resumed: Count = 0

@@ -66,7 +66,7 @@ class Trained:
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Other figures of the final model that were asked for, by name."""
     public_quality: Mapping[str, PublicQuality] = field(default_factory=dict)
-    """What aggregators' operators measured last, by the server's letter."""
+    """Figures that aggregators' operators measured last, by the server's letter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ class Run:
     cost: Cost | None
     """None for a simulation."""
     answer: QueryAnswer | None = None
-    """Of a query, which trains nothing."""
+    """None unless the run is a query, which trains nothing."""
     configuration: Mapping[str, str]
     """Field to value, for people; no paths, no secrets."""
     notes: tuple[str, ...] = ()

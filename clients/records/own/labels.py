@@ -169,8 +169,8 @@ def _sorted_names(written: Sequence[str], at: At) -> tuple[str, ...]:
     for row, text in enumerate(written):
         if not is_name(text):
             raise OwnRecordsError(at(row), A_NAME, "another text")
-    if (row := look_alike(written)) is not None:
-        raise OwnRecordsError(at(row), ANOTHER_NAME, "one that reads as one before it")
+    if (alike := look_alike(written)) is not None:
+        raise OwnRecordsError(at(alike), ANOTHER_NAME, "one that reads as one before it")
     names = tuple(sorted(set(written)))
     if not 2 <= len(names) <= _MOST_INFERRED:
         raise OwnRecordsError("client.label", f"between 2 and {_MOST_INFERRED} classes", f"{len(names)}")
