@@ -210,12 +210,12 @@ class TaskRun:
         await self._wait_for_clients(is_resumed=next_round > 0, n_before=patience.n_clients)
         patience.ends()
         for t in itertools.count(next_round):
-            self.drain.between_rounds()
             if self.state.n_committed >= self.state.task.rounds:
                 break
             if await asyncio.to_thread(self.state.ledger.would_exceed, tuple(self.state.task.clients), t):
                 return f"the privacy budget is spent after {self.state.n_committed} rounds"
             patience.n_clients = len(self.sessions.connected)
+            self.drain.between_rounds()  # nothing is awaited before the round is in flight, and a drain then waits for it
             await self._publish(await runner.run_round(t))
         return f"{self.state.task.rounds} rounds done"
 
