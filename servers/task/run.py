@@ -215,7 +215,7 @@ class TaskRun:
             if await asyncio.to_thread(self.state.ledger.would_exceed, tuple(self.state.task.clients), t):
                 return f"the privacy budget is spent after {self.state.n_committed} rounds"
             patience.n_clients = len(self.sessions.connected)
-            self.drain.between_rounds()  # nothing is awaited before the round is in flight, and a drain then waits for it
+            self.drain.between_rounds()  # nothing is awaited before the round is in flight; a drain then waits
             await self._publish(await runner.run_round(t))
         return f"{self.state.task.rounds} rounds done"
 
