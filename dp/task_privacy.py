@@ -130,6 +130,21 @@ def _round_of(task: PublicParameters) -> TaskPrivacy:
     return _distributed_dp(task) if rules.clients_share_noise else _own_noise(task)
 
 
+def upload_events(task: PublicParameters, records_per_person: int) -> tuple[SampledGaussian | None, int]:
+    """Return a step as one upload costs a person, all of whose records are of one client, and its number of steps.
+
+    Against one server that follows everything it is sent, whether or not the round is released. Where the task protects
+    whole clients, a person may change the client's update by twice its bound: from one update within C to another.
+    """
+    privacy = task_privacy(task)
+    event = privacy.events[View.ONE_SERVER]
+    if event is None:
+        return None, 1
+    if privacy.unit is Unit.CLIENT:
+        return SampledGaussian(event.sampling_rate, event.noise_multiplier / 2), privacy.steps_per_round
+    return replace(event, group_size=records_per_person), privacy.steps_per_round
+
+
 def task_cost(task: PublicParameters) -> TaskCost:
     """Return the task's cost by its rounds, budgets, and the rounds that it may lose.
 

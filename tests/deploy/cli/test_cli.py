@@ -263,6 +263,7 @@ EXIT_CODES = {
         "clients.TaskRefusedError",
         "clients.ProtocolError",
         "clients.UploadLimitError",
+        "clients.HolderLimitReachedError",
         "clients.QueryRefusedError",
     ],
     4: [
