@@ -57,8 +57,9 @@ class Payments:
         account, _ = read(self._file)
         for name in ("limit_epsilon", "delta", "records_per_person"):
             if (found := getattr(self._limit, name)) != (began := getattr(account.terms, name)):
-                raise StateFileError(f"client.holder.{name}: expected {began:g}, with which {self._file} began, found "
-                                     f"{found:g}")
+                raise StateFileError(
+                    f"client.holder.{name}: expected {began:g}, with which {self._file} began, found {found:g}"
+                )
         return account
 
     def _opened(self) -> HolderLedger:

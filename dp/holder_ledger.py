@@ -254,7 +254,7 @@ def read(path: Path) -> tuple[Account, str]:
         path,
         content[: content.rfind(b"\n") + 1],
         lambda fields: accounts.append(Account(Terms.of_header(fields))),
-        lambda fields: accounts[0].take_fields(fields),
+        lambda fields: accounts[0].take_fields(fields),  # noqa: PLW0108 - the first line makes the account
     )
     if not accounts:
         raise LedgerCorruptedError(path, line=1, problem=f"this is not the beginning of {KIND}")

@@ -9,7 +9,6 @@ from typing import Any
 from precad.deploy.errors import ConfigError, refusing_values
 from precad.deploy.figures import NO_USEFUL_BOUND, plain, rounded_up, says_nothing
 from precad.dp.accountants.pld import SampledGaussian
-from precad.dp.errors import HolderLimitError
 from precad.dp.holder_ledger import Account, HolderLedger, Line, Payment, Terms, read
 
 _ADVERSARY = "one server, and any number of clients other than the holder's own"
@@ -100,7 +99,7 @@ def _read(path: Path) -> tuple[Account, str]:
 def lines_of(found: Mapping[str, Any]) -> list[str]:
     """Return the statement for people."""
     k, epsilon = found["records_per_person"], found["epsilon_so_far"]
-    whose = "a record" if k == 1 else f"{k} records of one person together"
+    whose = "a record loses" if k == 1 else f"{k} records of one person together lose"
     so_far = f"epsilon <= {rounded_up(epsilon, 3)}"
     if says_nothing(float(epsilon)):
         so_far = NO_USEFUL_BOUND
@@ -108,7 +107,7 @@ def lines_of(found: Mapping[str, Any]) -> list[str]:
     lines = [
         f"{'ledger':<12}{found['ledger']}",
         f"{'against':<12}{found['adversary']}",
-        f"{'limit':<12}{whose} loses epsilon <= {found['limit_epsilon']:g} {delta} in everything below and to come,",
+        f"{'limit':<12}{whose} epsilon <= {found['limit_epsilon']:g} {delta} in everything below and to come,",
         f"{'':<12}however later tasks are chosen; {found['share_spent']:.1%} of it is spent",
         f"{'so far':<12}{so_far} {delta}, if no task or round was chosen for what had been released",
         "",
@@ -116,7 +115,8 @@ def lines_of(found: Mapping[str, Any]) -> list[str]:
     ]
     for paid in found["tasks"]:
         figures = f"{paid['rounds']:>8}" + (
-            f"{paid['record_rate']:>8.4g}{paid['noise_multiplier']:>9.4g}" if paid["record_rate"] is not None
+            f"{paid['record_rate']:>8.4g}{paid['noise_multiplier']:>9.4g}"
+            if paid["record_rate"] is not None
             else f"{'no noise':>17}"
         )
         names = f"{paid['task'][:12]:<14}{paid['client'][:12]:<14}{paid['why'][:10]:<12}"

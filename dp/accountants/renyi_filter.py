@@ -8,7 +8,7 @@ Proof. Stop the same rounds before the first that takes the sum at alpha over `m
 (alpha, most)-RDP (Feldman and Zrnic, "Individual Privacy Accounting via a Renyi Filter", NeurIPS '21, Theorem 3.1),
 hence (epsilon, delta_alpha)-DP. Sums never fall, so an order within its limit at the end was so throughout. Sort all
 endings by the first such order. On the endings of alpha, the stopped rounds are all the rounds. So P(S) is at most
-e^epsilon Q(S) + delta_alpha for a set S of such endings, and the sum over the orders has delta = sum of delta_alpha.
+e^epsilon Q(S) + delta_alpha for a set S of such endings. The sum over the orders has the sum of all delta_alpha.
 The sorting over orders is our derivation. Conversion: Balle et al., see `precad.dp.accountants.renyi_accounting`.
 
 Protocols that can be simulated only nearly take a part of delta, `precad.dp.accountants.slack`. A quarter of delta is

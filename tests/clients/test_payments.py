@@ -59,7 +59,9 @@ def test_an_upload_that_cannot_be_paid_does_not_leave(tmp_path: Path) -> None:
     for n_committed in range(1000, 1000 + room % 3):
         uploads.count(MODEL, n_committed)
     assert payments.uploads_left() == 0
-    with pytest.raises(HolderLimitReachedError, match=r"client\.holder\.limit_epsilon: .*'alice'.* <= 4 at delta") as told:
+    with pytest.raises(
+        HolderLimitReachedError, match=r"client\.holder\.limit_epsilon: .*'alice'.* <= 4 at delta"
+    ) as told:
         uploads.require_room(MODEL, 2000)
     with pytest.raises(HolderLimitReachedError):
         uploads.count(MODEL, 2000)

@@ -16,9 +16,10 @@ from precad.dp.errors import HolderLimitError, LedgerCorruptedError
 from precad.dp.holder_ledger import Account, HolderLedger, Payment, Terms, read
 
 TERMS = Terms(limit_epsilon=3.0, delta=1e-5)
+WHOLE = SampledGaussian(1.0, 7.0)
 
 
-def payment(event: SampledGaussian | None = SampledGaussian(1.0, 7.0), **changes: Any) -> Payment:
+def payment(event: SampledGaussian | None = WHOLE, **changes: Any) -> Payment:
     """Return one upload of alice."""
     return Payment(**{"client": "alice", "task": "9f", "why": "upload", "event": event, **changes})
 
@@ -55,7 +56,7 @@ def test_payments_of_all_tasks_share_a_limit_over_restarts(tmp_path: Path) -> No
 
 
 def test_what_was_spent_is_the_composition_of_all_events(tmp_path: Path) -> None:
-    """Of one kind by the accountant of a task; of several by that of several tasks, with all that protocols take."""
+    """Events of one kind compose as a task's do; those of several as several tasks do, with all that protocols take."""
     file, kinds = tmp_path / "ledger", (SampledGaussian(0.2, 2.5), SampledGaussian(1.0, 30.0))
     with HolderLedger(file, TERMS) as ledger:
         for _ in range(3):
@@ -119,7 +120,7 @@ def test_a_changed_line_is_found(tmp_path: Path, old: bytes, new: bytes) -> None
 
 
 def test_half_a_line_of_a_process_that_died_counts_for_nothing(tmp_path: Path) -> None:
-    """What did not return has not left: it is cut off, and reading changes nothing."""
+    """A payment that did not return has not left: it is cut off, and reading changes nothing."""
     file = tmp_path / "ledger"
     with HolderLedger(file, TERMS) as ledger:
         ledger.pay(payment())

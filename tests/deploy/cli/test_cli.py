@@ -241,6 +241,7 @@ EXIT_CODES = {
         "mpc.ProofRefusedError",
         "dp.DpError",
         "dp.BudgetExceededError",
+        "dp.HolderLimitError",
         "dp.LedgerCorruptedError",
         "dp.LedgerInUseError",
         "dp.LedgerClosedError",

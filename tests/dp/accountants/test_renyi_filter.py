@@ -1,4 +1,4 @@
-"""A limit on rounds that are chosen one after the other: no strategy passes it, and little room is lost to the proof."""
+"""A limit on rounds that are chosen one after the other: no strategy passes it, and little room is lost."""
 
 from __future__ import annotations
 
@@ -80,8 +80,7 @@ def test_what_the_filter_costs_in_rounds_that_are_all_alike(event: SampledGaussi
     limit, delta = 8.0, 1e-5
     orders = usual_orders(limit, delta)
     rounds = max(
-        int(budget / divergence(event, order))
-        for budget, order in zip(most(limit, delta, orders), orders, strict=True)
+        int(budget / divergence(event, order)) for budget, order in zip(most(limit, delta, orders), orders, strict=True)
     )
     assert at_least <= rounds / most_rounds(limit, event, delta, PldAccountant()) <= 1
 
