@@ -81,6 +81,8 @@ class PublicParameters(Protocol):
     @property
     def most_draws(self) -> int: ...
     @property
+    def hides_draws(self) -> bool: ...
+    @property
     def delta_slack(self) -> float: ...
 
 
@@ -209,7 +211,17 @@ def _precad(task: PublicParameters) -> TaskPrivacy:
             task.client_rate, task.record_rate, events[View.CLIENTS_ONLY].noise_multiplier, task.records_per_person
         ),
     }
+    every_round |= _hidden_client(task, client_multiplier)
     return TaskPrivacy(unit=Unit.RECORD, events=events, rests_on=_OF_SERVERS, every_round=every_round)
+
+
+def _hidden_client(task: PublicParameters, multiplier: float) -> dict[Level, Event]:
+    """Return a whole client whose draw no other client learns, where the task hides it.
+
+    Slots are labels of a shuffle, and challenges and invitations leave at fixed times. What clients see of a round is
+    then the released model alone: the sum with the client's update, at most C long, drawn with probability q.
+    """
+    return {Level.HIDDEN_CLIENT: SampledGaussian(task.client_rate, multiplier)} if task.hides_draws else {}
 
 
 def _user_dp_fedavg(task: PublicParameters) -> TaskPrivacy:
@@ -227,7 +239,10 @@ def _user_dp_fedavg(task: PublicParameters) -> TaskPrivacy:
         unit=Unit.CLIENT,
         events=events,
         rests_on={view: f"what its updates say, not that it took part; {_OF_SERVERS[view]}" for view in View},
-        every_round={Level.CLIENT: TwoStageSampledGaussian(task.client_rate, 1.0, both)},
+        every_round={
+            Level.CLIENT: TwoStageSampledGaussian(task.client_rate, 1.0, both),
+            **_hidden_client(task, both),
+        },
     )
 
 

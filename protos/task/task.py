@@ -311,6 +311,11 @@ class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFi
         return PROVED_VERSION if self.is_proved else PROTOCOL_VERSION
 
     @property
+    def hides_draws(self) -> bool:
+        """Return whether rounds take as long whoever was drawn, and slots say nothing of it."""
+        return self.is_proved and self.round_period_s is not None
+
+    @property
     def draws_ahead(self) -> int:
         """Return for how many coming rounds clients are drawn while others train: `batches_ahead`, if it has a use."""
         return 0 if self.is_proved else self.batches_ahead
