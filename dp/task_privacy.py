@@ -196,6 +196,8 @@ def budgets_of(task: PublicParameters) -> dict[View | Level, float]:
     return {key: limit for key, limit in limits.items() if limit is not None}
 
 
+DRAWS_HIDDEN: Final = "if they learn no draw but their own, by times or otherwise, and no round overran its period"
+"""Condition of the level `hidden_client`, beside that of the view."""
 _OF_SERVERS: Final = {
     View.ONE_SERVER: "whether or not the corrupted server adds its own noise",
     View.CLIENTS_ONLY: "if both servers follow the protocol",

@@ -133,7 +133,9 @@ async def test_nothing_is_told_before_its_time(pki: Pki, tmp_path: Path) -> None
     first = {(t, kind): min(at for r, k, at in told if (r, k) == (t, kind)) for t, kind, _ in told}
     assert sorted(first) == [(t, kind) for t in range(3) for kind in ("challenge", "invitation")]
     for t in range(3):
-        assert first[t, "challenge"] - first[t, "invitation"] > 0.4 - 0.1  # invitations of A and B, a tenth apart at most
+        assert (
+            first[t, "challenge"] - first[t, "invitation"] > 0.4 - 0.1
+        )  # invitations of A and B, a tenth apart at most
     for t in range(2):
         assert first[t + 1, "invitation"] - first[t, "invitation"] > 0.9 - 0.1
 
@@ -143,7 +145,7 @@ async def test_nothing_is_told_before_its_time(pki: Pki, tmp_path: Path) -> None
     [
         ({"round_period_s": 2.0}, "round_period_s: expected more than 2, which uploads and proofs may take"),
         ({"round_period_s": -1.0}, "greater than 0"),
-        ({"mode": "masked", "frac_bits": 16}, "round_period_s is of mode 'proved' only"),
+        ({"mode": "masked", "proof_timeout_s": 60.0}, "round_period_s is of mode 'proved' only"),
     ],
 )
 def test_a_period_must_leave_room_for_a_round(changes: dict[str, Any], message: str) -> None:
