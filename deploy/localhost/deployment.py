@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from precad.clients.models import networks
-from precad.clients.models.learning import Learning
 from precad.clients.models.metrics import has_accuracy
 from precad.clients.payments import payments_of
 from precad.clients.training import evaluation
@@ -35,6 +34,7 @@ from precad.deploy import run_state
 from precad.deploy.authority import pki
 from precad.deploy.conducts import wanted_of
 from precad.deploy.configuration.local import resolve
+from precad.deploy.configuration.measures import learning_of, public_measures
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.configuration.trainers import NO_RECORD_FIGURE, counted
 from precad.deploy.errors import FAILURE, REFUSED, UNREACHABLE, ConfigError, InterruptedRunError, RunFailedError
@@ -147,7 +147,8 @@ class LocalRun:
         """
         resolved, deployment, split = resolve(raw, folder)
         assert deployment.client is not None  # resolve() supplied it
-        self._test, self._learning = split.test, Learning.of_task(deployment.task, deployment.client.metrics)
+        self._test, self._learning = split.test, learning_of(deployment.task, deployment.client, split.test)
+        public_measures(deployment)
         self._wanted = wanted_of(deployment.client, deployment.task, split.test)
         return resolved, deployment
 
