@@ -93,6 +93,17 @@ class Progress:
     ended: str = ""
 
 
+def require_engines_and_memory(deployment: Deployment) -> None:
+    """Raise EngineUnavailableError or ConfigError unless this machine has what both aggregators need."""
+    for letter, server in (("a", deployment.aggregator.a), ("b", deployment.aggregator.b)):
+        assert server is not None  # resolve() supplied it
+        require_engine(server.engine)
+        try:
+            memory.of_server(server, deployment.task)
+        except SetupError as error:
+            raise ConfigError(f"aggregator.{letter}.{error}") from None
+
+
 class LocalRun:
     """One run. `run` returns its summary."""
 
@@ -126,7 +137,7 @@ class LocalRun:
         self._require_free_ports()
         if not self.deployment.task.is_proved:
             require_gate(self.deployment.task.gate)
-        self._require_engines_and_memory()
+        require_engines_and_memory(self.deployment)
         self.folder = folder if resumes else self._new_folder(output)
         self._console = console
         task = self.deployment.task
@@ -179,15 +190,6 @@ class LocalRun:
                 require_free(address)
             except TransportError as error:
                 raise ConfigError(f"network.{name}: {str(error).removeprefix('address: ')}") from None
-
-    def _require_engines_and_memory(self) -> None:
-        for letter, server in (("a", self.deployment.aggregator.a), ("b", self.deployment.aggregator.b)):
-            assert server is not None  # resolve() supplied it
-            require_engine(server.engine)
-            try:
-                memory.of_server(server, self.deployment.task)
-            except SetupError as error:
-                raise ConfigError(f"aggregator.{letter}.{error}") from None
 
     async def run(self, *, stays: bool = False) -> dict[str, Any]:
         """Raises RunFailedError when a server or the dealer ends early, InterruptedRunError when it is interrupted.

@@ -31,6 +31,7 @@ from precad.mpc import fixed_point
 from precad.mpc.ring import RingArray
 from precad.protos.task.algorithms import ALIASES, AS_DEPLOYED, ONLY_SIMULATED, RULES
 from precad.protos.task.task import Task
+from tests.harness.tied_layers import Tied
 from tests.lab.simulation.test_simulation import DIM, IDS, MODEL, RECORDS, STEP, Recording, simulation, task
 
 LARGE = 1000.0
@@ -219,7 +220,7 @@ def test_layers_that_share_parameters_are_refused_before_the_first_round(where: 
 
     def start(update_clipping: str) -> None:
         how = {"algorithm": "user-dp-fedavg", "update_clipping": update_clipping}
-        made = task(model=f"{__name__}:Tied", dim=Tied.DIM, **how)
+        made = task(model=f"{Tied.__module__}:Tied", dim=Tied.DIM, **how)
         if where == "simulation":
             example = torch.zeros(1, 8, 8)
             simulation(RecordEngine(Tied(), example, device="cpu"), made, algorithm="deployed")
@@ -230,21 +231,6 @@ def test_layers_that_share_parameters_are_refused_before_the_first_round(where: 
     expected = r"task\.update_clipping: expected 'flat' for a model whose layers share parameters"
     with pytest.raises(ArgumentError, match=expected):
         start("per-layer")
-
-
-class Tied(torch.nn.Module):
-    """Two layers with one matrix. (batch, 1, 8, 8) -> logits (batch, 10)."""
-
-    DIM = 64 * 64 + 64 + 64 + 64 * 10 + 10
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second, self.last = (torch.nn.Linear(64, n) for n in (64, 64, 10))
-        self.second.weight = self.first.weight
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Logits."""
-        return self.last(torch.tanh(self.second(torch.tanh(self.first(images.flatten(start_dim=1))))))
 
 
 @pytest.mark.parametrize(
