@@ -182,8 +182,8 @@ def warning_of(task: Task) -> str | None:
     if task.rules.is_private:
         return None
     return (
-        "WARNING: task.algorithm is non-private. No noise is added by anybody, epsilon is infinite, and nothing is "
-        "guaranteed for anybody's records against anybody who sees a model. For comparison only."
+        f"WARNING: task.algorithm is {task.algorithm}. No noise is added by anybody, epsilon is infinite, and nothing "
+        "is guaranteed for anybody's records against anybody who sees a model. For comparison only."
     )
 
 

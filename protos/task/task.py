@@ -109,7 +109,7 @@ class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFi
     noise_multiplier: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     """sigma: the noise of each server has standard deviation sigma * R per coordinate. `user-dp-fedavg`: sigma * C.
     `local-dp`, `ins-dp-fedavg`: servers add none, every client (every local step) adds sigma * R; `distributed-dp`:
-    every client adds sigma * R / sqrt(tau). `non-private`: nobody adds any, and 0 is the only value."""
+    every client adds sigma * R / sqrt(tau). `non-private`, `fedavg`: nobody adds any, and 0 is the only value."""
     learning_rate: Positive
     """eta. Where clients send differences of models, what their average is multiplied with. The rate of a round may
     differ (`learning_rate_schedule`)."""
@@ -207,7 +207,7 @@ class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFi
         if is_private and multiplier == 0:
             raise PydanticCustomError("greater_than", "Input should be greater than 0")
         if not is_private and multiplier != 0:
-            raise ValueError(f"must be 0 where algorithm is non-private and nobody adds noise, got {multiplier}")
+            raise ValueError(f"must be 0 where nobody adds noise, got {multiplier}")
         return multiplier
 
     @field_validator("clients")

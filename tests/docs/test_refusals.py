@@ -117,7 +117,7 @@ def test_what_needs_computation_runs_where_one_server_sees_all() -> None:
     """Each is a name of the simulation's that tasks refuse, and there is no such name without a row."""
     needs = [row for row in ROWS if row.part == "computation"]
     named = {row.settings.get("task.algorithm") for row in needs} - {"user-dp-fedavg"}
-    assert named == set(ONLY_SIMULATED) - {"norm-bounding"}
+    assert named == set(ONLY_SIMULATED)
     assert [row.settings["task.update_clipping"] for row in needs if "task.update_clipping" in row.settings] == [
         "median-not-private"
     ]

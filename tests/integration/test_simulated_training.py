@@ -88,9 +88,16 @@ ALGORITHMS: dict[str, dict[str, object]] = {
         **LOCAL,
     },
     "ins-dp-fedavg": {"client_clip": 3.0, "learning_rate": 1.0, "local_steps": 2, "local_rate": 0.5},
+    "ins-dp-fedavg, momentum": {
+        "algorithm": "ins-dp-fedavg",
+        "client_clip": 3.0,
+        "local_weight_decay": 0.05,
+        **{name: value for name, value in LOCAL.items() if name != "client_clip"},
+    },
     "local-dp": {"server_optimizer": "adam", "learning_rate_schedule": "cosine", "decay_rounds": 2},
     "distributed-dp": {"client_clip": 50.0, "non_colluding": 2},
     "non-private": {"noise_multiplier": 0.0},
+    "fedavg": {"noise_multiplier": 0.0, "local_batch": 16, **LOCAL},
 }
 
 

@@ -41,6 +41,13 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "local-dp": {"client_clip": 100.0},
     "distributed-dp": {"non_colluding": 2, "client_clip": 400.0},
     "non-private": {"noise_multiplier": 0.0},
+    "fedavg": {
+        "noise_multiplier": 0.0,
+        "local_steps": 2,
+        "local_momentum": 0.5,
+        "client_clip": 0.5,
+        "learning_rate": 1.0,
+    },
 }
 
 
@@ -60,8 +67,9 @@ def test_an_algorithm_that_needs_updates_in_the_clear_is_a_configuration_error()
         configuration.parse_section(type(small_task()), raw["task"], "task", base=Path())
 
 
-def test_only_non_private_is_warned_of() -> None:
+def test_what_protects_nobody_is_warned_of_by_its_name() -> None:
     assert "nothing is guaranteed" in str(warning_of(small_task(**NON_PRIVATE)))
+    assert "task.algorithm is fedavg" in str(warning_of(small_task(algorithm="fedavg", noise_multiplier=0.0)))
     assert warning_of(small_task()) is None
     assert warning_of(small_task(algorithm="local-dp")) is None
 
@@ -111,7 +119,7 @@ def test_a_certificate_takes_the_noise_that_servers_add() -> None:
 
 def expected_epsilons(task: Any, participation: int) -> list[float]:
     """By the accountant and closed forms, from numbers written down here."""
-    if task.algorithm == "non-private":
+    if not task.rules.is_private:
         return [math.inf, math.inf]
     if task.algorithm == "user-dp-fedavg":
         return [eps_from_mu(1e-5, math.sqrt(participation) / m) for m in (3.0, 3.0 * math.sqrt(2))]
@@ -137,7 +145,7 @@ def test_a_run_of_each_algorithm_from_the_command_line_to_the_page(case: str, tm
     for name, rounds in (("realised_epsilon", most), ("epsilon", task.rounds + task.most_lost_rounds)):
         found = [float(summary[f"{name}_{view}"]) for view in View]
         assert found == pytest.approx(expected_epsilons(task, rounds), rel=1e-7)
-    assert ("WARNING: task.algorithm is non-private" in done.stderr) == (algorithm == "non-private")
+    assert (f"WARNING: task.algorithm is {algorithm}" in done.stderr) == (algorithm in ("non-private", "fedavg"))
     assert (summary["accepted"], summary["rejected"]) == (sum(len(line["participants"]) for line in lines), 0)
 
     if task.quantile_rule is not None:  # by another way to the exponential, from the servers' last vector
@@ -146,7 +154,7 @@ def test_a_run_of_each_algorithm_from_the_command_line_to_the_page(case: str, tm
         assert summary["learnt_bound"] == pytest.approx(task.client_clip * math.exp(log_ratio), rel=1e-12)
     run = read_deployed(folder)
     text = " ".join([sentence(run, "none"), *(f"{g.what} {g.rests_on}" for g in guarantees_of(run, "none"))])
-    assert ("nothing is guaranteed" in text) == (algorithm == "non-private")
+    assert ("nothing is guaranteed" in text) == (algorithm in ("non-private", "fedavg"))
     assert ("for one client" in text) == (algorithm == "user-dp-fedavg")
     assert ("collude with nobody" in text) == (algorithm == "distributed-dp")
     assert ("both servers together learn no more" in text) == (algorithm in ("ins-dp-fedavg", "local-dp"))

@@ -64,9 +64,19 @@ class OneServers(SeededRandomness):
             {},
         ),
         ("ins-dp-fedavg", {"local_steps": 3, "local_rate": 0.3}, {}),
+        (
+            "ins-dp-fedavg",
+            {"local_steps": 3, "local_rate": 0.3, "local_momentum": 0.9, "local_weight_decay": 0.05},
+            {},
+        ),
         ("local-dp", {}, {}),
         ("distributed-dp", {"non_colluding": 2}, {}),
         ("non-private", {"noise_multiplier": 0.0}, {"noise_multiplier": 1.0}),
+        (
+            "fedavg",
+            {"noise_multiplier": 0.0, "local_steps": 4, "local_batch": 12, "local_momentum": 0.9},
+            {"noise_multiplier": 1.0},
+        ),
     ],
 )
 def test_two_servers_train_as_one_trusted_one_does(
@@ -98,6 +108,7 @@ def test_two_servers_train_as_one_trusted_one_does(
         ("local-dp", {}, {f"{c}/0" for c in IDS}, 2.0),
         ("distributed-dp", {"non_colluding": 4, "client_clip": 200.0}, {f"{c}/0" for c in IDS}, 1.0),
         ("non-private", {"noise_multiplier": 0.0}, set(), 0.0),
+        ("fedavg", {"noise_multiplier": 0.0, "local_steps": 2}, set(), 0.0),
     ],
 )
 def test_who_adds_how_much_noise(
@@ -327,7 +338,8 @@ def test_a_budget_of_a_whole_client_needs_a_bound_on_it(engine: RecordEngine) ->
 
 def test_a_simulation_knows_every_name_of_a_task() -> None:
     """Deployed algorithms, their other names, and the names that a task refuses because only a simulation has them."""
-    assert {*RULES, *ALIASES, AS_DEPLOYED} <= ALGORITHMS.keys()
+    assert {*RULES, *ALIASES, AS_DEPLOYED} <= ALGORITHMS.keys() | AGGREGATION_RULES.keys()
+    assert {*RULES, AS_DEPLOYED} <= ALGORITHMS.keys()
     assert set(ONLY_SIMULATED) <= ALGORITHMS.keys() | AGGREGATION_RULES.keys()
     assert {name for name, kind in ALGORITHMS.items() if kind.has_two_servers} == {"precad", "deployed"}
     assert {name for name, kind in ALGORITHMS.items() if kind.is_of_any_task} == {AS_DEPLOYED}

@@ -245,7 +245,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("epsilon_budget_one_server", 0.0, "greater than 0"),
     ("epsilon_budget_clients_only", math.inf, "finite"),
     ("epsilon_budget_client", -1.0, "greater than 0"),
-    ("algorithm", "fedavg", "'precad', 'user-dp-fedavg'"),
+    ("algorithm", "fedsgd", "'precad', 'user-dp-fedavg'"),
     ("local_steps", 0, "greater than or equal to 1"),
     ("local_rate", 0.0, "greater than 0"),
     ("local_batch", 0, "greater than or equal to 1"),
