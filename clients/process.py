@@ -276,6 +276,8 @@ class ClientProcess:
             log.warning("client.not_private", algorithm=task.algorithm)
         if task.accept_weak_wire_form:
             log.warning("client.weak_wire_form", mode=task.mode)
+        if not task.checks_norms:
+            log.warning("client.no_norm_is_checked", validation=task.validation)
         require_writable(config.state_dir)
         self._trainer = _trainer_of(task, config, conducts)
         limits = {

@@ -522,6 +522,7 @@ class LocalRun:
             "gate": None if task.is_proved else task.gate,
             "mode": task.mode,
             "algorithm": task.algorithm,
+            **({} if task.checks_norms else {"validation": task.validation}),
             "task": self._progress.task_id,
             "ended": self._progress.ended,
             **({"resumed": self.folder.times_resumed} if self._resumes else {}),

@@ -27,6 +27,7 @@ from precad.protos.task import (
     server_step,
     target,
     task,
+    validation_fields,
 )
 from precad.protos.task import (
     refusals as of_tasks,
@@ -38,7 +39,7 @@ from tests.harness.command_line import CliRunner
 ROWS = refusals()
 NAMES = [row.wish for row in ROWS]
 ASKED = (
-    *(algorithms, grid, proved_fields, record_fields, of_tasks, server_step, target, task),
+    *(algorithms, grid, proved_fields, record_fields, of_tasks, server_step, target, task, validation_fields),
     *(config, conducts, local, sections, of_servers),
 )
 """Modules that decide whether a configuration runs."""

@@ -225,6 +225,30 @@ def test_the_servers_verify_the_whole_and_no_layer(engine: RecordEngine) -> None
     assert_array_equal(checked.total, flat + by_layer)
 
 
+@pytest.mark.parametrize("form", [{}, {"mode": "shares", "accept_weak_wire_form": True}], ids=["masked", "shares"])
+def test_servers_that_check_nothing_add_up_whatever_they_get(form: dict[str, Any]) -> None:
+    """Every upload is far beyond C, and they wrap: the sum is that of Python's integers, modulo 2^64."""
+    made = task(validation="none", client_clip=1.0, **form)
+    draw = np.random.default_rng(3)
+    uploads = {client: draw.integers(-(2**63), 2**63 - 1, size=DIM, dtype=np.int64) for client in IDS[:3]}
+    checked = MpcServers(made).check_and_sum(0, uploads)
+    assert (checked.accepted, checked.rejected) == (tuple(IDS[:3]), ())
+    for i in range(0, DIM, 97):
+        assert (sum(int(upload[i]) for upload in uploads.values()) - int(checked.total[i])) % 2**64 == 0
+    assert MpcServers(task(client_clip=1.0, **form)).check_and_sum(0, uploads).accepted == ()
+
+
+def test_privacy_alone_is_precad_whose_clients_do_not_clip(engine: RecordEngine) -> None:
+    """Where C is more than R times the records of each, honest clients clip nothing, as in the simulated form."""
+    unclipped = {"validation": False, "client_clipping": False}
+    deployed = simulation(engine, task(validation="none", client_clip=60.0, record_clip=2.0), algorithm="deployed")
+    paper = simulation(engine, task(client_clip=60.0, record_clip=2.0), algorithm="precad", **unclipped)
+    for run in (deployed, paper):
+        list(run.run())
+    assert deployed.progress.parameters.tobytes() == paper.progress.parameters.tobytes()
+    assert [str(found) for found in deployed.guarantees()] == [str(found) for found in paper.guarantees()]
+
+
 @pytest.mark.parametrize("where", ["simulation", "client process"])
 def test_layers_that_share_parameters_are_refused_before_the_first_round(where: str) -> None:
     """They could not be clipped apart. Flat clipping takes the same model."""
