@@ -23,6 +23,7 @@ from precad.deploy.run_folder import RunFolder
 from precad.mpc.gates import require_gate, usual_gate
 from precad.protos.messages import convert
 from precad.protos.task.task import Task
+from precad.protos.task.validation_fields import UNCHECKED
 from precad.protos.tls.files import PinFile
 from precad.protos.tls.identity import Identity, Role, fingerprint, parse_certificate, parse_certificates
 from precad.servers.config import AggregatorConfig, DealerConfig, ServerConfig, require_own_role
@@ -61,6 +62,8 @@ def check(deployment: Deployment) -> dict[str, Any]:
         report["wire_form"] = (
             f"{task.mode}: a server that deviates reads coordinates (docs/explanation/threat-model.md)"
         )
+    if not task.checks_norms:
+        report["validation"] = UNCHECKED
     dealer = deployment.network.dealer
     if task.servers_follow_protocol:
         report["servers"] = "must follow the protocol: no noise protects one client's update from one that deviates"

@@ -94,6 +94,17 @@ class Progress:
     ended: str = ""
 
 
+def require_engines_and_memory(deployment: Deployment) -> None:
+    """Raise EngineUnavailableError or ConfigError unless this machine has what both aggregators need."""
+    for letter, server in (("a", deployment.aggregator.a), ("b", deployment.aggregator.b)):
+        assert server is not None  # resolve() supplied it
+        require_engine(server.engine)
+        try:
+            memory.of_server(server, deployment.task)
+        except SetupError as error:
+            raise ConfigError(f"aggregator.{letter}.{error}") from None
+
+
 class LocalRun:
     """One run. `run` returns its summary."""
 
@@ -127,7 +138,7 @@ class LocalRun:
         self._require_free_ports()
         if not self.deployment.task.is_proved:
             require_gate(self.deployment.task.gate)
-        self._require_engines_and_memory()
+        require_engines_and_memory(self.deployment)
         self._require_room()
         self.folder = folder if resumes else self._new_folder(output)
         self._console = console
@@ -182,15 +193,6 @@ class LocalRun:
                 require_free(address)
             except TransportError as error:
                 raise ConfigError(f"network.{name}: {str(error).removeprefix('address: ')}") from None
-
-    def _require_engines_and_memory(self) -> None:
-        for letter, server in (("a", self.deployment.aggregator.a), ("b", self.deployment.aggregator.b)):
-            assert server is not None  # resolve() supplied it
-            require_engine(server.engine)
-            try:
-                memory.of_server(server, self.deployment.task)
-            except SetupError as error:
-                raise ConfigError(f"aggregator.{letter}.{error}") from None
 
     def _require_room(self) -> None:
         """Raise HolderLimitReachedError, ArgumentError where a client could not pay its first upload."""
@@ -540,6 +542,7 @@ class LocalRun:
             "gate": None if task.is_proved else task.gate,
             "mode": task.mode,
             "algorithm": task.algorithm,
+            **({} if task.checks_norms else {"validation": task.validation}),
             "task": self._progress.task_id,
             "ended": self._progress.ended,
             **({"resumed": self.folder.times_resumed} if self._resumes else {}),
