@@ -2,7 +2,7 @@
 
 For every number of rounds, dp_accounting asks 40 moments of the one round where to cut the tails off. They do not
 depend on the number, and were three quarters of a figure's cost. Here they are computed once for a round. The transform
-and what counts as infinite are the library's: it finds `test_self_composed.py` where its own code changes.
+and what counts as infinite are the library's, and a test holds both to the same bits.
 """
 
 from __future__ import annotations
