@@ -150,9 +150,7 @@ async def test_nothing_is_told_before_its_time(pki: Pki, tmp_path: Path) -> None
     for t in challenged:  # the first invitation is A's or B's, and either waits from its own
         assert sent[t, "challenge"] - sent[t, "invitation"] >= 0.4
     for t in range(2):
-        assert (
-            sent[t + 1, "invitation"] - sent[t, "invitation"] >= 0.9 - 0.3
-        )  # of one server or the other, which differ by the time of a draw
+        assert sent[t + 1, "invitation"] - sent[t, "invitation"] >= 0.9 - 0.3  # of one server or the other
 
 
 @pytest.mark.parametrize(
