@@ -175,16 +175,21 @@ ROOMS = (
         "mpc dp protos | . records records/own training",
         "Queries about a column: the values that a client holds, and its answers within its own limit.",
     ),
+    Room(
+        "clients/auditing",
+        "mpc dp protos | . records training",
+        "Audit clients: members of a task whose records are canaries, by coins that the auditor keeps.",
+    ),
     Room("clients/upload", "mpc protos | . training", "One client's session with both servers."),
     Room(
         "clients^",
-        "mpc protos | . records records/own models gradients training external queries upload",
+        "mpc protos | . records records/own models gradients training auditing external queries upload",
         "The client's process.",
         "process loading",
     ),
     Room(
         "clients/attacks",
-        "mpc protos | . records training",
+        "mpc protos | . records training auditing",
         "Malicious clients for experiments: what they do instead of following the protocol. One file a family.",
     ),
     Room("deploy/files", "", "Files and folders that appear whole or not at all."),
