@@ -1,7 +1,7 @@
 """Read the audit beside a run: `audit.json`, which `precad audit privacy --output` writes into its folder.
 
-An audit trains anew, with audit clients as members. So it says something of a run only where both have the same
-mechanism. Another one is refused.
+An audit of a run whose task has audit clients is of that run alone. Any other trains anew, with audit clients as
+members. So it says something of a run only where both have the same mechanism. Another one is refused.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ class Audit(Written):
     observations: Count
     passed: bool
     mechanism: dict[str, float]
+    task_digest: str = ""
+    """Of the run that was audited; empty where the audit trained anew."""
     seats: list[AuditedSeat]
 
 
@@ -69,12 +71,15 @@ def with_audit(run: Run) -> Run:
         ours, theirs = float(getattr(run.task, name)), found.mechanism.get(name)
         if ours != theirs:
             raise ConfigError(f"{path}: expected an audit with {name} = {ours:g}, found {theirs}")
+    ours, theirs = run.task.digest().hex(), found.task_digest
+    if theirs not in ("", ours):
+        raise ConfigError(f"{path}: expected an audit of task {ours[:16]}, found {theirs[:16]}")
     return replace(run, notes=(*run.notes, _note(found)))
 
 
 def _note(audit: Audit) -> str:
     """Return the sentence: the largest figure by single rounds of each view, beside what was proved for it."""
-    label = f"audit ({100 * audit.confidence:g} %)"
+    label = f"audit ({100 * audit.confidence:g} %){' of this run' if audit.task_digest else ''}"
     said = []
     for view in View:
         if seats := [seat for seat in audit.seats if seat.view == view.value]:
