@@ -71,9 +71,9 @@ def with_audit(run: Run) -> Run:
         ours, theirs = float(getattr(run.task, name)), found.mechanism.get(name)
         if ours != theirs:
             raise ConfigError(f"{path}: expected an audit with {name} = {ours:g}, found {theirs}")
-    ours, theirs = run.task.digest().hex(), found.task_digest
-    if theirs not in ("", ours):
-        raise ConfigError(f"{path}: expected an audit of task {ours[:16]}, found {theirs[:16]}")
+    digest = run.task.digest().hex()
+    if found.task_digest not in ("", digest):
+        raise ConfigError(f"{path}: expected an audit of task {digest[:16]}, found {found.task_digest[:16]}")
     return replace(run, notes=(*run.notes, _note(found)))
 
 
