@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from decimal import ROUND_FLOOR, Context, Decimal
+from pathlib import Path
 from typing import Final, Literal
 
 from precad.deploy.errors import ConfigError
@@ -15,6 +16,7 @@ from precad.deploy.reporting.files import Amount, Count, Share, Written, read_ob
 from precad.deploy.reporting.numbers import rounded_up
 from precad.deploy.reporting.runs import AGAINST, Run
 from precad.dp.accountants.pld import View
+from precad.protos.task.task import Task
 
 FILE: Final = "audit.json"
 MECHANISM: Final = (
@@ -64,20 +66,23 @@ def with_audit(run: Run) -> Run:
     Raises: ConfigError for a file that is none, or an audit of another mechanism.
     """
     path = run.folder / FILE
-    if not path.exists():
-        return run
+    return replace(run, notes=(*run.notes, sentence_of(read_audit(path, run.task)))) if path.exists() else run
+
+
+def read_audit(path: Path, task: Task) -> Audit:
+    """Return the audit in a file. Raises: ConfigError for a file that is none, or an audit of something else."""
     found = read_object(path, Audit)
     for name in MECHANISM:
-        ours, theirs = float(getattr(run.task, name)), found.mechanism.get(name)
+        ours, theirs = float(getattr(task, name)), found.mechanism.get(name)
         if ours != theirs:
             raise ConfigError(f"{path}: expected an audit with {name} = {ours:g}, found {theirs}")
-    digest = run.task.digest().hex()
+    digest = task.digest().hex()
     if found.task_digest not in ("", digest):
         raise ConfigError(f"{path}: expected an audit of task {digest[:16]}, found {found.task_digest[:16]}")
-    return replace(run, notes=(*run.notes, _note(found)))
+    return found
 
 
-def _note(audit: Audit) -> str:
+def sentence_of(audit: Audit) -> str:
     """Return the sentence: the largest figure by single rounds of each view, beside what was proved for it."""
     label = f"audit ({100 * audit.confidence:g} %){' of this run' if audit.task_digest else ''}"
     said = []
