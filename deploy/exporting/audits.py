@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from precad.deploy.errors import ConfigError, ExportRefusedError
-from precad.deploy.reporting.audits import FILE as AUDIT
-from precad.deploy.reporting.audits import Audit, read_audit, sentence_of
+from precad.deploy.reporting.audits import FILE, Audit, read_audit, sentence_of
 from precad.deploy.reporting.files import read_object
 from precad.protos.task.task import Task
 
+AUDIT: Final = FILE
 NO_AUDIT: Final = "none"
 
 

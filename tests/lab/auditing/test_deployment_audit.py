@@ -21,10 +21,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import precad
 from precad.clients.auditing.canary_file import path_of
 from precad.deploy.cli.main import app
 from precad.deploy.configuration import sections as configuration
-from precad.deploy.errors import ConfigError
+from precad.deploy.errors import ConfigError, ExportRefusedError
 from precad.deploy.reporting.folders import read_folders
 from precad.dp.accountants.pld import View
 from precad.dp.auditing.per_round import least_deficit
@@ -37,6 +38,7 @@ from precad.servers.errors import AuditError, SetupError
 from precad.servers.store import canary_noise
 from tests.harness.command_line import CliRunner
 from tests.lab.auditing import planted
+from tests.test_front_door import require_examples
 
 ROUNDS = 3
 CONFIG: dict[str, Any] = {
@@ -132,6 +134,60 @@ def test_the_report_of_the_run_shows_the_audit_of_that_run(copied: Path) -> None
         ConfigError, match=r"audit\.json: expected an audit of task [0-9a-f]{16}, found abababababababab"
     ):
         read_folders([copied])
+
+
+def test_the_front_door_audits_a_run(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The docstring's example, and the same figures as the command's, typed."""
+    (copied.parent / "runs").mkdir()
+    copied.rename(copied.parent / "runs" / "audited")
+    monkeypatch.chdir(copied.parent)
+    require_examples("audit")
+    found, report = precad.audit("runs/audited"), json.loads(Path("runs/audited/audit.json").read_text())
+    assert found.report == report
+    assert (found.passed, found.label, found.observations) == (True, "audit (95 %)", 288)
+    seat = found.seats["server_a"]
+    assert (seat.view, seat.per_round) == (View.ONE_SERVER, report["seats"][0]["figures"]["per_round"])
+    with pytest.raises(ConfigError, match="confidence: expected at least"):
+        precad.audit("runs/audited", confidence=0.1)
+
+
+def exported(source: Path, out: Path, *flags: object, exit_code: int = 0) -> str:
+    """Export a run by the command. Return what it says of a refusal."""
+    done = CliRunner().invoke(app, ["export", str(source), "--out", str(out), *map(str, flags)], terminal_width=200)
+    assert done.exit_code == exit_code, done.output
+    return done.stderr
+
+
+def test_an_audit_is_signed_with_the_model_and_shown_by_whoever_verifies_it(copied: Path, tmp_path: Path) -> None:
+    """A run's own by default. Changed, it is refused; without one there is none."""
+    authority, out = copied / "pki" / "ca.pem", tmp_path / "model"
+    (copied / "audit.json").unlink(missing_ok=True)  # of the test before
+    exported(copied, tmp_path / "plain")
+    assert precad.verify_export(tmp_path / "plain", authority=authority).audit == "none"
+
+    audit_run(copied)
+    exported(copied, out)
+    found = precad.verify_export(out, authority=authority)
+    assert found.audit.startswith(f"audit (95 %) of this run, {ROUNDS} rounds, 288 observations: ")
+    assert "bound" not in found.audit
+    assert found.files["audit.json"] == ["aggregator-a", "aggregator-b"]
+    (out / "audit.json").write_text((out / "audit.json").read_text().replace('"passed": true', '"passed": false'))
+    with pytest.raises(ExportRefusedError, match=r"audit\.json: no signature here names this file with this content"):
+        precad.verify_export(out, authority=authority)
+
+
+def test_an_audit_of_another_training_is_not_exported(copied: Path, tmp_path: Path) -> None:
+    """One that trained anew stands beside a run's report; an export has it neither by default nor on request."""
+    anew = audit_run(copied)
+    del anew["task_digest"]
+    (copied / "audit.json").write_text(json.dumps(anew))
+    exported(copied, tmp_path / "plain")
+    assert not (tmp_path / "plain" / "audit.json").exists()
+    said = exported(copied, tmp_path / "refused", "--audit", copied / "audit.json", exit_code=2)
+    assert "--audit: expected an audit of the exported training, found one that trained anew" in said
+    (copied / "audit.json").write_text(json.dumps(anew | {"task_digest": "ab" * 32}))
+    assert "expected an audit of task" in exported(copied, tmp_path / "refused", exit_code=2)
+    assert not (tmp_path / "refused").exists()
 
 
 def test_no_coin_leaves_its_owners_file(sound: Path) -> None:
