@@ -274,7 +274,7 @@ ROOMS = (
     ),
     Room(
         "lab/auditing",
-        "mpc dp protos clients deploy | simulation simulation^ simulation/algorithms",
+        "mpc dp protos servers clients deploy | simulation simulation^ simulation/algorithms",
         "`precad audit privacy`: what an attack on the running system shows, beside each epsilon that is printed.",
     ),
     Room(
