@@ -292,7 +292,7 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True)
 class AuditedSeat:
-    """What an attack from one place showed: lower figures of epsilon, never a bound."""
+    """Figures that an attack from one place showed: lower ones of epsilon, never a bound."""
 
     view: View
     printed: float
@@ -304,7 +304,7 @@ class AuditedSeat:
     strict: float
     """From guesses in one run, with no assumption."""
     alarms: tuple[str, ...]
-    """What contradicts the printed round, a line each."""
+    """Contradictions of the printed round, a line each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +314,7 @@ class AuditResult:
     passed: bool
     """Whether nothing contradicts what is proved."""
     label: str
-    """What its figures are, such as `audit (95 %)`."""
+    """Name of its figures, such as `audit (95 %)`."""
     observations: int
     """Pairs of a round and a canary."""
     seats: Mapping[str, AuditedSeat]
@@ -363,7 +363,7 @@ class VerifiedExport:
     certificate: str
     """Against poisoning: `recomputed` from evidence in the folder, only `as stated`, or `none`."""
     audit: str
-    """What an attack on this training showed, in a sentence; or `none`."""
+    """Sentence on what an attack on this training showed; or `none`."""
     statement: Mapping[str, Any]
     report: Mapping[str, Any]
 

@@ -31,7 +31,7 @@ _BITS: Final = 8
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Contribution:
-    """What an audit client added to one update, for a model that both servers had committed."""
+    """Hold what an audit client added to one update, for a model that both servers had committed."""
 
     n_committed: int
     model_digest: bytes

@@ -95,7 +95,7 @@ def export(
     """Write the folder, which appears complete or not at all, and say what is in it.
 
     certificate: run folders to certify from, or another export's evidence. date: goes into the statement, like
-    the certificate. Both must be the same at both servers. audit: a file of `precad audit privacy`; None: that of the
+    the certificate. Both must be the same at both servers. audit: a file of `precad audit privacy`. None: that of the
     run's folder, if there is one. today: the day of the signature, for tests.
     Raises: ConfigError, ExportRefusedError when two servers of a run state different things, and what `read_finished`
     raises.

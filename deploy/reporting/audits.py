@@ -56,7 +56,7 @@ class Audit(Written):
     passed: bool
     mechanism: dict[str, float]
     task_digest: str = ""
-    """Of the run that was audited; empty where the audit trained anew."""
+    """Digest of the audited run's task; empty where the audit trained anew."""
     seats: list[AuditedSeat]
 
 

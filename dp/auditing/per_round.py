@@ -84,8 +84,8 @@ def limits(observed: Observed, confidence: float) -> Limits:
 def least_deficit(observations: int, confidence: float, power: float = 0.95) -> float:
     """Return how far below the printed noise the true one must be to be found with that power, as a share of it.
 
-    The audit finds it where a chi-squared variable falls below its quantile at the test's level, over the square of
-    what is left of the noise.
+    Noise is found where a chi-squared variable falls below a limit. That is its quantile at the test's level, over the
+    square of what is left of the noise.
     """
     level = float(chi2.ppf((1 - confidence) / N_TESTS, observations))
     return 1 - math.sqrt(level / float(chi2.ppf(power, observations)))

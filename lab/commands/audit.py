@@ -30,7 +30,7 @@ def privacy(
     ] = None,
     server: Folders = None,
     clients: Annotated[
-        list[Path] | None, typer.Option(metavar="DIR", help="Beside --server: a state_dir of audit clients.")
+        list[Path] | None, typer.Option(metavar="DIR", help="Read this state_dir of audit clients, beside --server.")
     ] = None,
     canaries: Annotated[
         int | None, typer.Option(help="Hold so many canaries; else enough for 100000 observations.", min=1)

@@ -1,7 +1,6 @@
 """Faults that are planted into a process of a local run, by name: the product's code, with one part replaced.
 
-A process of which `faults` names one is started as an interpreter of its own, which replaces the part and then runs the
-command line as it stands.
+A process with a fault is an interpreter of its own. It replaces the part, and then runs the command line as it stands.
 """
 
 from __future__ import annotations
