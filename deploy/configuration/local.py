@@ -206,7 +206,8 @@ def complete_task(task: dict[str, Any], source: DataSource, ids: list[Any] | Non
     split = load_split(source, task)
     supply_record_fields(task, split)
     if ids is not None:
-        task["clients"] = declared_records(with_records(ids, task), source, split) | canaries
+        of_audit = {client: number for client, number in canaries.items() if client in ids}
+        task["clients"] = declared_records(with_records(ids, task), source, split) | of_audit
     return split
 
 

@@ -11,6 +11,7 @@ server's. Lines are sealed (`precad.dp.sealed_file`); the file's mode is 0600.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -47,6 +48,7 @@ class CanaryNoise:
     def __init__(self, state_dir: Path, task: Task, role: str) -> None:
         """Open the file, or begin it. Raises SetupError for another task's or server's, or one that was changed."""
         self._coordinates = task.canary_coordinates
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="canary-noise")  # no round waits for the disk
         self._drawn: RingArray | None = None
         path = state_dir / FILE
         try:
@@ -66,21 +68,26 @@ class CanaryNoise:
         return draw
 
     def keep(self, number: int, noisy_sum: RingArray) -> None:
-        """Write down a committed round, (d,). A round whose noise this process did not draw is left out.
+        """Have a committed round written down, (d,). One whose noise this process did not draw is left out.
 
-        A file that cannot be written is not written again: the audit loses rounds, and the task none.
+        So is one that is not on disk when the process dies. A file that cannot be written is not written again: the
+        audit loses rounds, and the task none.
         """
         drawn, self._drawn = self._drawn, None
-        if drawn is None or self._file.is_closed:
+        if drawn is not None:
+            self._thread.submit(self._write, number, Opened(drawn, noisy_sum[self._coordinates].copy()))
+
+    def _write(self, number: int, opened: Opened) -> None:
+        if self._file.is_closed:
             return
-        total = noisy_sum[self._coordinates]
         try:
-            self._file.append({"round": number, "noise": drawn.tolist(), "opened": total.tolist()})
+            self._file.append({"round": number, "noise": opened.noise.tolist(), "opened": opened.total.tolist()})
         except OSError as error:
             log.warning("canary_noise.lost", round=number, reason=error.strerror)
 
     def close(self) -> None:
-        """Give the file back."""
+        """Write what is left, and give the file back."""
+        self._thread.shutdown(wait=True)
         self._file.close()
 
 
