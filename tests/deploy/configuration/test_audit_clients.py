@@ -72,7 +72,5 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, change: dict[str, dict[str
 
 
 def test_a_simulation_names_the_command_that_audits() -> None:
-    with pytest.raises(
-        ConfigError, match=r"expected none in a simulation.*`precad audit privacy`"
-    ):
+    with pytest.raises(ConfigError, match=r"expected none in a simulation.*`precad audit privacy`"):
         resolve_simulation(CONFIG)
