@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from precad.clients.holder_limit import HolderLimit
 from precad.clients.own_code import look_in, offer
 from precad.clients.query_consent import QueryConsent
 from precad.clients.upload_limit import DEFAULT_UPLOADS_PER_MODEL
@@ -215,6 +216,9 @@ class ClientConfig(BaseModel):
     """File that gets what the trainer prints, which may be records (mode 0600). Nothing is kept without one."""
     queries: QueryConsent | None = None
     """Columns that the clients answer queries about, and their limit (`precad query`). None: no query is answered."""
+    holder: HolderLimit | None = None
+    """The data holder's limit over all tasks and queries, and the ledger that counts them (`precad holder`). None: a
+    task's own budgets are the only ones."""
     attacks: dict[str, Attacking] = Field(default_factory=dict)
     """Experiments only: clients that misbehave, and how: the name of an attack, `package.module:Class`, or a table
     `{ kind = NAME, parameters = { .. } }` (docs/guides/simulation.md)."""

@@ -28,6 +28,7 @@ from precad.clients.models import networks
 from precad.clients.models.adapters import train_first
 from precad.clients.models.learning import Learning
 from precad.clients.own_code import Unspoken
+from precad.clients.payments import payments_of
 from precad.clients.queries.answers import Answers
 from precad.clients.queries.columns import values_of
 from precad.clients.query_consent import refusal
@@ -282,6 +283,9 @@ class ClientProcess:
         if task.accept_weak_wire_form:
             log.warning("client.weak_wire_form", mode=task.mode)
         require_writable(config.state_dir)
+        payments = payments_of(task, clients, config.holder)
+        for own in payments.values():
+            own.require_room()  # before a record is read
         self._trainer = _trainer_of(task, config, conducts)
         limits = {
             client: UploadLimit(
@@ -289,6 +293,7 @@ class ClientProcess:
                 task.digest(),
                 most=config.uploads_per_model,
                 file=config.state_dir / f"{client}.uploads",
+                payer=payments.get(client),
             )
             for client in clients
         }

@@ -81,6 +81,8 @@ class PublicParameters(Protocol):
     @property
     def most_draws(self) -> int: ...
     @property
+    def hides_draws(self) -> bool: ...
+    @property
     def delta_slack(self) -> float: ...
 
 
@@ -128,6 +130,21 @@ def _round_of(task: PublicParameters) -> TaskPrivacy:
     if rules.servers_add_noise:
         return _user_dp_fedavg(task) if rules.protects_clients else _precad(task)
     return _distributed_dp(task) if rules.clients_share_noise else _own_noise(task)
+
+
+def upload_events(task: PublicParameters, records_per_person: int) -> tuple[SampledGaussian | None, int]:
+    """Return a step as one upload costs a person, all of whose records are of one client, and its number of steps.
+
+    Against one server that follows everything it is sent, whether or not the round is released. Where the task protects
+    whole clients, a person may change the client's update by twice its bound: from one update within C to another.
+    """
+    privacy = task_privacy(task)
+    event = privacy.events[View.ONE_SERVER]
+    if event is None:
+        return None, 1
+    if privacy.unit is Unit.CLIENT:
+        return SampledGaussian(event.sampling_rate, event.noise_multiplier / 2), privacy.steps_per_round
+    return replace(event, group_size=records_per_person), privacy.steps_per_round
 
 
 def task_cost(task: PublicParameters) -> TaskCost:
@@ -179,6 +196,8 @@ def budgets_of(task: PublicParameters) -> dict[View | Level, float]:
     return {key: limit for key, limit in limits.items() if limit is not None}
 
 
+DRAWS_HIDDEN: Final = "if they learn no draw but their own, by times or otherwise, and no round overran its period"
+"""Condition of the level `hidden_client`, beside that of the view."""
 _OF_SERVERS: Final = {
     View.ONE_SERVER: "whether or not the corrupted server adds its own noise",
     View.CLIENTS_ONLY: "if both servers follow the protocol",
@@ -194,7 +213,17 @@ def _precad(task: PublicParameters) -> TaskPrivacy:
             task.client_rate, task.record_rate, events[View.CLIENTS_ONLY].noise_multiplier, task.records_per_person
         ),
     }
+    every_round |= _hidden_client(task, client_multiplier)
     return TaskPrivacy(unit=Unit.RECORD, events=events, rests_on=_OF_SERVERS, every_round=every_round)
+
+
+def _hidden_client(task: PublicParameters, multiplier: float) -> dict[Level, Event]:
+    """Return a whole client whose draw no other client learns, where the task hides it.
+
+    Slots are labels of a shuffle, and challenges and invitations leave at fixed times. What clients see of a round is
+    then the released model alone: the sum with the client's update, at most C long, drawn with probability q.
+    """
+    return {Level.HIDDEN_CLIENT: SampledGaussian(task.client_rate, multiplier)} if task.hides_draws else {}
 
 
 def _user_dp_fedavg(task: PublicParameters) -> TaskPrivacy:
@@ -212,7 +241,10 @@ def _user_dp_fedavg(task: PublicParameters) -> TaskPrivacy:
         unit=Unit.CLIENT,
         events=events,
         rests_on={view: f"what its updates say, not that it took part; {_OF_SERVERS[view]}" for view in View},
-        every_round={Level.CLIENT: TwoStageSampledGaussian(task.client_rate, 1.0, both)},
+        every_round={
+            Level.CLIENT: TwoStageSampledGaussian(task.client_rate, 1.0, both),
+            **_hidden_client(task, both),
+        },
     )
 
 

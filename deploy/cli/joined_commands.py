@@ -38,6 +38,7 @@ OWN: Final = {
     "provision": "provisioning:provision",
     "join": "provisioning:join",
     "account": "account:account",
+    "holder": "holder:holder_app",
     "certify": "certify:certify",
     "report": "report:report",
     "export": "export:export",

@@ -75,6 +75,10 @@ def check(deployment: Deployment) -> dict[str, Any]:
         from precad.deploy.configuration.check_records import records_here
 
         report["clients"] = _clients(task, deployment.client)
+        if deployment.client.holder is not None:
+            from precad.deploy.configuration.check_holder import room_of
+
+            report["clients"]["holder"] = room_of(task, deployment.client.holder, _here(task, deployment.client))
         report["clients"]["records"] = records_here(task, deployment.client, _here(task, deployment.client))
     return report
 

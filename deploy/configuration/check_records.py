@@ -20,6 +20,7 @@ from precad.clients.models.fingerprint import model_digest
 from precad.clients.models.losses import loss_of
 from precad.clients.records import Split, example_label_of, example_of
 from precad.clients.records.own.described import CLIENT
+from precad.deploy.configuration.check_holder import room_of
 from precad.deploy.configuration.check_privacy import privacy_facts, promised
 from precad.deploy.configuration.local import resolve, with_records
 from precad.deploy.configuration.public_records import PublicRecords, load
@@ -83,7 +84,16 @@ def local_records(raw: Mapping[str, Any], base: Path) -> dict[str, Any]:
         "clients": f"{spread} records each; a round draws {drawn:.4g} on average",
         **({"audit": f"{task.n_canaries} canaries of {', '.join(task.audit_clients)}"} if task.audit_clients else {}),
         **_measured_on(deployment),
+        **_room_left(deployment),
     }
+
+
+def _room_left(deployment: Deployment) -> dict[str, Any]:
+    """Say how much room the clients' own ledgers have, where they have any. Raises as `room_of`."""
+    assert deployment.client is not None  # resolve() supplied it
+    if deployment.client.holder is None:
+        return {}
+    return {"holder": room_of(deployment.task, deployment.client.holder, deployment.task.clients)}
 
 
 def _measured_on(deployment: Deployment) -> dict[str, str]:

@@ -30,7 +30,7 @@ from precad.deploy.reporting.guarantees import in_words
 from precad.dp.accountants.pld import Conduct, Label, PrivacyStatement, Unit, View, unit_words
 from precad.dp.certificates.prediction import LABELS, Method, Threat
 from precad.dp.ledger import Level
-from precad.dp.task_privacy import task_privacy
+from precad.dp.task_privacy import DRAWS_HIDDEN, task_privacy
 
 FORMAT: Final = "precad/export/2"
 FORMAT_1: Final = "precad/export/1"
@@ -301,11 +301,18 @@ def _privacy(finished: FinishedTask) -> tuple[PrivacyPart, ...]:
             _row(said, of_views, privacy.rests_on[view], conduct, is_proved=privacy.events[view] is not None)
             for view, said in views.items()
         ]
-        rows += [_row(said, of_levels, against_clients, conduct, is_proved=True) for said in levels.values()]
+        rows += [
+            _row(said, of_levels, _rests_on(level, against_clients), conduct, is_proved=True)
+            for level, said in levels.items()
+        ]
         if privacy.unit is Unit.RECORD:
             unclaimed = replace(views[View.ONE_SERVER], unit=Unit.CLIENT, group_size=1)
             rows.append(_row(unclaimed, Counted.NONE, "it is not accounted", conduct, is_proved=False))
     return tuple(rows)
+
+
+def _rests_on(level: Level, of_view: str) -> str:
+    return f"{DRAWS_HIDDEN}; {of_view}" if level is Level.HIDDEN_CLIENT else of_view
 
 
 _COUNTED: Final = {

@@ -29,6 +29,7 @@ from rich.console import Console
 from precad.clients.models import networks
 from precad.clients.models.learning import Learning
 from precad.clients.models.metrics import has_accuracy
+from precad.clients.payments import payments_of
 from precad.clients.training import evaluation
 from precad.deploy import run_state
 from precad.deploy.authority import pki
@@ -127,6 +128,7 @@ class LocalRun:
         if not self.deployment.task.is_proved:
             require_gate(self.deployment.task.gate)
         self._require_engines_and_memory()
+        self._require_room()
         self.folder = folder if resumes else self._new_folder(output)
         self._console = console
         task = self.deployment.task
@@ -188,6 +190,13 @@ class LocalRun:
                 memory.of_server(server, self.deployment.task)
             except SetupError as error:
                 raise ConfigError(f"aggregator.{letter}.{error}") from None
+
+    def _require_room(self) -> None:
+        """Raise HolderLimitReachedError, ArgumentError where a client could not pay its first upload."""
+        assert self.deployment.client is not None  # resolve() supplied it
+        task = self.deployment.task
+        for payments in payments_of(task, task.clients, self.deployment.client.holder).values():
+            payments.require_room()
 
     async def run(self, *, stays: bool = False) -> dict[str, Any]:
         """Raises RunFailedError when a server or the dealer ends early, InterruptedRunError when it is interrupted.
@@ -356,7 +365,17 @@ class LocalRun:
                     raise RunFailedError(self._why_failed(servers), exit_code=self._exit_code(servers))
                 reported.add(child.name)
                 table.warn(f"{child.name} ended with code {child.exit_code}: {child.last_words()}")
+            if why := self._why_alone(servers):
+                raise RunFailedError(why, exit_code=REFUSED)
             await asyncio.sleep(POLL_S)
+
+    def _why_alone(self, servers: list[Child]) -> str | None:
+        """Say why no client is left, where all of them have refused to go on; None while one may."""
+        clients = [child for child in self._children.all if child not in servers]
+        if not clients or any(child.exit_code != REFUSED for child in clients):
+            return None
+        first = clients[0]
+        return f"no client is left: {first.name} ended with code {first.exit_code}: {first.last_words()}"
 
     def _why_failed(self, servers: list[Child]) -> str:
         ended = [child for child in servers if child.exit_code not in (None, 0)]

@@ -88,7 +88,7 @@ def _privacy(summary: Mapping[str, Any], task: Task) -> Table:
     for heading in ("of one", "against", *HEADINGS.values()):
         found.add_column(heading, justify="left" if heading in ("of one", "against") else "right")
     for name, unit, against in _rows(summary, privacy.unit, task):
-        is_nothing = name != "client" and privacy.events[View(name)] is None
+        is_nothing = name in set(View) and privacy.events[View(name)] is None
         figures = (float(summary[key]) for key in (f"epsilon_{name}", f"realised_epsilon_{name}"))
         found.add_row(unit, against, *("no guarantee" if is_nothing else three_digits(x) for x in figures))
     return found
@@ -107,7 +107,10 @@ def _rows(summary: Mapping[str, Any], unit: Unit, task: Task) -> list[tuple[str,
     drawn_or_not = "client" if unit is Unit.RECORD else "client, drawn or not"
     budget = "" if task.epsilon_budget_client is None else f" (budget {task.epsilon_budget_client:g})"
     row = ("client", f"{drawn_or_not}{budget}", _AGAINST[View.CLIENTS_ONLY])
-    return [row, *of_views] if budget else [*of_views, row]
+    rows = [row, *of_views] if budget else [*of_views, row]
+    if "epsilon_hidden_client" in summary:
+        rows.append(("hidden_client", "client, draws hidden", _AGAINST[View.CLIENTS_ONLY]))
+    return rows
 
 
 def _counts(summary: Mapping[str, Any]) -> str:

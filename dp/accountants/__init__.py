@@ -14,6 +14,7 @@ Modules:
     precad_client        the noise that one client's update sees
     levels               users and instances of other trainings
     renyi                Renyi divergences of the basic mechanisms
+    renyi_filter         a limit on rounds that are chosen one after the other
     renyi_accounting     from Renyi to (epsilon, delta): one order, and the best of many
     dp_events            a client's rounds as an event of dp-accounting
     slack                what a protocol that can be simulated only nearly takes from delta

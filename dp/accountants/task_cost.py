@@ -43,6 +43,9 @@ class Level(enum.StrEnum):
 
     CLIENT = "client"
     """A whole client: drawn with probability q, for all to see, its update at most C long."""
+    HIDDEN_CLIENT = "hidden_client"
+    """A whole client whose draw nobody learns but it and the servers: drawn with probability q, its update at most C
+    long. Only of tasks whose rounds take as long whoever is drawn."""
     DRAWN_RECORD = "drawn_record"
     """A record: its client is drawn with probability q, for all to see, and then the record. Two stages of sampling."""
 

@@ -42,6 +42,7 @@ from precad.protos.task.carried_fields import carried
 from precad.protos.task.grid import with_largest_frac_bits
 from precad.protos.task.learning import LEARNING_FIELDS, LearningFields
 from precad.protos.task.proved_fields import (
+    ETA_OF_AN_UPLOAD,
     OF_A_DEALER,
     PROVED_FIELDS,
     ProvedFields,
@@ -328,6 +329,11 @@ class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFi
         return PROVED_VERSION if self.is_proved else PROTOCOL_VERSION
 
     @property
+    def hides_draws(self) -> bool:
+        """Return whether rounds take as long whoever was drawn, and slots say nothing of it."""
+        return self.is_proved and self.round_period_s is not None
+
+    @property
     def draws_ahead(self) -> int:
         """Return for how many coming rounds clients are drawn while others train: `batches_ahead`, if it has a use."""
         return 0 if self.is_proved else self.batches_ahead
@@ -420,6 +426,11 @@ class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFi
     def delta_slack(self) -> float:
         """Return what the mode itself takes from delta, as eta of `precad.dp.accountants.slack`; 0 but in `proved`."""
         return eta(self.rounds) if self.is_proved else 0.0
+
+    @property
+    def upload_slack(self) -> float:
+        """Return what one upload takes of `delta_slack`."""
+        return ETA_OF_AN_UPLOAD if self.is_proved else 0.0
 
     @property
     def wire_mode(self) -> Mode:

@@ -98,7 +98,9 @@ class RoundRunner:
         with self._phase("collect"):
             invited = await self.form.invite(state)
             arrival = state.intake.wait(invited=invited, peer_locked=self._link.closed_by_peer(state.round))
-            await asyncio.gather(arrival, to_the_end(self._state.ledger.foresee, state.chosen))
+            at_least_s = self.task.submit_timeout_s if self.task.hides_draws else 0.0
+            foreseeing = to_the_end(self._state.ledger.foresee, state.chosen)
+            await asyncio.gather(arrival, foreseeing, asyncio.sleep(at_least_s))  # a challenge tells who was waited for
             self._link.close_round(state.round)
         with self._phase("lock"):
             return await self.form.lock(state)

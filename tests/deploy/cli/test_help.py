@@ -15,10 +15,10 @@ from precad.deploy.cli import main as cli
 from precad.deploy.cli.panels import OTHER, PANELS, panels_of
 
 VERBS = """
-Accept Add Answer Ask Attack Audit Bound Call Certify Check Choose Clip Compare Compute Continue Copy Count Create Cut
-Deal Dial Draw Encode Encrypt Exit Export Find Follow Give Hold Host Issue Keep Leave Let Listen Look Make Measure Name
-Plan Poison Predict Print Read Register Repeat Require Run Sample Say Seed Set Show Sign Simulate Spread Start Stop
-Take Tell Train Trust Use Verify Wish Write
+Accept Add Answer Ask Attack Audit Begin Bound Call Certify Check Choose Clip Compare Compute Continue Copy Count
+Create Cut Deal Dial Divide Draw Encode Encrypt Exit Export Find Follow Give Hold Host Issue Keep Leave Let Listen Look
+Make Measure Name Pay Plan Poison Predict Print Read Register Repeat Require Run Sample Say Seed Set Show Sign Simulate
+Spread Start Stop Take Tell Train Trust Use Verify Wish Write
 """
 """Words that a help text begins with. A new one is added here if it is a verb."""
 

@@ -240,6 +240,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("batches_ahead", 17, "less than or equal to 16"),
     ("submit_timeout_s", 0.0, "greater than 0"),
     ("proof_timeout_s", 0.0, "greater than 0"),
+    ("round_period_s", 0.0, "greater than 0"),
     ("servers_follow_protocol", "yes", "valid boolean"),
     ("registration_timeout_s", -1.0, "greater than 0"),
     ("min_clients", 0, "greater than or equal to 1"),
