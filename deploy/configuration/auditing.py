@@ -30,3 +30,9 @@ def declared_canaries(task: Mapping[str, Any], n_parameters: int) -> dict[str, i
     if not ids or not isinstance(of_record, int | float) or not isinstance(of_client, int | float) or of_record <= 0:
         return dict.fromkeys(ids, 1)  # the task is refused for its clips
     return dict.fromkeys(ids, max(1, min(most_canaries(of_record, of_client), n_parameters // SHARE // len(ids))))
+
+
+def refuse_audit_clients(task: Mapping[str, Any]) -> None:
+    """Refuse audit clients in a simulation, to which an audit adds its own. Raises ConfigError."""
+    if audit_ids(task):
+        raise ConfigError("task.audit_clients: expected none in a simulation, found some (`precad audit privacy`)")

@@ -5,6 +5,8 @@
 
 The seat of clients reads released models alone. A server's seat needs the noise that this server kept. Nothing is
 changed, and files are verified as far as they are sealed.
+
+An audit finds faults. It does not find a server that deceives it: everybody sees who audits, and in which coordinates.
 """
 
 from __future__ import annotations
