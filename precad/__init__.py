@@ -1,8 +1,8 @@
 """PRECAD: federated learning that is private and robust, over two servers that need not be trusted alone.
 
 The front door. `simulate` trains in this process, and `run` over real processes on this machine; an `App` brings
-records, model and loss of your own. `account` and `certify` say what a training proves, `audit` what an attack on it
-shows, and `verify_export` checks a model that somebody hands over. docs/tutorial/library.md shows each of them.
+records, model and loss of your own. `account` and `certify` say what a training proves, and `audit` what an attack on
+it shows. `verify_export` checks a model that somebody hands over. docs/tutorial/library.md shows each of them.
 
 Importing `precad` loads none of its parts: a name here loads what it needs when it is used.
 """
