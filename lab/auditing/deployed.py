@@ -21,6 +21,11 @@ from numpy.typing import NDArray
 
 from precad.clients.auditing import canary_file
 from precad.clients.auditing.canary_file import Canaries
+from precad.clients.config import ClientConfig
+from precad.clients.gradients.engine import RecordEngine
+from precad.clients.loading import load_split_of
+from precad.clients.models.losses import loss_of
+from precad.clients.records import example_label_of, example_of
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import ConfigError, UnfulfilledError
 from precad.deploy.files.whole import write_whole
@@ -28,6 +33,7 @@ from precad.deploy.reporting.audits import FILE, MECHANISM
 from precad.dp.auditing.observed import Observed
 from precad.lab.auditing.audited import Seat
 from precad.lab.auditing.judged import judged, label_of
+from precad.lab.auditing.kinks import Kinks, audit_kinks
 from precad.mpc import fixed_point
 from precad.mpc.ring import RingArray
 from precad.protos.messages import convert
@@ -79,8 +85,30 @@ def audit_run(folder: Path, confidence: float = 0.95) -> dict[str, Any]:
         raise ConfigError(f"--run: expected the folder of a local run, found no clients in {folder}")
     servers = [own.state_dir for own in (deployment.aggregator.a, deployment.aggregator.b) if own is not None]
     report = audit_deployment(deployment.task, servers, [deployment.client.state_dir], confidence)
+    kinks = _kinks(deployment.task, deployment.client, servers[0])
+    report |= {
+        "kinks": {"pairs": kinks.pairs, "most": kinks.most, "alarms": kinks.alarms},
+        "passed": report["passed"] and not kinks.alarms,
+    }
     write_report(folder / FILE, report)
     return report
+
+
+def _kinks(task: Task, client: ClientConfig, server: Path) -> Kinks:
+    """Audit the clip in floating point, of the run's clients on this machine, with the final model."""
+    loaded = load_split_of(task, client, [next(name for name in task.clients if name not in task.audit_clients)])
+    memory = None if client.memory_mb is None else client.memory_mb * 2**20
+    some, loss = loaded.split.train, loss_of(task.loss)
+    engine = RecordEngine(
+        loaded.model,
+        example_of(some),
+        loss=loss,
+        label=example_label_of(some),
+        device=client.device,
+        memory_bytes=memory,
+    )
+    theta = load_final_model(server, task.dim)[: task.n_parameters]
+    return audit_kinks(engine, theta, some.shape, task.record_clip)
 
 
 def write_report(path: Path, report: Mapping[str, Any]) -> None:

@@ -32,6 +32,7 @@ from precad.dp.auditing.per_round import least_deficit
 from precad.dp.task_privacy import task_privacy
 from precad.lab.auditing.audited import Seat
 from precad.lab.auditing.deployed import audit_deployment, audit_run, evidence_of, observed
+from precad.lab.auditing.kinks import Kinks
 from precad.lab.auditing.shown import faults_of
 from precad.protos.task.task import Task
 from precad.servers.errors import AuditError, SetupError
@@ -105,7 +106,10 @@ def test_a_sound_deployment_is_not_accused_and_its_figures_are_of_its_rounds(sou
         assert seat["printed"] == pytest.approx(privacy.epsilon(View(seat["view"]), ROUNDS, 1e-5), rel=1e-9)
         assert 0.4 * seat["printed"] < seat["figures"]["per_round"] < seat["printed"]
         assert seat["limits"]["arrival"][0] < 1 < seat["limits"]["arrival"][1]
-    assert audited(sound) == found == json.loads((sound / "audit.json").read_text())
+    assert found == json.loads((sound / "audit.json").read_text())
+    kinks = found.pop("kinks")
+    assert (kinks["pairs"], kinks["alarms"]) == (72, [])
+    assert audited(sound) == found
 
 
 def test_seats_agree_with_one_another_on_what_was_opened(sound: Path) -> None:
@@ -221,6 +225,17 @@ def test_a_server_without_noise_is_found_at_the_other_seats_and_the_command_ends
     assert report["seats"][0]["exceeded"]
     assert "precad: server A corrupted: noise: expected a multiplier of 0.99645" in found.stderr
     assert 0.84 < report["seats"][0]["finds_noise_below"] == 1 - least_deficit(288, 0.95) < 0.86
+
+
+def test_a_pass_of_another_shape_is_found_at_kinks(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clip that fails in floating point alone: here of an engine that says so, whatever the kernels of this machine."""
+    moved = Kinks(72, 1.25)
+    monkeypatch.setattr("precad.lab.auditing.deployed.audit_kinks", lambda *_: moved)
+    found = audit_run(copied)
+    assert not found["passed"]
+    assert faults_of(found) == [
+        "records at kinks: clip: expected one record more to move a client's sum by at most R, found 1.25 R"
+    ]
 
 
 def _cut(path: Path, lines: int) -> None:
