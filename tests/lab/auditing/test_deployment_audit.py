@@ -227,8 +227,8 @@ def test_a_server_without_noise_is_found_at_the_other_seats_and_the_command_ends
     assert 0.84 < report["seats"][0]["finds_noise_below"] == 1 - least_deficit(288, 0.95) < 0.86
 
 
-def test_a_pass_of_another_shape_is_found_at_kinks(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clip that fails in floating point alone: here of an engine that says so, whatever the kernels of this machine."""
+def test_a_fault_at_kinks_fails_the_audit_of_a_run(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the kernels of this machine do: the finding itself is put in their place."""
     moved = Kinks(72, 1.25)
     monkeypatch.setattr("precad.lab.auditing.deployed.audit_kinks", lambda *_: moved)
     found = audit_run(copied)
