@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from precad.clients.auditing.conduct import Auditing
 from precad.clients.config import Attacking, ClientConfig
 from precad.clients.errors import ArgumentError
 from precad.clients.training.conduct import Conduct, Honest
@@ -32,14 +31,21 @@ def conducts_of(clients: Iterable[str], config: ClientConfig, task: Task) -> dic
     cannot have the attack.
     """
     ours = list(clients)
-    auditing: dict[str, Conduct] = {
-        client: Auditing(client, task, config.state_dir) for client in ours if client in task.audit_clients
-    }
+    auditing = _audit_conducts(ours, config, task)
     for client in task.audit_clients:
         if (found := config.attacks.get(client, NO_ATTACK)) != NO_ATTACK:
             raise ConfigError(f"client.attacks.{client}: expected none of an audit client, found {found.kind!r}")
     others = _others_conducts([client for client in ours if client not in auditing], config, task)
     return {client: auditing[client] if client in auditing else others[client] for client in ours}
+
+
+def _audit_conducts(clients: list[str], config: ClientConfig, task: Task) -> dict[str, Conduct]:
+    """Return the conduct of each of these clients that audits. Without one, PyTorch is not imported for it."""
+    if not (ours := [client for client in clients if client in task.audit_clients]):
+        return {}
+    from precad.clients.auditing.conduct import Auditing
+
+    return {client: Auditing(client, task, config.state_dir) for client in ours}
 
 
 def _others_conducts(clients: list[str], config: ClientConfig, task: Task) -> dict[str, Conduct]:
