@@ -15,6 +15,7 @@ Modules:
     own_code      where modules and files of the user's own are
     checks        checks of numeric arguments
     errors        what may go wrong, as one tree
+    auditing/     audit clients, whose records are canaries
     attacks/      malicious clients for experiments
     external/     foreign trainers, in processes of their own
     gradients/    gradients of single records, clipped and summed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from torch import nn
 
 from precad.clients.config import ClientConfig
@@ -32,17 +33,24 @@ class Loaded:
 
 
 def load_split_of(task: Task, config: ClientConfig, clients: Sequence[str]) -> Loaded:
-    """Return the clients' records with the data that they are of. Raises as
-    `precad.clients.process.load_records`."""
+    """Return the clients' records with the data that they are of. Audit clients have none: only a shape.
+
+    Raises as `precad.clients.process.load_records`.
+    """
     config.look_around()
-    source = source_of(config, task, clients, numbers=loss_of(task.loss).wants_numbers)
+    mine = [client for client in clients if client not in task.audit_clients]
+    source = source_of(config, task, mine or clients, numbers=loss_of(task.loss).wants_numbers)
     model, loss = networks.of_task(task), loss_of(task.loss)
     split = networks.fitted(model, source.load(side=networks.image_side(task.model)), loss)
     require_range(model, {f"{source.name}, training half": split.train}, loss)
     require_same_model(task, model, example_of(split.train), loss, example_label_of(split.train))
-    ids, is_dealt = list(task.clients), not isinstance(source, OwnSource) or source.is_dealt
+    ids = [client for client in task.clients if client not in task.audit_clients]
+    is_dealt = not isinstance(source, OwnSource) or source.is_dealt
 
     def of_others(client: str) -> list[Records]:
         return list(source.records_of(split, ids, sorted(set(ids) - {client})).values())
 
-    return Loaded(source.records_of(split, ids, clients), split, model, is_dealt, of_others)
+    nothing = dict.fromkeys(task.audit_clients, split.train.take(np.zeros(0, dtype=np.int64)))
+    found = source.records_of(split, ids, mine) | nothing
+    of_client = {client: found[client] for client in clients}
+    return Loaded(of_client, split, model, is_dealt, of_others)

@@ -15,6 +15,7 @@ import structlog
 import torch
 from numpy.typing import NDArray
 
+from precad.clients.auditing.head import with_head
 from precad.clients.config import ClientConfig
 from precad.clients.errors import ArgumentError, ClientError, QueryRefusedError, StoppedError
 from precad.clients.external.training import ExternalTraining
@@ -92,6 +93,8 @@ class Trainer:
         model, some = learning.build(0), next(iter(records.values()))
         if adapter_rank is not None:
             train_first(model, adapter_rank)
+        if not self._records.keys().isdisjoint(task.audit_clients):
+            model = with_head(model, task)
         self._engine = RecordEngine(
             model,
             example_of(some),
@@ -111,7 +114,9 @@ class Trainer:
         self._engine.clipped_sums(networks.flatten(model), [_made_up(some)], record_clip(task))
 
     def close(self) -> None:
-        """Do nothing: there is nobody to end."""
+        """End whatever conducts hold open."""
+        for conduct in self._conducts.values():
+            conduct.close()
 
     def train(self, client: str, parameters: NDArray[np.float32]) -> RingArray:
         """The global model (d,) to this client's encoded update (d,). Called by one thread per client.
@@ -221,7 +226,7 @@ def load_records(
     loaded = load_split_of(task, config, clients)
     found = loaded.of_client
     for client, records in found.items():
-        if len(records) != task.clients[client]:
+        if len(records) != task.clients[client] and client not in task.audit_clients:
             log.warning("client.declares_another_number", client=client, found=len(records))
     if conducts is None or not loaded.is_dealt:
         return found

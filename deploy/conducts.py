@@ -1,11 +1,11 @@
-"""Build each client's conduct: the protocol, or the attack that an experiment's configuration names for the client."""
+"""Build each client's conduct: the protocol, an audit client's, or the attack that a configuration names for it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from precad.clients.config import ClientConfig
+from precad.clients.config import Attacking, ClientConfig
 from precad.clients.errors import ArgumentError
 from precad.clients.training.conduct import Conduct, Honest
 from precad.deploy.errors import ConfigError
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 HOARDING: Final = ("semantic-backdoor",)
 """Attacks for which honest clients have other records, so that processes of honest clients load them, too."""
+NO_ATTACK: Final = Attacking(kind="none")
 _PATIENCE: Final = 0.5
 """Share of `task.submit_timeout_s` that a colluder waits for the others' updates."""
 
@@ -29,7 +30,26 @@ def conducts_of(clients: Iterable[str], config: ClientConfig, task: Task) -> dic
     Raises ConfigError if it does and this installation holds no attacks, as in a production image, or if a deployment
     cannot have the attack.
     """
-    clients = list(clients)
+    ours = list(clients)
+    auditing = _audit_conducts(ours, config, task)
+    for client in task.audit_clients:
+        if (found := config.attacks.get(client, NO_ATTACK)) != NO_ATTACK:
+            raise ConfigError(f"client.attacks.{client}: expected none of an audit client, found {found.kind!r}")
+    others = _others_conducts([client for client in ours if client not in auditing], config, task)
+    return {client: auditing[client] if client in auditing else others[client] for client in ours}
+
+
+def _audit_conducts(clients: list[str], config: ClientConfig, task: Task) -> dict[str, Conduct]:
+    """Return the conduct of each of these clients that audits. Without one, PyTorch is not imported for it."""
+    if not (ours := [client for client in clients if client in task.audit_clients]):
+        return {}
+    from precad.clients.auditing.conduct import Auditing
+
+    return {client: Auditing(client, task, config.state_dir) for client in ours}
+
+
+def _others_conducts(clients: list[str], config: ClientConfig, task: Task) -> dict[str, Conduct]:
+    """Return the conduct of each client that does not audit. Raises ConfigError as `conducts_of`."""
     kinds = {client: attacking.kind for client, attacking in config.attacks.items()}
     own = [client for client in clients if kinds.get(client, "none") != "none"]
     if not own and not set(HOARDING).intersection(kinds.values()):

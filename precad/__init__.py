@@ -1,8 +1,8 @@
 """PRECAD: federated learning that is private and robust, over two servers that need not be trusted alone.
 
 The front door. `simulate` trains in this process, and `run` over real processes on this machine; an `App` brings
-records, model and loss of your own. `account` and `certify` say what a training proves, and `verify_export` checks a
-model that somebody hands over. docs/tutorial/library.md shows each of them.
+records, model and loss of your own. `account` and `certify` say what a training proves, and `audit` what an attack on
+it shows. `verify_export` checks a model that somebody hands over. docs/tutorial/library.md shows each of them.
 
 Importing `precad` loads none of its parts: a name here loads what it needs when it is used.
 """
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
         RunFailedError,
         UnfulfilledError,
     )
-    from precad.front_door import account, certify, fix, run, simulate, verify_export
-    from precad.results import Account, Certificates, RunResult, SimulationResult, VerifiedExport
+    from precad.front_door import account, audit, certify, fix, run, simulate, verify_export
+    from precad.results import Account, AuditResult, Certificates, RunResult, SimulationResult, VerifiedExport
     from precad.tasks import Task
 
     __version__: str
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Account",
     "App",
+    "AuditResult",
     "Certificates",
     "ConfigError",
     "ExportRefusedError",
@@ -42,6 +43,7 @@ __all__ = [
     "VerifiedExport",
     "__version__",
     "account",
+    "audit",
     "certify",
     "fix",
     "lora",
@@ -53,8 +55,8 @@ __all__ = [
 _HOMES: Final = {
     "precad.clients.app": ("App",),
     "precad.clients.models.adapters": ("lora",),
-    "precad.front_door": ("account", "certify", "fix", "run", "simulate", "verify_export"),
-    "precad.results": ("Account", "Certificates", "RunResult", "SimulationResult", "VerifiedExport"),
+    "precad.front_door": ("account", "audit", "certify", "fix", "run", "simulate", "verify_export"),
+    "precad.results": ("Account", "AuditResult", "Certificates", "RunResult", "SimulationResult", "VerifiedExport"),
     "precad.tasks": ("Task",),
     "precad.deploy.errors": (
         "ConfigError",

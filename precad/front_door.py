@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from precad.clients.app import App
-    from precad.results import Account, Certificates, RunResult, SimulationResult, VerifiedExport
+    from precad.results import Account, AuditResult, Certificates, RunResult, SimulationResult, VerifiedExport
 
 
 def simulate(
@@ -301,6 +301,29 @@ def certify(
             rows, classes = arguments.evidence_of(confidences, labels)
             report = certify_given(rows, classes, request_at(DEFAULT_DELTA), **training)
     return Certificates.of(report)
+
+
+def audit(run: Folder, /, *, confidence: float = 0.95) -> AuditResult:
+    """Attack a run whose task has audit clients: lower figures of epsilon beside the proved ones.
+
+    The report is written into the run's folder, where `precad report` and `precad export` find it.
+
+        run         folder that `precad.run` left: its `folder`
+        confidence  with which each seat's figures hold
+
+    Raises: ConfigError for another folder; errors of servers and clients for files that were changed.
+    Source: docs/explanation/privacy.md.
+
+        >>> found = precad.audit("runs/audited")
+        >>> seat = found.seats["clients"]
+        >>> found.passed, seat.per_round < seat.printed
+        (True, True)
+    """
+    from precad.lab.auditing.deployed import audit_run
+    from precad.results import AuditResult
+
+    with arguments.named():
+        return AuditResult.of(audit_run(Path(run), confidence))
 
 
 def verify_export(

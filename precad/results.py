@@ -291,6 +291,54 @@ class RunResult:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditedSeat:
+    """Figures that an attack from one place showed: lower ones of epsilon, never a bound."""
+
+    view: View
+    printed: float
+    """Proved epsilon of the rounds that were observed."""
+    per_round: float
+    """From single rounds, with a parametric test: the default figure."""
+    f_dp: float
+    """From guesses in one run, by the accountant's curves."""
+    strict: float
+    """From guesses in one run, with no assumption."""
+    alarms: tuple[str, ...]
+    """Contradictions of the printed round, a line each."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditResult:
+    """An audit of a run. `precad.audit` makes it."""
+
+    passed: bool
+    """Whether nothing contradicts what is proved."""
+    label: str
+    """Name of its figures, such as `audit (95 %)`."""
+    observations: int
+    """Pairs of a round and a canary."""
+    seats: Mapping[str, AuditedSeat]
+    """By place: `server_a` and `server_b`, where that server kept its noise, and `clients`."""
+    report: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, report: Mapping[str, Any]) -> Self:
+        """Read the report of `precad audit privacy --json`."""
+        return cls(
+            passed=report["passed"],
+            label=report["label"],
+            observations=report["observations"],
+            seats={
+                seat["seat"]: AuditedSeat(
+                    View(seat["view"]), float(seat["printed"]), **seat["figures"], alarms=tuple(seat["alarms"])
+                )
+                for seat in report["seats"]
+            },
+            report=report,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Signature:
     """One server's signature on an export."""
 
@@ -314,6 +362,8 @@ class VerifiedExport:
     statement_sha256: str
     certificate: str
     """Against poisoning: `recomputed` from evidence in the folder, only `as stated`, or `none`."""
+    audit: str
+    """Sentence on what an attack on this training showed; or `none`."""
     statement: Mapping[str, Any]
     report: Mapping[str, Any]
 
@@ -326,6 +376,7 @@ class VerifiedExport:
             files=report["files"],
             statement_sha256=report["statement_sha256"],
             certificate=report["certificate"],
+            audit=report["audit"],
             statement=report["statement"],
             report=report,
         )

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import grpc
@@ -43,6 +44,7 @@ from precad.servers.rounds import memory
 from precad.servers.rounds.equipment import SYSTEM_RANDOMNESS, Compute, Randomness
 from precad.servers.rounds.sessions import Sessions
 from precad.servers.rounds.states import Aborted, RoundState
+from precad.servers.store.canary_noise import CanaryNoise
 from precad.servers.store.folder import load_initial_model, read_earlier, restore_records
 from precad.servers.store.state import TaskState
 from precad.servers.task.drain import Drain
@@ -151,7 +153,7 @@ class Aggregator:
             capacity=self._capacity,
             peer_servicer=peer_servicer,
             credentials=credentials,
-            compute=Compute(gate, engine, mpc_thread, self._randomness),
+            compute=Compute(gate, engine, mpc_thread, self._noted(state)),
             drain=self._drain,
             on_state=self._note_state,
             notify=self._notify,
@@ -165,10 +167,18 @@ class Aggregator:
         backends = None if session is None else (session.tables("task"), session.tables("tuples"))
         earlier = read_earlier(self.config)
         state = TaskState.open(stack, self.config.state_dir, self.task, initial, backends, earlier)
+        if self.config.keep_canary_noise:
+            state.canary_noise = CanaryNoise(self.config.state_dir, self.task, ROLES[self.party].value)
+            stack.callback(state.canary_noise.close)
         records = restore_records(self.config.state_dir, state.committed, state.model.parameters)
         self._telemetry.in_task(state.store.task_id, state.model.parameters, records)
         stack.enter_context(self._capacity.spool)
         return state
+
+    def _noted(self, state: TaskState) -> Randomness:
+        """Return where this server draws from, with its noise noted where an audit reads it."""
+        ours = self._randomness
+        return ours if state.canary_noise is None else replace(ours, noise=state.canary_noise.drawing(ours.noise))
 
     async def _open_quality(self, stack: AsyncExitStack) -> None:
         """Start what measures models. Raises SetupError where it refuses its records or the model."""

@@ -186,6 +186,10 @@ class AggregatorConfig(ServerConfig):
     """How long that process may take over its start, and over a model. It is killed after that, and the model has no
     figure; no round waits."""
 
+    keep_canary_noise: bool = False
+    """Whether this server writes down its own noise at the canaries' coordinates, for an audit of what one server sees
+    (`precad audit privacy`). Needs task.audit_clients."""
+
     step_timeout_s: Patience = 600.0
     """How long the other server may take over its part of a step, before the round is given up as if it had hung up.
     More where it may be at work (`precad.servers.links.step_limits`). That is 8 n d bytes at 8 MiB/s, the step's own

@@ -1,4 +1,4 @@
-"""The front door: `import precad`, and its five functions.
+"""The front door: `import precad`, and its functions.
 
 What counts as failure:
 - importing `precad` loads one of its parts, or a part imports the front door;
@@ -65,7 +65,7 @@ TASK = {
     "gate": "native",
 }
 CONFIG: dict[str, Any] = {"task": TASK, "client": {"dataset": "digits"}}
-FUNCTIONS = ("account", "certify", "run", "simulate", "verify_export")
+FUNCTIONS = ("account", "audit", "certify", "run", "simulate", "verify_export")
 
 
 def printed(*arguments: object) -> Any:

@@ -175,16 +175,21 @@ ROOMS = (
         "mpc dp protos | . records records/own training",
         "Queries about a column: the values that a client holds, and its answers within its own limit.",
     ),
+    Room(
+        "clients/auditing",
+        "mpc dp protos | . records training",
+        "Audit clients: members of a task whose records are canaries, by coins that the auditor keeps.",
+    ),
     Room("clients/upload", "mpc protos | . training", "One client's session with both servers."),
     Room(
         "clients^",
-        "mpc dp protos | . records records/own models gradients training external queries upload",
+        "mpc dp protos | . records records/own models gradients training auditing external queries upload",
         "The client's process.",
         "process loading payments",
     ),
     Room(
         "clients/attacks",
-        "mpc protos | . records training",
+        "mpc protos | . records training auditing",
         "Malicious clients for experiments: what they do instead of following the protocol. One file a family.",
     ),
     Room("deploy/files", "", "Files and folders that appear whole or not at all."),
@@ -269,7 +274,7 @@ ROOMS = (
     ),
     Room(
         "lab/auditing",
-        "mpc dp protos clients deploy | simulation simulation^ simulation/algorithms",
+        "mpc dp protos servers clients deploy | simulation simulation^ simulation/algorithms",
         "`precad audit privacy`: what an attack on the running system shows, beside each epsilon that is printed.",
     ),
     Room(

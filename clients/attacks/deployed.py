@@ -68,6 +68,10 @@ class InDeployment(Conduct):
             self._key = hashlib.sha256(name.encode()).hexdigest()[:_KEY_DIGITS]
             self.colluders.announce(self._key)
 
+    def close(self) -> None:
+        """See `Conduct`."""
+        self.attack.close()
+
     def on_update(self, update: Vector) -> Vector:
         """See `Conduct`."""
         return self.attack.on_update(update)

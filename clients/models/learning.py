@@ -43,5 +43,5 @@ class Learning:
         return cls(build, loss_of(app.loss), metrics_of(app.metrics))
 
     def initial_vector(self, task: Task) -> NDArray[np.float32]:
-        """Return the vector that training starts from, (d,): the initial model, then 0 for a bound that is learnt."""
+        """Return the vector that training starts from, (d,): the initial model, then 0s."""
         return np.pad(networks.flatten(self.build(task.model_seed)), (0, task.dim - task.n_parameters))

@@ -166,7 +166,7 @@ def initial_parameters(name: str, *, seed: int) -> NDArray[np.float32]:
 
 
 def initial_vector(task: Task) -> NDArray[np.float32]:
-    """Return the vector that both servers start from: the task's initial model, then 0 for a bound that is learnt.
+    """Return the vector that both servers start from: the initial model, then 0 for a learnt bound or for canaries.
 
     The shape is (d,) if d is of the task's model.
     """

@@ -102,6 +102,9 @@ class Conduct:
 
         return prove(encoded, rows, sizes, masks)
 
+    def close(self) -> None:
+        """Give back files, once nothing more is uploaded."""
+
     def delay_s(self, submit_timeout_s: float) -> float:
         """Return the seconds to wait before the upload; a round waits for submit_timeout_s."""
         return 0.0

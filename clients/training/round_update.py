@@ -119,7 +119,7 @@ def _gradient_sums(
         return next(streams)(n)
 
     updates = local_updates(
-        parameters,
+        parameters[: engine.dim],
         [who.records for who in participants],
         engine=engine,
         sample_rate=[who.record_rate for who in participants],
@@ -127,7 +127,8 @@ def _gradient_sums(
         client_clip_norm=bound,
         random_bytes=draw,
     )
-    return list(updates)
+    beyond = task.dim - engine.dim  # canaries' coordinates, where no other record has a gradient
+    return [np.pad(update, (0, beyond)) for update in updates] if beyond else list(updates)
 
 
 def _trained(task: Task, parameters: NDArray[np.float32], who: Participant, engine: RecordEngine) -> Vector:

@@ -58,6 +58,10 @@ def export(
             help="Certify predictions from this folder of an independent run, or certificate.json; repeat.",
         ),
     ] = None,
+    audit: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.json", help="Export this audit of the training too; of a run, its own by default."),
+    ] = None,
     date: Annotated[
         str | None,
         typer.Option(metavar="YYYY-MM-DD", help="Write this date into the statement; take the same at both servers."),
@@ -75,6 +79,7 @@ def export(
         out,
         kinds=[Format(kind) for kind in kinds or ()],
         certificate=certificate or (),
+        audit=audit,
         date=date,
     )
     if as_json:
@@ -109,6 +114,7 @@ def verify_export(
     for name, roles in report["files"].items():
         say(f"{name}: as {' and '.join(roles)} signed it")
     say(f"certificate against poisoning: {report['certificate']}")
+    say(f"audit: {report['audit']}")
     _say_statement(report)
 
 

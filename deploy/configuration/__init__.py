@@ -3,6 +3,7 @@
 Modules:
 
     sections       one TOML file, validated as a whole
+    auditing       how many canaries audit clients of a local run declare
     apps           a run or a client configured by an app of the user's own
     check          what can be known of a configuration before anything starts
     check_links    whether the servers that are dialled answer, for the check

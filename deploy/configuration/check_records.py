@@ -22,7 +22,7 @@ from precad.clients.records import Split, example_label_of, example_of
 from precad.clients.records.own.described import CLIENT
 from precad.deploy.configuration.check_holder import room_of
 from precad.deploy.configuration.check_privacy import privacy_facts, promised
-from precad.deploy.configuration.local import resolve
+from precad.deploy.configuration.local import resolve, with_records
 from precad.deploy.configuration.measures import learning_of, public_measures
 from precad.deploy.configuration.public_records import Measure
 from precad.deploy.configuration.sections import Deployment
@@ -42,7 +42,8 @@ def records_here(task: Task, config: ClientConfig, clients: Sequence[str]) -> di
     if config.records is not None:
         if not config.dealt and CLIENT not in config.records and len(clients) > 1:
             load_split_of(task, config, clients)  # which refuses: each of them has its own
-        return {client: _own(task, client, load_split_of(task, config, [client])) for client in clients}
+        read = {client: _own(task, client, load_split_of(task, config, [client])) for client in clients}
+        return read | _of_auditing(task, clients)
     try:
         found = load_split_of(task, config.model_copy(update={"download": False}), clients)
     except MissingDataError:
@@ -51,7 +52,13 @@ def records_here(task: Task, config: ClientConfig, clients: Sequence[str]) -> di
         return dict.fromkeys(clients, f"{config.dataset} is not here: downloaded at the start")
     digest = _digest_to_agree_on(task, found)
     own = found.of_client.items()
-    return {c: f"{len(records)} of {config.dataset}, declares {task.clients[c]}{digest}" for c, records in own}
+    here = {c: f"{len(records)} of {config.dataset}, declares {task.clients[c]}{digest}" for c, records in own}
+    return here | _of_auditing(task, clients)
+
+
+def _of_auditing(task: Task, clients: Sequence[str]) -> dict[str, str]:
+    """Return what audit clients among these declare. Which canaries are theirs is drawn when they start."""
+    return {c: f"canaries alone, declares {task.clients[c]}" for c in clients if c in task.audit_clients}
 
 
 def local_records(raw: Mapping[str, Any], base: Path) -> dict[str, Any]:
@@ -63,20 +70,22 @@ def local_records(raw: Mapping[str, Any], base: Path) -> dict[str, Any]:
     assert deployment.client is not None  # resolve() supplied it
     learning_of(deployment.task, deployment.client, split.test)
     measures = public_measures(deployment)
-    task, sizes = deployment.task, sorted(deployment.task.clients.values())
+    task, training = deployment.task, with_records(deployment.task.clients, deployment.task.model_dump())
+    sizes = sorted(task.clients[client] for client in training)
     spread = str(sizes[0]) if sizes[0] == sizes[-1] else f"{sizes[0]} to {sizes[-1]}"
     dealer, gate = ("", "") if task.is_proved else ("a dealer, ", f"; gate {task.gate}")
-    drawn = sum(task.rate_of(client) * n for client, n in task.clients.items()) / len(sizes)
+    drawn = sum(task.rate_of(client) * task.clients[client] for client in training) / len(sizes)
     kinds = f"of shape {split.train.shape} in {_classes(task, split)}"
     return {
         "task": task.name,
         "task_digest": task.digest().hex(),
         **privacy_facts(task),
-        "runs_here": f"{dealer}two aggregators, {len(sizes)} clients{gate}",
+        "runs_here": f"{dealer}two aggregators, {len(task.clients)} clients{gate}",
         "model": f"{task.model}, {task.n_parameters} parameters",
         **({} if task.model_digest is None else {"model_digest": task.model_digest}),
         "records": f"{sum(sizes)} {kinds}; {len(split.test)} for testing",
         "clients": f"{spread} records each; a round draws {drawn:.4g} on average",
+        **({"audit": f"{task.n_canaries} canaries of {', '.join(task.audit_clients)}"} if task.audit_clients else {}),
         **_room_left(deployment),
         **{f"aggregator_{letter}_measures_on": shown_measure(one) for letter, one in measures.items()},
     }

@@ -7,7 +7,7 @@ PyTorch and the data sets are imported where they are needed, so that `draft` sa
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from precad.clients.errors import (
     UnknownNameError,
 )
 from precad.clients.own_code import look_in, offer
+from precad.deploy.configuration.auditing import audit_ids, declared_canaries
 from precad.deploy.configuration.sections import Deployment, parse, parse_section
 from precad.deploy.errors import ConfigError
 from precad.deploy.run_folder import RunFolder
@@ -91,9 +92,9 @@ def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], 
     deployment = parse(resolved, base=folder.root)
     if TARGET in task:  # once, here: the processes read what it came to
         resolved["task"] = keep_resolved(task, deployment.task)
-    real = declared_records(list(deployment.task.clients), source, split)
+    real = declared_records(with_records(deployment.task.clients, task), source, split)
     for client_id, declared in deployment.task.clients.items():
-        if declared != real[client_id]:
+        if declared != real.get(client_id, declared):
             raise ConfigError(
                 f"task.clients.{client_id}: expected the {real[client_id]} records that it has, found {declared}"
             )
@@ -201,12 +202,19 @@ def complete_task(task: dict[str, Any], source: DataSource, ids: list[Any] | Non
     That is the dimension and what own records have in common. With ids it is also how many records a client declares.
     Without (None), the section declares the numbers itself. Raises ConfigError, DataError.
     """
-    supply_model_dimension(task)
+    canaries = supply_model_dimension(task)
     split = load_split(source, task)
     supply_record_fields(task, split)
     if ids is not None:
-        task["clients"] = declared_records(ids, source, split)
+        of_audit = {client: number for client, number in canaries.items() if client in ids}
+        task["clients"] = declared_records(with_records(ids, task), source, split) | of_audit
     return split
+
+
+def with_records(ids: Iterable[Any], task: Mapping[str, Any]) -> list[Any]:
+    """Return those of the clients that have records: all but audit clients. Raises ConfigError."""
+    auditing = audit_ids(task)
+    return [client for client in ids if client not in auditing]
 
 
 def require_enrolled_attackers(client: ClientConfig, task: Task) -> None:
@@ -230,9 +238,11 @@ def supply_colluders(client: dict[str, Any], base: Path) -> None:
         client["colluders"] = COLLUDERS
 
 
-def supply_model_dimension(task: dict[str, Any]) -> None:
-    """Write `dim` into a `[task]` section. Raises ConfigError where it says another one than its model has, or clips
-    what the model has not."""
+def supply_model_dimension(task: dict[str, Any]) -> dict[str, int]:
+    """Write `dim` into a `[task]` section, and return how many canaries its audit clients declare.
+
+    Raises ConfigError where it says another one than its model has, or clips what the model has not.
+    """
     from precad.clients.gradients.layers import require_layer_sizes
     from precad.clients.models import networks
 
@@ -244,10 +254,12 @@ def supply_model_dimension(task: dict[str, Any]) -> None:
         except ArgumentError as error:
             raise ConfigError(str(error)) from None
     n_learnt = int(clipping == "private-quantile")
-    dimension = networks.parameter_count(model) + n_learnt
+    canaries = declared_canaries(task, networks.parameter_count(model))
+    dimension = networks.parameter_count(model) + n_learnt + sum(canaries.values())
     if task.setdefault("dim", dimension) != dimension:
-        beside = " and a learnt bound" if n_learnt else ""
+        beside = " and a learnt bound" if n_learnt else " and the canaries" if canaries else ""
         raise ConfigError(f"task.dim: expected {dimension}, the dimension of {name!r}{beside}, found {task['dim']!r}")
+    return canaries
 
 
 def supply_model_digest(task: dict[str, Any], split: Split) -> None:
@@ -336,7 +348,7 @@ def local_source(config: ClientConfig, task: Mapping[str, Any]) -> DataSource:
     fields = parse_section(RecordFields, dict(task), "task", base=Path())
     clients = task.get("clients")
     ids = [name for name in clients if isinstance(name, str)] if isinstance(clients, list | Mapping) else []
-    return source_of(config, fields, ids, infers_classes=True, numbers=_loss(task).wants_numbers)
+    return source_of(config, fields, with_records(ids, task), infers_classes=True, numbers=_loss(task).wants_numbers)
 
 
 def _loss(task: Mapping[str, Any]) -> Loss:

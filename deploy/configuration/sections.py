@@ -150,6 +150,16 @@ class Deployment(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _check_canary_noise(self) -> Self:
+        """Require canaries where a server keeps its noise for them."""
+        for letter, own in (("a", self.aggregator.a), ("b", self.aggregator.b)):
+            if own is not None and own.keep_canary_noise and not self.task.audit_clients:
+                raise ValueError(
+                    f"aggregator.{letter}.keep_canary_noise: expected task.audit_clients beside it, found none"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _check_uploads(self) -> Self:
         if self.client is not None:
             require_covered(self.task, self.client.uploads_per_model)

@@ -1,6 +1,7 @@
 """`precad export` and `precad verify-export`: a trained model as files that both servers sign.
 
     adapters   the files of an adapted model, for `peft`
+    audits     the audit of an exported training, signed with it
     evidence   the trainings that an export's certificate against poisoning is computed from
     export     `precad export`: the model of a finished task, and what is stated of it, signed by the server
                whose folder it is

@@ -3,6 +3,7 @@
     model.pt, model.*        the model's files                                   `formats`
     adapter_*                of an adapted model, for `peft`                     `adapters`
     certificate.json         what the certificate is computed from, on request    `evidence`
+    audit.json               what an attack on the training showed, if there was one    `audits`
     statement.json           what both servers state alike                       `statement`
     <role>.json .sig .pem    what this server adds, its signature, its certificates    `signing`
 
@@ -24,6 +25,7 @@ from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.errors import ConfigError, ExportRefusedError
 from precad.deploy.exporting import formats, signing
+from precad.deploy.exporting.audits import AUDIT, audit_for
 from precad.deploy.exporting.evidence import EVIDENCE, Evidence, evidence_for
 from precad.deploy.exporting.finished import FinishedTask, read_finished
 from precad.deploy.exporting.statement import ExportStatement, difference, file_sha256, sha256, statement_of
@@ -86,13 +88,15 @@ def export(
     *,
     kinds: Sequence[formats.Format] = (),
     certificate: Sequence[Path] = (),
+    audit: Path | None = None,
     date: str | None = None,
     today: dt.date | None = None,
 ) -> dict[str, Any]:
     """Write the folder, which appears complete or not at all, and say what is in it.
 
     certificate: run folders to certify from, or another export's evidence. date: goes into the statement, like
-    the certificate. Both must be the same at both servers. today: the day of the signature, for tests.
+    the certificate. Both must be the same at both servers. audit: a file of `precad audit privacy`. None: that of the
+    run's folder, if there is one. today: the day of the signature, for tests.
     Raises: ConfigError, ExportRefusedError when two servers of a run state different things, and what `read_finished`
     raises.
     """
@@ -105,7 +109,7 @@ def export(
     module = formats.module_of(task.model, finished[0].parameters, task.model_arguments, constants)
     names = [name for name, _ in module.named_parameters()]
     evidence = evidence_for(task, certificate) if certificate else None
-    certified = _certificate(source, evidence)
+    certified, audited = _certificate(source, evidence), audit_for(task, audit, source.run)
     statement = _agreed([statement_of(found, names, certified, date=date) for found in finished])
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -114,6 +118,9 @@ def export(
             if evidence is not None:
                 (staging / EVIDENCE).write_bytes(evidence.canonical())
                 written.append(EVIDENCE)
+            if audited is not None:
+                (staging / AUDIT).write_bytes(audited)
+                written.append(AUDIT)
             files = {name: file_sha256(staging / name) for name in written}
             (staging / STATEMENT).write_bytes(statement.canonical())
             for found, (_, tls) in zip(finished, source.servers, strict=True):

@@ -72,8 +72,8 @@ class ModelPart(Part):
     digest when they committed the last round. Where a bound was learnt, the servers' digest covers the bound as well,
     and differs."""
     initial_sha256: Sha256
-    """Digest of the public model that training started from; where a bound was learnt, with the float32 zero after
-    it."""
+    """Digest of the public model that training started from. A learnt bound, and each canary of audit clients, is a
+    float32 zero after it."""
     parameters: tuple[str, ...]
     """Their names in the state_dict."""
 

@@ -10,6 +10,7 @@ from cryptography import x509
 
 from precad.deploy.errors import ConfigError, ExportRefusedError
 from precad.deploy.exporting import formats, signing
+from precad.deploy.exporting.audits import verified_audit
 from precad.deploy.exporting.evidence import EVIDENCE, Evidence
 from precad.deploy.exporting.export import STATEMENT
 from precad.deploy.exporting.signing import Endorsement
@@ -56,6 +57,7 @@ def verify_export(
             for name, digest in digests.items()
         },
         "certificate": _standing(statement, evidence),
+        "audit": verified_audit(folder, statement.task.configuration_sha256),
         "statement": statement.model_dump(mode="json"),
     }
 

@@ -1,13 +1,14 @@
 """Read the audit beside a run: `audit.json`, which `precad audit privacy --output` writes into its folder.
 
-An audit trains anew, with audit clients as members. So it says something of a run only where both have the same
-mechanism. Another one is refused.
+An audit of a run whose task has audit clients is of that run alone. Any other trains anew, with audit clients as
+members. So it says something of a run only where both have the same mechanism. Another one is refused.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from decimal import ROUND_FLOOR, Context, Decimal
+from pathlib import Path
 from typing import Final, Literal
 
 from precad.deploy.errors import ConfigError
@@ -15,6 +16,7 @@ from precad.deploy.reporting.files import Amount, Count, Share, Written, read_ob
 from precad.deploy.reporting.numbers import rounded_up
 from precad.deploy.reporting.runs import AGAINST, Run
 from precad.dp.accountants.pld import View
+from precad.protos.task.task import Task
 
 FILE: Final = "audit.json"
 MECHANISM: Final = (
@@ -53,6 +55,8 @@ class Audit(Written):
     observations: Count
     passed: bool
     mechanism: dict[str, float]
+    task_digest: str = ""
+    """Digest of the audited run's task; empty where the audit trained anew."""
     seats: list[AuditedSeat]
 
 
@@ -62,19 +66,25 @@ def with_audit(run: Run) -> Run:
     Raises: ConfigError for a file that is none, or an audit of another mechanism.
     """
     path = run.folder / FILE
-    if not path.exists():
-        return run
+    return replace(run, notes=(*run.notes, sentence_of(read_audit(path, run.task)))) if path.exists() else run
+
+
+def read_audit(path: Path, task: Task) -> Audit:
+    """Return the audit in a file. Raises: ConfigError for a file that is none, or an audit of something else."""
     found = read_object(path, Audit)
     for name in MECHANISM:
-        ours, theirs = float(getattr(run.task, name)), found.mechanism.get(name)
+        ours, theirs = float(getattr(task, name)), found.mechanism.get(name)
         if ours != theirs:
             raise ConfigError(f"{path}: expected an audit with {name} = {ours:g}, found {theirs}")
-    return replace(run, notes=(*run.notes, _note(found)))
+    digest = task.digest().hex()
+    if found.task_digest not in ("", digest):
+        raise ConfigError(f"{path}: expected an audit of task {digest[:16]}, found {found.task_digest[:16]}")
+    return found
 
 
-def _note(audit: Audit) -> str:
+def sentence_of(audit: Audit) -> str:
     """Return the sentence: the largest figure by single rounds of each view, beside what was proved for it."""
-    label = f"audit ({100 * audit.confidence:g} %)"
+    label = f"audit ({100 * audit.confidence:g} %){' of this run' if audit.task_digest else ''}"
     said = []
     for view in View:
         if seats := [seat for seat in audit.seats if seat.view == view.value]:

@@ -24,7 +24,7 @@ from precad.dp.auditing.observed import Observed
 from precad.dp.checks import require_delta
 
 CLIP_SLACK: Final = 1e-6
-"""Relative room above the clip: rounding to the grid, and from float32."""
+"""Relative room above the clip, for rounding from float32."""
 _LEAST_NOISE: Final = 0.01
 """Noise multiplier of a figure, at least: without any noise it would be infinite, which JSON cannot hold."""
 N_TESTS: Final = 4
@@ -81,6 +81,16 @@ def limits(observed: Observed, confidence: float) -> Limits:
     )
 
 
+def least_deficit(observations: int, confidence: float, power: float = 0.95) -> float:
+    """Return how far below the printed noise the true one must be to be found with that power, as a share of it.
+
+    Noise is found where a chi-squared variable falls below a limit. That is its quantile at the test's level, over the
+    square of what is left of the noise.
+    """
+    level = float(chi2.ppf((1 - confidence) / N_TESTS, observations))
+    return 1 - math.sqrt(level / float(chi2.ppf(power, observations)))
+
+
 def _arrival(observed: Observed, alpha: float) -> tuple[float, float]:
     """Return an interval of the slope of scores over contributions, normal for so many draws."""
     weights, power = observed.contributions, float(np.square(observed.contributions).sum())
@@ -92,8 +102,11 @@ def _arrival(observed: Observed, alpha: float) -> tuple[float, float]:
     return slope - reach, slope + reach
 
 
-def alarms(found: Limits, event: SampledGaussian) -> list[str]:
-    """Return what contradicts the printed round, a line each. With no fault the list is empty, with the confidence."""
+def alarms(found: Limits, event: SampledGaussian, rounding: float = 0.0) -> list[str]:
+    """Return what contradicts the printed round, a line each. With no fault the list is empty, with the confidence.
+
+    rounding: most that the grid adds to a canary, in units of R, which the printed sensitivity counts.
+    """
     low, high = found.arrival
     repetition = found.repetition
     noise, rate = event.noise_multiplier, event.sampling_rate
@@ -103,7 +116,7 @@ def alarms(found: Limits, event: SampledGaussian) -> list[str]:
             f"noise: expected a multiplier of {noise:.6g}, at most {found.noise_at_most:.6g}",
         ),
         (found.rate_at_least > rate, f"sampling: expected a rate of {rate:.6g}, at least {found.rate_at_least:.6g}"),
-        (found.clip_at_most > 1 + CLIP_SLACK, f"clip: expected at most R, found {found.clip_at_most:.6g} R"),
+        (found.clip_at_most > 1 + rounding + CLIP_SLACK, f"clip: expected at most R, found {found.clip_at_most:.6g} R"),
         (not low <= 1 <= high, f"arrival: expected a factor of 1 on uploads, found {low:.4g} to {high:.4g}"),
         (repetition.is_found, f"noise: expected fresh draws, found {repetition}"),
     )

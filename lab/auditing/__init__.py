@@ -6,6 +6,8 @@ Modules:
     kinks       records at kinks of the model, for a clip that fails in floating point
     randomness  draws of the operating system for a simulation, and server noise kept at the canaries
     audited     the round of a deployment, with what each view sees of the canaries
-    audit       a whole audit: train, score, and compare with what is printed
+    judged      what one seat saw, beside the epsilon that is printed for it
+    audit       a whole audit of a simulation: train, score, and judge
+    deployed    an audit of a deployment, by what its members wrote down
     shown       print the report of an audit
 """

@@ -9,11 +9,8 @@ from typing import Any, Final
 from precad.clients.attacks.named import attacks_of
 from precad.deploy.errors import ConfigError, UnfulfilledError
 from precad.deploy.reporting.audits import MECHANISM
-from precad.dp.accountants.pld import SampledGaussian
-from precad.dp.auditing import f_dp, per_round, strict
-from precad.dp.auditing.observed import Observed, planned_guesses
-from precad.dp.task_privacy import task_privacy
 from precad.lab.auditing.audited import AuditedRound, Seat, Seen
+from precad.lab.auditing.judged import judged, label_of
 from precad.lab.auditing.kinks import Kinks, audit_kinks
 from precad.lab.auditing.members import AuditedTask, with_canaries
 from precad.lab.auditing.randomness import KeptNoise, SystemRandomness
@@ -100,7 +97,7 @@ def simulation_of(audited: AuditedTask, source: Randomness) -> tuple[Simulation,
 def _report(audited: AuditedTask, seen: Seen, kinks: Kinks, confidence: float) -> dict[str, Any]:
     """Return the report as one JSON object."""
     task = audited.plan.task
-    views = [_of_seat(seat, audited, seen, confidence) for seat in Seat]
+    views = [judged(seat, task, seen.observed(seat, audited.coins), confidence) for seat in Seat]
     return {
         "name": task.name,
         "label": label_of(confidence),
@@ -114,49 +111,4 @@ def _report(audited: AuditedTask, seen: Seen, kinks: Kinks, confidence: float) -
         "seats": views,
         "kinks": {"pairs": kinks.pairs, "most": kinks.most, "alarms": kinks.alarms},
         "passed": not kinks.alarms and not any(view["alarms"] or view["exceeded"] for view in views),
-    }
-
-
-def label_of(confidence: float) -> str:
-    """Return how a figure of an audit is labelled; never as a bound."""
-    return f"audit ({100 * confidence:g} %)"
-
-
-def _of_seat(seat: Seat, audited: AuditedTask, seen: Seen, confidence: float) -> dict[str, Any]:
-    """Return the printed epsilon of a seat, three lower figures, and what contradicts the printed round."""
-    task = audited.plan.task
-    privacy, observed = task_privacy(task), seen.observed(seat, audited.coins)
-    event, rounds = privacy.events[seat.view], observed.most_rounds
-    assert isinstance(event, SampledGaussian)  # of the algorithm `precad`
-    printed = privacy.epsilon(seat.view, rounds, task.delta)
-    found = per_round.limits(observed, confidence)
-    figures = {"per_round": found.epsilon(rounds, task.delta, event.group_size)} | _in_one_run(
-        observed, event, rounds, task.delta, confidence
-    )
-    return {
-        "seat": seat.value,
-        "view": seat.view.value,
-        "participation": rounds,
-        "printed": printed,
-        "figures": figures,
-        "exceeded": sorted(name for name, figure in figures.items() if figure > printed),
-        "alarms": per_round.alarms(found, event),
-        "limits": {
-            "noise_at_most": found.noise_at_most,
-            "rate_at_least": found.rate_at_least,
-            "clip_at_least": found.clip_at_least,
-            "clip_at_most": found.clip_at_most,
-            "arrival": list(found.arrival),
-        },
-    }
-
-
-def _in_one_run(
-    observed: Observed, event: SampledGaussian, rounds: int, delta: float, confidence: float
-) -> dict[str, float]:
-    made = planned_guesses(observed, event, delta, confidence)
-    guesses = observed.guesses(event, made)
-    return {
-        "f_dp": f_dp.refuted_epsilon(guesses, event, rounds, delta, confidence),
-        "strict": strict.refuted_epsilon(guesses, delta, confidence),
     }

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from precad.clients.attacks.canaries import Canaries, CanaryHead, most_canaries
+from precad.clients.attacks.canaries import Canaries
+from precad.clients.auditing.head import CanaryHead
 from precad.clients.models.learning import Learning
 from precad.clients.models.losses import CROSS_ENTROPY
 from precad.clients.records import Records
@@ -19,6 +20,7 @@ from precad.deploy.configuration.sections import parse_section
 from precad.deploy.errors import ConfigError
 from precad.lab.simulation.algorithms import Deployed
 from precad.lab.simulation.simulate import Plan
+from precad.protos.task.audit_fields import most_canaries
 from precad.protos.task.task import Task
 
 CLIENT: Final = "audit-{:04}"
@@ -91,6 +93,7 @@ def _require_auditable(plan: Plan) -> None:
         ("task.server_optimizer", "sgd", task.server_optimizer),
         ("task.loss", CROSS_ENTROPY.name, task.loss),
         ("task.record_rates", {}, dict(task.record_rates)),
+        ("task.audit_clients", [], task.audit_clients),
         ("task.record_clipping", "flat", task.record_clipping),
     )
     faults = [

@@ -31,11 +31,17 @@ def print_audit(console: Console, report: Mapping[str, Any]) -> None:
     console.print(table, highlight=False)
     console.print(
         f"{label} <= true <= proved; {report['canaries']} canaries in {report['audit_clients']} audit clients, "
-        f"{report['rounds']} rounds, {report['observations']} observations",
+        f"{report['rounds']} rounds, {report['observations']} observations; noise is found too small below "
+        f"{_share(report)} of what is printed, with power 95 %",
         highlight=False,
         markup=False,
         soft_wrap=True,
     )
+
+
+def _share(report: Mapping[str, Any]) -> str:
+    """Return the share of the printed noise below which the best seat finds it, in percent."""
+    return f"{100 * max(seat['finds_noise_below'] for seat in report['seats']):.1f} %"
 
 
 def lower(epsilon: float) -> str:
@@ -60,4 +66,4 @@ def faults_of(report: Mapping[str, Any]) -> list[str]:
                 f"{where}: expected an epsilon of at most {seat['printed']:.4g}, found {figure:.4g} by "
                 f"{report['label']}, {_METHODS[method]}"
             )
-    return [*lines, *(f"records at kinks: {alarm}" for alarm in report["kinks"]["alarms"])]
+    return [*lines, *(f"records at kinks: {alarm}" for alarm in report.get("kinks", {"alarms": ()})["alarms"])]

@@ -27,6 +27,7 @@ Contents:
     overhead          a whole round, beside the same training without PRECAD
     measured_run      a whole deployment, its servers' processor time, and a delay between them
     delaying_relay    the delay
+    audited           a whole round of an audited task, beside the same without an audit
     training          per-record gradients, beside Opacus
     local_training    several local steps of many clients
     simulation        simulated rounds, and where their time goes

@@ -240,6 +240,20 @@ def print_scale(console: Console, report: Mapping[str, Any]) -> None:
         console.print(f"slope along {along}: {shown or 'one size only'}", highlight=False, soft_wrap=True)
 
 
+def print_audited(console: Console, report: Mapping[str, Any]) -> None:
+    """Print one line per setting, then the ratios beside their target."""
+    table = _table(["task", "servers ms", "q1..q3", "processor ms", "phases ms"])
+    for row in report["rows"]:
+        spread = f"{1e3 * row['servers_s_q1']:.3g}..{1e3 * row['servers_s_q3']:.3g}"
+        phases = ", ".join(f"{name} {1e3 * seconds:.3g}" for name, seconds in row["phases_s"].items())
+        cpu = f"{1e3 * row['servers_cpu_s']:.3g}" if row["servers_cpu_s"] else ""
+        table.add_row(row["setting"], f"{1e3 * row['servers_s']:.3g}", spread, cpu, phases)
+    _print(console, table)
+    for target in report["targets"]:
+        said = f"{target['what']}: {target['measured']:.3f} of the plain task's, at most {target['target']:g}"
+        console.print(said, highlight=False, soft_wrap=True)
+
+
 def print_overhead(console: Console, report: Mapping[str, Any]) -> None:
     """Print one line per setting; the phases' medians need not add up to the median of the round."""
     console.print(f"records: {report['dataset']}", highlight=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,11 +11,26 @@ from precad.deploy.cli.common import Json, Threads, exit_codes, people, write_js
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import AuditFailedError, ConfigError
 
+Folders = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="DIR", help="Audit the deployment of CONFIG by this state_dir of an aggregator; give one or both."
+    ),
+]
+
 
 def privacy(
     config: Annotated[
         Path | None,
         typer.Argument(metavar="CONFIG", help="Audit this file's task, as `precad simulate` runs it; else the demo's."),
+    ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Audit this run of precad run, whose task has audit clients."),
+    ] = None,
+    server: Folders = None,
+    clients: Annotated[
+        list[Path] | None, typer.Option(metavar="DIR", help="Read this state_dir of audit clients, beside --server.")
     ] = None,
     canaries: Annotated[
         int | None, typer.Option(help="Hold so many canaries; else enough for 100000 observations.", min=1)
@@ -39,38 +54,67 @@ def privacy(
     """Attack a training with canaries: lower figures for each epsilon.
 
     Audit clients join the task, whose records are known directions that pass the real sampler, clip, projection,
-    encoding, check, noise and opening. Exit code 1 says that a printed epsilon, or what it rests on, was contradicted.
+    encoding, check, noise and opening. With --run or --server it is a training that has been run, else a simulation.
+    Exit code 1 says that a printed epsilon, or what it rests on, was contradicted.
     """
     with exit_codes():
-        import torch
-
-        from precad.deploy.configuration.demo import demo_config
-        from precad.lab.auditing.audit import audit
+        from precad.lab.auditing.deployed import write_report
         from precad.lab.auditing.shown import faults_of, print_audit
-        from precad.lab.simulation.progress import Trainings
-        from precad.lab.simulation.simulate import resolve
 
-        if threads is not None:
-            torch.set_num_threads(threads)
-        plan = resolve(demo_config() if config is None else configuration.read_local(config), rounds=rounds)
-        with Trainings(people, 1) as trainings, trainings.one("audit", plan.task.rounds) as advance:
-            report = audit(plan, canaries=canaries, confidence=confidence, seed=seed, on_round=advance)
+        if run is not None or server or clients:
+            _refuse_beside(canaries=canaries, rounds=rounds, seed=seed, threads=threads)
+            report = _of_deployment(config, run, server or [], clients or [], confidence)
+        else:
+            report = _of_simulation(config, canaries, rounds, confidence, seed, threads)
         print_audit(people, report)
         if output is not None:
-            _write(output, report)
+            write_report(output, report)
         if as_json:
             write_json(report, allow_nan=False)
         if faults := faults_of(report):
             raise AuditFailedError("\n".join(faults))
 
 
-def _write(path: Path, report: dict[str, object]) -> None:
-    """Write the report as one JSON object. Raises ConfigError."""
-    import json
+def _refuse_beside(**of_simulations: object) -> None:
+    """Raise ConfigError for an option of simulations."""
+    for name, value in of_simulations.items():
+        if value is not None:
+            raise ConfigError(f"--{name}: expected none beside --run or --server, found {value}")
 
-    from precad.deploy.files.whole import write_whole
 
-    try:
-        write_whole(path, (json.dumps(report, indent=2, allow_nan=False) + "\n").encode())
-    except OSError as error:
-        raise ConfigError(f"--output: expected a file to write to, found {path}: {error.strerror}") from None
+def _of_deployment(
+    config: Path | None, run: Path | None, servers: list[Path], clients: list[Path], confidence: float
+) -> dict[str, Any]:
+    """Return the report of a training that has been run. Raises ConfigError, and as `audit_run`."""
+    from precad.lab.auditing.deployed import audit_deployment, audit_run
+
+    if run is not None:
+        if config is not None or servers or clients:
+            raise ConfigError("--run: expected neither CONFIG nor --server nor --clients beside it, found one")
+        return audit_run(run, confidence)
+    if config is None:
+        raise ConfigError("CONFIG: expected a file with the task beside --server, found none")
+    return audit_deployment(configuration.load(config).task, servers, clients, confidence)
+
+
+def _of_simulation(
+    config: Path | None,
+    canaries: int | None,
+    rounds: int | None,
+    confidence: float,
+    seed: int | None,
+    threads: int | None,
+) -> dict[str, Any]:
+    """Return the report of a training in this process. Raises as `audit`."""
+    import torch
+
+    from precad.deploy.configuration.demo import demo_config
+    from precad.lab.auditing.audit import audit
+    from precad.lab.simulation.progress import Trainings
+    from precad.lab.simulation.simulate import resolve
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    plan = resolve(demo_config() if config is None else configuration.read_local(config), rounds=rounds)
+    with Trainings(people, 1) as trainings, trainings.one("audit", plan.task.rounds) as advance:
+        return audit(plan, canaries=canaries, confidence=confidence, seed=seed, on_round=advance)

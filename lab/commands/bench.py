@@ -301,6 +301,23 @@ def bench_overhead(
     measure(run, tables.print_overhead, plots.plot_overhead, plot=plot, as_json=as_json, written=written)
 
 
+@bench_app.command("audit")
+@exit_codes()
+def bench_audit(
+    quick: Quick = False,
+    rounds: Annotated[int | None, typer.Option(help="Count so many rounds; 10 with --quick, else 30.", min=1)] = None,
+    repetitions: Repetitions = None,
+    table: TableFile = None,
+    as_json: Json = False,
+) -> None:
+    """Measure what canaries and kept noise cost the servers in a round."""
+    from precad.lab.bench import audited, tables
+
+    plan = audited.Plan(rounds=rounds or (10 if quick else 30), repetitions=repetitions or (3 if quick else 7))
+    written = (tables.print_audited, table) if table else None
+    measure(partial(audited.run, plan, say=say), tables.print_audited, as_json=as_json, written=written)
+
+
 @bench_app.command("robust")
 @exit_codes()
 def bench_robust(

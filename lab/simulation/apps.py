@@ -18,6 +18,7 @@ from precad.clients.models.networks import NO_ARGUMENTS, fitted, parameter_count
 from precad.clients.records import Records, Split, example_label_of, example_of, joined
 from precad.clients.records.own import OwnRecords, read_given
 from precad.clients.records.own.found import Found
+from precad.deploy.configuration.auditing import refuse_audit_clients
 from precad.deploy.configuration.local import ids_of
 from precad.deploy.configuration.sections import parse_section
 from precad.deploy.errors import ConfigError
@@ -40,6 +41,7 @@ def resolve_apps(raw: Mapping[str, Any], apps: Apps, *, rounds: int | None = Non
     Raises: ConfigError, DataError, ArgumentError and other errors of the model.
     """
     task, client, simulation = ({**raw.get(name, {})} for name in ("task", "client", "simulation"))
+    refuse_audit_clients(task)
     by_id = _by_id(apps, task.get("clients"))
     app = next(iter(by_id.values()))
     if not names_default(task):

@@ -42,6 +42,7 @@ from precad.clients.config import ClientConfig
 from precad.clients.gradients.engine import RecordEngine, resolve_device
 from precad.clients.models.learning import Learning
 from precad.clients.records import Records, Split
+from precad.deploy.configuration.auditing import refuse_audit_clients
 from precad.deploy.configuration.local import (
     complete_task,
     ids_of,
@@ -122,6 +123,7 @@ def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
         raise ConfigError(
             f"client.trainer: expected none in a simulation, whose clients are no processes, found {config.trainer!r}"
         )
+    refuse_audit_clients(task)
     if rounds is not None:
         task["rounds"] = rounds
     clients = task.get("clients")  # of a table the numbers are declared, whatever the data set deals

@@ -17,4 +17,5 @@ Modules:
     model_update    what an opened sum does to the model
     quantile        a bound of updates that is learnt with noise
     query           a question about a column, in the place of a training
+    audit_fields    members that audit the task, whose records are canaries
 """

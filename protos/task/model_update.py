@@ -41,14 +41,14 @@ def updated(parameters: Parameters, noisy_sum: RingArray, task: Task, past: Past
 
     eta_t is the rate after the rounds so far. With an optimiser, its direction takes the place of g = decode(noisy sum)
     / W (`precad.protos.task.server_step`). Where the bound of updates is learnt, the sum is S / r times too small. The
-    rule of `precad.protos.task.quantile` then moves the last number of the vector.
+    rule of `precad.protos.task.quantile` then moves the last number of the vector. Canaries' coordinates move alike.
     Computed elementwise in float64 and rounded once to float32, so two machines get the same bits.
     Source: PRECAD, equation (2), with the divisor made independent of who took part.
     """
     result, rule = np.empty_like(parameters), task.quantile_rule
     scale = None if rule is None else rule.bound(float(parameters[-1])) / rule.room
     step = _Step(task, past, task.divisor, scale)
-    for tile in ring.tiles(task.n_parameters):
+    for tile in (*ring.tiles(task.n_parameters), task.canary_coordinates):
         result[tile] = step.moved(parameters, fixed_point.decode(noisy_sum[tile], task.frac_bits), tile)
     if rule is not None:
         count = float(fixed_point.decode(noisy_sum[-1:], task.frac_bits)[0])

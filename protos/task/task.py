@@ -37,6 +37,7 @@ from precad.protos.task.algorithms import (
     AlgorithmRules,
     named,
 )
+from precad.protos.task.audit_fields import AUDIT_FIELDS, AuditFields, canary_places, refuse_audit
 from precad.protos.task.carried_fields import carried
 from precad.protos.task.grid import with_largest_frac_bits
 from precad.protos.task.learning import LEARNING_FIELDS, LearningFields
@@ -69,6 +70,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 ABSENT_AT_DEFAULT: Final = (
     *("record_rates", "update_clipping", *QUANTILE_FIELDS),
     *(*RECORD_FIELDS, *LEARNING_FIELDS, *SERVER_STEP_FIELDS, *PROVED_FIELDS, *QUERY_FIELDS, *VALIDATION_FIELDS),
+    *AUDIT_FIELDS,
 )
 """Fields that came later than the algorithms that they are of, or than tasks. The canonical text has them where they
 are not at their default, so that tasks without them keep their digest."""
@@ -77,7 +79,7 @@ ABSENT_BEFORE: Final = frozenset({"lost_rounds", "accept_weak_wire_form"})
 _LOG_MARGIN: Final = 64 * math.log(2)
 
 
-class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFields, ValidationFields):
+class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFields, ValidationFields, AuditFields):
     """The `[task]` section. Symbols are those of PRECAD's Algorithms 1 and 2."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, strict=True)
@@ -148,7 +150,8 @@ class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFi
     model: Annotated[str, Field(min_length=1)] = "mlp"
     """Architecture, by name, or `package.module:factory` of the user's own (`precad.clients.models.networks`)."""
     dim: Annotated[int, Field(ge=1)]
-    """d: the number of the model's parameters, and one more for a bound that is learnt (`private-quantile`)."""
+    """d: the number of the model's parameters, and one more for a bound that is learnt (`private-quantile`) or for each
+    canary of `audit_clients`."""
     model_seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the public initial model. Protects nobody."""
     mode: Literal["masked", "shares", "proved"] = "masked"
@@ -251,6 +254,7 @@ class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFi
         refusals.refuse_budgets(rules, given)
         refusals.refuse_group(rules, self.records_per_person)
         refuse_query(self, given)
+        refuse_audit(self, given)
         if (rule := self.quantile_rule) is None:
             refusals.refuse_quantile_fields(self.update_clipping, given)
         else:
@@ -288,7 +292,22 @@ class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFi
     @property
     def n_parameters(self) -> int:
         """Return the number of the model's parameters, the first numbers of the task's vector, which has d."""
-        return self.dim - (self.update_clipping == "private-quantile")
+        return self.dim - (self.update_clipping == "private-quantile") - self.n_canaries
+
+    @property
+    def n_canaries(self) -> int:
+        """Return how many canaries the audit clients have together."""
+        return sum(self.clients.get(client, 0) for client in self.audit_clients)
+
+    @property
+    def canary_coordinates(self) -> slice:
+        """Return where the canaries' coordinates are in the task's vector: last."""
+        return slice(self.dim - self.n_canaries, self.dim)
+
+    @property
+    def canaries_of(self) -> dict[str, range]:
+        """Return which of these coordinates each audit client has."""
+        return canary_places(self.audit_clients, self.clients)
 
     @cached_property
     def norm_bound(self) -> NormBound:
@@ -360,13 +379,13 @@ class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFi
     @property
     def divisor(self) -> float:
         """W = q * sum_i p_i N_i: the expected number of records in a round. A public constant, unlike the paper's
-        divisor, which sums over the round's valid clients and reveals who they were. Where clients send differences
-        of models, W = q n, the expected number of clients."""
+        divisor, which sums over the round's valid clients and reveals who they were. Canaries train nothing and do not
+        count. Where clients send differences of models, W = q n, the expected number of clients."""
         if self.rules.trains_locally:
             return self.client_rate * len(self.clients)
         if self.record_rates:  # in the order of ids, which all parties know
             return self.client_rate * sum(self.rate_of(name) * n for name, n in sorted(self.clients.items()))
-        return self.client_rate * self.record_rate * sum(self.clients.values())
+        return self.client_rate * self.record_rate * (sum(self.clients.values()) - self.n_canaries)
 
     def rate_of(self, client: str) -> float:
         """Return p_i: the probability with which a record of this client enters a round that the client is in."""

@@ -8,6 +8,7 @@ Modules:
     record        a committed round as operators get it: a message, a line of rounds.jsonl
     audit_log     what it did, in a chain
     checkpoints   the last models, and the noisy sums that made them
+    canary_noise  own noise where an audit reads it
     burnt_tuples  which tuples are used up, on disk before they are
     dealt_parts   which parts of which batches have left the dealer
     folder        the folder of it all

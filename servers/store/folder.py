@@ -149,12 +149,12 @@ def spool_path(state_dir: Path) -> Path:
 
 
 def load_initial_model(path: Path, task: Task) -> NDArray[np.float32]:
-    """Return a flat float32 vector, (d,), whose last number is 0 where it says how far a learnt bound has moved. Raises
-    SetupError naming what was expected."""
+    """Return a flat float32 vector, (d,), which is 0 beyond the model's parameters. Raises SetupError naming what was
+    expected."""
     vector = _load_model("initial_model", path, task.dim)
     if vector[task.n_parameters :].any():
         raise SetupError(
-            f"initial_model: expected 0 as the last number, the learnt bound's, found {vector[-1]:g} in {path}"
+            f"initial_model: expected 0 beyond the model's {task.n_parameters} parameters, found another in {path}"
         )
     return vector
 

@@ -31,6 +31,7 @@ from precad.servers.database.tables import Backend
 from precad.servers.errors import SetupError, StoreError, TaskRefusedError
 from precad.servers.private_files import private_folder
 from precad.servers.store.burnt_tuples import TupleLedger
+from precad.servers.store.canary_noise import CanaryNoise
 from precad.servers.store.checkpoints import Checkpoints
 from precad.servers.store.folder import (
     open_checkpoints,
@@ -81,6 +82,8 @@ class TaskState:
     """Those of them whose check was charged and began, and whose verdicts this server never saw."""
     agreed_round: int = 0
     """The number of the next round when the servers last met. Budgets of levels count every number below it."""
+    canary_noise: CanaryNoise | None = None
+    """Own noise at the canaries' coordinates, where this server keeps it for an audit."""
 
     @classmethod
     def open(
@@ -267,6 +270,8 @@ class TaskState:
         self.committed.append(committed)
         self.lost -= {committed.number}
         self.model = model
+        if self.canary_noise is not None:
+            self.canary_noise.keep(committed.number, noisy_sum)
 
     def attempt(self, number: int) -> Attempt:
         """Return the round that the other server has committed and we have not. Raises PeerMismatchError.

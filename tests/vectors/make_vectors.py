@@ -238,7 +238,14 @@ def digests() -> Iterator[Case]:
     yield Case("task_digest", "rates of single clients", {"task": task() | {"record_rates": OWN_RATES}})
     yield Case("task_digest", "a server's optimiser", {"task": task() | ADAM})
     yield Case("task_digest", "a rate that steps", {"task": task() | SERVER_STEPS[1][2]})
+    yield Case("task_digest", "audit clients", {"task": audited_task()})
     yield Case("task_digest", "a shape of records", {"task": {**task(), "record_shape": [1, 8, 8]}})
+
+
+def audited_task() -> Json:
+    """A task whose last three coordinates are canaries' of two clients, named out of order."""
+    clients = {"bob": 120, "alice": 100, "dave": 2, "carol-2": 1}
+    return task(clients=clients, dim=153) | {"audit_clients": ["dave", "carol-2"]}
 
 
 def submission_case(mode: str, **changes: Any) -> Json:
@@ -754,6 +761,8 @@ def aggregation() -> Iterator[Case]:
         yield Case("update", name, given)
     own = {"parameters": theta, "noisy_sum": total, "task": task(client_rate=0.3) | {"record_rates": OWN_RATES}}
     yield Case("update", "rates of single clients", own)
+    canaries = {"parameters": float32([0.0] * 150 + [1.0, -2.0, 0.5]), "task": audited_task()}
+    yield Case("update", "audit clients", {**canaries, "noisy_sum": hex_words([*range(150), 65536, -3, 2**30])})
     for name, n_steps, fields in SERVER_STEPS:
         n_moments = {"momentum": 1, "adam": 2}.get(fields.get("server_optimizer", "sgd"), 0)
         moments = [float32([0.1, -2.0, 0.0, 3.5e-20, 7.0]), float32([0.3, 4.0, 0.0, 1e-38, 50.0])][:n_moments]

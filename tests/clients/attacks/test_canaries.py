@@ -6,17 +6,20 @@ import numpy as np
 import pytest
 import torch
 
-from precad.clients.attacks.canaries import EXCESS, Canaries, CanaryHead, canary_records, most_canaries
+from precad.clients.attacks.canaries import Canaries
+from precad.clients.auditing.head import EXCESS, CanaryHead, canary_records
 from precad.clients.errors import ArgumentError
 from precad.clients.gradients.engine import RecordEngine
 from precad.clients.gradients.record_clipping import RecordClip
 from precad.clients.models import networks
 from precad.clients.records.records import Records
 from precad.clients.training.projection import shrinkage
+from precad.protos.task.audit_fields import most_canaries
 
 SHAPE = (1, 8, 8)
 R = 0.5
 M = 40
+LIKE = Records(np.zeros((0, *SHAPE), dtype=np.float32), np.zeros(0, dtype=np.int64))
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +41,8 @@ def test_a_canary_is_ten_clips_long_along_its_own_parameter_whatever_the_model_i
     engine, _ = engines
     theta, first = parameters(engine, seed), engine.dim - M
     for j in (0, 17, M - 1):
-        raw = engine.gradient_sum(theta, canary_records(np.array([j]), SHAPE))
-        clipped = engine.clipped_sums(theta, [canary_records(np.array([j]), SHAPE)], RecordClip(R))[0]
+        raw = engine.gradient_sum(theta, canary_records(np.array([j]), LIKE))
+        clipped = engine.clipped_sums(theta, [canary_records(np.array([j]), LIKE)], RecordClip(R))[0]
         assert np.flatnonzero(raw).tolist() == np.flatnonzero(clipped).tolist() == [first + j]
         assert abs(raw[first + j]) == pytest.approx(EXCESS * R, rel=1e-6)
         assert R * (1 - 1e-9) <= abs(clipped[first + j]) <= R
@@ -52,7 +55,7 @@ def test_other_records_have_the_gradients_that_they_have_without_a_head(
     engine, plain = engines
     theta, draws = parameters(engine, 4), np.random.default_rng(5)
     records = Records(draws.random((30, *SHAPE), dtype=np.float32), np.arange(30) % 10)
-    beside, _ = engine.clipped_sums(theta, [records, canary_records(np.arange(5), SHAPE)], RecordClip(R))
+    beside, _ = engine.clipped_sums(theta, [records, canary_records(np.arange(5), LIKE)], RecordClip(R))
     (alone,) = plain.clipped_sums(theta[:-M], [records], RecordClip(R))
 
     np.testing.assert_array_equal(beside[:-M], alone)

@@ -421,7 +421,8 @@ def update(case: Json) -> Json:
         weight = task["client_rate"] * len(task["clients"])
         model = server.updated_at_a_learnt_bound(given, noisy_sum, task)
     else:
-        weight = server.divisor(task["client_rate"], task["record_rate"], list(task["clients"].values()))
+        training = [n for name, n in task["clients"].items() if name not in task.get("audit_clients", ())]
+        weight = server.divisor(task["client_rate"], task["record_rate"], training)
         if rates := task.get("record_rates"):
             drawn = sum(rates.get(name, task["record_rate"]) * n for name, n in sorted(task["clients"].items()))
             weight = task["client_rate"] * drawn

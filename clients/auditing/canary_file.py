@@ -1,0 +1,152 @@
+"""Keep one audit client's secrets of one task: its coins, and what it added in each round.
+
+    {"client": .., "task": digest}          the header
+    {"coins": "0110.."}                     drawn once, from the operating system; a restart reads them
+    {"n_committed": .., "model": digest, "head": numbers of the model, "uploaded": integers}    for every update
+
+Lines are sealed (`precad.dp.sealed_file`). Nothing of the file is ever sent or logged; its mode is 0600.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.clients.errors import StateFileError
+from precad.dp.errors import LedgerCorruptedError, LedgerInUseError
+from precad.dp.ledger_lines import replay, require_same
+from precad.dp.sealed_file import SealedFile
+from precad.mpc.prg import RandomBytes
+from precad.mpc.ring import RingArray
+
+_KIND: Final = "a file of canaries"
+_BITS: Final = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Contribution:
+    """Hold what an audit client added to one update, for a model that both servers had committed."""
+
+    n_committed: int
+    model_digest: bytes
+    head: NDArray[np.float32]
+    """(m,): the model's numbers at all canaries' coordinates."""
+    uploaded: RingArray
+    """(k,): the encoded update at this client's own."""
+
+    def fields(self) -> dict[str, Any]:
+        """Return it as a line's fields."""
+        return {
+            "n_committed": self.n_committed,
+            "model": self.model_digest.hex(),
+            "head": base64.b64encode(self.head.astype("<f4").tobytes()).decode(),
+            "uploaded": self.uploaded.tolist(),
+        }
+
+    @classmethod
+    def of(cls, fields: dict[str, Any], n_canaries: int, held: int) -> Self:
+        """Read a line's fields. Raises ValueError for any others."""
+        if list(fields) != ["n_committed", "model", "head", "uploaded"]:
+            raise ValueError(f"expected a contribution, got the fields {', '.join(fields)}")
+        head = np.frombuffer(base64.b64decode(str(fields["head"]), validate=True), dtype="<f4")
+        uploaded, number = fields["uploaded"], fields["n_committed"]
+        are_integers = isinstance(uploaded, list) and all(type(word) is int for word in uploaded)
+        if len(head) != n_canaries or not are_integers or len(uploaded) != held or type(number) is not int:
+            raise ValueError(f"expected {n_canaries} numbers of a model and {held} integers, got others")
+        return cls(
+            number, bytes.fromhex(str(fields["model"])), head.astype(np.float32), np.array(uploaded, dtype=np.int64)
+        )
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Canaries:
+    """Secrets of one audit client, as its file has them."""
+
+    n_canaries: int
+    """m: of all audit clients of the task."""
+    held: int
+    """k: of this one."""
+    coins: NDArray[np.bool_] | None = None
+    """(k,): which are among its records; None before they are drawn."""
+    contributions: list[Contribution] = field(default_factory=list)
+    """One for each update that was encoded, in order."""
+
+    def take(self, fields: dict[str, Any]) -> None:
+        """Take in one line after the header. Raises ValueError."""
+        if self.coins is not None:
+            self.contributions.append(Contribution.of(fields, self.n_canaries, self.held))
+            return
+        coins = fields.get("coins")
+        if list(fields) != ["coins"] or not isinstance(coins, str) or len(coins) != self.held or set(coins) - {*"01"}:
+            raise ValueError(f"expected {self.held} coins, got something else")
+        self.coins = np.array([coin == "1" for coin in coins])
+
+
+def path_of(state_dir: Path, client: str, config_digest: bytes) -> Path:
+    """Return where an audit client of a task keeps its canaries."""
+    return state_dir / f"{client}-{config_digest.hex()[:16]}.canaries"
+
+
+def header_of(client: str, config_digest: bytes) -> dict[str, Any]:
+    """Return the first line's fields."""
+    return {"client": client, "task": config_digest.hex()}
+
+
+class CanaryFile:
+    """The file, open in the client's own process."""
+
+    def __init__(
+        self, path: Path, header: dict[str, Any], canaries: Canaries, random_bytes: RandomBytes = os.urandom
+    ) -> None:
+        """Open the file, or draw the coins and begin it. canaries: empty; takes in what is there.
+
+        Raises: StateFileError, also where another process has it open.
+        """
+        self._path, self.canaries = path, canaries
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._file = SealedFile(path, header, canaries.take, _KIND)
+            path.chmod(0o600)
+            if canaries.coins is None:
+                bits = np.unpackbits(np.frombuffer(random_bytes(-(-canaries.held // _BITS)), dtype=np.uint8))
+                self._add({"coins": "".join(map(str, bits[: canaries.held]))})
+        except (OSError, LedgerCorruptedError, LedgerInUseError) as error:
+            raise _unusable(path, error) from None
+
+    def add(self, contribution: Contribution) -> None:
+        """Write down one update, durably. Raises StateFileError; then nothing of it may be uploaded."""
+        try:
+            self._add(contribution.fields())
+        except OSError as error:
+            raise _unusable(self._path, error) from None
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._file.close()
+
+    def _add(self, fields: dict[str, Any]) -> None:
+        self._file.append(fields)
+        self.canaries.take(fields)
+
+
+def read(path: Path, header: dict[str, Any], canaries: Canaries) -> Canaries:
+    """Fill `canaries` from a file, for the auditor. Changes nothing. Raises StateFileError."""
+    try:
+        content = path.read_bytes()
+        replay(path, content[: content.rfind(b"\n") + 1], lambda found: require_same(found, header), canaries.take)
+    except (OSError, LedgerCorruptedError) as error:
+        raise _unusable(path, error) from None
+    if canaries.coins is None:
+        raise StateFileError(f"client.state_dir: expected the coins of canaries, found none in {path}")
+    return canaries
+
+
+def _unusable(path: Path, error: Exception) -> StateFileError:
+    reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+    return StateFileError(f"client.state_dir: expected {_KIND} to read and write, found {path}: {reason}")

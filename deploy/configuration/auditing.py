@@ -1,0 +1,38 @@
+"""Complete the `[task]` section of a local run that has audit clients: how many canaries each declares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from precad.deploy.errors import ConfigError
+from precad.protos.task.audit_fields import SHARE, most_canaries
+
+
+def audit_ids(task: Mapping[str, Any]) -> list[str]:
+    """Return the audit clients of a `[task]` section. Raises ConfigError for anything but a list of ids."""
+    found = task.get("audit_clients", [])
+    if not isinstance(found, list) or not all(isinstance(client, str) for client in found):
+        raise ConfigError(f"task.audit_clients: expected a list of ids, found {found!r:.60}")
+    return found
+
+
+def declared_canaries(task: Mapping[str, Any], n_parameters: int) -> dict[str, int]:
+    """Return how many canaries each audit client declares: as the section says, else as many as are allowed.
+
+    n_parameters: of the model. Raises ConfigError.
+    """
+    ids, clients = audit_ids(task), task.get("clients")
+    if isinstance(clients, Mapping):
+        numbers = {client: clients.get(client, 0) for client in ids}
+        return {client: number for client, number in numbers.items() if isinstance(number, int)}
+    of_record, of_client = task.get("record_clip"), task.get("client_clip")
+    if not ids or not isinstance(of_record, int | float) or not isinstance(of_client, int | float) or of_record <= 0:
+        return dict.fromkeys(ids, 1)  # the task is refused for its clips
+    return dict.fromkeys(ids, max(1, min(most_canaries(of_record, of_client), n_parameters // SHARE // len(ids))))
+
+
+def refuse_audit_clients(task: Mapping[str, Any]) -> None:
+    """Refuse audit clients in a simulation, to which an audit adds its own. Raises ConfigError."""
+    if audit_ids(task):
+        raise ConfigError("task.audit_clients: expected none in a simulation, found some (`precad audit privacy`)")

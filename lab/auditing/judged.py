@@ -1,0 +1,57 @@
+"""Judge what one seat saw of the canaries, beside the epsilon that is printed for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from precad.dp.accountants.pld import SampledGaussian
+from precad.dp.auditing import f_dp, per_round, strict
+from precad.dp.auditing.observed import Observed, planned_guesses
+from precad.dp.task_privacy import task_privacy
+from precad.lab.auditing.audited import Seat
+from precad.protos.task.task import Task
+
+
+def label_of(confidence: float) -> str:
+    """Return how a figure of an audit is labelled; never as a bound."""
+    return f"audit ({100 * confidence:g} %)"
+
+
+def judged(seat: Seat, task: Task, observed: Observed, confidence: float) -> dict[str, Any]:
+    """Return the printed epsilon of a seat, three lower figures, and what contradicts the printed round."""
+    privacy = task_privacy(task)
+    event, rounds = privacy.events[seat.view], observed.most_rounds
+    assert isinstance(event, SampledGaussian)  # of the algorithm `precad`
+    printed = privacy.epsilon(seat.view, rounds, task.delta)
+    found = per_round.limits(observed, confidence)
+    figures = {"per_round": found.epsilon(rounds, task.delta, event.group_size)} | _in_one_run(
+        observed, event, rounds, task.delta, confidence
+    )
+    return {
+        "seat": seat.value,
+        "view": seat.view.value,
+        "participation": rounds,
+        "printed": printed,
+        "figures": figures,
+        "exceeded": sorted(name for name, figure in figures.items() if figure > printed),
+        "alarms": per_round.alarms(found, event, rounding=2.0 ** -(task.frac_bits + 1) / task.record_clip),
+        "finds_noise_below": 1 - per_round.least_deficit(found.observations, confidence),
+        "limits": {
+            "noise_at_most": found.noise_at_most,
+            "rate_at_least": found.rate_at_least,
+            "clip_at_least": found.clip_at_least,
+            "clip_at_most": found.clip_at_most,
+            "arrival": list(found.arrival),
+        },
+    }
+
+
+def _in_one_run(
+    observed: Observed, event: SampledGaussian, rounds: int, delta: float, confidence: float
+) -> dict[str, float]:
+    made = planned_guesses(observed, event, delta, confidence)
+    guesses = observed.guesses(event, made)
+    return {
+        "f_dp": f_dp.refuted_epsilon(guesses, event, rounds, delta, confidence),
+        "strict": strict.refuted_epsilon(guesses, delta, confidence),
+    }

@@ -1,0 +1,125 @@
+"""Keep this server's noise at the canaries' coordinates, for an audit that its operator agreed to.
+
+    {"task": digest, "role": ..}                                    the header
+    {"round": .., "noise": integers, "opened": integers}            for every committed round, (m,) each
+
+Without its own noise a server cannot say what it sees of a canary: the opened sum minus that noise. Elsewhere nothing
+is kept. Other records add nothing at these coordinates, so the file tells nothing of them, even beside the other
+server's. Lines are sealed (`precad.dp.sealed_file`); the file's mode is 0600.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import structlog
+
+from precad.dp.errors import DpError
+from precad.dp.ledger_lines import replay, require_same
+from precad.dp.sealed_file import SealedFile
+from precad.mpc.ring import RingArray
+from precad.protos.task.task import Task
+from precad.servers.errors import SetupError
+
+log = structlog.get_logger(__name__)
+
+FILE: Final = "canary-noise.jsonl"
+_KIND: Final = "a file of canaries' noise"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Opened:
+    """A committed round at the canaries' coordinates, as one server knows it."""
+
+    noise: RingArray
+    """(m,): this server's."""
+    total: RingArray
+    """(m,): the opened sum, with both servers' noise."""
+
+
+class CanaryNoise:
+    """The file, open at its server. Call from one thread at a time."""
+
+    def __init__(self, state_dir: Path, task: Task, role: str) -> None:
+        """Open the file, or begin it. Raises SetupError for another task's or server's, or one that was changed."""
+        self._coordinates = task.canary_coordinates
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="canary-noise")  # no round waits for the disk
+        self._drawn: RingArray | None = None
+        path = state_dir / FILE
+        try:
+            self._file = SealedFile(path, header_of(task, role), _Rounds(task.n_canaries).take, _KIND)
+            path.chmod(0o600)
+        except (OSError, DpError) as error:
+            raise SetupError(f"state_dir: expected {_KIND} to write to, found {path}: {error}") from None
+
+    def drawing(self, source: Callable[[float, int], RingArray]) -> Callable[[float, int], RingArray]:
+        """Return the source of noise, whose last draw is remembered at the canaries' coordinates."""
+
+        def draw(std_on_grid: float, dim: int) -> RingArray:
+            drawn = source(std_on_grid, dim)
+            self._drawn = drawn[self._coordinates].copy()
+            return drawn
+
+        return draw
+
+    def keep(self, number: int, noisy_sum: RingArray) -> None:
+        """Have a committed round written down, (d,). One whose noise this process did not draw is left out.
+
+        So is one that is not on disk when the process dies. A file that cannot be written is not written again: the
+        audit loses rounds, and the task none.
+        """
+        drawn, self._drawn = self._drawn, None
+        if drawn is not None:
+            self._thread.submit(self._write, number, Opened(drawn, noisy_sum[self._coordinates].copy()))
+
+    def _write(self, number: int, opened: Opened) -> None:
+        if self._file.is_closed:
+            return
+        try:
+            self._file.append({"round": number, "noise": opened.noise.tolist(), "opened": opened.total.tolist()})
+        except OSError as error:
+            log.warning("canary_noise.lost", round=number, reason=error.strerror)
+
+    def close(self) -> None:
+        """Write what is left, and give the file back."""
+        self._thread.shutdown(wait=True)
+        self._file.close()
+
+
+class _Rounds:
+    """Rounds of a file, by number, each checked as it is taken in."""
+
+    def __init__(self, n_canaries: int) -> None:
+        self._n, self.found = n_canaries, dict[int, Opened]()
+
+    def take(self, fields: dict[str, Any]) -> None:
+        """Take in one line after the header. Raises ValueError."""
+        if list(fields) != ["round", "noise", "opened"] or type(fields["round"]) is not int:
+            raise ValueError(f"expected a round, noise and an opened sum, got the fields {', '.join(fields)}")
+        words = [fields["noise"], fields["opened"]]
+        if not all(isinstance(w, list) and len(w) == self._n and all(type(x) is int for x in w) for w in words):
+            raise ValueError(f"expected twice {self._n} integers, got others")
+        noise, total = (np.array(w, dtype=np.int64) for w in words)
+        self.found[fields["round"]] = Opened(noise, total)
+
+
+def header_of(task: Task, role: str) -> dict[str, Any]:
+    """Return the first line's fields."""
+    return {"task": task.digest().hex(), "role": role}
+
+
+def read(state_dir: Path, task: Task, role: str) -> dict[int, Opened]:
+    """Return the kept rounds by number, without changing anything. Raises SetupError."""
+    path, rounds = state_dir / FILE, _Rounds(task.n_canaries)
+    try:
+        content = path.read_bytes()
+        header = header_of(task, role)
+        replay(path, content[: content.rfind(b"\n") + 1], lambda found: require_same(found, header), rounds.take)
+    except (OSError, DpError) as error:
+        raise SetupError(f"state_dir: expected {_KIND}, found {path}: {error}") from None
+    return rounds.found

@@ -1,0 +1,59 @@
+"""Faults that are planted into a process of a local run, by name: the product's code, with one part replaced.
+
+A process with a fault is an interpreter of its own. It replaces the part, and then runs the command line as it stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from rich.console import Console
+
+from precad.deploy.localhost.deployment import LocalRun
+from precad.deploy.localhost.processes import Child, Children, isolated_python
+
+_NOISE: Final = """
+import numpy as np
+from precad.dp.noise import rounded_gaussian
+sample, kept = rounded_gaussian.sample, []
+def faulty(std, dim):
+    {body}
+rounded_gaussian.sample = faulty
+"""
+FAULTS: Final = {
+    "silent": _NOISE.format(body="return np.zeros(dim, dtype=np.int64)"),
+    "noise": _NOISE.format(body="return sample(0.97 * std, dim)"),
+    "repeated": _NOISE.format(
+        body="kept.append(sample(std, dim) if len(kept) % 2 == 0 else kept[-1])\n    return kept[-1].copy()"
+    ),
+    "clip": """
+from precad.clients.gradients.record_clipping import RecordClip
+from precad.clients.training import round_update
+round_update.record_clip = lambda task: RecordClip(1.5 * task.record_clip)
+""",
+    "sampling": """
+import numpy as np
+from precad.clients.training import local_update
+local_update.sample_records = lambda n, rate, draw=None: np.arange(n, dtype=np.int64)
+""",
+}
+_COMMAND: Final = "\nfrom precad.deploy.cli.main import app\napp()\n"
+
+
+def run(raw: Mapping[str, Any], folder: Path, faults: Mapping[str, str]) -> None:
+    """Run a whole deployment, of whose processes these have a fault, by name."""
+    start = Children.start
+
+    def faulty_start(self: Children, name: str, *arguments: str) -> Child:
+        if name not in faults:
+            return start(self, name, *arguments)
+        return self.start_program(name, *isolated_python(), "-c", FAULTS[faults[name]] + _COMMAND, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Children, "start", faulty_start)
+        asyncio.run(LocalRun(raw, folder, Console(file=io.StringIO()), accuracy_every_round=False).run())
