@@ -16,4 +16,6 @@ Modules:
     model_update    what an opened sum does to the model
     quantile        a bound of updates that is learnt with noise
     query           a question about a column, in the place of a training
+    evaluation      rounds in which clients evaluate the model, and when they are due
+    evaluation_round  their parameters, as a task of their own
 """

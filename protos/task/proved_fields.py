@@ -67,13 +67,13 @@ class _Proved(Protocol):
     def delta_slack(self) -> float: ...
 
 
-def eta(rounds: int) -> float:
+def eta(rounds: int, evaluations: int = 0) -> float:
     """Return eta of theorem 2 for one client: m (T + 1) uploads, each simulated up to 2^-40 + 2^-65.
 
     A mechanism's (epsilon, delta) is (epsilon, delta + (1 + e^epsilon) eta) in this mode. A client makes at most m
-    uploads for each of T + 1 models, those of rounds that were lost among them.
+    uploads for each of T + 1 models, those of rounds that were lost among them. It makes one more for each evaluation.
     """
-    return MOST_UPLOADS_PER_MODEL * (rounds + 1) * (2.0**-40 + 2.0**-65)
+    return (MOST_UPLOADS_PER_MODEL * (rounds + 1) + evaluations) * (2.0**-40 + 2.0**-65)
 
 
 def refuse_proved_fields(mode: str, given: Collection[str]) -> None:

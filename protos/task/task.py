@@ -38,6 +38,7 @@ from precad.protos.task.algorithms import (
     named,
 )
 from precad.protos.task.carried_fields import carried
+from precad.protos.task.evaluation import BY_CLIENTS, EVALUATION_FIELDS, EvaluationFields, refuse_evaluation
 from precad.protos.task.grid import with_largest_frac_bits
 from precad.protos.task.learning import LEARNING_FIELDS, LearningFields
 from precad.protos.task.proved_fields import (
@@ -66,7 +67,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 ABSENT_AT_DEFAULT: Final = (
     *("record_rates", "update_clipping", *QUANTILE_FIELDS),
-    *(*RECORD_FIELDS, *LEARNING_FIELDS, *SERVER_STEP_FIELDS, *PROVED_FIELDS, *QUERY_FIELDS),
+    *(*RECORD_FIELDS, *LEARNING_FIELDS, *SERVER_STEP_FIELDS, *PROVED_FIELDS, *QUERY_FIELDS, *EVALUATION_FIELDS),
 )
 """Fields that came later than the algorithms that they are of, or than tasks. The canonical text has them where they
 are not at their default, so that tasks without them keep their digest."""
@@ -75,7 +76,7 @@ ABSENT_BEFORE: Final = frozenset({"lost_rounds", "accept_weak_wire_form"})
 _LOG_MARGIN: Final = 64 * math.log(2)
 
 
-class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFields):
+class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFields, EvaluationFields):
     """The `[task]` section. Symbols are those of PRECAD's Algorithms 1 and 2."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, strict=True)
@@ -248,6 +249,8 @@ class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFi
         refusals.refuse_budgets(rules, given)
         refusals.refuse_group(rules, self.records_per_person)
         refuse_query(self, given)
+        refuse_evaluation(self, given)
+        _ = self.evaluation_round
         if (rule := self.quantile_rule) is None:
             refusals.refuse_quantile_fields(self.update_clipping, given)
         else:
@@ -401,7 +404,21 @@ class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFi
     @property
     def delta_slack(self) -> float:
         """Return what the mode itself takes from delta, as eta of `precad.dp.accountants.slack`; 0 but in `proved`."""
-        return eta(self.rounds) if self.is_proved else 0.0
+        return eta(self.rounds, self.most_evaluations) if self.is_proved else 0.0
+
+    @property
+    def most_evaluations(self) -> int:
+        """Return how many evaluations by clients there are at most, those that are lost among them."""
+        return 0 if self.evaluation_every is None else self.rounds // self.evaluation_every
+
+    @cached_property
+    def evaluation_round(self) -> Task | None:
+        """Return the parameters of an evaluation by clients; None of a task without. Raises ValueError."""
+        if self.evaluation != BY_CLIENTS:
+            return None
+        from precad.protos.task.evaluation_round import evaluation_round
+
+        return evaluation_round(self)
 
     @property
     def wire_mode(self) -> Mode:

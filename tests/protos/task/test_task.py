@@ -12,6 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from precad.protos.task.algorithms import OF_AN_ALGORITHM
+from precad.protos.task.evaluation import EVALUATION_FIELDS
 from precad.protos.task.learning import LEARNING_FIELDS
 from precad.protos.task.proved_fields import PROVED_FIELDS
 from precad.protos.task.query import QUERY_FIELDS
@@ -77,6 +78,7 @@ OTHER_VALUES_OF_AN_ALGORITHM: dict[str, Any] = {
     "quantile_noise": 0.75,
 }
 """Other values of the fields that mean nothing to `precad`."""
+EVALUATED = {"evaluation": "clients", "evaluation_every": 1, "evaluation_noise": 5.0}
 BESIDE: dict[str, dict[str, Any]] = {
     "learning_rate_schedule": {"decay_rounds": 2},
     "decay_rounds": {"learning_rate_schedule": "step"},
@@ -84,6 +86,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "server_momentum": {"server_optimizer": "momentum"},
     "server_beta2": {"server_optimizer": "adam"},
     "server_adaptivity": {"server_optimizer": "adam"},
+    **dict.fromkeys(EVALUATION_FIELDS, EVALUATED),
 }
 """Fields that mean something beside others only."""
 OTHER_VALUES_BESIDE: dict[str, Any] = {
@@ -93,6 +96,10 @@ OTHER_VALUES_BESIDE: dict[str, Any] = {
     "server_momentum": 0.5,
     "server_beta2": 0.5,
     "server_adaptivity": 0.5,
+    "evaluation_every": 2,
+    "evaluation_noise": 6.0,
+    "evaluation_clip": 3.0,
+    "evaluation_loss_bound": 2.0,
 }
 """Another value of each of them."""
 
@@ -113,7 +120,7 @@ def test_the_digest_covers_every_single_field() -> None:
         digests |= {small_task(**base).digest(), small_task(**base, **{name: value}).digest()}
     n_bases = 3  # two algorithms, and one of them with a quantile
     assert len(digests) == 1 + len(OTHER_VALUES) + len(OTHER_VALUES_OF_AN_ALGORITHM) + n_bases
-    digests |= {small_task(**BESIDE[name], **{name: value}).digest() for name, value in OTHER_VALUES_BESIDE.items()}
+    digests |= {small_task(**{**BESIDE[name], name: value}).digest() for name, value in OTHER_VALUES_BESIDE.items()}
     assert len(digests) == 1 + len(OTHER_VALUES) + len(OTHER_VALUES_OF_AN_ALGORITHM) + n_bases + len(BESIDE)
 
 
@@ -144,7 +151,11 @@ def test_the_digest_of_a_task_without_a_later_field_is_what_it_was_before_that_f
     """By the protocol's text: the fields of its table that are absent at their default are named here once more."""
     task = small_task(algorithm="user-dp-fedavg", local_steps=2)
     later = {"update_clipping", "quantile", "quantile_rate", "quantile_noise", *RECORD_FIELDS, *LEARNING_FIELDS}
-    names = Task.model_fields.keys() - later - {"record_rates", *SERVER_STEP_FIELDS, *PROVED_FIELDS, *QUERY_FIELDS}
+    names = (
+        Task.model_fields.keys()
+        - later
+        - {"record_rates", *SERVER_STEP_FIELDS, *PROVED_FIELDS, *QUERY_FIELDS, *EVALUATION_FIELDS}
+    )
     text = json.dumps({name: getattr(task, name) for name in names}, sort_keys=True, separators=(",", ":"))
     assert task.digest() == hashlib.sha256(b"precad/v1.1\n" + text.encode()).digest()
     by_layer = small_task(algorithm="user-dp-fedavg", local_steps=2, update_clipping="per-layer")
@@ -262,7 +273,11 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("base_model_sha256", "AB" * 32, "pattern"),
     ("adapter_sha256", "ab", "pattern"),
     ("loss", "", "at least 1 character"),
-    ("evaluation", "private", "'none' or 'public'"),
+    ("evaluation", "private", "'none', 'public' or 'clients'"),
+    ("evaluation_every", 0, "greater than or equal to 1"),
+    ("evaluation_noise", 0.0, "greater than 0"),
+    ("evaluation_clip", 0.0, "greater than 0"),
+    ("evaluation_loss_bound", math.inf, "finite number"),
     ("columns", {"age": {"std": 0.0}}, "greater than 0"),
     ("class_names", ["one"], "at least two classes"),
     ("record_shape", [0], "greater than or equal to 1"),

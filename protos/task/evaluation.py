@@ -1,0 +1,94 @@
+"""Evaluation of the model by the clients: rounds of their own kind, with a C and a noise of their own.
+
+After every `evaluation_every` committed rounds the chosen clients add up what the model does with records that they
+hold out. Such a round releases three numbers and moves no model. Had they been further coordinates of an update, one
+ball would bound both, and a liar could spend all of C on a count.
+
+Both servers know which rounds are evaluations from what they have agreed on: the number right after the last committed
+round, once that many rounds are committed. A number that was lost is not tried again. So there are at most T / k
+evaluations, lost ones among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Annotated, Final, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    from precad.protos.task.algorithms import AlgorithmRules
+    from precad.protos.task.query import Query
+
+BY_CLIENTS: Final = "clients"
+"""`task.evaluation` of a task that has these rounds."""
+DEFAULT_LOSS_BOUND: Final = 4.0
+_WITHOUT_CLASSES: Final = ("mse", "huber")
+"""Losses whose targets are numbers, so that no share of them is right."""
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class EvaluationFields(BaseModel):
+    """A part of `precad.protos.task.task.Task`."""
+
+    model_config = ConfigDict(defer_build=True)
+
+    evaluation_every: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """k of `evaluation = "clients"`: the chosen clients evaluate the model after every k committed rounds."""
+    evaluation_noise: Positive | None = None
+    """Each server's noise on an evaluation, in records: a count of held-out records has sqrt(2) times that."""
+    evaluation_clip: Positive | None = None
+    """C of an evaluation: how many held-out records of one client count fully. None: the most that a client declares.
+    A liar moves the sum by as much."""
+    evaluation_loss_bound: Positive = DEFAULT_LOSS_BOUND
+    """The most that the loss of one held-out record counts."""
+
+
+EVALUATION_FIELDS: Final = tuple(EvaluationFields.model_fields)
+
+
+class _Evaluated(Protocol):
+    """A task, as far as the conditions need it."""
+
+    evaluation_every: int | None
+    evaluation_noise: float | None
+    rounds: int
+    query: Query | None
+
+    @property
+    def evaluation(self) -> str: ...
+    @property
+    def rules(self) -> AlgorithmRules: ...
+
+
+def refuse_evaluation(task: _Evaluated, given: Collection[str]) -> None:
+    """Refuse evaluation by clients that a task cannot have, and fields of it in another. Raises ValueError.
+
+    given: fields that are not at their default.
+    """
+    if task.evaluation != BY_CLIENTS:
+        for name in EVALUATION_FIELDS:
+            if name in given:
+                raise ValueError(f"{name} needs evaluation = {BY_CLIENTS!r}, found {task.evaluation!r}")
+        return
+    for name in ("evaluation_every", "evaluation_noise"):
+        if getattr(task, name) is None:
+            raise ValueError(f"{name}: expected a number with evaluation = {BY_CLIENTS!r}, found none")
+    if not task.rules.servers_add_noise:
+        raise ValueError(
+            f"evaluation: expected an algorithm whose servers add noise with {BY_CLIENTS!r}, found {task.rules.name}"
+        )
+    if task.query is not None:
+        raise ValueError(f"evaluation: expected none in a task with a query, found {BY_CLIENTS!r}")
+    if (task.evaluation_every or 0) > task.rounds:
+        raise ValueError(f"evaluation_every: expected at most {task.rounds} rounds, found {task.evaluation_every}")
+
+
+def has_accuracy(loss: str) -> bool:
+    """Tell whether an evaluation of a task with this loss has a share that is right."""
+    return loss not in _WITHOUT_CLASSES
+
+
+def is_due(every: int | None, n_committed: int) -> bool:
+    """Tell whether an evaluation follows so many committed rounds."""
+    return every is not None and n_committed > 0 and n_committed % every == 0

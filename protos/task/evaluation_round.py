@@ -1,0 +1,67 @@
+"""An evaluation round's parameters as a task of its own: what is uploaded, its bound, its noise, and its digest.
+
+All steps of a round read a task. Those of an evaluation read this one, so they differ from a training round in
+parameters alone. The digest has that of the training's task, in a field that no other task has. A server can therefore
+not pass off an evaluation as a round of the training, or the other way round.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from pydantic import Field, ValidationError
+
+from precad.dp.queries.kinds import EVALUATION_DIM, RECORD_BOUND
+from precad.mpc.errors import ParameterError
+from precad.protos.task.grid import largest_frac_bits
+from precad.protos.task.task import Task
+
+_KEPT: Final = (
+    *("name", "clients", "client_rate", "delta", "mode", "accept_weak_wire_form", "gate", "batches_ahead"),
+    *("submit_timeout_s", "registration_timeout_s", "proof_timeout_s", "min_clients"),
+)
+"""Fields of the training's task that its evaluations have as well."""
+_MOST_FRAC_BITS: Final = 24
+
+
+class EvaluationRound(Task):
+    """One evaluation among the rounds of a training."""
+
+    evaluated: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    """SHA-256 of the training's task."""
+
+
+def evaluation_round(task: Task) -> EvaluationRound:
+    """Return the parameters of the evaluations of a task that has some. Raises ValueError.
+
+    C is the task's, or the most records that a client declares. The grid is the finest that C allows.
+    """
+    clip = float(max(task.clients.values())) if task.evaluation_clip is None else task.evaluation_clip
+    fields: dict[str, Any] = {name: getattr(task, name) for name in _KEPT}
+    fields.update(
+        evaluated=task.digest().hex(),
+        rounds=1,
+        lost_rounds=1,
+        record_rate=1.0,
+        record_clip=RECORD_BOUND,
+        client_clip=clip,
+        noise_multiplier=task.evaluation_noise,
+        learning_rate=1.0,
+        dim=EVALUATION_DIM,
+    )
+    if not task.rules.protects_clients:
+        fields["records_per_person"] = task.records_per_person
+    try:
+        if not task.is_proved:
+            fields["frac_bits"] = min(_MOST_FRAC_BITS, largest_frac_bits(task.mode, clip))
+        return EvaluationRound.model_validate(fields)
+    except (ValidationError, ParameterError) as error:
+        why = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        raise ValueError(f"evaluation_clip, evaluation_noise: {_of_the_task(why)}") from None
+
+
+def _of_the_task(why: str) -> str:
+    """Return a message about a round's fields as one about the fields of the training's task."""
+    for name, ours in (("clip_norm", "client_clip"), ("client_clip", "C"), ("noise_multiplier", "noise")):
+        why = why.replace(name, ours)
+    return why.removeprefix("Value error, ")
