@@ -22,6 +22,8 @@ class Loaded:
     """The records that these clients train on, and the data that they are of."""
 
     of_client: dict[str, Records]
+    held_out: dict[str, Records]
+    """The records that they hold out, on which they evaluate models."""
     split: Split
     model: nn.Module
     """The task's, which takes these records."""
@@ -45,4 +47,11 @@ def load_split_of(task: Task, config: ClientConfig, clients: Sequence[str]) -> L
     def of_others(client: str) -> list[Records]:
         return list(source.records_of(split, ids, sorted(set(ids) - {client})).values())
 
-    return Loaded(source.records_of(split, ids, clients), split, model, is_dealt, of_others)
+    return Loaded(
+        of_client=source.records_of(split, ids, clients),
+        held_out=source.held_out_of(split, ids, clients),
+        split=split,
+        model=model,
+        is_dealt=is_dealt,
+        of_others=of_others,
+    )

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import structlog
@@ -22,7 +23,7 @@ from precad.clients.gradients.bit_exactness import made_up_records
 from precad.clients.gradients.engine import RecordEngine
 from precad.clients.gradients.probe import EXHAUSTED, probe_labels
 from precad.clients.gradients.record_range import require_range
-from precad.clients.loading import load_split_of
+from precad.clients.loading import Loaded, load_split_of
 from precad.clients.models import networks
 from precad.clients.models.adapters import train_first
 from precad.clients.models.learning import Learning
@@ -33,6 +34,7 @@ from precad.clients.query_consent import refusal
 from precad.clients.records import Records, example_label_of, example_of
 from precad.clients.training.conduct import Conduct, Trained
 from precad.clients.training.descent import PLAIN_DESCENT, descend
+from precad.clients.training.held_out import HeldOut
 from precad.clients.training.round_update import (
     Participant,
     StepNoise,
@@ -41,7 +43,7 @@ from precad.clients.training.round_update import (
     round_updates,
     secure_noise,
 )
-from precad.clients.upload.session import ClientSession, ModelCache
+from precad.clients.upload.session import ClientSession, ModelCache, Train
 from precad.clients.upload_limit import UploadLimit, require_writable
 from precad.mpc.prg import RandomBytes
 from precad.mpc.ring import RingArray
@@ -217,7 +219,11 @@ def load_records(
     A client may hold another number of records than it declares. The declared one is a public constant, and one that
     must be exact would tell of a record whether it is there.
     """
-    loaded = load_split_of(task, config, clients)
+    return records_of(load_split_of(task, config, clients), task, conducts)
+
+
+def records_of(loaded: Loaded, task: Task, conducts: Mapping[str, Conduct] | None) -> dict[str, Records]:
+    """Return the clients' records, or what their conducts make of the deal; see `load_records`."""
     found = loaded.of_client
     for client, records in found.items():
         if len(records) != task.clients[client]:
@@ -230,24 +236,35 @@ def load_records(
     }
 
 
-def _trainer_of(
-    task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]
-) -> Trainer | ExternalTraining | Answers:
+Working: TypeAlias = Trainer | ExternalTraining | Answers
+
+
+def _work_of(task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) -> tuple[Working, HeldOut | None]:
     """Return what makes these clients' uploads: Algorithm 2 on their records, the foreign trainers that the
-    configuration names, or answers to the task's query. Raises ClientError."""
-    clients = list(conducts)
+    configuration names, or answers to the task's query; and what answers evaluations, if there are any. Raises
+    ClientError."""
     if task.query is not None:
-        return _answers_to(task.query, task, config, conducts)
+        return _answers_to(task.query, task, config, conducts), None
+    evaluates = task.evaluation_round is not None
     if config.trainer is not None:
-        return ExternalTraining(task=task, config=config, conducts=conducts)
-    return Trainer(
+        if evaluates:
+            raise ArgumentError(
+                "client.trainer: expected none with task.evaluation = 'clients', whose model precad itself evaluates, "
+                f"found {config.trainer!r}"
+            )
+        return ExternalTraining(task=task, config=config, conducts=conducts), None
+    loaded = load_split_of(task, config, list(conducts))
+    trainer = Trainer(
         task=task,
-        records=load_records(task, config, clients, conducts),
+        records=records_of(loaded, task, conducts),
         conducts=conducts,
         device=config.device,
         memory_mb=config.memory_mb,
         adapter_rank=config.adapter_rank,
     )
+    if not evaluates:
+        return trainer, None
+    return trainer, HeldOut(task=task, records=loaded.held_out, conducts=conducts, device=config.device)
 
 
 def _answers_to(query: Query, task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) -> Answers:
@@ -277,7 +294,7 @@ class ClientProcess:
         if task.accept_weak_wire_form:
             log.warning("client.weak_wire_form", mode=task.mode)
         require_writable(config.state_dir)
-        self._trainer = _trainer_of(task, config, conducts)
+        self._trainer, held_out = _work_of(task, config, conducts)
         limits = {
             client: UploadLimit(
                 client,
@@ -287,6 +304,13 @@ class ClientProcess:
             )
             for client in clients
         }
+
+        def evaluating(client: str) -> tuple[Train, UploadLimit] | None:
+            if held_out is None:
+                return None
+            file = config.state_dir / f"{client}.evaluations"
+            return functools.partial(held_out.evaluate, client), UploadLimit(client, task.digest(), most=1, file=file)
+
         cache = ModelCache()
         self._sessions = [
             ClientSession(
@@ -301,6 +325,7 @@ class ClientProcess:
                 reconnect_timeout_s=config.reconnect_timeout_s,
                 cache=cache,
                 limit=limits[client],
+                evaluate=evaluating(client),
             )
             for client in clients
         ]

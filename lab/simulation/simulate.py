@@ -59,6 +59,7 @@ from precad.lab.simulation.simulation import Progress
 from precad.lab.simulation.workers import Workers
 from precad.protos.messages import convert
 from precad.protos.task.algorithms import names_default
+from precad.protos.task.evaluation import BY_CLIENTS
 from precad.protos.task.model_update import Past, learnt_bound, moments_shape
 from precad.protos.task.task import Task
 from precad.servers.store.folder import load_initial_model
@@ -116,7 +117,7 @@ def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
     if not names_default(task):
         sections["simulation"].setdefault("algorithm", Deployed.name)
     settings = parse_section(SimulationSettings, sections["simulation"], "simulation", base=Path())
-    supply_own_records(client)
+    supply_own_records(client, holds_out=task.get("evaluation") == BY_CLIENTS)
     config = client_of(client)
     if config.trainer is not None:
         raise ConfigError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -115,11 +114,11 @@ def test_a_budget_counts_evaluations() -> None:
 
 
 def test_a_levels_budget_counts_no_evaluation_as_a_round() -> None:
-    """Numbers count draws of both kinds; each is charged as what it is."""
-    level = {Level.DRAWN_RECORD: math.inf}
-    with trained(budgets={}) as spent:
-        assert spent.charged_before(17).n_drawn == 14  # 17 numbers, of which three are evaluations, and two were lost
-    del level
+    """Numbers count draws of both kinds; each is charged as what it is. Of 17 numbers two were lost."""
+    after = composed_epsilon([(LEVELS[Level.DRAWN_RECORD], 15), (EVALUATIONS.levels[Level.DRAWN_RECORD], 3)], DELTA)
+    with trained(budgets={Level.DRAWN_RECORD: after}) as spent:
+        assert not spent.would_exceed(["bob"], 17)
+        assert spent.would_exceed(["bob"], 18)
 
 
 def test_there_are_no_more_evaluations_than_were_fixed() -> None:
