@@ -41,8 +41,12 @@ def spent_epsilons(state_dir: Path, task: Task, last: Mapping[str, Any]) -> Writ
         }
 
 
-def epsilon_of_a_client(cost: TaskCost, round: int) -> dict[str, float | str]:
-    """Return what a round's line says of a whole client, drawn or not: what a budget limits, as the budget counts."""
+def epsilon_of_a_client(cost: TaskCost, round: int, evaluations: int = 0) -> dict[str, float | str]:
+    """Return what a round's line says of a whole client, drawn or not: what a budget limits, as the budget counts.
+
+    evaluations: those that were due before the round, whose numbers are no draws of the training.
+    """
     if Level.CLIENT not in cost.budgets:
         return {}
-    return {"epsilon_client": plain(cost.level_after_draws(Level.CLIENT, round + 1))}
+    drawn = round + 1 - evaluations
+    return {"epsilon_client": plain(cost.level_after_draws(Level.CLIENT, drawn, evaluations=evaluations))}

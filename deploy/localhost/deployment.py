@@ -55,6 +55,7 @@ from precad.mpc.local.engines import require_engine
 from precad.protos.messages import convert
 from precad.protos.messages.undecoded import decoded, stub_of_bytes
 from precad.protos.precad.v1 import control_pb2
+from precad.protos.task.evaluation import n_due
 from precad.protos.task.model_update import learnt_bound
 from precad.protos.task.target import TARGET, said
 from precad.protos.tls.address import require_free
@@ -431,7 +432,8 @@ class LocalRun:
         if parameters is not None and self._accuracy_every_round:
             quality = self._quality(parameters)
         metrics = round_metrics(a, b, accuracy=quality.pop("accuracy")) | quality
-        return metrics | epsilon_of_a_client(self._cost, a.round)
+        due = n_due(self.deployment.task.evaluation_every, len(self._progress.metrics))
+        return metrics | epsilon_of_a_client(self._cost, a.round, due)
 
     async def _observe(
         self,

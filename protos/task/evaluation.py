@@ -89,6 +89,11 @@ def has_accuracy(loss: str) -> bool:
     return loss not in _WITHOUT_CLASSES
 
 
+def n_due(every: int | None, n_committed: int) -> int:
+    """Return how many evaluations were due before the round that follows so many committed ones, lost or not."""
+    return 0 if every is None else n_committed // every
+
+
 def is_due(every: int | None, n_committed: int) -> bool:
     """Tell whether an evaluation follows so many committed rounds."""
     return every is not None and n_committed > 0 and n_committed % every == 0

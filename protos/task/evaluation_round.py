@@ -7,14 +7,21 @@ not pass off an evaluation as a round of the training, or the other way round.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import numpy as np
 from pydantic import Field, ValidationError
 
 from precad.dp.queries.kinds import EVALUATION_DIM, RECORD_BOUND
 from precad.mpc.errors import ParameterError
+from precad.mpc.fixed_point import decode
+from precad.protos.task.evaluation import BY_CLIENTS
 from precad.protos.task.grid import largest_frac_bits
 from precad.protos.task.task import Task
+
+if TYPE_CHECKING:
+    from precad.dp.queries.evaluations import Figures
 
 _KEPT: Final = (
     *("name", "clients", "client_rate", "delta", "mode", "accept_weak_wire_form", "gate", "batches_ahead"),
@@ -58,6 +65,21 @@ def evaluation_round(task: Task) -> EvaluationRound:
     except (ValidationError, ParameterError) as error:
         why = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else str(error)
         raise ValueError(f"evaluation_clip, evaluation_noise: {_of_the_task(why)}") from None
+
+
+def figures_of(task: Task, noisy_sum: Sequence[int]) -> Figures:
+    """Return the figures that the opened sum of an evaluation gives, (3,) on the grid, with 95 % error bars.
+
+    They hold for the held-out records of those clients whose answers were accepted, if these told the truth and both
+    servers added their noise.
+    """
+    of_round = task.evaluation_round
+    if of_round is None:
+        raise ValueError(f"task.evaluation: expected {BY_CLIENTS!r}, got {task.evaluation!r}")
+    from precad.dp.queries.evaluations import EvaluationEncoding
+
+    encoding = EvaluationEncoding(loss_bound=task.evaluation_loss_bound, frac_bits=of_round.frac_bits)
+    return encoding.figures(decode(np.asarray(noisy_sum, np.int64), of_round.frac_bits), of_round.sum_noise_std)
 
 
 def _of_the_task(why: str) -> str:

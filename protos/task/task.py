@@ -74,6 +74,8 @@ are not at their default, so that tasks without them keep their digest."""
 ABSENT_BEFORE: Final = frozenset({"lost_rounds", "accept_weak_wire_form"})
 """Fields that tasks of `VERSION_BEFORE` had not."""
 _LOG_MARGIN: Final = 64 * math.log(2)
+_OF_A_ROUNDED_DRAW: Final = 1 / 12
+"""Variance that rounding adds to a server's noise, in steps of the grid."""
 
 
 class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFields, EvaluationFields):
@@ -382,6 +384,11 @@ class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFi
         root = math.sqrt(self.dim)
         noise = math.sqrt(2) * self.noise_std_on_grid * (root + 10) + root
         return n_accepted * (math.isqrt(self.norm_bound.threshold) + 1) + noise
+
+    @property
+    def sum_noise_std(self) -> float:
+        """Return the standard deviation of both servers' noise on each number of an opened sum, rounding included."""
+        return math.ldexp(math.sqrt(2 * (self.noise_std_on_grid**2 + _OF_A_ROUNDED_DRAW)), -self.frac_bits)
 
     @property
     def most_lost_rounds(self) -> int:
