@@ -10,7 +10,7 @@ from typing import Any
 from precad.deploy.figures import plain
 from precad.dp.accountants.pld import Conduct, View
 from precad.dp.accountants.task_cost import TaskCost
-from precad.dp.ledger import Level
+from precad.dp.ledger import Ledger, Level
 from precad.protos.task.task import Task
 from precad.servers.store.folder import open_ledger
 
@@ -38,7 +38,18 @@ def spent_epsilons(state_dir: Path, task: Task, last: Mapping[str, Any]) -> Writ
             "most_rounds_of_a_client": ledger.most_rounds_of_a_client,
             "rounds_of_a_client": max(ledger.participation.values(), default=0),
             "discarded_draws": ledger.discarded_draws,
+            **_evaluations(ledger, task),
         }
+
+
+def _evaluations(ledger: Ledger, task: Task) -> Written:
+    """Return how many evaluations the figures count; nothing of a task without any."""
+    if task.evaluation_round is None:
+        return {}
+    return {
+        "most_evaluations": task.most_evaluations,
+        "evaluations_of_a_client": max(ledger.evaluations_of.values(), default=0),
+    }
 
 
 def epsilon_of_a_client(cost: TaskCost, round: int, evaluations: int = 0) -> dict[str, float | str]:

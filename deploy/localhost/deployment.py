@@ -32,6 +32,7 @@ from precad.clients.models.metrics import has_accuracy
 from precad.clients.training import evaluation
 from precad.deploy import run_state
 from precad.deploy.authority import pki
+from precad.deploy.client_evaluations import client_evaluations
 from precad.deploy.conducts import wanted_of
 from precad.deploy.configuration.local import resolve
 from precad.deploy.configuration.sections import Deployment
@@ -507,6 +508,7 @@ class LocalRun:
             "processes": len(self._children.all),
             **concluded,
             **last_public_figures(self.folder, task, metrics),
+            **client_evaluations(self.folder, task, metrics),
             **({} if (bound := learnt_bound(final, task)) is None else {"learnt_bound": bound}),
             **spent_epsilons(self.folder.state_dir("a"), task, metrics[-1]),
             "delta": task.delta,
