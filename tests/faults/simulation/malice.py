@@ -34,8 +34,13 @@ class Honest(ClientSession):
         return vector
 
     async def _take_part(self, stubs: Any, work: Work, invitation: RoundInvitation) -> None:
-        work = replace(work, compute=lambda parameters: self._vector(value_of(invitation.round)))
+        if work.task is self.task:
+            work = replace(work, compute=lambda parameters: self._vector(value_of(invitation.round)))
         await super()._take_part(stubs, work, invitation)
+
+    def evaluation(self) -> RingArray:
+        """Return this client's bit."""
+        return np.array([0] * N_NOISE + [1 << sorted(self.task.clients).index(self.client)])
 
 
 class Mallory(Honest):
@@ -53,6 +58,10 @@ class Mallory(Honest):
             self._silence,
             self._as_asked,
         ]
+        if work.task is not self.task:
+            if self.draw.random() < 0.5:
+                await super()._take_part(stubs, work, invitation)
+            return
         await self.draw.choice(attacks)(stubs, invitation)
 
     def _forge(self, invitation: RoundInvitation) -> Submission:
