@@ -6,6 +6,7 @@ next one is due, costs nothing though its check began, or counts as a lost round
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -97,7 +98,7 @@ def test_a_few_generated_programs_with_evaluations(place: Path, pki: Pki, plan: 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@settings(max_examples=300, suppress_health_check=UNHURRIED)
+@settings(max_examples=int(os.environ.get("PRECAD_SIMULATED_PROGRAMS", "300")), suppress_health_check=UNHURRIED)
 @given(plan=PLANS)
 def test_hundreds_of_generated_programs_with_evaluations(place: Path, pki: Pki, plan: Plan) -> None:
     played(place, pki, plan)
