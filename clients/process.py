@@ -245,13 +245,7 @@ def _work_of(task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) 
     ClientError."""
     if task.query is not None:
         return _answers_to(task.query, task, config, conducts), None
-    evaluates = task.evaluation_round is not None
     if config.trainer is not None:
-        if evaluates:
-            raise ArgumentError(
-                "client.trainer: expected none with task.evaluation = 'clients', whose model precad itself evaluates, "
-                f"found {config.trainer!r}"
-            )
         return ExternalTraining(task=task, config=config, conducts=conducts), None
     loaded = load_split_of(task, config, list(conducts))
     trainer = Trainer(
@@ -262,7 +256,7 @@ def _work_of(task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) 
         memory_mb=config.memory_mb,
         adapter_rank=config.adapter_rank,
     )
-    if not evaluates:
+    if task.evaluation_round is None:
         return trainer, None
     return trainer, HeldOut(task=task, records=loaded.held_out, conducts=conducts, device=config.device)
 

@@ -26,7 +26,7 @@ import tomllib
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -82,6 +82,8 @@ class Plan:
     records: dict[str, Records]
     initial: NDArray[np.float32] | None = None
     """In place of the task's initial model, (d,)."""
+    held_out: dict[str, Records] = field(default_factory=dict)
+    """Those that clients evaluate models on, where the task has such evaluations."""
     learning: Learning | None = None
     """In place of the model, the loss and the metrics that the configuration names."""
 
@@ -94,6 +96,7 @@ class Plan:
             test=self.split.test,
             randomness=SeededRandomness(self.settings.first_seed + seed),
             attacks=attacks_of(self.client),
+            held_out=self.held_out,
             device=self.client.device,
             memory_mb=self.client.memory_mb,
             adapter_rank=self.client.adapter_rank,
@@ -139,6 +142,9 @@ def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
         client=config,
         split=split,
         records=records_of(split, source.parts(split, len(valid.clients)), list(valid.clients)),
+        held_out={}
+        if valid.evaluation_round is None
+        else source.held_out_of(split, list(valid.clients), list(valid.clients)),
         initial=initial,
     )
 

@@ -17,5 +17,5 @@ Modules:
     quantile        a bound of updates that is learnt with noise
     query           a question about a column, in the place of a training
     evaluation      rounds in which clients evaluate the model, and when they are due
-    evaluation_round  their parameters, as a task of their own
+    evaluation_figures  figures and error bars, from the sum that they open
 """

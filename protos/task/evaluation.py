@@ -4,6 +4,11 @@ After every `evaluation_every` committed rounds the chosen clients add up what t
 hold out. Such a round releases three numbers and moves no model. Had they been further coordinates of an update, one
 ball would bound both, and a liar could spend all of C on a count.
 
+All steps of a round read a task. Those of an evaluation read one of its own, an `EvaluationRound`
+(`precad.protos.task.task`), so they differ from a training round in parameters alone. Its digest has that of the
+training's task, in a field that no other task has. A server can therefore not pass off an evaluation as a round of the
+training, or the other way round.
+
 Both servers know which rounds are evaluations from what they have agreed on: the number right after the last committed
 round, once that many rounds are committed. A number that was lost is not tried again. So there are at most T / k
 evaluations, lost ones among them.
@@ -12,9 +17,12 @@ evaluations, lost ones among them.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Annotated, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from precad.dp.queries.kinds import EVALUATION_DIM, RECORD_BOUND
+from precad.protos.task.grid import largest_frac_bits
 
 if TYPE_CHECKING:
     from precad.protos.task.algorithms import AlgorithmRules
@@ -25,6 +33,12 @@ BY_CLIENTS: Final = "clients"
 DEFAULT_LOSS_BOUND: Final = 4.0
 _WITHOUT_CLASSES: Final = ("mse", "huber")
 """Losses whose targets are numbers, so that no share of them is right."""
+_KEPT: Final = (
+    *("name", "clients", "client_rate", "delta", "mode", "accept_weak_wire_form", "gate", "batches_ahead"),
+    *("submit_timeout_s", "registration_timeout_s", "proof_timeout_s", "min_clients"),
+)
+"""Fields of the training's task that its evaluations have as well."""
+_MOST_FRAC_BITS: Final = 24
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -45,6 +59,20 @@ class EvaluationFields(BaseModel):
 
 
 EVALUATION_FIELDS: Final = tuple(EvaluationFields.model_fields)
+
+
+class _Trained(Protocol):
+    """A training's task, as far as its evaluations follow from it."""
+
+    clients: dict[str, int]
+    evaluation_clip: float | None
+    evaluation_noise: float | None
+    records_per_person: int
+
+    @property
+    def mode(self) -> str: ...
+    @property
+    def rules(self) -> AlgorithmRules: ...
 
 
 class _Evaluated(Protocol):
@@ -82,6 +110,43 @@ def refuse_evaluation(task: _Evaluated, given: Collection[str]) -> None:
         raise ValueError(f"evaluation: expected none in a task with a query, found {BY_CLIENTS!r}")
     if (task.evaluation_every or 0) > task.rounds:
         raise ValueError(f"evaluation_every: expected at most {task.rounds} rounds, found {task.evaluation_every}")
+
+
+def round_fields(task: _Trained) -> dict[str, Any]:
+    """Return the fields of an evaluation's own task, but for its digest of the training's. Raises ParameterError.
+
+    C is the training's `evaluation_clip`, or the most records that a client declares. The grid is the finest that C
+    allows.
+    """
+    clip = float(max(task.clients.values())) if task.evaluation_clip is None else task.evaluation_clip
+    fields: dict[str, Any] = {name: getattr(task, name) for name in _KEPT}
+    fields.update(
+        rounds=1,
+        lost_rounds=1,
+        record_rate=1.0,
+        record_clip=RECORD_BOUND,
+        client_clip=clip,
+        noise_multiplier=task.evaluation_noise,
+        learning_rate=1.0,
+        dim=EVALUATION_DIM,
+        frac_bits=frac_bits_of(task.mode, clip),
+    )
+    if not task.rules.protects_clients:
+        fields["records_per_person"] = task.records_per_person
+    return fields
+
+
+def frac_bits_of(mode: Any, clip: float) -> int:
+    """Return f of the grid of evaluations with this C, in records. Raises ParameterError."""
+    return min(_MOST_FRAC_BITS, largest_frac_bits(mode, clip))
+
+
+def of_the_training(error: ValueError) -> ValueError:
+    """Return what is wrong with an evaluation's own task as what is wrong with the fields of the training's."""
+    why = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else str(error)
+    for name, ours in (("clip_norm", "client_clip"), ("client_clip", "C"), ("noise_multiplier", "noise")):
+        why = why.replace(name, ours)
+    return ValueError(f"evaluation_clip, evaluation_noise: {why.removeprefix('Value error, ')}")
 
 
 def has_accuracy(loss: str) -> bool:

@@ -38,7 +38,14 @@ from precad.protos.task.algorithms import (
     named,
 )
 from precad.protos.task.carried_fields import carried
-from precad.protos.task.evaluation import BY_CLIENTS, EVALUATION_FIELDS, EvaluationFields, refuse_evaluation
+from precad.protos.task.evaluation import (
+    BY_CLIENTS,
+    EVALUATION_FIELDS,
+    EvaluationFields,
+    of_the_training,
+    refuse_evaluation,
+    round_fields,
+)
 from precad.protos.task.grid import with_largest_frac_bits
 from precad.protos.task.learning import LEARNING_FIELDS, LearningFields
 from precad.protos.task.proved_fields import (
@@ -419,13 +426,9 @@ class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFi
         return 0 if self.evaluation_every is None else self.rounds // self.evaluation_every
 
     @cached_property
-    def evaluation_round(self) -> Task | None:
+    def evaluation_round(self) -> EvaluationRound | None:
         """Return the parameters of an evaluation by clients; None of a task without. Raises ValueError."""
-        if self.evaluation != BY_CLIENTS:
-            return None
-        from precad.protos.task.evaluation_round import evaluation_round
-
-        return evaluation_round(self)
+        return None if self.evaluation != BY_CLIENTS else EvaluationRound.of(self)
 
     @property
     def wire_mode(self) -> Mode:
@@ -467,3 +470,18 @@ class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFi
     @cached_property
     def _digest(self) -> bytes:
         return hashlib.sha256(f"{self.protocol_version}\n{self.canonical()}".encode()).digest()
+
+
+class EvaluationRound(Task):
+    """The parameters of one evaluation by clients among the rounds of a training (`precad.protos.task.evaluation`)."""
+
+    evaluated: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    """SHA-256 of the training's task."""
+
+    @classmethod
+    def of(cls, task: Task) -> Self:
+        """Return that of a training. Raises ValueError, which names the fields of the training's task."""
+        try:
+            return cls.model_validate({**round_fields(task), "evaluated": task.digest().hex()})
+        except (ValidationError, ParameterError) as error:
+            raise of_the_training(error) from None

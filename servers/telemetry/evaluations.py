@@ -14,7 +14,7 @@ from pathlib import Path
 import structlog
 
 from precad.protos.task.evaluation import has_accuracy
-from precad.protos.task.evaluation_round import figures_of
+from precad.protos.task.evaluation_figures import figures_of
 from precad.protos.task.task import Task
 from precad.servers.private_files import private
 from precad.servers.store.rounds import CommittedRound, EvaluatedRound

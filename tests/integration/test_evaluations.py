@@ -28,7 +28,7 @@ from precad.deploy.oversight.state_dirs import read_state_dir
 from precad.mpc import fixed_point
 from precad.mpc.ring import RingArray
 from precad.protos.precad.v1 import aggregator_pb2
-from precad.protos.task.evaluation_round import figures_of
+from precad.protos.task.evaluation_figures import figures_of
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import AGGREGATORS
 from precad.servers.store.folder import open_ledger, open_task_store
