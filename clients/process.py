@@ -240,9 +240,11 @@ Working: TypeAlias = Trainer | ExternalTraining | Answers
 
 
 def _work_of(task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) -> tuple[Working, HeldOut | None]:
-    """Return what makes these clients' uploads: Algorithm 2 on their records, the foreign trainers that the
-    configuration names, or answers to the task's query; and what answers evaluations, if there are any. Raises
-    ClientError."""
+    """Return what makes these clients' uploads, and what answers evaluations, if there are any.
+
+    Uploads are of Algorithm 2 on their records, of foreign trainers that the configuration names, or answers to the
+    task's query. Raises ClientError.
+    """
     if task.query is not None:
         return _answers_to(task.query, task, config, conducts), None
     if config.trainer is not None:

@@ -123,6 +123,7 @@ class TaskPrivacy:
         """Proved bound for one unit of a client that took part in so many rounds; infinite where nothing is proved.
 
         All evaluations that a task can have count as well.
+
         n_tasks: in how many tasks of this kind the rounds were, each of which takes its part of delta.
         """
         return TaskCost(

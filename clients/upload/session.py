@@ -79,7 +79,7 @@ HONEST: Final = Honest()
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a client does in rounds of one kind: of the training, or evaluations."""
+    """Work of a client in rounds of one kind: of the training, or evaluations."""
 
     task: Task
     """The round's parameters."""

@@ -4,8 +4,8 @@ A record of which the model gets a share c in [0, 1] right, with a loss l that i
 
     (b, a (2c - 1), a (2l/L - 1))    a^2 = 1 / (2 + sqrt 2), b^2 + 2 a^2 = 1
 
-so that every record has R = 1. With n records and noise t in every number, the error bar of either ratio is t / n
-sqrt(1/a^2 + y^2/b^2), where |y| <= 1 is the ratio. These weights minimise it at |y| = 1, where it is (1 + sqrt 2) t /
+so that every record has R = 1. Let there be n records, and noise t in every number. The error bar of a ratio y, |y| <=
+1, is then t / n sqrt(1/a^2 + y^2/b^2). These weights minimise it at |y| = 1, where it is (1 + sqrt 2) t /
 n. Our derivation. Sensitivity and rounding are those of `precad.dp.queries.encodings`.
 
 Both figures are ratios of two numbers of the sum, so Fieller's interval covers each at its level, whatever the count.

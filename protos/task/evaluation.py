@@ -9,8 +9,8 @@ All steps of a round read a task. Those of an evaluation read one of its own, an
 training's task, in a field that no other task has. A server can therefore not pass off an evaluation as a round of the
 training, or the other way round.
 
-Both servers know which rounds are evaluations from what they have agreed on: the number right after the last committed
-round, once that many rounds are committed. A number that was lost is not tried again. So there are at most T / k
+Both servers know which rounds are evaluations from what they have agreed on. It is the number right after a commit that
+an evaluation is due after. A number that was lost is not tried again. So there are at most T / k
 evaluations, lost ones among them.
 """
 

@@ -113,7 +113,7 @@ class EvaluatedRound:
     model_digest: bytes
     """Digest of the model that was evaluated, which the round before made."""
     noisy_sum: tuple[int, ...]
-    """What both servers opened, on the grid of `Task.evaluation_round`."""
+    """Sum that both servers opened, on the grid of `Task.evaluation_round`."""
     epsilon_one_server: float
     epsilon_clients_only: float
 

@@ -275,7 +275,7 @@ class Status(_Value):
     seconds_left: float | None = None
     """How long the rounds that are left take, by those that this process committed; None before two, and at the end."""
     evaluation: str = "none"
-    """Who measures models (`task.evaluation`)."""
+    """Measuring of models (`task.evaluation`)."""
     evaluations_done: int = 0
     """Evaluations by clients that are over."""
     rounds_lost: int = 0

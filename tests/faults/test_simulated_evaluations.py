@@ -1,7 +1,7 @@
 """Tasks whose clients evaluate the model, on the simulated clock and network of `tests.faults.test_simulated_faults`.
 
-Failure means anything that the oracle names. It also means: a lost evaluation ends the task, is tried again before the
-next one is due, costs nothing though its check began, or counts as a lost round; or the servers charge differently.
+Failure means anything that the oracle names. It also means that a lost evaluation ends the task, is tried again at
+once, or costs nothing though its check began. Or the servers charge differently.
 """
 
 from __future__ import annotations

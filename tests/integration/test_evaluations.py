@@ -1,7 +1,7 @@
 """Evaluations by clients over two real servers: what they open, what a liar can do, and who is asked how often.
 
-Failure means: a liar moves the sum by more than its ball, an evaluation moves the model, one is charged otherwise than
-it took place, or a client takes an evaluation for a round of the training.
+Failure means: a liar moves the sum by more than its ball, or an evaluation moves the model. Or one is charged otherwise
+than it took place, or a client takes it for a round of the training.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def test_an_answer_is_what_the_whole_batch_says() -> None:
 
 
 def test_an_answer_is_cut_to_the_ball_and_encoded_within_it() -> None:
-    """Of 50 records, C lets six count; the integers pass the servers' threshold."""
+    """C lets six of 50 records count; the integers pass the servers' threshold."""
     task, own = task_of(evaluation_clip=6.0), some(50)
     one = task.evaluation_round
     assert one is not None
