@@ -78,7 +78,7 @@ FILE_KINDS: Final = ("csv", "parquet", "npz", "folder", "datasets")
 """Kinds of files that `records` may name: `csv:PATH` and so on. Anything else before the colon is a module."""
 FLOWER: Final = "flower"
 _OF_TRAINERS: Final = ("python", "config", "node", "timeout_s", "output")
-_OF_RECORDS: Final = ("label", "holdout", "holdout_seed", "dealt")
+_OF_RECORDS: Final = ("label", "dealt")
 _OF_DATASETS: Final = ("dataset", "classes", "download")
 
 
@@ -151,8 +151,9 @@ class ClientConfig(BaseModel):
     """The column of `records` that holds the label; of `npz:` and `datasets:` unless it is `labels` or `label`. A list
     names several, of which a label takes a number each: for losses on numbers (`multi-label`, `mse`, `huber`)."""
     holdout: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] | None = None
-    """The share of `records` that is kept for testing, each by a keyed hash of its content. None: nothing in a
-    deployment, a fifth in a local run, which measures the accuracy."""
+    """The share of the records that is not trained on, each by a keyed hash of its content. The client evaluates models
+    on them (`task.evaluation = "clients"`). None: a fifth in a local run on `records`, which measures the accuracy, or
+    with such a task; else nothing."""
     holdout_seed: Annotated[int, Field(ge=0)] = 0
     """Another one keeps other records. Protects nobody."""
     dealt: bool = False

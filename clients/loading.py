@@ -23,6 +23,8 @@ class Loaded:
     """The records that these clients train on, and the data that they are of."""
 
     of_client: dict[str, Records]
+    held_out: dict[str, Records]
+    """The records that they hold out, on which they evaluate models."""
     split: Split
     model: nn.Module
     """The task's, which takes these records."""
@@ -51,6 +53,12 @@ def load_split_of(task: Task, config: ClientConfig, clients: Sequence[str]) -> L
         return list(source.records_of(split, ids, sorted(set(ids) - {client})).values())
 
     nothing = dict.fromkeys(task.audit_clients, split.train.take(np.zeros(0, dtype=np.int64)))
-    found = source.records_of(split, ids, mine) | nothing
-    of_client = {client: found[client] for client in clients}
-    return Loaded(of_client, split, model, is_dealt, of_others)
+    found, held_out = source.records_of(split, ids, mine) | nothing, source.held_out_of(split, ids, mine) | nothing
+    return Loaded(
+        of_client={client: found[client] for client in clients},
+        held_out={client: held_out[client] for client in clients},
+        split=split,
+        model=model,
+        is_dealt=is_dealt,
+        of_others=of_others,
+    )

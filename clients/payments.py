@@ -12,7 +12,7 @@ from precad.clients.holder_limit import CLIENT, HolderLimit
 from precad.dp.errors import DpError, HolderLimitError, LedgerInUseError
 from precad.dp.holder_ledger import Account, HolderLedger, Payment, Terms, read
 from precad.dp.task_privacy import upload_events
-from precad.protos.task.task import Task
+from precad.protos.task.task import EvaluationRound, Task
 
 WAIT_S: Final = 10.0
 """How long a payment of another process may keep the file."""
@@ -21,10 +21,13 @@ WAIT_S: Final = 10.0
 class Payments:
     """One client's payments in one task. Each opens the file anew, as other tasks pay from it too. Blocking."""
 
-    def __init__(self, task: Task, client: str, limit: HolderLimit) -> None:
-        """Makes no file. Raises ArgumentError where the limit leaves room for no round of any task."""
+    def __init__(self, task: Task, client: str, limit: HolderLimit, evaluation: EvaluationRound | None = None) -> None:
+        """Makes no file. evaluation: what is paid for, if it is no upload of the training.
+
+        Raises ArgumentError where the limit leaves room for no round of any task.
+        """
         self._limit, self._file = limit, limit.ledger_of(client)
-        event, times = upload_events(task, limit.records_per_person)
+        event, times = upload_events(evaluation or task, limit.records_per_person)
         try:
             self._new = Terms(
                 limit_epsilon=limit.limit_epsilon, delta=limit.delta, records_per_person=limit.records_per_person
@@ -32,7 +35,12 @@ class Payments:
         except ValueError as error:
             raise ArgumentError(f"client.holder.{error}") from None
         self._payment = Payment(
-            client=client, task=task.digest().hex(), why="upload", event=event, times=times, slack=task.upload_slack
+            client=client,
+            task=task.digest().hex(),
+            why="upload" if evaluation is None else "evaluation",
+            event=event,
+            times=times,
+            slack=task.upload_slack,
         )
 
     def require_room(self) -> None:
@@ -88,8 +96,10 @@ class Payments:
             ) from None
 
 
-def payments_of(task: Task, clients: Collection[str], limit: HolderLimit | None) -> dict[str, Payments]:
-    """Return each client's payments; none where the holder sets no limit.
+def payments_of(
+    task: Task, clients: Collection[str], limit: HolderLimit | None, evaluation: EvaluationRound | None = None
+) -> dict[str, Payments]:
+    """Return each client's payments; none where the holder sets no limit. evaluation: see `Payments`.
 
     Raises: ArgumentError where several clients would share a file.
     """
@@ -100,4 +110,4 @@ def payments_of(task: Task, clients: Collection[str], limit: HolderLimit | None)
             f"client.holder.ledger: expected {CLIENT} in the name, as {len(clients)} clients are here and each has "
             f"records of its own, found {limit.ledger}"
         )
-    return {client: Payments(task, client, limit) for client in clients}
+    return {client: Payments(task, client, limit, evaluation) for client in clients}

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import structlog
@@ -23,7 +24,7 @@ from precad.clients.gradients.bit_exactness import made_up_records
 from precad.clients.gradients.engine import RecordEngine
 from precad.clients.gradients.probe import EXHAUSTED, probe_labels
 from precad.clients.gradients.record_range import require_range
-from precad.clients.loading import load_split_of
+from precad.clients.loading import Loaded, load_split_of
 from precad.clients.models import networks
 from precad.clients.models.adapters import train_first
 from precad.clients.models.learning import Learning
@@ -35,6 +36,7 @@ from precad.clients.query_consent import refusal
 from precad.clients.records import Records, example_label_of, example_of
 from precad.clients.training.conduct import Conduct, Trained
 from precad.clients.training.descent import PLAIN_DESCENT, descend
+from precad.clients.training.held_out import HeldOut
 from precad.clients.training.round_update import (
     Participant,
     StepNoise,
@@ -43,7 +45,7 @@ from precad.clients.training.round_update import (
     round_updates,
     secure_noise,
 )
-from precad.clients.upload.session import ClientSession, ModelCache
+from precad.clients.upload.session import ClientSession, ModelCache, Train
 from precad.clients.upload_limit import UploadLimit, require_writable
 from precad.mpc.prg import RandomBytes
 from precad.mpc.ring import RingArray
@@ -223,7 +225,11 @@ def load_records(
     A client may hold another number of records than it declares. The declared one is a public constant, and one that
     must be exact would tell of a record whether it is there.
     """
-    loaded = load_split_of(task, config, clients)
+    return records_of(load_split_of(task, config, clients), task, conducts)
+
+
+def records_of(loaded: Loaded, task: Task, conducts: Mapping[str, Conduct] | None) -> dict[str, Records]:
+    """Return the clients' records, or what their conducts make of the deal; see `load_records`."""
     found = loaded.of_client
     for client, records in found.items():
         if len(records) != task.clients[client] and client not in task.audit_clients:
@@ -236,24 +242,31 @@ def load_records(
     }
 
 
-def _trainer_of(
-    task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]
-) -> Trainer | ExternalTraining | Answers:
-    """Return what makes these clients' uploads: Algorithm 2 on their records, the foreign trainers that the
-    configuration names, or answers to the task's query. Raises ClientError."""
-    clients = list(conducts)
+Working: TypeAlias = Trainer | ExternalTraining | Answers
+
+
+def _work_of(task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) -> tuple[Working, HeldOut | None]:
+    """Return what makes these clients' uploads, and what answers evaluations, if there are any.
+
+    Uploads are of Algorithm 2 on their records, of foreign trainers that the configuration names, or answers to the
+    task's query. Raises ClientError.
+    """
     if task.query is not None:
-        return _answers_to(task.query, task, config, conducts)
+        return _answers_to(task.query, task, config, conducts), None
     if config.trainer is not None:
-        return ExternalTraining(task=task, config=config, conducts=conducts)
-    return Trainer(
+        return ExternalTraining(task=task, config=config, conducts=conducts), None
+    loaded = load_split_of(task, config, list(conducts))
+    trainer = Trainer(
         task=task,
-        records=load_records(task, config, clients, conducts),
+        records=records_of(loaded, task, conducts),
         conducts=conducts,
         device=config.device,
         memory_mb=config.memory_mb,
         adapter_rank=config.adapter_rank,
     )
+    if task.evaluation_round is None:
+        return trainer, None
+    return trainer, HeldOut(task=task, records=loaded.held_out, conducts=conducts, device=config.device)
 
 
 def _answers_to(query: Query, task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) -> Answers:
@@ -286,9 +299,10 @@ class ClientProcess:
             log.warning("client.no_norm_is_checked", validation=task.validation)
         require_writable(config.state_dir)
         payments = payments_of(task, clients, config.holder)
+        of_evaluations = payments_of(task, clients, config.holder, task.evaluation_round)
         for own in payments.values():
             own.require_room()  # before a record is read
-        self._trainer = _trainer_of(task, config, conducts)
+        self._trainer, held_out = _work_of(task, config, conducts)
         limits = {
             client: UploadLimit(
                 client,
@@ -299,6 +313,14 @@ class ClientProcess:
             )
             for client in clients
         }
+
+        def evaluating(client: str) -> tuple[Train, UploadLimit] | None:
+            if held_out is None:
+                return None
+            file, payer = config.state_dir / f"{client}.evaluations", of_evaluations.get(client)
+            limit = UploadLimit(client, task.digest(), most=1, file=file, payer=payer)
+            return functools.partial(held_out.evaluate, client), limit
+
         cache = ModelCache()
         self._sessions = [
             ClientSession(
@@ -313,6 +335,7 @@ class ClientProcess:
                 reconnect_timeout_s=config.reconnect_timeout_s,
                 cache=cache,
                 limit=limits[client],
+                evaluate=evaluating(client),
             )
             for client in clients
         ]

@@ -22,6 +22,7 @@ from precad.mpc.ring import RingArray
 from precad.mpc.tuples.held import DIGEST_BYTES, mask_seed_digest
 from precad.protos.messages import convert
 from precad.protos.precad.v1 import aggregator_pb2, common_pb2
+from precad.protos.task.evaluation import is_due
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import AGGREGATORS
 
@@ -53,8 +54,26 @@ class RoundInvitation:
     """Rounds that both servers have committed."""
 
 
+def round_task(from_a: aggregator_pb2.Invitation, from_b: aggregator_pb2.Invitation, task: Task) -> Task:
+    """Return the parameters of the round that both servers invite to: the task's, or those of an evaluation.
+
+    Raises ProtocolError where they differ in what the round is, and where no such round follows as many as they say
+    were committed. One server alone cannot have an update taken for an evaluation, or the other way round.
+    """
+    if from_a.evaluation != from_b.evaluation:
+        raise ProtocolError("the servers' invitations differ in evaluation")
+    n_committed, of_round = from_a.n_committed, task.evaluation_round
+    if not from_a.evaluation:
+        return task
+    if of_round is None or n_committed > task.rounds or not is_due(task.evaluation_every, n_committed):
+        raise ProtocolError(f"evaluation: expected none after {n_committed} committed rounds, the servers ask for one")
+    return of_round
+
+
 def agree(from_a: aggregator_pb2.Invitation, from_b: aggregator_pb2.Invitation, task: Task) -> RoundInvitation:
     """The round that both invitations mean. Raises ProtocolError when they, or our own task, say different things.
+
+    task: the round's parameters (`round_task`).
 
     Two servers that show a client two models, or two dimensions, could learn from the difference. One server alone
     cannot say that a round was committed, and so have more uploads for one model. Nor can it hand out another mask seed
@@ -65,10 +84,15 @@ def agree(from_a: aggregator_pb2.Invitation, from_b: aggregator_pb2.Invitation, 
             raise ProtocolError(f"the servers' invitations differ in {name}")
     if from_a.dim != task.dim:
         raise ProtocolError(f"dim: expected {task.dim}, the servers say {from_a.dim}")
-    if from_a.n_committed >= task.rounds:
-        raise ProtocolError(f"n_committed: expected fewer than {task.rounds}, the servers say {from_a.n_committed}")
+    require_round_left(from_a, task)
     seeds = None if task.wire_mode is Mode.SHARES else (_mask_seed(0, from_a, from_b), _mask_seed(1, from_b, from_a))
     return RoundInvitation(from_a.task, from_a.round, from_a.slot, from_a.model_digest, seeds, from_a.n_committed)
+
+
+def require_round_left(invitation: aggregator_pb2.Invitation, task: Task) -> None:
+    """Refuse a round of the training once all are committed, as both servers say. Raises ProtocolError."""
+    if not invitation.evaluation and invitation.n_committed >= task.rounds:
+        raise ProtocolError(f"n_committed: expected fewer than {task.rounds}, the servers say {invitation.n_committed}")
 
 
 def _mask_seed(server: int, invitation: aggregator_pb2.Invitation, peers: aggregator_pb2.Invitation) -> Seed:

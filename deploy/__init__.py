@@ -12,6 +12,7 @@ Contents:
     tables          tables for people
     drawing         loads matplotlib
     public_quality  what aggregators' operators measured of a run's models
+    client_evaluations  what a run's clients found on records that they hold out
     spent           the epsilons of a run, each with its adversary
     authority/      a private certificate authority, and enrolment by one-time token
     cli/            the command `precad`, a module for each kind of command

@@ -10,7 +10,7 @@ from typing import Any
 from precad.deploy.figures import plain
 from precad.dp.accountants.pld import Conduct, View
 from precad.dp.accountants.task_cost import TaskCost
-from precad.dp.ledger import Level
+from precad.dp.ledger import Ledger, Level
 from precad.protos.task.task import Task
 from precad.servers.store.folder import open_ledger
 
@@ -38,11 +38,26 @@ def spent_epsilons(state_dir: Path, task: Task, last: Mapping[str, Any]) -> Writ
             "most_rounds_of_a_client": ledger.most_rounds_of_a_client,
             "rounds_of_a_client": max(ledger.participation.values(), default=0),
             "discarded_draws": ledger.discarded_draws,
+            **_evaluations(ledger, task),
         }
 
 
-def epsilon_of_a_client(cost: TaskCost, round: int) -> dict[str, float | str]:
-    """Return what a round's line says of a whole client, drawn or not: what a budget limits, as the budget counts."""
+def _evaluations(ledger: Ledger, task: Task) -> Written:
+    """Return how many evaluations the figures count; nothing of a task without any."""
+    if task.evaluation_round is None:
+        return {}
+    return {
+        "most_evaluations": task.most_evaluations,
+        "evaluations_of_a_client": max(ledger.evaluations_of.values(), default=0),
+    }
+
+
+def epsilon_of_a_client(cost: TaskCost, round: int, evaluations: int = 0) -> dict[str, float | str]:
+    """Return what a round's line says of a whole client, drawn or not: what a budget limits, as the budget counts.
+
+    evaluations: those that were due before the round, whose numbers are no draws of the training.
+    """
     if Level.CLIENT not in cost.budgets:
         return {}
-    return {"epsilon_client": plain(cost.level_after_draws(Level.CLIENT, round + 1))}
+    drawn = round + 1 - evaluations
+    return {"epsilon_client": plain(cost.level_after_draws(Level.CLIENT, drawn, evaluations=evaluations))}

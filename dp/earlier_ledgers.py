@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from precad.dp.accountants.earlier import EarlierTask
-from precad.dp.accountants.pld import SampledGaussian, TwoStageSampledGaussian, Unit, View
-from precad.dp.accountants.task_cost import everybody_drawn
+from precad.dp.accountants.pld import SampledGaussian, Unit, View, event_of
+from precad.dp.accountants.task_cost import Evaluations, evaluations_of, everybody_drawn
 from precad.dp.errors import LedgerCorruptedError
-from precad.dp.ledger_lines import read_lines, replay
+from precad.dp.ledger_lines import participation, read_lines, replay
 
 
 def earlier_tasks(ledgers: Iterable[tuple[Path, int | None]]) -> tuple[EarlierTask, ...]:
@@ -39,21 +39,42 @@ def counted_in(path: Path) -> tuple[EarlierTask, ...]:
 
 def _tasks(path: Path, most_rounds: int | None) -> list[EarlierTask]:
     header, charges, chain = read_lines(path)
-    counts = Counter(client for clients in charges.values() for client in clients)
     try:
-        steps = header.get("steps_per_round", 1)
+        steps, most = header.get("steps_per_round", 1), max(participation(charges.values()).values(), default=0)
         own = EarlierTask(
             unit=Unit(header.get("unit", Unit.RECORD)),
             events={view: _event(header["events"][view]) for view in View},
-            rounds=steps * max(counts.values(), default=0),
+            rounds=steps * most,
             most_rounds=None if most_rounds is None else steps * most_rounds,
             levels={level: _drawn(event) for level, event in header.get("every_round", {}).items()},
             slack=header.get("slack", 0.0),
             chain=chain,
         )
+        answered = max(participation(charges.values(), is_evaluation=True).values(), default=0)
+        of_evaluations = _evaluations(evaluations_of(header), own, answered)
     except (KeyError, TypeError, ValueError) as error:
         raise LedgerCorruptedError(path, line=1, problem=f"expected a ledger's parameters, found {error}") from error
-    return [own, *tasks_of_header(path, header)]
+    return [own, *of_evaluations, *tasks_of_header(path, header)]
+
+
+def _evaluations(evaluations: Evaluations | None, task: EarlierTask, rounds: int) -> list[EarlierTask]:
+    """Return a task's evaluations as a further task, which compose with it as its rounds do; none where it had none.
+
+    rounds: of the client that was in most of them. What the protocol takes from delta is the task's already.
+    """
+    if evaluations is None:
+        return []
+    levels = {str(level): everybody_drawn(event) for level, event in evaluations.levels.items()}
+    return [
+        replace(
+            task,
+            events=evaluations.events,
+            rounds=rounds,
+            most_rounds=evaluations.most,
+            levels=levels,
+            slack=0.0,
+        )
+    ]
 
 
 def tasks_of_header(path: Path, header: Mapping[str, Any]) -> tuple[EarlierTask, ...]:
@@ -69,5 +90,4 @@ def _event(fields: dict[str, Any] | None) -> SampledGaussian | None:
 
 
 def _drawn(fields: dict[str, Any]) -> SampledGaussian:
-    is_visible = "selection_rate" in fields
-    return everybody_drawn(TwoStageSampledGaussian(**fields) if is_visible else SampledGaussian(**fields))
+    return everybody_drawn(event_of(fields))

@@ -4,12 +4,16 @@ Format. One JSON object per line, appended only. The first line holds the parame
 
     {"format":1,"delta":1e-05,"events":{"one_server":{...},"clients_only":{...}},"every_round":{...},"chain":"..."}
     {"round":0,"clients":["alice","bob"],"chain":"..."}
+    {"round":1,"clients":["bob"],"kind":"evaluation","chain":"..."}
 
 A charge counts twice. It counts for the clients it names, whose records meet one of `events`. It counts also as a round
 of the task, in which every enrolled client, drawn or not, meets each of `every_round`. The header has `every_round` if
 there is any such event. The header has `"unit":"client"` where `events` are about whole clients, not records. It has
 `steps_per_round` where an event happens more than once in a round, and `earlier` where finished tasks of the same
 clients count as well. An event that is null leaves nothing protected.
+
+A charge of an evaluation counts likewise, with the events of the header's `evaluations`. Every figure composes both
+kinds.
 
 `chain` is a SHA-256 over the previous line's chain and this line's other fields. It finds a damaged or edited line.
 `chain` is not keyed. It does not stop somebody who may write the file from rewriting all of it, or cutting it at the
@@ -43,11 +47,11 @@ from precad.dp.accountants.pld import (
     View,
     event_fields,
 )
+from precad.dp.accountants.task_cost import Charged, Evaluations, TaskCost, evaluation_fields
 from precad.dp.accountants.task_cost import Level as Level  # noqa: PLC0414 - ledgers are asked by level
-from precad.dp.accountants.task_cost import TaskCost
 from precad.dp.checks import require_count, require_delta, require_non_negative, require_positive
 from precad.dp.errors import BudgetExceededError, LedgerClosedError
-from precad.dp.ledger_lines import charge_of, read_lines, sorted_ids
+from precad.dp.ledger_lines import Charge, charge_fields, charge_of, read_lines, sorted_ids
 from precad.dp.sealed_file import SealedFile
 
 _FORMAT: Final = 1
@@ -72,9 +76,10 @@ class Ledger:
     - `slack`: what the protocol takes from delta in all its rounds together (`precad.dp.accountants.slack`).
     - `most_rounds`: how many rounds can be charged at most, fixed before the task; None: nothing limits them.
     - `earlier`: finished tasks of the same clients, which every figure and budget counts as well.
+    - `evaluations`: what an evaluation is, and how many there are at most; None: none can be charged.
 
-    For the life of the file, `events`, `delta`, `slack`, `every_round`, `unit`, `steps_per_round` and `earlier` are
-    fixed.
+    For the life of the file, `events`, `delta`, `slack`, `every_round`, `unit`, `steps_per_round`, `earlier` and
+    `evaluations` are fixed.
 
     With a budget for a view, when the task ends depends on who was drawn. Hiding in the draw is then over: the levels
     are accounted as if everybody were drawn in every round.
@@ -95,6 +100,7 @@ class Ledger:
         slack: float = 0.0,
         most_rounds: int | None = None,
         earlier: Sequence[EarlierTask] = (),
+        evaluations: Evaluations | None = None,
         accountant: PrivacyAccountant | None = None,
     ) -> None:
         if set(events) != set(View):
@@ -117,7 +123,7 @@ class Ledger:
             if isinstance(key, Level) and key not in self._every_round:
                 raise ValueError(f"every_round must have {key}, which has a budget, got {', '.join(self._every_round)}")
         self._events = {view: events[view] for view in View}
-        self._delta, self._slack = delta, slack
+        self._delta, self._slack, self._evaluations = delta, slack, evaluations
         accountant = PldAccountant() if accountant is None else accountant
         if accountant.label is not Label.BOUND:
             raise ValueError(f"accountant must prove a bound, got one whose label is {accountant.label}")
@@ -131,10 +137,13 @@ class Ledger:
             accountant=accountant,
             slack=slack,
             earlier=self._earlier,
+            evaluations=evaluations,
         )
 
         self._rounds: set[int] = set()
+        self._evaluated: set[int] = set()
         self._participation: Counter[str] = Counter()
+        self._answered: Counter[str] = Counter()
         self._file = SealedFile(path, self._header(), self._replay, "a ledger")
 
     @property
@@ -144,13 +153,42 @@ class Ledger:
 
     @property
     def participation(self) -> Mapping[str, int]:
-        """Number of charged rounds of each client that took part in any. A read-only view that stays current."""
+        """Number of charged rounds of each client that took part in any. A read-only view that stays current.
+
+        Rounds are those of the training; `evaluations_of` counts the others.
+        """
         return MappingProxyType(self._participation)
 
     @property
+    def evaluations_of(self) -> Mapping[str, int]:
+        """Number of charged evaluations of each client that took part in any. A read-only view that stays current."""
+        return MappingProxyType(self._answered)
+
+    @property
+    def evaluations(self) -> frozenset[int]:
+        """Return the numbers of the charged rounds that are evaluations."""
+        return frozenset(self._evaluated)
+
+    @property
     def rounds(self) -> frozenset[int]:
-        """Return every round number charged."""
+        """Return every round number charged, of evaluations too."""
         return frozenset(self._rounds)
+
+    @property
+    def charged(self) -> Charged:
+        """Return what budgets count of the rounds so far, as if every number up to the last charged one was drawn."""
+        return self.charged_before(max(self._rounds, default=-1) + 1)
+
+    def charged_before(self, next_round: int) -> Charged:
+        """Return what budgets count before the round of this number."""
+        n_evaluations = len(self._evaluated)
+        return Charged(
+            n_drawn=next_round - n_evaluations,
+            n_charged=len(self._rounds) - n_evaluations,
+            most_of_a_client=max(self._participation.values(), default=0),
+            n_evaluations=n_evaluations,
+            most_evaluations=max(self._answered.values(), default=0),
+        )
 
     @property
     def discarded_draws(self) -> int:
@@ -176,12 +214,12 @@ class Ledger:
         """Whether it takes no charge any more. After a failed write, its file may hold a round that it does not."""
         return self._file.is_closed
 
-    def charge(self, round_number: int, clients: Collection[str]) -> None:
+    def charge(self, round_number: int, clients: Collection[str], *, is_evaluation: bool = False) -> None:
         """Record durably that `clients` take part in the round. Call before anything of the round is released.
 
         A round that then fails stays charged, which can only overstate epsilon. An empty round is charged too.
 
-        Raises: ValueError if the round was charged before, or a client is named twice.
+        Raises: ValueError if the round was charged before, or a client is named twice, or it is an evaluation too many.
             BudgetExceededError if a client would end the round over a budget.
             OSError if the write failed, which closes the ledger, since what reached the disk is then unknown.
             LedgerClosedError if the ledger is closed. In each case the round must not be released.
@@ -192,22 +230,26 @@ class Ledger:
         if round_number in self._rounds:
             raise ValueError(f"round_number must not have been charged before, got {round_number}")
         chosen = sorted_ids(clients)
-        if (exceeded := self._exceeded_by(chosen, round_number)) is not None:
+        if is_evaluation:
+            self._require_evaluation()
+        if (exceeded := self._exceeded_by(chosen, round_number, is_evaluation=is_evaluation)) is not None:
             raise exceeded
-        self._file.append({"round": round_number, "clients": chosen})
-        self._rounds.add(round_number)
-        self._participation.update(chosen)
+        charge = Charge(chosen, is_evaluation)
+        self._file.append(charge_fields(round_number, charge))
+        self._count(round_number, charge)
 
-    def foresee(self, clients: Collection[str]) -> None:
+    def foresee(self, clients: Collection[str], *, is_evaluation: bool = False) -> None:
         """Compute what `statement` will say of every view once a round of `clients` is charged, and charge nothing.
 
         The accountant keeps the bounds. Called while clients train, it takes them out of the way of the check.
         """
-        rounds = max((self._participation[client] + 1 for client in clients), default=0)
+        now, coming = self.charged, self._after(clients, is_evaluation=is_evaluation)
         for view in View:
-            self._cost.of_view(view, max(rounds, *self._participation.values(), 0))
+            self._cost.of_view(view, max(coming[0], now.most_of_a_client), max(coming[1], now.most_evaluations))
 
-    def would_exceed(self, clients: Collection[str], next_round: int | None = None) -> bool:
+    def would_exceed(
+        self, clients: Collection[str], next_round: int | None = None, *, is_evaluation: bool = False
+    ) -> bool:
         """Tell whether the coming round would take any of `clients` over a budget, if that client were chosen.
 
         Ask before selection, naming every client that could be chosen. Then no selection is ever discarded for whom it
@@ -216,17 +258,23 @@ class Ledger:
         `next_round` is the coming round's number, where rounds were given up. Budgets of levels count the rounds given
         up: their clients were drawn as well.
         """
-        return self._exceeded_by(sorted_ids(clients), next_round or 0) is not None
+        return self._exceeded_by(sorted_ids(clients), next_round or 0, is_evaluation=is_evaluation) is not None
 
     def statement(self, view: View, client: str | None = None, conduct: Conduct = Conduct.WATCHES) -> PrivacyStatement:
         """Return the bound on what one client's units lose, or those of the client with most rounds.
 
-        If no draw is discarded, that of the rounds so far; else that of the most rounds that it can have been in.
+        If no draw is discarded, that of the rounds so far; else that of the most rounds that it can have been in. Of
+        evaluations the client with most of them counts, whoever has most rounds.
         """
-        rounds = max(self._participation.values(), default=0) if client is None else self._participation[client]
-        of_view = self._cost.of_view if conduct is Conduct.WATCHES else self._cost.view_if_discarded
+        charged = self.charged
+        rounds = charged.most_of_a_client if client is None else self._participation[client]
+        if conduct is Conduct.WATCHES:
+            evaluations = charged.most_evaluations if client is None else self._answered[client]
+            epsilon = self._cost.of_view(view, rounds, evaluations)
+        else:
+            epsilon = self._cost.view_if_discarded(view, rounds)
         return PrivacyStatement(
-            of_view(view, rounds),
+            epsilon,
             self._delta,
             view,
             Label.BOUND,
@@ -242,9 +290,10 @@ class Ledger:
 
         Raises: ValueError for a level that the ledger was not given.
         """
-        epsilon = self._cost.level_if_discarded(level, len(self._rounds))
+        charged = self.charged
+        epsilon = self._cost.level_if_discarded(level, charged.n_charged)
         if conduct is Conduct.WATCHES:  # what holds against more holds against less
-            epsilon = min(epsilon, self._cost.of_level(level, len(self._rounds)))
+            epsilon = min(epsilon, self._cost.of_level(level, charged.n_charged, charged.n_evaluations))
         unit = _UNITS[Level(level)]
         return PrivacyStatement(
             epsilon,
@@ -268,24 +317,47 @@ class Ledger:
     ) -> None:
         self.close()
 
-    def _exceeded_by(self, clients: Collection[str], next_round: int) -> BudgetExceededError | None:
+    def _exceeded_by(
+        self, clients: Collection[str], next_round: int, *, is_evaluation: bool
+    ) -> BudgetExceededError | None:
         """Return an error for the first budget that the coming round would break; None if it would break none.
 
-        In a view the client with most rounds decides for all. In a level every draw counts alike, also one that drew
-        nobody, and one whose round was given up.
+        In a view the client with most rounds decides for all, with the most evaluations of any of them. In a level
+        every draw counts alike, also one that drew nobody, and one whose round was given up.
         """
-        worst = max(clients, key=lambda client: self._participation[client], default=None)
+        worst = max(clients, key=lambda client: (self._participation[client], self._answered[client]), default=None)
+        before = self.charged_before(next_round)
         for key, budget in self._budgets.items():
             if isinstance(key, Level):
-                would_be = self._cost.level_after_draws(key, next_round + 1, len(self._rounds) + 1)
+                n_drawn, n_charged = (n + (not is_evaluation) for n in (before.n_drawn, before.n_charged))
+                evaluations = before.n_evaluations + is_evaluation
+                would_be = self._cost.level_after_draws(key, n_drawn, n_charged, evaluations)
             elif worst is None:
                 continue
             else:
-                would_be = self._cost.of_view(key, self._participation[worst] + 1)
+                would_be = self._cost.of_view(key, *self._after(clients, is_evaluation=is_evaluation))
             if not would_be <= budget:
                 client = worst if isinstance(key, View) else None
                 return BudgetExceededError(view=key, client=client, budget=budget, would_be=would_be)
         return None
+
+    def _after(self, clients: Collection[str], *, is_evaluation: bool) -> tuple[int, int]:
+        """Return the most rounds, and the most evaluations, of any of these clients after one more round of them."""
+        most, answered = (max((of[c] for c in clients), default=0) for of in (self._participation, self._answered))
+        is_any = bool(clients)
+        return most + (is_any and not is_evaluation), answered + (is_any and is_evaluation)
+
+    def _require_evaluation(self) -> None:
+        """Raise ValueError unless the task may have one more evaluation."""
+        most = self._cost.most_evaluations
+        if len(self._evaluated) >= most:
+            raise ValueError(f"is_evaluation: expected at most {most} evaluations, got one more")
+
+    def _count(self, round_number: int, charge: Charge) -> None:
+        self._rounds.add(round_number)
+        if charge.is_evaluation:
+            self._evaluated.add(round_number)
+        (self._answered if charge.is_evaluation else self._participation).update(charge.clients)
 
     def _header(self) -> dict[str, Any]:
         events = {str(view): None if event is None else event_fields(event) for view, event in self._events.items()}
@@ -300,13 +372,16 @@ class Ledger:
             header["every_round"] = {str(level): event_fields(event) for level, event in self._every_round.items()}
         if self._earlier:
             header["earlier"] = [task.fields() for task in self._earlier]
+        if self._evaluations is not None:
+            header["evaluations"] = evaluation_fields(self._evaluations)
         return header
 
     def _replay(self, fields: dict[str, Any]) -> None:
         """Count one charge read from the file. The budget is not asked: what is on disk has been spent."""
-        round_number, clients = charge_of(fields, self._rounds)
-        self._participation.update(clients)
-        self._rounds.add(round_number)
+        round_number, charge = charge_of(fields, self._rounds)
+        if charge.is_evaluation:
+            self._require_evaluation()
+        self._count(round_number, charge)
 
 
 def _group_size(events: Mapping[View, SampledGaussian | None]) -> int:
@@ -316,4 +391,4 @@ def _group_size(events: Mapping[View, SampledGaussian | None]) -> int:
 def verified_charges(path: Path) -> dict[int, list[str]]:
     """The charged rounds of a ledger's file with their clients, read without opening it for charges. An incomplete last
     line does not count. Raises: LedgerCorruptedError; OSError as the file system gives it."""
-    return read_lines(path)[1]
+    return {number: charge.clients for number, charge in read_lines(path)[1].items()}

@@ -6,9 +6,10 @@
 
 `group_size` stands beside `unit` where the events are of several records of one person together.
 
-`views` has an event for every number of rounds that some client was in. Where the ledger counts earlier tasks,
-`earlier` has the views of each, as the client meets them that was in most rounds. They compose with the others. The
-figures of levels are not here: the library has no event for a draw that everybody sees.
+`views` has an event for every number of rounds that some client was in. `evaluations` has `clients` and `views` of a
+task's evaluations, if it may have any: a client's event there composes with its event here. Where the ledger counts
+earlier tasks, `earlier` has the views of each, as the client meets them that was in most rounds. They compose with the
+others. The figures of levels are not here: the library has no event for a draw that everybody sees.
 
 `slack` is what the protocol takes from delta, 0 but in mode `proved` (`precad.dp.accountants.slack`). That of earlier
 tasks is in it. The events do not hold it. The ledger's epsilon is the least one at which the events' own delta is at
@@ -18,7 +19,6 @@ most delta - (1 + e^epsilon) slack. Events composed at `delta` itself give an ep
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -26,10 +26,11 @@ from typing import Any, Final
 from precad.dp.accountants.dp_events import as_json, dp_event
 from precad.dp.accountants.earlier import EarlierTask
 from precad.dp.accountants.pld import SampledGaussian, Unit, View
+from precad.dp.accountants.task_cost import Evaluations, evaluations_of
 from precad.dp.checks import require_delta, require_non_negative
 from precad.dp.earlier_ledgers import tasks_of_header
 from precad.dp.errors import LedgerCorruptedError
-from precad.dp.ledger_lines import read_lines
+from precad.dp.ledger_lines import participation, read_lines
 
 FORMAT: Final = "precad/dp-events/1"
 
@@ -41,7 +42,7 @@ def ledger_events(path: Path) -> dict[str, Any]:
     system gives it.
     """
     header, charges, chain = read_lines(path)
-    counts = Counter(client for clients in charges.values() for client in clients)
+    counts = participation(charges.values())
     try:
         delta, slack = header["delta"], header.get("slack", 0.0)
         require_delta(delta)
@@ -62,6 +63,7 @@ def ledger_events(path: Path) -> dict[str, Any]:
             "chain": chain,
             "clients": dict(sorted(counts.items())),
             "views": views,
+            **_evaluations(evaluations_of(header), participation(charges.values(), is_evaluation=True)),
             **_earlier(earlier),
         }
     except (KeyError, TypeError, ValueError) as error:
@@ -72,6 +74,16 @@ def _group(events: Mapping[View, SampledGaussian | None]) -> dict[str, int]:
     """Return how many records of one person the events are of together, if more than one."""
     size = max((event.group_size for event in events.values() if event is not None), default=1)
     return {"group_size": size} if size > 1 else {}
+
+
+def _evaluations(evaluations: Evaluations | None, counts: Mapping[str, int]) -> dict[str, Any]:
+    if evaluations is None:
+        return {}
+    views = {
+        str(view): {str(n): as_json(dp_event(event, n)) for n in sorted(set(counts.values()))}
+        for view, event in evaluations.events.items()
+    }
+    return {"evaluations": {"clients": dict(sorted(counts.items())), "views": views}}
 
 
 def _earlier(tasks: Sequence[EarlierTask]) -> dict[str, Any]:

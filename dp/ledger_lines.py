@@ -7,9 +7,10 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from precad.dp.checks import require_count
 from precad.dp.errors import LedgerCorruptedError, LedgerInUseError
@@ -17,6 +18,8 @@ from precad.dp.errors import LedgerCorruptedError, LedgerInUseError
 FIRST_CHAIN: Final = ""
 """The chain value before the first line."""
 
+EVALUATION: Final = "evaluation"
+"""The kind of a charge that is of an evaluation. Others have none."""
 _ASKING_S: Final = 0.1
 """How long a lock that is not ours may be that of somebody who only asks."""
 
@@ -38,7 +41,14 @@ def replay(path: Path, lines: bytes, header: Callable[[Fields], None], charge: C
     return chain
 
 
-def read_lines(path: Path) -> tuple[Fields, dict[int, list[str]], str]:
+class Charge(NamedTuple):
+    """A charged round."""
+
+    clients: list[str]
+    is_evaluation: bool = False
+
+
+def read_lines(path: Path) -> tuple[Fields, dict[int, Charge], str]:
     """Return the parameters of a ledger's file, its charged rounds with their clients, and the last chain value.
 
     It is not opened for charges. An incomplete last line does not count. Raises: LedgerCorruptedError; OSError as the
@@ -46,20 +56,33 @@ def read_lines(path: Path) -> tuple[Fields, dict[int, list[str]], str]:
     """
     content = path.read_bytes()
     header: Fields = {}
-    charges: dict[int, list[str]] = {}
+    charges: dict[int, Charge] = {}
     complete = content[: content.rfind(b"\n") + 1]
     chain = replay(path, complete, header.update, lambda fields: charges.update([charge_of(fields, charges)]))
     return header, charges, chain
 
 
-def charge_of(fields: dict[str, Any], earlier: Collection[int]) -> tuple[int, list[str]]:
-    """Round and clients of a charge. ValueError if it is none, or of a round that was charged before."""
-    if list(fields) != ["round", "clients"] or not isinstance(fields["clients"], list):
+def participation(charges: Iterable[Charge], *, is_evaluation: bool = False) -> Counter[str]:
+    """Return in how many charged rounds each client was, of the training or of evaluations."""
+    return Counter(client for one in charges if one.is_evaluation is is_evaluation for client in one.clients)
+
+
+def charge_fields(round_number: int, charge: Charge) -> Fields:
+    """Return the fields of a charge's line."""
+    kind = {"kind": EVALUATION} if charge.is_evaluation else {}
+    return {"round": round_number, "clients": charge.clients, **kind}
+
+
+def charge_of(fields: Fields, earlier: Collection[int]) -> tuple[int, Charge]:
+    """Return round and charge. Raises ValueError if it is none, or of a round that was charged before."""
+    is_evaluation = fields.get("kind") == EVALUATION
+    expected = ["round", "clients", *(["kind"] if is_evaluation else [])]
+    if list(fields) != expected or not isinstance(fields["clients"], list):
         raise ValueError(f"a charge must have a round and a list of clients, got the fields {', '.join(fields)}")
     require_count("round", fields["round"])
     if fields["round"] in earlier:
         raise ValueError(f"a round must be charged once, round {fields['round']} is again")
-    return fields["round"], sorted_ids(fields["clients"])
+    return fields["round"], Charge(sorted_ids(fields["clients"]), is_evaluation)
 
 
 def sorted_ids(clients: Collection[str]) -> list[str]:

@@ -29,9 +29,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from precad.dp.accountants.calibration import short_noise_multiplier
+from precad.dp.accountants.composed import composed_epsilon
 from precad.dp.accountants.pld import (
     Event,
+    Label,
     PldAccountant,
+    PrivacyAccountant,
     SampledGaussian,
     TwoStageSampledGaussian,
     Unit,
@@ -40,8 +43,8 @@ from precad.dp.accountants.pld import (
     round_event,
 )
 from precad.dp.accountants.precad_client import client_noise_multiplier
-from precad.dp.accountants.slack import with_slack
-from precad.dp.accountants.task_cost import Level, TaskCost
+from precad.dp.accountants.slack import least_with_slack, with_slack
+from precad.dp.accountants.task_cost import Evaluations, Level, TaskCost
 
 
 class AlgorithmRules(Protocol):
@@ -84,6 +87,10 @@ class PublicParameters(Protocol):
     def hides_draws(self) -> bool: ...
     @property
     def delta_slack(self) -> float: ...
+    @property
+    def evaluation_round(self) -> PublicParameters | None: ...
+    @property
+    def most_evaluations(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,20 +113,59 @@ class TaskPrivacy:
     """How many records of one person, all of one client, the figures of a record are of together."""
     slack: float = 0.0
     """Part of delta that the protocol of one task takes, as eta (`precad.dp.accountants.slack`)."""
+    evaluations: Evaluations | None = None
+    """Evaluations among a task's rounds; None where there are none."""
+
+    @property
+    def most_evaluations(self) -> int:
+        """Return how many evaluations a task of this kind has at most."""
+        return 0 if self.evaluations is None else self.evaluations.most
 
     def epsilon(self, view: View, rounds: int, delta: float, n_tasks: int = 1) -> float:
         """Proved bound for one unit of a client that took part in so many rounds; infinite where nothing is proved.
 
+        All evaluations that a task can have count as well.
+
         n_tasks: in how many tasks of this kind the rounds were, each of which takes its part of delta.
         """
         return TaskCost(
-            events=self.events, delta=delta, steps_per_round=self.steps_per_round, slack=n_tasks * self.slack
-        ).of_view(view, rounds)
+            events=self.events,
+            delta=delta,
+            steps_per_round=self.steps_per_round,
+            slack=n_tasks * self.slack,
+            evaluations=self.evaluations,
+        ).of_view(view, rounds, n_tasks * self.most_evaluations)
 
 
 def task_privacy(task: PublicParameters) -> TaskPrivacy:
     """Return what one round is, by the table above, and what the task's protocol takes from delta."""
-    return replace(_round_of(task), slack=task.delta_slack, group_size=task.records_per_person)
+    return replace(
+        _round_of(task),
+        slack=task.delta_slack,
+        group_size=task.records_per_person,
+        evaluations=_evaluations_of(task),
+    )
+
+
+def _evaluations_of(task: PublicParameters) -> Evaluations | None:
+    """Return what an evaluation is to the units that the task's rounds are about; None where there is none.
+
+    Its C and its noise are its own. Of a person's records some are trained on and others are held out, so every figure
+    counts both kinds of rounds. A whole client's sum is rounded toward zero within C, as its update is.
+    """
+    if (one := task.evaluation_round) is None:
+        return None
+    found, both = _precad(one), client_noise_multiplier(one.noise_multiplier, one.record_clip, one.client_clip)
+    if not task.rules.protects_clients:
+        events = {view: event for view, event in found.events.items() if event is not None}
+        return Evaluations(events=events, levels=found.every_round, most=task.most_evaluations)
+    of_clients = {
+        View.ONE_SERVER: SampledGaussian(1.0, one.noise_multiplier * one.record_clip / one.client_clip),
+        View.CLIENTS_ONLY: SampledGaussian(1.0, both),
+    }
+    levels: dict[Level, Event] = {**found.every_round}
+    levels.pop(Level.DRAWN_RECORD)
+    return Evaluations(events=of_clients, levels=levels, most=task.most_evaluations)
 
 
 def _round_of(task: PublicParameters) -> TaskPrivacy:
@@ -161,13 +207,14 @@ def task_cost(task: PublicParameters) -> TaskCost:
         steps_per_round=privacy.steps_per_round,
         most_rounds=task.most_draws,
         slack=privacy.slack,
+        evaluations=privacy.evaluations,
     )
 
 
 def calibrated_noise(target_epsilon: float, task_of: Callable[[float], PublicParameters], *, at_least: float) -> float:
     """Return the least noise multiplier of four digits, not below `at_least`, that meets the target.
 
-    The target is for one unit of a client in all of the task's T rounds, against one server.
+    The target is for one unit of a client in all of the task's T rounds and evaluations, against one server.
 
     - task_of: the task with a given noise multiplier
 
@@ -181,9 +228,40 @@ def calibrated_noise(target_epsilon: float, task_of: Callable[[float], PublicPar
         return found
 
     task = task_of(at_least)
-    steps = task.rounds * task_privacy(task).steps_per_round
-    accountant = with_slack(PldAccountant(), task.delta_slack)
+    privacy = task_privacy(task)
+    accountant: PrivacyAccountant = with_slack(PldAccountant(), task.delta_slack)
+    if privacy.evaluations is not None:
+        accountant = _WithEvaluations(privacy, privacy.evaluations)
+        if accountant.of_evaluations(task.delta) >= target_epsilon:
+            raise ValueError(
+                f"target_epsilon: expected more than {accountant.of_evaluations(task.delta):.4g}, what "
+                f"{privacy.most_evaluations} evaluations cost, found {target_epsilon:g}: raise evaluation_noise"
+            )
+    steps = task.rounds * privacy.steps_per_round
     return short_noise_multiplier(target_epsilon, event, steps, task.delta, accountant, at_least=at_least)
+
+
+@dataclass(frozen=True, slots=True)
+class _WithEvaluations:
+    """An accountant whose figures count a task's evaluations as well, and what its protocol takes from delta."""
+
+    privacy: TaskPrivacy
+    evaluations: Evaluations
+
+    @property
+    def label(self) -> Label:
+        return Label.BOUND
+
+    def epsilon(self, event: Event, rounds: int, delta: float) -> float:
+        """See PrivacyAccountant."""
+        of_evaluations = (self.evaluations.events[View.ONE_SERVER], self.evaluations.most)
+        return least_with_slack(
+            lambda left: composed_epsilon([(event, rounds), of_evaluations], left), delta, self.privacy.slack
+        )
+
+    def of_evaluations(self, delta: float) -> float:
+        """Return epsilon of the evaluations alone."""
+        return self.epsilon(self.evaluations.events[View.ONE_SERVER], 0, delta)
 
 
 def budgets_of(task: PublicParameters) -> dict[View | Level, float]:

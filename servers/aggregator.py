@@ -51,6 +51,7 @@ from precad.servers.task.drain import Drain
 from precad.servers.task.patience import LINGER_S
 from precad.servers.task.run import TaskRun, public_reason
 from precad.servers.telemetry import logs
+from precad.servers.telemetry.evaluations import restored_evaluations
 from precad.servers.telemetry.events import Telemetry
 from precad.servers.telemetry.quality import Program, Quality
 
@@ -172,6 +173,9 @@ class Aggregator:
             stack.callback(state.canary_noise.close)
         records = restore_records(self.config.state_dir, state.committed, state.model.parameters)
         self._telemetry.in_task(state.store.task_id, state.model.parameters, records)
+        self._telemetry.n_evaluations = len(state.evaluated)
+        figures = restored_evaluations(self.config.state_dir, self.task, state.committed, state.evaluated)
+        self._telemetry.quality.update(figures)
         stack.enter_context(self._capacity.spool)
         return state
 

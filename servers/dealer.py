@@ -278,7 +278,8 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         """This server's part of the batch it asks for, once it is on disk that it leaves."""
         if request.WhichOneof("request") != "batch":
             raise MalformedMessageError("expected a batch request or a goodbye")
-        if request.batch.dim != self._task.dim:
+        of_round = self._task.evaluation_round
+        if request.batch.dim not in (self._task.dim, self._task.dim if of_round is None else of_round.dim):
             raise PeerMismatchError("dim", ours=self._task.dim, peers=request.batch.dim)
         if request.batch.n_clients > MAX_CLIENTS:
             raise MalformedMessageError(f"a batch has at most {MAX_CLIENTS} clients, got {request.batch.n_clients}")

@@ -41,6 +41,11 @@ def require_task(task: Task) -> None:
             "client.trainer: expected task.algorithm 'user-dp-fedavg', whose guarantee is of whole clients, or "
             f"'fedavg', found {task.algorithm!r}: nothing holds a foreign trainer to clipping single records"
         )
+    if task.evaluation_round is not None:
+        raise ArgumentError(
+            "task.evaluation: expected 'none' or 'public' beside client.trainer, since precad knows no model that it "
+            f"could evaluate, found {task.evaluation!r}"
+        )
 
 
 class ExternalTraining:

@@ -5,6 +5,7 @@ Modules:
     digits          The handwritten digits that come with scikit-learn: nothing is downloaded
     download        Data sets through torchvision, where the configuration allows to download them
     folder          Where data sets lie that are not bundled, and the proof that a file is the one it should be
+    holdout         Which records are kept for testing, each by its own content
     idx             MNIST, Fashion-MNIST and four splits of EMNIST: idx files, plain or gzip-compressed
     mosaics         CIFAR-10 as one lossless image per half and class: a mosaic of 32x32 tiles, 100 tiles a row
     partitions      How an experiment spreads the records of a data set over clients. Real clients bring their own

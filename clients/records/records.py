@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -90,6 +90,10 @@ class Split:
     """Features of a table, in the file's order, where the task names no columns."""
     highest: str = ""
     """File and row of a record of the client's own that has the highest class."""
+    held_out: Records | None = None
+    """Records of the clients that nobody trains on, on which they evaluate models; None where none are kept."""
+    holders: NDArray[np.int64] | None = None
+    """The client that each of these is from, by its place among the ids; None where they are dealt."""
 
     def __post_init__(self) -> None:
         for name, half in (("training half", self.train), ("test half", self.test)):
@@ -105,6 +109,18 @@ class Split:
         train, test = (np.flatnonzero(np.isin(half.labels, classes)) for half in (self.train, self.test))
         users = None if self.users is None else self.users[train]
         return Split(self.train.take(train), self.test.take(test), users, self.n_logits)
+
+    def keeping_aside(self, is_kept: NDArray[np.bool_]) -> Split:
+        """Return the split with these of the training half held out. Raises DataError where none is left to train on.
+
+        is_kept: for each record of the training half, (n,).
+        """
+        if is_kept.all():
+            raise DataError("client.holdout: expected a share that leaves a record to train on, found more")
+        rest = np.flatnonzero(~is_kept)
+        users = None if self.users is None else self.users[rest]
+        held_out = self.train.take(np.flatnonzero(is_kept))
+        return replace(self, train=self.train.take(rest), users=users, held_out=held_out)
 
 
 def _require_possible_labels(labels: NDArray[Any]) -> None:

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, Self, get_args
 
+import numpy as np
+
 from precad.clients.config import ClientConfig, DatasetName, PartitionName
 from precad.clients.errors import UnknownNameError
 from precad.clients.records import partitions
 from precad.clients.records.digits import DIGITS_SIDE, digits
+from precad.clients.records.holdout import is_kept_aside
 from precad.clients.records.idx import EMNIST_SPLITS, emnist, fashion_mnist, mnist
 from precad.clients.records.mosaics import cifar10
 from precad.clients.records.partitions import Parts
@@ -47,6 +50,9 @@ class DataSource:
     shards_per_client: int = 4
     dirichlet_alpha: float = 0.5
     may_download: bool = False
+    holdout: float = 0.0
+    """The share of the training half that clients hold out."""
+    holdout_seed: int = 0
 
     @classmethod
     def of(cls, config: ClientConfig) -> Self:
@@ -59,6 +65,8 @@ class DataSource:
             shards_per_client=config.shards_per_client,
             dirichlet_alpha=config.dirichlet_alpha,
             may_download=config.download,
+            holdout=config.holdout or 0.0,
+            holdout_seed=config.holdout_seed,
         )
 
     @property
@@ -72,7 +80,10 @@ class DataSource:
         Raises: MissingDataError, CorruptDataError, UnknownNameError, DataError where it lacks one of the classes.
         """
         split = self._whole(side)
-        return split.of_classes(self.classes) if self.classes else split
+        split = split.of_classes(self.classes) if self.classes else split
+        if not self.holdout:
+            return split
+        return split.keeping_aside(is_kept_aside(split.train, self.holdout, self.holdout_seed))
 
     def _whole(self, side: int | None) -> Split:
         if self.dataset == "digits":
@@ -106,3 +117,16 @@ class DataSource:
         """Return the records of the `wanted` among all `clients` of the task."""
         parts = dict(zip(sorted(clients), self.parts(split, len(clients)), strict=True))
         return {client: split.train.take(parts[client]) for client in wanted}
+
+    def held_out_of(self, split: Split, clients: Sequence[str], wanted: Sequence[str]) -> dict[str, Records]:
+        """Return the records that the `wanted` among all `clients` hold out, empty where none are kept.
+
+        Where nobody says whose a record is, they are dealt after a shuffle.
+        """
+        held = split.train.take(np.zeros(0, np.int64)) if split.held_out is None else split.held_out
+        if split.holders is None:
+            place = np.random.default_rng(self.seed).permutation(len(held)) % max(len(clients), 1)
+        else:
+            place = split.holders
+        order = sorted(clients)
+        return {client: held.take(np.flatnonzero(place == order.index(client))) for client in wanted}

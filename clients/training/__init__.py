@@ -9,4 +9,5 @@ Modules:
     descent       several local steps
     distances     distances between updates in the clear
     evaluation    accuracy and confidence on records that nobody trains on
+    held_out      a client's answer to an evaluation: what the model does with records that it holds out
 """

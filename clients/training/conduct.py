@@ -3,7 +3,8 @@
     on_deal -> records -> on_records -> on_invitation -> Algorithm 2 -> on_trained (on_update) -> encode -> share
         -> on_upload -> upload, after delay_s
 
-In mode `proved` what is shared is proved, too: `prove`. Upload and proof leave by `on_message`.
+In an evaluation, `encode_evaluation` takes the place of training and encoding. In mode `proved` what is shared is
+proved, too: `prove`. Upload and proof leave by `on_message`.
 
 A client process gets one conduct for each of its clients from whoever starts it (`precad.deploy.conducts`). The code
 of the client calls these methods and never asks which conduct it has. Attacks are the other conducts; they are in
@@ -84,6 +85,13 @@ class Conduct:
     def encode(self, update: Vector, task: Task) -> RingArray:
         """Return the integers that are shared (d,), given what `on_update` returned. Raises ArgumentError, MpcError."""
         return encode_update(update, task)
+
+    def encode_evaluation(self, total: Vector, task: Task) -> RingArray:
+        """Return the integers that are shared in an evaluation (3,), given the sum over held-out records, within C.
+
+        task: the evaluation's own (`Task.evaluation_round`). Raises ArgumentError, MpcError.
+        """
+        return encode_update(total, task)
 
     def on_upload(self, submission: Submission, server: int) -> Submission:
         """Return what is uploaded to that server, 0 for A and 1 for B, given the round's submission."""

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Final
 
 from precad.clients.errors import ProtocolError
-from precad.clients.submission import ProvedMessage
+from precad.clients.submission import ProvedMessage, require_round_left
 from precad.clients.training.conduct import Conduct
 from precad.mpc.errors import ProofRefusedError
 from precad.mpc.prg import Label, Seed
@@ -46,6 +46,8 @@ def _value_of(message: aggregator_pb2.Invitation) -> Invitation:
 def agree(from_a: aggregator_pb2.Invitation, from_b: aggregator_pb2.Invitation, task: Task) -> tuple[Invitation, Seed]:
     """Return what both servers say of a round, and the share seed, which the seeded server alone gives (C0).
 
+    task: the round's parameters (`round_task`).
+
     Raises ProtocolError when they, or our own task, say different things; nothing is sent in the round then.
     """
     both = (_value_of(from_a), _value_of(from_b))
@@ -53,8 +55,7 @@ def agree(from_a: aggregator_pb2.Invitation, from_b: aggregator_pb2.Invitation, 
         seed = rules.agree(both, task.dim)
     except ProofRefusedError as error:
         raise ProtocolError(str(error)) from None
-    if from_a.n_committed >= task.rounds:
-        raise ProtocolError(f"n_committed: expected fewer than {task.rounds}, the servers say {from_a.n_committed}")
+    require_round_left(from_a, task)
     if from_a.slot >= len(task.clients):
         raise ProtocolError(f"slot: expected fewer than {len(task.clients)}, the servers say {from_a.slot}")
     return both[0], seed

@@ -14,6 +14,7 @@ import functools
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -29,8 +30,16 @@ from precad.clients.errors import (
     ServerUnreachableError,
     TaskEndedError,
     TaskRefusedError,
+    UploadLimitError,
 )
-from precad.clients.submission import ProvedMessage, RoundInvitation, Submission, agree, make_submission
+from precad.clients.submission import (
+    ProvedMessage,
+    RoundInvitation,
+    Submission,
+    agree,
+    make_submission,
+    round_task,
+)
 from precad.clients.training.conduct import Conduct, Honest
 from precad.clients.upload import proved
 from precad.clients.upload.events import MOST_EVENT_BYTES, Waiting
@@ -67,6 +76,16 @@ WORTH_ASKING_AGAIN = frozenset(
 
 
 HONEST: Final = Honest()
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Work of a client in rounds of one kind: of the training, or evaluations."""
+
+    task: Task
+    """The round's parameters."""
+    compute: Train
+    limit: UploadLimit
 
 
 class ModelCache:
@@ -114,20 +133,25 @@ class ClientSession:
         reconnect_timeout_s: float = 0.0,
         cache: ModelCache | None = None,
         limit: UploadLimit | None = None,
+        evaluate: tuple[Train, UploadLimit] | None = None,
     ) -> None:
         """Take the session's parts; nothing is sent yet.
 
         `addresses` and `pins` are those of A and B; with a pin file, its certificates alone are trusted. `conduct` is
         what the client does to its uploads; what else it does is in `train`. `limit` bounds how often the client
-        uploads for one model. Without one, the default bound holds, and counts as long as this session lasts. Raises
-        ArgumentError for a bound that mode `proved` does not cover.
+        uploads for one model. Without one, the default bound holds, and counts as long as this session lasts.
+        `evaluate` answers evaluations, within a limit of their own; without it they are skipped. Raises ArgumentError
+        for a bound that mode `proved` does not cover.
         """
         self.client, self.task = client, task
-        self._addresses, self._tls, self._train, self._pins = addresses, tls, train, pins
+        self._addresses, self._tls, self._pins = addresses, tls, pins
         self._conduct = conduct
         self._cache = cache or ModelCache()
-        self._limit = limit or UploadLimit(client, task.digest(), most=DEFAULT_UPLOADS_PER_MODEL)
-        require_covered(task, self._limit.most)
+        limit = limit or UploadLimit(client, task.digest(), most=DEFAULT_UPLOADS_PER_MODEL)
+        require_covered(task, limit.most)
+        self._training = Work(task, train, limit)
+        of_round = task.evaluation_round
+        self._evaluation = None if evaluate is None or of_round is None else Work(of_round, *evaluate)
         self._connect_timeout_s, self._reconnect_timeout_s = connect_timeout_s, reconnect_timeout_s
         self._news: Waiting[News] = Waiting()
         self._answered: set[tuple[str, int]] = set()
@@ -240,10 +264,11 @@ class ClientSession:
                     _, from_b = await inboxes[1].get()
             self._forget_news_before(from_a)
             try:
+                work = self._work(round_task(from_a, from_b, self.task))
                 if self.task.is_proved:
-                    await self._take_part_and_prove(stubs, *proved.agree(from_a, from_b, self.task))
+                    await self._take_part_and_prove(stubs, work, *proved.agree(from_a, from_b, work.task))
                 else:
-                    await self._take_part(stubs, agree(from_a, from_b, self.task))
+                    await self._take_part(stubs, work, agree(from_a, from_b, work.task))
             except ProtocolError as error:
                 self._log.warning("client.skipped", task=from_a.task, round=from_a.round, reason=str(error))
             except grpc.aio.AioRpcError as error:
@@ -251,13 +276,21 @@ class ClientSession:
                     await asyncio.sleep(1.0)  # the listener knows whether the server is gone, and says so
                 self._log.warning("client.refused", task=from_a.task, round=from_a.round, reason=error.details())
 
-    async def _take_part(self, stubs: list[BytesStub], invitation: RoundInvitation) -> None:
+    def _work(self, task: Task) -> Work:
+        """Return what to do in a round with these parameters. Raises ProtocolError."""
+        if task is self.task:
+            return self._training
+        if self._evaluation is None:
+            raise ProtocolError("evaluation: expected none of a client that evaluates nothing, the servers ask for one")
+        return self._evaluation
+
+    async def _take_part(self, stubs: list[BytesStub], work: Work, invitation: RoundInvitation) -> None:
         """Model, Algorithm 2, submission. A server without room is asked again until the round is over: for the same
         upload, which counts once."""
         ends_at = time.monotonic() + self.task.submit_timeout_s
-        parameters = await self._model(stubs, invitation, ends_at)
-        share = functools.partial(make_submission, invitation=invitation, task=self.task, client=self.client)
-        submission = await self._made(share, parameters, invitation)
+        parameters = await self._model(stubs, work, invitation, ends_at)
+        share = functools.partial(make_submission, invitation=invitation, task=work.task, client=self.client)
+        submission = await self._made(work, share, parameters, invitation)
         for server in submission.servers:
             ours = self._conduct.on_upload(submission, server)
             parts = functools.partial(parts_of, ours, server)
@@ -265,34 +298,53 @@ class ClientSession:
         self._log.info("client.submitted", task=invitation.task_id, round=invitation.round)
 
     async def _model(
-        self, stubs: list[BytesStub], invitation: RoundInvitation | Invitation, ends_at: float
+        self, stubs: list[BytesStub], work: Work, invitation: RoundInvitation | Invitation, ends_at: float
     ) -> NDArray[np.float32]:
         """Return the round's model, (d,), where the client may still upload for it."""
+        await asyncio.to_thread(self._enter, work, invitation)
         return await self._cache.get(
             invitation.model_digest,
             lambda: until_admitted(lambda: self._download(stubs[0], invitation), ends_at - time.monotonic()),
         )
 
+    def _enter(self, work: Work, invitation: RoundInvitation | Invitation) -> None:
+        """Begin a round, in a thread, as a conduct may use files. Raises UploadLimitError, StateFileError.
+
+        Raises ProtocolError for a second evaluation of one model, which costs its own round alone.
+        """
+        try:
+            work.limit.require_room(invitation.model_digest, invitation.n_committed)
+        except UploadLimitError as error:
+            if work is self._training:
+                raise
+            raise ProtocolError(str(error)) from None
+        if work is self._training:
+            self._conduct.on_invitation(invitation.n_committed, invitation.model_digest)
+
     async def _made(
-        self, make: Callable[[RingArray], U], parameters: NDArray[np.float32], invitation: RoundInvitation | Invitation
+        self,
+        work: Work,
+        make: Callable[[RingArray], U],
+        parameters: NDArray[np.float32],
+        invitation: RoundInvitation | Invitation,
     ) -> U:
         """Train, make the upload and count it, durably, before its first byte leaves. Then wait as the conduct says.
 
         In one thread, as a change of threads costs as much as a small upload. Raises ClientError.
         """
 
-        def work() -> U:
-            self._limit.require_room(invitation.model_digest, invitation.n_committed)
-            self._conduct.on_invitation(invitation.n_committed, invitation.model_digest)
-            made = make(self._train(parameters))
-            self._limit.count(invitation.model_digest, invitation.n_committed)
+        def make_and_count() -> U:
+            made = make(work.compute(parameters))
+            work.limit.count(invitation.model_digest, invitation.n_committed)
             return made
 
-        made = await asyncio.to_thread(work)
+        made = await asyncio.to_thread(make_and_count)
         await asyncio.sleep(self._conduct.delay_s(self.task.submit_timeout_s))
         return made
 
-    async def _take_part_and_prove(self, stubs: list[BytesStub], invitation: Invitation, seed: Seed) -> None:
+    async def _take_part_and_prove(
+        self, stubs: list[BytesStub], work: Work, invitation: Invitation, seed: Seed
+    ) -> None:
         """Mode `proved`: model, Algorithm 2, upload, and one proof for the challenge that both servers send.
 
         No second invitation of a round is answered. Whoever waits for a challenge that does not come is silent. The
@@ -303,9 +355,9 @@ class ClientSession:
             raise ProtocolError(f"round: expected one invitation to round {invitation.round}, found a second")
         self._answered.add(which)
         ends_at = time.monotonic() + self.task.submit_timeout_s
-        parameters = await self._model(stubs, invitation, ends_at)
-        bind = functools.partial(proved.RoundUpload, task=self.task, client=self.client, conduct=self._conduct)
-        upload = await self._made(lambda encoded: bind(encoded, invitation, seed), parameters, invitation)
+        parameters = await self._model(stubs, work, invitation, ends_at)
+        bind = functools.partial(proved.RoundUpload, task=work.task, client=self.client, conduct=self._conduct)
+        upload = await self._made(work, lambda encoded: bind(encoded, invitation, seed), parameters, invitation)
         most_s = max(0.0, ends_at - time.monotonic()) + 2 * self.task.proof_timeout_s
         try:
             await asyncio.wait_for(self._upload_and_prove(stubs[upload.holder], upload, ends_at), most_s)

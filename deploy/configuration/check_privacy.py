@@ -60,4 +60,5 @@ def promised(task: Task) -> str:
     )
     of_rounds = NO_USEFUL_BOUND if says_nothing(epsilon) else str(statement)
     if_discarded = at_most(task_cost(task).view_if_discarded(View.ONE_SERVER))
-    return f"after {task.rounds} rounds {of_rounds}; if it may discard draws, in the end {if_discarded}"
+    evaluations = f" and {task.most_evaluations} evaluations" if task.most_evaluations else ""
+    return f"after {task.rounds} rounds{evaluations} {of_rounds}; if it may discard draws, in the end {if_discarded}"

@@ -24,6 +24,7 @@ from precad.deploy.configuration.auditing import audit_ids, declared_canaries
 from precad.deploy.configuration.sections import Deployment, parse, parse_section
 from precad.deploy.errors import ConfigError
 from precad.deploy.run_folder import RunFolder
+from precad.protos.task.evaluation import BY_CLIENTS
 from precad.protos.task.proved_fields import MODE as PROVED
 from precad.protos.task.record_fields import RecordFields
 from precad.protos.task.target import TARGET, keep_resolved
@@ -56,7 +57,7 @@ def draft(raw: Mapping[str, Any], folder: RunFolder) -> Deployment | None:
     for dimension in (1, 10_000):  # what is wrong with any dimension is wrong with the true one
         resolved = merged_over(supplied_by_runner(folder, raw), raw)
         task = resolved["task"]
-        supply_own_records(resolved["client"])
+        supply_own_records(resolved["client"], holds_out=task.get("evaluation") == BY_CLIENTS)
         task.setdefault("dim", dimension)
         if isinstance(task.get("clients"), list | int):
             ids = ids_of(task["clients"])
@@ -78,9 +79,9 @@ def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], 
     from precad.mpc.gates import usual_gate
 
     resolved = merged_over(supplied_by_runner(folder, raw), raw)
-    supply_own_records(resolved["client"])
-    supply_colluders(resolved["client"], folder.root)
     task = resolved["task"]
+    supply_own_records(resolved["client"], holds_out=task.get("evaluation") == BY_CLIENTS)
+    supply_colluders(resolved["client"], folder.root)
     if not is_proved(raw):
         task.setdefault("gate", usual_gate())
     if isinstance(task.get("clients"), int):
@@ -299,8 +300,10 @@ def _model(task: Mapping[str, Any]) -> torch.nn.Module:
         raise ConfigError(f"{field}{error}") from None
 
 
-def supply_own_records(client: dict[str, Any]) -> None:
+def supply_own_records(client: dict[str, Any], *, holds_out: bool = False) -> None:
     """Write into a `[client]` section with records of its own what a local run says of them: one source is dealt.
+
+    holds_out: whether clients evaluate models on records that they hold out, of a data set too.
 
     From here on, modules of the user's own are looked for in the section's folder too.
     """
@@ -309,6 +312,7 @@ def supply_own_records(client: dict[str, Any]) -> None:
 
         client.setdefault("folder", str(Path.cwd()))
         client.setdefault("dealt", CLIENT not in str(client["records"]))
+    if _is_own(client) or holds_out:
         client.setdefault("holdout", HOLDOUT)
     if "folder" in client:
         look_in(Path(str(client["folder"])))

@@ -19,6 +19,7 @@ from precad.deploy.errors import ConfigError, flag_of, refusing_values
 from precad.deploy.figures import at_least, plain, shown
 from precad.deploy.tables import titled
 from precad.dp.accountants.calibration import most_rounds, short_noise_multiplier, smallest_noise_multiplier
+from precad.dp.accountants.composed import composed_epsilon
 from precad.dp.accountants.pld import (
     Event,
     Label,
@@ -29,6 +30,7 @@ from precad.dp.accountants.pld import (
     TwoStageSampledGaussian,
     Unit,
     View,
+    effective_noise_multiplier,
     round_event,
     unit_words,
 )
@@ -37,7 +39,9 @@ from precad.dp.accountants.renyi_accounting import OrderGridWarning
 from precad.dp.accountants.side_by_side import accountant_of, side_by_side
 from precad.dp.accountants.slack import with_slack
 from precad.dp.checks import require_count, require_delta, require_positive, require_probability
+from precad.dp.queries.kinds import EVALUATION_DIM, RECORD_BOUND
 from precad.protos.task.algorithms import names_default
+from precad.protos.task.evaluation import BY_CLIENTS, frac_bits_of
 from precad.protos.task.grid import with_largest_frac_bits
 from precad.protos.task.proved_fields import MODE as PROVED
 from precad.protos.task.proved_fields import eta
@@ -77,6 +81,10 @@ class TrainingPlan:
     """Records of one person, all of one client, that a figure is of together."""
     is_proved: bool = False
     """Whether the task is of mode `proved`, which takes its own part of delta."""
+    evaluations: int = 0
+    """Evaluations by clients among the rounds, lost ones too."""
+    evaluation_sigma: float | None = None
+    """Each server's noise on an evaluation, over what a record adds to it."""
 
     def __post_init__(self) -> None:
         """Refuse a field that is not a number in its range. The file need not be a valid deployment's. Raises
@@ -92,6 +100,11 @@ class TrainingPlan:
         if self.lost_rounds is not None:
             require_count("lost_rounds", self.lost_rounds)
         require_count("batches_ahead", self.batches_ahead)
+        require_count("evaluations", self.evaluations)
+        if self.evaluations and self.evaluation_sigma is None:
+            raise ValueError("evaluation_sigma must be given with evaluations, got None")
+        if self.evaluation_sigma is not None:
+            require_positive("evaluation_sigma", self.evaluation_sigma)
         if self.participation is not None:
             require_count("participation", self.participation)
             if self.participation > self.rounds:
@@ -112,12 +125,15 @@ class TrainingPlan:
     @property
     def slack(self) -> float:
         """Return what the mode takes from delta (`precad.dp.accountants.slack`)."""
-        return eta(self.rounds) if self.is_proved else 0.0
+        return eta(self.rounds, self.evaluations) if self.is_proved else 0.0
 
-    @property
-    def accountant(self) -> PrivacyAccountant:
-        """Return the accountant of every proved bound."""
-        return with_slack(PldAccountant(), self.slack)
+    def accountant(self, view: View) -> PrivacyAccountant:
+        """Return the accountant of every proved bound: all evaluations count beside the rounds that it is asked for."""
+        if not self.evaluations or self.evaluation_sigma is None:
+            return with_slack(PldAccountant(), self.slack)
+        sigma = self.evaluation_sigma * (1.0 if view is View.ONE_SERVER else math.sqrt(2))
+        one = SampledGaussian(1.0, sigma, self.records_per_person)
+        return with_slack(_Beside(one, self.evaluations), self.slack)
 
     def round_of(self, view: View, sigma: float | None = None) -> SampledGaussian:
         """Return one round of a client that takes part, as `view` sees it."""
@@ -153,6 +169,22 @@ class TrainingPlan:
         ), self.rounds
 
 
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """An accountant that counts rounds of another kind beside those that it is asked for."""
+
+    event: SampledGaussian
+    n: int
+
+    @property
+    def label(self) -> Label:
+        return Label.BOUND
+
+    def epsilon(self, event: Event, rounds: int, delta: float) -> float:
+        """See PrivacyAccountant."""
+        return composed_epsilon([(event, rounds), (self.event, self.n)], delta)
+
+
 def account(plan: TrainingPlan, *, target_epsilon: float | None = None, is_by_round: bool = False) -> dict[str, Any]:
     """Return both views by every accountant, the client level if both clips are known, and calibration for a target.
 
@@ -170,6 +202,8 @@ def account(plan: TrainingPlan, *, target_epsilon: float | None = None, is_by_ro
     }
     if plan.records_per_person > 1:
         report["records_per_person"] = plan.records_per_person
+    if plan.evaluations:
+        report["evaluations"] = {"most": plan.evaluations, "sigma": plan.evaluation_sigma}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", OrderGridWarning)
         for view in View:
@@ -278,7 +312,8 @@ def _noise_of_task(plan: TrainingPlan, target_epsilon: float) -> float:
         return plan.round_of(View.ONE_SERVER, sigma)
 
     floor = {} if plan.record_clip is None else {"at_least": least_noise(plan.record_clip, plan.frac_bits)}
-    return short_noise_multiplier(target_epsilon, event, plan.rounds, plan.delta, plan.accountant, **floor)
+    accountant = plan.accountant(View.ONE_SERVER)
+    return short_noise_multiplier(target_epsilon, event, plan.rounds, plan.delta, accountant, **floor)
 
 
 def task_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -319,21 +354,42 @@ def _of_task(task: Mapping[str, Any]) -> dict[str, Any]:
         "batches_ahead": "batches_ahead",
     }
     of_mode = {"is_proved": True, "batches_ahead": 0} if task.get("mode") == PROVED else {}
-    return {flag: task[field] for field, flag in names.items() if field in task} | of_mode
+    return {flag: task[field] for field, flag in names.items() if field in task} | of_mode | _evaluations_of(task)
+
+
+def _evaluations_of(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a `[task]` section says of evaluations by clients. Raises ValueError."""
+    if task.get("evaluation") != BY_CLIENTS:
+        return {}
+    every: Any = task.get("evaluation_every")
+    noise: Any = task.get("evaluation_noise")
+    rounds: Any = task.get("rounds")
+    require_count("evaluation_every", every, at_least=1)
+    require_positive("evaluation_noise", noise)
+    require_count("rounds", rounds)
+    declared, clip = task.get("clients"), task.get("evaluation_clip")
+    if clip is None and isinstance(declared, Mapping) and declared:
+        clip = float(max(declared.values()))
+    if clip is not None:  # else nothing is known of rounding, which takes less than a millionth
+        require_positive("evaluation_clip", clip)
+        noise = effective_noise_multiplier(noise, RECORD_BOUND, EVALUATION_DIM, frac_bits_of(task.get("mode"), clip))
+    return {"evaluations": rounds // every, "evaluation_sigma": noise}
 
 
 def _view_report(plan: TrainingPlan, view: View) -> dict[str, Any]:
     event, rounds = plan.composed(view)
     report = _by_label(side_by_side(event, rounds, delta=plan.delta, view=view, slack=plan.slack))
     one_round = plan.round_of(view)
+    pld = plan.accountant(view)
+    if plan.evaluations:
+        report["with_evaluations"] = plain(pld.epsilon(event, rounds, plan.delta))
     report["if_discarded"] = {
-        "epsilon": plain(plan.accountant.epsilon(one_round, plan.most_rounds, plan.delta)),
+        "epsilon": plain(pld.epsilon(one_round, plan.most_rounds, plan.delta)),
         "rounds": plan.most_rounds,
     }
     if plan.participation is None:
         beta = _QUANTILE_SHARE * plan.delta
         most = participation_quantile(plan.rounds, plan.q, beta)
-        pld = plan.accountant
         visible = TwoStageSampledGaussian(plan.q, plan.p, one_round.noise_multiplier, one_round.group_size)
         report["bound_by_participation"] = {
             "expected": plain(pld.epsilon(one_round, plan.expected_participation, plan.delta)),
@@ -356,7 +412,7 @@ def _by_label(statements: dict[str, PrivacyStatement]) -> dict[str, Any]:
 def _calibrated(plan: TrainingPlan, view: View, target_epsilon: float) -> dict[str, Any]:
     """Return least sigma for a client in the most rounds, and in the expected number; most rounds for this plan's
     sigma."""
-    pld = plan.accountant
+    pld = plan.accountant(view)
     least = functools.partial(smallest_noise_multiplier, target_epsilon, delta=plan.delta, accountant=pld)
     return {
         "smallest_sigma": least(lambda sigma: plan.round_of(view, sigma), plan.most_rounds),
@@ -386,6 +442,13 @@ def print_account(console: Console, report: dict[str, Any]) -> None:
         "is discarded",
         highlight=False,
     )
+    if evaluations := report.get("evaluations"):
+        both = ", ".join(f"{who} {shown(report[view]['with_evaluations'], Label.BOUND)}" for view, who in words.items())
+        console.print(
+            f"the table is of the rounds of the training; with {evaluations['most']} evaluations: {both}. Figures "
+            "of a record below count these too",
+            highlight=False,
+        )
     discarded = {who: report[view]["if_discarded"] for view, who in words.items()}
     most = report[View.ONE_SERVER.value]["if_discarded"]["rounds"]
     figures = ", ".join(f"{who} {shown(found['epsilon'], Label.BOUND)}" for who, found in discarded.items())

@@ -32,6 +32,7 @@ from precad.clients.payments import payments_of
 from precad.clients.training import evaluation
 from precad.deploy import run_state
 from precad.deploy.authority import pki
+from precad.deploy.client_evaluations import client_evaluations
 from precad.deploy.conducts import wanted_of
 from precad.deploy.configuration.local import resolve
 from precad.deploy.configuration.measures import learning_of, public_measures
@@ -56,6 +57,7 @@ from precad.mpc.local.engines import require_engine
 from precad.protos.messages import convert
 from precad.protos.messages.undecoded import decoded, stub_of_bytes
 from precad.protos.precad.v1 import control_pb2
+from precad.protos.task.evaluation import n_due
 from precad.protos.task.model_update import learnt_bound
 from precad.protos.task.target import TARGET, said
 from precad.protos.tls.address import require_free
@@ -453,7 +455,8 @@ class LocalRun:
         if parameters is not None and self._accuracy_every_round:
             quality = self._quality(parameters)
         metrics = round_metrics(a, b, accuracy=quality.pop("accuracy")) | quality
-        return metrics | epsilon_of_a_client(self._cost, a.round)
+        due = n_due(self.deployment.task.evaluation_every, len(self._progress.metrics))
+        return metrics | epsilon_of_a_client(self._cost, a.round, due)
 
     async def _observe(
         self,
@@ -527,6 +530,7 @@ class LocalRun:
             "processes": len(self._children.all),
             **concluded,
             **last_public_figures(self.folder, task, metrics),
+            **client_evaluations(self.folder, task, metrics),
             **({} if (bound := learnt_bound(final, task)) is None else {"learnt_bound": bound}),
             **spent_epsilons(self.folder.state_dir("a"), task, metrics[-1]),
             "delta": task.delta,

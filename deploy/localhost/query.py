@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -20,9 +19,6 @@ from precad.deploy.localhost.forks import Forks
 from precad.deploy.run_folder import RunFolder
 from precad.dp.queries.estimates import Answer, answer
 from precad.protos.task.task import Task
-
-_OF_A_ROUNDED_DRAW = 1 / 12
-"""Variance that rounding adds to a server's noise, in steps of the grid."""
 
 
 class QueryRun(LocalRun):
@@ -65,7 +61,11 @@ class QueryRun(LocalRun):
         noisy_sum = opened_sum(final, task)
         np.save(self.folder.root / "sum.npy", noisy_sum)
         found = answer(
-            task.query.encoding(task.frac_bits), noisy_sum, noise_std(task), share=task.query.share, level=self._level
+            task.query.encoding(task.frac_bits),
+            noisy_sum,
+            task.sum_noise_std,
+            share=task.query.share,
+            level=self._level,
         )
         return {"query": task.query.model_dump(mode="json"), **answered(found), **limits_of(task)}
 
@@ -73,11 +73,6 @@ class QueryRun(LocalRun):
 def opened_sum(model: NDArray[np.float32], task: Task) -> NDArray[np.float64]:
     """Return the sum that both servers opened, (k,), from the model that it moved from zeros."""
     return model.astype(np.float64) * (task.divisor / task.learning_rate)
-
-
-def noise_std(task: Task) -> float:
-    """Return the standard deviation of both servers' noise on each number of the sum."""
-    return math.ldexp(math.sqrt(2 * (task.noise_std_on_grid**2 + _OF_A_ROUNDED_DRAW)), -task.frac_bits)
 
 
 def answered(found: Answer) -> dict[str, Any]:
@@ -89,4 +84,4 @@ def answered(found: Answer) -> dict[str, Any]:
 def limits_of(task: Task) -> dict[str, Any]:
     """Return the noise of each number of the sum, the most that one client moves it by, and the group of an epsilon."""
     group = {} if task.records_per_person == 1 else {"records_per_person": task.records_per_person}
-    return {"noise_std": noise_std(task), "most_of_a_client": task.client_clip, **group}
+    return {"noise_std": task.sum_noise_std, "most_of_a_client": task.client_clip, **group}

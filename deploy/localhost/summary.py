@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from precad.deploy.client_evaluations import told
 from precad.deploy.figures import three_digits
 from precad.dp.accountants.pld import Conduct, Unit, View
 from precad.dp.task_privacy import TaskPrivacy, task_privacy
@@ -19,6 +20,8 @@ from precad.protos.task.validation_fields import UNCHECKED
 HEADINGS: Final = {Conduct.MAY_DISCARD: "may discard draws", Conduct.WATCHES: "only watches"}
 """The two columns."""
 NOT_COVERED: Final = "no epsilon counts when uploads come, which clients were missing, and records that only test"
+NOT_COVERED_BESIDE_EVALUATIONS: Final = "no epsilon counts when uploads come, and which clients were missing"
+"""Where records that only test are released about, every epsilon counts that."""
 _AGAINST: Final = {View.ONE_SERVER: "one server, any clients", View.CLIENTS_ONLY: "any clients"}
 _PLAIN: Final[dict[str, Any]] = {"box": None, "pad_edge": False, "title_justify": "left", "title_style": ""}
 
@@ -34,6 +37,8 @@ def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> N
     table.add_row("model", f"{task.model}, {task.n_parameters} parameters{_quality(summary)}")
     for letter, found in summary.get("public_quality", {}).items():
         table.add_row("public records", Text(_public(letter, found)))  # a metric's name is its author's text
+    if evaluations := summary.get("evaluations"):
+        table.add_row("held-out records", f"{told(evaluations[-1])}; error bars are of the noise")
     if "learnt_bound" in summary:
         table.add_row("clipping", f"updates to {summary['learnt_bound']:.4g} in the end, a bound that was learnt")
     table.add_row("rounds", f"{summary['rounds']} ({summary['ended']})")
@@ -57,7 +62,7 @@ def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> N
     if task.is_proved:
         of_mode = f"{task.delta_slack:.1e} (1 + e^epsilon)"
         table.add_row("", f"mode proved, {STANDING}, takes {of_mode} of delta, counted in every figure")
-    table.add_row("not covered", NOT_COVERED)
+    table.add_row("not covered", NOT_COVERED if task.evaluation_round is None else NOT_COVERED_BESIDE_EVALUATIONS)
     table.add_row(
         "cost",
         f"{summary['seconds_per_round']:.2f} s per round, {summary['seconds_total']:.0f} s in all; "
@@ -123,5 +128,12 @@ def _counts(summary: Mapping[str, Any]) -> str:
     return (
         f"{HEADINGS[Conduct.MAY_DISCARD]}: makes rounds fail, or ends the task, for what it saw; a client in {limit} "
         f"rounds. {HEADINGS[Conduct.WATCHES]}: does neither; a client in at most {summary['rounds_of_a_client']} "
-        f"rounds, {summary['discarded_draws']} draws given up before their charge"
+        f"rounds, {summary['discarded_draws']} draws given up before their charge{_evaluations(summary)}"
     )
+
+
+def _evaluations(summary: Mapping[str, Any]) -> str:
+    """Say how many evaluations both columns count as well."""
+    if "most_evaluations" not in summary:
+        return ""
+    return f". Beside these, {summary['most_evaluations']} evaluations; {summary['evaluations_of_a_client']} there were"

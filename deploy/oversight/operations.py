@@ -29,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from precad.deploy.client_evaluations import with_bars
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.durations import in_words
 from precad.deploy.errors import UNREACHABLE, ConfigError, RunFailedError
@@ -40,6 +41,7 @@ from precad.deploy.run_state import RunState, state_of
 from precad.dp.accountants.pld import Unit, View, unit_words
 from precad.dp.accountants.task_cost import Charged
 from precad.dp.errors import DpError
+from precad.protos.task.evaluation import n_due
 from precad.protos.task.task import Task
 from precad.protos.tls.address import is_loopback
 from precad.protos.tls.identity import Role
@@ -257,7 +259,7 @@ def read_run(root: Path) -> Status:
     folder = RunFolder(root.absolute())
     deployment = configuration.load(folder.config)
     rounds, most_of_a_client = read_rounds(folder)
-    epsilons = _epsilons(deployment.task, rounds, _charged(folder, rounds, most_of_a_client))
+    epsilons = _epsilons(deployment.task, rounds, _charged(folder, deployment.task, rounds, most_of_a_client))
     state = state_of(folder.root)
     is_over = state in (RunState.FINISHED, RunState.INTERRUPTED, RunState.FAILED, RunState.CRASHED)
     modified = max(path.stat().st_mtime for path in (folder.config, folder.metrics, folder.summary) if path.exists())
@@ -341,13 +343,14 @@ def _quality_in(metrics: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _charged(folder: RunFolder, rounds: list[RoundSummary], most_of_a_client: int) -> Charged:
+def _charged(folder: RunFolder, task: Task, rounds: list[RoundSummary], most_of_a_client: int) -> Charged:
     """Return what was charged, by the lines of a run and by its servers' ledgers, the more of each.
 
     Servers may charge rounds that have no line: those that were lost, or that outlived their runner.
     Raises ConfigError for a ledger that was changed.
     """
-    found = [Charged(rounds[-1].round + 1 if rounds else 0, len(rounds), most_of_a_client)]
+    due = n_due(task.evaluation_every, max(len(rounds) - 1, 0))
+    found = [Charged(rounds[-1].round + 1 - due if rounds else 0, len(rounds), most_of_a_client)]
     try:
         found += [charged_in(ledger_path(folder.state_dir(letter))) for letter in ("a", "b")]
     except (OSError, DpError) as error:
@@ -438,7 +441,7 @@ def _progress(status: Status) -> dict[str, str]:
     if status.rounds_left_in_budget is not None:
         facts["budget"] = f"for {status.rounds_left_in_budget} more rounds at least"
     if (measured := next((one for one in reversed(status.rounds) if one.quality), None)) is not None:
-        figures = ", ".join(f"{_printable(name)} {value:.4g}" for name, value in measured.quality.items())
+        figures = ", ".join(f"{_printable(name)} {value}" for name, value in _shown_quality(measured.quality).items())
         facts["quality"] = f"{figures} (round {measured.round})"
     if status.measuring_fault:
         facts["not measured"] = f"the latest model: {status.measuring_fault.replace('_', ' ')}"
@@ -447,6 +450,14 @@ def _progress(status: Status) -> dict[str, str]:
     if status.seconds_left is not None:
         facts["time left"] = in_words(status.seconds_left)
     return facts
+
+
+def _shown_quality(quality: Mapping[str, float]) -> dict[str, str]:
+    """Return figures for people, with the error bars of those that have one."""
+    bars = with_bars(quality)
+    ends = {f"{name}_{end}" for name in bars for end in ("low", "high")}
+    shown = {name: f"{value:.4g}" for name, value in quality.items() if name not in ends}
+    return shown | {name: f"{one['value']:.4g} [{one['low']:.4g}, {one['high']:.4g}]" for name, one in bars.items()}
 
 
 def metrics_of(round: RoundSummary) -> dict[str, Any]:

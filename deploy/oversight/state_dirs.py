@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import functools
 import json
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from precad.deploy.errors import ConfigError
 from precad.dp.accountants.pld import SampledGaussian, Unit, View
-from precad.dp.accountants.task_cost import NOTHING_CHARGED, Charged, TaskCost
+from precad.dp.accountants.task_cost import NOTHING_CHARGED, Charged, TaskCost, evaluations_of
 from precad.dp.errors import DpError
-from precad.dp.ledger import verified_charges
-from precad.dp.ledger_lines import is_open
+from precad.dp.ledger_lines import is_open, participation, read_lines
 from precad.servers.errors import ServerError
 from precad.servers.store import audit_log
 from precad.servers.store.folder import ledger_path, store_path
@@ -70,7 +68,7 @@ def _read(folder: Path) -> Status:
             "rejected": sum(round.n_rejected for round in rounds),
             "missing": sum(round.n_missing for round in rounds),
         },
-        epsilons=_epsilons(header, charged_in(ledger).most_of_a_client, rounds),
+        epsilons=_epsilons(header, charged_in(ledger), rounds),
         rounds=tuple(rounds),
     )
 
@@ -115,14 +113,21 @@ def charged_in(ledger: Path) -> Charged:
 @functools.lru_cache(maxsize=8)
 def _charged_in(ledger: Path, n_bytes: int, modified_ns: int) -> Charged:
     """Read the file once for each state of it: whoever watches asks again and again."""
-    charges = verified_charges(ledger)
-    rounds = Counter(client for clients in charges.values() for client in clients)
-    return Charged(max(charges, default=-1) + 1, len(charges), max(rounds.values(), default=0))
+    charges = read_lines(ledger)[1]
+    rounds, answered = (participation(charges.values(), is_evaluation=kind) for kind in (False, True))
+    n_evaluations = sum(charge.is_evaluation for charge in charges.values())
+    return Charged(
+        n_drawn=max(charges, default=-1) + 1 - n_evaluations,
+        n_charged=len(charges) - n_evaluations,
+        most_of_a_client=max(rounds.values(), default=0),
+        n_evaluations=n_evaluations,
+        most_evaluations=max(answered.values(), default=0),
+    )
 
 
-def _epsilons(header: dict[str, Any], most_of_a_client: int, rounds: list[RoundSummary]) -> tuple[Epsilon, ...]:
+def _epsilons(header: dict[str, Any], charged: Charged, rounds: list[RoundSummary]) -> tuple[Epsilon, ...]:
     """Return what the charged rounds have spent. The folder does not say which budget the task has."""
-    if "delta" not in header or not (rounds or most_of_a_client):
+    if "delta" not in header or not (rounds or charged.n_charged):
         return ()
     unit = Unit(header.get("unit", Unit.RECORD))
     events = {view: None if (event := header["events"][view]) is None else SampledGaussian(**event) for view in View}
@@ -131,9 +136,11 @@ def _epsilons(header: dict[str, Any], most_of_a_client: int, rounds: list[RoundS
         delta=header["delta"],
         steps_per_round=header.get("steps_per_round", 1),
         slack=header.get("slack", 0.0),
+        evaluations=evaluations_of(header),
     )
     stated = rounds[-1].epsilon if rounds else dict.fromkeys(View, 0.0)
-    spent = {view: max(stated[view], cost.of_view(view, most_of_a_client)) for view in View}
+    counted = (charged.most_of_a_client, charged.most_evaluations)
+    spent = {view: max(stated[view], cost.of_view(view, *counted)) for view in View}
     groups = {view: 1 if (event := events[view]) is None else event.group_size for view in View}
     return tuple(
         Epsilon(view=view, unit=unit, group_size=groups[view], spent=spent[view], delta=cost.delta) for view in View

@@ -113,6 +113,7 @@ def charts_of(runs: Sequence[Run], certificates: Sequence[RunCertificate | str])
         _answers(runs),
         _accuracy(runs),
         _public_accuracy(runs),
+        _held_out_accuracy(runs),
         _epsilon(trained),
         _attack_success(runs),
         _uploads(trained),
@@ -182,6 +183,26 @@ def _public_accuracy(runs: Sequence[Run]) -> Chart:
                 name = _named(run, what, runs)
                 made.append(Series(name=name, run=run.label, what=what, colour=colour, dash=dash, points=points))
     return _by_round("public", "Accuracy on public records", note, "accuracy", Format.SHARE, tuple(made))
+
+
+def _held_out_accuracy(runs: Sequence[Run]) -> Chart:
+    """Chart what clients found on records that they hold out, in the band of its error bars."""
+    note = (
+        "Summed over the held-out records of the clients that were accepted, with noise that every epsilon counts. The "
+        "band is the 95\u00a0% error bar of that noise."
+    )
+    made = []
+    for i, run in enumerate(runs):
+        each = run.trainings[0].evaluations
+        found = [(one.n_done, one.figures["accuracy"]) for one in each if "accuracy" in one.figures]
+        if found and len(run.trainings) == 1:
+            points = tuple((float(n), one.value) for n, one in found)
+            band = tuple((float(n), one.low, one.high) for n, one in found)
+            name = _named(run, "held-out records", runs)
+            what = "held-out records"
+            made.append(Series(name=name, run=run.label, what=what, colour=i, points=points, band=band))
+    title = "Accuracy on clients' held-out records"
+    return _by_round("held-out", title, note, "accuracy", Format.SHARE, tuple(made))
 
 
 def _attack_success(runs: Sequence[Run]) -> Chart:

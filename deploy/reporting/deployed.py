@@ -16,13 +16,24 @@ from precad.deploy.errors import ConfigError
 from precad.deploy.public_quality import public_accuracy
 from precad.deploy.reporting.answers import Estimated, QueryAnswer
 from precad.deploy.reporting.files import Amount, Count, Epsilon, Share, Written, read_lines, read_object
-from precad.deploy.reporting.runs import AGAINST, Cost, PublicQuality, Round, Run, Statement, Trained, is_import_path
+from precad.deploy.reporting.runs import (
+    AGAINST,
+    Cost,
+    Evaluation,
+    PublicQuality,
+    Round,
+    Run,
+    Statement,
+    Trained,
+    is_import_path,
+)
 from precad.deploy.reporting.settings import shown_configuration
 from precad.deploy.run_folder import RunFolder
 from precad.deploy.run_state import INTERRUPTED_RUN
 from precad.dp.accountants.pld import Unit, View
 from precad.dp.ledger import Level
 from precad.dp.task_privacy import DRAWS_HIDDEN, task_cost, task_privacy
+from precad.protos.task.evaluation import n_due
 from precad.protos.task.task import Task
 
 _PHASES: Final = ("select", "collect", "lock", "charge", "validate", "noise", "open", "commit")
@@ -54,6 +65,13 @@ class _Measured(Written):
     figures: dict[str, float]
 
 
+class _Evaluated(Written):
+    """An evaluation by the clients."""
+
+    rounds_done: Annotated[int, Field(ge=1)]
+    figures: dict[str, Estimated]
+
+
 class _Summary(Written):
     """summary.json."""
 
@@ -63,6 +81,7 @@ class _Summary(Written):
     attack_success: Share | None = None
     metrics: dict[str, float] = Field(default_factory=dict)
     public_quality: dict[Literal["a", "b"], _Measured] = Field(default_factory=dict)
+    evaluations: list[_Evaluated] = Field(default_factory=list)
     epsilon_one_server: Epsilon
     epsilon_clients_only: Epsilon
     epsilon_client: Epsilon | None = None
@@ -150,9 +169,11 @@ def _require_agreement(path: Path, task: Task, summary: _Summary, lines: Sequenc
     The servers of an interrupted run may have finished a round that has no line, or lost one after its charge. So its
     summary may say more. The numbers of a run that went on have gaps.
     """
-    last, may_say_more = lines[-1], summary.resumed > 0 or summary.ended.startswith(INTERRUPTED_RUN)
+    last, has_evaluations = lines[-1], task.evaluation_round is not None
+    may_say_more = summary.resumed > 0 or summary.ended.startswith(INTERRUPTED_RUN) or has_evaluations
     numbers = [line.round for line in lines]
-    wanted = sorted(set(numbers)) if summary.resumed else list(range(len(lines)))
+    in_order = [n + n_due(task.evaluation_every, n) for n in range(len(lines))]
+    wanted = sorted(set(numbers)) if summary.resumed else in_order
     found: dict[str, tuple[object, object]] = {
         "rounds": (summary.rounds, len(lines)),
         "numbers of rounds": (wanted, numbers),
@@ -167,13 +188,15 @@ def _require_agreement(path: Path, task: Task, summary: _Summary, lines: Sequenc
     for name, (expected, got) in found.items():
         if expected != got:
             what = f"{expected!r:.60} of summary.json" if name != "numbers of rounds" else "0, 1, 2, ..."
+            what += ", but for evaluations" if has_evaluations and name == "numbers of rounds" else ""
             raise ConfigError(f"{path}: {name}: expected {what}, found {got!r:.60}: this is no finished run's folder")
     for view in View:
         if getattr(summary, f"epsilon_{view}") < getattr(last, f"epsilon_{view}"):
             raise ConfigError(f"{path}: epsilon_{view}: expected at least that of the rounds there were, found less")
     if summary.epsilon_client is None and Level.CLIENT in task_privacy(task).every_round:
         raise ConfigError(f"{path}: epsilon_client: expected a value in summary.json, found none")
-    if not (len(lines) <= task.rounds and last.round < (task.most_draws if summary.resumed else task.rounds)):
+    most = task.most_draws if summary.resumed else task.rounds
+    if not (len(lines) <= task.rounds and last.round < most + task.most_evaluations):
         raise ConfigError(f"{path}: rounds: expected at most {task.rounds}, found {len(lines)}")
 
 
@@ -207,6 +230,11 @@ def _training(folder: RunFolder, summary: _Summary, lines: Sequence[_Line]) -> T
             for letter, found in summary.public_quality.items()
             if found.round in n_done
         },
+        evaluations=tuple(
+            Evaluation(n_done=one.rounds_done, figures=one.figures)
+            for one in summary.evaluations
+            if one.rounds_done <= len(lines)
+        ),
     )
 
 

@@ -59,9 +59,27 @@ def _outcome(run: Run) -> Iterator[KeyFigure]:
         for name, value in public.figures.items():
             figure = _measured(f"{name} on public records, measured at server {letter.upper()}", [value])
             yield replace(figure, note=late)
+    yield from _last_evaluation(run)
     success = [trained.attack_success for trained in run.trainings if trained.attack_success is not None]
     if success:
         yield _over_seeds("attack success (estimate)", success)
+
+
+def _last_evaluation(run: Run) -> Iterator[KeyFigure]:
+    """Yield what the clients found last on records that they hold out, of a run's one training."""
+    evaluations = run.trainings[0].evaluations
+    if not evaluations or len(run.trainings) > 1:
+        return
+    last = evaluations[-1]
+    late = "" if last.n_done == len(run.trainings[0].rounds) else f" of the model after {last.n_done} rounds,"
+    for name, found in last.figures.items():
+        yield KeyFigure(
+            group=Group.OUTCOME,
+            name=f"{name} on clients' held-out records" if name != "records" else "records that clients held out",
+            shown=f"{found.value:.4g} {found.bar}",
+            exact=found.value,
+            note=f"{late} error bar at 95\u00a0%: of the noise, for the clients that were accepted".strip(),
+        )
 
 
 def _over_seeds(name: str, values: list[float]) -> KeyFigure:

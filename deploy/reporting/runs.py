@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from precad.clients.config import ClientConfig
-from precad.deploy.reporting.answers import QueryAnswer
+from precad.deploy.reporting.answers import Estimated, QueryAnswer
 from precad.dp.accountants.pld import Unit, View, unit_words
 from precad.protos.task.task import Task
 
@@ -53,6 +53,15 @@ class PublicQuality:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Figures of a model on records that clients hold out, with error bars."""
+
+    n_done: int
+    """Rounds done when the model was made."""
+    figures: Mapping[str, Estimated]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
     """One training: a deployment's only one, or one seed of a simulation."""
 
@@ -67,6 +76,8 @@ class Trained:
     """Other figures of the final model that were asked for, by name."""
     public_quality: Mapping[str, PublicQuality] = field(default_factory=dict)
     """Figures that aggregators' operators measured last, by the server's letter."""
+    evaluations: tuple[Evaluation, ...] = ()
+    """Those by the clients, oldest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ import enum
 import functools
 import math
 import warnings
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Context, Decimal
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
@@ -172,6 +173,11 @@ def event_fields(event: Event) -> dict[str, Any]:
     """Return an event's fields as ledgers hold them: without the size of a group of one record."""
     fields = asdict(event)
     return {name: value for name, value in fields.items() if name != "group_size" or value != 1}
+
+
+def event_of(fields: Mapping[str, Any]) -> Event:
+    """Return the event that `event_fields` wrote. Raises TypeError, ValueError."""
+    return TwoStageSampledGaussian(**fields) if "selection_rate" in fields else SampledGaussian(**fields)
 
 
 def unit_words(unit: Unit, group_size: int = 1) -> str:

@@ -19,7 +19,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from precad.dp.accountants.calibration import largest
 from precad.dp.accountants.composed import composed_epsilon
@@ -31,8 +31,11 @@ from precad.dp.accountants.pld import (
     SampledGaussian,
     TwoStageSampledGaussian,
     View,
+    event_fields,
+    event_of,
 )
 from precad.dp.accountants.slack import least_with_slack, with_slack
+from precad.dp.checks import require_count
 
 _SEARCH_END: Final = 1_000_000
 """Where the search for the rounds of a budget ends when nothing else limits them."""
@@ -51,22 +54,59 @@ class Level(enum.StrEnum):
 
 
 class Charged(NamedTuple):
-    """Hold what the budgets of a task count, before its coming round."""
+    """Hold what the budgets of a task count, before its coming round. Rounds are those of the training."""
 
     n_drawn: int = 0
-    """Rounds that were drawn, given up or not: the number of the coming round."""
+    """Rounds that were drawn, given up or not: the number of the coming round, less the evaluations charged."""
     n_charged: int = 0
     """Rounds that were charged."""
     most_of_a_client: int = 0
     """Charged rounds of the client with most of them."""
+    n_evaluations: int = 0
+    """Evaluations that were charged."""
+    most_evaluations: int = 0
+    """Charged evaluations of the client with most of them."""
 
 
 NOTHING_CHARGED: Final = Charged()
 
 
 @dataclass(frozen=True, kw_only=True)
+class Evaluations:
+    """Releases of another kind among a task's rounds: evaluations of its model by the clients."""
+
+    events: Mapping[View, SampledGaussian]
+    """An evaluation as a unit of a client that takes part meets it."""
+    levels: Mapping[Level, Event]
+    """An evaluation as a unit of any enrolled client, drawn or not, meets it."""
+    most: int
+    """How many there are at most, lost ones among them; fixed before the task."""
+
+
+def evaluation_fields(evaluations: Evaluations) -> dict[str, Any]:
+    """Return what a ledger's header holds of a task's evaluations."""
+    return {
+        "events": {str(view): event_fields(event) for view, event in evaluations.events.items()},
+        "levels": {str(level): event_fields(event) for level, event in evaluations.levels.items()},
+        "most": evaluations.most,
+    }
+
+
+def evaluations_of(header: Mapping[str, Any]) -> Evaluations | None:
+    """Return the evaluations in a ledger's header; None where it has none. Raises KeyError, TypeError, ValueError."""
+    if (fields := header.get("evaluations")) is None:
+        return None
+    require_count("most", fields["most"], at_least=1)
+    return Evaluations(
+        events={view: SampledGaussian(**fields["events"][view]) for view in View},
+        levels={Level(level): event_of(event) for level, event in fields["levels"].items()},
+        most=fields["most"],
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class TaskCost:
-    """Epsilons of a task at its delta."""
+    """Epsilons of a task at its delta. Rounds are those of the training; evaluations count beside them."""
 
     events: Mapping[View, SampledGaussian | None]
     """A step as a unit of a client that takes part meets it; None: a step costs everything."""
@@ -83,45 +123,52 @@ class TaskCost:
     """Part of delta that the protocol takes, as eta (`precad.dp.accountants.slack`)."""
     earlier: tuple[EarlierTask, ...] = ()
     """Tasks that every figure counts as well. Levels then count everybody as drawn in every round."""
+    evaluations: Evaluations | None = None
+    """Evaluations that the task may have."""
 
     def epsilon(self, event: Event, rounds: int) -> float:
         """Return epsilon of so many events at the task's delta, less what the protocol takes."""
         return with_slack(self.accountant, self.slack).epsilon(event, rounds, self.delta)
 
-    def of_view(self, view: View, rounds: int, *, discarded: bool = False) -> float:
-        """Return epsilon of a client that was in so many rounds, and in the most of earlier tasks.
+    def of_view(self, view: View, rounds: int, evaluations: int = 0, *, discarded: bool = False) -> float:
+        """Return epsilon of a client that was in so many rounds and evaluations, and in the most of earlier tasks.
 
         `discarded`: whether draws of the earlier tasks may have been discarded.
         """
         event = self.events[view]
-        if self.earlier:
+        if self.earlier or evaluations:
             before = [(task.events[view], task.counted(discarded=discarded)) for task in self.earlier]
-            return self._together([(event, rounds * self.steps_per_round), *before])
+            of_evaluations = (self._evaluated.events[view], evaluations) if evaluations else (None, 0)
+            return self._together([(event, rounds * self.steps_per_round), of_evaluations, *before])
         if event is None:
             return math.inf if rounds else 0.0
         return self.epsilon(event, rounds * self.steps_per_round)
 
-    def of_level(self, level: Level, rounds: int) -> float:
-        """Return epsilon of a unit of any enrolled client after a realised number of rounds.
+    def of_level(self, level: Level, rounds: int, evaluations: int = 0) -> float:
+        """Return epsilon of a unit of any enrolled client after a realised number of rounds and evaluations.
 
         With a budget for a view the end of the task depends on who was drawn. Hiding in the draw cannot then be
         claimed for the number of rounds that there were. Raises ValueError for a level without an account.
         """
         event = self._event_of(level)
-        if self.earlier:
-            return self._level_together(level, rounds)
-        if any(isinstance(key, View) for key in self.budgets):
-            event = everybody_drawn(event)
-        return self.epsilon(event, rounds)
+        is_seen = any(isinstance(key, View) for key in self.budgets)
+        if self.earlier or evaluations:
+            return self._level_together(level, rounds, evaluations, is_seen=is_seen)
+        return self.epsilon(everybody_drawn(event) if is_seen else event, rounds)
 
-    def level_after_draws(self, level: Level, n_drawn: int, n_charged: int = 0) -> float:
+    def level_after_draws(self, level: Level, n_drawn: int, n_charged: int = 0, evaluations: int = 0) -> float:
         """Return what the budget of a level is compared with: every draw counts, also of a round that was given up.
 
         Round numbers count draws. A server that misbehaves may skip many of them, but cannot draw more than there are.
         """
         if self.most_rounds is not None:
             n_drawn = min(n_drawn, self.most_rounds)
-        return self.of_level(level, max(n_drawn, n_charged))
+        return self.of_level(level, max(n_drawn, n_charged), evaluations)
+
+    @property
+    def most_evaluations(self) -> int:
+        """Return how many evaluations there are at most."""
+        return 0 if self.evaluations is None else self.evaluations.most
 
     @functools.cached_property
     def most_draws(self) -> int | None:
@@ -136,35 +183,41 @@ class TaskCost:
         return min([*([] if self.most_draws is None else [self.most_draws]), *allowed], default=None)
 
     def view_if_discarded(self, view: View, rounds: int = 0) -> float:
-        """Return epsilon of a client in the most rounds, or in `rounds`, those that there were, if they are more."""
+        """Return epsilon of a client in the most rounds, or in `rounds`, those that there were, if they are more.
+
+        All evaluations that there can be count, whatever the draws.
+        """
         if self.most_of_a_client is None:
             return math.inf
-        return self.of_view(view, max(rounds, self.most_of_a_client), discarded=True)
+        return self.of_view(view, max(rounds, self.most_of_a_client), self.most_evaluations, discarded=True)
 
     def level_if_discarded(self, level: Level, rounds: int = 0) -> float:
         """Return epsilon of a unit of any enrolled client over the most draws, or over `rounds` if they are more.
+
+        All evaluations that there can be count.
 
         The number is fixed, so hiding in the draws can be claimed: whoever discards some learns no more than from all.
         """
         event = self._event_of(level)
         if self.most_draws is None:
             return math.inf
-        if self.earlier:
-            return self._level_together(level, max(rounds, self.most_draws), discarded=True)
+        if self.earlier or self.most_evaluations:
+            return self._level_together(level, max(rounds, self.most_draws), self.most_evaluations, discarded=True)
         return self.epsilon(event, max(rounds, self.most_draws))
 
     def rounds_left(self, key: View | Level, charged: Charged) -> int:
         """Return how many more rounds a budget allows for certain, of those that there can be.
 
         A view's budget allows the client with most rounds so many draws, and so at least as many rounds. A level's
-        allows exactly so many, if none of them is given up.
+        allows exactly so many, if none of them is given up. The budget has paid for all evaluations before.
         """
+        allowed = self._allowed(key, self.most_evaluations)
         if isinstance(key, View):
-            return max(0, self._allowed(key) - charged.most_of_a_client)
-        return max(0, self._allowed(key) - max(charged.n_drawn, charged.n_charged))
+            return max(0, allowed - charged.most_of_a_client)
+        return max(0, allowed - max(charged.n_drawn, charged.n_charged))
 
-    def _together(self, rounds: Sequence[tuple[SampledGaussian | None, int | None]]) -> float:
-        """Return epsilon of rounds of several tasks; infinite where a number of them is not known.
+    def _together(self, rounds: Sequence[tuple[Event | None, int | None]]) -> float:
+        """Return epsilon of rounds of several kinds or tasks; infinite where a number of them is not known.
 
         What their protocols take from delta adds up.
         """
@@ -174,15 +227,31 @@ class TaskCost:
         slack = self.slack + math.fsum(task.slack for task in self.earlier)
         return least_with_slack(lambda left: composed_epsilon(known, left), self.delta, slack)
 
-    def _level_together(self, level: Level, rounds: int, *, discarded: bool = False) -> float:
-        own = (everybody_drawn(self._event_of(level)), rounds)
-        before = [(task.levels.get(level), task.counted(discarded=discarded)) for task in self.earlier]
-        return self._together([own, *before])
+    def _level_together(
+        self, level: Level, rounds: int, evaluations: int, *, discarded: bool = False, is_seen: bool = False
+    ) -> float:
+        """Return epsilon of a level over several kinds of rounds. is_seen: whether hiding in the draw is not claimed.
 
-    def _allowed(self, key: View | Level) -> int:
-        """Return the most rounds with which the budget is kept."""
+        Beside earlier tasks everybody counts as drawn.
+        """
+        own = [(self._event_of(level), rounds)]
+        if evaluations:
+            own.append((self._evaluated.levels[level], evaluations))
+        if self.earlier or is_seen:
+            own = [(everybody_drawn(event), n) for event, n in own]
+        before = [(task.levels.get(level), task.counted(discarded=discarded)) for task in self.earlier]
+        return self._together([*own, *before])
+
+    def _allowed(self, key: View | Level, evaluations: int = 0) -> int:
+        """Return the most rounds with which the budget is kept, beside so many evaluations."""
         cost = functools.partial(self.of_view, key) if isinstance(key, View) else functools.partial(self.of_level, key)
-        return largest(lambda n: cost(n) <= self.budgets[key], self.most_rounds or _SEARCH_END)
+        return largest(lambda n: cost(n, evaluations) <= self.budgets[key], self.most_rounds or _SEARCH_END)
+
+    @property
+    def _evaluated(self) -> Evaluations:
+        if self.evaluations is None:
+            raise ValueError("evaluations: expected none in a task that has none, got some")
+        return self.evaluations
 
     def _event_of(self, level: Level) -> Event:
         if level not in self.every_round:

@@ -2,7 +2,8 @@
 
 Modules:
 
-    kinds       kinds of queries, without NumPy
-    encodings   the vector of a record, by the kind of query
-    estimates   estimates and error bars, from the sum that both servers open
+    kinds        kinds of queries, without NumPy
+    encodings    the vector of a record, by the kind of query
+    estimates    estimates and error bars, from the sum that both servers open
+    evaluations  vectors of held-out records, and a model's figures from their noisy sum
 """

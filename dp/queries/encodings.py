@@ -24,6 +24,7 @@ A cell that holds no finite number contributes nothing. It raises nothing either
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,6 +41,14 @@ _WEIGHTS: Final = {
     Kind.MEAN: (math.sqrt(0.5), math.sqrt(0.5)),
     Kind.VARIANCE: (math.sqrt(0.375), math.sqrt(0.5), math.sqrt(0.5)),
 }
+
+
+def weights_on_grid(weights: Sequence[float], frac_bits: int) -> Values:
+    """Return weights of norm 1 on the grid, (k,), with room for a vector that is rounded to the grid after them."""
+    room = 1 - math.ldexp(math.sqrt(len(weights)), -frac_bits)
+    scaled = np.ldexp(np.asarray(weights) * max(room, 0.0), frac_bits)
+    floored: Values = np.ldexp(np.floor(scaled), -frac_bits)
+    return floored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +91,7 @@ class Encoding:
         """Return the weight of each coordinate on the grid, (k,)."""
         if self.kind.has_bins or self.kind is Kind.COUNT:
             return np.ones(self.dim)
-        room = 1 - math.ldexp(math.sqrt(self.dim), -self.frac_bits)
-        scaled = np.ldexp(np.asarray(_WEIGHTS[self.kind]) * max(room, 0.0), self.frac_bits)
-        floored: Values = np.ldexp(np.floor(scaled), -self.frac_bits)
-        return floored
+        return weights_on_grid(_WEIGHTS[self.kind], self.frac_bits)
 
     def scaled(self, values: Values) -> Values:
         """Return y of finite values, clipped to [-1, 1]. Shapes (n,)."""

@@ -85,15 +85,24 @@ def _count(_: Encoding, sums: Values, stds: Values, z: float) -> Estimate:
     return Estimate(n, n - reach, n + reach)
 
 
+def ratio(n: float, y: float, reach_n: float, reach_y: float) -> tuple[float, float, float] | None:
+    """Return y / n with Fieller's interval, of two Gaussians with independent noise; None where n may be zero.
+
+    reach_n, reach_y: z times the noise of each, at the quantile z of the interval's level.
+    """
+    of_n, of_y = reach_n**2, reach_y**2
+    lead = n * n - of_n
+    if n <= 0 or lead <= 0:
+        return None
+    root = math.sqrt(max(of_y * n * n + of_n * y * y - of_n * of_y, 0.0))
+    return y / n, (y * n - root) / lead, (y * n + root) / lead
+
+
 def _mean(encoding: Encoding, sums: Values, stds: Values, z: float) -> Estimate:
     """Return the mean of clipped values by Fieller's interval; all of [low, high] where the count may be zero."""
     n, y = (float(found) for found in sums)
-    of_n, of_y = (float(z * std) ** 2 for std in stds)
-    lead = n * n - of_n
-    if n <= 0 or lead <= 0:
+    if (found := ratio(n, y, *(float(z * std) for std in stds))) is None:
         return Estimate(encoding.middle, encoding.low, encoding.high)
-    root = math.sqrt(max(of_y * n * n + of_n * y * y - of_n * of_y, 0.0))
-    found = (y / n, (y * n - root) / lead, (y * n + root) / lead)
     value, low, high = (encoding.middle + encoding.half_width * number for number in found)
     return Estimate(value, low, high).within(encoding.low, encoding.high)
 

@@ -8,6 +8,8 @@ from typing import Final
 RECORD_BOUND: Final = 1.0
 """R: norm of a record's vector, at most."""
 MOST_BINS: Final = 4096
+EVALUATION_DIM: Final = 3
+"""Length of the vector of a held-out record: the count, what is right, and the loss."""
 
 
 class Kind(enum.StrEnum):

@@ -7,6 +7,7 @@
     shown            what came out
     workers          trainings side by side
     config           What the operator of a simulation configures
+    evaluations      Evaluations by clients, as in a deployment
     federation       The clients of a simulation
     guarantee        What an algorithm guarantees, to whom, against whom
     randomness       Where a simulation's draws come from: a seed, so that a run repeats. It protects nobody

@@ -21,8 +21,18 @@ from precad.clients.config import DIVIDED, REACTING, AttackName
 from precad.clients.errors import ArgumentError, MissingDataError
 from precad.deploy.configuration.sections import parse_section, read_toml
 from precad.deploy.errors import ConfigError
+from precad.deploy.reporting.answers import Estimated
 from precad.deploy.reporting.files import Amount, Count, Epsilon, Share, Written, read_lines, read_object
-from precad.deploy.reporting.runs import Round, Run, RunReader, Statement, Trained, is_import_path, names_own
+from precad.deploy.reporting.runs import (
+    Evaluation,
+    Round,
+    Run,
+    RunReader,
+    Statement,
+    Trained,
+    is_import_path,
+    names_own,
+)
 from precad.deploy.reporting.settings import shown_client, shown_section, shown_task
 from precad.dp.accountants.pld import Unit
 from precad.lab.simulation import SeededRandomness, Simulation, SimulationSettings
@@ -120,6 +130,7 @@ class _Line(Written):
     seconds: Amount
     accuracy: Share | None = None
     attack_success: Share | None = None
+    evaluation: dict[str, Estimated] = Field(default_factory=dict)
 
 
 class _Guarantee(Written):
@@ -216,6 +227,9 @@ def _training(path: Path, seed: _Seed, task: Task) -> Trained:
         attack_success=seed.attack_success,
         rejected_clients=tuple(seed.rejected_clients),
         metrics=seed.metrics,
+        evaluations=tuple(
+            Evaluation(n_done=line.round + 1, figures=line.evaluation) for line in lines if line.evaluation
+        ),
     )
 
 

@@ -26,7 +26,7 @@ import tomllib
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -60,6 +60,7 @@ from precad.lab.simulation.simulation import Progress
 from precad.lab.simulation.workers import Workers
 from precad.protos.messages import convert
 from precad.protos.task.algorithms import names_default
+from precad.protos.task.evaluation import BY_CLIENTS
 from precad.protos.task.model_update import Past, learnt_bound, moments_shape
 from precad.protos.task.task import Task
 from precad.servers.store.folder import load_initial_model
@@ -82,6 +83,8 @@ class Plan:
     records: dict[str, Records]
     initial: NDArray[np.float32] | None = None
     """In place of the task's initial model, (d,)."""
+    held_out: dict[str, Records] = field(default_factory=dict)
+    """Those that clients evaluate models on, where the task has such evaluations."""
     learning: Learning | None = None
     """In place of the model, the loss and the metrics that the configuration names."""
 
@@ -94,6 +97,7 @@ class Plan:
             test=self.split.test,
             randomness=SeededRandomness(self.settings.first_seed + seed),
             attacks=attacks_of(self.client),
+            held_out=self.held_out,
             device=self.client.device,
             memory_mb=self.client.memory_mb,
             adapter_rank=self.client.adapter_rank,
@@ -117,7 +121,7 @@ def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
     if not names_default(task):
         sections["simulation"].setdefault("algorithm", Deployed.name)
     settings = parse_section(SimulationSettings, sections["simulation"], "simulation", base=Path())
-    supply_own_records(client)
+    supply_own_records(client, holds_out=task.get("evaluation") == BY_CLIENTS)
     config = client_of(client)
     if config.trainer is not None:
         raise ConfigError(
@@ -140,6 +144,9 @@ def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
         client=config,
         split=split,
         records=records_of(split, source.parts(split, len(valid.clients)), list(valid.clients)),
+        held_out={}
+        if valid.evaluation_round is None
+        else source.held_out_of(split, list(valid.clients), list(valid.clients)),
         initial=initial,
     )
 

@@ -38,8 +38,10 @@ from precad.clients.models.metrics import has_accuracy
 from precad.clients.records import Records, Split, example_label_of, example_of, joined
 from precad.clients.training import evaluation
 from precad.lab.simulation.algorithms import ALGORITHMS, Algorithm
+from precad.lab.simulation.algorithms.deployed import Deployed
 from precad.lab.simulation.attackers import ATTACKERS
 from precad.lab.simulation.config import AttackSettings, Parameters, SimulationSettings
+from precad.lab.simulation.evaluations import SimulatedEvaluations
 from precad.lab.simulation.federation import Federation
 from precad.lab.simulation.guarantee import Guarantee
 from precad.lab.simulation.randomness import Randomness
@@ -75,6 +77,8 @@ class RoundMetrics:
     measured: Mapping[str, float] = field(default_factory=dict)
     """Metrics that were asked for, by name."""
     is_evaluated: bool = False
+    by_clients: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Figures of the clients' evaluation after the round, with their error bars; none where none was due."""
 
     def to_json(self) -> dict[str, Any]:
         """Return one line of metrics.jsonl; what was not measured is left out."""
@@ -87,6 +91,7 @@ class RoundMetrics:
         }
         usual = {"accuracy": self.accuracy, "attack_success": self.attack_success}
         line |= {name: value for name, value in usual.items() if value is not None}
+        line |= {"evaluation": dict(self.by_clients)} if self.by_clients else {}
         return line | ({"metrics": dict(self.measured)} if self.measured else {})
 
 
@@ -102,6 +107,7 @@ class Simulation:
         test: Records,
         randomness: Randomness,
         attacks: Mapping[str, Attack] | None = None,
+        held_out: Mapping[str, Records] | None = None,
         device: str = "auto",
         memory_mb: int | None = None,
         adapter_rank: int | None = None,
@@ -109,7 +115,8 @@ class Simulation:
         initial: NDArray[np.float32] | None = None,
         learning: Learning | None = None,
     ) -> None:
-        """`attacks`: malicious clients beside those of the settings. `engine`: one for the task's model that exists
+        """`attacks`: malicious clients beside those of the settings. `held_out`: records of each client that it
+        evaluates models on, where the task has such evaluations. `engine`: one for the task's model that exists
         already. `initial`: in place of the task's initial model. `learning`: in place of the model and loss that the
         task names, with what else is measured.
 
@@ -147,10 +154,31 @@ class Simulation:
         )
         self.algorithm = algorithm_of(settings.algorithm)(self.federation)
         self._ids = sorted(task.clients)
+        self._evaluations = self._evaluations_on(held_out or {}, device)
         self._success = wanted_of(self.attacks, test)
         self.progress = Progress(learning.initial_vector(task) if initial is None else initial.copy())
         self.diverged: DivergedError | None = None
         """Why `run` ended before its time, if it did."""
+
+    def _evaluations_on(self, records: Mapping[str, Records], device: str) -> SimulatedEvaluations | None:
+        """Return what evaluates models, where the task has evaluations by clients. Raises ArgumentError."""
+        if self.task.evaluation_round is None:
+            return None
+        if not isinstance(self.algorithm, Deployed):
+            raise ArgumentError(
+                f"task.evaluation: expected 'none' with simulation.algorithm {self.algorithm.name!r}, which has no two "
+                "servers, found 'clients'"
+            )
+        if missing := [client for client in self._ids if client not in records]:
+            raise ArgumentError(f"held_out: expected records of every client, found none of {missing[0]!r}")
+        return SimulatedEvaluations(
+            task=self.task,
+            settings=self.settings,
+            records=records,
+            randomness=self.federation.randomness,
+            learning=self.learning,
+            device=device,
+        )
 
     def run(self) -> Iterator[RoundMetrics]:
         """Yield the rounds that are left, one by one; `progress` is that after the last one given. Ends with the task's
@@ -195,7 +223,17 @@ class Simulation:
             attack_success=self.attack_success() if is_evaluated else None,
             measured=self.measured() if is_evaluated else {},
             is_evaluated=is_evaluated,
+            by_clients=self._by_clients(),
         )
+
+    def _by_clients(self) -> Mapping[str, Mapping[str, float]]:
+        """Evaluate the model as the clients of a deployment do, where that is due and no budget forbids it."""
+        now, evaluations = self.progress, self._evaluations
+        if evaluations is None or not evaluations.is_due(now.rounds):
+            return {}
+        if not self.algorithm.may_evaluate(now.rounds, now.participation):
+            return {}
+        return evaluations.evaluate(now.rounds, now.parameters)
 
     def accuracy(self) -> float | None:
         """Return the accuracy of the model as it is, on the test records; None where labels are no classes."""

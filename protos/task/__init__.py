@@ -18,4 +18,6 @@ Modules:
     quantile        a bound of updates that is learnt with noise
     query           a question about a column, in the place of a training
     audit_fields    members that audit the task, whose records are canaries
+    evaluation      rounds in which clients evaluate the model, and when they are due
+    evaluation_figures  figures and error bars, from the sum that they open
 """

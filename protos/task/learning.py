@@ -33,9 +33,10 @@ class LearningFields(BaseModel):
     code makes A, with bits that may differ between machines."""
     loss: Annotated[str, Field(min_length=1)] = "cross-entropy"
     """Loss of a record, by name, or `package.module:function` of the user's own (`precad.clients.models.losses`)."""
-    evaluation: Literal["none", "public"] = "none"
-    """Whether operators of aggregators measure each committed model. `public`: on public records of their own, each for
-    itself (`aggregator.evaluation_records`)."""
+    evaluation: Literal["none", "public", "clients"] = "none"
+    """Measuring of committed models. `public`: by operators of aggregators, on public records of their own, each for
+    itself (`aggregator.evaluation_records`). `clients`: by the chosen clients, every few rounds, on records that they
+    hold out (`client.holdout`), with a noise of its own (`evaluation_noise`)."""
 
 
 LEARNING_FIELDS: Final = tuple(LearningFields.model_fields)

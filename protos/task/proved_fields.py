@@ -84,13 +84,13 @@ ETA_OF_AN_UPLOAD: Final = 2.0**-40 + 2.0**-65
 """How far at most one upload's view is from the simulated one, in total variation (theorem 2)."""
 
 
-def eta(rounds: int) -> float:
+def eta(rounds: int, evaluations: int = 0) -> float:
     """Return eta of theorem 2 for one client: m (T + 1) uploads, each simulated up to `ETA_OF_AN_UPLOAD`.
 
     A mechanism's (epsilon, delta) is (epsilon, delta + (1 + e^epsilon) eta) in this mode. A client makes at most m
-    uploads for each of T + 1 models, those of rounds that were lost among them.
+    uploads for each of T + 1 models, those of rounds that were lost among them. It makes one more for each evaluation.
     """
-    return MOST_UPLOADS_PER_MODEL * (rounds + 1) * ETA_OF_AN_UPLOAD
+    return (MOST_UPLOADS_PER_MODEL * (rounds + 1) + evaluations) * ETA_OF_AN_UPLOAD
 
 
 def refuse_proved_fields(mode: str, given: Collection[str]) -> None:

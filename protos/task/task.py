@@ -39,6 +39,14 @@ from precad.protos.task.algorithms import (
 )
 from precad.protos.task.audit_fields import AUDIT_FIELDS, AuditFields, canary_places, refuse_audit
 from precad.protos.task.carried_fields import carried
+from precad.protos.task.evaluation import (
+    BY_CLIENTS,
+    EVALUATION_FIELDS,
+    EvaluationFields,
+    of_the_training,
+    refuse_evaluation,
+    round_fields,
+)
 from precad.protos.task.grid import with_largest_frac_bits
 from precad.protos.task.learning import LEARNING_FIELDS, LearningFields
 from precad.protos.task.proved_fields import (
@@ -69,17 +77,28 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 ABSENT_AT_DEFAULT: Final = (
     *("record_rates", "update_clipping", *QUANTILE_FIELDS),
-    *(*RECORD_FIELDS, *LEARNING_FIELDS, *SERVER_STEP_FIELDS, *PROVED_FIELDS, *QUERY_FIELDS, *VALIDATION_FIELDS),
-    *AUDIT_FIELDS,
+    *(*RECORD_FIELDS, *LEARNING_FIELDS, *SERVER_STEP_FIELDS, *PROVED_FIELDS, *QUERY_FIELDS, *EVALUATION_FIELDS),
+    *(*VALIDATION_FIELDS, *AUDIT_FIELDS),
 )
 """Fields that came later than the algorithms that they are of, or than tasks. The canonical text has them where they
 are not at their default, so that tasks without them keep their digest."""
 ABSENT_BEFORE: Final = frozenset({"lost_rounds", "accept_weak_wire_form"})
 """Fields that tasks of `VERSION_BEFORE` had not."""
 _LOG_MARGIN: Final = 64 * math.log(2)
+_OF_A_ROUNDED_DRAW: Final = 1 / 12
+"""Variance that rounding adds to a server's noise, in steps of the grid."""
 
 
-class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFields, ValidationFields, AuditFields):
+class Task(
+    RecordFields,
+    LearningFields,
+    ServerStepFields,
+    ProvedFields,
+    QueryFields,
+    EvaluationFields,
+    ValidationFields,
+    AuditFields,
+):
     """The `[task]` section. Symbols are those of PRECAD's Algorithms 1 and 2."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, strict=True)
@@ -238,7 +257,8 @@ class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFi
         rules, given = self.rules, self._given
         refusals.refuse_wire_form(self.mode, accepts_weak=self.accept_weak_wire_form)
         refuse_proved_fields(self.mode, given)
-        refuse_unchecked(self.mode, checks_norms=self.checks_norms, is_query=self.query is not None)
+        is_query = self.query is not None
+        refuse_unchecked(self.mode, self.evaluation, checks_norms=self.checks_norms, is_query=is_query)
         if self.is_proved:
             refuse_proved(self)
         refusals.refuse_noise(rules, max(self.noise_std_on_grid, self.client_noise_std_on_grid))
@@ -255,6 +275,8 @@ class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFi
         refusals.refuse_group(rules, self.records_per_person)
         refuse_query(self, given)
         refuse_audit(self, given)
+        refuse_evaluation(self, given)
+        _ = self.evaluation_round
         if (rule := self.quantile_rule) is None:
             refusals.refuse_quantile_fields(self.update_clipping, given)
         else:
@@ -415,6 +437,11 @@ class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFi
         return self.client_clip if self.checks_norms else math.inf
 
     @property
+    def sum_noise_std(self) -> float:
+        """Return the standard deviation of both servers' noise on each number of an opened sum, rounding included."""
+        return math.ldexp(math.sqrt(2 * (self.noise_std_on_grid**2 + _OF_A_ROUNDED_DRAW)), -self.frac_bits)
+
+    @property
     def most_lost_rounds(self) -> int:
         """`lost_rounds`, or where the task does not say, 3 and a tenth of the rounds, `batches_ahead` + 2 at least.
 
@@ -435,7 +462,17 @@ class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFi
     @property
     def delta_slack(self) -> float:
         """Return what the mode itself takes from delta, as eta of `precad.dp.accountants.slack`; 0 but in `proved`."""
-        return eta(self.rounds) if self.is_proved else 0.0
+        return eta(self.rounds, self.most_evaluations) if self.is_proved else 0.0
+
+    @property
+    def most_evaluations(self) -> int:
+        """Return how many evaluations by clients there are at most, those that are lost among them."""
+        return 0 if self.evaluation_every is None else self.rounds // self.evaluation_every
+
+    @cached_property
+    def evaluation_round(self) -> EvaluationRound | None:
+        """Return the parameters of an evaluation by clients; None of a task without. Raises ValueError."""
+        return None if self.evaluation != BY_CLIENTS else EvaluationRound.of(self)
 
     @property
     def upload_slack(self) -> float:
@@ -482,3 +519,18 @@ class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFi
     @cached_property
     def _digest(self) -> bytes:
         return hashlib.sha256(f"{self.protocol_version}\n{self.canonical()}".encode()).digest()
+
+
+class EvaluationRound(Task):
+    """The parameters of one evaluation by clients among the rounds of a training (`precad.protos.task.evaluation`)."""
+
+    evaluated: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    """SHA-256 of the training's task."""
+
+    @classmethod
+    def of(cls, task: Task) -> Self:
+        """Return that of a training. Raises ValueError, which names the fields of the training's task."""
+        try:
+            return cls.model_validate({**round_fields(task), "evaluated": task.digest().hex()})
+        except (ValidationError, ParameterError) as error:
+            raise of_the_training(error) from None

@@ -87,7 +87,7 @@ def _quality(status: Status) -> Iterator[Metric]:
     """Figures of the latest round that has any, and which round that is."""
     last = next((round for round in reversed(status.rounds) if round.quality), None)
     figures = [] if last is None else [({"metric": name}, value) for name, value in last.quality.items()]
-    yield _gauge("precad_quality", "Figure of the latest measured model on public records.", figures)
+    yield _gauge("precad_quality", "Figure of the latest measured model, on public or held-out records.", figures)
     yield _gauge("precad_quality_round", "Round of that model.", [] if last is None else [({}, last.round)])
 
 

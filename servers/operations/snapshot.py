@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from precad.dp.accountants.pld import View
+from precad.protos.task.evaluation import n_due
 from precad.protos.task.task import Task
 from precad.servers.rounds.sessions import Sessions
 from precad.servers.rounds.uploads import Spool
@@ -71,6 +72,8 @@ class AggregatorSnapshots:
             rounds_done=n_done,
             rounds_left_in_budget=rounds_left_in_budget(epsilons),
             seconds_left=None if is_over else seconds_left(task, rounds, n_done, epsilons),
+            evaluation=task.evaluation,
+            evaluations_done=telemetry.n_evaluations,
             rounds_lost=telemetry.n_lost,
             rounds_lost_at_most=task.most_lost_rounds,
             verdicts_unknown=dict(self._unknown()),
@@ -141,8 +144,10 @@ class AggregatorSnapshots:
         task, telemetry = self._task, self._telemetry
         last = next(reversed(telemetry.records), None)
         spent = epsilon_of(last) if last is not None else dict.fromkeys(View, 0.0)
-        drawn = telemetry.charged.n_drawn if last is None else max(last.number + 1, telemetry.charged.n_drawn)
-        return epsilons_of(task, spent, telemetry.charged._replace(n_drawn=drawn))
+        due = n_due(task.evaluation_every, max(len(telemetry.records) - 1, 0))
+        drawn = max(0 if last is None else last.number + 1 - due, telemetry.charged.n_drawn)
+        evaluations = max(due, telemetry.charged.n_evaluations)
+        return epsilons_of(task, spent, telemetry.charged._replace(n_drawn=drawn, n_evaluations=evaluations))
 
     def _queues(self) -> tuple[Queue, ...]:
         collecting = self._telemetry.collecting
@@ -156,17 +161,22 @@ class AggregatorSnapshots:
 
     def _rounds(self) -> tuple[RoundSummary, ...]:
         records = self._telemetry.records[-MAX_ROUNDS:]
-        oldest_detailed = len(records) - MAX_DETAILED
-        return tuple(self._round(record, is_detailed=index >= oldest_detailed) for index, record in enumerate(records))
+        n_before, oldest_detailed = len(self._telemetry.records) - len(records), len(records) - MAX_DETAILED
+        return tuple(
+            self._round(record, n_before + index, is_detailed=index >= oldest_detailed)
+            for index, record in enumerate(records)
+        )
 
-    def _round(self, record: CommittedRound, *, is_detailed: bool) -> RoundSummary:
+    def _round(self, record: CommittedRound, n_before: int, *, is_detailed: bool) -> RoundSummary:
+        """Return a round as the status shows it. n_before: how many were committed before it."""
+        due = n_due(self._task.evaluation_every, n_before)
         notes = self._telemetry.notes.get(record.number, RoundNotes())
         verdicts: dict[Verdict, Iterable[str]] = {verdict: getattr(record, verdict) for verdict in VERDICTS}
         return summary_of(
             record,
             committed_at=notes.committed_at,
             outcomes=outcomes(verdicts, notes) if is_detailed else (),
-            epsilon_client=client_epsilon(self._task, record.number + 1),
+            epsilon_client=client_epsilon(self._task, record.number + 1 - due, due),
             quality=self._telemetry.quality.get(record.number),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import numpy as np
 import structlog
@@ -19,6 +20,7 @@ from precad.mpc.ring import RingArray
 from precad.mpc.tuples.held import BatchShape, ServerTuples
 from precad.protos.messages import convert
 from precad.protos.precad.v1 import aggregator_pb2
+from precad.protos.task.task import Task
 from precad.servers.rounds.form import Form, Ground
 from precad.servers.rounds.intake import Intake
 from precad.servers.rounds.relayed import RelayedUploads
@@ -35,7 +37,8 @@ class DealtForm(Form):
         self._ground, self.task = ground, ground.task
         self._link, self._tuples, self._sessions = ground.links.peer, ground.links.tuples, ground.links.sessions
         self._intake: Intake | None = None
-        vector_bytes = convert.upload_bytes(Mode.MASKED, 0, self.task.dim)
+        longest = max(one.dim for one in (self.task, self.task.evaluation_round) if one is not None)
+        vector_bytes = convert.upload_bytes(Mode.MASKED, 0, longest)
         self._relayed = RelayedUploads(ground.capacity.spool, vector_bytes, self._take_relay)
         self._link.on_relay = self._relayed.take
         self.ahead: dict[int, tuple[list[str], asyncio.Task[ServerTuples]]] = {}
@@ -49,38 +52,38 @@ class DealtForm(Form):
     async def select(self, t: int) -> Collecting:
         """See `Form.select`; both may have happened while an earlier round waited for its clients."""
         if t not in self.ahead:
-            await self._draw(t)
+            await self._draw(t, self._ground.round_task(t))
         chosen, dealing = self.ahead.pop(t)
         tuples = await dealing
         intake = self._open_intake(t, chosen)
         return Collecting(t, tuple(chosen), tuples, intake, self._ground.state.model.as_bytes)
 
-    async def _draw(self, t: int) -> None:
+    async def _draw(self, t: int, of_round: Task) -> None:
         """The clients of round t, and a request for their tuples that nobody waits for yet."""
         coin = await self._ground.selection_coin(t)
         chosen = self._ground.chosen(coin, t)
-        dealing = asyncio.create_task(self._tuples.batch(self._batch_shape(t, chosen)))
+        dealing = asyncio.create_task(self._tuples.batch(self._batch_shape(t, chosen, of_round)))
         dealing.add_done_callback(_look_at)
         self.ahead[t] = chosen, dealing
 
     async def _draw_ahead(self, t: int) -> None:
         """After the invitations of round t, so in the same place of both servers' steps. Who is drawn depends on no
         round's outcome, and whether a round takes place depends on nobody who was drawn."""
-        n_left = self.task.rounds - self._ground.state.n_committed - 1
-        for coming in range(t + 1, t + min(self.task.draws_ahead, n_left) + 1):
-            if coming not in self.ahead:
-                await self._draw(coming)
+        coming = itertools.islice(self._ground.state.coming(t), 1, self.task.draws_ahead + 1)
+        for number, of_round in coming:
+            if number not in self.ahead:
+                await self._draw(number, of_round)
 
-    def _batch_shape(self, t: int, chosen: list[str]) -> BatchShape:
-        gate, bound = self._ground.compute.gate, self.task.norm_bound
+    def _batch_shape(self, t: int, chosen: list[str], of_round: Task) -> BatchShape:
+        gate, bound = self._ground.compute.gate, of_round.norm_bound
         assert gate is not None  # of every mode but `proved`
         blocks = top_bits.blocks(gate, len(chosen), bound.low_bits) if self.task.checks_norms else ()
-        return BatchShape(self._ground.state.store.task_id, t, tuple(chosen), self.task.dim, blocks)
+        return BatchShape(self._ground.state.store.task_id, t, tuple(chosen), of_round.dim, blocks)
 
     def _open_intake(self, t: int, chosen: list[str]) -> Intake:
         relays = self._link.party == 0 and self.task.wire_mode is Mode.MASKED
         self._intake = Intake(
-            task=self.task,
+            task=self._ground.round_task(t),
             task_id=self._ground.state.store.task_id,
             party=self._link.party,
             round=t,
@@ -115,11 +118,13 @@ class DealtForm(Form):
         return invited
 
     def _invitation(self, tuples: ServerTuples, client: str, mask_seed: Seed | None) -> aggregator_pb2.Invitation:
+        of_round = self._ground.round_task(tuples.shape.round)
         return aggregator_pb2.Invitation(
             task=self._ground.state.store.task_id,
             round=tuples.shape.round,
             slot=tuples.shape.slot_of(client),
-            dim=self.task.dim,
+            dim=of_round.dim,
+            evaluation=of_round is not self.task,
             model_digest=self._ground.state.model.digest,
             deadline_s=self.task.submit_timeout_s,
             mask_seed=b"" if mask_seed is None else mask_seed.reveal(),
@@ -154,7 +159,8 @@ class DealtForm(Form):
         else:
             rooms = {client: intake.room(client) for client in active}
             revealed = validation.reveal_and_open(state.lock, uploads, tuples, channel, rooms)
-        checked = validation.validate(revealed, tuples, self.task.norm_bound, compute.gate, channel, compute.engine)
+        bound = self._ground.round_task(state.round).norm_bound
+        checked = validation.validate(revealed, tuples, bound, compute.gate, channel, compute.engine)
         try:
             validation.compare_verdicts(checked, channel)
         except VerdictsDifferError as error:
@@ -162,13 +168,14 @@ class DealtForm(Form):
             raise
         return checked
 
-    def release(self, share_sum: RingArray | FieldArray, n_accepted: int) -> RingArray:
+    def release(self, t: int, share_sum: RingArray | FieldArray, n_accepted: int) -> RingArray:
         """See `Form.release`. Words modulo 2^64."""
         share: RingArray = share_sum.view(np.int64)
-        if not self.task.may_release(n_accepted):
+        of_round = self._ground.round_task(t)
+        if not of_round.may_release(n_accepted):
             share[:] = 0
-        if self.task.noise_std_on_grid > 0:
-            share += self._ground.compute.randomness.noise(self.task.noise_std_on_grid, self.task.dim)
+        if of_round.noise_std_on_grid > 0:
+            share += self._ground.compute.randomness.noise(of_round.noise_std_on_grid, of_round.dim)
         return share
 
     def open(self, t: int, noisy_share: RingArray | FieldArray) -> RingArray:

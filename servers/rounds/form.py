@@ -48,6 +48,10 @@ class Ground:
         """Return which server this is."""
         return self.links.peer.party
 
+    def round_task(self, t: int) -> Task:
+        """Return the parameters of the round in flight: the task's, or those of an evaluation."""
+        return self.state.round_task(t)
+
     def label(self, t: int) -> Label:
         """Return the label of the round's streams."""
         return Label(self.state.store.task_id, t)
@@ -113,7 +117,7 @@ class Form(ABC):
         """Find one bit per client, alike at both servers, and this server's share of the sum of the valid."""
 
     @abstractmethod
-    def release(self, share_sum: RingArray | FieldArray, n_accepted: int) -> RingArray | FieldArray:
+    def release(self, t: int, share_sum: RingArray | FieldArray, n_accepted: int) -> RingArray | FieldArray:
         """Return what leaves this server; in place, since d words may be most of a server's memory.
 
         Nothing of the uploads leaves where there are too few of them to hide one another by the noise that clients add.

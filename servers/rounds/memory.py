@@ -37,8 +37,13 @@ def of_server(config: AggregatorConfig, task: Task) -> int:
         n_clients=n_clients,
         n_threads=config.check_threads,
         n_moments=task.n_moments,
-        proofs_bytes=n_clients * _proof_bytes(task),
+        proofs_bytes=n_clients * max(map(_proof_bytes, _kinds(task))),
     )
+
+
+def _kinds(task: Task) -> tuple[Task, ...]:
+    """Return the parameters of each kind of round that a task has."""
+    return (task,) if task.evaluation_round is None else (task, task.evaluation_round)
 
 
 def _proof_bytes(task: Task) -> int:
@@ -70,7 +75,9 @@ def capacity_of(config: AggregatorConfig, task: Task) -> Capacity:
     """Return what a server takes on of its clients' bytes, by its configuration. Raises SetupError."""
     spool = Spool(
         spool_path(config.state_dir),
-        slot_bytes=max(WORD_BYTES * task.dim, task.proof_sizes.proof_bytes if task.is_proved else 0),
+        slot_bytes=max(
+            max(WORD_BYTES * one.dim, one.proof_sizes.proof_bytes if one.is_proved else 0) for one in _kinds(task)
+        ),
         memory_bytes=of_server(config, task),
         max_memory_upload=config.max_upload_in_memory_mb * MIB,
     )

@@ -30,7 +30,7 @@ class ProvedForm(Form):
     """One round at a time: nothing is drawn ahead."""
 
     def __init__(self, ground: Ground) -> None:
-        self._ground, self.task, self._sizes = ground, ground.task, ground.task.proof_sizes
+        self._ground, self.task = ground, ground.task
         self._link, self._sessions = ground.links.peer, ground.links.sessions
         self._uploads: ProvedUploads | None = None
         self._proofs: Proofs | None = None
@@ -58,7 +58,7 @@ class ProvedForm(Form):
             label=label,
             party=ground.party,
             slots=of_client,
-            sizes=self._sizes,
+            sizes=ground.round_task(t).proof_sizes,
             seeds=slots.seeds,
             bind=self._binder(t),
             timeout_s=self.task.submit_timeout_s,
@@ -68,22 +68,22 @@ class ProvedForm(Form):
         return Collecting(t, tuple(chosen), slots, self._uploads, ground.state.model.as_bytes)
 
     def _binder(self, t: int) -> _Binder:
-        state = self._ground.state
+        state, of_round = self._ground.state, self._ground.round_task(t)
         return _Binder(
             Binding(
                 task=state.store.task_id,
                 round=t,
                 client="",
-                config_digest=self.task.digest(),
+                config_digest=of_round.digest(),
                 model_digest=state.model.digest,
-                dim=self.task.dim,
+                dim=of_round.dim,
                 payload_digest=b"",
             )
         )
 
     async def invite(self, state: Collecting) -> frozenset[str]:
         """See `Form.invite`. A share seed is drawn as it is given, and is given once (S0)."""
-        slots = _slots_of(state)
+        slots, of_round = _slots_of(state), self._ground.round_task(state.round)
         invited = self._sessions.connected.intersection(state.chosen)
         for client in sorted(invited):
             slot = slots.of_client[client]
@@ -92,7 +92,8 @@ class ProvedForm(Form):
                 task=self._ground.state.store.task_id,
                 round=state.round,
                 slot=slot,
-                dim=self.task.dim,
+                dim=of_round.dim,
+                evaluation=of_round is not self.task,
                 model_digest=self._ground.state.model.digest,
                 deadline_s=self.task.submit_timeout_s,
                 mask_seed=seed,
@@ -117,12 +118,13 @@ class ProvedForm(Form):
         seed: Seed = await ground.in_mpc_thread(
             joint_coin.reveal, lock.coin, lock.peers_commitment, lock.transcript, channel
         )
-        check = ProofCheck(ground.party, label, self._sizes, seed, uploads.locked(lock.active))
+        sizes = ground.round_task(state.round).proof_sizes
+        check = ProofCheck(ground.party, label, sizes, seed, uploads.locked(lock.active))
         self._proofs = Proofs(
             label=label,
             party=ground.party,
             slots={client: slots.of_client[client] for client in lock.active},
-            sizes=self._sizes,
+            sizes=sizes,
             check=check,
             timeout_s=self.task.proof_timeout_s,
             capacity=ground.capacity,
@@ -165,13 +167,15 @@ class ProvedForm(Form):
             check, in_order, ground.channel(state.round), compute.engine, compute.randomness.coin
         )
 
-    def release(self, share_sum: RingArray | FieldArray, n_accepted: int) -> FieldArray:
+    def release(self, t: int, share_sum: RingArray | FieldArray, n_accepted: int) -> FieldArray:
         """See `Form.release`. Elements."""
         share: FieldArray = share_sum.view(np.uint64)
-        if not self.task.may_release(n_accepted):
+        of_round = self._ground.round_task(t)
+        if not of_round.may_release(n_accepted):
             share[:] = 0
-        if self.task.noise_std_on_grid > 0:
-            opening.add_noise(share, self._ground.compute.randomness.noise(self.task.noise_std_on_grid, self.task.dim))
+        if of_round.noise_std_on_grid > 0:
+            noise = self._ground.compute.randomness.noise(of_round.noise_std_on_grid, of_round.dim)
+            opening.add_noise(share, noise)
         return share
 
     def open(self, t: int, noisy_share: RingArray | FieldArray) -> RingArray:

@@ -9,6 +9,7 @@ way is its form's (`precad.servers.rounds.form`). Each transition is one functio
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from precad.dp.accountants.pld import View
+from precad.mpc import ring
 from precad.mpc.errors import PeerMismatchError
+from precad.mpc.joint_coin import digest
 from precad.servers.rounds.dealt import DealtForm
 from precad.servers.rounds.equipment import Compute, Links
 from precad.servers.rounds.form import Form, Ground
@@ -26,6 +29,7 @@ from precad.servers.rounds.states import (
     Charged,
     Collecting,
     Committed,
+    Evaluated,
     Locked,
     Opened,
     Proving,
@@ -34,8 +38,8 @@ from precad.servers.rounds.states import (
     Validated,
 )
 from precad.servers.rounds.transfers import Capacity
-from precad.servers.store.rounds import CommittedRound
-from precad.servers.store.state import TaskState
+from precad.servers.store.rounds import CommittedRound, EvaluatedRound
+from precad.servers.store.state import TaskState, require_possible_sum
 from precad.servers.supervision import to_the_end
 
 S = TypeVar("S", bound=RoundState)
@@ -64,8 +68,9 @@ class RoundRunner:
         self._proof_bytes = 0
         self._epsilons: dict[View, float] = {}
 
-    async def run_round(self, t: int) -> CommittedRound:
-        """One round, from the draw of its clients to the new model. Raises whatever ends the task."""
+    async def run_round(self, t: int) -> CommittedRound | EvaluatedRound:
+        """One round, from the draw of its clients to the new model, or to the sum of an evaluation. Raises whatever
+        ends the task."""
         self._seconds, sent_before, dealt_before = {}, self._bytes_sent, self._tuples.bytes_received
         self._proof_bytes = 0
         collecting = await self.select(self._enter(Selecting(t)))
@@ -73,6 +78,8 @@ class RoundRunner:
         charged = await self.charge(await self.prove(self._enter(locked)))
         validated = await self.validate(self._enter(charged))
         opened = await self.open_sum(self._enter(validated))
+        if self._ground.round_task(t) is not self.task:
+            return self._enter(await self.evaluate(self._enter(opened))).record
         committed = await self.commit(self._enter(opened))
         bytes_by_link = {
             "to_peer": self._bytes_sent - sent_before,
@@ -98,9 +105,11 @@ class RoundRunner:
         with self._phase("collect"):
             invited = await self.form.invite(state)
             arrival = state.intake.wait(invited=invited, peer_locked=self._link.closed_by_peer(state.round))
+            is_evaluation = self._ground.round_task(state.round) is not self.task
+            foreseen = functools.partial(self._state.ledger.foresee, state.chosen, is_evaluation=is_evaluation)
             at_least_s = self.task.submit_timeout_s if self.task.hides_draws else 0.0
-            foreseeing = to_the_end(self._state.ledger.foresee, state.chosen)
-            await asyncio.gather(arrival, foreseeing, asyncio.sleep(at_least_s))  # a challenge tells who was waited for
+            waiting = asyncio.sleep(at_least_s)  # a challenge tells who was waited for
+            await asyncio.gather(arrival, to_the_end(foreseen), waiting)
             self._link.close_round(state.round)
         with self._phase("lock"):
             return await self.form.lock(state)
@@ -149,7 +158,7 @@ class RoundRunner:
         """
         with self._phase("noise"):
             noisy_share, _ = await asyncio.gather(
-                self._ground.in_mpc_thread(self.form.release, state.share_sum, len(state.accepted)),
+                self._ground.in_mpc_thread(self.form.release, state.round, state.share_sum, len(state.accepted)),
                 to_the_end(self._write_verdicts, state),
             )
         with self._phase("open"):
@@ -181,6 +190,27 @@ class RoundRunner:
             if peers != model.digest:
                 raise PeerMismatchError("model after the round", ours=model.digest.hex(), peers=peers.hex())
         return Committed(record, model.parameters)
+
+    async def evaluate(self, state: Opened) -> Evaluated:
+        """Take in the sum of an evaluation, equal at both servers or the task ends. It moves no model."""
+        with self._phase("commit"):
+            require_possible_sum(state.noisy_sum, self._ground.round_task(state.round), len(state.accepted))
+            evaluated = EvaluatedRound(
+                number=state.round,
+                chosen=state.chosen,
+                accepted=state.accepted,
+                rejected=state.rejected,
+                model_digest=self._state.model.digest,
+                noisy_sum=tuple(map(int, state.noisy_sum)),
+                epsilon_one_server=self._epsilons[View.ONE_SERVER],
+                epsilon_clients_only=self._epsilons[View.CLIENTS_ONLY],
+            )
+            await to_the_end(self._state.take_evaluation, evaluated)
+            ours = digest(b"evaluation", self._state.model.digest, ring.to_bytes(state.noisy_sum))
+            peers = await self._ground.in_mpc_thread(self._ground.channel(state.round).exchange, "evaluation", ours)
+            if peers != ours:
+                raise PeerMismatchError("evaluation of the model", ours=ours.hex(), peers=peers.hex())
+        return Evaluated(evaluated)
 
     @property
     def _bytes_sent(self) -> int:

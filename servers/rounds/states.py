@@ -3,7 +3,8 @@
     Selecting -> Collecting -> Locked -> Charged -> Validated -> Opened -> Committed
                       \\___________\\__________\\__________\\_________-> Aborted (any of them)
 
-In mode `proved`, Proving is between Locked and Charged: the clients answer the challenge. A round goes from left to
+In mode `proved`, Proving is between Locked and Charged: the clients answer the challenge. A round in which clients
+evaluate the model ends in Evaluated, not in Committed. A round goes from left to
 right or is aborted as a whole; nothing of an aborted round is used again.
 """
 
@@ -23,7 +24,7 @@ from precad.mpc.ring import RingArray
 from precad.mpc.tuples.held import ServerTuples
 from precad.servers.rounds.proved_intake import Proofs
 from precad.servers.rounds.receiving import Receiving
-from precad.servers.store.rounds import CommittedRound
+from precad.servers.store.rounds import CommittedRound, EvaluatedRound
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,18 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
+class Evaluated:
+    """Both servers hold the same sum of an evaluation; the model is what it was."""
+
+    record: EvaluatedRound
+
+    @property
+    def round(self) -> int:
+        """Its number."""
+        return self.record.number
+
+
+@dataclass(frozen=True, slots=True)
 class Aborted:
     """The round ended without a release."""
 
@@ -148,4 +161,6 @@ class Aborted:
     reason: str
 
 
-RoundState: TypeAlias = Selecting | Collecting | Locked | Proving | Validated | Charged | Opened | Committed | Aborted
+RoundState: TypeAlias = (
+    Selecting | Collecting | Locked | Proving | Validated | Charged | Opened | Committed | Evaluated | Aborted
+)

@@ -30,10 +30,13 @@ REQUIRED: Final[Mapping[str, Mapping[str, str]]] = {
     "unknown": {"round": "integer", "clients": "list of names"},
     "validated": {"round": "integer"},
     "committed": {"round": "integer", "chosen": "list of names"},
+    "evaluated": {"round": "integer", "chosen": "list of names"},
 }
 """Fields that whoever verifies a log goes by, of the kinds of entries that have them."""
 COMPARED: Final = ("chosen", "accepted", "rejected", "noisy_sum", "model")
-"""Fields on which both servers' entries of a committed round must agree."""
+"""Fields on which both servers' entries of a committed round, or of an evaluation, must agree."""
+RELEASES: Final = ("committed", "evaluated")
+"""Kinds of entries that are of a release: of a model, or of an evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,22 +141,26 @@ def _is(kind: str, value: object) -> bool:
             return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
-def releases(log: Sequence[Entry]) -> dict[int, Mapping[str, Any]]:
-    """Return the committed rounds, by number. Raises AuditError when one is committed twice, or without its
-    verdicts."""
-    validated: set[int] = set()
-    committed: dict[int, Mapping[str, Any]] = {}
+def releases(log: Sequence[Entry], kinds: Collection[str] = RELEASES) -> dict[int, Mapping[str, Any]]:
+    """Return the released rounds, by number. Raises AuditError when one is released twice, or without its verdicts.
+
+    kinds: of the releases that are wanted.
+    """
+    validated, seen = set[int](), set[int]()
+    released: dict[int, Mapping[str, Any]] = {}
     for entry in log:
         if entry.kind == "validated":
             validated.add(entry.fields["round"])
-        if entry.kind == "committed":
+        if entry.kind in RELEASES:
             round = entry.fields["round"]
-            if round in committed:
-                raise AuditError(f"entry {entry.number}: round {round} is committed twice")
+            if round in seen:
+                raise AuditError(f"entry {entry.number}: round {round} is {entry.kind} twice")
             if round not in validated:
-                raise AuditError(f"entry {entry.number}: round {round} is committed without verdicts")
-            committed[round] = entry.fields
-    return committed
+                raise AuditError(f"entry {entry.number}: round {round} is {entry.kind} without verdicts")
+            seen.add(round)
+            if entry.kind in kinds:
+                released[round] = entry.fields
+    return released
 
 
 def checked(log: Sequence[Entry]) -> set[int]:
@@ -177,6 +184,8 @@ def n_unknown_verdicts(log: Sequence[Entry], charged: Collection[int]) -> int:
 def compare(ours: Sequence[Entry], theirs: Sequence[Entry]) -> int:
     """Return how many released rounds both servers' logs agree on. The last one may be missing in one of them.
 
+    So may any evaluation: a server that was lost before it had the sum goes on without it.
+
     Raises: PeerMismatchError naming the first difference; AuditError.
     """
     a, b = releases(ours), releases(theirs)
@@ -184,8 +193,9 @@ def compare(ours: Sequence[Entry], theirs: Sequence[Entry]) -> int:
         for name in COMPARED:
             if a[round].get(name) != b[round].get(name):
                 raise PeerMismatchError(f"{name} of round {round}", ours=a[round].get(name), peers=b[round].get(name))
-    only = sorted(a.keys() ^ b.keys())
-    newest = max((*a, *b), default=-1)
+    of_models = {*releases(ours, ("committed",)), *releases(theirs, ("committed",))}
+    only = sorted((a.keys() ^ b.keys()) & of_models)
+    newest = max(of_models, default=-1)
     if len(only) > 1 or (only and only[0] != newest):
         is_cut = only[0] > max(a.keys() & b.keys(), default=-1) and (a.keys() <= b.keys() or b.keys() <= a.keys())
         hint = "; the other one ends before it: are they of one moment?" if is_cut else ""

@@ -116,6 +116,7 @@ def open_ledger(state_dir: Path, task: Task, earlier: Sequence[EarlierTask] | No
             slack=privacy.slack,
             most_rounds=task.most_draws,
             earlier=counted_in(path) if earlier is None else earlier,
+            evaluations=privacy.evaluations,
         )
     except ValueError as error:
         raise SetupError(f"earlier_ledgers: {error}") from None

@@ -6,7 +6,7 @@ up.
     unknown     a check whose end this server never saw: the other one may know any of its verdicts
     charged     the other server charged it; nothing of a check left this one
     validated   the verdicts are known; the noisy share may have left
-    committed   the noisy sum is open, and the model that it makes is on disk
+    committed   the noisy sum is open, and the model that it makes is on disk; or it is an evaluation's, and on disk
 
 A transition is on disk before its effect leaves the process. A round that is not committed when its process dies is
 *lost*: it is never continued. The next attempt has the next number, so nothing that was drawn for a number serves
@@ -74,6 +74,7 @@ def migrations(sql: Dialect) -> Sequence[str]:
         FROM round_of_version_1;
         DROP TABLE round_of_version_1
         """,  # noqa: S608 - a dialect's words
+        "ALTER TABLE round ADD COLUMN evaluation TEXT",  # the opened sum of a round that evaluated the model
     )
 
 
@@ -93,6 +94,28 @@ class CommittedRound:
     """By phase. The store has no place for them: they are empty where a crash came before rounds.jsonl had them."""
     bytes_by_link: Mapping[str, int] = field(default_factory=dict, hash=False)
     """As this server counts them; empty in the same cases."""
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Chosen clients whose upload was not complete and equal at both servers."""
+        seen = {*self.accepted, *self.rejected}
+        return tuple(client for client in self.chosen if client not in seen)
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatedRound:
+    """A finished evaluation by the clients: its release, as both servers know it, and what it cost this server."""
+
+    number: int
+    chosen: tuple[str, ...]
+    accepted: tuple[str, ...]
+    rejected: tuple[str, ...]
+    model_digest: bytes
+    """Digest of the model that was evaluated, which the round before made."""
+    noisy_sum: tuple[int, ...]
+    """Sum that both servers opened, on the grid of `Task.evaluation_round`."""
+    epsilon_one_server: float
+    epsilon_clients_only: float
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -285,12 +308,49 @@ class TaskStore(Database):
                 ledger=ledger_chain,
             )
 
+    def evaluated(self, round: EvaluatedRound, *, ledger_chain: str) -> None:
+        """Record the opened sum of an evaluation. ledger_chain: of the privacy ledger, which holds the round."""
+        with self.transaction() as run:
+            values = (round.model_digest, round.epsilon_one_server, round.epsilon_clients_only)
+            run(
+                "UPDATE round SET state = 'committed', model_digest = ?, epsilon_one_server = ?, "
+                "epsilon_clients_only = ?, evaluation = ? WHERE number = ? AND state = 'validated'",
+                (*values, json.dumps(round.noisy_sum), round.number),
+            )
+            self._log(
+                run,
+                "evaluated",
+                round=round.number,
+                chosen=list(round.chosen),
+                accepted=list(round.accepted),
+                rejected=list(round.rejected),
+                noisy_sum=list(round.noisy_sum),
+                model=round.model_digest.hex(),
+                epsilon_one_server=round.epsilon_one_server,
+                epsilon_clients_only=round.epsilon_clients_only,
+                ledger=ledger_chain,
+            )
+
+    def evaluations(self) -> list[EvaluatedRound]:
+        """Every finished evaluation of the task, in order."""
+        with self.transaction() as run:
+            rows = run(
+                "SELECT number, chosen, accepted, rejected, model_digest, evaluation, epsilon_one_server, "
+                "epsilon_clients_only FROM round WHERE evaluation IS NOT NULL ORDER BY number"
+            ).fetchall()
+        return [
+            EvaluatedRound(
+                number, _names(chosen), _names(accepted), _names(rejected), digest, tuple(json.loads(opened)), *epsilons
+            )
+            for number, chosen, accepted, rejected, digest, opened, *epsilons in rows
+        ]
+
     def committed(self) -> list[CommittedRound]:
-        """Every release of the task, in order."""
+        """Every release of a model of the task, in order."""
         with self.transaction() as run:
             rows = run(
                 "SELECT number, chosen, accepted, rejected, model_digest, epsilon_one_server, epsilon_clients_only "
-                "FROM round WHERE state = 'committed' ORDER BY number"
+                "FROM round WHERE state = 'committed' AND evaluation IS NULL ORDER BY number"
             ).fetchall()
         return [
             CommittedRound(number, _names(chosen), _names(accepted), _names(rejected), digest, *epsilons)

@@ -6,7 +6,8 @@ Read from disk whenever the servers meet, after a crash and after a lost connect
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+import itertools
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ from precad.mpc.errors import PeerMismatchError
 from precad.mpc.opening import norm
 from precad.mpc.ring import RingArray
 from precad.protos.messages import convert
+from precad.protos.task.evaluation import is_due
 from precad.protos.task.model_update import Past, updated
 from precad.protos.task.task import Task
 from precad.servers.database.tables import Backend
@@ -40,7 +42,7 @@ from precad.servers.store.folder import (
     open_tuple_ledger,
     require_usable,
 )
-from precad.servers.store.rounds import Attempt, AttemptState, CommittedRound, TaskStore
+from precad.servers.store.rounds import Attempt, AttemptState, CommittedRound, EvaluatedRound, TaskStore
 from precad.servers.store.standing import Standing
 
 log = structlog.get_logger(__name__)
@@ -73,11 +75,13 @@ class TaskState:
     burns: TupleLedger
     checkpoints: Checkpoints
     committed: list[CommittedRound]
-    """Every release so far."""
+    """Every release of a model so far."""
     model: Model
     """The one after them."""
+    evaluated: list[EvaluatedRound] = field(default_factory=list)
+    """Every finished evaluation."""
     lost: frozenset[int] = frozenset()
-    """Numbers that were used up and not committed."""
+    """Numbers that were used up and not committed, but for those of evaluations."""
     unknown: list[Attempt] = field(default_factory=list)
     """Those of them whose check was charged and began, and whose verdicts this server never saw."""
     agreed_round: int = 0
@@ -121,12 +125,13 @@ class TaskState:
         self.checkpoints.keep_only({round.number for round in self.committed})
         if not self.ledger.is_closed:  # else the file knows better than we what was charged: the next start settles
             self.store.settle(self.ledger.rounds)
-        attempts, numbers = self.store.attempts(), {round.number for round in self.committed}
-        self.lost = self.store.uncommitted()
+        self.evaluated = self.store.evaluations()
+        attempts, numbers = self.store.attempts(), self._released.keys()
+        self.lost = self.store.uncommitted() - self.evaluation_numbers
         self.unknown = [attempt for attempt in attempts if attempt.state is AttemptState.UNKNOWN]
         if foreign := self.ledger.rounds - {*numbers, *(attempt.number for attempt in attempts)}:
             raise SetupError(f"state_dir: the ledger holds round {min(foreign)}, of which nothing else is known here")
-        if uncharged := {round.number for round in self.committed} - self.ledger.rounds:
+        if uncharged := numbers - self.ledger.rounds:
             raise SetupError(f"state_dir: round {min(uncharged)} was released, and the ledger does not hold it")
         last = self.committed[-1] if self.committed else None
         self.model = self._initial_model if last is None else self._model_of(last.number)
@@ -151,9 +156,42 @@ class TaskState:
         """Return the bounds that the task has reached, largest over clients."""
         return {view: self.ledger.statement(view).epsilon for view in View}
 
+    @property
+    def _released(self) -> dict[int, tuple[str, ...]]:
+        """Return the clients of every release, of a model or of an evaluation, by its number."""
+        of_evaluations = {round.number: round.chosen for round in self.evaluated}
+        return {round.number: round.chosen for round in self.committed} | of_evaluations
+
+    @property
+    def evaluation_numbers(self) -> frozenset[int]:
+        """Return the numbers that are of evaluations, finished or not: each right after a commit that one follows.
+
+        Both servers agree on it whatever became of them, since both hold the same commits.
+        """
+        every = self.task.evaluation_every
+        return frozenset(round.number + 1 for n, round in enumerate(self.committed, start=1) if is_due(every, n))
+
+    def round_task(self, number: int) -> Task:
+        """Return the parameters of the round of this number, all rounds before it being over."""
+        of_round = self.task.evaluation_round
+        return of_round if of_round is not None and number in self.evaluation_numbers else self.task
+
+    def coming(self, number: int) -> Iterator[tuple[int, Task]]:
+        """Yield the rounds from this number on, with the parameters of each, as if none of them were lost."""
+        n, last = self.n_committed, self.committed[-1].number if self.committed else -1
+        for t in itertools.count(number):
+            of_round = self.task.evaluation_round if t == last + 1 else None
+            if of_round is not None and is_due(self.task.evaluation_every, n):
+                yield t, of_round
+            elif n < self.task.rounds:
+                yield t, self.task
+                n, last = n + 1, t
+            else:
+                return
+
     def charged_before(self, next_round: int) -> Charged:
         """Return what budgets count before the round of this number. Call when no round is in flight."""
-        return Charged(next_round, len(self.ledger.rounds), max(self.ledger.participation.values(), default=0))
+        return self.ledger.charged_before(next_round)
 
     @property
     def standing(self) -> Standing:
@@ -172,12 +210,22 @@ class TaskState:
     @property
     def why_over(self) -> str | None:
         """Why no round will follow; None when one may."""
-        n = self.n_committed
-        if n >= self.task.rounds:
+        return self.why_over_at(max(self.agreed_round, self.store.next_round))
+
+    def why_over_at(self, number: int) -> str | None:
+        """Why no round of this number will follow, nor any other one; None when one may."""
+        coming, n = next(self.coming(number), None), self.n_committed
+        if coming is None:
             return rounds_done(n)
-        if self.ledger.would_exceed(tuple(self.task.clients), max(self.agreed_round, self.store.next_round)):
-            return f"the privacy budget is spent after {n} rounds"
-        return None
+        is_evaluation = coming[1] is not self.task
+        if not self.ledger.would_exceed(tuple(self.task.clients), number, is_evaluation=is_evaluation):
+            return None
+        return rounds_done(n) if n >= self.task.rounds else f"the privacy budget is spent after {n} rounds"
+
+    @property
+    def why_over_alone(self) -> str | None:
+        """Why the task is over for a server that the other one has left: all its models may be made already."""
+        return rounds_done(self.n_committed) if self.n_committed >= self.task.rounds else self.why_over
 
     @property
     def can_be_level(self) -> bool:
@@ -190,6 +238,7 @@ class TaskState:
         after our last release. Any earlier one was lost at both, or this server would not have gone on without it."""
         last = self.committed[-1].number if self.committed else -1
         attempts = [attempt for attempt in self.store.attempts() if attempt.state is AttemptState.VALIDATED]
+        attempts = [attempt for attempt in attempts if attempt.number not in self.evaluation_numbers]
         return attempts[-1] if attempts and attempts[-1].number > last else None
 
     def require_rounds_left(self) -> None:
@@ -197,7 +246,7 @@ class TaskState:
 
         Every lost round is one that a server which deviates may have used to ask for a verdict, or to draw again.
         """
-        if len(self.lost) >= self.task.most_lost_rounds:
+        if self.n_committed < self.task.rounds and len(self.lost) >= self.task.most_lost_rounds:
             raise TaskRefusedError(
                 f"lost_rounds: expected fewer than {self.task.most_lost_rounds} rounds that were drawn and not "
                 f"committed, found {len(self.lost)}, the last of them {max(self.lost)}"
@@ -211,10 +260,10 @@ class TaskState:
         skipped = range(self.store.next_round, next_round)
         for number in skipped:
             self.store.skip(number)
-        self.lost |= frozenset(skipped)
+        self.lost |= frozenset(skipped) - self.evaluation_numbers
 
     def paid_attempts(self) -> dict[int, tuple[str, ...]]:
-        """Return the rounds that the ledger holds and that were not committed here, with their chosen clients."""
+        """Return the rounds that the ledger holds and that did not end here, with their chosen clients."""
         charged = self.ledger.rounds
         return {attempt.number: attempt.chosen for attempt in self.store.attempts() if attempt.number in charged}
 
@@ -223,7 +272,7 @@ class TaskState:
 
         Raises PeerMismatchError for any other round, what `Ledger.charge` raises, StoreError.
         """
-        ours = {round.number: round.chosen for round in self.committed} | self.paid_attempts()
+        ours = self._released | self.paid_attempts()
         drawn = (self.store.uncommitted() - self.store.skipped()) | ours.keys()
         for number in sorted(theirs):
             if number not in drawn:
@@ -244,7 +293,7 @@ class TaskState:
         """Charge the round, durably. Raise StoreError when the ledger cannot be written, and what `Ledger.charge`
         raises; then nothing of the round may leave."""
         try:
-            self.ledger.charge(number, chosen)
+            self.ledger.charge(number, chosen, is_evaluation=number in self.evaluation_numbers)
         except OSError as error:
             reason = error.strerror or error
             raise StoreError(f"ledger: the charge of round {number} was not recorded: {reason}") from error
@@ -272,6 +321,11 @@ class TaskState:
         self.model = model
         if self.canary_noise is not None:
             self.canary_noise.keep(committed.number, noisy_sum)
+
+    def take_evaluation(self, evaluated: EvaluatedRound) -> None:
+        """Write the sum of an evaluation, and that the round is over; then take it in. Raises StoreError."""
+        self.store.evaluated(evaluated, ledger_chain=self.ledger.chain)
+        self.evaluated.append(evaluated)
 
     def attempt(self, number: int) -> Attempt:
         """Return the round that the other server has committed and we have not. Raises PeerMismatchError.

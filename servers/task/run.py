@@ -40,12 +40,13 @@ from precad.servers.rounds.sessions import Sessions
 from precad.servers.rounds.states import RoundState
 from precad.servers.rounds.transfers import Capacity
 from precad.servers.store.folder import write_round
-from precad.servers.store.rounds import CommittedRound
-from precad.servers.store.state import TaskState, rounds_done
+from precad.servers.store.rounds import CommittedRound, EvaluatedRound
+from precad.servers.store.state import TaskState
 from precad.servers.supervision import first_error_or_result, to_the_end
 from precad.servers.task.drain import Drain
 from precad.servers.task.meeting import Meeting, level, meet
 from precad.servers.task.patience import GOODBYE_S, LINGER_S, Patience
+from precad.servers.telemetry.evaluations import figures_in, write_figures
 from precad.servers.telemetry.events import Telemetry
 
 log = structlog.get_logger(__name__)
@@ -124,7 +125,7 @@ class TaskRun:
             log.warning("aggregator.interrupted", task=self.state.store.task_id, reason=str(error))
             await asyncio.to_thread(self.state.store.interrupted, self.telemetry.round, str(error))
             return None
-        if (why_over := await asyncio.to_thread(lambda: self.state.why_over)) is None:
+        if (why_over := await asyncio.to_thread(lambda: self.state.why_over_alone)) is None:
             raise error
         log.warning("aggregator.over_alone", reason=str(error))  # the last release is on our disk
         await asyncio.to_thread(self.state.store.finished, why_over)
@@ -214,16 +215,15 @@ class TaskRun:
         patience.ends()
         next_start: float | None = None
         for t in itertools.count(next_round):
-            if self.state.n_committed >= self.state.task.rounds:
-                break
-            if await asyncio.to_thread(self.state.ledger.would_exceed, tuple(self.state.task.clients), t):
-                return f"the privacy budget is spent after {self.state.n_committed} rounds"
+            if (why_over := await asyncio.to_thread(self.state.why_over_at, t)) is not None:
+                return why_over
             patience.n_clients = len(self.sessions.connected)
             await self._until(next_start)
             next_start = time.monotonic() + (self.state.task.round_period_s or 0.0)
             self.drain.between_rounds()  # nothing is awaited before the round is in flight; a drain then waits
-            await self._publish(await runner.run_round(t))
-        return rounds_done(self.state.task.rounds)
+            found = await runner.run_round(t)
+            await (self._publish_evaluation(found) if isinstance(found, EvaluatedRound) else self._publish(found))
+        raise AssertionError("rounds end by a reason")
 
     async def _until(self, start: float | None) -> None:
         """Wait for the time at which the coming round begins, whoever was drawn for the last one. None: at once.
@@ -295,6 +295,24 @@ class TaskRun:
             accepted=len(record.accepted),
             rejected=list(record.rejected),
             missing=list(record.missing),
+        )
+        await self.notify()
+
+    async def _publish_evaluation(self, record: EvaluatedRound) -> None:
+        """Show the figures of the model to operators, and write them down for them."""
+        self.telemetry.charged = self.state.charged_before(record.number + 1)
+        made_by, figures = self.state.committed[-1], figures_in(self.state.task, record)
+        await to_the_end(write_figures, self.config.state_dir, made_by, figures)
+        self.telemetry.evaluated(made_by.number, record, figures)
+        log.info(
+            "round.evaluated",
+            task=self.state.store.task_id,
+            round=record.number,
+            chosen=len(record.chosen),
+            accepted=len(record.accepted),
+            rejected=list(record.rejected),
+            missing=list(record.missing),
+            **{name: round(value, 6) for name, value in figures.items()},
         )
         await self.notify()
 

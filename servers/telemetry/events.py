@@ -21,7 +21,7 @@ from precad.protos.precad.v1 import common_pb2
 from precad.protos.tls.identity import Role
 from precad.servers.errors import Limit, MeasuringFault, RefusalReason, SubmissionRefusedError
 from precad.servers.rounds.states import Collecting, Proving, RoundState, Selecting, Validated
-from precad.servers.store.rounds import Attempt, CommittedRound
+from precad.servers.store.rounds import Attempt, CommittedRound, EvaluatedRound
 from precad.servers.telemetry.status import MAX_DETAILED, PHASE_OF_STATE, PHASES, VERDICTS
 
 SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
@@ -81,6 +81,8 @@ class Telemetry:
         self.n_batches_dealt = 0
         self.quality: dict[int, dict[str, float]] = {}
         """Figures of the models that rounds made, by round; of those that were measured."""
+        self.n_evaluations = 0
+        """Evaluations by clients that are over, also those of earlier processes."""
         self.measuring_fault: MeasuringFault | None = None
         """Why the latest model that was to be measured has no figure; None if it has."""
         self.charged = NOTHING_CHARGED
@@ -210,6 +212,15 @@ class Telemetry:
         """A caller of this method sent what is no message of it."""
         self._count.undecodable.labels(call).inc()
 
+    def evaluated(self, made_by: int, record: EvaluatedRound, figures: Mapping[str, float]) -> None:
+        """Take in how good the model of a round is on held-out records of clients. The evaluation is over.
+
+        made_by: the round.
+        """
+        self.flight, self.quality[made_by] = None, dict(figures)
+        self.n_evaluations += 1
+        self._count.evaluated(record)
+
     def measured(self, round: int, figures: Mapping[str, float]) -> None:
         """Take in how good the model of a round is on public records."""
         self.quality[round], self.measuring_fault = dict(figures), None
@@ -244,6 +255,10 @@ class _Counters:
             return prometheus.Histogram(name, text, labels, registry=registry, buckets=SECONDS)
 
         self.rounds = counter("precad_rounds", "Rounds committed by this process.")
+        self.evaluations = counter("precad_evaluations", "Evaluations by clients that this process finished.")
+        self.answers = counter(
+            "precad_evaluation_answers", "Chosen clients of these evaluations, by verdict.", "verdict"
+        )
         self.interruptions = counter("precad_interruptions", "Losses of another server that were waited out.")
         self.uploads = counter("precad_uploads", "Chosen clients of committed rounds, by verdict.", "verdict")
         self.refused = counter("precad_uploads_refused", "Uploads refused before the norm check, by reason.", "reason")
@@ -258,6 +273,7 @@ class _Counters:
         self.phase_seconds = histogram("precad_phase_seconds", "Duration of a phase of a round.", "phase")
         for verdict in VERDICTS:
             self.uploads.labels(verdict)
+            self.answers.labels(verdict)
         for reason in RefusalReason:
             self.refused.labels(reason)
         for limit in Limit:
@@ -268,6 +284,11 @@ class _Counters:
             self.bytes.labels(link)
         for phase in PHASES:
             self.phase_seconds.labels(phase)
+
+    def evaluated(self, record: EvaluatedRound) -> None:
+        self.evaluations.inc()
+        for verdict in VERDICTS:
+            self.answers.labels(verdict).inc(len(getattr(record, verdict)))
 
     def committed(self, record: CommittedRound) -> None:
         self.rounds.inc()

@@ -35,6 +35,7 @@ PHASE_OF_STATE = {
     "validated": "open",
     "opened": "commit",
     "committed": "commit",
+    "evaluated": "commit",
 }
 """The phase that a server in this state is in. A state that is not here is of no round."""
 
@@ -85,7 +86,7 @@ class RoundSummary(_Value):
     """That of a whole client, drawn or not, where a budget limits it."""
     model_digest: str
     quality: dict[str, float] = Field(default_factory=dict)
-    """Figures of its model on public records; empty where it was not measured."""
+    """Figures of its model on public records, or on held-out records of clients; empty where it was not measured."""
     committed_at: float | None = None
     """None for a round that an earlier process of this server committed."""
     outcomes: tuple[ClientOutcome, ...] = ()
@@ -174,7 +175,8 @@ def epsilons_of(task: Task, spent: Mapping[View, float], charged: Charged = NOTH
     spent: as the last committed round states it. Where `charged` costs more, rounds were lost after their charge.
     """
     privacy, cost = task_privacy(task), task_cost(task)
-    spent = {v: max(spent[v], cost.of_view(v, charged.most_of_a_client)) for v in View}
+    counted = (charged.most_of_a_client, charged.most_evaluations)
+    spent = {v: max(spent[v], cost.of_view(v, *counted)) for v in View}
     found = [
         Epsilon(
             view=v,
@@ -188,7 +190,7 @@ def epsilons_of(task: Task, spent: Mapping[View, float], charged: Charged = NOTH
         )
         for v in View
     ]
-    if (of_client := client_epsilon(task, charged.n_drawn)) is not None:
+    if (of_client := client_epsilon(task, charged.n_drawn, charged.n_evaluations)) is not None:
         whole = Epsilon(
             view=View.CLIENTS_ONLY,
             unit=Unit.CLIENT,
@@ -203,10 +205,15 @@ def epsilons_of(task: Task, spent: Mapping[View, float], charged: Charged = NOTH
     return tuple(found)
 
 
-def client_epsilon(task: Task, n_drawn: int) -> float | None:
-    """Return what a budget for a whole client is compared with after so many draws; None for a task without one."""
+def client_epsilon(task: Task, n_drawn: int, evaluations: int = 0) -> float | None:
+    """Return what a budget for a whole client is compared with after so many draws; None for a task without one.
+
+    n_drawn: of the training's rounds.
+    """
     cost = task_cost(task)
-    return cost.level_after_draws(Level.CLIENT, n_drawn) if Level.CLIENT in cost.budgets else None
+    if Level.CLIENT not in cost.budgets:
+        return None
+    return cost.level_after_draws(Level.CLIENT, n_drawn, evaluations=evaluations)
 
 
 def rounds_left_in_budget(epsilons: Iterable[Epsilon]) -> int | None:
@@ -267,6 +274,10 @@ class Status(_Value):
     """How many more rounds the budgets allow for certain, the smallest over them; None without a budget."""
     seconds_left: float | None = None
     """How long the rounds that are left take, by those that this process committed; None before two, and at the end."""
+    evaluation: str = "none"
+    """Measuring of models (`task.evaluation`)."""
+    evaluations_done: int = 0
+    """Evaluations by clients that are over."""
     rounds_lost: int = 0
     """Drawn, and not committed."""
     rounds_lost_at_most: int = 0

@@ -51,9 +51,9 @@ class Timed(ClientSession):
 
     waits: list[float]
 
-    async def _take_part(self, stubs, invitation) -> None:  # type: ignore[no-untyped-def] # as its base
+    async def _take_part(self, stubs, work, invitation) -> None:  # type: ignore[no-untyped-def] # as its base
         started = time.monotonic()
-        await super()._take_part(stubs, invitation)
+        await super()._take_part(stubs, work, invitation)
         self.waits.append(time.monotonic() - started)
 
 

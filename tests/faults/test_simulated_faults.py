@@ -189,7 +189,7 @@ def a_late_charge(patch: pytest.MonkeyPatch) -> None:
 
 def a_free_client(patch: pytest.MonkeyPatch) -> None:
     charge = Ledger.charge
-    patch.setattr(Ledger, "charge", lambda self, t, clients: charge(self, t, sorted(clients)[1:]))
+    patch.setattr(Ledger, "charge", lambda self, t, clients, **kind: charge(self, t, sorted(clients)[1:], **kind))
 
 
 def no_reservation(patch: pytest.MonkeyPatch) -> None:
@@ -222,13 +222,13 @@ def a_number_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def every_update_twice(patch: pytest.MonkeyPatch) -> None:
     release = DealtForm.release
-    patch.setattr(DealtForm, "release", lambda self, share_sum, n: release(self, 2 * share_sum, n))
+    patch.setattr(DealtForm, "release", lambda self, t, share_sum, n: release(self, t, 2 * share_sum, n))
 
 
 def an_update_lost(patch: pytest.MonkeyPatch) -> None:
     """Accepted, and not in the sum."""
     release = DealtForm.release
-    patch.setattr(DealtForm, "release", lambda self, share_sum, n: release(self, 0 * share_sum, n))
+    patch.setattr(DealtForm, "release", lambda self, t, share_sum, n: release(self, t, 0 * share_sum, n))
 
 
 def the_same_noise_again(patch: pytest.MonkeyPatch) -> None:

@@ -72,11 +72,11 @@ async def test_a_stop_just_before_a_round_begins_costs_no_more(tmp_path: Path, m
         a, (_, run, b) = servers.aggregators[0], servers._runs
         loop = asyncio.get_running_loop()
 
-        def signal_then_ask(ledger: Ledger, *about: Any) -> bool:
+        def signal_then_ask(ledger: Ledger, *about: Any, **kind: bool) -> bool:
             if ledger in of_a and about[1:] == (1,) and not a._drain.is_requested:
                 loop.call_soon_threadsafe(a.drain)
                 time.sleep(0.02)  # the signal is there first
-            return ask(ledger, *about)
+            return ask(ledger, *about, **kind)
 
         monkeypatch.setattr(Ledger, "would_exceed", signal_then_ask)
         with pytest.raises(StoppedError):

@@ -14,7 +14,6 @@ Modules:
     pictures        pixels of an image as it is seen
     saved_dataset   a Hugging Face `datasets` object on disk
     reading         which of these a source is for
-    holdout         which records are kept for testing, each by its own content
     source          own records in the place of a data set
 
 No error, log line or traceback here holds a value of a record: errors name file, row and column.

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from precad.clients.config import ClientConfig
 from precad.clients.errors import DataError, OwnRecordsError
+from precad.clients.records.holdout import is_kept_aside
 from precad.clients.records.own.described import CLIENT, OwnRecords
 from precad.clients.records.own.found import Found
-from precad.clients.records.own.holdout import is_kept_aside
 from precad.clients.records.own.reading import app_of, read, read_given
 from precad.clients.records.partitions import Parts
 from precad.clients.records.records import Records, Split, joined
@@ -48,8 +48,6 @@ class OwnSource(DataSource):
     clients: tuple[str, ...]
     """The clients whose records are read, in the order of their ids."""
     is_dealt: bool = False
-    holdout: float = 0.0
-    holdout_seed: int = 0
 
     @classmethod
     def of_own(
@@ -102,7 +100,7 @@ class OwnSource(DataSource):
         if (app := app_of(self.described)) is not None and not self.holdout:
             alike = replace(self.described, class_names=names, infers_classes=False)  # as in training
             test = train if app.test is None else read_given(app.test, alike).records
-        owners = np.repeat(np.arange(len(halves)), [len(half[0]) for half in halves])
+        owners, holders = (np.repeat(np.arange(len(halves)), [len(half[i]) for half in halves]) for i in (0, 1))
         n_classes, highest = classes_of(found)
         return Split(
             train=train,
@@ -113,6 +111,8 @@ class OwnSource(DataSource):
             class_names=names,
             columns=found[0].columns,
             highest=highest,
+            held_out=test if self.holdout else None,
+            holders=None if self.is_dealt else holders,
         )
 
     def _found(self) -> list[Found]:
@@ -149,6 +149,10 @@ class OwnSource(DataSource):
     def records_of(self, split: Split, clients: Sequence[str], wanted: Sequence[str]) -> dict[str, Records]:
         """Return the records of the `wanted` among all `clients` of the task, of whom only `self.clients` are read."""
         return DataSource.records_of(self, split, clients if self.is_dealt else self.clients, wanted)
+
+    def held_out_of(self, split: Split, clients: Sequence[str], wanted: Sequence[str]) -> dict[str, Records]:
+        """Return the records that the `wanted` among all `clients` hold out, of whom only `self.clients` are read."""
+        return DataSource.held_out_of(self, split, clients if self.is_dealt else self.clients, wanted)
 
 
 def classes_of(found: Sequence[Found]) -> tuple[int, str]:

@@ -101,6 +101,10 @@ class Algorithm(ABC):
         """Return whether the budget, if there is one, allows the coming round. Asked before its clients are drawn."""
         return True
 
+    def may_evaluate(self, rounds_done: int, participation: Mapping[str, int]) -> bool:
+        """Return whether the budget, if there is one, allows the evaluation that is due after so many rounds."""
+        return True
+
     def state(self) -> tuple[float, ...]:
         """Return what the next round depends on beside the model, for a training that is interrupted; nothing,
         mostly."""

@@ -17,6 +17,7 @@ from precad.lab.simulation.guarantee import Guarantee
 from precad.lab.simulation.two_servers import CleartextServers, TwoServers, mpc_servers
 from precad.mpc.ring import RingArray
 from precad.protos.task.algorithms import AS_DEPLOYED, BUDGETS, OF_AN_ALGORITHM
+from precad.protos.task.evaluation import n_due
 
 _AGAINST: Final = {
     View.ONE_SERVER: "one aggregation server and any other clients",
@@ -110,12 +111,13 @@ class Deployed(Algorithm):
         """Return the guarantees of the client that was in most rounds, in both views, as the servers' ledger has it
         (`precad.dp.task_privacy`)."""
         privacy, most = self._privacy, max(participation.values(), default=0)
+        evaluations = n_due(self.task.evaluation_every, rounds)
         return [
             Guarantee(
                 unit=privacy.unit.value,
                 group_size=privacy.group_size,
                 against=against,
-                epsilon=None if privacy.events[view] is None else privacy.epsilon(view, most, self.task.delta),
+                epsilon=None if privacy.events[view] is None else self._cost.of_view(view, most, evaluations),
                 epsilon_if_discarded=None if privacy.events[view] is None else self._cost.view_if_discarded(view, most),
                 delta=self.task.delta,
                 note=privacy.rests_on[view],
@@ -124,9 +126,25 @@ class Deployed(Algorithm):
         ]
 
     def may_start(self, rounds_done: int, participation: Mapping[str, int]) -> bool:
-        """Decide as the servers' ledger: whoever is drawn, nobody's epsilon passes a budget of the task."""
-        cost, most = self._cost, max(participation.values(), default=0) + 1
+        """Decide as the servers' ledger: whoever is drawn, nobody's epsilon passes a budget of the task.
+
+        Every client counts as drawn in every evaluation so far, which is at least as much as the ledger counts.
+        """
+        return self._is_within(max(participation.values(), default=0) + 1, rounds_done + 1, rounds_done)
+
+    def may_evaluate(self, rounds_done: int, participation: Mapping[str, int]) -> bool:
+        """Decide likewise."""
+        return self._is_within(max(participation.values(), default=0), rounds_done, rounds_done)
+
+    def _is_within(self, most: int, n_rounds: int, n_committed: int) -> bool:
+        """Return whether every budget allows so many rounds of a client, and in all, with the evaluations so far."""
+        cost, evaluations = self._cost, n_due(self.task.evaluation_every, n_committed)
         return all(
-            (cost.of_view(key, most) if isinstance(key, View) else cost.of_level(key, rounds_done + 1)) <= budget
+            (
+                cost.of_view(key, most, evaluations)
+                if isinstance(key, View)
+                else cost.of_level(key, n_rounds, evaluations)
+            )
+            <= budget
             for key, budget in cost.budgets.items()
         )

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from precad.protos.precad.v1 import common_pb2 as precad_dot_protos_dot_precad_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(precad/protos/precad/v1/aggregator.proto\x12\tprecad.v1\x1a$precad/protos/precad/v1/common.proto\".\n\x0bJoinRequest\x12\x1f\n\x05hello\x18\x01 \x01(\x0b\x32\x10.precad.v1.Hello\"\xbc\x01\n\x0b\x43lientEvent\x12%\n\x07welcome\x18\x01 \x01(\x0b\x32\x12.precad.v1.WelcomeH\x00\x12+\n\ninvitation\x18\x02 \x01(\x0b\x32\x15.precad.v1.InvitationH\x00\x12%\n\x07goodbye\x18\x03 \x01(\x0b\x32\x12.precad.v1.GoodbyeH\x00\x12)\n\tchallenge\x18\x04 \x01(\x0b\x32\x14.precad.v1.ChallengeH\x00\x42\x07\n\x05\x65vent\"\t\n\x07Welcome\"\xb5\x01\n\nInvitation\x12\x0c\n\x04task\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x0b\n\x03\x64im\x18\x03 \x01(\x04\x12\x14\n\x0cmodel_digest\x18\x04 \x01(\x0c\x12\x12\n\ndeadline_s\x18\x05 \x01(\x01\x12\x11\n\tmask_seed\x18\x06 \x01(\x0c\x12\x0c\n\x04slot\x18\x07 \x01(\r\x12\x13\n\x0bn_committed\x18\x08 \x01(\x04\x12\x1d\n\x15peer_mask_seed_digest\x18\t \x01(\x0c\"A\n\tChallenge\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x11\n\tchallenge\x18\x02 \x01(\x0c\x12\x12\n\ndeadline_s\x18\x03 \x01(\x01\"\x1d\n\x0cModelRequest\x12\r\n\x05round\x18\x01 \x01(\x04\"s\n\nSubmitPart\x12#\n\x07\x62inding\x18\x01 \x01(\x0b\x32\x12.precad.v1.Binding\x12\x1f\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x10.precad.v1.Chunk\x12\x11\n\tstatement\x18\x03 \x01(\x0c\x12\x0c\n\x04salt\x18\x04 \x01(\x0c\"\r\n\x0bSubmitReply\"w\n\tProvePart\x12(\n\x07\x62inding\x18\x01 \x01(\x0b\x32\x17.precad.v1.ProofBinding\x12\x1f\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x10.precad.v1.Chunk\x12\x11\n\tstatement\x18\x03 \x01(\x0c\x12\x0c\n\x04salt\x18\x04 \x01(\x0c\"\x0c\n\nProveReply2\xf2\x01\n\nAggregator\x12\x38\n\x04Join\x12\x16.precad.v1.JoinRequest\x1a\x16.precad.v1.ClientEvent0\x01\x12\x37\n\x08GetModel\x12\x17.precad.v1.ModelRequest\x1a\x10.precad.v1.Chunk0\x01\x12\x39\n\x06Submit\x12\x15.precad.v1.SubmitPart\x1a\x16.precad.v1.SubmitReply(\x01\x12\x36\n\x05Prove\x12\x14.precad.v1.ProvePart\x1a\x15.precad.v1.ProveReply(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(precad/protos/precad/v1/aggregator.proto\x12\tprecad.v1\x1a$precad/protos/precad/v1/common.proto\".\n\x0bJoinRequest\x12\x1f\n\x05hello\x18\x01 \x01(\x0b\x32\x10.precad.v1.Hello\"\xbc\x01\n\x0b\x43lientEvent\x12%\n\x07welcome\x18\x01 \x01(\x0b\x32\x12.precad.v1.WelcomeH\x00\x12+\n\ninvitation\x18\x02 \x01(\x0b\x32\x15.precad.v1.InvitationH\x00\x12%\n\x07goodbye\x18\x03 \x01(\x0b\x32\x12.precad.v1.GoodbyeH\x00\x12)\n\tchallenge\x18\x04 \x01(\x0b\x32\x14.precad.v1.ChallengeH\x00\x42\x07\n\x05\x65vent\"\t\n\x07Welcome\"\xc9\x01\n\nInvitation\x12\x0c\n\x04task\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x0b\n\x03\x64im\x18\x03 \x01(\x04\x12\x14\n\x0cmodel_digest\x18\x04 \x01(\x0c\x12\x12\n\ndeadline_s\x18\x05 \x01(\x01\x12\x11\n\tmask_seed\x18\x06 \x01(\x0c\x12\x0c\n\x04slot\x18\x07 \x01(\r\x12\x13\n\x0bn_committed\x18\x08 \x01(\x04\x12\x1d\n\x15peer_mask_seed_digest\x18\t \x01(\x0c\x12\x12\n\nevaluation\x18\n \x01(\x08\"A\n\tChallenge\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x11\n\tchallenge\x18\x02 \x01(\x0c\x12\x12\n\ndeadline_s\x18\x03 \x01(\x01\"\x1d\n\x0cModelRequest\x12\r\n\x05round\x18\x01 \x01(\x04\"s\n\nSubmitPart\x12#\n\x07\x62inding\x18\x01 \x01(\x0b\x32\x12.precad.v1.Binding\x12\x1f\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x10.precad.v1.Chunk\x12\x11\n\tstatement\x18\x03 \x01(\x0c\x12\x0c\n\x04salt\x18\x04 \x01(\x0c\"\r\n\x0bSubmitReply\"w\n\tProvePart\x12(\n\x07\x62inding\x18\x01 \x01(\x0b\x32\x17.precad.v1.ProofBinding\x12\x1f\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x10.precad.v1.Chunk\x12\x11\n\tstatement\x18\x03 \x01(\x0c\x12\x0c\n\x04salt\x18\x04 \x01(\x0c\"\x0c\n\nProveReply2\xf2\x01\n\nAggregator\x12\x38\n\x04Join\x12\x16.precad.v1.JoinRequest\x1a\x16.precad.v1.ClientEvent0\x01\x12\x37\n\x08GetModel\x12\x17.precad.v1.ModelRequest\x1a\x10.precad.v1.Chunk0\x01\x12\x39\n\x06Submit\x12\x15.precad.v1.SubmitPart\x1a\x16.precad.v1.SubmitReply(\x01\x12\x36\n\x05Prove\x12\x14.precad.v1.ProvePart\x1a\x15.precad.v1.ProveReply(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,19 +39,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WELCOME']._serialized_start=332
   _globals['_WELCOME']._serialized_end=341
   _globals['_INVITATION']._serialized_start=344
-  _globals['_INVITATION']._serialized_end=525
-  _globals['_CHALLENGE']._serialized_start=527
-  _globals['_CHALLENGE']._serialized_end=592
-  _globals['_MODELREQUEST']._serialized_start=594
-  _globals['_MODELREQUEST']._serialized_end=623
-  _globals['_SUBMITPART']._serialized_start=625
-  _globals['_SUBMITPART']._serialized_end=740
-  _globals['_SUBMITREPLY']._serialized_start=742
-  _globals['_SUBMITREPLY']._serialized_end=755
-  _globals['_PROVEPART']._serialized_start=757
-  _globals['_PROVEPART']._serialized_end=876
-  _globals['_PROVEREPLY']._serialized_start=878
-  _globals['_PROVEREPLY']._serialized_end=890
-  _globals['_AGGREGATOR']._serialized_start=893
-  _globals['_AGGREGATOR']._serialized_end=1135
+  _globals['_INVITATION']._serialized_end=545
+  _globals['_CHALLENGE']._serialized_start=547
+  _globals['_CHALLENGE']._serialized_end=612
+  _globals['_MODELREQUEST']._serialized_start=614
+  _globals['_MODELREQUEST']._serialized_end=643
+  _globals['_SUBMITPART']._serialized_start=645
+  _globals['_SUBMITPART']._serialized_end=760
+  _globals['_SUBMITREPLY']._serialized_start=762
+  _globals['_SUBMITREPLY']._serialized_end=775
+  _globals['_PROVEPART']._serialized_start=777
+  _globals['_PROVEPART']._serialized_end=896
+  _globals['_PROVEREPLY']._serialized_start=898
+  _globals['_PROVEREPLY']._serialized_end=910
+  _globals['_AGGREGATOR']._serialized_start=913
+  _globals['_AGGREGATOR']._serialized_end=1155
 # @@protoc_insertion_point(module_scope)

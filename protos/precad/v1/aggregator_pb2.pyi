@@ -29,7 +29,7 @@ class Welcome(_message.Message):
     def __init__(self) -> None: ...
 
 class Invitation(_message.Message):
-    __slots__ = ("task", "round", "dim", "model_digest", "deadline_s", "mask_seed", "slot", "n_committed", "peer_mask_seed_digest")
+    __slots__ = ("task", "round", "dim", "model_digest", "deadline_s", "mask_seed", "slot", "n_committed", "peer_mask_seed_digest", "evaluation")
     TASK_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,7 @@ class Invitation(_message.Message):
     SLOT_FIELD_NUMBER: _ClassVar[int]
     N_COMMITTED_FIELD_NUMBER: _ClassVar[int]
     PEER_MASK_SEED_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
     task: str
     round: int
     dim: int
@@ -48,7 +49,8 @@ class Invitation(_message.Message):
     slot: int
     n_committed: int
     peer_mask_seed_digest: bytes
-    def __init__(self, task: _Optional[str] = ..., round: _Optional[int] = ..., dim: _Optional[int] = ..., model_digest: _Optional[bytes] = ..., deadline_s: _Optional[float] = ..., mask_seed: _Optional[bytes] = ..., slot: _Optional[int] = ..., n_committed: _Optional[int] = ..., peer_mask_seed_digest: _Optional[bytes] = ...) -> None: ...
+    evaluation: bool
+    def __init__(self, task: _Optional[str] = ..., round: _Optional[int] = ..., dim: _Optional[int] = ..., model_digest: _Optional[bytes] = ..., deadline_s: _Optional[float] = ..., mask_seed: _Optional[bytes] = ..., slot: _Optional[int] = ..., n_committed: _Optional[int] = ..., peer_mask_seed_digest: _Optional[bytes] = ..., evaluation: _Optional[bool] = ...) -> None: ...
 
 class Challenge(_message.Message):
     __slots__ = ("round", "challenge", "deadline_s")

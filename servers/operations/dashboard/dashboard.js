@@ -197,19 +197,36 @@ function budgetTile(status) {
   return tile("Rounds left in the budget", count(left), note, { kind: left === 0 && planned > 0 ? "warn" : "" });
 }
 
-// The latest figure on public records, with its curve; nothing where models are not measured.
+// The latest figure on public or held-out records, with its curve; nothing where models are not measured.
 function qualityTile(status) {
   const measured = status.rounds.filter((round) => Object.keys(round.quality ?? {}).length);
+  const records = status.evaluation === "clients" ? "clients' held-out records" : "public records";
   const fault = status.measuring_fault ? `latest model not measured: ${status.measuring_fault.replace("_", " ")}` : "";
   if (!measured.length) return fault ? tile("Quality on public records", "none", fault, { kind: "warn", isWord: true }) : null;
   const last = measured[measured.length - 1];
-  const names = Object.keys(last.quality);
+  const names = figureNames(last.quality);
   const name = names.includes("accuracy") ? "accuracy" : names[0];
-  const others = names.filter((one) => one !== name).map((one) => `${one} ${figure(last.quality[one])}`);
+  const others = names.filter((one) => one !== name).map((one) => `${one} ${withBar(last.quality, one)}`);
   const points = measured.filter((round) => name in round.quality).map((round) => [round.round, round.quality[name]]);
-  const note = [`on public records, round ${last.round}`, ...others, ...(fault ? [fault] : [])].join("; ");
+  const bar = errorBar(last.quality, name);
+  const note = [...(bar ? [`${bar} at 95 %`] : []), `on ${records}, round ${last.round}`, ...others, ...(fault ? [fault] : [])].join("; ");
   return tile(capital(name), figure(last.quality[name]), note,
     { extra: points.length > 1 ? [element("dd", { class: "note" }, spark(points, name))] : [] });
+}
+
+// Names of figures, without the ends of their error bars.
+function figureNames(quality) {
+  const isEnd = (name) => /_(low|high)$/.test(name) && name.replace(/_(low|high)$/, "") in quality;
+  return Object.keys(quality).filter((name) => !isEnd(name));
+}
+
+function errorBar(quality, name) {
+  const [low, high] = [quality[`${name}_low`], quality[`${name}_high`]];
+  return low === undefined || high === undefined ? "" : `[${figure(low)}, ${figure(high)}]`;
+}
+
+function withBar(quality, name) {
+  return [figure(quality[name]), errorBar(quality, name)].filter(Boolean).join(" ");
 }
 
 function spark(points, name) {
@@ -451,7 +468,7 @@ function roundItem(round) {
     element("span", { class: "seconds" }, duration(total(round.seconds))),
   ];
   if (!round.outcomes.length) return element("li", {}, element("div", { class: "row" }, ...cells));
-  const quality = Object.entries(round.quality ?? {}).map(([name, value]) => ` · ${name} ${figure(value)}`).join("");
+  const quality = figureNames(round.quality ?? {}).map((name) => ` · ${name} ${withBar(round.quality, name)}`).join("");
   const hiddenClients = round.n_chosen - round.outcomes.length;
   const inside = element("div", { class: "inside" },
     element("p", { class: "quiet" }, `${plural(round.n_chosen, "client")} chosen · model ${round.model_digest.slice(0, 16)}…${quality}`),

@@ -154,7 +154,7 @@ async def test_an_upload_is_let_go_though_no_server_says_anything(hangs: bool) -
         patch.setattr(proved, "RoundUpload", watched)
         patch.setattr(session, "_model", model)
         stubs: list[Any] = [stub, stub]
-        await asyncio.wait_for(session._take_part_and_prove(stubs, invitation, seed), 30.0)
+        await asyncio.wait_for(session._take_part_and_prove(stubs, session._training, invitation, seed), 30.0)
     assert time.monotonic() - begun >= 0.3  # twice proof_timeout_s
     assert stub.taken > 0
     await asyncio.sleep(0)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from precad.clients.submission import RoundInvitation, Submission, make_submission
-from precad.clients.upload.session import ClientSession, parts_of
+from precad.clients.upload.session import ClientSession, Work, parts_of
 from precad.mpc.ring import RingArray
 from precad.protos.messages import convert
 from precad.protos.precad.v1 import common_pb2
@@ -33,9 +33,14 @@ class Honest(ClientSession):
         vector[N_NOISE + sorted(self.task.clients).index(self.client)] = value
         return vector
 
-    async def _take_part(self, stubs: Any, invitation: RoundInvitation) -> None:
-        self._train = lambda parameters: self._vector(value_of(invitation.round))
-        await super()._take_part(stubs, invitation)
+    async def _take_part(self, stubs: Any, work: Work, invitation: RoundInvitation) -> None:
+        if work.task is self.task:
+            work = replace(work, compute=lambda parameters: self._vector(value_of(invitation.round)))
+        await super()._take_part(stubs, work, invitation)
+
+    def evaluation(self) -> RingArray:
+        """Return this client's bit."""
+        return np.array([0] * N_NOISE + [1 << sorted(self.task.clients).index(self.client)])
 
 
 class Mallory(Honest):
@@ -43,7 +48,7 @@ class Mallory(Honest):
 
     _last: Submission | None = None
 
-    async def _take_part(self, stubs: Any, invitation: RoundInvitation) -> None:
+    async def _take_part(self, stubs: Any, work: Work, invitation: RoundInvitation) -> None:
         attacks: list[Callable[[Any, RoundInvitation], Awaitable[None]]] = [
             self._two_vectors,
             self._replay,
@@ -53,6 +58,10 @@ class Mallory(Honest):
             self._silence,
             self._as_asked,
         ]
+        if work.task is not self.task:
+            if self.draw.random() < 0.5:
+                await super()._take_part(stubs, work, invitation)
+            return
         await self.draw.choice(attacks)(stubs, invitation)
 
     def _forge(self, invitation: RoundInvitation) -> Submission:

@@ -10,7 +10,8 @@
 - A release whose noise is not the one draw that each server made for it.
 - A commit of what was not released, or of another model than the releases so far make in the clear.
 
-The coordinates of an update tell who made it for which round, those of a server's noise which draw it is.
+The coordinates of an update tell who made it for which round, those of a server's noise which draw it is. The bits of
+an evaluation's last number tell who answered.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from precad.protos.precad.v1 import aggregator_pb2, dealer_pb2
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.servers.store.folder import ledger_path, store_path
-from precad.servers.store.rounds import CommittedRound
+from precad.servers.store.rounds import CommittedRound, EvaluatedRound
 from tests.harness.pki import AGGREGATORS
 
 N_NOISE = 2
@@ -64,6 +65,7 @@ class Oracle:
         self._locked: set[tuple[Role, int]] = set()
         self._shares: dict[tuple[Role, int], RingArray] = {}
         self.commits: dict[Role, dict[int, CommittedRound]] = {role: {} for role in AGGREGATORS}
+        self.evaluations: dict[Role, dict[int, EvaluatedRound]] = {role: {} for role in AGGREGATORS}
 
     def _require(self, holds: bool, what: str) -> None:
         if not holds:
@@ -113,7 +115,7 @@ class Oracle:
         elif (role, t) in self._locked:
             self._require_charge(role, disk, t, step)
         if step == "noisy sum":
-            self._releases(role, disk, t, ring.from_bytes(payload, n_words=self._task.dim))
+            self._releases(role, disk, t, ring.from_bytes(payload, n_words=len(payload) // ring.WORD_BYTES))
 
     def drew(self, role: Role, t: int, draw: int) -> None:
         """A server's noise for the round that it is in."""
@@ -145,6 +147,12 @@ class Oracle:
         for party, role in enumerate(AGGREGATORS):
             self._require_once("noise", role, int(total[party]))
             self._require(self._draws.get((role, t)) == total[party], f"round {t} has other noise of {role} than drawn")
+        if total.size != self._task.dim:  # an evaluation
+            self._require(total.size == N_NOISE + 1, f"round {t} has {total.size} numbers")
+            self._require(
+                0 <= total[N_NOISE] < 1 << len(self._clients), f"round {t} holds an answer twice, or nobody's"
+            )
+            return
         for client in self._clients:
             value = int(total[N_NOISE + self._clients.index(client)])
             self._require(value in self._allowed(client, t), f"round {t} holds {value} of {client}")
@@ -171,6 +179,24 @@ class Oracle:
         theirs = self.commits[AGGREGATORS[1 - AGGREGATORS.index(role)]].get(t)
         same = theirs is None or (theirs.model_digest, theirs.accepted) == (round.model_digest, round.accepted)
         self._require(same, f"the servers commit round {t} differently")
+
+    def evaluates(self, role: Role, round: EvaluatedRound) -> None:
+        """A server has taken in an evaluation."""
+        t, mine = round.number, self.evaluations[role]
+        self._require(t not in mine, f"{role} evaluates in round {t} twice")
+        self._require(all((role, t) in self._shares for role in AGGREGATORS), f"{role} evaluates {t}, never released")
+        answers = int(self.total(t)[N_NOISE])
+        in_it = {client for i, client in enumerate(self._clients) if answers >> i & 1}
+        self._require(set(round.accepted) == in_it, f"evaluation {t} accepted {round.accepted}, its sum holds {in_it}")
+        self._require(round.noisy_sum == tuple(self.total(t)), f"{role} keeps another sum of evaluation {t}")
+        made_by = self.commits[role].get(t - 1)
+        self._require(made_by is not None, f"{role} evaluates in round {t}, which follows no commit")
+        assert made_by is not None
+        self._require(round.model_digest == made_by.model_digest, f"evaluation {t} is of another model")
+        theirs = self.evaluations[AGGREGATORS[1 - AGGREGATORS.index(role)]].get(t)
+        same = theirs is None or (theirs.noisy_sum, theirs.accepted) == (round.noisy_sum, round.accepted)
+        self._require(same, f"the servers take in evaluation {t} differently")
+        mine[t] = round
 
     def in_the_clear(self, rounds: dict[int, CommittedRound]) -> NDArray[np.float32]:
         """theta + eta / W * sum, round by round, in float64, rounded once to float32 (PRECAD, equation (2))."""

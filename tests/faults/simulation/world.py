@@ -64,7 +64,7 @@ TRANSITIONS: Final = {
     (owner, function)
     for owner, function, _ in (*AGGREGATOR_POINTS.values(), *DEALER_POINTS.values())
     if isinstance(owner, type)
-} | {(TaskStore, "interrupted"), (TaskStore, "charged_by_peer"), (TaskStore, "settle")}
+} | {(TaskStore, "interrupted"), (TaskStore, "charged_by_peer"), (TaskStore, "settle"), (TaskStore, "evaluated")}
 """Functions whose effect is on disk when they return."""
 CURRENT: contextvars.ContextVar[Process] = contextvars.ContextVar("process")
 
@@ -173,6 +173,7 @@ class World:
 
     def _program(self, process: Process) -> Any:
         if process.name not in SERVERS:
+            evaluation = UploadLimit(process.name, self.task.digest(), most=1)
             session = (Mallory if process.name == "mallory" else Honest)(
                 client=process.name,
                 task=self.task,
@@ -181,6 +182,7 @@ class World:
                 train=lambda parameters: np.zeros(self.task.dim, dtype=np.int64),
                 reconnect_timeout_s=PATIENCE_S,
                 limit=UploadLimit(process.name, self.task.digest(), most=1_000_000),
+                evaluate=(lambda _: session.evaluation(), evaluation),
             )
             session.draw, session.oracle = self.draw, self.oracle
             return session.run()
@@ -300,6 +302,8 @@ class World:
         result = function(*args, **kwargs)
         if name == "commit" and not process.is_dead:
             self._judge(self.oracle.commits_round, Role(process.name), args[1])
+        if name == "evaluated" and not process.is_dead:
+            self._judge(self.oracle.evaluates, Role(process.name), args[1])
         if Death(process.name, number, after=True) in self._plan.deaths:
             self.kill(process)
         return result

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from precad.protos.task.algorithms import OF_AN_ALGORITHM
 from precad.protos.task.audit_fields import AUDIT_FIELDS
+from precad.protos.task.evaluation import EVALUATION_FIELDS
 from precad.protos.task.learning import LEARNING_FIELDS
 from precad.protos.task.proved_fields import PROVED_FIELDS
 from precad.protos.task.query import QUERY_FIELDS
@@ -79,6 +80,7 @@ OTHER_VALUES_OF_AN_ALGORITHM: dict[str, Any] = {
     "quantile_noise": 0.75,
 }
 """Other values of the fields that mean nothing to `precad`."""
+EVALUATED = {"evaluation": "clients", "evaluation_every": 1, "evaluation_noise": 5.0}
 BESIDE: dict[str, dict[str, Any]] = {
     "learning_rate_schedule": {"decay_rounds": 2},
     "decay_rounds": {"learning_rate_schedule": "step"},
@@ -86,6 +88,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "server_momentum": {"server_optimizer": "momentum"},
     "server_beta2": {"server_optimizer": "adam"},
     "server_adaptivity": {"server_optimizer": "adam"},
+    **dict.fromkeys(EVALUATION_FIELDS, EVALUATED),
 }
 """Fields that mean something beside others only."""
 OTHER_VALUES_BESIDE: dict[str, Any] = {
@@ -95,6 +98,10 @@ OTHER_VALUES_BESIDE: dict[str, Any] = {
     "server_momentum": 0.5,
     "server_beta2": 0.5,
     "server_adaptivity": 0.5,
+    "evaluation_every": 2,
+    "evaluation_noise": 6.0,
+    "evaluation_clip": 3.0,
+    "evaluation_loss_bound": 2.0,
 }
 """Another value of each of them."""
 
@@ -115,7 +122,7 @@ def test_the_digest_covers_every_single_field() -> None:
         digests |= {small_task(**base).digest(), small_task(**base, **{name: value}).digest()}
     n_bases = 3  # two algorithms, and one of them with a quantile
     assert len(digests) == 1 + len(OTHER_VALUES) + len(OTHER_VALUES_OF_AN_ALGORITHM) + n_bases
-    digests |= {small_task(**BESIDE[name], **{name: value}).digest() for name, value in OTHER_VALUES_BESIDE.items()}
+    digests |= {small_task(**{**BESIDE[name], name: value}).digest() for name, value in OTHER_VALUES_BESIDE.items()}
     assert len(digests) == 1 + len(OTHER_VALUES) + len(OTHER_VALUES_OF_AN_ALGORITHM) + n_bases + len(BESIDE)
 
 
@@ -147,7 +154,7 @@ def test_the_digest_of_a_task_without_a_later_field_is_what_it_was_before_that_f
     task = small_task(algorithm="user-dp-fedavg", local_steps=2)
     later = {"update_clipping", "quantile", "quantile_rate", "quantile_noise", *RECORD_FIELDS, *LEARNING_FIELDS}
     later |= {"validation", "record_rates", *SERVER_STEP_FIELDS, *PROVED_FIELDS, *QUERY_FIELDS, *AUDIT_FIELDS}
-    names = Task.model_fields.keys() - later
+    names = Task.model_fields.keys() - later - {*EVALUATION_FIELDS}
     text = json.dumps({name: getattr(task, name) for name in names}, sort_keys=True, separators=(",", ":"))
     assert task.digest() == hashlib.sha256(b"precad/v1.1\n" + text.encode()).digest()
     by_layer = small_task(algorithm="user-dp-fedavg", local_steps=2, update_clipping="per-layer")
@@ -266,7 +273,11 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("base_model_sha256", "AB" * 32, "pattern"),
     ("adapter_sha256", "ab", "pattern"),
     ("loss", "", "at least 1 character"),
-    ("evaluation", "private", "'none' or 'public'"),
+    ("evaluation", "private", "'none', 'public' or 'clients'"),
+    ("evaluation_every", 0, "greater than or equal to 1"),
+    ("evaluation_noise", 0.0, "greater than 0"),
+    ("evaluation_clip", 0.0, "greater than 0"),
+    ("evaluation_loss_bound", math.inf, "finite number"),
     ("validation", "cosine", "'norm' or 'none'"),
     ("columns", {"age": {"std": 0.0}}, "greater than 0"),
     ("class_names", ["one"], "at least two classes"),

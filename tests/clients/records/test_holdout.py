@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from precad.clients.records import Records
-from precad.clients.records.own.holdout import is_kept_aside
+from precad.clients.records.holdout import is_kept_aside
 
 FEW = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 1)), min_size=1, max_size=20)
 

@@ -1,0 +1,116 @@
+"""Encode what a model does with held-out records as vectors of norm at most one, and read figures from their noisy sum.
+
+A record of which the model gets a share c in [0, 1] right, with a loss l that is clipped to [0, L], is
+
+    (b, a (2c - 1), a (2l/L - 1))    a^2 = 1 / (2 + sqrt 2), b^2 + 2 a^2 = 1
+
+so that every record has R = 1. Let there be n records, and noise t in every number. The error bar of a ratio y, |y| <=
+1, is then t / n sqrt(1/a^2 + y^2/b^2). These weights minimise it at |y| = 1, where it is (1 + sqrt 2) t /
+n. Our derivation. Sensitivity and rounding are those of `precad.dp.queries.encodings`.
+
+Both figures are ratios of two numbers of the sum, so Fieller's interval covers each at its level, whatever the count.
+A loss that is no finite number counts as L.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Final
+
+import numpy as np
+
+from precad.dp.checks import require_count, require_positive
+from precad.dp.queries.encodings import Values, weights_on_grid
+from precad.dp.queries.estimates import LEVEL, Estimate, ratio
+from precad.dp.queries.kinds import EVALUATION_DIM
+
+_A: Final = math.sqrt(1 / (2 + math.sqrt(2)))
+_WEIGHTS: Final = (math.sqrt(1 - 2 * _A * _A), _A, _A)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationEncoding:
+    """The vectors of one evaluation. Raises ValueError for a bound that is none."""
+
+    loss_bound: float
+    """L: the most that a record's loss counts."""
+    frac_bits: int
+    """f of the grid."""
+
+    def __post_init__(self) -> None:
+        require_positive("loss_bound", self.loss_bound)
+        require_count("frac_bits", self.frac_bits)
+
+    @property
+    def weights(self) -> Values:
+        """Return the weight of each number, on the grid, (3,)."""
+        return weights_on_grid(_WEIGHTS, self.frac_bits)
+
+    def rows(self, right: Values, losses: Values) -> Values:
+        """Return the vector of each record, (n, 3), each of norm at most 1 and on the grid.
+
+        right: the share of each record that the model gets right, (n,). losses: (n,), of any content.
+        """
+        known = np.where(np.isfinite(losses), losses, self.loss_bound)
+        shares = np.clip(np.where(np.isfinite(right), right, 0.0), 0.0, 1.0)
+        parts = [np.ones_like(known), 2 * shares - 1, 2 * np.clip(known / self.loss_bound, 0.0, 1.0) - 1]
+        exact = np.stack(parts, axis=1) * self.weights
+        rounded: Values = np.ldexp(np.rint(np.ldexp(exact, self.frac_bits)), -self.frac_bits)
+        return rounded
+
+    def total(self, right: Values, losses: Values) -> Values:
+        """Return the sum of `rows`, (3,), computed without rounding."""
+        steps = np.ldexp(self.rows(right, losses), self.frac_bits).astype(np.int64).sum(axis=0, dtype=np.int64)
+        exact: Values = np.ldexp(steps.astype(np.float64), -self.frac_bits)
+        return exact
+
+    def figures(self, noisy_sum: Values, noise_std: float, *, level: float = LEVEL) -> Figures:
+        """Return the figures that a sum, (3,), gives, whose numbers have Gaussian noise of `noise_std`.
+
+        Each error bar covers its figure at the level by itself. Raises ValueError.
+        """
+        require_positive("noise_std", noise_std)
+        if noisy_sum.shape != (EVALUATION_DIM,):
+            raise ValueError(f"noisy_sum: expected shape ({EVALUATION_DIM},), got {noisy_sum.shape}")
+        if not 0 < level < 1:
+            raise ValueError(f"level: expected a number between 0 and 1, got {level}")
+        z = NormalDist().inv_cdf((1 + level) / 2)
+        sums, reaches = noisy_sum / self.weights, z * noise_std / self.weights
+        n = float(sums[0])
+        shares = [_share(sums, reaches, place) for place in (1, 2)]
+        return Figures(
+            records=Estimate(n, n - float(reaches[0]), n + float(reaches[0])),
+            accuracy=shares[0],
+            loss=Estimate(*(self.loss_bound * one for one in (shares[1].value, shares[1].low, shares[1].high))),
+            level=level,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Figures of a model on held-out records, each with its error bar."""
+
+    records: Estimate
+    """How many records were counted."""
+    accuracy: Estimate
+    """Mean share that the model gets right, in [0, 1]."""
+    loss: Estimate
+    """Mean loss, each clipped to [0, L]."""
+    level: float = LEVEL
+    """Share of evaluations in which an error bar covers the truth."""
+
+    def named(self, *, has_accuracy: bool = True) -> Mapping[str, Estimate]:
+        """Return the figures by name; without the accuracy where targets are numbers."""
+        found = {"accuracy": self.accuracy} if has_accuracy else {}
+        return {**found, "loss": self.loss, "records": self.records}
+
+
+def _share(sums: Values, reaches: Values, place: int) -> Estimate:
+    """Return (1 + y / n) / 2 within [0, 1]; all of it where the count may be zero."""
+    n, y = float(sums[0]), float(sums[place])
+    if (found := ratio(n, y, float(reaches[0]), float(reaches[place]))) is None:
+        return Estimate(0.5, 0.0, 1.0)
+    return Estimate(*((1 + one) / 2 for one in found)).within(0.0, 1.0)
