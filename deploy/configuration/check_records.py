@@ -50,7 +50,17 @@ def records_here(task: Task, config: ClientConfig, clients: Sequence[str]) -> di
         return dict.fromkeys(clients, f"{config.dataset} is not here: downloaded at the start")
     digest = _digest_to_agree_on(task, found)
     own = found.of_client.items()
-    return {c: f"{len(records)} of {config.dataset}, declares {task.clients[c]}{digest}" for c, records in own}
+    of_data = {c: f"{len(records)} of {config.dataset}, declares {task.clients[c]}" for c, records in own}
+    return {c: f"{said}{_held_out(task, c, found)}{digest}" for c, said in of_data.items()}
+
+
+def _held_out(task: Task, client: str, found: Loaded) -> str:
+    """Say how many records a client evaluates models on, in a task with such evaluations; else nothing."""
+    if task.evaluation_round is None:
+        return ""
+    if not (n := len(found.held_out[client])):
+        return "; WARNING: none held out to evaluate models on: set client.holdout"
+    return f"; {n} held out, of which {task.evaluation_round.client_clip:g} count fully"
 
 
 def local_records(raw: Mapping[str, Any], base: Path) -> dict[str, Any]:
@@ -73,8 +83,17 @@ def local_records(raw: Mapping[str, Any], base: Path) -> dict[str, Any]:
         **({} if task.model_digest is None else {"model_digest": task.model_digest}),
         "records": f"{sum(sizes)} {kinds}; {len(split.test)} for testing",
         "clients": f"{spread} records each; a round draws {drawn:.4g} on average",
+        **_evaluated_on(task, split),
         **_measured_on(deployment),
     }
+
+
+def _evaluated_on(task: Task, split: Split) -> dict[str, str]:
+    """Say on what the clients of a local run evaluate models, where they do."""
+    if task.evaluation_round is None or split.held_out is None:
+        return {}
+    held = f"{len(split.held_out)} records that clients hold out, every {task.evaluation_every} rounds"
+    return {"evaluation": f"{held}; {task.evaluation_round.client_clip:g} of a client count fully"}
 
 
 def _measured_on(deployment: Deployment) -> dict[str, str]:
@@ -126,6 +145,7 @@ def _own(task: Task, client: str, found: Loaded) -> str:
     classes = _classes(task, found.split)
     aside = "" if test is found.split.train or not len(test) else f", {len(test)} more kept for testing"
     digest = f"{_digest_to_agree_on(task, found)}{_columns_to_agree_on(found.split.columns)}"
+    digest = f"{_held_out(task, client, found)}{digest}"
     drawn = f"a round draws {task.rate_of(client) * len(own):.4g} on average{own_privacy(task, client)}"
     return f"{len(own)} of shape {own.shape} in {classes}{aside}; declares {task.clients[client]}; {drawn}{digest}"
 
