@@ -116,6 +116,10 @@ class InDeployment(Conduct):
         """See `Conduct`."""
         return self.attack.encode(update, task)
 
+    def encode_evaluation(self, total: Vector, task: Task) -> RingArray:
+        """See `Conduct`."""
+        return self.attack.encode_evaluation(total, task)
+
     def on_upload(self, submission: Submission, server: int) -> Submission:
         """See `Conduct`."""
         return self.attack.on_upload(submission, server)

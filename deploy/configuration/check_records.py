@@ -52,13 +52,23 @@ def records_here(task: Task, config: ClientConfig, clients: Sequence[str]) -> di
         return dict.fromkeys(clients, f"{config.dataset} is not here: downloaded at the start")
     digest = _digest_to_agree_on(task, found)
     own = found.of_client.items()
-    here = {c: f"{len(records)} of {config.dataset}, declares {task.clients[c]}{digest}" for c, records in own}
+    of_data = {c: f"{len(records)} of {config.dataset}, declares {task.clients[c]}" for c, records in own}
+    here = {c: f"{said}{_held_out(task, c, found)}{digest}" for c, said in of_data.items()}
     return here | _of_auditing(task, clients)
 
 
 def _of_auditing(task: Task, clients: Sequence[str]) -> dict[str, str]:
     """Return what audit clients among these declare. Which canaries are theirs is drawn when they start."""
     return {c: f"canaries alone, declares {task.clients[c]}" for c in clients if c in task.audit_clients}
+
+
+def _held_out(task: Task, client: str, found: Loaded) -> str:
+    """Say how many records a client evaluates models on, in a task with such evaluations; else nothing."""
+    if task.evaluation_round is None:
+        return ""
+    if not (n := len(found.held_out[client])):
+        return "; WARNING: none held out to evaluate models on: set client.holdout"
+    return f"; {n} held out, of which {task.evaluation_round.client_clip:g} count fully"
 
 
 def local_records(raw: Mapping[str, Any], base: Path) -> dict[str, Any]:
@@ -87,6 +97,7 @@ def local_records(raw: Mapping[str, Any], base: Path) -> dict[str, Any]:
         "clients": f"{spread} records each; a round draws {drawn:.4g} on average",
         **({"audit": f"{task.n_canaries} canaries of {', '.join(task.audit_clients)}"} if task.audit_clients else {}),
         **_room_left(deployment),
+        **_evaluated_on(task, split),
         **{f"aggregator_{letter}_measures_on": shown_measure(one) for letter, one in measures.items()},
     }
 
@@ -97,6 +108,14 @@ def _room_left(deployment: Deployment) -> dict[str, Any]:
     if deployment.client.holder is None:
         return {}
     return {"holder": room_of(deployment.task, deployment.client.holder, deployment.task.clients)}
+
+
+def _evaluated_on(task: Task, split: Split) -> dict[str, str]:
+    """Say on what the clients of a local run evaluate models, where they do."""
+    if task.evaluation_round is None or split.held_out is None:
+        return {}
+    held = f"{len(split.held_out)} records that clients hold out, every {task.evaluation_every} rounds"
+    return {"evaluation": f"{held}; {task.evaluation_round.client_clip:g} of a client count fully"}
 
 
 def shown_measure(found: Measure) -> str:
@@ -135,6 +154,7 @@ def _own(task: Task, client: str, found: Loaded) -> str:
     classes = _classes(task, found.split)
     aside = "" if test is found.split.train or not len(test) else f", {len(test)} more kept for testing"
     digest = f"{_digest_to_agree_on(task, found)}{_columns_to_agree_on(found.split.columns)}"
+    digest = f"{_held_out(task, client, found)}{digest}"
     drawn = f"a round draws {task.rate_of(client) * len(own):.4g} on average{own_privacy(task, client)}"
     return f"{len(own)} of shape {own.shape} in {classes}{aside}; declares {task.clients[client]}; {drawn}{digest}"
 

@@ -88,6 +88,7 @@ def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], 
         task["clients"] = ids_of(task["clients"])
     source, ids = _source(resolved["client"], task, folder.root), task.get("clients")
     split = complete_task(task, source, ids if isinstance(ids, list) else None)
+    require_held_out(task, split)
     supply_model_digest(task, split)
     supply_addresses(resolved, folder)
     deployment = parse(resolved, base=folder.root)
@@ -317,6 +318,14 @@ def supply_own_records(client: dict[str, Any], *, holds_out: bool = False) -> No
     if "folder" in client:
         look_in(Path(str(client["folder"])))
     offer(*(str(client[name]) for name in ("base_model", "adapter") if client.get(name) is not None))
+
+
+def require_held_out(task: Mapping[str, Any], split: Split) -> None:
+    """Raise ConfigError where clients are to evaluate models on records that they hold out, and none is held out."""
+    if task.get("evaluation") == BY_CLIENTS and (split.held_out is None or not len(split.held_out)):
+        raise ConfigError(
+            f"client.holdout: expected a share that keeps a record with task.evaluation = {BY_CLIENTS!r}, found less"
+        )
 
 
 def supply_record_fields(task: dict[str, Any], split: Split) -> None:

@@ -48,6 +48,7 @@ from precad.deploy.configuration.local import (
     ids_of,
     local_source,
     require_enrolled_attackers,
+    require_held_out,
     supply_own_records,
 )
 from precad.deploy.configuration.sections import parse_section
@@ -134,6 +135,7 @@ def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
     ids = None if isinstance(clients, Mapping) else ids_of(clients)
     source = local_source(config, {**task, "clients": clients if ids is None else ids})
     split = complete_task(task, source, ids)
+    require_held_out(task, split)
     valid = parse_section(Task, task, "task", base=Path())
     require_enrolled_attackers(config, valid)
     initial = _initial_of(settings, sections["simulation"], valid)

@@ -170,7 +170,10 @@ class Simulation:
                 "servers, found 'clients'"
             )
         if missing := [client for client in self._ids if client not in records]:
-            raise ArgumentError(f"held_out: expected records of every client, found none of {missing[0]!r}")
+            raise ArgumentError(
+                "client.holdout: expected records that each client holds out with task.evaluation = 'clients', found "
+                f"none of {missing[0]!r}"
+            )
         return SimulatedEvaluations(
             task=self.task,
             settings=self.settings,

@@ -55,3 +55,29 @@ def test_the_choice_is_the_same_for_ever() -> None:
 
 RECORDED = "0011101000101001"
 """BLAKE2b of a float32 and an int64, little-endian, below 2^63; computed with `struct` and `hashlib` alone."""
+
+
+@pytest.mark.parametrize("partition", ["iid", "dirichlet", "shards"])
+def test_clients_of_a_data_set_hold_out_a_share_of_its_training_half(partition: str) -> None:
+    """Nobody trains on these, each is one client's, and the public test half stays."""
+    from precad.clients.records import DataSource
+
+    source = DataSource(partition=partition, holdout=0.25)  # type: ignore[arg-type] # one of its names
+    clients, whole = [f"c{i}" for i in range(5)], DataSource().load()
+    split = source.load()
+    trained, held = (of(split, clients, clients) for of in (source.records_of, source.held_out_of))
+    is_kept = is_kept_aside(whole.train, 0.25, 0)
+    assert sum(map(len, held.values())) == is_kept.sum()
+    assert sum(map(len, trained.values())) == len(whole.train) - is_kept.sum()
+    assert source.sizes(split, clients) == {client: len(own) for client, own in trained.items()}
+    assert_array_equal(split.test.labels, whole.test.labels)
+    everything = np.concatenate([own.features for own in (*trained.values(), *held.values())])
+    assert sorted(map(bytes, everything)) == sorted(map(bytes, whole.train.features))
+
+
+def test_without_a_share_nothing_is_held_out() -> None:
+    from precad.clients.records import DataSource
+
+    source = DataSource()
+    held = source.held_out_of(source.load(), ["a", "b"], ["a"])
+    assert {client: len(own) for client, own in held.items()} == {"a": 0}
