@@ -80,6 +80,9 @@ class TaskState:
     """The one after them."""
     evaluated: list[EvaluatedRound] = field(default_factory=list)
     """Every finished evaluation."""
+    evaluation_numbers: frozenset[int] = frozenset()
+    """Numbers that are of evaluations, finished or not: each right after a commit that one is due after. Both servers
+    agree on them whatever became of these rounds, since both hold the same commits."""
     lost: frozenset[int] = frozenset()
     """Numbers that were used up and not committed, but for those of evaluations."""
     unknown: list[Attempt] = field(default_factory=list)
@@ -125,7 +128,9 @@ class TaskState:
         self.checkpoints.keep_only({round.number for round in self.committed})
         if not self.ledger.is_closed:  # else the file knows better than we what was charged: the next start settles
             self.store.settle(self.ledger.rounds)
-        self.evaluated = self.store.evaluations()
+        self.evaluated, every = self.store.evaluations(), self.task.evaluation_every
+        due = (round for n, round in enumerate(self.committed, start=1) if is_due(every, n))
+        self.evaluation_numbers = frozenset(round.number + 1 for round in due)
         attempts, numbers = self.store.attempts(), self._released.keys()
         self.lost = self.store.uncommitted() - self.evaluation_numbers
         self.unknown = [attempt for attempt in attempts if attempt.state is AttemptState.UNKNOWN]
@@ -161,15 +166,6 @@ class TaskState:
         """Return the clients of every release, of a model or of an evaluation, by its number."""
         of_evaluations = {round.number: round.chosen for round in self.evaluated}
         return {round.number: round.chosen for round in self.committed} | of_evaluations
-
-    @property
-    def evaluation_numbers(self) -> frozenset[int]:
-        """Return the numbers that are of evaluations, finished or not: each right after a commit that one follows.
-
-        Both servers agree on it whatever became of them, since both hold the same commits.
-        """
-        every = self.task.evaluation_every
-        return frozenset(round.number + 1 for n, round in enumerate(self.committed, start=1) if is_due(every, n))
 
     def round_task(self, number: int) -> Task:
         """Return the parameters of the round of this number, all rounds before it being over."""
@@ -317,6 +313,8 @@ class TaskState:
             digest.update(ring.to_bytes(noisy_sum[tile]))
         self.store.commit(committed, noisy_sum_digest=digest.digest(), ledger_chain=self.ledger.chain)
         self.committed.append(committed)
+        if is_due(self.task.evaluation_every, self.n_committed):
+            self.evaluation_numbers |= {committed.number + 1}
         self.lost -= {committed.number}
         self.model = model
         if self.canary_noise is not None:

@@ -300,6 +300,48 @@ async def test_hostile_names_and_reasons_are_text(tmp_path: Path) -> None:
 
 
 @asynchronous
+async def test_figures_of_evaluations_have_their_error_bars(tmp_path: Path) -> None:
+    """In the tile and in the round that made the model; the ends of a bar are no figures of their own."""
+    quality = {"accuracy": 0.8125, "accuracy_low": 0.75, "accuracy_high": 0.875, "loss": 1.5, "loss_low": 1.25}
+    round = RoundSummary(
+        round=4,
+        n_chosen=1,
+        n_accepted=1,
+        n_rejected=0,
+        n_missing=0,
+        seconds={"collect": 1.0},
+        bytes={},
+        epsilon=dict.fromkeys(View, 1.0),
+        model_digest="ab" * 32,
+        quality=quality | {"loss_high": 1.75},
+        outcomes=(ClientOutcome(client="alice", verdict="accepted"),),
+    )
+    status = Status(
+        role=Role.AGGREGATOR_A,
+        version="0.1.0",
+        state="collecting",
+        since=0,
+        started_at=0,
+        is_ready=True,
+        evaluation="clients",
+        rounds_planned=5,
+        rounds_done=5,
+        rounds=(round,),
+    )
+    operations = OperationsPort(Token(TOKEN), Telemetry(Role.AGGREGATOR_A), lambda: status, None, is_tls=False)
+    async with operations.listening("127.0.0.1:0", None) as number, chromium(CHROMIUM, tmp_path / "browser") as page:
+        await sign_in(page, f"http://127.0.0.1:{number}")
+        await page.until(says("#connection", "Live"))
+        tiles = await page.evaluate(text_of("#tiles"))
+        assert "Accuracy" in tiles
+        assert "[0.750, 0.875] at 95 %; on clients' held-out records, round 4; loss 1.500 [1.250, 1.750]" in tiles
+        assert "_low" not in tiles
+        rounds = await page.evaluate(text_of("#rounds-list"))
+        assert "accuracy 0.813 [0.750, 0.875] · loss 1.500 [1.250, 1.750]" in rounds
+        assert not page.complaints
+
+
+@asynchronous
 async def test_a_server_that_goes_is_missed(tmp_path: Path) -> None:
     """The page says so, keeps what it knew, and finds the server again when it is back: at the sign-in."""
     assert CHROMIUM is not None
