@@ -196,7 +196,8 @@ class ClientConfig(BaseModel):
     a server that deviates learns a bit of every upload of a round that it then loses. At most 3 in mode `proved`."""
     trainer: Annotated[str, Field(min_length=1)] | None = None
     """Code of your own that trains in the place of Algorithm 2, in a process of its own: `module:function`, or
-    `flower:module:app` for a Flower ClientApp. Only in a task of `user-dp-fedavg` (docs/guides/own-records.md)."""
+    `flower:module:app` for a Flower ClientApp. Only in tasks of `user-dp-fedavg` and `fedavg`
+    (docs/guides/own-records.md)."""
     trainer_python: ConfigPath | None = None
     """The interpreter that runs it, with its packages; precad's own unless set. It need not have precad."""
     trainer_config: dict[str, bool | int | float | str] = Field(default_factory=dict)

@@ -282,6 +282,8 @@ class ClientProcess:
             log.warning("client.not_private", algorithm=task.algorithm)
         if task.accept_weak_wire_form:
             log.warning("client.weak_wire_form", mode=task.mode)
+        if not task.checks_norms:
+            log.warning("client.no_norm_is_checked", validation=task.validation)
         require_writable(config.state_dir)
         payments = payments_of(task, clients, config.holder)
         for own in payments.values():

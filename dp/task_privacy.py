@@ -5,7 +5,7 @@
     ins-dp-fedavg     the client adds N(0, (sigma R)^2), V times   a record       Poisson(p), sigma, V steps a round
     local-dp          the client adds N(0, (sigma R)^2)            a record       Poisson(p), sigma
     distributed-dp    tau clients add N(0, (sigma R)^2 / tau)      a record       Poisson(p), sigma
-    non-private       nobody adds anything                         a record       nothing is proved
+    non-private       nobody adds anything; fedavg alike           a record       nothing is proved
 
 The first multiplier is against one server with any clients, the second against clients only; one alone holds for both.
 Each is of a round that the client takes part in. A record's multiplier counts what rounding adds to its sensitivity

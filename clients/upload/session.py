@@ -15,7 +15,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import aclosing, contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
 import numpy as np
@@ -53,6 +53,7 @@ from precad.protos.tls.transport import explain
 
 log = structlog.get_logger(__name__)
 
+U = TypeVar("U")
 Train: TypeAlias = Callable[[NDArray[np.float32]], RingArray]
 """The global model to the encoded update. Runs in a thread; blocking and slow is fine."""
 
@@ -256,8 +257,7 @@ class ClientSession:
         ends_at = time.monotonic() + self.task.submit_timeout_s
         parameters = await self._model(stubs, invitation, ends_at)
         share = functools.partial(make_submission, invitation=invitation, task=self.task, client=self.client)
-        submission = await asyncio.to_thread(lambda: share(self._train(parameters)))
-        await self._before_upload(invitation)
+        submission = await self._made(share, parameters, invitation)
         for server in submission.servers:
             ours = self._conduct.on_upload(submission, server)
             parts = functools.partial(parts_of, ours, server)
@@ -268,21 +268,29 @@ class ClientSession:
         self, stubs: list[BytesStub], invitation: RoundInvitation | Invitation, ends_at: float
     ) -> NDArray[np.float32]:
         """Return the round's model, (d,), where the client may still upload for it."""
-        await asyncio.to_thread(self._enter, invitation)
         return await self._cache.get(
             invitation.model_digest,
             lambda: until_admitted(lambda: self._download(stubs[0], invitation), ends_at - time.monotonic()),
         )
 
-    def _enter(self, invitation: RoundInvitation | Invitation) -> None:
-        """Begin a round, in a thread, as a conduct may use files. Raises UploadLimitError, StateFileError."""
-        self._limit.require_room(invitation.model_digest, invitation.n_committed)
-        self._conduct.on_invitation(invitation.n_committed, invitation.model_digest)
+    async def _made(
+        self, make: Callable[[RingArray], U], parameters: NDArray[np.float32], invitation: RoundInvitation | Invitation
+    ) -> U:
+        """Train, make the upload and count it, durably, before its first byte leaves. Then wait as the conduct says.
 
-    async def _before_upload(self, invitation: RoundInvitation | Invitation) -> None:
-        """Wait as the conduct says, and count the upload, durably, before its first byte leaves."""
+        In one thread, as a change of threads costs as much as a small upload. Raises ClientError.
+        """
+
+        def work() -> U:
+            self._limit.require_room(invitation.model_digest, invitation.n_committed)
+            self._conduct.on_invitation(invitation.n_committed, invitation.model_digest)
+            made = make(self._train(parameters))
+            self._limit.count(invitation.model_digest, invitation.n_committed)
+            return made
+
+        made = await asyncio.to_thread(work)
         await asyncio.sleep(self._conduct.delay_s(self.task.submit_timeout_s))
-        await asyncio.to_thread(self._limit.count, invitation.model_digest, invitation.n_committed)
+        return made
 
     async def _take_part_and_prove(self, stubs: list[BytesStub], invitation: Invitation, seed: Seed) -> None:
         """Mode `proved`: model, Algorithm 2, upload, and one proof for the challenge that both servers send.
@@ -296,9 +304,8 @@ class ClientSession:
         self._answered.add(which)
         ends_at = time.monotonic() + self.task.submit_timeout_s
         parameters = await self._model(stubs, invitation, ends_at)
-        make = functools.partial(proved.RoundUpload, task=self.task, client=self.client, conduct=self._conduct)
-        upload = await asyncio.to_thread(lambda: make(self._train(parameters), invitation, seed))
-        await self._before_upload(invitation)
+        bind = functools.partial(proved.RoundUpload, task=self.task, client=self.client, conduct=self._conduct)
+        upload = await self._made(lambda encoded: bind(encoded, invitation, seed), parameters, invitation)
         most_s = max(0.0, ends_at - time.monotonic()) + 2 * self.task.proof_timeout_s
         try:
             await asyncio.wait_for(self._upload_and_prove(stubs[upload.holder], upload, ends_at), most_s)

@@ -23,11 +23,11 @@ from precad.clients.records.own.described import CLIENT
 from precad.deploy.configuration.check_holder import room_of
 from precad.deploy.configuration.check_privacy import privacy_facts, promised
 from precad.deploy.configuration.local import resolve, with_records
-from precad.deploy.configuration.public_records import PublicRecords, load
+from precad.deploy.configuration.measures import learning_of, public_measures
+from precad.deploy.configuration.public_records import Measure
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.run_folder import RunFolder
 from precad.protos.task.task import Task
-from precad.servers.config import AggregatorConfig
 
 
 def records_here(task: Task, config: ClientConfig, clients: Sequence[str]) -> dict[str, str]:
@@ -67,6 +67,9 @@ def local_records(raw: Mapping[str, Any], base: Path) -> dict[str, Any]:
     Raises: as `resolve`, which the run itself starts with.
     """
     _, deployment, split = resolve(raw, RunFolder(base))
+    assert deployment.client is not None  # resolve() supplied it
+    learning_of(deployment.task, deployment.client, split.test)
+    measures = public_measures(deployment)
     task, training = deployment.task, with_records(deployment.task.clients, deployment.task.model_dump())
     sizes = sorted(task.clients[client] for client in training)
     spread = str(sizes[0]) if sizes[0] == sizes[-1] else f"{sizes[0]} to {sizes[-1]}"
@@ -83,8 +86,8 @@ def local_records(raw: Mapping[str, Any], base: Path) -> dict[str, Any]:
         "records": f"{sum(sizes)} {kinds}; {len(split.test)} for testing",
         "clients": f"{spread} records each; a round draws {drawn:.4g} on average",
         **({"audit": f"{task.n_canaries} canaries of {', '.join(task.audit_clients)}"} if task.audit_clients else {}),
-        **_measured_on(deployment),
         **_room_left(deployment),
+        **{f"aggregator_{letter}_measures_on": shown_measure(one) for letter, one in measures.items()},
     }
 
 
@@ -96,21 +99,8 @@ def _room_left(deployment: Deployment) -> dict[str, Any]:
     return {"holder": room_of(deployment.task, deployment.client.holder, deployment.task.clients)}
 
 
-def _measured_on(deployment: Deployment) -> dict[str, str]:
-    """Say on what aggregators of a local run measure models, where they do. Raises ConfigError."""
-    each = {"aggregator_a": deployment.aggregator.a, "aggregator_b": deployment.aggregator.b}
-    return {
-        f"{name}_measures_on": public_records_here(deployment.task, own)
-        for name, own in each.items()
-        if own is not None and own.evaluation_records is not None
-    }
-
-
-def public_records_here(task: Task, config: AggregatorConfig) -> str:
-    """Say on how many public records an aggregator measures models, and what. Raises ConfigError."""
-    public = PublicRecords.of(config)
-    assert public is not None  # whoever asks has seen it
-    found = load(task, public)
+def shown_measure(found: Measure) -> str:
+    """Say on how many public records an aggregator measures models, and what."""
     return f"{len(found.records)} public records of shape {found.records.shape}: {', '.join(found.metrics)}"
 
 

@@ -153,6 +153,7 @@ class PoisoningPart(Part):
     """C: an upload longer than that enters the sum with probability at most 2^`log2_probability`, if both servers
     follow the protocol."""
     log2_probability: float
+    """0 where no norm was checked: any upload enters the sum."""
     certificate: CertificatePart | None
     why_none: str
 
@@ -266,7 +267,7 @@ def statement_of(
         privacy=_privacy(finished),
         poisoning=PoisoningPart(
             client_clip=task.client_clip,
-            log2_probability=task.norm_bound.log2_soundness_error,
+            log2_probability=task.norm_bound.log2_soundness_error if task.checks_norms else 0.0,
             certificate=certificate_part(certificate) if isinstance(certificate, RunCertificate) else None,
             why_none="" if isinstance(certificate, RunCertificate) else certificate,
         ),

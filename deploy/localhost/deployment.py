@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from precad.clients.models import networks
-from precad.clients.models.learning import Learning
 from precad.clients.models.metrics import has_accuracy
 from precad.clients.payments import payments_of
 from precad.clients.training import evaluation
@@ -35,6 +34,7 @@ from precad.deploy import run_state
 from precad.deploy.authority import pki
 from precad.deploy.conducts import wanted_of
 from precad.deploy.configuration.local import resolve
+from precad.deploy.configuration.measures import learning_of, public_measures
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.configuration.trainers import NO_RECORD_FIGURE, counted
 from precad.deploy.errors import FAILURE, REFUSED, UNREACHABLE, ConfigError, InterruptedRunError, RunFailedError
@@ -94,6 +94,17 @@ class Progress:
     ended: str = ""
 
 
+def require_engines_and_memory(deployment: Deployment) -> None:
+    """Raise EngineUnavailableError or ConfigError unless this machine has what both aggregators need."""
+    for letter, server in (("a", deployment.aggregator.a), ("b", deployment.aggregator.b)):
+        assert server is not None  # resolve() supplied it
+        require_engine(server.engine)
+        try:
+            memory.of_server(server, deployment.task)
+        except SetupError as error:
+            raise ConfigError(f"aggregator.{letter}.{error}") from None
+
+
 class LocalRun:
     """One run. `run` returns its summary."""
 
@@ -127,7 +138,7 @@ class LocalRun:
         self._require_free_ports()
         if not self.deployment.task.is_proved:
             require_gate(self.deployment.task.gate)
-        self._require_engines_and_memory()
+        require_engines_and_memory(self.deployment)
         self._require_room()
         self.folder = folder if resumes else self._new_folder(output)
         self._console = console
@@ -147,7 +158,8 @@ class LocalRun:
         """
         resolved, deployment, split = resolve(raw, folder)
         assert deployment.client is not None  # resolve() supplied it
-        self._test, self._learning = split.test, Learning.of_task(deployment.task, deployment.client.metrics)
+        self._test, self._learning = split.test, learning_of(deployment.task, deployment.client, split.test)
+        public_measures(deployment)
         self._wanted = wanted_of(deployment.client, deployment.task, split.test)
         return resolved, deployment
 
@@ -181,15 +193,6 @@ class LocalRun:
                 require_free(address)
             except TransportError as error:
                 raise ConfigError(f"network.{name}: {str(error).removeprefix('address: ')}") from None
-
-    def _require_engines_and_memory(self) -> None:
-        for letter, server in (("a", self.deployment.aggregator.a), ("b", self.deployment.aggregator.b)):
-            assert server is not None  # resolve() supplied it
-            require_engine(server.engine)
-            try:
-                memory.of_server(server, self.deployment.task)
-            except SetupError as error:
-                raise ConfigError(f"aggregator.{letter}.{error}") from None
 
     def _require_room(self) -> None:
         """Raise HolderLimitReachedError, ArgumentError where a client could not pay its first upload."""
@@ -539,6 +542,7 @@ class LocalRun:
             "gate": None if task.is_proved else task.gate,
             "mode": task.mode,
             "algorithm": task.algorithm,
+            **({} if task.checks_norms else {"validation": task.validation}),
             "task": self._progress.task_id,
             "ended": self._progress.ended,
             **({"resumed": self.folder.times_resumed} if self._resumes else {}),

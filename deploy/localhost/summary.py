@@ -14,6 +14,7 @@ from precad.dp.accountants.pld import Conduct, Unit, View
 from precad.dp.task_privacy import TaskPrivacy, task_privacy
 from precad.protos.task.proved_fields import STANDING
 from precad.protos.task.task import Task
+from precad.protos.task.validation_fields import UNCHECKED
 
 HEADINGS: Final = {Conduct.MAY_DISCARD: "may discard draws", Conduct.WATCHES: "only watches"}
 """The two columns."""
@@ -42,6 +43,8 @@ def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> N
         )
     counts = ", ".join(f"{summary[name]} {name}" for name in ("accepted", "rejected", "missing"))
     table.add_row("uploads", counts)
+    if not task.checks_norms:
+        table.add_row("validation", UNCHECKED)
     table.add_row("rejected clients", ", ".join(summary["rejected_clients"]) or "none")
     table.add_row("privacy", _privacy(summary, task))
     table.add_row("", _counts(summary))

@@ -117,7 +117,7 @@ def read_deployed(path: Path) -> Run:
         client=client,
         is_simulation=False,
         has_two_servers=True,
-        is_validated=True,
+        is_validated=deployment.task.checks_norms,
         names_other_code=is_import_path(deployment.task.model),
         reacting_attack=client.reacting_attack,
         trainings=(_training(folder, summary, lines),),

@@ -9,6 +9,7 @@ Modules:
     calibration          smallest noise, or most rounds, for a target epsilon
     gaussian_dp          (epsilon, delta) of telling N(0, 1) from N(mu, 1)
     privacy_loss         privacy losses on a grid, rounded so that they are only ever overstated
+    self_composed        one round with itself, as dp-accounting composes it
     group_mixture        exact privacy of K sampled units
     group_privacy        privacy of k units from one (epsilon, delta) point
     precad_client        the noise that one client's update sees

@@ -174,7 +174,7 @@ class TaskState:
         """Why no round will follow; None when one may."""
         n = self.n_committed
         if n >= self.task.rounds:
-            return f"{n} rounds done"
+            return rounds_done(n)
         if self.ledger.would_exceed(tuple(self.task.clients), max(self.agreed_round, self.store.next_round)):
             return f"the privacy budget is spent after {n} rounds"
         return None
@@ -316,3 +316,8 @@ def require_possible_sum(noisy_sum: RingArray, task: Task, n_accepted: int) -> N
             "opened sum: expected accepted updates and both servers' noise, found a longer vector than they add up to: "
             "the other server did not follow the protocol"
         )
+
+
+def rounds_done(n: int) -> str:
+    """Say that a task is over, as all of its rounds are done."""
+    return f"{n} round{'' if n == 1 else 's'} done"

@@ -41,7 +41,7 @@ from precad.servers.rounds.states import RoundState
 from precad.servers.rounds.transfers import Capacity
 from precad.servers.store.folder import write_round
 from precad.servers.store.rounds import CommittedRound
-from precad.servers.store.state import TaskState
+from precad.servers.store.state import TaskState, rounds_done
 from precad.servers.supervision import first_error_or_result, to_the_end
 from precad.servers.task.drain import Drain
 from precad.servers.task.meeting import Meeting, level, meet
@@ -223,7 +223,7 @@ class TaskRun:
             next_start = time.monotonic() + (self.state.task.round_period_s or 0.0)
             self.drain.between_rounds()  # nothing is awaited before the round is in flight; a drain then waits
             await self._publish(await runner.run_round(t))
-        return f"{self.state.task.rounds} rounds done"
+        return rounds_done(self.state.task.rounds)
 
     async def _until(self, start: float | None) -> None:
         """Wait for the time at which the coming round begins, whoever was drawn for the last one. None: at once.

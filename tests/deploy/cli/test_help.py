@@ -62,6 +62,15 @@ def test_commands_are_listed_by_what_they_are_for() -> None:
     assert max(map(len, shown.splitlines())) <= 80
 
 
+@pytest.mark.parametrize("group", [(), ("init",), ("pki",), ("audit",), ("bench",), ("experiment",), ("serve",)])
+def test_lists_of_commands_have_whole_sentences(group: tuple[str, ...]) -> None:
+    """In 80 columns, wrapped and not cut off."""
+    shown = precad(*group, "--help").stdout
+    listed = shown.partition("Options:")[2]
+    assert "..." not in listed
+    assert max(map(len, shown.splitlines())) <= 80
+
+
 def sections(shown: str) -> list[tuple[str, str]]:
     parts = re.split(r"^(\w[^\n]*):\n", shown, flags=re.MULTILINE)[1:]
     return list(zip(parts[::2], parts[1::2], strict=True))

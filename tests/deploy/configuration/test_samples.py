@@ -102,6 +102,8 @@ def test_a_sample_is_accepted_by_the_real_parser(name: str, has_dealer: bool) ->
     document["task"] |= {"algorithm": "user-dp-fedavg", "update_clipping": "private-quantile"}  # of which fields are
     document["task"]["learning_rate_schedule"] = "step"
     document.get("client", {}).pop("dataset", None)  # there are records of its own
+    if has_dealer:
+        del document["task"]["round_period_s"]  # of mode `proved` alone
     everything = parse(document, base=SAMPLES)
 
     sections = {section for section in SECTIONS[name] if section not in {"operator", "localhost"}}
