@@ -21,6 +21,7 @@ from precad.deploy.configuration import local, sections
 from precad.deploy.localhost import whole
 from precad.protos.task import (
     algorithms,
+    audit_fields,
     grid,
     proved_fields,
     record_fields,
@@ -39,7 +40,18 @@ from tests.harness.command_line import CliRunner
 ROWS = refusals()
 NAMES = [row.wish for row in ROWS]
 ASKED = (
-    *(algorithms, grid, proved_fields, record_fields, of_tasks, server_step, target, task, validation_fields),
+    *(
+        algorithms,
+        audit_fields,
+        grid,
+        proved_fields,
+        record_fields,
+        of_tasks,
+        server_step,
+        target,
+        task,
+        validation_fields,
+    ),
     *(config, conducts, local, sections, of_servers),
 )
 """Modules that decide whether a configuration runs."""

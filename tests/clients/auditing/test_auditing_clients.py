@@ -199,7 +199,7 @@ def test_texts_and_attacks_are_refused(task: Task, tmp_path: Path) -> None:
 
 
 GOOD: dict[str, Any] = {"n_committed": 0, "model": "ab" * 32, "head": "AACAPwAAAAA=", "uploaded": [1, -2, 3]}
-"""Of two canaries' numbers, 1.0 and 0.0, and three integers."""
+"""A line with two canaries' numbers, 1.0 and 0.0, and three integers."""
 
 
 @pytest.mark.parametrize(
