@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
@@ -56,12 +57,17 @@ class Contribution:
             raise ValueError(f"expected a contribution, got the fields {', '.join(fields)}")
         head = np.frombuffer(base64.b64decode(str(fields["head"]), validate=True), dtype="<f4")
         uploaded, number = fields["uploaded"], fields["n_committed"]
-        are_integers = isinstance(uploaded, list) and all(type(word) is int for word in uploaded)
-        if len(head) != n_canaries or not are_integers or len(uploaded) != held or type(number) is not int:
+        is_whole = isinstance(uploaded, list) and len(uploaded) == held and _are_words(uploaded)
+        if len(head) != n_canaries or not np.isfinite(head).all() or not is_whole or type(number) is not int:
             raise ValueError(f"expected {n_canaries} numbers of a model and {held} integers, got others")
         return cls(
             number, bytes.fromhex(str(fields["model"])), head.astype(np.float32), np.array(uploaded, dtype=np.int64)
         )
+
+
+def _are_words(values: Sequence[Any]) -> bool:
+    """Return whether these are integers that words of 64 bits stand for."""
+    return all(type(value) is int and -(2**63) <= value < 2**63 for value in values)
 
 
 @dataclass(slots=True, eq=False, repr=False)

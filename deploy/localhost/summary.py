@@ -69,6 +69,8 @@ def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> N
         f"{summary['bytes_client_up'] / 1e6:.1f} MB from clients, "
         f"{summary['bytes_server_link'] / 1e6:.1f} MB between the servers",
     )
+    if task.audit_clients:
+        table.add_row("audit", f"{task.n_canaries} canaries; precad audit privacy --run {summary['output']}")
     table.add_row("run folder", summary["output"])
     console.print(table, highlight=False)
 

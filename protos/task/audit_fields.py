@@ -32,7 +32,7 @@ class AuditFields(BaseModel):
     def _sort_audit_clients(cls, clients: list[str]) -> list[str]:
         """Return them in order, so that the digest depends on who they are alone."""
         if len(set(clients)) != len(clients):
-            raise ValueError("audit_clients: expected different clients, found one twice")
+            raise ValueError("expected different clients, found one twice")
         return sorted(clients)
 
 

@@ -1,7 +1,7 @@
 """Keep this server's noise at the canaries' coordinates, for an audit that its operator agreed to.
 
     {"task": digest, "role": ..}                                    the header
-    {"round": .., "noise": integers, "opened": integers}            for every committed round, (m,) each
+    {"round": .., "noise": words, "opened": words}                  for every committed round, (m,) each, in base64
 
 Without its own noise a server cannot say what it sees of a canary: the opened sum minus that noise. Elsewhere nothing
 is kept. Other records add nothing at these coordinates, so the file tells nothing of them, even beside the other
@@ -10,6 +10,7 @@ server's. Lines are sealed (`precad.dp.sealed_file`); the file's mode is 0600.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -81,7 +82,7 @@ class CanaryNoise:
         if self._file.is_closed:
             return
         try:
-            self._file.append({"round": number, "noise": opened.noise.tolist(), "opened": opened.total.tolist()})
+            self._file.append({"round": number, "noise": _text(opened.noise), "opened": _text(opened.total)})
         except OSError as error:
             log.warning("canary_noise.lost", round=number, reason=error.strerror)
 
@@ -101,11 +102,20 @@ class _Rounds:
         """Take in one line after the header. Raises ValueError."""
         if list(fields) != ["round", "noise", "opened"] or type(fields["round"]) is not int:
             raise ValueError(f"expected a round, noise and an opened sum, got the fields {', '.join(fields)}")
-        words = [fields["noise"], fields["opened"]]
-        if not all(isinstance(w, list) and len(w) == self._n and all(type(x) is int for x in w) for w in words):
-            raise ValueError(f"expected twice {self._n} integers, got others")
-        noise, total = (np.array(w, dtype=np.int64) for w in words)
+        noise, total = (_words(fields[name], self._n) for name in ("noise", "opened"))
         self.found[fields["round"]] = Opened(noise, total)
+
+
+def _text(words: RingArray) -> str:
+    return base64.b64encode(words.astype("<i8").tobytes()).decode()
+
+
+def _words(text: object, n: int) -> RingArray:
+    """Return n words of a line. Raises ValueError."""
+    found = np.frombuffer(base64.b64decode(str(text), validate=True), dtype="<i8")
+    if len(found) != n:
+        raise ValueError(f"expected {n} words, got {len(found)}")
+    return found.astype(np.int64)
 
 
 def header_of(task: Task, role: str) -> dict[str, Any]:

@@ -41,7 +41,19 @@ from tests.harness.command_line import CliRunner
 ROWS = refusals()
 NAMES = [row.wish for row in ROWS]
 ASKED = (
-    *(algorithms, audit_fields, evaluation, grid, proved_fields, record_fields, of_tasks, server_step, target, task, validation_fields),
+    *(
+        algorithms,
+        audit_fields,
+        evaluation,
+        grid,
+        proved_fields,
+        record_fields,
+        of_tasks,
+        server_step,
+        target,
+        task,
+        validation_fields,
+    ),
     *(config, conducts, local, sections, of_servers),
 )
 """Modules that decide whether a configuration runs."""

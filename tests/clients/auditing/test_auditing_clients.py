@@ -19,7 +19,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from structlog.testing import capture_logs
 
-from precad.clients.auditing.canary_file import Canaries, header_of, path_of, read
+from precad.clients.auditing.canary_file import Canaries, Contribution, header_of, path_of, read
 from precad.clients.auditing.conduct import Auditing
 from precad.clients.config import ClientConfig
 from precad.clients.errors import ArgumentError, StateFileError
@@ -196,3 +196,30 @@ def test_texts_and_attacks_are_refused(task: Task, tmp_path: Path) -> None:
     config = ClientConfig(certificates=tmp_path, authority=tmp_path, attacks={"watch": "scaled"})
     with pytest.raises(ConfigError, match=r"client\.attacks\.watch: expected none of an audit client, found 'scaled'"):
         conducts_of(task.clients, config, task)
+
+
+GOOD: dict[str, Any] = {"n_committed": 0, "model": "ab" * 32, "head": "AACAPwAAAAA=", "uploaded": [1, -2, 3]}
+"""A line with two canaries' numbers, 1.0 and 0.0, and three integers."""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"uploaded": [1, 2]},
+        {"uploaded": [1, 2, 2**63]},
+        {"uploaded": [1, 2, True]},
+        {"uploaded": "123"},
+        {"head": "AACAPw=="},
+        {"head": "AADAfwAAAAA="},
+        {"head": "!"},
+        {"n_committed": 0.5},
+        {"model": "xy"},
+        {"more": 1},
+    ],
+    ids=lambda change: next(f"{name} = {value!r}" for name, value in change.items()),
+)
+def test_a_line_that_no_client_writes_is_refused(change: dict[str, Any]) -> None:
+    """Sealed or not: too few, too large, not finite, of another type."""
+    assert_array_equal(Contribution.of(GOOD, 2, 3).head, [1.0, 0.0])
+    with pytest.raises(ValueError, match=r"expected|hexadecimal|base64"):
+        Contribution.of(GOOD | change, 2, 3)

@@ -243,7 +243,8 @@ def _cut(path: Path, lines: int) -> None:
 
 
 def _changed(path: Path) -> None:
-    path.write_bytes(re.sub(rb'"noise":\[(-?\d)', rb'"noise":[1\1', path.read_bytes(), count=1))
+    """Put the noise of one coordinate into the place of the next one's."""
+    path.write_bytes(re.sub(rb'"noise":"(.{32})(.{32})', rb'"noise":"\2\1', path.read_bytes(), count=1))
 
 
 def _file_of(folder: Path, client: str) -> Path:

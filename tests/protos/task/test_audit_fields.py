@@ -44,7 +44,7 @@ def audited(**fields: Any) -> Task:
         ),
         ({"dim": 10}, "for each of the 13 canaries, found 0"),
         ({"audit_clients": ["eve", "carol"]}, "audit_clients: expected enrolled clients, found 'carol'"),
-        ({"audit_clients": ["eve", "eve"]}, "audit_clients: expected different clients, found one twice"),
+        ({"audit_clients": ["eve", "eve"]}, "expected different clients, found one twice"),
         ({"audit_clients": list(CLIENTS)}, "audit_clients: expected a client that is none of them, found none"),
         ({"audit_clients": [""]}, "at least 1 character"),
         ({"algorithm": "user-dp-fedavg"}, "algorithm: expected none beside audit_clients"),

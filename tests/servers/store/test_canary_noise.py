@@ -71,7 +71,7 @@ def test_another_servers_or_tasks_file_is_refused_and_so_is_a_changed_one(task: 
         with pytest.raises(SetupError, match="expected a file of canaries' noise"):
             read(tmp_path, whose, role)
     path = tmp_path / FILE
-    path.write_bytes(path.read_bytes().replace(b'"opened":[0', b'"opened":[1'))
+    path.write_bytes(path.read_bytes().replace(b'"opened":"A', b'"opened":"B'))
     with pytest.raises(SetupError, match="expected a file of canaries' noise"):
         read(tmp_path, task, A)
 
