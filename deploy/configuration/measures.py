@@ -1,4 +1,4 @@
-"""What a local run measures, tried before anything starts: on the model as it is initialised.
+"""Try what a local run measures before anything starts: on the model as it is initialised.
 
 A metric that raises, or public records that cannot be read, shall not be found by the first round's model.
 """

@@ -46,6 +46,13 @@ def test_nothing_is_loaded_from_other_hosts() -> None:
     assert not {"extra_javascript", "extra_css"} & SITE.keys()
 
 
+def test_the_site_follows_the_systems_colours() -> None:
+    """At every visit, as pictures do: with a scheme alone a browser keeps what it saw first, and loses their text."""
+    first, *others = (entry["media"] for entry in SITE["theme"]["palette"])
+    assert first == "(prefers-color-scheme)"
+    assert others == ["(prefers-color-scheme: light)", "(prefers-color-scheme: dark)"]
+
+
 @pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="needs mkdocs-material: pip install '.[docs]'")
 def test_the_site_builds_and_its_links_lead_somewhere(tmp_path: Path) -> None:
     """With --strict, a page outside the navigation, a missing target or a missing heading ends the build."""

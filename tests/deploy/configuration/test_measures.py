@@ -1,4 +1,4 @@
-"""What is measured is tried before anything starts: a fault is one line, by its field, and leaves no folder."""
+"""Try what is measured before anything starts: a fault is one line, by its field, and leaves no folder."""
 
 from __future__ import annotations
 

@@ -994,7 +994,7 @@ async def test_a_browser_shows_the_page(run: Path, simulations: tuple[Path, Path
 @in_a_browser
 @asynchronous
 async def test_a_browser_draws_error_bars(tmp_path: Path) -> None:
-    """Of two queries, within the edges, each bar from its low to its high end; a drag shows a part."""
+    """Show two queries within the edges, each bar from its low to its high end."""
     assert CHROMIUM is not None
     one = asked(tmp_path / "one", "histogram", bins=of_bins(-4.0, 70.25, 2.0, reach=6.5))
     other = asked(tmp_path / "other", "histogram", bins=of_bins(*range(61), reach=3.0))
