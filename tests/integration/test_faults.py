@@ -279,8 +279,12 @@ def test_without_a_server_the_runner_ends_with_code_4_and_takes_everybody_along(
     assert not (runner.folder / "summary.json").exists()
 
 
+@pytest.mark.slow
 def test_children_do_not_outlive_a_killed_runner(start: Start) -> None:
-    """SIGKILL lets the runner do nothing more; its end of the lifeline closes all the same."""
+    """SIGKILL lets the runner do nothing more; its end of the lifeline closes all the same.
+
+    By default, tests/deploy/localhost/test_forks.py kills a runner with one child.
+    """
     runner = start(grouped(ENDLESS))
     wait_for_rounds(runner, 1)
     children = processes_of(runner.folder).keys() - {runner.process.pid}

@@ -1,4 +1,4 @@
-"""Propose-test-release on shares: 1,000 random rounds are the mechanism in the clear, given the same noise."""
+"""Propose-test-release on shares: random rounds are the mechanism in the clear, given the same noise."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from precad.dp.trimmed.trimmed_sum import trimmed_sum
 from precad.mpc.gates import make_gate
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.parameters import DEALT_MODES, Mode
+from tests.harness.examples import IS_THOROUGH
 from tests.mpc.robust.robust_rounds import Round, in_the_clear, run
 
 FRAC_BITS = 6
+N_ROUNDS = 1000 if IS_THOROUGH else 300
 
 
 def random_round(seed: int, mode: Mode = Mode.MASKED, dim: int | None = None) -> Round:
@@ -47,11 +49,11 @@ def assert_as_in_the_clear(it: Round, gate) -> bool:
     return has_passed
 
 
-def test_a_thousand_random_rounds_are_the_mechanism_in_the_clear():
+def test_random_rounds_are_the_mechanism_in_the_clear():
     """Verdicts, margin, branch and noisy sum, with the native gate; both branches are met often."""
     gate = make_gate("native")
-    passed = [assert_as_in_the_clear(random_round(seed, DEALT_MODES[seed % 2]), gate) for seed in range(1000)]
-    assert 250 < sum(passed) < 750
+    passed = [assert_as_in_the_clear(random_round(seed, DEALT_MODES[seed % 2]), gate) for seed in range(N_ROUNDS)]
+    assert 0.25 < sum(passed) / N_ROUNDS < 0.75
 
 
 @pytest.mark.parametrize("seed", range(12))
