@@ -113,7 +113,7 @@ def test_a_certificate_takes_the_noise_that_servers_add() -> None:
 def test_a_figure_that_deviating_servers_undo_names_the_field_that_allows_it() -> None:
     """Mode `proved` takes distributed-dp by the operator's word alone, and nobody reads its epsilon without that word.
     The mode's other algorithms need none, nor do those of a dealer say one."""
-    shared = {"algorithm": "distributed-dp", "non_colluding": 2, "client_clip": 400.0}
+    shared: dict[str, Any] = {"algorithm": "distributed-dp", "non_colluding": 2, "client_clip": 400.0}
     said = conditions_of(small_task(mode="proved", servers_follow_protocol=True, **shared))
     assert [text.rpartition("; ")[2] for text in said] == [
         "only while both servers follow the protocol, as `servers_follow_protocol` says"
@@ -129,7 +129,7 @@ def test_the_summary_of_distributed_dp_in_mode_proved_says_what_it_rests_on(tmp_
     raw["task"] |= {"mode": "proved", "servers_follow_protocol": True, "rounds": 1}
     file, folder = tmp_path / "task.toml", tmp_path / "run"
     file.write_text(tomli_w.dumps(raw))
-    command = [*PRECAD, "run", file, "--output", folder, "--json"]
+    command = [*PRECAD, "run", str(file), "--output", str(folder), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     written = json.loads((folder / "summary.json").read_text())
     for summary in (json.loads(done.stdout), written):
