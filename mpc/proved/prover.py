@@ -36,7 +36,7 @@ class ProofMasks:
     bits: FieldArray
     """r and r', (2,)."""
     squares: Squares | None = None
-    """What `ahead` computed of one vector."""
+    """Squares of one vector that `ahead` computed."""
 
     @classmethod
     def draw(cls, sizes: ProofSizes, random_bytes: RandomBytes = os.urandom) -> ProofMasks:
