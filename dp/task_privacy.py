@@ -78,6 +78,7 @@ class PublicParameters(Protocol):
     epsilon_budget_clients_only: float | None
     epsilon_budget_client: float | None
     records_per_person: int
+    servers_follow_protocol: bool
 
     @property
     def rules(self) -> AlgorithmRules: ...
@@ -357,6 +358,8 @@ def _distributed_dp(task: PublicParameters) -> TaskPrivacy:
         f"if of the uploads of every released round at least {task.non_colluding} are of clients that follow the "
         "protocol and collude with nobody, its own among them"
     )
+    if task.servers_follow_protocol:  # mode `proved`: a server that deviates chooses whose uploads those are
+        note += "; only while both servers follow the protocol, as `servers_follow_protocol` says"
     return TaskPrivacy(
         unit=Unit.RECORD,
         events=dict.fromkeys(

@@ -113,6 +113,10 @@ class RoundUpload:
                 yield aggregator_pb2.SubmitPart(chunk=chunk)
             is_first = False
 
+    def prepare(self) -> None:
+        """Compute what the proof needs no challenge for. `prove` must not run meanwhile."""
+        self._open.prepare()
+
     def hears(self, server: Party, challenge: bytes) -> bool:
         """Take one server's challenge. Return True once: when both have sent the same one (C2). `prove` is then due."""
         return self._open.agrees(server, challenge)

@@ -369,6 +369,7 @@ class ClientSession:
         left_s = ends_at - time.monotonic()
         await _upload(stub.Submit, upload.parts, aggregator_pb2.SubmitReply, upload.holder, left_s)
         self._log.info("client.submitted", task=upload.task, round=upload.round)
+        await asyncio.to_thread(upload.prepare)
         if (proof := await self._proof(upload)) is None:
             self._log.warning("client.silent", task=upload.task, round=upload.round)
             return

@@ -45,6 +45,7 @@ from precad.deploy.localhost.fork_server import CLIENTS, SERVERS
 from precad.deploy.localhost.forks import ForkedChildren, Forks
 from precad.deploy.localhost.links import Dashboards
 from precad.deploy.localhost.processes import Child, Children
+from precad.deploy.localhost.summary import conditions_of
 from precad.deploy.localhost.watch import LiveTable, warning_of
 from precad.deploy.public_quality import last_public_figures
 from precad.deploy.run_folder import RunFolder
@@ -534,6 +535,7 @@ class LocalRun:
             **({} if (bound := learnt_bound(final, task)) is None else {"learnt_bound": bound}),
             **spent_epsilons(self.folder.state_dir("a"), task, metrics[-1]),
             "delta": task.delta,
+            **({"rests_on": conditions} if (conditions := conditions_of(task)) else {}),
             "accepted": sum(len(m["accepted"]) for m in metrics),
             "rejected": sum(len(m["rejected"]) for m in metrics),
             "missing": sum(len(m["missing"]) for m in metrics),

@@ -26,9 +26,14 @@ _AGAINST: Final = {View.ONE_SERVER: "one server, any clients", View.CLIENTS_ONLY
 _PLAIN: Final[dict[str, Any]] = {"box": None, "pad_edge": False, "title_justify": "left", "title_style": ""}
 
 
+def conditions_of(task: Task) -> list[str]:
+    """Return what the figures rest on, in words, where the algorithm is not the one of a task that names none."""
+    privacy = task_privacy(task)
+    return list(dict.fromkeys(privacy.rests_on[view] for view in View if not task.rules.is_default))
+
+
 def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> None:
     """Print what was trained, what was refused, what is guaranteed to whom, and what it cost."""
-    privacy = task_privacy(task)
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -53,7 +58,7 @@ def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> N
     table.add_row("rejected clients", ", ".join(summary["rejected_clients"]) or "none")
     table.add_row("privacy", _privacy(summary, task))
     table.add_row("", _counts(summary))
-    for note in dict.fromkeys(privacy.rests_on[view] for view in View if not task.rules.is_default):
+    for note in conditions_of(task):
         table.add_row("", f"rests on: {note}")
     if (trainer := summary.get("trainer")) is not None:
         table.add_row("", f"one record: no figure; {trainer['no_epsilon_record']}")

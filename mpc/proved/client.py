@@ -140,6 +140,7 @@ class OpenUpload:
         self._heard: dict[Party, bytes] = {}
         self._is_answered = False
         self._agreed: Seed | None = None
+        self._masks: ProofMasks | None = None
         self.proof: tuple[Submission, bytes] | None = None
         """The answer, which may be sent again as it is."""
 
@@ -164,13 +165,21 @@ class OpenUpload:
             self._agreed = Seed(challenge)
         return self._agreed is not None
 
+    def prepare(self) -> None:
+        """Draw the proof's masks, and compute what needs no challenge, while the others' uploads are awaited. Twice
+        does nothing. `answer` must not run meanwhile."""
+        if self._masks is None and self.proof is None:
+            self._masks = self._draw_masks(self._sizes).ahead(self._x, self._sizes)
+
     def answer(self) -> tuple[Submission, bytes] | None:
         """Return the proof for the challenge that both agreed on, once; None where a row is outside its window."""
         challenge, self._agreed = self._agreed, None
+        masks, self._masks = self._masks, None
         if challenge is None:
             return None
+        masks = self._draw_masks(self._sizes) if masks is None else masks
         try:
-            words = self._prove(self._x, RowStreams(challenge, self._round), self._sizes, self._draw_masks(self._sizes))
+            words = self._prove(self._x, RowStreams(challenge, self._round), self._sizes, masks)
         except OutsideWindowError:
             return None
         self.proof = make_proof(words, self._binding, challenge, self._seed, self._label, self._random_bytes)

@@ -2,7 +2,8 @@
 
 A wire is a polynomial of degree below N, whose values are N coordinates, plus the mask (x^N - 1)(s + s' x). The proof
 holds F, the sum of the wires' squares, whose values on the domain add up to the squared norm. It holds the bits of 65
-numbers, and q, which shows that each is 0 or 1. One wire at a time is in memory.
+numbers, and q, which shows that each is 0 or 1. One wire at a time is in memory. F needs no rows, and may be computed
+before they are known (`ProofMasks.ahead`): nothing of it leaves, so no challenge can depend on it.
 
 Nothing here branches on a value of X, but for the one question whether a row leaves its window: then the client is
 silent. Source: `proved.md` section 6.
@@ -11,7 +12,7 @@ silent. Source: `proved.md` section 6.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,12 +35,30 @@ class ProofMasks:
     """s and s', (2, c)."""
     bits: FieldArray
     """r and r', (2,)."""
+    squares: Squares | None = None
+    """Squares of one vector that `ahead` computed."""
 
     @classmethod
     def draw(cls, sizes: ProofSizes, random_bytes: RandomBytes = os.urandom) -> ProofMasks:
         """Return fresh ones."""
         elements = field.random_elements(2 * sizes.n_wires + 2, random_bytes)
         return cls(elements[:-2].reshape(2, -1), elements[-2:])
+
+    def ahead(self, x: RingArray, sizes: ProofSizes) -> ProofMasks:
+        """Return the same masks, with what a proof of x needs no challenge for. x must not change from then on."""
+        return replace(self, squares=squares_of(x, sizes, self))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Squares:
+    """The wires' squares of one vector, under one proof's masks: made by `squares_of`."""
+
+    of: RingArray
+    """X, (d,)."""
+    squared_norm: int
+    """Sum of X_i^2, modulo p."""
+    coefficients: FieldArray
+    """F, of the sum of the masked wires' squares, (2N + 3,)."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -75,6 +94,16 @@ def prove_low_bits(x: RingArray, rows: Rows, sizes: ProofSizes, masks: ProofMask
 
 def witness(x: RingArray, rows: Rows, sizes: ProofSizes, masks: ProofMasks) -> Witness:
     """Return the 65 numbers and F. X: integers of magnitudes up to (p - 1) / 2, of any norm, (d,)."""
+    squares = masks.squares
+    if squares is None or squares.of is not x:
+        squares = squares_of(x, sizes, masks)
+    shifted = field.add(row_values(x, rows), np.full(N_ROWS, sizes.window, dtype=np.uint64))
+    numbers = np.append(shifted, np.uint64((sizes.threshold - squares.squared_norm) % P))
+    return Witness(numbers, squares.coefficients)
+
+
+def squares_of(x: RingArray, sizes: ProofSizes, masks: ProofMasks) -> Squares:
+    """Return what a proof needs no challenge for, most of its cost where d is large. Raises ParameterError."""
     if x.shape != (sizes.dim,) or masks.wires.shape != (2, sizes.n_wires):
         raise ParameterError(f"update: expected {sizes.dim} coordinates and masks of {sizes.n_wires} wires")
     half = transform(sizes.wire_length)
@@ -85,9 +114,7 @@ def witness(x: RingArray, rows: Rows, sizes: ProofSizes, masks: ProofMasks) -> W
     kernels.wires(np.ascontiguousarray(x), masks.wires, root, half.inverse, half.twist, half.forward, squares, tops)
     kernels.reduce_all(squares.reshape(-1))
     squared_norm = field.dot(squares[0], np.ones_like(squares[0]))  # Python's integers take longer, the longer they are
-    shifted = field.add(row_values(x, rows), np.full(N_ROWS, sizes.window, dtype=np.uint64))
-    numbers = np.append(shifted, np.uint64((sizes.threshold - squared_norm) % P))
-    return Witness(numbers, _norm_polynomial(squares, tops, sizes, masks))
+    return Squares(x, squared_norm % P, _norm_polynomial(squares, tops, sizes, masks))
 
 
 def _norm_polynomial(squares: FieldArray, tops: FieldArray, sizes: ProofSizes, masks: ProofMasks) -> FieldArray:

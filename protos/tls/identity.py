@@ -96,17 +96,24 @@ class Identity:
 
         Raises: IdentityError unless it has exactly one precad URI, and that one is well formed.
         """
-        try:
-            names = parse_certificate(pem).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-            uris = [uri for uri in names.get_values_for_type(x509.UniformResourceIdentifier) if _is_ours(uri)]
-        except x509.ExtensionNotFound:
-            uris = []
-        if len(uris) != 1:
-            raise IdentityError(f"a certificate must carry one precad:// identity, found {uris or 'none'}")
-        match = _URI.fullmatch(uris[0])
-        if match is None or match[1] not in set(Role):
-            raise IdentityError(f"a certificate's identity must read precad://<role>/<name>, found {uris[0]!r}")
-        return cls(Role(match[1]), match[2])
+        role, name = _named(pem)
+        return cls(role, name)
+
+
+@functools.lru_cache(maxsize=4096)  # a peer shows the same one in every call; an error is found anew each time
+def _named(pem: bytes) -> tuple[Role, str]:
+    """Return role and name in a PEM certificate. Raises IdentityError."""
+    try:
+        names = parse_certificate(pem).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        uris = [uri for uri in names.get_values_for_type(x509.UniformResourceIdentifier) if _is_ours(uri)]
+    except x509.ExtensionNotFound:
+        uris = []
+    if len(uris) != 1:
+        raise IdentityError(f"a certificate must carry one precad:// identity, found {uris or 'none'}")
+    match = _URI.fullmatch(uris[0])
+    if match is None or match[1] not in set(Role):
+        raise IdentityError(f"a certificate's identity must read precad://<role>/<name>, found {uris[0]!r}")
+    return Role(match[1]), match[2]
 
 
 def _is_ours(uri: str) -> bool:

@@ -140,10 +140,9 @@ class ProvedForm(Form):
             self._sessions.send(client, aggregator_pb2.ClientEvent(challenge=challenge))
 
     async def await_proofs(self, state: Proving) -> None:
-        """See `Form.await_proofs`. Who hangs up between upload and proof is not awaited, and not active."""
-        for client in set(state.lock.active) - self._sessions.connected:
-            state.proofs.left(client)
-        await state.proofs.wait(invited=state.lock.active, peer_locked=self._link.closed_by_peer(state.round, PROOFS))
+        """See `Form.await_proofs`. Who hung up before the challenge is not awaited: it answers that of both servers."""
+        asked = self._sessions.connected.intersection(state.lock.active)
+        await state.proofs.wait(invited=asked, peer_locked=self._link.closed_by_peer(state.round, PROOFS))
         self._link.close_round(state.round, PROOFS)
         state.proofs.close()
 

@@ -123,6 +123,18 @@ class SlotIntake(Receiving):
     def _end(self, upload: Upload) -> None:
         self._submissions.pop(upload, None)
         super()._end(upload)
+        is_over = upload.client in self._started and upload.client not in self._uploads
+        if is_over and not self._closed:
+            self._tell_of_none(upload.client)
+
+    def _will_not_begin(self, client: str) -> None:
+        if self.is_held(client):
+            self._tell_of_none(client)
+
+    def _tell_of_none(self, client: str) -> None:
+        """Say that nothing of a slot will come: a relay that fits no binding decides it. Without it, two servers that
+        each refuse a client would wait for each other's word until the deadline."""
+        self._tell(self.phase, Relay(self.round, client, b"", b""))
 
     def relay(self, relay: Relay) -> None:
         """Take the holder's word of a slot that is seeded here. One that is not of this phase changes nothing."""
@@ -283,12 +295,13 @@ class Proofs(SlotIntake):
             tell=tell,
         )
         self._check = check
-        self._relayed: set[str] = set()
+        self._relayed: dict[str, bool] = {}
+        """Whether the relay of each slot counts, of those that came."""
 
     @property
     def complete(self) -> frozenset[str]:
-        """Clients whose proof came here, or whose holder has told of one."""
-        return frozenset(self._uploads) | self._relayed
+        """Clients whose proof came here, or was relayed with a statement that fits."""
+        return frozenset(self._uploads) | {client for client, counts in self._relayed.items() if counts}
 
     def _read(self, header: Header, statement: bytes, salt: bytes) -> Submission:
         assert isinstance(header, common_pb2.ProofBinding)  # `Prove` has no other
@@ -303,8 +316,7 @@ class Proofs(SlotIntake):
     def _counts(self, relay: Relay) -> bool:
         if relay.client in self._relayed:
             return False
-        self._relayed.add(relay.client)
-        self._check.take_relay(self._slots[relay.client], relay)
+        self._relayed[relay.client] = self._check.take_relay(self._slots[relay.client], relay)
         return True
 
     def stop(self) -> None:

@@ -195,6 +195,10 @@ class Receiving(ABC):
         else:
             self._no_longer_expected(upload.client)
 
+    def _will_not_begin(self, client: str) -> None:
+        """Hear that a client was not invited here."""
+        return  # in the modes with a dealer, the other server waits for nobody alone
+
     def _no_longer_expected(self, client: str) -> None:
         self._expected.discard(client)
         self._changed.set()
@@ -206,6 +210,8 @@ class Receiving(ABC):
         Return shortly after the other server has locked, at once where all that is awaited comes from it. There, an
         upload of a client that is gone may still come, but is not waited for long.
         """
+        for client in sorted(self._expected.difference(invited)):
+            self._will_not_begin(client)
         self._expected.intersection_update(invited)
         loop = asyncio.get_running_loop()
         deadline = self._deadline = loop.time() + self._timeout_s

@@ -22,6 +22,7 @@ from precad.deploy.errors import ConfigError
 from precad.deploy.figures import rounded_up
 from precad.deploy.guarantees.planning import task_of_run
 from precad.deploy.guarantees.run_evidence import training_of
+from precad.deploy.localhost.summary import conditions_of
 from precad.deploy.localhost.watch import warning_of
 from precad.deploy.reporting.deployed import read_deployed
 from precad.deploy.reporting.guarantees import guarantees_of, sentence
@@ -114,6 +115,34 @@ def test_a_certificate_takes_the_noise_that_servers_add() -> None:
             training_of(small_task(algorithm=name, noise_multiplier=0.0 if name == "non-private" else 1.0))
     with pytest.raises(ConfigError, match="expected runs of precad with --attackers, found user-dp-fedavg"):
         task_of_run(task)
+
+
+def test_a_figure_that_deviating_servers_undo_names_the_field_that_allows_it() -> None:
+    """Mode `proved` takes distributed-dp by the operator's word alone, and nobody reads its epsilon without that word.
+    The mode's other algorithms need none, nor do those of a dealer say one."""
+    shared: dict[str, Any] = {"algorithm": "distributed-dp", "non_colluding": 2, "client_clip": 400.0}
+    said = conditions_of(small_task(mode="proved", servers_follow_protocol=True, **shared))
+    assert [text.rpartition("; ")[2] for text in said] == [
+        "only while both servers follow the protocol, as `servers_follow_protocol` says"
+    ]
+    others = (small_task(**shared), small_task(mode="proved", algorithm="local-dp"), small_task(mode="proved"))
+    assert not any("servers_follow_protocol" in text for task in others for text in conditions_of(task))
+
+
+@pytest.mark.slow
+def test_the_summary_of_distributed_dp_in_mode_proved_says_what_it_rests_on(tmp_path: Path) -> None:
+    """As JSON, in the run's folder, and on its page."""
+    raw = configuration_of("distributed-dp")
+    raw["task"] |= {"mode": "proved", "servers_follow_protocol": True, "rounds": 1}
+    file, folder = tmp_path / "task.toml", tmp_path / "run"
+    file.write_text(tomli_w.dumps(raw))
+    command = [*PRECAD, "run", str(file), "--output", str(folder), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    written = json.loads((folder / "summary.json").read_text())
+    for summary in (json.loads(done.stdout), written):
+        assert [text.endswith("as `servers_follow_protocol` says") for text in summary["rests_on"]] == [True]
+    shown = "".join(guarantee.rests_on for guarantee in guarantees_of(read_deployed(folder), "none"))
+    assert "as `servers_follow_protocol` says" in shown
 
 
 def expected_epsilons(task: Any, participation: int) -> list[float]:

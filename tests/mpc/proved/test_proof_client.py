@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 from precad.mpc.errors import ParameterError, ProofRefusedError, ShareSeedReusedError
+from precad.mpc.local.rows import RowStreams
 from precad.mpc.prg import Label, Seed
+from precad.mpc.proved import prover
 from precad.mpc.proved.client import Invitation, OpenUpload, agree, make_upload
+from precad.mpc.proved.prover import ProofMasks
 from precad.mpc.proved.sizes import ProofSizes
 from precad.mpc.proved.submission import Binding, ProofBinding, ShareSeeds, seeded_of
 from tests.mpc.fixed_randomness import random_bytes_of
@@ -126,6 +129,35 @@ def test_other_challenges_keep_it_silent_for_the_round(heard):
     client = opened()
     assert [client.hear(party, challenge) for party, challenge in heard] == [None] * len(heard)
     assert client.proof is None
+
+
+def test_what_is_computed_before_the_challenge_changes_no_byte_and_is_used_once():
+    """C1, C3: the masks are drawn once, whenever that is, and serve one proof of this vector alone."""
+    sent, drawn = [], []
+    for is_prepared in (False, True):
+        random_bytes = random_bytes_of("masks and salts")
+
+        def draw(sizes, random_bytes=random_bytes):
+            drawn.append(ProofMasks.draw(sizes, random_bytes))
+            return drawn[-1]
+
+        x, blank = with_norm(SIZES, SIZES.threshold), Binding("task", 3, "alice", b"c" * 32, b"m" * 32, SIZES.dim, b"")
+        seed = Seed(SEED)
+        binding = make_upload(x, blank, seed, Label("task", 3, str(SLOT)), random_bytes_of("upload")).binding
+        client = OpenUpload(x, SIZES, binding, seed, SLOT, draw, random_bytes)
+        for _ in range(2 * is_prepared):
+            client.prepare()
+        client.hear(0, CHALLENGE)
+        sent.append(client.hear(1, CHALLENGE))
+        client.prepare()
+        assert client.answer() is None
+    assert sent[0] == sent[1] is not None
+    assert len(drawn) == 2
+
+    other, rows = with_norm(SIZES, 1), RowStreams(Seed(CHALLENGE), Label("task", 3))
+    ahead = drawn[0].ahead(x, SIZES)
+    assert np.array_equal(prover.prove(other, rows, SIZES, ahead), prover.prove(other, rows, SIZES, drawn[0]))
+    assert not np.array_equal(prover.prove(x, rows, SIZES, ahead), prover.prove(other, rows, SIZES, ahead))
 
 
 def test_it_answers_one_challenge():

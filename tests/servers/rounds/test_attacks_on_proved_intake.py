@@ -113,7 +113,7 @@ async def test_the_first_reason_of_the_protocol_is_named(tmp_path: Path) -> None
     above = b"\xff" * 7 + bytes(SIZES.upload_bytes - 7)
     assert await refusal(server, "alice", submission("alice", above), above) == RefusalReason.MALFORMED
     assert await refusal(server, "alice", submission("alice")) == RefusalReason.DUPLICATE
-    assert not server.told
+    assert server.told == [(0, Relay(3, "alice", b"", b""))]  # of her whose bytes were refused, and nobody else
 
 
 @asynchronous

@@ -5,7 +5,8 @@ Failure means: a refusal that one server alone would know of, or a peer that dec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from precad.mpc.proved.client import make_upload
 from precad.mpc.proved.field import P
 from precad.mpc.proved.shares import payload_pieces
 from precad.mpc.proved.submission import Binding, Relay, ShareSeeds, Submission, relay_of
+from precad.mpc.sharing import Party
 from precad.protos.messages import proved
 from precad.servers.errors import RefusalReason, SubmissionRefusedError
 from precad.servers.rounds.proved_intake import ProvedUploads
@@ -31,23 +33,35 @@ SLOTS = {"alice": 0, "bob": 1}
 X = np.arange(TASK.dim, dtype=np.int64)
 
 
-class AtA:
-    """Server A's intake, what it told B, and what clients make for it."""
+NOTHING_OF_ALICE = (0, Relay(ROUND.round, "alice", b"", b""))
+TIMEOUT_S = 20.0
 
-    def __init__(self) -> None:
+
+class AtA:
+    """Server A's intake, or B's, what it told the other one, and what clients make for it."""
+
+    def __init__(self, party: Party = 0) -> None:
         self.told: list[tuple[int, Relay]] = []
-        self.seeds = ShareSeeds(0)
+        self.tell: Callable[[int, Relay], None] = lambda phase, relay: self.told.append((phase, relay))
+        self.seeds = ShareSeeds(party)
         self.intake = ProvedUploads(
             label=ROUND,
-            party=0,
+            party=party,
             slots=SLOTS,
             sizes=TASK.proof_sizes,
             seeds=self.seeds,
             bind=self.bind,
-            timeout_s=1.0,
+            timeout_s=TIMEOUT_S,
             capacity=roomy(),
-            tell=lambda phase, relay: self.told.append((phase, relay)),
+            tell=self._say,
         )
+
+    def _say(self, phase: int, relay: Relay) -> None:
+        self.tell(phase, relay)
+
+    def hear(self, phase: int, relay: Relay) -> None:
+        """Take the other server's word."""
+        self.intake.relay(relay)
 
     @staticmethod
     def bind(client: str, digest: bytes) -> Binding:
@@ -100,7 +114,8 @@ async def test_another_binding_is_refused(reason: RefusalReason, changed: dict[s
     at_a = AtA()
     with pytest.raises(SubmissionRefusedError) as refused:
         await at_a.take("alice", *at_a.upload("alice", Seed(bytes(16))), changed)
-    assert (refused.value.reason, at_a.told, at_a.intake.close()) == (reason, [], {})
+    told = [NOTHING_OF_ALICE] if reason is RefusalReason.WRONG_DIGEST else []  # before it began, she may try again
+    assert (refused.value.reason, at_a.told, at_a.intake.close()) == (reason, told, {})
 
 
 @asynchronous
@@ -110,7 +125,49 @@ async def test_an_element_that_is_not_below_p_is_refused_while_it_comes() -> Non
     sent, payload = at_a.upload("alice", Seed(bytes(16)))
     with pytest.raises(SubmissionRefusedError) as refused:
         await at_a.take("alice", sent, payload[:-7] + P.to_bytes(7, "little"))
-    assert (refused.value.reason, at_a.told) == (RefusalReason.MALFORMED, [])
+    assert (refused.value.reason, at_a.told) == (RefusalReason.MALFORMED, [NOTHING_OF_ALICE])
+
+
+@asynchronous
+async def test_servers_that_each_refuse_a_client_do_not_wait_for_each_other() -> None:
+    """Each awaits the other's relay of a slot of which nothing will come. Likewise of a client that one did not invite.
+    What the holder says of such a slot decides it, and an upload that fits comes too late for it."""
+    for invited in ({"alice", "bob"}, set[str]()):
+        a, b = AtA(), AtA(party=1)
+        a.tell, b.tell = b.hear, a.hear
+        seeds = {"alice": b.seeds.give(SLOTS["alice"]), "bob": a.seeds.give(SLOTS["bob"])}
+        never = asyncio.Event()
+        waiting = [
+            asyncio.create_task(at.intake.wait(invited=invited | {other}, peer_locked=never))
+            for at, other in ((a, "bob"), (b, "alice"))
+        ]
+        for at, client in ((a, "alice"), (b, "bob")) if invited else ():
+            sent, payload = at.upload(client, seeds[client])
+            with pytest.raises(SubmissionRefusedError):
+                await at.take(client, sent, payload[:-1] + bytes([payload[-1] ^ 1]))
+        async with asyncio.timeout(TIMEOUT_S / 2):
+            await asyncio.gather(*waiting)
+        late, _ = b.upload("bob", Seed(seeds["bob"].reveal()))
+        a.intake.relay(relay_of(late))
+        assert a.intake.close() == b.intake.close() == {}
+
+
+@asynchronous
+async def test_after_the_close_no_word_leaves_of_an_upload_that_is_cut_off() -> None:
+    """It would be of a phase that is over, and end the task."""
+    at_a = AtA()
+    sent, _ = at_a.upload("alice", Seed(bytes(16)))
+
+    async def stalls() -> None:
+        assert isinstance(sent.binding, Binding)
+        async with at_a.intake.upload("alice") as upload:
+            upload.begin(proved.binding_message(sent.binding), sent.statement, sent.salt)
+            at_a.intake.close()
+            await asyncio.sleep(TIMEOUT_S)
+
+    with pytest.raises(SubmissionRefusedError) as refused:
+        await stalls()
+    assert (refused.value.reason, at_a.told) == (RefusalReason.LATE, [])
 
 
 @asynchronous
