@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from precad.clients.config import ClientConfig
 from precad.clients.errors import ArgumentError, ClientError, QueryRefusedError, StoppedError
+from precad.clients.external.beside import Beside, Training
 from precad.clients.external.training import ExternalTraining
 from precad.clients.gradients.bit_exactness import made_up_records
 from precad.clients.gradients.engine import RecordEngine
@@ -130,7 +131,7 @@ class Trainer:
         """See `Trained.descend`; only attacks call it."""
         with self._training, Unspoken(self._engine.spoken, EXHAUSTED):
             return descend(
-                parameters,
+                parameters[: self._task.n_parameters],
                 self._records[client],
                 engine=self._engine,
                 steps=steps,
@@ -230,19 +231,28 @@ def load_records(
     }
 
 
-def _trainer_of(
-    task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]
-) -> Trainer | ExternalTraining | Answers:
+def _trainer_of(task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) -> Training:
     """Return what makes these clients' uploads: Algorithm 2 on their records, the foreign trainers that the
     configuration names, or answers to the task's query. Raises ClientError."""
-    clients = list(conducts)
     if task.query is not None:
         return _answers_to(task.query, task, config, conducts)
-    if config.trainer is not None:
-        return ExternalTraining(task=task, config=config, conducts=conducts)
+    if config.trainer is None:
+        return _own_training(task, config, conducts)
+    foreign = {client: conduct for client, conduct in conducts.items() if client not in config.attackers}
+    attackers = {client: conduct for client, conduct in conducts.items() if client in config.attackers}
+    own = _own_training(task, config, attackers) if attackers else None  # before a trainer is started
+    if not foreign and own is not None:
+        return own
+    external = ExternalTraining(task=task, config=config, conducts=foreign)
+    if own is None:
+        return external
+    return Beside({**dict.fromkeys(foreign, external), **dict.fromkeys(attackers, own)})
+
+
+def _own_training(task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) -> Trainer:
     return Trainer(
         task=task,
-        records=load_records(task, config, clients, conducts),
+        records=load_records(task, config, list(conducts), conducts),
         conducts=conducts,
         device=config.device,
         memory_mb=config.memory_mb,

@@ -19,17 +19,13 @@ SOURCE: Final = Path(__file__).with_name("refusals.toml")
 _NOWHERE: Final = Path("/nowhere")
 _INTRODUCTION: Final = """\
 Everything that `precad run` refuses, asked for. Each message is what the command says to these settings, added to a
-task of `precad` that runs. [Simulation](../guides/simulation.md) says what runs in one process."""
+task of `precad` that runs. Whatever else the papers train and attack runs. [Simulation](../guides/simulation.md) says
+what runs in one process."""
 _PARTS: Final = {
     "computation": (
         "Needs secure computation that there is not",
         "The servers hold shares, add them up, and compare each norm with one bound. These wishes need more.",
         "secure computation that is missing",
-    ),
-    "open": (
-        "Needs no secure computation",
-        "These could run. They are defects.",
-        "",
     ),
     "contradiction": (
         "Says two things at once",
@@ -121,7 +117,7 @@ def refusals_page() -> str:
         rows = list(_rows([row for row in every if row.part == part]))
         if rows:
             runs = ("what runs",) if part == "contradiction" else ()
-            header = ("wish", "settings", "`precad run` says", *((reason,) if reason else ()), *runs)
+            header = ("wish", "settings", "`precad run` says", reason, *runs)
             parts += [f"## {title}", introduction, table(header, rows)]
     return page("What a run refuses, and why", *parts)
 
@@ -131,7 +127,7 @@ def _rows(rows: Sequence[Refusal]) -> Iterator[tuple[str, ...]]:
         said = asked(row.configuration)
         if said is None:
             raise ValueError(f"{SOURCE.name}: {row.wish}: expected settings that are refused, found ones that run")
-        cells = (row.wish, _shown(row.settings), _quoted(said), *((row.why,) if row.why else ()))
+        cells = (row.wish, _shown(row.settings), _quoted(said), row.why)
         yield cells if row.instead is None else (*cells, _shown(row.instead) or "leave it out")
 
 

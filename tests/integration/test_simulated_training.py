@@ -313,7 +313,10 @@ def test_a_simulation_gives_the_bytes_of_server_processes(algorithm: str, pki: P
     assert (found, rejected) == expected
 
 
-@pytest.mark.parametrize("algorithm", ["precad", pytest.param("user-dp-fedavg", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "algorithm",
+    ["precad", *(pytest.param(f"user-dp-fedavg{way}", marks=pytest.mark.slow) for way in ("", ", private-quantile"))],
+)
 def test_attacks_with_parameters_give_the_simulated_bytes(algorithm: str, pki: Pki, tmp_path: Path) -> None:
     """A backdoor, and a colluder who reads its update from their folder. Nobody is rejected, and the model is another
     than without the attacks."""
