@@ -15,7 +15,7 @@ from precad.mpc.ring import RingArray
 
 
 class Training(Protocol):
-    """What makes the uploads of some clients."""
+    """Make the uploads of some clients."""
 
     def train(self, client: str, parameters: NDArray[np.float32]) -> RingArray:
         """Return a client's encoded update (d,), given the global model (d,)."""
