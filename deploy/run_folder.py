@@ -35,7 +35,7 @@ from precad.deploy.errors import ConfigError
 from precad.deploy.files.whole import write_whole
 
 TRAININGS: Final = "trainings.json"
-"""What a folder of several trainings came to; it names the finished ones."""
+"""Name of the file that says what several trainings came to, and which are finished."""
 _NAME: Final = re.compile(r"seed-[0-9]{1,6}")
 
 

@@ -24,6 +24,7 @@ from precad.deploy.configuration.sections import Deployment, parse, parse_sectio
 from precad.deploy.errors import ConfigError
 from precad.deploy.run_folder import RunFolder
 from precad.protos.task.proved_fields import MODE as PROVED
+from precad.protos.task.quantile import BY_LAYER, LEARNT
 from precad.protos.task.record_fields import RecordFields
 from precad.protos.task.target import TARGET, keep_resolved
 from precad.protos.task.task import Task
@@ -238,12 +239,12 @@ def supply_model_dimension(task: dict[str, Any]) -> None:
 
     name, clipping = task.get("model", DEFAULT_MODEL), task.get("update_clipping")
     model = _model(task)
-    if clipping == "per-layer":
+    if clipping in BY_LAYER:
         try:
             require_layer_sizes(model, "task.update_clipping")
         except ArgumentError as error:
             raise ConfigError(str(error)) from None
-    n_learnt = int(clipping == "private-quantile")
+    n_learnt = int(clipping in LEARNT)
     dimension = networks.parameter_count(model) + n_learnt
     if task.setdefault("dim", dimension) != dimension:
         beside = " and a learnt bound" if n_learnt else ""

@@ -87,6 +87,12 @@ ALGORITHMS: dict[str, dict[str, object]] = {
         "server_optimizer": "momentum",
         **LOCAL,
     },
+    "user-dp-fedavg, private-quantile-per-layer": {
+        "algorithm": "user-dp-fedavg",
+        "update_clipping": "private-quantile-per-layer",
+        "dim": networks.dimension("mlp") + 1,
+        **LOCAL,
+    },
     "ins-dp-fedavg": {"client_clip": 3.0, "learning_rate": 1.0, "local_steps": 2, "local_rate": 0.5},
     "ins-dp-fedavg, momentum": {
         "algorithm": "ins-dp-fedavg",
