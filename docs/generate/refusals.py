@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -96,7 +97,7 @@ def asked(configuration: Mapping[str, Any]) -> str | None:
     from precad.deploy.localhost.deployment import require_engines_and_memory
     from precad.deploy.run_folder import RunFolder
 
-    folder = RunFolder(_NOWHERE)
+    folder, searched = RunFolder(_NOWHERE), [*sys.path]
     try:
         draft(configuration, folder)
         _, deployment, split = resolve(configuration, folder)
@@ -107,6 +108,8 @@ def asked(configuration: Mapping[str, Any]) -> str | None:
         if not is_known(error):
             raise
         return str(error)
+    finally:
+        sys.path[:] = searched  # folders with modules of a user's own join it for good
     return None
 
 
