@@ -244,8 +244,6 @@ class ClientConfig(BaseModel):
     @model_validator(mode="after")
     def _trainer_or_its_fields(self) -> Self:
         found = [name for name in _OF_TRAINERS if getattr(self, f"trainer_{name}")]
-        if self.trainer is not None and self.attacks:
-            raise ValueError("trainer, attacks: expected one of both, found both")
         if self.trainer is None and found:
             raise ValueError(f"trainer_{found[0]} is of a trainer: expected client.trainer beside it, found none")
         return self
@@ -266,6 +264,11 @@ class ClientConfig(BaseModel):
             names = "aggregator_a_certificate, aggregator_b_certificate"
             raise ValueError(f"{names}: expected both or neither, found one")
         return self
+
+    @property
+    def attackers(self) -> frozenset[str]:
+        """Return the clients that have an attack."""
+        return frozenset(client for client, attacking in self.attacks.items() if attacking.kind != "none")
 
     @property
     def reacting_attack(self) -> str | None:

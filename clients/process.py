@@ -9,7 +9,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 import structlog
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from precad.clients.auditing.head import with_head
 from precad.clients.config import ClientConfig
 from precad.clients.errors import ArgumentError, ClientError, QueryRefusedError, StoppedError
+from precad.clients.external.beside import Beside, Training
 from precad.clients.external.training import ExternalTraining
 from precad.clients.gradients.bit_exactness import made_up_records
 from precad.clients.gradients.engine import RecordEngine
@@ -138,7 +138,7 @@ class Trainer:
         """See `Trained.descend`; only attacks call it."""
         with self._training, Unspoken(self._engine.spoken, EXHAUSTED):
             return descend(
-                parameters,
+                parameters[: self._task.n_parameters],
                 self._records[client],
                 engine=self._engine,
                 steps=steps,
@@ -242,10 +242,7 @@ def records_of(loaded: Loaded, task: Task, conducts: Mapping[str, Conduct] | Non
     }
 
 
-Working: TypeAlias = Trainer | ExternalTraining | Answers
-
-
-def _work_of(task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) -> tuple[Working, HeldOut | None]:
+def _work_of(task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) -> tuple[Training, HeldOut | None]:
     """Return what makes these clients' uploads, and what answers evaluations, if there are any.
 
     Uploads are of Algorithm 2 on their records, of foreign trainers that the configuration names, or answers to the
@@ -253,8 +250,20 @@ def _work_of(task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) 
     """
     if task.query is not None:
         return _answers_to(task.query, task, config, conducts), None
-    if config.trainer is not None:
-        return ExternalTraining(task=task, config=config, conducts=conducts), None
+    if config.trainer is None:
+        return _own_training(task, config, conducts)
+    foreign = {client: conduct for client, conduct in conducts.items() if client not in config.attackers}
+    attackers = {client: conduct for client, conduct in conducts.items() if client in config.attackers}
+    own = _own_training(task, config, attackers)[0] if attackers else None  # before a trainer is started
+    if not foreign and own is not None:
+        return own, None
+    external = ExternalTraining(task=task, config=config, conducts=foreign)
+    if own is None:
+        return external, None
+    return Beside({**dict.fromkeys(foreign, external), **dict.fromkeys(attackers, own)}), None
+
+
+def _own_training(task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) -> tuple[Trainer, HeldOut | None]:
     loaded = load_split_of(task, config, list(conducts))
     trainer = Trainer(
         task=task,

@@ -14,22 +14,48 @@ Contents:
     clients/          each client's count of its uploads
     pki/              the authority and the certificates of this run
     operations-token  opens the servers' dashboards, in runs that have them
+
+A folder of several trainings holds such folders, and `trainings.json`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import tomli_w
 
 from precad.deploy.errors import ConfigError
 from precad.deploy.files.whole import write_whole
+
+TRAININGS: Final = "trainings.json"
+"""Name of the file that says what several trainings came to, and which are finished."""
+_NAME: Final = re.compile(r"seed-[0-9]{1,6}")
+
+
+def each_training(folder: Path) -> list[Path]:
+    """Return the runs of a folder of several trainings; the folder itself where it is one run. Raises ConfigError."""
+    try:
+        names = json.loads((folder / TRAININGS).read_text(encoding="utf-8"))["trainings"]
+    except FileNotFoundError:
+        return [folder]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ConfigError(f"{folder / TRAININGS}: expected the names of trainings, found something else") from None
+    is_named = isinstance(names, list) and bool(names) and all(_NAME.fullmatch(str(name)) for name in names)
+    if not is_named:
+        raise ConfigError(f"{folder / TRAININGS}: expected names such as seed-0, found others")
+    return [folder / name for name in names]
+
+
+def write_trainings(folder: Path, found: dict[str, Any]) -> None:
+    """Write what several trainings came to, which names the finished ones in `trainings`."""
+    write_whole(folder / TRAININGS, (json.dumps(found, indent=2) + "\n").encode())
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ Modules:
     canaries   audit clients, which hold records whose gradients the auditor knows
     colluders  attackers that make their upload of other clients' updates
     deployed   an attack in a client process
+    model_space  updates as the model sees them, where the bound of updates is learnt
     shared_folder  how colluding clients of a deployment see one another's updates
     named      attacks by the names and parameters that a configuration gives them
     records    attackers that change the records that they train on

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from precad.clients.attacks.attack import Attack, Knowledge, Vector, crafts, hoards
+from precad.clients.attacks.model_space import ModelSpace
 from precad.clients.attacks.shared_folder import Colluders
 from precad.clients.errors import NonFiniteGradientError, NoVictimError, ProtocolError
 from precad.clients.records.records import Records, joined
@@ -81,15 +82,16 @@ class InDeployment(Conduct):
         if not crafts(self.attack):
             return self.attack.on_update(trained.update)
         try:
+            space = ModelSpace.of(self.task, trained.parameters, self.task.enforced_bound)
             with np.errstate(over="ignore", invalid="ignore"):
-                crafted = self.attack.craft(self._known(trained))
+                crafted = space.upload(self.attack.craft(self._known(trained, space)))
         except (NoVictimError, NonFiniteGradientError) as error:
             raise ProtocolError(f"the attacker stays silent in this round: {error}") from None
         if not np.isfinite(crafted).all():
             raise ProtocolError("the attacker stays silent in this round: what it crafted is not finite")
         return crafted
 
-    def _known(self, trained: Trained) -> Knowledge:
+    def _known(self, trained: Trained, space: ModelSpace) -> Knowledge:
         """Return what there is to know, of the round that it was invited to."""
         task = self.task
         n_clients = max(1, round(task.client_rate * len(task.clients)))
@@ -99,14 +101,14 @@ class InDeployment(Conduct):
             own = self.colluders.gather(self._key, trained.update)
             n_attackers = len(own)
         return Knowledge(
-            parameters=trained.parameters,
+            parameters=trained.parameters[: task.n_parameters],
             records=trained.records,
-            update=trained.update,
-            honest=np.empty((0, task.dim)),
-            own=np.array(list(own.values())),
+            update=space.updates(trained.update),
+            honest=np.empty((0, task.n_parameters)),
+            own=space.updates(np.array(list(own.values()))),
             n_attackers=n_attackers,
             n_clients=max(n_clients, n_attackers),
-            bound=task.enforced_bound,
+            bound=space.bound,
             step=task.rate(task.learning_rate, self._n_committed) / task.divisor,
             train=trained.descend,
             random=np.random.default_rng(),

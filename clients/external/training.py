@@ -57,8 +57,7 @@ class ExternalTraining:
         look_in(config.folder)
         model = networks.of_task(task)
         self._task, self._conducts = task, conducts
-        is_per_layer = task.update_clipping == "per-layer"
-        self._layer_sizes = require_layer_sizes(model, "task.update_clipping") if is_per_layer else []
+        self._layer_sizes = require_layer_sizes(model, "task.update_clipping") if task.clips_layers else []
         arrays = ModelArrays.of(model)
         self.tallies = {client: Tally() for client in conducts}
         self._files = {client: config.state_dir / f"{client}.prom" for client in conducts}

@@ -95,7 +95,7 @@ def round_updates(
 
 def require_runnable(task: Task, engine: RecordEngine) -> None:
     """Before the first round: this model can be clipped as the task says. Raises ArgumentError."""
-    if task.update_clipping == "per-layer":
+    if task.clips_layers:
         engine.require_layer_sizes("task.update_clipping")
 
 
@@ -136,8 +136,7 @@ def _trained(task: Task, parameters: NDArray[np.float32], who: Participant, engi
     if not np.isfinite(parameters).all():
         raise NonFiniteModelError
     found = _difference(task, parameters[: task.n_parameters], who, engine)
-    is_per_layer = task.update_clipping == "per-layer"
-    layer_sizes = engine.require_layer_sizes("task.update_clipping") if is_per_layer else ()
+    layer_sizes = engine.require_layer_sizes("task.update_clipping") if task.clips_layers else ()
     return bounded(task, float(parameters[-1]), found, layer_sizes)
 
 
@@ -151,8 +150,8 @@ def bounded(task: Task, last: float, found: Vector | None, layer_sizes: Sequence
     """
     update = np.zeros(task.n_parameters) if found is None else found
     if task.quantile_rule is not None:
-        return _counted(task.quantile_rule, update, last, is_finite=found is not None)
-    if task.update_clipping == "per-layer":
+        return _counted(task.quantile_rule, update, last, is_finite=found is not None, layer_sizes=layer_sizes)
+    if task.clips_layers:
         return project_layers(update, task.client_clip, layer_sizes)
     return project(update, task.client_clip)
 
@@ -183,18 +182,24 @@ def _difference(task: Task, parameters: NDArray[np.float32], who: Participant, e
     return difference(trained, parameters)
 
 
-def _counted(rule: QuantileRule, update: Vector, log_ratio: float, *, is_finite: bool) -> Vector:
+def _counted(
+    rule: QuantileRule, update: Vector, log_ratio: float, *, is_finite: bool, layer_sizes: Sequence[int] = ()
+) -> Vector:
     """( r / S clip_S(u), a c ), of norm at most C; `precad.protos.task.quantile`. What was not finite counts as too
     long.
 
-    log_ratio: lambda. Raises ArgumentError where it is out of range, which depends on no record.
+    log_ratio: lambda. layer_sizes: where each layer is clipped to S / sqrt(L), and all must be within that.
+    Raises ArgumentError where lambda is out of range, which depends on no record.
     """
     try:
         bound = rule.bound(log_ratio)
     except ValueError as error:
         raise ArgumentError(f"model: {error}, found lambda = {log_ratio:g}") from None
-    is_within = is_finite and bool(np.linalg.norm(update) <= bound)
-    scaled = project(project(update, bound) * (rule.room / bound), rule.room)
+    layers = np.split(update, np.cumsum(layer_sizes)[:-1]) if layer_sizes else [update]
+    each = bound / math.sqrt(len(layers))
+    is_within = is_finite and all(bool(np.linalg.norm(layer) <= each) for layer in layers)
+    clipped = project_layers(update, bound, layer_sizes) if layer_sizes else project(update, bound)
+    scaled = project(clipped * (rule.room / bound), rule.room)
     return np.append(scaled, rule.unit if is_within else -rule.unit)
 
 

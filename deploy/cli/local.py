@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from precad.deploy.localhost.forks import Forks
 
 if TYPE_CHECKING:
     from precad.deploy.run_folder import RunFolder
+    from precad.protos.task.task import Task
 
 Dashboard = Annotated[
     bool,
@@ -62,6 +63,10 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --output, which ended early; CONFIG is its task.")
     ] = False,
+    seeds: Annotated[
+        int | None,
+        typer.Option("--seeds", help="Train so many times, in folders of their own below --output.", min=1, max=10_000),
+    ] = None,
     dashboard: Dashboard = False,
     as_json: Json = False,
 ) -> None:
@@ -74,7 +79,36 @@ def run(
         raw = read_local_with_app(config, app)
         return raw if clients is None else with_clients(raw, clients)
 
-    _run_local(contents, output, dashboard=dashboard, resumes=resume, as_json=as_json)
+    if seeds is not None:
+        _run_several(contents, output, seeds, dashboard=dashboard, resumes=resume, as_json=as_json)
+    else:
+        _run_local(contents, output, dashboard=dashboard, resumes=resume, as_json=as_json)
+
+
+def _run_several(
+    raw: Callable[[], dict[str, Any]],
+    output: Path | None,
+    number: int,
+    *,
+    dashboard: bool,
+    resumes: bool,
+    as_json: bool,
+) -> None:
+    """Train several times, and say what all came to."""
+    with exit_codes():
+        settings = raw()
+        from precad.deploy.localhost.several import print_together, require_all_finite, train_several
+        from precad.deploy.localhost.summary import print_summary
+
+        def shown(summary: Mapping[str, Any], folder: RunFolder, task: Task) -> None:
+            print_summary(people, summary, task)
+            _write_report(folder)
+
+        found = train_several(settings, output, people, number, shown=shown, dashboard=dashboard, resumes=resumes)
+        print_together(people, found)
+        if as_json:
+            write_json(found)
+        require_all_finite(found)
 
 
 def _run_local(

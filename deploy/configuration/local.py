@@ -26,6 +26,7 @@ from precad.deploy.errors import ConfigError
 from precad.deploy.run_folder import RunFolder
 from precad.protos.task.evaluation import BY_CLIENTS
 from precad.protos.task.proved_fields import MODE as PROVED
+from precad.protos.task.quantile import BY_LAYER, LEARNT
 from precad.protos.task.record_fields import RecordFields
 from precad.protos.task.target import TARGET, keep_resolved
 from precad.protos.task.task import Task
@@ -250,12 +251,12 @@ def supply_model_dimension(task: dict[str, Any]) -> dict[str, int]:
 
     name, clipping = task.get("model", DEFAULT_MODEL), task.get("update_clipping")
     model = _model(task)
-    if clipping == "per-layer":
+    if clipping in BY_LAYER:
         try:
             require_layer_sizes(model, "task.update_clipping")
         except ArgumentError as error:
             raise ConfigError(str(error)) from None
-    n_learnt = int(clipping == "private-quantile")
+    n_learnt = int(clipping in LEARNT)
     canaries = declared_canaries(task, networks.parameter_count(model))
     dimension = networks.parameter_count(model) + n_learnt + sum(canaries.values())
     if task.setdefault("dim", dimension) != dimension:

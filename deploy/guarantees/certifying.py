@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from precad.deploy.errors import refusing_values
 from precad.deploy.guarantees.certificates import Request, certify_runs, certify_samples
+from precad.deploy.run_folder import each_training
 from precad.dp.accountants.pld import SampledGaussian
 from precad.dp.certificates.prediction import Training
 
@@ -36,7 +37,7 @@ def certify_folders(folders: Sequence[Path], request_at: Callable[[float], Reque
     """Certify the runs of one configuration. `request_at` takes their task's delta. Raises ConfigError, ClientError."""
     from precad.deploy.guarantees.run_evidence import read_runs  # loads PyTorch
 
-    evidence = read_runs(list(folders))
+    evidence = read_runs([run for folder in folders for run in each_training(folder)])
     return certify_runs(
         evidence.confidences,
         evidence.labels,

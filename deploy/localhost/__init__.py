@@ -7,6 +7,7 @@ Modules:
     forks        processes that are forked: the runner's side
     fork_server  the process that loads every role's code once and forks the others
     whole        from a configuration to the summary, below a running event loop too
+    several      several trainings of one configuration, one after the other
     resuming     what a run that ended early needs and knows, for the processes that continue it
     links        dashboards, and links that open each once
     watch        what the runner shows while the processes work

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,17 +20,13 @@ SOURCE: Final = Path(__file__).with_name("refusals.toml")
 _NOWHERE: Final = Path("/nowhere")
 _INTRODUCTION: Final = """\
 Everything that `precad run` refuses, asked for. Each message is what the command says to these settings, added to a
-task of `precad` that runs. [Simulation](../guides/simulation.md) says what runs in one process."""
+task of `precad` that runs. Whatever else the papers train and attack runs. [Simulation](../guides/simulation.md) says
+what runs in one process."""
 _PARTS: Final = {
     "computation": (
         "Needs secure computation that there is not",
         "The servers hold shares, add them up, and compare each norm with one bound. These wishes need more.",
         "secure computation that is missing",
-    ),
-    "open": (
-        "Needs no secure computation",
-        "These could run. They are defects.",
-        "",
     ),
     "contradiction": (
         "Says two things at once",
@@ -100,7 +97,7 @@ def asked(configuration: Mapping[str, Any]) -> str | None:
     from precad.deploy.localhost.deployment import require_engines_and_memory
     from precad.deploy.run_folder import RunFolder
 
-    folder = RunFolder(_NOWHERE)
+    folder, searched = RunFolder(_NOWHERE), [*sys.path]
     try:
         draft(configuration, folder)
         _, deployment, split = resolve(configuration, folder)
@@ -111,6 +108,8 @@ def asked(configuration: Mapping[str, Any]) -> str | None:
         if not is_known(error):
             raise
         return str(error)
+    finally:
+        sys.path[:] = searched  # folders with modules of a user's own join it for good
     return None
 
 
@@ -121,7 +120,7 @@ def refusals_page() -> str:
         rows = list(_rows([row for row in every if row.part == part]))
         if rows:
             runs = ("what runs",) if part == "contradiction" else ()
-            header = ("wish", "settings", "`precad run` says", *((reason,) if reason else ()), *runs)
+            header = ("wish", "settings", "`precad run` says", reason, *runs)
             parts += [f"## {title}", introduction, table(header, rows)]
     return page("What a run refuses, and why", *parts)
 
@@ -131,7 +130,7 @@ def _rows(rows: Sequence[Refusal]) -> Iterator[tuple[str, ...]]:
         said = asked(row.configuration)
         if said is None:
             raise ValueError(f"{SOURCE.name}: {row.wish}: expected settings that are refused, found ones that run")
-        cells = (row.wish, _shown(row.settings), _quoted(said), *((row.why,) if row.why else ()))
+        cells = (row.wish, _shown(row.settings), _quoted(said), row.why)
         yield cells if row.instead is None else (*cells, _shown(row.instead) or "leave it out")
 
 

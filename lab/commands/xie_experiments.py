@@ -86,7 +86,8 @@ class UserDpCertifiedFlags(_PublicStartFlags):
     ] = None
     rounds: CertifiedRounds = None
     clipping: Annotated[
-        str, typer.Option(help="Clip flat, per-layer or private-quantile; other ways than flat are Figure 2.")
+        str,
+        typer.Option(help="Clip flat, per-layer, private-quantile or private-quantile-per-layer: Figure 2."),
     ] = "flat"
     dirichlet_alpha: Annotated[
         float | None, typer.Option(help="Deal records by a Dirichlet distribution, not i.i.d.: Figure 3 has 1 and 0.5.")

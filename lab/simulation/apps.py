@@ -27,6 +27,7 @@ from precad.lab.simulation.algorithms import Deployed
 from precad.lab.simulation.app_digests import digests_of
 from precad.lab.simulation.simulate import Plan, client_of
 from precad.protos.task.algorithms import names_default
+from precad.protos.task.quantile import LEARNT
 from precad.protos.task.record_fields import RecordFields
 from precad.protos.task.task import Task
 
@@ -92,7 +93,7 @@ def _task_of(
         "clients": {name: declared[name] for name in found},
         "model": app.model if isinstance(app.model, str) else _path_of(app.model),
         "loss": _path_of(app.loss) if isinstance(learning.loss, OwnLoss) else learning.loss.name,
-        "dim": parameter_count(model) + (task.get("update_clipping") == "private-quantile"),
+        "dim": parameter_count(model) + (task.get("update_clipping") in LEARNT),
         "model_digest": model_digest(model, example_of(first.records), learning.loss, example_label_of(first.records)),
     }
 

@@ -6,6 +6,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from precad.protos.task.quantile import LEARNT
+
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Parameters = dict[str, bool | int | float | str]
 
@@ -55,7 +57,14 @@ class SimulationSettings(BaseModel):
     """Momentum of local steps, also of those with noise: v <- momentum v + gradient, theta <- theta - rate v."""
     local_weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Weight decay of local steps, also of those with noise: so many times theta is added to the gradient."""
-    update_clipping: Literal["flat", "per-layer", "private-quantile", "median-not-private"] = "flat"
+    update_clipping: Literal[
+        "flat",
+        "per-layer",
+        "private-quantile",
+        "private-quantile-per-layer",
+        "median-not-private",
+        "median-per-layer-not-private",
+    ] = "flat"
     """How the trusted server of `user-dp-fedavg` and `central-dp` bounds updates, from S = `task.client_clip`:
     `precad.lab.simulation.update_clipping`. What is learnt of the updates is private, or nothing is, as the name
     says."""
@@ -90,6 +99,6 @@ class SimulationSettings(BaseModel):
     @model_validator(mode="after")
     def _check_quantile(self) -> Self:
         given = sorted(self.model_fields_set & {"quantile", "quantile_rate", "quantile_noise"})
-        if given and self.update_clipping != "private-quantile":
+        if given and self.update_clipping not in LEARNT:
             raise ValueError(f"{given[0]} needs update_clipping = 'private-quantile', found {self.update_clipping!r}")
         return self

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.clients.attacks import Attack, Knowledge
+from precad.clients.attacks.attack import crafts
+from precad.clients.attacks.model_space import ModelSpace
 from precad.clients.errors import NonFiniteGradientError, NoVictimError
 from precad.clients.gradients.engine import RecordEngine
 from precad.clients.gradients.model_stack import ModelByModel, OwnModels
@@ -102,38 +104,50 @@ class Federation:
 
         bound: C where somebody enforces it, else infinity. step: what the sum of updates moves the model by.
         """
-        malicious = [client for client in updates if self.is_malicious(client)]
-        train = self._shared_training(t, parameters, malicious)
-        honest = [update for client, update in updates.items() if not self.is_malicious(client)]
-        if len(honest) == len(updates):
+        malicious = {client for client in updates if self.is_malicious(client)}
+        if not malicious:
             return dict(updates)
-        matrix = np.array(honest).reshape(len(honest), len(parameters))
-        own = np.array([updates[client] for client in malicious]).reshape(len(malicious), len(parameters))
+        train = self._shared_training(t, parameters[: self.task.n_parameters], [c for c in updates if c in malicious])
+        spaces = {True: ModelSpace.of(self.task, parameters, bound), False: ModelSpace(len(parameters), bound)}
+        seen: dict[bool, tuple[Vector, Vector]] = {}
         result: dict[str, Vector] = {}
         for client, update in updates.items():
-            if not self.is_malicious(client):
+            if client not in malicious:
                 result[client] = update
                 continue
+            attack = self.attacks[client]
+            space = spaces[crafts(attack)]  # what does not craft is given the upload in a deployment, too
+            if crafts(attack) not in seen:
+                seen[crafts(attack)] = self._seen(updates, space)
+            honest, own = seen[crafts(attack)]
             known = Knowledge(
-                parameters=parameters,
+                parameters=parameters[: space.n_parameters],
                 records=self.records[client],
-                update=update,
-                honest=matrix,
+                update=space.updates(update),
+                honest=honest,
                 own=own,
                 n_attackers=len(malicious),
                 n_clients=len(updates),
-                bound=bound,
+                bound=space.bound,
                 step=step,
                 train=lambda steps, rate, client=client: train(client, steps, rate),  # type: ignore[misc]
                 random=self.randomness.attack(t, client),
             )
             try:
-                crafted = self.attacks[client].craft(known)
+                crafted = space.upload(attack.craft(known))
             except (NoVictimError, NonFiniteGradientError):
                 continue
             if np.isfinite(crafted).all():
                 result[client] = crafted
         return result
+
+    def _seen(self, updates: Mapping[str, Vector], space: ModelSpace) -> tuple[Vector, Vector]:
+        """Return the honest clients' updates, (m, n), and the attackers' as if honest, (k, n)."""
+        parts: dict[bool, list[Vector]] = {False: [], True: []}
+        for client, update in updates.items():
+            parts[self.is_malicious(client)].append(space.updates(update))
+        honest, own = (np.array(part).reshape(len(part), space.n_parameters) for part in parts.values())
+        return honest, own
 
     def descend(
         self, t: int, parameters: NDArray[np.float32], client: str, *, steps: int, rate: float

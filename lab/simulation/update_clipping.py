@@ -5,14 +5,16 @@ The server adds N(0, (z' S)^2) to the sum, where S is the bound of the round and
     flat                 S is the task's                                          z' = z
     per-layer            the same S, S / sqrt(L) for each of L layers              z' = z
     private-quantile     S follows a quantile of the norms, estimated with noise   z' = (z^-2 - (2 sigma_b)^-2)^(-1/2)
+    private-quantile-per-layer    the same S, S / sqrt(L) for each layer           z' as there
     median-not-private   S is the median of the round's norms                      no noise makes that private
+    median-per-layer-not-private  each layer within the median of its norms        no noise makes that private
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -159,7 +161,10 @@ class QuantileClipping(UpdateClipping):
 
     def count(self, updates: Sequence[Vector]) -> int:
         """Return sum_i c_i."""
-        return sum(1 if np.linalg.norm(update) <= self._bound else -1 for update in updates)
+        return sum(1 if self._is_within(update) else -1 for update in updates)
+
+    def _is_within(self, update: Vector) -> bool:
+        return bool(np.linalg.norm(update) <= self._bound)
 
     @property
     def count_noise_std(self) -> float:
@@ -186,6 +191,28 @@ class QuantileClipping(UpdateClipping):
         if len(state) != 1 or not self.start / (2 * RANGE) <= state[0] <= self.start * 2 * RANGE:
             raise ArgumentError(f"the state of {self.name} clipping must be one bound near {self.start:g}")
         (self._bound,) = state
+
+
+class PerLayerQuantileClipping(QuantileClipping):
+    """S follows the quantile of the largest sqrt(L) ||u_l|| of an update, each layer being within S / sqrt(L)."""
+
+    name = "private-quantile-per-layer"
+
+    def __init__(self, *arguments: float, layer_sizes: Sequence[int], **ways: Any) -> None:
+        super().__init__(*arguments, **ways)
+        self._layer_sizes = layer_sizes
+
+    def clipped(self, update: Vector, bound: float) -> Vector:
+        """See UpdateClipping."""
+        return project_layers(update, bound, self._layer_sizes)
+
+    def _is_within(self, update: Vector) -> bool:
+        layers = _layers(update, self._layer_sizes)
+        return all(bool(np.linalg.norm(layer) <= self._bound / math.sqrt(len(layers))) for layer in layers)
+
+
+def _layers(update: Vector, sizes: Sequence[int]) -> list[Vector]:
+    return np.split(update, np.cumsum(sizes)[:-1])
 
 
 class MedianClipping(UpdateClipping):
@@ -220,6 +247,38 @@ class MedianClipping(UpdateClipping):
         return min(max(median, self.start / RANGE), self.largest_bound)
 
 
+class PerLayerMedianClipping(MedianClipping):
+    """Clip each layer to the median of the round's norms of that layer; S is the root of their sum of squares.
+
+    Source: Xie et al., CCS '23, Appendix (per-layer median clipping), after Geyer, Klein and Nabi, 2017.
+    """
+
+    name = "median-per-layer-not-private"
+
+    def __init__(self, bound: float, noise_multiplier: float, *, layer_sizes: Sequence[int]) -> None:
+        super().__init__(bound, noise_multiplier)
+        self._layer_sizes = layer_sizes
+        self._medians = np.full(len(layer_sizes), bound / math.sqrt(len(layer_sizes)))
+
+    def bound(self, updates: Sequence[Vector]) -> float:
+        """Return S of the round, and keep what each layer is clipped to, within the range of flat medians."""
+        split = [_layers(update, self._layer_sizes) for update in updates]
+        n = len(self._layer_sizes)
+        least, most = self.start / RANGE / math.sqrt(n), self.largest_bound / math.sqrt(n)
+        if split:
+            norms = np.array([[float(np.linalg.norm(layer)) for layer in layers] for layers in split])
+            self._medians = np.clip(np.median(norms, axis=0), least, most)
+        else:
+            self._medians = np.full(n, self.start / math.sqrt(n))
+        return math.sqrt(float(np.sum(np.square(self._medians))))
+
+    def clipped(self, update: Vector, bound: float) -> Vector:
+        """See UpdateClipping. bound: of the round, as `bound` returned it."""
+        layers = _layers(update, self._layer_sizes)
+        each = [project(layer, float(median)) for layer, median in zip(layers, self._medians, strict=True)]
+        return project(np.concatenate(each), bound)
+
+
 def clipping_of(settings: SimulationSettings, task: Task, engine: RecordEngine) -> UpdateClipping:
     """Return the way that the settings name, one of its own for each training. Raises ArgumentError."""
     start, z = task.client_clip, task.noise_multiplier
@@ -229,16 +288,15 @@ def clipping_of(settings: SimulationSettings, task: Task, engine: RecordEngine) 
         case "per-layer":
             found = PerLayerClipping(start, z, layer_sizes=engine.require_layer_sizes("simulation.update_clipping"))
         case "private-quantile":
-            found = QuantileClipping(
-                start,
-                z,
-                expected_clients=task.client_rate * len(task.clients),
-                quantile=settings.quantile,
-                rate=settings.quantile_rate,
-                count_noise=settings.quantile_noise,
-            )
+            found = QuantileClipping(start, z, **_learning(settings, task))
+        case "private-quantile-per-layer":
+            sizes = engine.require_layer_sizes("simulation.update_clipping")
+            found = PerLayerQuantileClipping(start, z, layer_sizes=sizes, **_learning(settings, task))
         case "median-not-private":
             found = MedianClipping(start, z)
+        case "median-per-layer-not-private":
+            sizes = engine.require_layer_sizes("simulation.update_clipping")
+            found = PerLayerMedianClipping(start, z, layer_sizes=sizes)
     largest = found.noise_multiplier * found.largest_bound * float(2**task.frac_bits)
     if not largest <= MAX_STD:
         raise ArgumentError(
@@ -246,3 +304,13 @@ def clipping_of(settings: SimulationSettings, task: Task, engine: RecordEngine) 
             f"found {largest:.6g}"
         )
     return found
+
+
+def _learning(settings: SimulationSettings, task: Task) -> dict[str, Any]:
+    """Return how a bound is learnt."""
+    return {
+        "expected_clients": task.client_rate * len(task.clients),
+        "quantile": settings.quantile,
+        "rate": settings.quantile_rate,
+        "count_noise": settings.quantile_noise,
+    }

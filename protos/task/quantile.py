@@ -25,6 +25,13 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import numpy as np
 
+LEARNT: Final = ("private-quantile", "private-quantile-per-layer")
+"""Values of `update_clipping` with a bound that is learnt.
+
+By layer, each of the L layers is clipped to S / sqrt(L), and an update counts as within the bound if all of its layers
+are. To the servers both are the same."""
+BY_LAYER: Final = ("per-layer", "private-quantile-per-layer")
+"""Those that clip layer by layer."""
 RANGE: Final = 2.0**10
 """How far a learnt bound may move from its start, either way. The rule is public, so keeping to it costs nothing."""
 LARGEST_LOG_RATIO: Final = math.log(RANGE)

@@ -59,7 +59,7 @@ from precad.protos.task.proved_fields import (
     refuse_proved_fields,
 )
 from precad.protos.task.proved_fields import PROTOCOL_VERSION as PROVED_VERSION
-from precad.protos.task.quantile import QuantileRule, count_noise
+from precad.protos.task.quantile import BY_LAYER, LEARNT, QuantileRule, count_noise
 from precad.protos.task.query import QUERY_FIELDS, QueryFields, refuse_query
 from precad.protos.task.record_fields import RECORD_FIELDS, RecordFields
 from precad.protos.task.server_step import SERVER_STEP_FIELDS, ServerStepFields
@@ -146,11 +146,11 @@ class Task(
     """v <- momentum v + gradient, theta <- theta - rate v."""
     local_weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """So many times theta is added to the gradient."""
-    update_clipping: Literal["flat", "per-layer", "private-quantile"] = "flat"
+    update_clipping: Literal["flat", "per-layer", "private-quantile", "private-quantile-per-layer"] = "flat"
     """Scope of the bound C of clipping: the whole update, or each of its L layers by C / sqrt(L), which keeps the whole
     within C. With `private-quantile`, the whole update is clipped to a bound S that starts at C and follows a quantile
-    of the norms, learnt with noise. There C bounds what is uploaded (`precad.protos.task.quantile`). Servers verify C
-    alone."""
+    of the norms, learnt with noise. There C bounds what is uploaded (`precad.protos.task.quantile`). With
+    `private-quantile-per-layer`, each layer is clipped to S / sqrt(L). Servers verify C alone."""
     quantile: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """`private-quantile`: the share of updates that the bound shall leave as they are."""
     quantile_rate: Positive = 0.2
@@ -297,7 +297,7 @@ class Task(
     @property
     def quantile_rule(self) -> QuantileRule | None:
         """Return how the bound of updates is learnt; None where it is not."""
-        if self.update_clipping != "private-quantile":
+        if self.update_clipping not in LEARNT:
             return None
         expected = self.client_rate * len(self.clients)
         given, default = self.quantile_noise, count_noise(expected, self.noise_multiplier)
@@ -314,7 +314,7 @@ class Task(
     @property
     def n_parameters(self) -> int:
         """Return the number of the model's parameters, the first numbers of the task's vector, which has d."""
-        return self.dim - (self.update_clipping == "private-quantile") - self.n_canaries
+        return self.dim - (self.update_clipping in LEARNT) - self.n_canaries
 
     @property
     def n_canaries(self) -> int:
@@ -330,6 +330,11 @@ class Task(
     def canaries_of(self) -> dict[str, range]:
         """Return which of these coordinates each audit client has."""
         return canary_places(self.audit_clients, self.clients)
+
+    @property
+    def clips_layers(self) -> bool:
+        """Return whether a client clips its update layer by layer."""
+        return self.update_clipping in BY_LAYER
 
     @cached_property
     def norm_bound(self) -> NormBound:

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import tomli_w
@@ -19,6 +19,7 @@ from precad.deploy import conducts
 from precad.deploy.cli import main as cli
 from precad.deploy.configuration import local, sections
 from precad.deploy.localhost import whole
+from precad.lab.simulation.config import SimulationSettings
 from precad.protos.task import (
     algorithms,
     audit_fields,
@@ -35,11 +36,15 @@ from precad.protos.task import (
     refusals as of_tasks,
 )
 from precad.protos.task.algorithms import ONLY_SIMULATED
+from precad.protos.task.task import Task
 from precad.servers import config as of_servers
 from tests.harness.command_line import CliRunner
 
 ROWS = refusals()
 NAMES = [row.wish for row in ROWS]
+ONLY_SIMULATED_CLIPPING = {*get_args(SimulationSettings.model_fields["update_clipping"].annotation)} - {
+    *get_args(Task.model_fields["update_clipping"].annotation)
+}
 ASKED = (
     *(
         algorithms,
@@ -133,9 +138,7 @@ def test_what_needs_computation_runs_where_one_server_sees_all() -> None:
     needs = [row for row in ROWS if row.part == "computation"]
     named = {row.settings.get("task.algorithm") for row in needs} - {"user-dp-fedavg"}
     assert named == set(ONLY_SIMULATED)
-    assert [row.settings["task.update_clipping"] for row in needs if "task.update_clipping" in row.settings] == [
-        "median-not-private"
-    ]
+    assert {row.settings.get("task.update_clipping") for row in needs} - {None} == ONLY_SIMULATED_CLIPPING
     assert all(row.why and row.instead is None for row in needs)
     assert all(row.why and row.instead is not None for row in ROWS if row.part == "contradiction")
 

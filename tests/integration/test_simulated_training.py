@@ -87,6 +87,12 @@ ALGORITHMS: dict[str, dict[str, object]] = {
         "server_optimizer": "momentum",
         **LOCAL,
     },
+    "user-dp-fedavg, private-quantile-per-layer": {
+        "algorithm": "user-dp-fedavg",
+        "update_clipping": "private-quantile-per-layer",
+        "dim": networks.dimension("mlp") + 1,
+        **LOCAL,
+    },
     "ins-dp-fedavg": {"client_clip": 3.0, "learning_rate": 1.0, "local_steps": 2, "local_rate": 0.5},
     "ins-dp-fedavg, momentum": {
         "algorithm": "ins-dp-fedavg",
@@ -313,7 +319,10 @@ def test_a_simulation_gives_the_bytes_of_server_processes(algorithm: str, pki: P
     assert (found, rejected) == expected
 
 
-@pytest.mark.parametrize("algorithm", ["precad", pytest.param("user-dp-fedavg", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "algorithm",
+    ["precad", *(pytest.param(f"user-dp-fedavg{way}", marks=pytest.mark.slow) for way in ("", ", private-quantile"))],
+)
 def test_attacks_with_parameters_give_the_simulated_bytes(algorithm: str, pki: Pki, tmp_path: Path) -> None:
     """A backdoor, and a colluder who reads its update from their folder. Nobody is rejected, and the model is another
     than without the attacks."""

@@ -8,7 +8,7 @@ is cut off at C_bar. J is the cost's expectation over the training. Two things a
     certified   a lower bound on J after any attack by k attackers, from J of trainings without attackers
     measured    the mean cost of trainings with k attackers of one kind
 
-    --level user       attackers take the places of k of UserDP-FedAvg's clients (`userdp_certified`)
+    --level user       attackers take the places of k of UserDP-FedAvg's clients (`userdp_certified`); `stat-opt`, too
     --level instance   k poisoned records join those of one of InsDP-FedAvg's clients (`insdp_certified`)
 
 Bounds are certified from the trainings' mean with Hoeffding's radius (`radius`: all J of a run together with
@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from precad.clients.attacks import LabelFlip, TriangleBackdoor
+from precad.clients.attacks import LabelFlip, StatOpt, TriangleBackdoor
 from precad.deploy.errors import ConfigError
 from precad.deploy.guarantees.certificates import ATTACKERS_SHOWN
 from precad.dp.accountants.pld import PldAccountant
@@ -49,6 +49,8 @@ TAUS: Final = (1.25, 1.5, 2.0, 3.0, 5.0)
 """By what an attack shall divide J, of Figures 7d and 10."""
 SEEDS, CLEAN_SEEDS = 10, 40
 QUICK_SEEDS, QUICK_CLEAN_SEEDS = 2, 4
+AIMLESS: Final = frozenset({StatOpt.name})
+"""Attacks on the whole model: they want each test record taken for the other class, so that their cost is accuracy."""
 QUICK_ATTACKERS, QUICK_ATTACKS = (10,), (LabelFlip.name, TriangleBackdoor.name)
 
 
@@ -102,6 +104,9 @@ class Experiment:
                 known = ", ".join(self.figure.attacks)
                 raise ConfigError(f"--attack: expected one of {known} at level {self.level}, found {attack!r}")
         for share in self.poison_shares:
+            if share != 1 and AIMLESS & {*self.attacks}:
+                named = " and ".join(sorted(AIMLESS))
+                raise ConfigError(f"--poison-share: expected 1 with {named}, which poisons no record, found {share}")
             if share != 1 and not self.of.has_shares:
                 raise ConfigError(f"--poison-share: expected 1 at level {self.level}, found {share}")
             if not 0 < share <= 1:
@@ -127,12 +132,12 @@ class Experiment:
 
     def filled(self) -> Experiment:
         """Return the experiment with what the paper has in place of what is left out."""
-        figure = self.figure
+        figure, poisons_all = self.figure, all(share == 1 for share in self.poison_shares)
         return replace(
             self,
             sigmas=tuple(self.sigmas or figure.sigmas),
             attackers=tuple(sorted(self.attackers or figure.attackers)),
-            attacks=tuple(self.attacks or figure.attacks),
+            attacks=tuple(self.attacks or [a for a in figure.attacks if poisons_all or a not in AIMLESS]),
             rounds=self.rounds or figure.rounds,
             poison_shares=tuple(sorted(self.poison_shares or (1.0,))),
         )
@@ -223,8 +228,9 @@ def _of_case(
         if outcome.case.labels["sigma"] == sigma and outcome.case.labels["attack"] in ("none", attack)
     )
     plan, model = simulate.resolve(clean.case.config), pair_of(experiment.dataset).model
-    wanted = wanted_by(attacked[0].case, plan.split.test)
-    assert wanted is not None  # every attack of a level has an aim
+    test = plan.split.test
+    wanted = pair_of(experiment.dataset).exchanged(test) if attack in AIMLESS else wanted_by(attacked[0].case, test)
+    assert wanted is not None  # every other attack of a level has an aim
     reached = [Reached.of(folder / each.case.name, len(each.runs), model, wanted) for each in (clean, *attacked)]
     training = experiment.trained().training(plan.task)
     J = float(reached[0].costs(experiment.cost_bound).mean())

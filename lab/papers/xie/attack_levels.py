@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from precad.clients.attacks import DistributedBackdoor, LabelFlip, PoisonedRecords, TriangleBackdoor
+from precad.clients.attacks import DistributedBackdoor, LabelFlip, PoisonedRecords, StatOpt, TriangleBackdoor
 from precad.dp.certificates.prediction import Threat
 from precad.lab.papers.xie import insdp_certified, userdp_certified
 from precad.lab.papers.xie.two_classes import DIGITS, Pair, pair_of
@@ -22,8 +22,11 @@ def of_clients(attack: str, k: int, row: userdp_certified.Row, pair: Pair, share
     """Return k clients; a share of their records is poisoned, and their updates scaled to the bound or beyond it.
 
     The second of the classes shall be taken for the first, which is 0 in every pair, the attacks' default. Whoever
-    stamps records trains on each as it is and on the stamped ones.
+    stamps records trains on each as it is and on the stamped ones. STAT-OPT aims at nothing but a bad model, and
+    poisons no record.
     """
+    if attack == StatOpt.name:
+        return {"kind": attack, "clients": k, "parameters": {}}
     parameters: dict[str, Any] = {"gamma": GAMMA}
     if share < 1:
         parameters["share"] = share
@@ -93,21 +96,21 @@ LEVELS: Final[Mapping[str, Level]] = {
                 sigmas=(2.5,),
                 rounds=5,
                 attackers=(2, 5, 10),
-                attacks=(LabelFlip.name, *_PATTERNS),
+                attacks=(LabelFlip.name, *_PATTERNS, StatOpt.name),
                 cost_bound=0.5,
             ),
             "cifar10": Figure(
                 sigmas=(3.0,),
                 rounds=4,
                 attackers=(2, 5, 10),
-                attacks=(LabelFlip.name, *_PATTERNS),
+                attacks=(LabelFlip.name, *_PATTERNS, StatOpt.name),
                 cost_bound=0.2,
             ),
             "sentiment140-50k": Figure(
                 sigmas=(2.0,),
                 rounds=3,
                 attackers=(2, 5, 10),
-                attacks=(LabelFlip.name,),
+                attacks=(LabelFlip.name, StatOpt.name),
                 cost_bound=1.4,
             ),
         },

@@ -52,6 +52,11 @@ class Pair:
         """Return the label of each record as 0 or 1, (n,)."""
         return np.searchsorted(self.classes, records.labels).astype(np.int64)
 
+    def exchanged(self, records: Records) -> Records:
+        """Return the records with the other class for each: what an attacker wants who aims at a bad model."""
+        first, second = self.classes
+        return Records(records.features, np.where(records.labels == first, second, first).astype(records.labels.dtype))
+
     def mean_confidences(self, folder: Path, seeds: int, test: Records) -> NDArray[np.float64]:
         """Return the mean confidences over the final models of a case's seeds, which lie in its folder; (n, 2)."""
         total = np.zeros((len(test), len(self.classes)))

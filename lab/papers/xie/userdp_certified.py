@@ -22,7 +22,7 @@ from precad.lab.papers.xie.certified_setting import Setting
 from precad.protos.task.task import Task
 
 QUICK_SEEDS: Final = 5
-CLIPPINGS: Final = ("flat", "per-layer", "private-quantile")
+CLIPPINGS: Final = ("flat", "per-layer", "private-quantile", "private-quantile-per-layer")
 """Those of `simulation.update_clipping` that an epsilon, and so a certificate, is proved of."""
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
-from precad.clients.attacks.attack import crafts
 from precad.clients.errors import ArgumentError
 from precad.clients.training.round_update import Participant, require_runnable, round_updates
 from precad.dp.accountants.pld import View
@@ -41,7 +40,6 @@ class Deployed(Algorithm):
         super().__init__(federation)
         self._refuse_rule()
         require_runnable(self.task, federation.engine)
-        self._require_attacks_of_a_deployment()
         self._privacy = task_privacy(self.task)
         self._cost = task_cost(self.task)
         self._servers: TwoServers = self._make_servers()
@@ -59,15 +57,6 @@ class Deployed(Algorithm):
         if self.settings.servers == "mpc":
             return mpc_servers(self.task)
         return CleartextServers(self.task, has_validation=self.task.checks_norms)
-
-    def _require_attacks_of_a_deployment(self) -> None:
-        """Raises ArgumentError for an attack that needs to know the model where uploads are not of its shape."""
-        crafted = [attack.name for attack in self.federation.attacks.values() if crafts(attack)]
-        if crafted and self.task.quantile_rule is not None:
-            raise ArgumentError(
-                "simulation.attack.kind: expected one that a deployment has, too, with "
-                f"task.update_clipping = 'private-quantile', found {crafted[0]!r}"
-            )
 
     def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:
         """Run the task's algorithm at every chosen client, then Algorithm 1, lines 4 to 6."""

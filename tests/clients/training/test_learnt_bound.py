@@ -16,8 +16,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 
+from precad.clients.attacks.model_space import ModelSpace
 from precad.clients.errors import ArgumentError
 from precad.clients.gradients.engine import RecordEngine
 from precad.clients.models import networks
@@ -28,7 +29,7 @@ from precad.dp.accountants.gaussian_dp import eps_from_mu
 from precad.lab.simulation import AttackSettings, SeededRandomness
 from precad.lab.simulation.two_servers import MpcServers
 from precad.mpc import fixed_point
-from precad.protos.task.quantile import LARGEST_LOG_RATIO, QuantileRule
+from precad.protos.task.quantile import LARGEST_LOG_RATIO, LEARNT, QuantileRule
 from precad.protos.task.task import Task
 from tests.lab.simulation.test_simulation import DIM, IDS, MODEL, RECORDS, STEP, Recording, Silent, simulation, task
 
@@ -115,13 +116,35 @@ def test_whatever_is_shared_is_within_c(
     assert encoded[-1] != 0
 
 
+LAYERS = (4160, 650)
+
+
+@pytest.mark.parametrize("ratio", [0.3, 1.0, 3.0])
+def test_layers_are_clipped_to_their_part_of_the_learnt_bound(engine: RecordEngine, ratio: float) -> None:
+    """By hand: u_l min(1, S / (sqrt(2) ||u_l||)) times r / S, and counted as within if no layer was cut."""
+    made, plain = learning_task(update_clipping="private-quantile-per-layer"), learning_task(client_clip=50.0)
+    rule, S = rule_of(made), made.client_clip * ratio
+    whole = [shared[:-1] * 50.0 / rule_of(plain).room for shared in updates(plain, engine)]
+    within = []
+    for shared, update in zip(updates(made, engine, math.log(ratio)), whole, strict=True):
+        parts = np.split(update, [LAYERS[0]])
+        cut = [part * min(1.0, S / math.sqrt(2) / np.linalg.norm(part)) for part in parts]
+        assert np.abs(shared[:-1] - np.concatenate(cut) * rule.room / S).max() < 1e-6
+        within.append(all(np.linalg.norm(part) <= S / math.sqrt(2) for part in parts))
+        assert shared[-1] == (rule.unit if within[-1] else -rule.unit)
+        assert fixed_point.exact_squared_norm(fixed_point.encode(shared, 16)) <= made.norm_bound.threshold
+    assert any(within) or ratio < 3.0
+    assert not all(within) or ratio > 0.3
+
+
 @pytest.mark.parametrize("noise", [0.6, 5.0])
-def test_two_servers_learn_what_one_trusted_one_does(engine: RecordEngine, noise: float) -> None:
+@pytest.mark.parametrize("way", LEARNT)
+def test_two_servers_learn_what_one_trusted_one_does(engine: RecordEngine, noise: float, way: str) -> None:
     """Without noise the models and the bounds of both are equal but for the grid, over four rounds that move the bound.
 
     At two servers a client's update is cut to 2^-16 in units of C, which is r / S of its own.
     """
-    how = {"update_clipping": "private-quantile", "quantile": 0.3, "quantile_rate": 0.4, "quantile_noise": noise}
+    how = {"update_clipping": way, "quantile": 0.3, "quantile_rate": 0.4, "quantile_noise": noise}
     two = learning_task(rounds=4, **how)
     one = task(rounds=4, client_clip=0.5)
     deployed = simulation(engine, two, randomness=Silent(5), algorithm="deployed")
@@ -194,13 +217,28 @@ def test_a_client_process_uploads_the_whole_vector(engine: RecordEngine) -> None
     assert abs(encoded[-1]) * STEP == rule_of(made).unit
 
 
-def test_attacks_on_models_are_refused_where_uploads_are_none(engine: RecordEngine) -> None:
-    """Those that a deployment has act on whatever is uploaded."""
-    for kind, is_refused in (("alie", True), ("sign-flip", False)):
-        settings_of = AttackSettings(kind=kind, clients=2)
-        if is_refused:
-            with pytest.raises(ArgumentError, match=r"simulation\.attack\.kind: expected one that a deployment has"):
-                simulation(engine, learning_task(), algorithm="deployed", attack=settings_of)
-        else:
-            running = simulation(engine, learning_task(), algorithm="deployed", attack=settings_of)
-            assert [metrics.n_accepted > 0 for metrics in running.run()] == [True, True]
+@pytest.mark.parametrize("kind", ["alie", "stat-opt", "pixel-backdoor", "sign-flip"])
+def test_attackers_craft_updates_of_the_model(engine: RecordEngine, kind: str) -> None:
+    """Put the count behind what they craft: those that keep to the bound are accepted."""
+    running = simulation(
+        engine, learning_task(), algorithm="deployed", attack=AttackSettings(kind=kind, clients=2), servers="mpc"
+    )
+    assert [metrics.rejected for metrics in running.run()] == [(), ()]
+
+
+def test_a_crafted_update_is_uploaded_as_an_honest_one_of_its_length(engine: RecordEngine) -> None:
+    """There and back again is the honest upload, within the bound and beyond it."""
+    made = learning_task()
+    vector = networks.initial_vector(made)
+    space = ModelSpace.of(made, vector, made.client_clip)
+    assert space.bound == made.client_clip
+    short = np.full(DIM, 0.5 * space.bound / math.sqrt(DIM))
+    for update, count in ((short, 1), (3 * short, -1)):
+        upload = space.upload(update)
+        assert_allclose(space.updates(upload), update, rtol=1e-12)
+        assert upload[-1] == count * rule_of(made).unit
+    honest = _counted(rule_of(made), short, 0.0, is_finite=True)
+    assert_allclose(space.upload(short), honest, rtol=1e-12)
+    plain = ModelSpace.of(task(), vector[:-1], 3.0)
+    assert plain.upload(short) is short
+    assert plain.updates(short) is short

@@ -25,17 +25,16 @@ from tests.harness.harness import small_task
 
 CLIENTS = {"alice": 10, "bob": 10, "mallory": 10}
 ALONE = {"sees": "colluders"}
-QUANTILE = {"algorithm": "user-dp-fedavg", "update_clipping": "private-quantile", "local_steps": 2}
 OMNISCIENT = "expected an attack without other clients' updates, which a deployment hands to nobody"
 
 
 class Hoarder(Attack):
-    """An attack of a user's own that wants every record."""
+    """An attack of a user's own that wants the records of class 1."""
 
     name = "hoarder"
 
     def hoarded(self, records: Records) -> np.ndarray:
-        return np.ones(len(records), dtype=np.bool_)
+        return np.asarray(records.labels == 1)
 
 
 class Omniscient(Attack):
@@ -58,9 +57,7 @@ REFUSED: dict[str, tuple[object, dict[str, Any], dict[str, Any], str]] = {
     "all-seeing": ("alie", {"colluders": "shared"}, {}, f"{OMNISCIENT}: sees = 'colluders' shows it"),
     "own, of simulations": (f"{__name__}:Omniscient", {}, {}, OMNISCIENT),
     "no folder": ({"kind": "min-max", "parameters": ALONE}, {}, {}, "expected client.colluders, the folder"),
-    "own hoarder": (f"{__name__}:Hoarder", {}, {}, "expected one of 'semantic-backdoor' or an attack that hoards no"),
     "of proofs": ("false-proof", {}, {}, "expected an attack of mode 'masked', not of mode 'proved' only"),
-    "learnt bound": ("pixel-backdoor", {}, QUANTILE, "expected an attack that crafts no update of the model's"),
     "no class": ("precad.clients.attacks:ATTACKS", {}, {}, "attack 'precad.clients.attacks:ATTACKS'"),
     "no attack": ("pathlib:Path", {}, {}, "it is no subclass of precad.clients.attacks.Attack"),
     "nowhere": ("not_there_at_all:Attack", {}, {}, "not_there_at_all"),
@@ -112,6 +109,19 @@ def test_the_attacks_that_hoard_are_those_that_honest_processes_may_load() -> No
     assert {name for name, kind in ATTACKS.items() if hoards(kind())} == set(HOARDING)
 
 
+def test_an_attack_of_ones_own_takes_records_from_honest_clients() -> None:
+    """A process of honest clients alone loads it as well, and leaves out what it hoards: records of class 1."""
+    config = client_config({"mallory": f"{__name__}:Hoarder"})
+    conducts = {client: conducts_of([client], config, task())[client] for client in ("alice", "mallory")}
+    own, others = (
+        Records(np.arange(first, first + 4, dtype=np.uint8).reshape(4, 1, 1, 1), np.array([0, 1, 1, 2]))
+        for first in (0, 4)
+    )
+    kept = {client: found.on_deal(own, lambda: [others]).features.ravel() for client, found in conducts.items()}
+    assert kept["alice"].tolist() == [0, 3]
+    assert kept["mallory"].tolist() == [0, 1, 2, 3, 5, 6]
+
+
 def test_an_attack_in_a_deployment_passes_every_step_on() -> None:
     """A step that it forgot would be an honest one."""
     steps = {name for name in vars(Conduct) if not name.startswith("_")}
@@ -144,9 +154,9 @@ def test_honest_clients_lose_what_is_hoarded_and_nobody_else_does() -> None:
     assert isinstance(conducts_of(["alice"], config, task())["alice"], Robbed)
     assert isinstance(conducts_of(["mallory"], config, task())["mallory"], InDeployment)
     own = Records(np.zeros((3, 1, 2, 2), dtype=np.uint8), np.arange(3))
-    assert len(Robbed([Hoarder()]).on_deal(own, list)) == 0
+    assert Robbed([Hoarder()]).on_deal(own, list).labels.tolist() == [0, 2]
     attacker = InDeployment(Hoarder(), "mallory", task(), 1)
-    assert len(attacker.on_deal(own, lambda: [own, own])) == 9
+    assert attacker.on_deal(own, lambda: [own, own]).labels.tolist() == [0, 1, 2, 1, 1]
 
 
 def test_a_name_alone_keeps_the_seed_that_it_had_and_a_table_numbers_attackers() -> None:

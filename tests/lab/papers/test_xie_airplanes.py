@@ -154,6 +154,21 @@ def test_what_birds_cost_in_small(small_cifar: Split, tmp_path: Path) -> None:
     assert "that was given (start.npy)" in report["paragraph"]
 
 
+@pytest.mark.slow
+def test_what_a_bad_model_costs_in_small(small_cifar: Split, tmp_path: Path) -> None:
+    """STAT-OPT wants every image taken for the other class: its cost is the accuracy, of the attacked models too."""
+    pytest.importorskip("matplotlib")
+    chosen = ("--dataset", "cifar10", "--sigma", 4, "--attackers", 10, "--attack", "stat-opt", "--seeds", 1)
+    arguments = (*chosen, "--rounds", 2, "--clean-seeds", 1)
+    report = report_of("xie-attack-cost", "--level", "user", *arguments, "--output", tmp_path / "run")
+    clean, attacked = report["cases"][0]["measured"]
+    both = small_cifar.test.take(np.flatnonzero(np.isin(small_cifar.test.labels, (0, 2))))
+    for row, case in ((clean, "clean"), (attacked, "stat-opt-k10")):
+        parameters = np.load(tmp_path / "run" / f"sigma-4-{case}" / "seed-0.npz")["parameters"]
+        assert row["mean"] == pytest.approx(evaluation.accuracy(parameters, "cnn-pooled-binary", both))
+    assert {row["k"] for row in (clean, attacked)} == {0, 10}
+
+
 def test_who_attacks_birds() -> None:
     """Birds are class 2, whoever flips them: a client, or records that join one's."""
     user, records = (attack_cost.Experiment(level=level, dataset="cifar10").filled() for level in LEVELS)

@@ -141,6 +141,10 @@ def test_who_attacks_is_the_papers() -> None:
     ]
     assert half[0] == {"gamma": 50.0, "share": 0.5}
     assert half[1] == {"gamma": 50.0, "share": 0.5, "steps": 20, "rate": 0.02, "divides": False}
+    static = user.case(2.5, "stat-opt", 5).config["simulation"]["attack"]
+    assert static == {"kind": "stat-opt", "clients": 5, "parameters": {}}
+    assert "stat-opt" in user.attacks
+    assert "stat-opt" not in attack_cost.Experiment(level="user", poison_shares=(0.5,)).filled().attacks
     record = attack_cost.Experiment(level="instance").filled().case(10.0, "triangle-backdoor", 20)
     attack = record.config["simulation"]["attack"]
     assert (attack["clients"], attack["parameters"]) == (1, {"aim": "triangle-backdoor", "records": 20})
@@ -161,6 +165,10 @@ def test_who_attacks_is_the_papers() -> None:
         (("xie-attack-cost", "--level", "user", "--poison-share", 0), "--poison-share: expected a number above 0"),
         (("xie-attack-cost", "--level", "user", "--poison-share", "nan"), "--poison-share: expected a number above 0"),
         (("xie-attack-cost", "--level", "user", "--poison-share", 1.1), "at most 1, found 1.1"),
+        (
+            ("xie-attack-cost", "--level", "user", "--attack", "stat-opt", "--poison-share", 0.5),
+            "expected 1 with stat-opt, which poisons no record",
+        ),
         (("xie-attack-cost", "--level", "instance", "--poison-share", 0.5), "expected 1 at level instance"),
         (("xie-attack-cost", "--level", "user", "--sigma", "-1"), "--sigma: expected a positive number"),
         (("userdp-certified", "--clipping", "median-not-private"), "--clipping: expected one of flat"),

@@ -16,11 +16,18 @@ from precad.clients.gradients.engine import RecordEngine
 from precad.clients.models import networks
 from precad.dp.accountants.gaussian_dp import eps_from_mu
 from precad.lab.simulation import Simulation, SimulationSettings
-from precad.lab.simulation.update_clipping import MedianClipping, PerLayerClipping, QuantileClipping, UpdateClipping
+from precad.lab.simulation.update_clipping import (
+    MedianClipping,
+    PerLayerClipping,
+    PerLayerMedianClipping,
+    QuantileClipping,
+    UpdateClipping,
+)
+from precad.protos.task.quantile import LEARNT
 from tests.lab.simulation.test_simulation import IDS, MODEL, STEP, Recording, final, simulation, task
 
 USER_DP = {"algorithm": "user-dp-fedavg", "local_steps": 2}
-WAYS = ("flat", "per-layer", "private-quantile", "median-not-private")
+WAYS = ("flat", "per-layer", *LEARNT, "median-not-private", "median-per-layer-not-private")
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +135,24 @@ def test_the_median_says_that_it_is_not_private(engine: RecordEngine) -> None:
     assert "infinite" in guarantee.note
 
 
+def test_each_layer_is_within_the_median_of_its_norms(engine: RecordEngine) -> None:
+    """Against NumPy's median of norms that are computed here; S is the root of the medians' squares, and no epsilon."""
+    clipping, updates = PerLayerMedianClipping(1.0, 1.0, layer_sizes=(5, 4, 3)), updates_of(7)
+    parts = (slice(0, 5), slice(5, 9), slice(9, 12))
+    medians = [sorted(np.linalg.norm(update[part]) for update in updates)[3] for part in parts]
+    bound = clipping.bound(updates)
+    assert bound == pytest.approx(math.sqrt(sum(m**2 for m in medians)), rel=1e-12)
+    for update in updates:
+        got = clipping.clipped(update, bound)
+        for part, median in zip(parts, medians, strict=True):
+            expected = update[part] * min(1.0, median / np.linalg.norm(update[part]))
+            assert np.abs(got[part] - expected).max() < 1e-9
+    assert clipping.bound([]) == pytest.approx(1.0)
+    running = simulation(engine, task(), update_clipping="median-per-layer-not-private", **USER_DP)
+    list(running.run())
+    assert running.guarantees()[0].epsilon is None
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_the_order_of_clients_changes_nothing(engine: RecordEngine, way: str) -> None:
     """Give equal bits, and an equal state, whoever comes first."""
@@ -151,7 +176,7 @@ def test_a_training_that_is_resumed_goes_on_with_its_bound(engine: RecordEngine,
     rest.algorithm.restore(half.algorithm.state())
     assert final(rest).tobytes() == final(whole).tobytes()
     assert rest.algorithm.state() == whole.algorithm.state()
-    assert len(whole.algorithm.state()) == (way == "private-quantile")
+    assert len(whole.algorithm.state()) == (way in LEARNT)
 
 
 @pytest.mark.parametrize(

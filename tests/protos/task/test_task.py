@@ -263,7 +263,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("local_momentum", 1.0, "less than 1"),
     ("local_weight_decay", -0.1, "greater than or equal to 0"),
     ("non_colluding", 0, "greater than or equal to 1"),
-    ("update_clipping", "per_layer", "'flat', 'per-layer' or 'private-quantile'"),
+    ("update_clipping", "per_layer", "'flat', 'per-layer', 'private-quantile' or"),
     ("quantile", 1.0, "less than 1"),
     ("quantile_rate", 0.0, "greater than 0"),
     ("quantile_noise", 0.0, "greater than 0"),

@@ -1,0 +1,167 @@
+"""Train one configuration several times: `precad run --seeds N`.
+
+Each training is a run of its own in a folder of its own, `seed-0` and so on. The task, the initial model and the deal
+of the records are the same; every draw is the operating system's and so another one. A certificate takes the mean of
+such models' confidences (`precad certify --run DIR`).
+
+    trainings.json   which trainings are finished, and what they came to together
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from precad.deploy.configuration.local import resolve
+from precad.deploy.errors import ConfigError, UnfulfilledError
+from precad.deploy.localhost.whole import complete, prepare
+from precad.deploy.run_folder import RunFolder, default_output, require_new, write_trainings
+from precad.deploy.run_state import RunState, state_of
+from precad.dp.accountants.pld import View
+from precad.dp.task_privacy import task_cost, task_privacy
+from precad.protos.task.task import Task
+
+_FIGURES: Final = ("accuracy", "attack_success", "seconds_total")
+Shown = Callable[[Mapping[str, Any], RunFolder, Task], None]
+"""(summary, folder, task): told of each training that has ended."""
+
+
+def train_several(
+    raw: Mapping[str, Any],
+    output: Path | None,
+    console: Console,
+    number: int,
+    *,
+    shown: Shown,
+    dashboard: bool = False,
+    resumes: bool = False,
+) -> dict[str, Any]:
+    """Train so often, one after the other, and return what all came to.
+
+    resumes: leave finished trainings as they are, and continue the one that ended early. Raises what a run raises;
+    then the trainings before are kept.
+    """
+    root = _root(raw, output, resumes=resumes)
+    summaries: list[dict[str, Any]] = []
+    found: dict[str, Any] = {}
+    for i in range(number):
+        folder = root / f"seed-{i}"
+        console.print(f"training {i + 1} of {number}: {folder}", highlight=False, markup=False, soft_wrap=True)
+        summary, task = _trained(raw, folder, console, shown=shown, dashboard=dashboard, resumes=resumes)
+        summaries.append(summary)
+        found = {**together(summaries, task), "output": str(root)}
+        write_trainings(root, found)
+    return found
+
+
+def _root(raw: Mapping[str, Any], output: Path | None, *, resumes: bool) -> Path:
+    if output is None:
+        if resumes:
+            raise ConfigError("--resume: expected the folder of the trainings, found none")
+        task = raw.get("task")
+        return default_output(str(task.get("name", "task")) if isinstance(task, Mapping) else "task").absolute()
+    if not resumes:
+        require_new(output)
+    elif not output.is_dir():
+        raise ConfigError(f"--resume: expected the folder of the trainings, found no folder {output}")
+    return output.absolute()
+
+
+def _trained(
+    raw: Mapping[str, Any], folder: Path, console: Console, *, shown: Shown, dashboard: bool, resumes: bool
+) -> tuple[dict[str, Any], Task]:
+    """Return the summary of one training, which may be there already, and its task."""
+    state = state_of(folder) if resumes and RunFolder(folder).config.is_file() else None
+    if state is RunState.FINISHED:
+        from precad.deploy.localhost.resuming import require_same
+
+        _, deployment, _ = resolve(raw, RunFolder(folder))
+        require_same(deployment, RunFolder(folder))
+        return json.loads(RunFolder(folder).summary.read_text(encoding="utf-8")), deployment.task
+    local = prepare(raw, folder, console, dashboard=dashboard, resumes=state is not None)
+    try:
+        summary = complete(local)
+    finally:
+        local.close()
+    shown(summary, local.folder, local.deployment.task)
+    return summary, local.deployment.task
+
+
+def together(summaries: Sequence[Mapping[str, Any]], task: Task) -> dict[str, Any]:
+    """Return mean and spread of what was measured, and what all models together cost whoever is in all of them."""
+    figures = {name: [summary[name] for summary in summaries if summary.get(name) is not None] for name in _FIGURES}
+    for name in summaries[0].get("metrics", {}):
+        figures[name] = [summary["metrics"][name] for summary in summaries]
+    number, most = len(summaries), task_cost(task).most_of_a_client
+    privacy, rounds = task_privacy(task), math.inf if most is None else number * most
+    return {
+        "trainings": [Path(summary["output"]).name for summary in summaries],
+        **{name: spread(values) for name, values in figures.items() if values},
+        "accepted": sum(summary["accepted"] for summary in summaries),
+        "rejected": sum(summary["rejected"] for summary in summaries),
+        "missing": sum(summary["missing"] for summary in summaries),
+        "model_is_finite": all(summary["model_is_finite"] for summary in summaries),
+        "epsilon_of_all_models": {
+            view.value: _plain(privacy.epsilon(view, int(rounds), task.delta, number)) for view in View
+        },
+        "delta": task.delta,
+    }
+
+
+def _plain(epsilon: float) -> float | str:
+    """Return a number for JSON, which has no infinity."""
+    return "inf" if math.isinf(epsilon) else epsilon
+
+
+def spread(values: Sequence[float]) -> dict[str, Any]:
+    """Return the mean, the sample's standard deviation, the standard error of the mean, and every value.
+
+    A single value has no deviation.
+    """
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    return {
+        "mean": statistics.fmean(values),
+        "standard_deviation": deviation,
+        "standard_error": None if deviation is None else deviation / math.sqrt(len(values)),
+        "least": min(values),
+        "most": max(values),
+        "each": list(values),
+    }
+
+
+def print_together(console: Console, found: Mapping[str, Any]) -> None:
+    """Print what all trainings came to."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    number = len(found["trainings"])
+    table.add_row("trainings", f"{number}, each from fresh randomness")
+    for name, value in found.items():
+        if isinstance(value, Mapping) and "mean" in value:
+            error = value["standard_error"]
+            between = f"between {value['least']:.4g} and {value['most']:.4g}"
+            said = "" if error is None else f" +- {error:.4g} (standard error), {between}"
+            table.add_row(name.replace("_", " "), f"{value['mean']:.4g}{said}")
+    of_all = ", ".join(f"{view.replace('_', ' ')} {_bound(e)}" for view, e in found["epsilon_of_all_models"].items())
+    table.add_row("privacy", f"all models together, at delta = {found['delta']:g}: {of_all}")
+    table.add_row("certificate", f"precad certify --run {found['output']}")
+    console.print(table, highlight=False)
+
+
+def _bound(epsilon: float | str) -> str:
+    from precad.deploy.figures import at_most
+
+    return f"epsilon {at_most(epsilon)}"
+
+
+def require_all_finite(found: Mapping[str, Any]) -> None:
+    """Raise UnfulfilledError where one of the trainings left the finite numbers."""
+    if not found["model_is_finite"]:
+        raise UnfulfilledError("a training diverged: its model is not finite")
