@@ -42,6 +42,7 @@ from precad.dp.accountants.pld import (
 from precad.dp.accountants.precad_client import client_noise_multiplier
 from precad.dp.accountants.slack import with_slack
 from precad.dp.accountants.task_cost import Level, TaskCost
+from precad.dp.noise.correlated import Strategy
 
 
 class AlgorithmRules(Protocol):
@@ -75,11 +76,15 @@ class PublicParameters(Protocol):
     epsilon_budget_clients_only: float | None
     epsilon_budget_client: float | None
     records_per_person: int
+    min_separation: int
+    noise_bands: int
 
     @property
     def rules(self) -> AlgorithmRules: ...
     @property
     def most_draws(self) -> int: ...
+    @property
+    def rounds_of_a_client(self) -> int: ...
     @property
     def delta_slack(self) -> float: ...
 
@@ -158,6 +163,7 @@ def task_cost(task: PublicParameters) -> TaskCost:
         budgets=budgets_of(task),
         steps_per_round=privacy.steps_per_round,
         most_rounds=task.most_draws,
+        separation=task.min_separation,
         slack=privacy.slack,
     )
 
@@ -165,7 +171,7 @@ def task_cost(task: PublicParameters) -> TaskCost:
 def calibrated_noise(target_epsilon: float, task_of: Callable[[float], PublicParameters], *, at_least: float) -> float:
     """Return the least noise multiplier of four digits, not below `at_least`, that meets the target.
 
-    The target is for one unit of a client in all of the task's T rounds, against one server.
+    The target is for one unit of a client in all of the task's T rounds that it can be in, against one server.
 
     - task_of: the task with a given noise multiplier
 
@@ -179,7 +185,7 @@ def calibrated_noise(target_epsilon: float, task_of: Callable[[float], PublicPar
         return found
 
     task = task_of(at_least)
-    steps = task.rounds * task_privacy(task).steps_per_round
+    steps = task.rounds_of_a_client * task_privacy(task).steps_per_round
     accountant = with_slack(PldAccountant(), task.delta_slack)
     return short_noise_multiplier(target_epsilon, event, steps, task.delta, accountant, at_least=at_least)
 
@@ -217,17 +223,23 @@ def _user_dp_fedavg(task: PublicParameters) -> TaskPrivacy:
 
     As in `round_event` the sum of two rounded draws needs std >= 8 steps of the grid, which a task's validation asks
     for. The level of a whole client is the draw, visibly, and then the client's update for certain.
+
+    Correlated noise makes a round a release of the same kind with a smaller multiplier (`precad.dp.noise.correlated`),
+    in both views the same: what protects against one server protects against clients. Turns are public. So no level of
+    every enrolled client hides in a draw, and there is none where clients take turns.
     """
+    one = Strategy.banded(task.noise_bands).multiplier_of_a_round(task.noise_multiplier)
     both = client_noise_multiplier(task.noise_multiplier, task.client_clip, task.client_clip)
     events = {
-        View.ONE_SERVER: SampledGaussian(1.0, task.noise_multiplier),
-        View.CLIENTS_ONLY: SampledGaussian(1.0, both),
+        View.ONE_SERVER: SampledGaussian(1.0, one),
+        View.CLIENTS_ONLY: SampledGaussian(1.0, both if task.noise_bands == 1 else one),
     }
+    turns = f"; its rounds at least {task.min_separation} apart" if task.min_separation > 1 else ""
     return TaskPrivacy(
         unit=Unit.CLIENT,
         events=events,
-        rests_on={view: f"what its updates say, not that it took part; {_OF_SERVERS[view]}" for view in View},
-        every_round={Level.CLIENT: TwoStageSampledGaussian(task.client_rate, 1.0, both)},
+        rests_on={view: f"what its updates say, not that it took part; {_OF_SERVERS[view]}{turns}" for view in View},
+        every_round={} if turns else {Level.CLIENT: TwoStageSampledGaussian(task.client_rate, 1.0, both)},
     )
 
 

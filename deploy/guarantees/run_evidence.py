@@ -121,6 +121,8 @@ def training_of(task: Task) -> Training:
     Raises ConfigError for an algorithm whose servers add no noise: a client that adds none meets what others like.
     """
     whole_client = task_privacy(task).every_round.get(Level.CLIENT)
+    if task.min_separation > 1:
+        raise ConfigError(f"--run: expected a task without min_separation, found one of {task.min_separation}")
     if whole_client is None:
         raise ConfigError(f"--run: expected a task whose servers add noise, found one of {task.algorithm}")
     rate = 1.0 if _may_end_early(task) else task.client_rate

@@ -42,7 +42,7 @@ from precad.lab.simulation.attackers import ATTACKERS
 from precad.lab.simulation.config import AttackSettings, Parameters, SimulationSettings
 from precad.lab.simulation.federation import Federation
 from precad.lab.simulation.guarantee import Guarantee
-from precad.lab.simulation.randomness import Randomness
+from precad.lab.simulation.randomness import Randomness, drawn
 from precad.lab.simulation.rules import RULES, AggregationRule
 from precad.protos.task.task import Task
 
@@ -146,7 +146,6 @@ class Simulation:
             rule=rule_of(settings, task),
         )
         self.algorithm = algorithm_of(settings.algorithm)(self.federation)
-        self._ids = sorted(task.clients)
         self._success = wanted_of(self.attacks, test)
         self.progress = Progress(learning.initial_vector(task) if initial is None else initial.copy())
         self.diverged: DivergedError | None = None
@@ -172,7 +171,7 @@ class Simulation:
         t, now = self.progress.rounds, self.progress
         start = time.perf_counter()
         past = self.algorithm.past
-        chosen = self.federation.randomness.chosen(t, self._ids, self.task.client_rate)
+        chosen = drawn(self.federation.randomness, self.task, t)
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # what they lead to is looked for below
                 outcome = self.algorithm.run_round(t, now.parameters, chosen)

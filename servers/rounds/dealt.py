@@ -164,7 +164,7 @@ class DealtForm(Form):
         if not self.task.may_release(n_accepted):
             share[:] = 0
         if self.task.noise_std_on_grid > 0:
-            share += self._ground.compute.randomness.noise(self.task.noise_std_on_grid, self.task.dim)
+            share += self._ground.noise.draw()
         return share
 
     def open(self, t: int, noisy_share: RingArray | FieldArray) -> RingArray:

@@ -21,6 +21,7 @@ from precad.mpc.ring import RingArray
 from precad.mpc.sharing import Party
 from precad.protos.task.task import Task
 from precad.servers.rounds.equipment import Compute, Links
+from precad.servers.rounds.own_noise import OwnNoise
 from precad.servers.rounds.states import Charged, Collecting, Locked, Proving, Validated
 from precad.servers.rounds.transfers import Capacity
 from precad.servers.store.state import TaskState
@@ -37,6 +38,7 @@ class Ground:
     links: Links
     compute: Compute
     capacity: Capacity
+    noise: OwnNoise
 
     @property
     def task(self) -> Task:
@@ -77,7 +79,7 @@ class Ground:
 
     def chosen(self, coin: Seed, t: int) -> list[str]:
         """Return the clients that a coin draws, sorted by name."""
-        return joint_coin.select_poisson(coin, self.label(t), sorted(self.task.clients), self.task.client_rate)
+        return joint_coin.select_poisson(coin, self.label(t), self.state.in_turn(t), self.task.client_rate)
 
 
 class Form(ABC):
