@@ -224,9 +224,9 @@ def _user_dp_fedavg(task: PublicParameters) -> TaskPrivacy:
     As in `round_event` the sum of two rounded draws needs std >= 8 steps of the grid, which a task's validation asks
     for. The level of a whole client is the draw, visibly, and then the client's update for certain.
 
-    Correlated noise makes a round a release of the same kind with a smaller multiplier (`precad.dp.noise.correlated`),
-    in both views the same: what protects against one server protects against clients. Turns are public. So no level of
-    every enrolled client hides in a draw, and there is none where clients take turns.
+    Correlated noise makes a round a release of the same kind with a smaller multiplier (`precad.dp.noise.correlated`).
+    It is the same in both views: what protects against one server protects against clients. Where clients take turns,
+    no draw hides anybody, and no level is claimed.
     """
     one = Strategy.banded(task.noise_bands).multiplier_of_a_round(task.noise_multiplier)
     both = client_noise_multiplier(task.noise_multiplier, task.client_clip, task.client_clip)

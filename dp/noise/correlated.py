@@ -11,8 +11,8 @@ what leaves. Then n_(t-k) = r_(t-k) - x_(t-k), and x_t = floor(2^m x_t / 2^m) mo
 
     r_t = floor((Z_t + (C x)_t - sum_(0<k<b) c_k r_(t-k) + 2^(m-1)) / 2^m).
 
-(C x)_t is an integer, so Z_t + (C x)_t = round(s 2^m z_t + (C x)_t). Hence r_t is a function of r_(t-1), .., r_(t-b+1)
-and of y_t = (C x)_t + s 2^m z_t. The transcript is post-processing of y_0, y_1, .., and rounding takes no delta.
+(C x)_t is an integer, so Z_t + (C x)_t = round(s 2^m z_t + (C x)_t). Hence r_t is a function of past releases and of
+y_t = (C x)_t + s 2^m z_t. The transcript is post-processing of the y_t. Rounding takes no delta.
 x_t may depend on all that left before, as every round of a composition may.
 
 Sensitivity. Say a client moves x_t by at most B where it takes part, and any two such rounds are at least b apart.

@@ -2,7 +2,7 @@
 
 Correlated noise needs the server's last outputs, which are its secret: with them its next noise is partly known. They
 lie where uploads lie, in memory or in the encrypted spool, and go with the meeting. So every meeting begins a new block
-(`precad.dp.noise.correlated`): after a restart, and after every round that did not commit, since such a round ends its
+(`precad.dp.noise.correlated`). One begins after a restart, and after every round that did not commit, which ends its
 meeting. Nothing of the outputs is ever written that another process could read, and none serves twice.
 """
 

@@ -217,7 +217,7 @@ def rounds_left_in_budget(epsilons: Iterable[Epsilon]) -> int | None:
 def seconds_left(task: Task, rounds: Sequence[RoundSummary], n_done: int, epsilons: Iterable[Epsilon]) -> float | None:
     """Return how long the rounds that are still to come take: those planned, or as many as the budgets allow.
 
-    A client is drawn in a share q of its turns, so that a budget of k draws is one of about b k / q rounds.
+    A client is drawn in a share q of its turns: a budget of k draws is one of about b k / q rounds.
     """
     times = [round.committed_at for round in rounds if round.committed_at is not None]
     share = task.client_rate / task.min_separation

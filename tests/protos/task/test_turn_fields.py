@@ -94,7 +94,7 @@ def test_a_target_takes_the_least_noise_for_a_clients_turns() -> None:
 
 
 def test_a_ledger_counts_turns_against_who_discards_draws() -> None:
-    """What was charged where nobody discards; ceil(most draws / b) where somebody may; more if more were charged."""
+    """Count what was charged where nobody discards, and the turns of all draws where somebody may."""
     task = taking_turns(epsilon_budget_one_server=50.0)
     privacy = task_privacy(task)
     ledger = Ledger(

@@ -162,7 +162,7 @@ TURNS = small_task(("alice", "bob", "carol"), algorithm="user-dp-fedavg", min_se
 
 
 class Server:
-    """What a meeting asks a state for where clients take turns."""
+    """Answer what a meeting asks of a state where clients take turns."""
 
     def __init__(self, coin: bytes = b"", n_rounds: int = 0) -> None:
         self.task, self.store = TURNS, self
