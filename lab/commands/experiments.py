@@ -146,7 +146,9 @@ class CorrelatedNoiseFlags(TrainingFlags):
         None
     )
     dataset: Annotated[ImagesName, typer.Option(help="Train on this data set.")] = ImagesName.MNIST
-    model: Annotated[str, typer.Option(help="Train this model.")] = "cnn-half"
+    model: Annotated[str, typer.Option(help="Train this model in place of a linear one, whose rates are fixed.")] = (
+        "precad.lab.papers.correlated_noise:softmax"
+    )
 
 
 @trains(experiment_app, "central-local-backdoor", "naseri.central_local_backdoor")

@@ -15,12 +15,13 @@ from tests.harness.command_line import CliRunner
 
 def test_trainings_differ_in_their_noise_and_its_rate_alone() -> None:
     found = [correlated_noise.Experiment().case(name).config for name in correlated_noise.NOISES]
-    own = ("name", "noise_bands", "learning_rate")
+    own = ("name", "noise_bands", "learning_rate", "target_epsilon")
     shared = [{key: value for key, value in one["task"].items() if key not in own} for one in found]
-    assert shared[0] == shared[1]
-    assert [one["task"]["noise_bands"] for one in found] == [1, 10]
-    assert found[0]["client"] == found[1]["client"]
-    assert found[0]["simulation"] == found[1]["simulation"]
+    assert shared[0] == shared[1] == shared[2]
+    assert [one["task"]["noise_bands"] for one in found] == [1, 10, 10]
+    assert [one["task"]["target_epsilon"] for one in found] == [2.0, 2.0, 0.9]
+    assert all(one["client"] == found[0]["client"] for one in found)
+    assert all(one["simulation"] == found[0]["simulation"] for one in found)
 
 
 def test_the_experiment_runs_in_small_at_equal_epsilon(tmp_path: Path) -> None:
@@ -36,7 +37,8 @@ def test_the_experiment_runs_in_small_at_equal_epsilon(tmp_path: Path) -> None:
         return found
 
     found = report(12, "run")
-    assert [case["noise"] for case in found["cases"]] == ["independent", "correlated over 10 rounds"]
-    assert all(1.99 < case["epsilon"] <= 2.0 for case in found["cases"])
+    assert [case["noise"] for case in found["cases"]] == [noise.words for noise in correlated_noise.NOISES.values()]
+    for case, wanted in zip(found["cases"], (2.0, 2.0, 0.9), strict=True):
+        assert 0.995 * wanted < case["epsilon"] <= wanted
     assert (tmp_path / "run" / "correlated-noise.png").read_bytes()[:4] == b"\x89PNG"
     assert "final models: independent" in found["paragraph"]
