@@ -75,6 +75,7 @@ class Ledger:
     - `steps_per_round`: how often an event of `events` happens in a round.
     - `slack`: what the protocol takes from delta in all its rounds together (`precad.dp.accountants.slack`).
     - `most_rounds`: how many rounds can be charged at most, fixed before the task; None: nothing limits them.
+    - `separation`: how many rounds apart any two rounds of a client are, at least, as its caller draws clients.
     - `earlier`: finished tasks of the same clients, which every figure and budget counts as well.
     - `evaluations`: what an evaluation is, and how many there are at most; None: none can be charged.
 
@@ -99,6 +100,7 @@ class Ledger:
         steps_per_round: int = 1,
         slack: float = 0.0,
         most_rounds: int | None = None,
+        separation: int = 1,
         earlier: Sequence[EarlierTask] = (),
         evaluations: Evaluations | None = None,
         accountant: PrivacyAccountant | None = None,
@@ -110,6 +112,7 @@ class Ledger:
         require_count("steps_per_round", steps_per_round, at_least=1)
         if most_rounds is not None:
             require_count("most_rounds", most_rounds, at_least=1)
+        require_count("separation", separation, at_least=1)
         self._unit, self._steps_per_round = Unit(unit), steps_per_round
         self._every_round = {level: (every_round or {})[level] for level in Level if level in (every_round or {})}
         self._earlier = tuple(task.of_groups(_group_size(events)) for task in earlier)
@@ -134,6 +137,7 @@ class Ledger:
             budgets=self._budgets,
             steps_per_round=steps_per_round,
             most_rounds=most_rounds,
+            separation=separation,
             accountant=accountant,
             slack=slack,
             earlier=self._earlier,

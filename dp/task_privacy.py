@@ -45,6 +45,7 @@ from precad.dp.accountants.pld import (
 from precad.dp.accountants.precad_client import client_noise_multiplier
 from precad.dp.accountants.slack import least_with_slack, with_slack
 from precad.dp.accountants.task_cost import Evaluations, Level, TaskCost
+from precad.dp.noise.correlated import Strategy
 
 
 class AlgorithmRules(Protocol):
@@ -79,6 +80,8 @@ class PublicParameters(Protocol):
     epsilon_budget_client: float | None
     records_per_person: int
     servers_follow_protocol: bool
+    min_separation: int
+    noise_bands: int
 
     @property
     def rules(self) -> AlgorithmRules: ...
@@ -86,6 +89,8 @@ class PublicParameters(Protocol):
     def most_draws(self) -> int: ...
     @property
     def hides_draws(self) -> bool: ...
+    @property
+    def rounds_of_a_client(self) -> int: ...
     @property
     def delta_slack(self) -> float: ...
     @property
@@ -207,6 +212,7 @@ def task_cost(task: PublicParameters) -> TaskCost:
         budgets=budgets_of(task),
         steps_per_round=privacy.steps_per_round,
         most_rounds=task.most_draws,
+        separation=task.min_separation,
         slack=privacy.slack,
         evaluations=privacy.evaluations,
     )
@@ -215,7 +221,8 @@ def task_cost(task: PublicParameters) -> TaskCost:
 def calibrated_noise(target_epsilon: float, task_of: Callable[[float], PublicParameters], *, at_least: float) -> float:
     """Return the least noise multiplier of four digits, not below `at_least`, that meets the target.
 
-    The target is for one unit of a client in all of the task's T rounds and evaluations, against one server.
+    The target is for one unit of a client in all evaluations and in all of the task's T rounds that it can be in,
+    against one server.
 
     - task_of: the task with a given noise multiplier
 
@@ -238,7 +245,7 @@ def calibrated_noise(target_epsilon: float, task_of: Callable[[float], PublicPar
                 f"target_epsilon: expected more than {accountant.of_evaluations(task.delta):.4g}, what "
                 f"{privacy.most_evaluations} evaluations cost, found {target_epsilon:g}: raise evaluation_noise"
             )
-    steps = task.rounds * privacy.steps_per_round
+    steps = task.rounds_of_a_client * privacy.steps_per_round
     return short_noise_multiplier(target_epsilon, event, steps, task.delta, accountant, at_least=at_least)
 
 
@@ -310,20 +317,25 @@ def _user_dp_fedavg(task: PublicParameters) -> TaskPrivacy:
 
     As in `round_event` the sum of two rounded draws needs std >= 8 steps of the grid, which a task's validation asks
     for. The level of a whole client is the draw, visibly, and then the client's update for certain.
+
+    Correlated noise makes a round a release of the same kind with a smaller multiplier (`precad.dp.noise.correlated`).
+    It is the same in both views: what protects against one server protects against clients. Where clients take turns,
+    no draw hides anybody, and no level is claimed.
     """
+    one = Strategy.banded(task.noise_bands).multiplier_of_a_round(task.noise_multiplier)
     both = client_noise_multiplier(task.noise_multiplier, task.client_clip, task.client_clip)
     events = {
-        View.ONE_SERVER: SampledGaussian(1.0, task.noise_multiplier),
-        View.CLIENTS_ONLY: SampledGaussian(1.0, both),
+        View.ONE_SERVER: SampledGaussian(1.0, one),
+        View.CLIENTS_ONLY: SampledGaussian(1.0, both if task.noise_bands == 1 else one),
     }
+    turns = f"; its rounds at least {task.min_separation} apart" if task.min_separation > 1 else ""
     return TaskPrivacy(
         unit=Unit.CLIENT,
         events=events,
-        rests_on={view: f"what its updates say, not that it took part; {_OF_SERVERS[view]}" for view in View},
-        every_round={
-            Level.CLIENT: TwoStageSampledGaussian(task.client_rate, 1.0, both),
-            **_hidden_client(task, both),
-        },
+        rests_on={view: f"what its updates say, not that it took part; {_OF_SERVERS[view]}{turns}" for view in View},
+        every_round={}
+        if turns
+        else {Level.CLIENT: TwoStageSampledGaussian(task.client_rate, 1.0, both), **_hidden_client(task, both)},
     )
 
 

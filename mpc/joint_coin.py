@@ -1,7 +1,8 @@
 """A coin that neither server chose: both commit, then both reveal.
 
 Used twice a round: to select clients before the round, and to draw the rows of the no-wrap test after every upload is
-fixed. Commitments are SHA-256 over 32 uniform bytes, which hide by their entropy and bind by collision resistance.
+fixed. Used once in a task whose clients take turns, to deal them. Commitments are SHA-256 over 32 uniform bytes, which
+hide by their entropy and bind by collision resistance.
 """
 
 from __future__ import annotations
@@ -95,3 +96,15 @@ def select_poisson(seed: Seed, label: Label, clients: Sequence[str], sampling_ra
     threshold = np.uint64(math.floor(Fraction(sampling_rate) * 2**64))
     words = prg.stream(seed, Purpose.SELECTION, label, len(clients)).view(np.uint64)
     return [clients[i] for i in np.flatnonzero(words < threshold).tolist()]
+
+
+def turns(seed: Seed, label: Label, clients: Sequence[str], n_turns: int) -> dict[str, int]:
+    """Deal every client a turn below `n_turns`: as many clients to each, or one fewer. Run by both servers.
+
+    Clients are sorted by 64-bit words of their own, equal words by their places. The i-th of them has turn i mod b.
+    """
+    if n_turns < 1:
+        raise ParameterError(f"n_turns must be >= 1, got {n_turns}")
+    words = prg.stream(seed, Purpose.TURNS, label, len(clients)).view(np.uint64)
+    order = np.argsort(words, kind="stable").tolist()
+    return {clients[place]: i % n_turns for i, place in enumerate(order)}

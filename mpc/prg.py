@@ -54,6 +54,7 @@ class Purpose(enum.IntEnum):
     SLOT_LABELS = 23
     TRIM_BIT = 24
     TRIM_SHARE = 25
+    TURNS = 26
 
 
 @dataclass(frozen=True, slots=True)

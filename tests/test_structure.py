@@ -104,7 +104,7 @@ ROOMS = (
     ),
     Room(
         "dp^",
-        "| . accountants",
+        "| . accountants noise",
         "What servers use: the ledger, and what a task's round is to those whom it protects.",
         "ledger ledger_events earlier_ledgers task_privacy spending holder_ledger",
     ),

@@ -94,7 +94,7 @@ class InDeployment(Conduct):
     def _known(self, trained: Trained, space: ModelSpace) -> Knowledge:
         """Return what there is to know, of the round that it was invited to."""
         task = self.task
-        n_clients = max(1, round(task.client_rate * len(task.clients)))
+        n_clients = max(1, round(task.expected_clients))
         if self.colluders is None:
             own, n_attackers = {self.client: trained.update}, max(1, round(task.client_rate * self.n_attackers))
         else:

@@ -18,7 +18,7 @@ def room_of(task: Task, limit: HolderLimit, clients: Collection[str]) -> dict[st
     for client, payments in payments_of(task, clients, limit).items():
         payments.require_room()
         left = payments.uploads_left()
-        short = "" if left >= task.rounds else f", fewer than the task's {task.rounds} rounds"
+        short = "" if left >= task.rounds_of_a_client else f", fewer than the task's {task.rounds_of_a_client} rounds"
         found[client] = (
             f"room for {left} more uploads of this task{short}, within epsilon {limit.limit_epsilon:g} "
             f"at delta = {limit.delta:g}"

@@ -40,7 +40,9 @@ def _fixed_point(task: Task) -> str | None:
     if 1 - left < LEAST_NOISE_TAKEN:
         return said if task.is_proved else None
     finest = task.model_copy(update={"frac_bits": MAX_FRAC_BITS})
-    rounded, exact = (task_privacy(each).epsilon(View.ONE_SERVER, task.rounds, task.delta) for each in (task, finest))
+    rounded, exact = (
+        task_privacy(each).epsilon(View.ONE_SERVER, task.rounds_of_a_client, task.delta) for each in (task, finest)
+    )
     if rounded <= exact * (1 + MOST_OF_EPSILON):
         return said if task.is_proved else None
     may_grow = task.frac_bits < largest_frac_bits(task.mode, task.client_clip)
@@ -49,16 +51,18 @@ def _fixed_point(task: Task) -> str | None:
 
 
 def promised(task: Task) -> str:
-    """Return what the task proves for a unit of a client that is in all of its rounds, against one server.
+    """Return what the task proves for a unit of a client that is in all rounds that it can be, against one server.
 
     Then what it proves if that server may discard draws: a client can be in more rounds.
     """
     found = task_privacy(task)
-    epsilon = found.epsilon(View.ONE_SERVER, task.rounds, task.delta)
+    epsilon = found.epsilon(View.ONE_SERVER, task.rounds_of_a_client, task.delta)
     statement = PrivacyStatement(
         epsilon, task.delta, View.ONE_SERVER, Label.BOUND, unit=found.unit, group_size=found.group_size
     )
     of_rounds = NO_USEFUL_BOUND if says_nothing(epsilon) else str(statement)
     if_discarded = at_most(task_cost(task).view_if_discarded(View.ONE_SERVER))
     evaluations = f" and {task.most_evaluations} evaluations" if task.most_evaluations else ""
-    return f"after {task.rounds} rounds{evaluations} {of_rounds}; if it may discard draws, in the end {if_discarded}"
+    turns = "" if task.min_separation == 1 else f", {task.rounds_of_a_client} of them a client's turns,"
+    said = f"after {task.rounds} rounds{turns}{evaluations} {of_rounds}"
+    return f"{said}; if it may discard draws, in the end {if_discarded}"

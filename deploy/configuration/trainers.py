@@ -46,7 +46,7 @@ def promised_to_clients(task: Task) -> Iterator[str]:
     """Yield what a task of whole clients proves at its end, line by line, and why no record has a figure."""
     cost, privacy = task_cost(task), task_privacy(task)
     for view, against in _AGAINST.items():
-        planned = at_most(privacy.epsilon(view, task.rounds, task.delta))
+        planned = at_most(privacy.epsilon(view, task.rounds_of_a_client, task.delta))
         most = at_most(cost.view_if_discarded(view))
         yield (
             f"one whole client, against {against}: epsilon {planned} at delta = {task.delta:g} after {task.rounds} "

@@ -122,6 +122,8 @@ def training_of(task: Task) -> Training:
     for a task whose servers check no norm.
     """
     whole_client = task_privacy(task).every_round.get(Level.CLIENT)
+    if task.min_separation > 1:
+        raise ConfigError(f"--run: expected a task without min_separation, found one of {task.min_separation}")
     if whole_client is None:
         raise ConfigError(f"--run: expected a task whose servers add noise, found one of {task.algorithm}")
     if not task.checks_norms:

@@ -118,6 +118,8 @@ class TaskCost:
     steps_per_round: int = 1
     most_rounds: int | None = None
     """How many rounds there are at most, with those that are lost. None: nothing limits them."""
+    separation: int = 1
+    """How many rounds apart any two rounds of a client are, at least."""
     accountant: PrivacyAccountant = field(default_factory=PldAccountant)
     slack: float = 0.0
     """Part of delta that the protocol takes, as eta (`precad.dp.accountants.slack`)."""
@@ -178,9 +180,10 @@ class TaskCost:
 
     @functools.cached_property
     def most_of_a_client(self) -> int | None:
-        """In how many rounds a client can be at most: in all that are drawn, or as many as its budgets allow."""
+        """In how many rounds a client can be at most: in all that are drawn and its turn, or as its budgets allow."""
         allowed = [self._allowed(key) for key in self.budgets if isinstance(key, View)]
-        return min([*([] if self.most_draws is None else [self.most_draws]), *allowed], default=None)
+        turns = [] if self.most_draws is None else [-(-self.most_draws // self.separation)]
+        return min([*turns, *allowed], default=None)
 
     def view_if_discarded(self, view: View, rounds: int = 0) -> float:
         """Return epsilon of a client in the most rounds, or in `rounds`, those that there were, if they are more.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -17,9 +17,16 @@ from precad.mpc.ring import RingArray
 class SystemRandomness:
     """Everything from the operating system, by the samplers of a deployment: what an audit is about."""
 
+    def __init__(self) -> None:
+        self._coin_of_turns = Seed.random()
+
     def chosen(self, t: int, clients: Sequence[str], client_rate: float) -> list[str]:
         """See Randomness."""
         return joint_coin.select_poisson(Seed(os.urandom(16)), Label("audit", t), clients, client_rate)
+
+    def turns(self, clients: Sequence[str], n_turns: int) -> Mapping[str, int]:
+        """See Randomness."""
+        return joint_coin.turns(self._coin_of_turns, Label("audit", 0), clients, n_turns)
 
     def records(self, t: int, client: str) -> RandomBytes:
         """See Randomness."""
@@ -59,6 +66,10 @@ class KeptNoise:
     def chosen(self, t: int, clients: Sequence[str], client_rate: float) -> list[str]:
         """See Randomness."""
         return self._source.chosen(t, clients, client_rate)
+
+    def turns(self, clients: Sequence[str], n_turns: int) -> Mapping[str, int]:
+        """See Randomness."""
+        return self._source.turns(clients, n_turns)
 
     def records(self, t: int, client: str) -> RandomBytes:
         """See Randomness."""

@@ -134,6 +134,23 @@ class AdaptersFlags(TrainingFlags):
     rounds: Annotated[int | None, typer.Option(help="Train for so many rounds, in place of 60.", min=1)] = None
 
 
+@trains(experiment_app, "correlated-noise", "correlated_noise")
+@dataclass(frozen=True, kw_only=True)
+class CorrelatedNoiseFlags(TrainingFlags):
+    """Train UserDP-FedAvg with noise correlated over rounds, beside independent noise at equal epsilon, on MNIST."""
+
+    quick: ExperimentQuick = False
+    seeds: Seeds = None
+    epsilon: Annotated[float, typer.Option(help="Give a client this epsilon against one server.")] = 2.0
+    rounds: Annotated[int | None, typer.Option(help="Train for so many rounds; 20 with --quick, else 200.", min=1)] = (
+        None
+    )
+    dataset: Annotated[ImagesName, typer.Option(help="Train on this data set.")] = ImagesName.MNIST
+    model: Annotated[str, typer.Option(help="Train this model in place of a linear one, whose rates are fixed.")] = (
+        "precad.lab.papers.correlated_noise:softmax"
+    )
+
+
 @trains(experiment_app, "central-local-backdoor", "naseri.central_local_backdoor")
 @dataclass(frozen=True, kw_only=True)
 class CentralLocalBackdoorFlags(TrainingFlags):

@@ -60,8 +60,8 @@ class Federation:
 
     @property
     def nominal_clients(self) -> float:
-        """Return q n: the expected number of clients in a round, a public constant."""
-        return self.task.client_rate * len(self.task.clients)
+        """Return the expected number of clients in a round, a public constant."""
+        return self.task.expected_clients
 
     def record_clip(self) -> RecordClip:
         """Return R, as the task says."""

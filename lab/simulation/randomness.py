@@ -7,7 +7,7 @@ with the same numbers, and one client's records do not depend on who else was ch
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +17,7 @@ from precad.dp.noise import rounded_gaussian
 from precad.mpc import joint_coin
 from precad.mpc.prg import Label, RandomBytes, Seed
 from precad.mpc.ring import RingArray
+from precad.protos.task.task import Task
 
 
 class Randomness(Protocol):
@@ -24,6 +25,9 @@ class Randomness(Protocol):
 
     def chosen(self, t: int, clients: Sequence[str], client_rate: float) -> list[str]:
         """Return who is in round t (Algorithm 1, line 2); `clients` are sorted, and so is the result."""
+
+    def turns(self, clients: Sequence[str], n_turns: int) -> Mapping[str, int]:
+        """Return the turn of every client, where they take turns; `clients` are sorted."""
 
     def records(self, t: int, client: str) -> RandomBytes:
         """Return the random bytes that a client draws its records with."""
@@ -51,6 +55,10 @@ class SeededRandomness:
         coin = Seed(self._generator("coin", t).bytes(16))
         return joint_coin.select_poisson(coin, Label("simulation", t), clients, client_rate)
 
+    def turns(self, clients: Sequence[str], n_turns: int) -> Mapping[str, int]:
+        """Deal by the servers' own function, from a coin that the seed tosses."""
+        return joint_coin.turns(Seed(self._generator("turns", 0).bytes(16)), Label("simulation", 0), clients, n_turns)
+
     def records(self, t: int, client: str) -> RandomBytes:
         """See Randomness."""
         return self._generator("records", t, client).bytes
@@ -70,3 +78,12 @@ class SeededRandomness:
     def _generator(self, use: str, t: int, who: str = "") -> np.random.Generator:
         key = hashlib.sha256(f"{self.seed}/{use}/{t}/{who}".encode()).digest()
         return np.random.Generator(np.random.PCG64(int.from_bytes(key, "little")))
+
+
+def drawn(randomness: Randomness, task: Task, t: int) -> list[str]:
+    """Return who is in round t of a task, sorted: drawn among everybody, or among those whose turn it is."""
+    clients = sorted(task.clients)
+    if task.min_separation > 1:
+        turns = randomness.turns(clients, task.min_separation)
+        clients = [client for client in clients if turns[client] == t % task.min_separation]
+    return randomness.chosen(t, clients, task.client_rate)

@@ -37,6 +37,7 @@ from precad.deploy.reporting.settings import shown_client, shown_section, shown_
 from precad.dp.accountants.pld import Unit
 from precad.lab.simulation import SeededRandomness, Simulation, SimulationSettings
 from precad.lab.simulation.algorithms import ALGORITHMS
+from precad.lab.simulation.randomness import drawn
 from precad.lab.simulation.simulate import client_of, resolve
 from precad.protos.task.task import Task
 
@@ -77,13 +78,13 @@ def _epsilons(simulation: Simulation, trained: Trained, wanted: Sequence[int]) -
     """Return epsilon of each guarantee of one seed after each wanted number of rounds; after its end, as at its end."""
     assert trained.seed is not None  # of a simulation
     randomness, task = SeededRandomness(trained.seed), simulation.task
-    ids, participation, drawn = sorted(task.clients), Counter[str](), 0
+    participation, n_drawn = Counter[str](), 0
     found: list[list[float | None]] = []
     for rounds in wanted:
         done = min(rounds, len(trained.rounds))
-        for t in range(drawn, done):
-            participation.update(randomness.chosen(t, ids, task.client_rate))
-        drawn = done
+        for t in range(n_drawn, done):
+            participation.update(drawn(randomness, task, t))
+        n_drawn = done
         found.append([guarantee.epsilon for guarantee in simulation.algorithm.guarantees(done, participation)])
     return found
 

@@ -44,7 +44,7 @@ from precad.lab.simulation.config import AttackSettings, Parameters, SimulationS
 from precad.lab.simulation.evaluations import SimulatedEvaluations
 from precad.lab.simulation.federation import Federation
 from precad.lab.simulation.guarantee import Guarantee
-from precad.lab.simulation.randomness import Randomness
+from precad.lab.simulation.randomness import Randomness, drawn
 from precad.lab.simulation.rules import RULES, AggregationRule
 from precad.protos.task.task import Task
 
@@ -203,7 +203,7 @@ class Simulation:
         t, now = self.progress.rounds, self.progress
         start = time.perf_counter()
         past = self.algorithm.past
-        chosen = self.federation.randomness.chosen(t, self._ids, self.task.client_rate)
+        chosen = drawn(self.federation.randomness, self.task, t)
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # what they lead to is looked for below
                 outcome = self.algorithm.run_round(t, now.parameters, chosen)

@@ -24,6 +24,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from precad.dp.noise.correlated import Strategy
 from precad.mpc.errors import ParameterError
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.parameters import Mode
@@ -64,6 +65,7 @@ from precad.protos.task.query import QUERY_FIELDS, QueryFields, refuse_query
 from precad.protos.task.record_fields import RECORD_FIELDS, RecordFields
 from precad.protos.task.server_step import SERVER_STEP_FIELDS, ServerStepFields
 from precad.protos.task.target import TARGET, resolved
+from precad.protos.task.turns import TURN_FIELDS, TurnFields, refuse_turns
 from precad.protos.task.validation_fields import VALIDATION_FIELDS, ValidationFields, refuse_unchecked
 from precad.protos.tls.identity import Identity, IdentityError, Role
 
@@ -78,7 +80,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 ABSENT_AT_DEFAULT: Final = (
     *("record_rates", "update_clipping", *QUANTILE_FIELDS),
     *(*RECORD_FIELDS, *LEARNING_FIELDS, *SERVER_STEP_FIELDS, *PROVED_FIELDS, *QUERY_FIELDS, *EVALUATION_FIELDS),
-    *(*VALIDATION_FIELDS, *AUDIT_FIELDS),
+    *(*VALIDATION_FIELDS, *AUDIT_FIELDS, *TURN_FIELDS),
 )
 """Fields that came later than the algorithms that they are of, or than tasks. The canonical text has them where they
 are not at their default, so that tasks without them keep their digest."""
@@ -98,6 +100,7 @@ class Task(
     EvaluationFields,
     ValidationFields,
     AuditFields,
+    TurnFields,
 ):
     """The `[task]` section. Symbols are those of PRECAD's Algorithms 1 and 2."""
 
@@ -277,6 +280,7 @@ class Task(
         refuse_audit(self, given)
         refuse_evaluation(self, given)
         _ = self.evaluation_round
+        refuse_turns(self, given)
         if (rule := self.quantile_rule) is None:
             refusals.refuse_quantile_fields(self.update_clipping, given)
         else:
@@ -299,7 +303,7 @@ class Task(
         """Return how the bound of updates is learnt; None where it is not."""
         if self.update_clipping not in LEARNT:
             return None
-        expected = self.client_rate * len(self.clients)
+        expected = self.expected_clients
         given, default = self.quantile_noise, count_noise(expected, self.noise_multiplier)
         return QuantileRule(
             clip=self.client_clip,
@@ -374,6 +378,11 @@ class Task(
         return self._noise_std_on_grid if self.rules.servers_add_noise else 0.0
 
     @property
+    def strategy(self) -> Strategy:
+        """Return how each server's noise is correlated over rounds."""
+        return Strategy.banded(self.noise_bands)
+
+    @property
     def client_noise_std_on_grid(self) -> float:
         """Return the standard deviation on the grid of the noise that a client adds by itself; 0 if it adds none.
 
@@ -407,12 +416,18 @@ class Task(
     def divisor(self) -> float:
         """W = q * sum_i p_i N_i: the expected number of records in a round. A public constant, unlike the paper's
         divisor, which sums over the round's valid clients and reveals who they were. Canaries train nothing and do not
-        count. Where clients send differences of models, W = q n, the expected number of clients."""
+        count. Where clients send differences of models, W is the expected number of clients."""
         if self.rules.trains_locally:
-            return self.client_rate * len(self.clients)
+            return self.expected_clients
         if self.record_rates:  # in the order of ids, which all parties know
             return self.client_rate * sum(self.rate_of(name) * n for name, n in sorted(self.clients.items()))
         return self.client_rate * self.record_rate * (sum(self.clients.values()) - self.n_canaries)
+
+    @property
+    def expected_clients(self) -> float:
+        """Return q n, or q n / b where clients take turns: the expected number of clients in a round."""
+        expected = self.client_rate * len(self.clients)
+        return expected if self.min_separation == 1 else expected / self.min_separation
 
     def rate_of(self, client: str) -> float:
         """Return p_i: the probability with which a record of this client enters a round that the client is in."""
@@ -428,12 +443,13 @@ class Task(
 
         n B + sqrt(2) s (sqrt(d) + 10) + sqrt(d), with B = C 2^f and s each server's noise. Each accepted update is
         within B. The norm of d normals exceeds sqrt(d) + 10 with probability below e^-50 (Gaussian concentration), and
-        rounding moves each server's noise by at most sqrt(d) / 2. Infinite where no norm is checked.
+        rounding moves each server's noise by at most sqrt(d) / 2. Correlated noise has the reach of its strategy.
+        Infinite where no norm is checked.
         """
         if not self.checks_norms:
             return math.inf
-        root = math.sqrt(self.dim)
-        noise = math.sqrt(2) * self.noise_std_on_grid * (root + 10) + root
+        root, (two_norm, one_norm) = math.sqrt(self.dim), self.strategy.reach(self.rounds)
+        noise = math.sqrt(2) * two_norm * self.noise_std_on_grid * (root + 10) + one_norm * root
         return n_accepted * (math.isqrt(self.norm_bound.threshold) + 1) + noise
 
     @property
@@ -463,6 +479,11 @@ class Task(
         A round begins while fewer than `most_lost_rounds` are lost. When it is lost, those drawn ahead of it are too.
         """
         return self.rounds + self.most_lost_rounds + max(self.draws_ahead - 1, 0)
+
+    @property
+    def rounds_of_a_client(self) -> int:
+        """Return in how many of the T rounds a client can be drawn at most: T / min_separation, rounded up."""
+        return -(-self.rounds // self.min_separation)
 
     @property
     def delta_slack(self) -> float:

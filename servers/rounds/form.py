@@ -21,6 +21,7 @@ from precad.mpc.ring import RingArray
 from precad.mpc.sharing import Party
 from precad.protos.task.task import Task
 from precad.servers.rounds.equipment import Compute, Links
+from precad.servers.rounds.own_noise import OwnNoise
 from precad.servers.rounds.states import Charged, Collecting, Locked, Proving, Validated
 from precad.servers.rounds.transfers import Capacity
 from precad.servers.store.state import TaskState
@@ -37,6 +38,7 @@ class Ground:
     links: Links
     compute: Compute
     capacity: Capacity
+    noise: OwnNoise
 
     @property
     def task(self) -> Task:
@@ -51,6 +53,15 @@ class Ground:
     def round_task(self, t: int) -> Task:
         """Return the parameters of the round in flight: the task's, or those of an evaluation."""
         return self.state.round_task(t)
+
+    def noise_of(self, of_round: Task) -> RingArray:
+        """Return this server's noise of a round on the grid, (d,): an evaluation's is independent of all other noise.
+
+        Raises StoreError.
+        """
+        if of_round is self.task:
+            return self.noise.draw()
+        return self.compute.randomness.noise(of_round.noise_std_on_grid, of_round.dim)
 
     def label(self, t: int) -> Label:
         """Return the label of the round's streams."""
@@ -81,7 +92,7 @@ class Ground:
 
     def chosen(self, coin: Seed, t: int) -> list[str]:
         """Return the clients that a coin draws, sorted by name."""
-        return joint_coin.select_poisson(coin, self.label(t), sorted(self.task.clients), self.task.client_rate)
+        return joint_coin.select_poisson(coin, self.label(t), self.state.in_turn(t), self.task.client_rate)
 
 
 class Form(ABC):

@@ -173,8 +173,7 @@ class ProvedForm(Form):
         if not of_round.may_release(n_accepted):
             share[:] = 0
         if of_round.noise_std_on_grid > 0:
-            noise = self._ground.compute.randomness.noise(of_round.noise_std_on_grid, of_round.dim)
-            opening.add_noise(share, noise)
+            opening.add_noise(share, self._ground.noise_of(of_round))
         return share
 
     def open(self, t: int, noisy_share: RingArray | FieldArray) -> RingArray:

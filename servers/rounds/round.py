@@ -23,6 +23,7 @@ from precad.mpc.joint_coin import digest
 from precad.servers.rounds.dealt import DealtForm
 from precad.servers.rounds.equipment import Compute, Links
 from precad.servers.rounds.form import Form, Ground
+from precad.servers.rounds.own_noise import OwnNoise
 from precad.servers.rounds.proved import ProvedForm
 from precad.servers.rounds.states import (
     Aborted,
@@ -62,7 +63,8 @@ class RoundRunner:
         """state: of a task that both servers have begun. capacity: for its clients' bytes."""
         self._state, self.task, self.task_id = state, state.task, state.store.task_id
         self._link, self._lane, self._tuples = links.peer, links.lane, links.tuples
-        self._ground, self._on_state = Ground(state, links, compute, capacity), on_state
+        noise = OwnNoise(state.task, compute.randomness.noise, capacity.spool)
+        self._ground, self._on_state = Ground(state, links, compute, capacity, noise), on_state
         self.form: Form = ProvedForm(self._ground) if state.task.is_proved else DealtForm(self._ground)
         self._seconds: dict[str, float] = {}
         self._proof_bytes = 0
@@ -94,8 +96,10 @@ class RoundRunner:
             return await self.form.select(state.round)
 
     def close(self) -> None:
-        """Let go of what was fetched ahead and of the uploads of an unfinished round; none of it is ever used."""
+        """Let go of what was fetched ahead, of an unfinished round's uploads, of past noise; none of it is used."""
         self.form.close()
+        if self.task.noise_bands > 1:
+            self._ground.compute.thread.submit(self._ground.noise.close)  # after the step that may still read it
         if (t := self.form.round) is not None:
             self.form.give_up()
             self._enter(Aborted(t, "the servers lost one another"))

@@ -26,6 +26,7 @@ from precad.servers.errors import AuditError, SetupError
 FIRST_CHAIN: Final = ""
 REQUIRED: Final[Mapping[str, Mapping[str, str]]] = {
     "task": {"task": "text"},
+    "turns": {"coin": "text"},
     "checking": {"round": "integer", "active": "list of names"},
     "unknown": {"round": "integer", "clients": "list of names"},
     "validated": {"round": "integer"},
@@ -79,6 +80,13 @@ def role_in(run: Run) -> str | None:
     """Return which server began the task, if one did."""
     first = run("SELECT entry FROM audit ORDER BY number LIMIT 1").fetchone()
     return None if first is None else json.loads(first[0]).get("role")
+
+
+def last_of(run: Run, kind: str) -> Mapping[str, Any] | None:
+    """Return the fields of the newest entry of this kind, if there is one."""
+    start = _text(kind).removesuffix("}")
+    found = run("SELECT entry FROM audit WHERE entry LIKE ? ORDER BY number DESC LIMIT 1", (f"{start},%",)).fetchone()
+    return None if found is None else json.loads(found[0])
 
 
 def holds(run: Run, kind: str) -> bool:

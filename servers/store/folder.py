@@ -115,6 +115,7 @@ def open_ledger(state_dir: Path, task: Task, earlier: Sequence[EarlierTask] | No
             steps_per_round=privacy.steps_per_round,
             slack=privacy.slack,
             most_rounds=task.most_draws,
+            separation=task.min_separation,
             earlier=counted_in(path) if earlier is None else earlier,
             evaluations=privacy.evaluations,
         )

@@ -217,6 +217,18 @@ class TaskStore(Database):
         with self.transaction() as run:
             self._log(run, "joined", next_round=next_round, peer=peer)
 
+    @property
+    def turns_coin(self) -> bytes:
+        """Return the coin that deals clients their turns; empty before it was tossed."""
+        with self.transaction() as run:
+            found = audit_log.last_of(run, "turns")
+        return b"" if found is None else bytes.fromhex(found["coin"])
+
+    def deal_turns(self, coin: bytes) -> None:
+        """Write down the coin that deals clients their turns, which is public. Before the first round is begun."""
+        with self.transaction() as run:
+            self._log(run, "turns", coin=coin.hex())
+
     def interrupted(self, round: int, reason: str) -> None:
         """The servers have lost one another, or the dealer, in or before this round."""
         with self.transaction() as run:

@@ -21,9 +21,10 @@ from precad.dp.accountants.earlier import EarlierTask
 from precad.dp.accountants.pld import View
 from precad.dp.accountants.task_cost import Charged
 from precad.dp.ledger import Ledger
-from precad.mpc import ring
+from precad.mpc import joint_coin, ring
 from precad.mpc.errors import PeerMismatchError
 from precad.mpc.opening import norm
+from precad.mpc.prg import Label, Seed
 from precad.mpc.ring import RingArray
 from precad.protos.messages import convert
 from precad.protos.task.evaluation import is_due
@@ -87,6 +88,8 @@ class TaskState:
     """Numbers that were used up and not committed, but for those of evaluations."""
     unknown: list[Attempt] = field(default_factory=list)
     """Those of them whose check was charged and began, and whose verdicts this server never saw."""
+    turns: dict[str, int] = field(default_factory=dict)
+    """The turn of every client, where clients take turns."""
     agreed_round: int = 0
     """The number of the next round when the servers last met. Budgets of levels count every number below it."""
     canary_noise: CanaryNoise | None = None
@@ -236,6 +239,16 @@ class TaskState:
         attempts = [attempt for attempt in self.store.attempts() if attempt.state is AttemptState.VALIDATED]
         attempts = [attempt for attempt in attempts if attempt.number not in self.evaluation_numbers]
         return attempts[-1] if attempts and attempts[-1].number > last else None
+
+    def deal_turns(self, coin: Seed) -> None:
+        """Deal the clients their turns, by the coin that both servers hold."""
+        label, b = Label(self.store.task_id, 0), self.task.min_separation
+        self.turns = joint_coin.turns(coin, label, sorted(self.task.clients), b)
+
+    def in_turn(self, number: int) -> list[str]:
+        """Return the clients that may be drawn in the round of this number, sorted by name."""
+        b, clients = self.task.min_separation, sorted(self.task.clients)
+        return clients if b == 1 else [client for client in clients if self.turns[client] == number % b]
 
     def require_rounds_left(self) -> None:
         """Refuse another round once as many were lost as the task allows. Raises TaskRefusedError.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 from collections import deque
 from contextlib import AsyncExitStack
@@ -16,12 +17,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from precad.mpc import ring
+from precad.mpc import joint_coin, ring
 from precad.mpc.channel import PIECE_BYTES, Channel, Prefixed
 from precad.mpc.errors import MalformedMessageError, PeerMismatchError
 from precad.mpc.joint_coin import digest
 from precad.mpc.opening import pieces
-from precad.mpc.prg import RandomBytes
+from precad.mpc.prg import SEED_BYTES, RandomBytes, Seed
 from precad.mpc.proved import opening
 from precad.mpc.ring import RingArray
 from precad.mpc.sharing import Party
@@ -185,10 +186,10 @@ def _require_possible(hello: common_pb2.Hello, task: Task) -> None:
             raise MalformedMessageError(f"{name}: expected at most {largest}, got {value}")
 
 
-def level(state: TaskState, meeting: Meeting) -> None:
-    """Brings both servers to the same charges and the same model. In the MPC thread of both, in step.
+def level(state: TaskState, meeting: Meeting, random_bytes: RandomBytes = os.urandom) -> None:
+    """Brings both servers to the same charges, the same model and the same turns. In the MPC thread of both, in step.
 
-    Raises: PeerMismatchError, MalformedMessageError, ChannelClosedError, and what `TaskState` raises.
+    Raises: PeerMismatchError, MalformedMessageError, CommitmentError, ChannelClosedError, and what `TaskState` raises.
     """
     agreement, dim = meeting.agreement, state.task.dim
     channel = Prefixed(meeting.lane, f"{agreement.task_id}/{agreement.next_round}/join")
@@ -205,6 +206,29 @@ def level(state: TaskState, meeting: Meeting) -> None:
         noisy_sum = state.checkpoints.noisy_sum(state.committed[-1].number)
         _swap_sum(channel, noisy_sum, is_proved=state.task.is_proved)
     state.charge_as_well(theirs)
+    if state.task.min_separation > 1:
+        state.deal_turns(_turns_coin(state, channel, random_bytes))
+
+
+def _turns_coin(state: TaskState, channel: Channel, random_bytes: RandomBytes) -> Seed:
+    """Return the coin of the clients' turns, tossed once: unless both servers hold it, neither has begun a round.
+
+    A server that was stopped between the toss and its disk does not hold it. The other one then has drawn nobody, since
+    it waits for this one's half of every draw.
+    """
+    ours = state.store.turns_coin
+    theirs = channel.exchange("turns", ours, SEED_BYTES)
+    if len(theirs) not in (0, SEED_BYTES):
+        raise MalformedMessageError(f"turns: expected {SEED_BYTES} bytes or none, got {len(theirs)}")
+    if ours == theirs != b"":
+        return Seed(ours)
+    if (ours and theirs) or state.store.n_rounds > 0:
+        said = [coin.hex() or "none" for coin in (ours, theirs)]
+        raise PeerMismatchError("turns (was a server given back an old state_dir?)", ours=said[0], peers=said[1])
+    share, commitment = joint_coin.commit(f"{state.store.task_id}/turns", channel, random_bytes)
+    coin = joint_coin.reveal(share, commitment, b"", channel)
+    state.store.deal_turns(coin.reveal())
+    return coin
 
 
 def _swap_sum(channel: Channel, noisy_sum: RingArray, *, is_proved: bool = False, is_behind: bool = False) -> None:

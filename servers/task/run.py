@@ -157,7 +157,9 @@ class TaskRun:
         guards = (asyncio.create_task(_stays(link)), asyncio.create_task(tuples.run()))
         goodbye = common_pb2.Goodbye(finished=False, reason="it was stopped")  # for as long as nothing else is known
         try:
-            level_now = asyncio.get_running_loop().run_in_executor(self.compute.thread, level, self.state, meeting)
+            level_now = asyncio.get_running_loop().run_in_executor(
+                self.compute.thread, level, self.state, meeting, self.compute.randomness.coin
+            )
             await first_error_or_result(level_now, guards)
             self.state.agreed_round = meeting.agreement.next_round
             self.telemetry.charged = self.state.charged_before(meeting.agreement.next_round)

@@ -224,12 +224,11 @@ def rounds_left_in_budget(epsilons: Iterable[Epsilon]) -> int | None:
 def seconds_left(task: Task, rounds: Sequence[RoundSummary], n_done: int, epsilons: Iterable[Epsilon]) -> float | None:
     """Return how long the rounds that are still to come take: those planned, or as many as the budgets allow.
 
-    A client is drawn in a share q of the rounds, so that a budget of k draws is one of about k / q rounds.
+    A client is drawn in a share q of its turns: a budget of k draws is one of about b k / q rounds.
     """
     times = [round.committed_at for round in rounds if round.committed_at is not None]
-    allowed = [
-        one.rounds_left / (1.0 if one.is_level else task.client_rate) for one in epsilons if one.rounds_left is not None
-    ]
+    share = task.client_rate / task.min_separation
+    allowed = [one.rounds_left / (1.0 if one.is_level else share) for one in epsilons if one.rounds_left is not None]
     left = min([task.rounds - n_done, *allowed])
     if len(times) < 2 or left <= 0:
         return None

@@ -30,6 +30,7 @@ from precad.protos.task import (
     server_step,
     target,
     task,
+    turns,
     validation_fields,
 )
 from precad.protos.task import (
@@ -57,6 +58,7 @@ ASKED = (
         server_step,
         target,
         task,
+        turns,
         validation_fields,
     ),
     *(config, conducts, local, sections, of_servers),

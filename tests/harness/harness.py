@@ -24,7 +24,7 @@ from precad.clients.upload.session import parts_of
 from precad.mpc.channel import MemoryChannel
 from precad.mpc.gates import make_gate
 from precad.mpc.local import engines
-from precad.mpc.prg import RandomBytes
+from precad.mpc.prg import RandomBytes, Seed
 from precad.mpc.ring import RingArray
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, Dealt, ServerTuples
@@ -208,6 +208,8 @@ class ServerInProcess:
         self.task, self.link, self.tuples, self.sessions = task, link, tuples, Sessions(task.clients)
         self.state = TaskState.open(contextlib.ExitStack(), folder, task, np.zeros(task.dim, dtype=np.float32))
         self.state.store.begin("in-process", AGGREGATORS[link.party])
+        if task.min_separation > 1:  # as a meeting does, by a coin of its own
+            self.state.deal_turns(Seed(bytes(16)))
         self.states: list[RoundState] = []
         noises = iter(noise)
         links = Links(link, lane, tuples, self.sessions)  # type: ignore[arg-type] # tuples have what the runner calls

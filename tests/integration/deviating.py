@@ -160,7 +160,7 @@ def deviating_b(
     def made(state: TaskState, links: Links, compute: Compute, capacity: Capacity, *others: Any) -> RoundRunner:
         runner = RoundRunner(state, links, compute, capacity, *others)
         if links.peer.party == 1:
-            runner._ground = ground(state, links, compute, capacity)
+            runner._ground = ground(state, links, compute, capacity, runner._ground.noise)
             runner.form = form(runner._ground)
         return runner
 

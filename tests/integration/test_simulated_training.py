@@ -93,6 +93,7 @@ ALGORITHMS: dict[str, dict[str, object]] = {
         "dim": networks.dimension("mlp") + 1,
         **LOCAL,
     },
+    "user-dp-fedavg, correlated": {"algorithm": "user-dp-fedavg", "min_separation": 2, "noise_bands": 2, **LOCAL},
     "ins-dp-fedavg": {"client_clip": 3.0, "learning_rate": 1.0, "local_steps": 2, "local_rate": 0.5},
     "ins-dp-fedavg, momentum": {
         "algorithm": "ins-dp-fedavg",
@@ -114,6 +115,8 @@ ALGORITHMS: dict[str, dict[str, object]] = {
 }
 
 
+OF_EVERYBODY = [name for name in ALGORITHMS if "correlated" not in name]
+"""Those in whose rounds everybody is, at rate 1: clients take no turns."""
 PROVED: dict[str, object] = {"mode": "proved", "gate": None, "frac_bits": 16}
 
 
@@ -148,8 +151,8 @@ def noise_of_both(task: Task) -> NDArray[np.int64]:
     """(2, rounds, d): what the simulation draws for both servers. Zeros that nobody asks for where they add none."""
     if task.noise_std_on_grid == 0:
         return np.zeros((2, task.rounds, task.dim), dtype=np.int64)
-    sources = ("server-0", "server-1")
-    draws = [[DRAWS.noise(t, s, task.noise_std_on_grid, task.dim) for t in range(task.rounds)] for s in sources]
+    sources, std = ("server-0", "server-1"), task.noise_std_on_grid * (1 if task.noise_bands == 1 else 2**16)
+    draws = [[DRAWS.noise(t, s, std, task.dim) for t in range(task.rounds)] for s in sources]
     return np.array(draws)
 
 
@@ -308,7 +311,7 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
 
 @pytest.mark.parametrize(
     "algorithm",
-    [name if name == "precad" else pytest.param(name, marks=pytest.mark.slow) for name in ALGORITHMS],
+    [name if name == "precad" else pytest.param(name, marks=pytest.mark.slow) for name in OF_EVERYBODY],
 )
 def test_a_simulation_gives_the_bytes_of_server_processes(algorithm: str, pki: Pki, tmp_path: Path) -> None:
     """A dealer's and two aggregators' processes; the clients' sessions run the real client code over mutual TLS."""
@@ -384,8 +387,8 @@ def trained_by_processes(
     "algorithm",
     [
         name if name in ("precad", "distributed-dp") else pytest.param(name, marks=pytest.mark.slow)
-        for name, fields in ALGORITHMS.items()
-        if "validation" not in fields
+        for name in OF_EVERYBODY
+        if "validation" not in ALGORITHMS[name]
     ],
 )
 @asynchronous

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
 from precad.clients.errors import ArgumentError
 from precad.clients.training.round_update import Participant, require_runnable, round_updates
 from precad.dp.accountants.pld import View
+from precad.dp.noise.correlated import SCALE_BITS, correlate
 from precad.dp.task_privacy import task_cost, task_privacy
 from precad.lab.simulation.algorithms.algorithm import Algorithm, Parameters, RoundOutcome
 from precad.lab.simulation.config import SimulationSettings
@@ -43,6 +45,10 @@ class Deployed(Algorithm):
         self._privacy = task_privacy(self.task)
         self._cost = task_cost(self.task)
         self._servers: TwoServers = self._make_servers()
+        self._outputs: dict[int, list[RingArray]] = {0: [], 1: []}
+        """The last noise of each server, the newest first, where it is correlated."""
+        self._next_noise = 0
+        """The round that these outputs come before."""
 
     def _make_servers(self) -> TwoServers:
         """Raises ArgumentError for settings that a deployment has not, or has in `[task]`."""
@@ -60,15 +66,34 @@ class Deployed(Algorithm):
 
     def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:
         """Run the task's algorithm at every chosen client, then Algorithm 1, lines 4 to 6."""
-        task, draw = self.task, self.federation.randomness
+        task = self.task
         checked = self._servers.check_and_sum(t, self._uploads(t, parameters, chosen))
         total = checked.total
         if not task.may_release(len(checked.accepted)):
             total = total * 0
         if task.noise_std_on_grid > 0:
-            for party in (0, 1):
-                total = total + draw.noise(t, f"server-{party}", task.noise_std_on_grid, task.dim)
+            for noise in self._noise_of_servers(t):
+                total = total + noise
         return RoundOutcome(self._updated(parameters, total), checked.accepted, checked.rejected)
+
+    def _noise_of_servers(self, t: int) -> list[RingArray]:
+        """Return both servers' noise of round t, (d,) each.
+
+        All rounds are one block of correlated noise. A training that is resumed draws what came before again.
+        """
+        task, draw = self.task, self.federation.randomness.noise
+        if task.noise_bands == 1:
+            return [draw(t, f"server-{party}", task.noise_std_on_grid, task.dim) for party in (0, 1)]
+        if t != self._next_noise:
+            self._outputs, self._next_noise = {0: [], 1: []}, 0
+        std = math.ldexp(task.noise_std_on_grid, SCALE_BITS)
+        for coming in range(self._next_noise, t + 1):
+            for party, past in self._outputs.items():
+                drawn = draw(coming, f"server-{party}", std, task.dim)
+                correlate(drawn, past, task.strategy)
+                past[:] = [drawn, *past][: task.noise_bands - 1]
+        self._next_noise = t + 1
+        return [past[0] for past in self._outputs.values()]
 
     def _uploads(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> dict[str, RingArray]:
         federation, task = self.federation, self.task

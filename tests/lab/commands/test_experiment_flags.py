@@ -8,7 +8,7 @@ import pytest
 from precad.deploy.cli.common import ImagesName, PicturesName
 from precad.lab.commands import experiments, xie_experiments
 from precad.lab.commands.xie_experiments import AttackLevel, PairsName
-from precad.lab.papers import runner
+from precad.lab.papers import correlated_noise, runner
 from precad.lab.papers.naseri import central_local_backdoor
 from precad.lab.papers.precad import backdoor, clients, mnist
 from precad.lab.papers.ptr import mnist as ptr_mnist
@@ -19,6 +19,7 @@ DECLARED = {
     experiments.PrecadClientsFlags: clients,
     experiments.PrecadBackdoorFlags: backdoor,
     experiments.CentralLocalBackdoorFlags: central_local_backdoor,
+    experiments.CorrelatedNoiseFlags: correlated_noise,
     experiments.PtrMnistFlags: ptr_mnist,
     xie_experiments.UserDpCertifiedFlags: userdp_certified,
     xie_experiments.InsDpCertifiedFlags: insdp_certified,

@@ -20,6 +20,7 @@ from precad.protos.task.query import QUERY_FIELDS
 from precad.protos.task.record_fields import RECORD_FIELDS
 from precad.protos.task.server_step import SERVER_STEP_FIELDS
 from precad.protos.task.task import Task
+from precad.protos.task.turns import TURN_FIELDS
 from precad.servers.store.folder import open_ledger
 from tests.harness.harness import small_task
 
@@ -108,7 +109,7 @@ OTHER_VALUES_BESIDE: dict[str, Any] = {
 
 def test_the_digest_covers_every_single_field() -> None:
     """A field that is added to `Task` fails here until it has another value to try."""
-    with_mode = {"accept_weak_wire_form", *PROVED_FIELDS, *QUERY_FIELDS, *AUDIT_FIELDS}  # never alone
+    with_mode = {"accept_weak_wire_form", *PROVED_FIELDS, *QUERY_FIELDS, *AUDIT_FIELDS, *TURN_FIELDS}  # never alone
     tried = OTHER_VALUES.keys() | OTHER_VALUES_OF_AN_ALGORITHM.keys() | OTHER_VALUES_BESIDE.keys()
     assert tried | with_mode == Task.model_fields.keys()
     assert OTHER_VALUES_OF_AN_ALGORITHM.keys() == OF_AN_ALGORITHM.keys()
@@ -154,7 +155,7 @@ def test_the_digest_of_a_task_without_a_later_field_is_what_it_was_before_that_f
     task = small_task(algorithm="user-dp-fedavg", local_steps=2)
     later = {"update_clipping", "quantile", "quantile_rate", "quantile_noise", *RECORD_FIELDS, *LEARNING_FIELDS}
     later |= {"validation", "record_rates", *SERVER_STEP_FIELDS, *PROVED_FIELDS, *QUERY_FIELDS, *AUDIT_FIELDS}
-    names = Task.model_fields.keys() - later - {*EVALUATION_FIELDS}
+    names = Task.model_fields.keys() - later - {*EVALUATION_FIELDS, *TURN_FIELDS}
     text = json.dumps({name: getattr(task, name) for name in names}, sort_keys=True, separators=(",", ":"))
     assert task.digest() == hashlib.sha256(b"precad/v1.1\n" + text.encode()).digest()
     by_layer = small_task(algorithm="user-dp-fedavg", local_steps=2, update_clipping="per-layer")
@@ -258,6 +259,8 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("epsilon_budget_client", -1.0, "greater than 0"),
     ("algorithm", "fedsgd", "'precad', 'user-dp-fedavg'"),
     ("local_steps", 0, "greater than or equal to 1"),
+    ("min_separation", 0, "greater than or equal to 1"),
+    ("noise_bands", 65, "less than or equal to 64"),
     ("local_rate", 0.0, "greater than 0"),
     ("local_batch", 0, "greater than or equal to 1"),
     ("local_momentum", 1.0, "less than 1"),

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from precad.mpc.channel import PIECE_BYTES, Prefixed, memory_pair
+from precad.mpc.channel import PIECE_BYTES, MemoryChannel, Prefixed, memory_pair, run_pair
 from precad.mpc.errors import MalformedMessageError, PeerMismatchError
 from precad.protos.precad.v1 import common_pb2
 from precad.servers.store.standing import MAX_ROUND, Agreement, Standing
-from precad.servers.task.meeting import SPARE_ROUNDS, _swap_sum, charge_bytes, compare, hello_of, level
+from precad.servers.task.meeting import SPARE_ROUNDS, _swap_sum, _turns_coin, charge_bytes, compare, hello_of, level
 from tests.harness.harness import small_task
 
 TASK = small_task(("alice", "bob"))
@@ -156,3 +156,73 @@ def test_a_fresh_server_goes_on_with_no_more_numbers_than_a_task_may_lose() -> N
 def test_a_standing_that_no_server_has_is_refused(party: Any, changed: dict[str, Any], field: str) -> None:
     with pytest.raises(MalformedMessageError, match=rf"^{field}: expected "):
         compare(party, TASK, standing(), standing(**changed))
+
+
+TURNS = small_task(("alice", "bob", "carol"), algorithm="user-dp-fedavg", min_separation=3)
+
+
+class Server:
+    """Answer what a meeting asks of a state where clients take turns."""
+
+    def __init__(self, coin: bytes = b"", n_rounds: int = 0) -> None:
+        self.task, self.store = TURNS, self
+        self.task_id, self.turns_coin, self.n_rounds = "task-1", coin, n_rounds
+        self.dealt: list[bytes] = []
+
+    def deal_turns(self, coin: bytes) -> None:
+        """See `TaskStore.deal_turns`."""
+        self.dealt.append(coin)
+
+
+def coins_of(a: Server, b: Server) -> tuple[bytes, bytes]:
+    """Return the coins that both servers go on with."""
+
+    def server(channel: MemoryChannel) -> bytes:
+        return _turns_coin((a, b)[channel.party], channel, os.urandom).reveal()  # type: ignore[arg-type] # has all
+
+    return run_pair(server)
+
+
+def test_turns_are_tossed_once_and_kept() -> None:
+    """Nobody holds a coin: both toss one and write it down. Both hold it: nothing is tossed, even after rounds."""
+    a, b = Server(), Server()
+    found = coins_of(a, b)
+    assert found[0] == found[1] == a.dealt[0] == b.dealt[0]
+    assert len(a.dealt) == len(b.dealt) == 1
+    kept = Server(found[0], n_rounds=4), Server(found[0], n_rounds=3)
+    assert coins_of(*kept) == found
+    assert not kept[0].dealt
+    assert not kept[1].dealt
+
+
+def test_a_server_stopped_before_its_disk_has_the_coin_tosses_again_with_the_other() -> None:
+    """Neither has begun a round. So no client has had a turn, and both go on with a fresh coin."""
+    old = bytes(range(16))
+    a, b = Server(old), Server()
+    found = coins_of(a, b)
+    assert found[0] == found[1] != old
+    assert a.dealt == b.dealt == [found[0]]
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (Server(bytes(16)), Server(bytes(range(16)))),
+        (Server(bytes(16), n_rounds=1), Server()),
+        (Server(n_rounds=1), Server(n_rounds=1)),
+    ],
+    ids=["others", "one lacks it after a round", "both lack it after a round"],
+)
+def test_clients_never_get_another_turn_once_a_round_has_begun(a: Server, b: Server) -> None:
+    with pytest.raises(PeerMismatchError, match=r"turns \(was a server given back an old state_dir\?\)"):
+        coins_of(a, b)
+    assert not a.dealt
+
+
+@pytest.mark.parametrize("answer", [b"\0", bytes(15), bytes(17)])
+def test_a_coin_of_another_length_is_refused(answer: bytes) -> None:
+    ours, theirs = memory_pair()
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(theirs.exchange, "turns", answer, 64)
+        with pytest.raises(MalformedMessageError, match="turns"):
+            _turns_coin(Server(), ours, os.urandom)  # type: ignore[arg-type] # has what is asked for
