@@ -372,6 +372,7 @@ class LocalRun:
                 reported.add(child.name)
                 table.warn(f"{child.name} ended with code {child.exit_code}: {child.last_words()}")
             if why := self._why_alone(servers):
+                await asyncio.sleep(1.0)  # their last rounds arrive
                 raise RunFailedError(why, exit_code=REFUSED)
             await asyncio.sleep(POLL_S)
 

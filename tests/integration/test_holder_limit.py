@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 from precad.dp.holder_ledger import read
+from tests.harness.harness import read_rounds
 from tests.harness.hospital import hospital
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,9 +47,9 @@ def test_a_limit_over_all_tasks_ends_a_run_and_refuses_the_next(tmp_path: Path) 
     assert first.returncode == 3, first.stderr
     assert "no client is left" in first.stderr
     assert "must stay <= 3.5 at delta = 1e-05" in first.stderr
-    done = [json.loads(line) for line in (tmp_path / "first" / "metrics.jsonl").read_text().splitlines()]
-    assert [line["accepted"] for line in done[:room]] == [list("abcd")] * room
-    assert not any(line["accepted"] for line in done[room:])
+    done = read_rounds(tmp_path / "first" / "a")
+    assert [record["accepted"] for record in done[:room]] == [list("abcd")] * room
+    assert not any(record["accepted"] for record in done[room:])
     before = {}
     for client in "abcd":
         account, _ = read(tmp_path / "paid" / client)

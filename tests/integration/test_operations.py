@@ -439,7 +439,7 @@ def test_lines_say_whose_they_are(lines: list[dict[str, Any]], pki: Pki, tmp_pat
     ]
     assert all({line["task"]} == tasks for line in committed)
     finished = {line["role"]: line.get("reason") for line in lines if line["event"].endswith(".finished")}
-    assert finished == {**dict.fromkeys(AGGREGATORS, "1 rounds done"), Role.DEALER: None}
+    assert finished == {**dict.fromkeys(AGGREGATORS, "1 round done"), Role.DEALER: None}
     assert TOKEN not in repr(lines)
 
 

@@ -156,7 +156,7 @@ async def test_a_task_whose_model_diverged_is_no_success(pki: Pki, tmp_path: Pat
         await asyncio.gather(*(client.join() for client in clients))
         await asyncio.gather(*(client.goodbye() for client in clients))
         ends = await asyncio.gather(*deployment._runs, return_exceptions=True)
-    _require_no_success(ends, "the training diverged: .*; 1 rounds done")
+    _require_no_success(ends, "the training diverged: .*; 1 round done")
 
 
 def _require_no_success(ends: list[BaseException | None], reason: str) -> None:
@@ -209,7 +209,7 @@ async def test_what_the_mpc_thread_still_writes_down_is_there_when_the_servers_m
             raise TaskRefusedError("enough")
         return SimpleNamespace(link=PeerLink(0, send, nothing_more), agreement=SimpleNamespace(task_id="task-1"))
 
-    def level(state: TaskState, _: object) -> None:
+    def level(state: TaskState, *_: object) -> None:
         begun.set()
         assert may_end.wait(30)
         state.store.reserve(7)
