@@ -263,6 +263,17 @@ def _work_of(task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) 
     return trainer, HeldOut(task=task, records=loaded.held_out, conducts=conducts, device=config.device)
 
 
+def _evaluating(
+    client: str, task: Task, config: ClientConfig, held_out: HeldOut | None
+) -> tuple[Train, UploadLimit] | None:
+    """Return what answers evaluations of this client, once for each model; None where there are none. Raises
+    StateFileError."""
+    if held_out is None:
+        return None
+    limit = UploadLimit(client, task.digest(), most=1, file=config.state_dir / f"{client}.evaluations")
+    return functools.partial(held_out.evaluate, client), limit
+
+
 def _answers_to(query: Query, task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) -> Answers:
     if (why := refusal(query, config.queries)) is not None:  # before a record is read
         raise QueryRefusedError(why)
@@ -300,13 +311,6 @@ class ClientProcess:
             )
             for client in clients
         }
-
-        def evaluating(client: str) -> tuple[Train, UploadLimit] | None:
-            if held_out is None:
-                return None
-            file = config.state_dir / f"{client}.evaluations"
-            return functools.partial(held_out.evaluate, client), UploadLimit(client, task.digest(), most=1, file=file)
-
         cache = ModelCache()
         self._sessions = [
             ClientSession(
@@ -321,7 +325,7 @@ class ClientProcess:
                 reconnect_timeout_s=config.reconnect_timeout_s,
                 cache=cache,
                 limit=limits[client],
-                evaluate=evaluating(client),
+                evaluate=_evaluating(client, task, config, held_out),
             )
             for client in clients
         ]
