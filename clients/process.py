@@ -46,7 +46,7 @@ from precad.clients.training.round_update import (
     secure_noise,
 )
 from precad.clients.upload.session import ClientSession, ModelCache, Train
-from precad.clients.upload_limit import UploadLimit, require_writable
+from precad.clients.upload_limit import Payer, UploadLimit, require_writable
 from precad.mpc.prg import RandomBytes
 from precad.mpc.ring import RingArray
 from precad.protos.task.query import Query
@@ -278,6 +278,18 @@ def _own_training(task: Task, config: ClientConfig, conducts: Mapping[str, Condu
     return trainer, HeldOut(task=task, records=loaded.held_out, conducts=conducts, device=config.device)
 
 
+def _evaluating(
+    client: str, task: Task, config: ClientConfig, held_out: HeldOut | None, payer: Payer | None
+) -> tuple[Train, UploadLimit] | None:
+    """Return what answers evaluations of this client, once for each model; None where there are none. Raises
+    StateFileError."""
+    if held_out is None:
+        return None
+    file = config.state_dir / f"{client}.evaluations"
+    limit = UploadLimit(client, task.digest(), most=1, file=file, payer=payer)
+    return functools.partial(held_out.evaluate, client), limit
+
+
 def _answers_to(query: Query, task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) -> Answers:
     if (why := refusal(query, config.queries)) is not None:  # before a record is read
         raise QueryRefusedError(why)
@@ -322,14 +334,6 @@ class ClientProcess:
             )
             for client in clients
         }
-
-        def evaluating(client: str) -> tuple[Train, UploadLimit] | None:
-            if held_out is None:
-                return None
-            file, payer = config.state_dir / f"{client}.evaluations", of_evaluations.get(client)
-            limit = UploadLimit(client, task.digest(), most=1, file=file, payer=payer)
-            return functools.partial(held_out.evaluate, client), limit
-
         cache = ModelCache()
         self._sessions = [
             ClientSession(
@@ -344,7 +348,7 @@ class ClientProcess:
                 reconnect_timeout_s=config.reconnect_timeout_s,
                 cache=cache,
                 limit=limits[client],
-                evaluate=evaluating(client),
+                evaluate=_evaluating(client, task, config, held_out, of_evaluations.get(client)),
             )
             for client in clients
         ]

@@ -144,10 +144,8 @@ class Ledger:
             evaluations=evaluations,
         )
 
-        self._rounds: set[int] = set()
-        self._evaluated: set[int] = set()
-        self._participation: Counter[str] = Counter()
-        self._answered: Counter[str] = Counter()
+        self._rounds, self._evaluated = set[int](), set[int]()
+        self._participation, self._answered = Counter[str](), Counter[str]()
         self._file = SealedFile(path, self._header(), self._replay, "a ledger")
 
     @property

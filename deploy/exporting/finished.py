@@ -73,7 +73,7 @@ def read_finished(state_dir: Path, task: Task, role: Role) -> FinishedTask:
         raise ConfigError(f"{state_dir}: expected the task of digest {task.digest().hex()[:16]}, found {found}")
     if (kept_by := begun.get("role", role)) != role:  # logs of earlier versions do not say whose they are
         raise ConfigError(f"{state_dir}: expected the folder of {role}, found one of {kept_by}")
-    releases, last_of_all = audit_log.releases(log, ("committed",)), max(audit_log.releases(log), default=-1)
+    releases, of_all = audit_log.releases(log, ("committed",)), audit_log.releases(log)
     if log[-1].kind != "finished" or not releases:
         raise ConfigError(f"{state_dir}: expected a finished task, found {_standing(log[-1], len(releases), task)}")
     last = releases[max(releases)]
@@ -82,8 +82,7 @@ def read_finished(state_dir: Path, task: Task, role: Role) -> FinishedTask:
         raise AuditError(f"model.npy: expected the released model {last['model'][:16]}, found {digest[:16]}")
     parameters = vector[: task.n_parameters]
     with _ledger(state_dir, task) as ledger:
-        chain_at_release = audit_log.releases(log)[last_of_all]["ledger"]
-        _require_one_history(ledger, last_of_all, chain_at_release, state_dir)
+        _require_one_history(ledger, max(of_all), of_all[max(of_all)]["ledger"], state_dir)
         return FinishedTask(
             task=task,
             task_id=begun["task"],

@@ -294,12 +294,15 @@ def _privacy(finished: FinishedTask) -> tuple[PrivacyPart, ...]:
     it holds if draws may be discarded.
     """
     privacy, rows = task_privacy(finished.task), list[PrivacyPart]()
-    against_clients = privacy.rests_on[View.CLIENTS_ONLY]
+    n = privacy.most_evaluations
+    beside = f"; beside the rounds, evaluations by clients count, at most {n} of them" if n else ""
+    rests_on = {view: f"{why}{beside}" for view, why in privacy.rests_on.items()}
+    against_clients = rests_on[View.CLIENTS_ONLY]
     for conduct in Conduct:
         views, levels = finished.views[conduct], finished.levels[conduct]
         of_views, of_levels = _COUNTED[conduct]
         rows += [
-            _row(said, of_views, privacy.rests_on[view], conduct, is_proved=privacy.events[view] is not None)
+            _row(said, of_views, rests_on[view], conduct, is_proved=privacy.events[view] is not None)
             for view, said in views.items()
         ]
         rows += [

@@ -442,13 +442,7 @@ def print_account(console: Console, report: dict[str, Any]) -> None:
         "is discarded",
         highlight=False,
     )
-    if evaluations := report.get("evaluations"):
-        both = ", ".join(f"{who} {shown(report[view]['with_evaluations'], Label.BOUND)}" for view, who in words.items())
-        console.print(
-            f"the table is of the rounds of the training; with {evaluations['most']} evaluations: {both}. Figures "
-            "of a record below count these too",
-            highlight=False,
-        )
+    _print_evaluations(console, report, words)
     discarded = {who: report[view]["if_discarded"] for view, who in words.items()}
     most = report[View.ONE_SERVER.value]["if_discarded"]["rounds"]
     figures = ", ".join(f"{who} {shown(found['epsilon'], Label.BOUND)}" for who, found in discarded.items())
@@ -478,3 +472,15 @@ def print_account(console: Console, report: dict[str, Any]) -> None:
                 f"{of_view['most_rounds_of_a_client']} rounds of a client",
                 highlight=False,
             )
+
+
+def _print_evaluations(console: Console, report: dict[str, Any], words: Mapping[str, str]) -> None:
+    """Print what evaluations by clients add, where there are any. words: for the views."""
+    if (evaluations := report.get("evaluations")) is None:
+        return
+    both = ", ".join(f"{who} {shown(report[view]['with_evaluations'], Label.BOUND)}" for view, who in words.items())
+    console.print(
+        f"the table is of the rounds of the training; with {evaluations['most']} evaluations: {both}. Figures of a "
+        "record below count these too",
+        highlight=False,
+    )

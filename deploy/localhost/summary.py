@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from rich.console import Console
@@ -40,10 +40,8 @@ def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> N
     if not task.rules.is_default:
         table.add_row("algorithm", task.algorithm)
     table.add_row("model", f"{task.model}, {task.n_parameters} parameters{_quality(summary)}")
-    for letter, found in summary.get("public_quality", {}).items():
-        table.add_row("public records", Text(_public(letter, found)))  # a metric's name is its author's text
-    if evaluations := summary.get("evaluations"):
-        table.add_row("held-out records", f"{told(evaluations[-1])}; error bars are of the noise")
+    for name, figures in _measured(summary):
+        table.add_row(name, Text(figures))  # a metric's name is its author's text
     if "learnt_bound" in summary:
         table.add_row("clipping", f"updates to {summary['learnt_bound']:.4g} in the end, a bound that was learnt")
     table.add_row("rounds", f"{summary['rounds']} ({summary['ended']})")
@@ -78,6 +76,14 @@ def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> N
         table.add_row("audit", f"{task.n_canaries} canaries; precad audit privacy --run {summary['output']}")
     table.add_row("run folder", summary["output"])
     console.print(table, highlight=False)
+
+
+def _measured(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what operators measured on public records, and what clients found on records that they hold out."""
+    for letter, found in summary.get("public_quality", {}).items():
+        yield "public records", _public(letter, found)
+    if evaluations := summary.get("evaluations"):
+        yield "held-out records", f"{told(evaluations[-1])}; error bars are of the noise"
 
 
 def _quality(summary: Mapping[str, Any]) -> str:

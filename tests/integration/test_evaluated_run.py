@@ -16,6 +16,7 @@ from rich.console import Console
 
 from precad.deploy.configuration.sections import load
 from precad.deploy.exporting.finished import read_finished
+from precad.deploy.exporting.statement import statement_of
 from precad.deploy.localhost.deployment import LocalRun
 from precad.deploy.localhost.summary import print_summary
 from precad.deploy.oversight.log_audit import check_log
@@ -97,6 +98,10 @@ def test_the_servers_files_agree_and_can_be_exported(finished: tuple[RunFolder, 
     exported = read_finished(folder.state_dir("a"), task, Role.AGGREGATOR_A)
     last = json.loads(folder.metrics.read_text().splitlines()[-1])
     assert (exported.n_committed, exported.n_charged, last["round"]) == (4, 4, 4)
+    said = statement_of(exported, (), "none was asked for")
+    assert all(
+        "evaluations by clients count, at most 2" in row.rests_on for row in said.privacy if row.kind is not None
+    )
     status = read_run(folder.root)
     assert (status.rounds_done, status.is_finished) == (4, True)
 

@@ -27,7 +27,7 @@ TASK = Task.model_validate(SECTION)
 
 @pytest.mark.parametrize("view", View)
 def test_the_account_counts_evaluations_as_the_ledger_does(view: View) -> None:
-    """Of the rounds that there are, and of the most that there can be if draws may be discarded."""
+    """It counts the rounds that there are, and the most that there can be if draws may be discarded."""
     report = account_of_flags({}, SECTION)
     assert report["evaluations"] == {"most": 2, "sigma": pytest.approx(3.0, rel=1e-5)}
     assert report[view]["with_evaluations"] == pytest.approx(task_cost(TASK).of_view(view, 10, 2), rel=1e-9)

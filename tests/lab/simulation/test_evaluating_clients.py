@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 
 from precad.clients.errors import ArgumentError
+from precad.clients.models import networks
+from precad.clients.models.learning import Learning
 from precad.clients.records import Records, digits
 from precad.clients.training.conduct import Honest
 from precad.clients.training.held_out import HeldOut
@@ -15,7 +18,7 @@ from precad.dp.accountants.pld import View
 from precad.dp.ledger import Ledger
 from precad.dp.task_privacy import budgets_of, task_privacy
 from precad.lab.simulation import SeededRandomness, Simulation, SimulationSettings
-from precad.lab.simulation.evaluations import FIRST_NUMBER
+from precad.lab.simulation.evaluations import FIRST_NUMBER, SimulatedEvaluations
 from precad.protos.task.evaluation_figures import figures_of
 from precad.protos.task.task import Task
 
@@ -96,7 +99,7 @@ def test_both_kinds_of_servers_give_the_same_figures() -> None:
 
 
 def test_the_guarantee_is_the_ledgers() -> None:
-    """Of servers that charged the same rounds, and every client in both evaluations."""
+    """Both charged the same rounds, and every client in both evaluations."""
     task = task_of(client_rate=1.0)
     running, privacy = simulated(task), task_privacy(task)
     list(running.run())
@@ -126,6 +129,30 @@ def test_a_budget_ends_the_training_where_the_ledger_would() -> None:
     assert [bool(one.by_clients) for one in done] == [False, True]
     tighter = simulated(task_of(client_rate=1.0, epsilon_budget_one_server=budget - 1e-6))
     assert [bool(one.by_clients) for one in tighter.run()] == [False, False]
+
+
+@pytest.mark.slow
+def test_a_thousand_evaluations_cover_the_truth_at_the_nominal_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the servers' own sampler and grid; tests/dp/queries/test_evaluations.py has the twin with ideal noise."""
+    task, model = task_of(client_rate=1.0, evaluation_noise=8.0), networks.initial_parameters("mlp", seed=2)
+    once = HeldOut(task=task, records=HELD, conducts=dict.fromkeys(IDS, Honest()), device="cpu")
+    answers = {client: once.evaluate(client, model) for client in IDS}
+    monkeypatch.setattr(HeldOut, "evaluate", lambda self, client, parameters: answers[client])
+    truth = figures_of(task, [int(x) for x in np.asarray(sum(answers.values()))]).named()
+    hits = dict.fromkeys(truth, 0)
+    for seed in range(1_000):
+        evaluations = SimulatedEvaluations(
+            task=task,
+            settings=SimulationSettings(),
+            records=HELD,
+            randomness=SeededRandomness(seed),
+            learning=Learning.of_task(task),
+            device="cpu",
+        )
+        for name, found in evaluations.evaluate(2, model).items():
+            hits[name] += found["low"] <= truth[name].value <= found["high"]
+    for name, n in hits.items():
+        assert abs(n - 950) <= 5 * math.sqrt(1_000 * 0.95 * 0.05), name
 
 
 def test_what_has_no_two_servers_evaluates_nothing() -> None:
