@@ -346,7 +346,8 @@ class LocalRun:
             self._children.start(name, "client", str(self.folder.config), *flags)
 
     async def _guard(self, servers: list[Child], table: LiveTable) -> None:
-        """Raises RunFailedError when a server has ended with an error. A client that ends is reported, no more."""
+        """Raises RunFailedError when a server has ended with an error, or every client before the first round. Any
+        other client that ends is reported, no more."""
         reported: set[str] = set()
         while True:
             for child in self._children.all:
@@ -357,6 +358,11 @@ class LocalRun:
                     raise RunFailedError(self._why_failed(servers), exit_code=self._exit_code(servers))
                 reported.add(child.name)
                 table.warn(f"{child.name} ended with code {child.exit_code}: {child.last_words()}")
+            clients = [child for child in self._children.all if child not in servers]
+            if not self._progress.metrics and all(child.exit_code not in (None, 0) for child in clients):
+                first = clients[0].exit_code or FAILURE  # nobody starts one of them again
+                why = f"no client is left: {clients[0].name}: {clients[0].last_words()}\nlogs: {self.folder.logs}"
+                raise RunFailedError(why, exit_code=first if first > 0 else FAILURE)
             await asyncio.sleep(POLL_S)
 
     def _why_failed(self, servers: list[Child]) -> str:
