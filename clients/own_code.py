@@ -11,7 +11,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from precad.clients.app import App
 from precad.clients.errors import ClientError, ExtensionError
@@ -30,9 +30,10 @@ class Unspoken:
     """Turns an error of a user's code, or of a library that reads records, into one of ours without its text.
 
     The text, and the chain of errors in a traceback, may hold values of a record. Errors that `passes` has keep theirs.
+    Code that ends the process is in error like any other: SystemExit is taken for one.
     """
 
-    def __init__(self, spoken: Callable[[Exception], ClientError], passes: tuple[type[Exception], ...] = ()) -> None:
+    def __init__(self, spoken: Callable[[Any], ClientError], passes: tuple[type[Exception], ...] = ()) -> None:
         self._spoken = spoken
         self._passes: tuple[type[Exception], ...] = (ClientError, *passes)
 
@@ -41,8 +42,15 @@ class Unspoken:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Raise ours in its place."""
-        if isinstance(error, Exception) and not isinstance(error, self._passes):
+        if isinstance(error, (Exception, SystemExit)) and not isinstance(error, self._passes):
             raise self._spoken(error) from None
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error about made-up records, and its kind, if it is none of PyTorch's usual ones."""
+    text = str(error).partition("\n")[0]
+    is_usual = isinstance(error, (RuntimeError, ValueError, TypeError, IndexError)) and text != ""
+    return text if is_usual else f"{type(error).__name__}: {text}".removesuffix(": ")
 
 
 def look_in(folder: Path) -> None:

@@ -91,29 +91,26 @@ class Trainer:
         Raises: ArgumentError (also ModelInputError, UnknownNameError), RecordMixingLayerError."""
         self._task, self._conducts, self._random_bytes, self._noise = task, conducts, random_bytes, noise
         self._records = {client: conducts[client].on_records(own) for client, own in records.items()}
-        learning = Learning.of_task(task)
-        model, some = learning.build(0), next(iter(records.values()))
-        if adapter_rank is not None:
-            train_first(model, adapter_rank)
-        if not self._records.keys().isdisjoint(task.audit_clients):
-            model = with_head(model, task)
-        self._engine = RecordEngine(
-            model,
-            example_of(some),
-            loss=learning.loss,
-            label=example_label_of(some),
+        learning, some = Learning.of_task(task), next(iter(records.values()))
+        self._engine = engine_of(
+            task,
+            some,
             device=device,
-            memory_bytes=None if memory_mb is None else memory_mb * 2**20,
+            memory_mb=memory_mb,
+            adapter_rank=adapter_rank,
+            has_canaries=not self._records.keys().isdisjoint(task.audit_clients),
         )
-        require_runnable(task, self._engine)
+        passes = self._engine.passes
+        log.info(
+            "client.engine", device=str(self._engine.device), path=passes.path.value, records_per_pass=passes.n_tile
+        )
         own_records = {f"records of {client}": own for client, own in self._records.items()}
         require_range(self._engine.model_copy(), own_records, learning.loss)
-        _require_bit_exact(task, self._engine)
         self._training = threading.Lock()
         self._waiting: list[_Request] = []
         self._waiting_lock = threading.Lock()
         # the first pass loads kernels and costs a second: not in the first round
-        self._engine.clipped_sums(networks.flatten(model), [_made_up(some)], record_clip(task))
+        self._engine.clipped_sums(networks.flatten(self._engine.model_copy()), [_made_up(some)], record_clip(task))
 
     def close(self) -> None:
         """End whatever conducts hold open."""
@@ -199,6 +196,38 @@ def _made_up(like: Records) -> Records:
     return Records(made_up_records(example_of(like), 1).numpy(), probe_labels(label, 1).numpy())
 
 
+def engine_of(
+    task: Task,
+    some: Records,
+    *,
+    device: str = "auto",
+    memory_mb: int | None = None,
+    adapter_rank: int | None = None,
+    has_canaries: bool = False,
+) -> RecordEngine:
+    """Return what takes gradients of the task's model, for records like these, or for canaries too.
+
+    Raises: as `Trainer`.
+    """
+    learning = Learning.of_task(task)
+    model = learning.build(0)
+    if adapter_rank is not None:
+        train_first(model, adapter_rank)
+    if has_canaries:
+        model = with_head(model, task)
+    engine = RecordEngine(
+        model,
+        example_of(some),
+        loss=learning.loss,
+        label=example_label_of(some),
+        device=device,
+        memory_bytes=None if memory_mb is None else memory_mb * 2**20,
+    )
+    require_runnable(task, engine)
+    _require_bit_exact(task, engine)
+    return engine
+
+
 def _require_bit_exact(task: Task, engine: RecordEngine) -> None:
     """Refuse a device on which the bits of a record's gradient depend on its neighbours. Raises ArgumentError.
 
@@ -206,7 +235,6 @@ def _require_bit_exact(task: Task, engine: RecordEngine) -> None:
     device, so the client stays out. Algorithms without a statement about records take any device.
     """
     passes = engine.passes
-    log.info("client.engine", device=str(engine.device), path=passes.path.value, records_per_pass=passes.n_tile)
     if task.rules.protects_records and not passes.is_bit_exact:
         raise ArgumentError(
             "client.device: expected one on which a record's gradient is the same bits every time, "

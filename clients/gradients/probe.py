@@ -34,10 +34,14 @@ from precad.clients.models.fixing import dropout_of
 from precad.clients.models.losses import Loss
 from precad.clients.models.networks import parameter_count
 from precad.clients.models.outputs import outputs_of
+from precad.clients.own_code import first_line
 
 Take = Callable[[nn.Module, Tensor, Tensor, Loss], list[LayerGradients]]
 """One way to the gradients of a batch's records."""
-REFUSALS: Final = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, KeyError)
+REFUSALS: Final = (
+    *(RuntimeError, ValueError, TypeError, LookupError, AttributeError, NameError, AssertionError, ArithmeticError),
+    SystemExit,
+)
 """Errors of a user's model, of PyTorch's layers and of its transforms, where they cannot do what they are asked for."""
 EXHAUSTED: Final = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)
 """Errors that no record is to blame for."""
@@ -73,7 +77,7 @@ def quiet_copy(model: nn.Module) -> nn.Module:
     try:
         quiet = copied(model).cpu().eval().requires_grad_(requires_grad=False)
     except REFUSALS as error:
-        raise ArgumentError(f"model {type(model).__name__}: it cannot be copied: {_first_line(error)}") from None
+        raise ArgumentError(f"model {type(model).__name__}: it cannot be copied: {first_line(error)}") from None
     for layer in quiet.modules():
         if getattr(layer, "inplace", False) is True:
             layer.inplace = False  # type: ignore[assignment]  # a later layer would overwrite what an earlier one wrote
@@ -129,7 +133,7 @@ def probe(model: nn.Module, features: Tensor, label: Tensor, loss: Loss) -> tupl
     try:
         expected = _flat(one_by_one(twin, features, labels, loss))
     except REFUSALS as error:
-        raise ModelInputError(tuple(features.shape[1:]), f"it has no gradient: {_first_line(error)}") from None
+        raise ModelInputError(tuple(features.shape[1:]), f"it has no gradient: {first_line(error)}") from None
     require_trained(twin, expected)
     if loss.takes_batches and _has_rules(twin) and _looks_at_no_value(twin, features) and is_right(one_pass):
         return Path.ONE_PASS, _one_pass_bytes(twin, features)
@@ -225,7 +229,7 @@ def _outputs(model: nn.Module, features: Tensor) -> Tensor:
             found = outputs_of(model(features))
     except REFUSALS as error:
         hint = "; models are tried in float64: what they make anew must have their input's dtype and device"
-        raise ModelInputError(shape, _first_line(error) + (hint if "dtype" in str(error) else "")) from None
+        raise ModelInputError(shape, first_line(error) + (hint if "dtype" in str(error) else "")) from None
     if found.shape[:1] != features.shape[:1]:
         got = tuple(found.shape)
         raise ModelInputError(shape, f"{len(features)} records must give a row of outputs each, got {got}")
@@ -298,7 +302,3 @@ def _one_pass_bytes(model: nn.Module, features: Tensor) -> int:
         if not (isinstance(layer, nn.Linear) and len(reads) == 1 and reads[0].dim() == 2):
             n_entries += 3 * sum(parameter.numel() for parameter in layer.parameters(recurse=False))
     return 4 * n_entries
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from precad.clients.errors import ArgumentError, ModelDigestError, ModelInputError
 from precad.clients.models.losses import CROSS_ENTROPY, Loss, OwnLoss
 from precad.clients.models.outputs import outputs_of
+from precad.clients.own_code import first_line
 from precad.protos.task.task import Task
 
 CLASS: Final = torch.tensor(0)
@@ -45,8 +46,8 @@ def model_digest(model: nn.Module, example: Tensor, loss: Loss = CROSS_ENTROPY, 
         features = _features("input", 1, example)
         try:
             output = outputs_of(twin(features))
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            raise ModelInputError(tuple(example.shape), str(error).splitlines()[0]) from None
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's model raises
+            raise ModelInputError(tuple(example.shape), first_line(error)) from None
     facts = {
         "input": [str(example.dtype), *example.shape],
         "parameters": [[name, *own.shape] for name, own in model.named_parameters()],
@@ -79,8 +80,10 @@ def _values(loss: OwnLoss, model: nn.Module, features: Tensor, label: Tensor) ->
     try:
         with torch.no_grad():
             return [f"{float(value):.5e}" for value in loss.each(model, features, (turns % 2).to(label.dtype))]
-    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError, KeyError) as error:
-        why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"  # of made-up records, which are no secret
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's loss raises
+        why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}".removesuffix(
+            ": "
+        )  # of made-up records, which are no secret
         raise ArgumentError(
             f"task.loss: expected a number for a made-up record of {loss.name!r}, found {why}"
         ) from None

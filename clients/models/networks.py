@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from precad.clients.errors import (
     ArgumentError,
+    ClientError,
     DimensionError,
     ExtensionError,
     ModelImportError,
@@ -32,6 +33,7 @@ from precad.clients.models.constants import with_constants
 from precad.clients.models.extension import imported
 from precad.clients.models.losses import CROSS_ENTROPY, Loss, Shape
 from precad.clients.models.outputs import outputs_of
+from precad.clients.own_code import first_line
 from precad.clients.records.records import Split, example
 from precad.protos.task.learning import Argument
 from precad.protos.task.task import Task
@@ -101,6 +103,10 @@ def _called(name: str, factory: Callable[..., object], arguments: Mapping[str, A
         except TypeError as error:
             given = f"with {', '.join(arguments)}" if arguments else "without arguments"
             raise ModelImportError(name, f"calling it {given} fails: {error}") from None
+        except (ClientError, MemoryError):
+            raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's code raises, told by kind
+            raise ModelImportError(name, f"calling it raises {type(error).__name__}") from None
 
     return make
 
@@ -111,8 +117,10 @@ def require_fit(model: nn.Module, shape: Shape, *, is_text: bool, loss: Loss = C
     try:
         with torch.no_grad():
             found = outputs_of(model.eval()(example(shape, is_text=is_text).unsqueeze(0)))
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise ModelInputError(shape, str(error).splitlines()[0]) from None
+    except (ClientError, MemoryError):
+        raise
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's model raises for a made-up record
+        raise ModelInputError(shape, first_line(error)) from None
     finally:
         model.train(is_training)
     outputs = tuple(found.shape[1:])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, TextIO
 
 import typer
 from rich.console import Console
@@ -78,7 +78,22 @@ def say(line: str) -> None:
 
 def write_json(report: Mapping[str, Any], *, allow_nan: bool = True) -> None:
     """Print one line for programs on standard output. Raises ValueError for NaN or infinity, if not allowed."""
-    sys.stdout.write(json.dumps(report, allow_nan=allow_nan) + "\n")
+    (_FOR_PROGRAMS[-1] if _FOR_PROGRAMS else sys.stdout).write(json.dumps(report, allow_nan=allow_nan) + "\n")
+
+
+_FOR_PROGRAMS: Final[list[TextIO]] = []
+"""Standard output, where it is for one JSON object alone."""
+
+
+@contextmanager
+def for_programs_alone() -> Iterator[None]:
+    """Send to standard error what a user's code prints, and keep standard output for `write_json`."""
+    _FOR_PROGRAMS.append(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _FOR_PROGRAMS.pop()
 
 
 @contextmanager
@@ -86,6 +101,9 @@ def exit_codes() -> Iterator[None]:
     """Ends the process with the code that an error stands for, and one clear line per fault."""
     try:
         yield
+    except SystemExit:  # nothing of ours raises it below a command
+        people.print("precad: code of your own ended the process", style="bold red", markup=False, highlight=False)
+        raise typer.Exit(errors.INVALID_INPUT) from None
     except Exception as error:
         if not errors.is_known(error):
             raise  # a defect of ours: the traceback is what helps

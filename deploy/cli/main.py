@@ -8,10 +8,13 @@ commands are in `precad.deploy.cli.joined_commands`; the laboratory's join by en
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import nullcontext
 from typing import Annotated, NoReturn
 
 import typer
 
+from precad.deploy.cli.common import for_programs_alone
 from precad.deploy.cli.joined_commands import JoinedGroup
 from precad.deploy.cli.standard_output import checked
 from precad.deploy.localhost.processes import SAFE_PATH
@@ -54,7 +57,8 @@ def precad(
 def main() -> NoReturn:
     """Run the command: every way out is a documented exit code."""
     os.environ.update(SAFE_PATH)  # workers of joblib and Ray, and the benchmarks' programs, inherit it
-    with checked():
+    is_json = "--json" in sys.argv[1:] and sys.stdout is not None
+    with checked(), for_programs_alone() if is_json else nullcontext():
         app(prog_name="precad")
     raise AssertionError("typer exits by itself")
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from precad.deploy.cli.common import Json, exit_codes, say
+from precad.deploy.cli.common import Json, exit_codes, say, write_json
 
 
 @exit_codes()
@@ -56,4 +54,4 @@ def report(
     say(f"report  {page}" + (f"\nfigures {folder}" if len(files) > 1 else ""))
     if as_json:
         written = {"page": str(page), "figures": [str(path) for path in files if path != page]}
-        sys.stdout.write(json.dumps(written | found.to_json(), allow_nan=False) + "\n")
+        write_json(written | found.to_json(), allow_nan=False)

@@ -18,7 +18,8 @@ from precad.clients.external.training import program_of
 from precad.clients.loading import Loaded, load_split_of
 from precad.clients.models.fingerprint import model_digest
 from precad.clients.models.losses import loss_of
-from precad.clients.records import Split, example_label_of, example_of
+from precad.clients.process import engine_of
+from precad.clients.records import Records, Split, example_label_of, example_of
 from precad.clients.records.own.described import CLIENT
 from precad.deploy.configuration.check_holder import room_of
 from precad.deploy.configuration.check_privacy import privacy_facts, promised
@@ -42,7 +43,7 @@ def records_here(task: Task, config: ClientConfig, clients: Sequence[str]) -> di
     if config.records is not None:
         if not config.dealt and CLIENT not in config.records and len(clients) > 1:
             load_split_of(task, config, clients)  # which refuses: each of them has its own
-        read = {client: _own(task, client, load_split_of(task, config, [client])) for client in clients}
+        read = {client: _own(task, config, client, load_split_of(task, config, [client])) for client in clients}
         return read | _of_auditing(task, clients)
     try:
         found = load_split_of(task, config.model_copy(update={"download": False}), clients)
@@ -50,6 +51,7 @@ def records_here(task: Task, config: ClientConfig, clients: Sequence[str]) -> di
         if not config.download:
             raise
         return dict.fromkeys(clients, f"{config.dataset} is not here: downloaded at the start")
+    require_trained(task, config, found.split.train)
     digest = _digest_to_agree_on(task, found)
     own = found.of_client.items()
     of_data = {c: f"{len(records)} of {config.dataset}, declares {task.clients[c]}" for c, records in own}
@@ -79,6 +81,7 @@ def local_records(raw: Mapping[str, Any], base: Path) -> dict[str, Any]:
     _, deployment, split = resolve(raw, RunFolder(base))
     assert deployment.client is not None  # resolve() supplied it
     learning_of(deployment.task, deployment.client, split.test)
+    require_trained(deployment.task, deployment.client, split.train)
     measures = public_measures(deployment)
     task, training = deployment.task, with_records(deployment.task.clients, deployment.task.model_dump())
     sizes = sorted(task.clients[client] for client in training)
@@ -123,6 +126,13 @@ def shown_measure(found: Measure) -> str:
     return f"{len(found.records)} public records of shape {found.records.shape}: {', '.join(found.metrics)}"
 
 
+def require_trained(task: Task, config: ClientConfig, records: Records) -> None:
+    """Refuse a model or a loss of which no record has a gradient of its own, as the client's start does; nothing of a
+    task without training. Raises ClientError."""
+    if config.trainer is None and task.query is None:
+        engine_of(task, records, device=config.device, memory_mb=config.memory_mb, adapter_rank=config.adapter_rank)
+
+
 def _digest_to_agree_on(task: Task, found: Loaded) -> str:
     """Say which digest a model or loss of the user's own has here, where the task names none; else nothing."""
     if ":" not in task.model + task.loss or task.model_digest is not None:
@@ -148,8 +158,9 @@ def own_privacy(task: Task, client: str) -> str:
     return f", at its own rate {rate:g}: {promised(task.model_copy(update={'record_rate': rate}))}"
 
 
-def _own(task: Task, client: str, found: Loaded) -> str:
+def _own(task: Task, config: ClientConfig, client: str, found: Loaded) -> str:
     """Say how many records there are, of what shape and classes, and what a round would draw. No more of them."""
+    require_trained(task, config, found.of_client[client])
     own, test = found.of_client[client], found.split.test
     classes = _classes(task, found.split)
     aside = "" if test is found.split.train or not len(test) else f", {len(test)} more kept for testing"

@@ -360,7 +360,8 @@ class LocalRun:
             self._children.start(name, "client", str(self.folder.config), *flags)
 
     async def _guard(self, servers: list[Child], table: LiveTable) -> None:
-        """Raises RunFailedError when a server has ended with an error. A client that ends is reported, no more."""
+        """Raises RunFailedError when a server has ended with an error, or every client before the first round. Any
+        other client that ends is reported, no more."""
         reported: set[str] = set()
         while True:
             for child in self._children.all:
@@ -371,18 +372,23 @@ class LocalRun:
                     raise RunFailedError(self._why_failed(servers), exit_code=self._exit_code(servers))
                 reported.add(child.name)
                 table.warn(f"{child.name} ended with code {child.exit_code}: {child.last_words()}")
-            if why := self._why_alone(servers):
+            if (alone := self._why_alone(servers)) is not None:
                 await asyncio.sleep(1.0)  # their last rounds arrive
-                raise RunFailedError(why, exit_code=REFUSED)
+                raise alone
             await asyncio.sleep(POLL_S)
 
-    def _why_alone(self, servers: list[Child]) -> str | None:
-        """Say why no client is left, where all of them have refused to go on; None while one may."""
+    def _why_alone(self, servers: list[Child]) -> RunFailedError | None:
+        """Return why no client is left, where none has come to a first round, or all have refused to go on.
+
+        None while one may go on: nobody starts one of them again.
+        """
         clients = [child for child in self._children.all if child not in servers]
-        if not clients or any(child.exit_code != REFUSED for child in clients):
+        codes = {child.exit_code for child in clients}
+        if not clients or codes & {None, 0} or (self._progress.metrics and codes != {REFUSED}):
             return None
-        first = clients[0]
-        return f"no client is left: {first.name} ended with code {first.exit_code}: {first.last_words()}"
+        first, code = clients[0], clients[0].exit_code or FAILURE
+        why = f"no client is left: {first.name} ended with code {first.exit_code}: {first.last_words()}"
+        return RunFailedError(f"{why}\nlogs: {self.folder.logs}", exit_code=code if code > 0 else FAILURE)
 
     def _why_failed(self, servers: list[Child]) -> str:
         ended = [child for child in servers if child.exit_code not in (None, 0)]

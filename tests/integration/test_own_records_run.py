@@ -18,14 +18,16 @@ import pytest
 from tests.harness.hospital import hospital
 
 ROOT = Path(__file__).resolve().parents[2]
+COMMAND = (sys.executable, "-P", "-m", "precad.deploy.cli.main")
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 def run_of(folder: Path) -> dict[str, Any]:
     """Return the summary of `precad run` in a folder with a task."""
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "precad.deploy.cli.main", "run", "task.toml", "--output", "out", "--json"],
+        [*COMMAND, "run", "task.toml", "--output", "out", "--json"],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         timeout=280,
@@ -57,6 +59,38 @@ def test_operators_measure_on_public_records_what_the_model_is(tmp_path: Path) -
     logits = np.tanh(np.array(features, dtype=float) @ inner.T + bias) @ outer.T + last
     is_well = [row[3] == "well" for row in rows[1:51]]
     assert found["figures"] == {"accuracy": pytest.approx(np.mean(logits.argmax(axis=1) == is_well))}
+
+
+@pytest.mark.slow
+def test_a_run_whose_clients_all_refuse_ends_and_says_why(tmp_path: Path) -> None:
+    """Nobody starts them again: servers that waited for them would wait for minutes."""
+    hospital(tmp_path, "my_model")
+    (tmp_path / "my_model.py").write_text(
+        "from torch import nn\nclass net(nn.Linear):\n    def __init__(self):\n        super().__init__(4, 2)\n"
+        "    def forward(self, x):\n        return super().forward(x).detach()\n"
+    )
+    done = subprocess.run(
+        [*COMMAND, "run", "task.toml", "--output", "out"],
+        cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert (
+        "no client is left: a ended with code 2: precad: the model does not fit records of shape (4,): it has no" in done.stderr
+    )
+
+
+def test_what_a_users_module_prints_spoils_no_json(tmp_path: Path) -> None:
+    """Standard output has one object; prints go where people read."""
+    hospital(tmp_path, "my_model")
+    module = tmp_path / "my_model.py"
+    module.write_text(f"print('loading')\n{module.read_text()}")
+    done = subprocess.run(
+        [*COMMAND, "check", "task.toml", "--json"],
+        cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["task"] == "patients"
+    assert "loading" in done.stderr
 
 
 @pytest.mark.slow

@@ -17,6 +17,8 @@ from precad.clients.records.own.pictures import is_picture, pixels_of
 from precad.clients.records.records import Records, by_record
 
 _IMAGE_AXES, _TOKEN_AXES = 4, 2
+_MOST_RECORDS = 10**9
+"""Of a data set that is read one by one: its length may be a mistake, and reading would not end."""
 _EXPECTED = "a map-style data set of (input, label), or arrays (inputs, labels)"
 
 
@@ -79,6 +81,8 @@ def from_arrays(inputs: object, labels: object, where: object, wanted: Wanted) -
 
 def array_of(value: object, at: str, *, is_text: bool = False) -> NDArray[Any]:
     """Return a value as an array of numbers, or, where it may, of texts. Raises OwnRecordsError."""
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise OwnRecordsError(at, "values for all of it", "masked ones")
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         value = value.to(torch.float32).numpy() if value.dtype == torch.bfloat16 else value.numpy()
@@ -119,6 +123,8 @@ def _is_array(value: object) -> bool:
 def _length(value: Any, where: object) -> int:
     with _raising(where, _EXPECTED, "one whose length raises"):
         length: int = len(value)
+    if length > _MOST_RECORDS:
+        raise OwnRecordsError(where, f"at most {_MOST_RECORDS} records", f"{length}")
     return length
 
 

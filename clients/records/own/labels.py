@@ -18,6 +18,8 @@ from precad.protos.task.record_fields import LONGEST_NAME, is_name
 _MOST_CLASSES = 65_536
 A_NAME: Final = f"a class named by at most {LONGEST_NAME} printable characters"
 ANOTHER_NAME: Final = "classes that differ in more than case, spaces and look-alikes, or names in task.class_names"
+_MISSING: Final = frozenset(("na", "n/a", "#n/a", "null", "?", "-"))
+"""How tables write that there is no label, whatever the case. A class of such a name is the task's to declare."""
 _MOST_INFERRED = 1000
 """Names of classes that are taken from records, at most: a column with more is something else."""
 
@@ -169,6 +171,8 @@ def _sorted_names(written: Sequence[str], at: At) -> tuple[str, ...]:
     for row, text in enumerate(written):
         if not is_name(text):
             raise OwnRecordsError(at(row), A_NAME, "another text")
+        if text.casefold() in _MISSING:
+            raise OwnRecordsError(at(row), "a label, or names in task.class_names", "a mark of a missing one")
     if (alike := look_alike(written)) is not None:
         raise OwnRecordsError(at(alike), ANOTHER_NAME, "one that reads as one before it")
     names = tuple(sorted(set(written)))

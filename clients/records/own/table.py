@@ -37,6 +37,8 @@ class Table:
         for name in (*self.labels, *declared):
             if name not in known:
                 raise OwnRecordsError(file, f"a column {name!r}", f"none of that name among {len(header)}")
+        if twice := [name for name in declared if name in self.labels]:
+            raise OwnRecordsError("task.columns", "features, which a label is none of", f"the label {twice[0]!r}")
         self.columns = described.columns or tuple(Column(name=name) for name in header if name not in self.labels)
         if not self.columns:
             raise OwnRecordsError(file, "a column beside the label", "none")

@@ -207,3 +207,30 @@ def test_the_check_of_a_local_run_names_a_dealer_where_there_is_one(mode: str, t
     said = local_records(demo_config(n_clients=8, rounds=1, seed=0, mode=mode), tmp_path)["runs_here"]
     assert "two aggregators, 8 clients" in said
     assert ("a dealer, " in said) is ("; gate " in said) is (mode == "masked")
+
+
+BAD_CODE = {
+    "the_factory_raises": ("def net():\n    raise LookupError('sekret')\n", "calling it raises LookupError"),
+    "it_calls_itself": ("def net():\n    return net()\n", "calling it raises RecursionError"),
+    "it_ends_the_process": ("def net():\n    raise SystemExit('sekret')\n", "calling it raises SystemExit"),
+    "an_error_of_no_words": ("        assert False\n", r"does not fit records of shape \(4,\): AssertionError"),
+    "a_name_that_is_not_there": ("        return nowhere(x)\n", r"NameError: name 'nowhere' is not defined"),
+    "another_answer_each_time": ("        return super().forward(x) + time.monotonic_ns() % 997\n", "draws or keeps"),
+    "no_gradient": ("        return super().forward(x).detach()\n", "it has no gradient"),
+}
+"""A model's function, or the body of its forward pass, and what is said of it."""
+
+
+@pytest.mark.parametrize("name", BAD_CODE)
+def test_check_tries_the_model_as_a_clients_start_does(name: str, elsewhere: Path) -> None:
+    """In one line, exit code 2: whatever a user's code raises is no defect of ours."""
+    code, why = BAD_CODE[name]
+    module = f"own_{name}"
+    config = hospital(elsewhere, module)
+    forward = "import time\nfrom torch import nn\nclass net(nn.Linear):\n    def __init__(self):\n"
+    forward += "        super().__init__(4, 2)\n    def forward(self, x):\n"
+    (elsewhere / f"{module}.py").write_text(code if code.startswith("def") else forward + code)
+    result = CliRunner().invoke(cli.app, ["check", str(config)])
+    assert result.exit_code == 2, result.output
+    assert re.fullmatch(rf"precad: [^\n]*{why}[^\n]*\n", result.output), result.output
+    assert "sekret" not in result.output

@@ -179,6 +179,15 @@ OF_CSV: dict[str, Bad] = {
     "a class without a logit": Bad(
         cell("7", "diagnosis"), ROW + r": expected a class in \[0, 1\], for which the model"
     ),
+    "a mark of a missing label": Bad(
+        csv("x,diagnosis\n1,ill\n2,N/A\n3,well\n"),
+        ROW + r", column 'diagnosis': expected a label, or names in task\.class_names, found a mark",
+    ),
+    "a label that is a feature": Bad(
+        csv(GOOD),
+        r"task\.columns: expected features, which a label is none of, found the label 'diagnosis'",
+        task={"columns": {"x": {}, "diagnosis": {}}},
+    ),
     "a huge class": Bad(cell("9" * 4000, "diagnosis"), ROW + r".* expected a class in \[0, 65535\]"),
     "one class": Bad(
         csv("x,diagnosis\n1,well\n2,well\n"), "client.label: expected between 2 and 1000 classes, found 1"
@@ -438,6 +447,7 @@ OF_FOLDERS: dict[str, Bad] = {
     ),
 }
 _DATA = "class Data:\n    def __len__(self): return 4\n    def __getitem__(self, i): "
+_MASKED = "import numpy as np\nmasked = np.ma.masked_equal(np.arange(8).reshape(4, 2) % 3, 2)\n"
 OF_MODULES: dict[str, Bad] = {
     "no module": Bad(
         lambda folder: None, r"No module named 'own_nowhere' \(looked in .*, then in ", "own_nowhere:load"
@@ -483,6 +493,29 @@ OF_MODULES: dict[str, Bad] = {
     ),
     "no records": Bad(
         module("def load(): return []", "own_no_records"), "expected at least one record", "own_no_records:load"
+    ),
+    "a module that ends the process": Bad(
+        module(f"raise SystemExit('{SECRET}')", "own_exits"), "importing it raises SystemExit", "own_exits:load"
+    ),
+    "a function that ends the process": Bad(
+        module(f"def load(): raise SystemExit('{SECRET}')", "own_leaves"),
+        "found one that raises SystemExit",
+        "own_leaves:load",
+    ),
+    "masked values": Bad(
+        module(_MASKED + "def load(): return masked, np.arange(4) % 2", "own_masked"),
+        "own_masked:load, inputs: expected values for all of it, found masked ones",
+        "own_masked:load",
+    ),
+    "masked labels": Bad(
+        module(_MASKED + "def load(): return np.ones((4, 2)), masked[:, 0]", "own_masked_labels"),
+        "own_masked_labels:load, labels: expected values for all of it, found masked ones",
+        "own_masked_labels:load",
+    ),
+    "a million million records": Bad(
+        module(_DATA.replace("4", "10**12") + "return 1.0, 1\ndef load(): return Data()", "own_endless"),
+        "own_endless:load: expected at most 1000000000 records, found 1000000000000",
+        "own_endless:load",
     ),
     "objects": Bad(
         module(_DATA + f"return '{SECRET}', 1\ndef load(): return Data()", "own_objects"),
