@@ -121,7 +121,8 @@ def supply_addresses(resolved: dict[str, Any], folder: RunFolder) -> None:
         server = resolved
         for key in section_of_server:
             server = server[key]
-        server.setdefault("listen", resolved["network"].get(name, ""))
+        if name in resolved["network"]:
+            server.setdefault("listen", resolved["network"][name])
         server.setdefault("reconnect_timeout_s", 0.0)  # nobody starts one process of this run again
         if name != "dealer":
             server.setdefault("rejoin_timeout_s", REJOIN_TIMEOUT_S)  # but all of them, to continue the run

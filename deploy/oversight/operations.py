@@ -281,6 +281,7 @@ def read_run(root: Path) -> Status:
             "rejected": sum(round.n_rejected for round in rounds),
             "missing": sum(round.n_missing for round in rounds),
         },
+        checks_norms=deployment.task.checks_norms,
         epsilons=epsilons,
         rounds_left_in_budget=rounds_left_in_budget(epsilons),
         rounds=tuple(rounds),
@@ -338,8 +339,9 @@ def _round(metrics: dict[str, Any]) -> RoundSummary:
 
 
 def _quality_in(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return what the runner of a local run measured on the records that it kept for testing."""
-    found = {ACCURACY: metrics.get("accuracy"), **metrics.get("metrics", {})}
+    """Return what the runner of a local run measured on its records for testing, attackers' success too."""
+    found = {ACCURACY: metrics.get("accuracy"), "attack_success": metrics.get("attack_success")}
+    found |= metrics.get("metrics", {})
     return {name: value for name, value in found.items() if value is not None}
 
 

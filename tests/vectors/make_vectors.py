@@ -218,6 +218,10 @@ def digests() -> Iterator[Case]:
     yield Case("task_digest", "flat clipping", {"task": user_dp_task()})
     yield Case("task_digest", "clipping by layer", {"task": user_dp_task(update_clipping="per-layer")})
     yield Case("task_digest", "a learnt bound", {"task": user_dp_task(**LEARNT)})
+    by_layer = {**LEARNT, "update_clipping": "private-quantile-per-layer"}
+    yield Case("task_digest", "a learnt bound by layer", {"task": user_dp_task(**by_layer)})
+    yield Case("task_digest", "nobody adds noise", {"task": user_dp_task(algorithm="fedavg", noise_multiplier=0.0)})
+    yield Case("task_digest", "no norm is checked", {"task": {**task(), "validation": "none"}})
     yield Case("binding_digest", "masked", {"binding": binding_fields()})
     yield Case("binding_digest", "the largest round", {"binding": {**binding_fields(), "round": 2**64 - 1}})
     for name, value in (("client", "bob"), ("round", 8), ("mode", "shares"), ("digest_a", "00" * 32), ("dim", 6)):

@@ -254,6 +254,18 @@ def test_other_algorithms_state_what_they_prove(
     assert said.task.algorithm == changes["algorithm"]
 
 
+def test_a_task_without_a_check_states_that_any_upload_counts(finished: Path, tmp_path: Path) -> None:
+    """2^0: an upload longer than C enters the sum for certain. What is proved of honest clients stays."""
+    checked = Task.model_validate(configuration.load(finished / "config.toml").task.model_dump())
+    said = []
+    for name, task in (("a", checked), ("b", checked.model_copy(update={"validation": "none"}))):
+        write_state(tmp_path / name, task)
+        said.append(statement_of(read_finished(tmp_path / name, task, Role.AGGREGATOR_A), ["weight"], "why"))
+    assert [one.poisoning.log2_probability < -62 for one in said] == [True, False]
+    assert said[1].poisoning.log2_probability == 0
+    assert said[0].privacy == said[1].privacy
+
+
 def test_a_learnt_bound_stays_behind(finished: Path, tmp_path: Path) -> None:
     """Exported are the parameters, with a digest of their own; what the servers logged covers the bound after them, and
     that was verified before."""

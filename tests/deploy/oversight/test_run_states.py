@@ -8,16 +8,19 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import io
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tomli_w
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
@@ -117,6 +120,20 @@ def test_status_and_watch_say_what_became_of_a_run(tmp_path: Path) -> None:
     with run_state.held(run):
         status = read_run(run)
         assert (status.state, status.is_ready, status.ended) == (RunState.RUNNING, True, "")
+
+
+def test_the_status_of_a_run_shows_attackers_success_and_that_nothing_is_enforced(tmp_path: Path) -> None:
+    run = deployed(tmp_path / "run")
+    assert read_run(run).checks_norms
+    assert "attack_success" not in precad("status", run).stderr
+    lines = [json.loads(line) | {"attack_success": 0.25} for line in (run / "metrics.jsonl").read_text().splitlines()]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    config = tomllib.loads((run / "config.toml").read_text())
+    config["task"]["validation"] = "none"
+    (run / "config.toml").write_text(tomli_w.dumps(config))
+    shown = precad("status", run).stderr
+    assert "attack_success 0.25" in shown
+    assert "no norm is checked, and nothing is enforced" in shown
 
 
 def committed(number: int) -> CommittedRound:

@@ -28,7 +28,11 @@ from precad.lab.simulation.algorithms import ALGORITHMS
 from precad.lab.simulation.rules import RULES as AGGREGATION_RULES
 from precad.lab.simulation.two_servers import MpcServers
 from precad.mpc import fixed_point
+from precad.mpc.errors import TupleReusedError
 from precad.mpc.ring import RingArray
+from precad.mpc.tuples.dealt import deal
+from precad.mpc.tuples.held import BatchShape, ServerTuples
+from precad.mpc.validation import accept_all
 from precad.protos.task.algorithms import ALIASES, AS_DEPLOYED, ONLY_SIMULATED, RULES
 from precad.protos.task.task import Task
 from tests.harness.tied_layers import Tied
@@ -236,6 +240,16 @@ def test_servers_that_check_nothing_add_up_whatever_they_get(form: dict[str, Any
     for i in range(0, DIM, 97):
         assert (sum(int(upload[i]) for upload in uploads.values()) - int(checked.total[i])) % 2**64 == 0
     assert MpcServers(task(client_clip=1.0, **form)).check_and_sum(0, uploads).accepted == ()
+
+
+def test_a_mask_serves_one_sum_without_a_check_as_well() -> None:
+    """Used twice, it would show a difference of updates."""
+    shape = BatchShape("task", 0, ("a", "b"), 4, ())
+    tuples = ServerTuples(0, shape, deal(shape)[0])
+    uploads = dict.fromkeys(shape.clients, np.zeros(4, dtype=np.int64))
+    accept_all(("a",), uploads, tuples)
+    with pytest.raises(TupleReusedError):
+        accept_all(("a", "b"), uploads, tuples)
 
 
 def test_privacy_alone_is_precad_whose_clients_do_not_clip(engine: RecordEngine) -> None:
