@@ -38,7 +38,6 @@ class Deployed(Algorithm):
 
     def __init__(self, federation: Federation) -> None:
         super().__init__(federation)
-        self._refuse_rule()
         require_runnable(self.task, federation.engine)
         self._require_attacks_of_a_deployment()
         self._privacy = task_privacy(self.task)
