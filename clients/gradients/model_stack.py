@@ -11,7 +11,6 @@ real arithmetic.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
@@ -27,6 +26,7 @@ from precad.clients.gradients.probe import EXHAUSTED, PROBE_TOLERANCE, REFUSALS,
 from precad.clients.gradients.record_clipping import RecordClip, clipped_sums
 from precad.clients.gradients.record_paths import Path
 from precad.clients.gradients.stacked_layers import load, stacked
+from precad.clients.gradients.tiles import Piece
 from precad.clients.own_code import Unspoken
 from precad.clients.records.records import Records, model_inputs
 
@@ -105,18 +105,6 @@ class ModelByModel:
         return np.stack(sums) if sums else np.zeros_like(models)
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """Records of one client that fit a tile: all of a step's, or a piece."""
-
-    client: int
-    start: int
-    stop: int
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
-
 class ModelStack:
     """All clients of a tile in one pass. Not for two threads at once."""
 
@@ -180,7 +168,7 @@ class ModelStack:
         with deterministic():
             return recorded_pass(self._model, self._layers, layers, features, labels, self._engine.loss)
 
-    def _tiles(self, sizes: Sequence[int]) -> Iterator[list[_Row]]:
+    def _tiles(self, sizes: Sequence[int]) -> Iterator[list[Piece]]:
         """Rows of about the same length, the longest first, as many as fit; at least half of a tile are records.
 
         A client's records are cut where they alone fill a tile, so no client is twice in one.
@@ -189,12 +177,12 @@ class ModelStack:
         of_model = 4 * _COPIES * engine.dim
         longest = max(1, (engine.memory_bytes - of_model) // engine.bytes_per_record)
         rows = [
-            _Row(client, start, min(start + longest, size))
+            Piece(client, start, min(start + longest, size))
             for client, size in enumerate(sizes)
             for start in range(0, size, longest)
         ]
         rows.sort(key=lambda row: (-len(row), row.client))
-        tile: list[_Row] = []
+        tile: list[Piece] = []
         for row in rows:
             width = len(tile[0]) if tile else len(row)
             is_full = (len(tile) + 1) * (width * engine.bytes_per_record + of_model) > engine.memory_bytes
@@ -205,11 +193,11 @@ class ModelStack:
         if tile:
             yield tile
 
-    def _load(self, models: Models, tile: list[_Row]) -> Tensor:
+    def _load(self, models: Models, tile: list[Piece]) -> Tensor:
         chosen = torch.from_numpy(models[[row.client for row in tile]])
         return chosen.to(self._engine.device, self._engine.dtype)
 
-    def _batch(self, tile: list[_Row], clients: Sequence[Records]) -> tuple[Tensor, Tensor]:
+    def _batch(self, tile: list[Piece], clients: Sequence[Records]) -> tuple[Tensor, Tensor]:
         """Return (R * B, ..) features as the model reads them, and labels. Short rows repeat their first record."""
         width, device = max(map(len, tile)), self._engine.device
         features, labels = [], []
@@ -222,7 +210,7 @@ class ModelStack:
         inputs = model_inputs(torch.from_numpy(np.concatenate(features)).to(device), self._engine.dtype)
         return inputs, torch.from_numpy(np.concatenate(labels)).to(device)
 
-    def _counts(self, tile: list[_Row]) -> Tensor:
+    def _counts(self, tile: list[Piece]) -> Tensor:
         """1 for a record, 0 for a copy; (R * B,)."""
         width = max(map(len, tile))
         counts = torch.zeros((len(tile), width), dtype=self._engine.dtype)

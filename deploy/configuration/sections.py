@@ -43,10 +43,12 @@ T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
 
-class Network(BaseModel):
-    """Where the servers are reached: HOST:PORT each."""
-
+class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+
+class Network(_Section):
+    """Where the servers are reached: HOST:PORT each."""
 
     aggregator_a: Address
     aggregator_b: Address
@@ -62,19 +64,15 @@ class Network(BaseModel):
         return self
 
 
-class Aggregators(BaseModel):
+class Aggregators(_Section):
     """`[aggregator.a]` and `[aggregator.b]`; a deployment's file holds the one that its owner runs."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     a: AggregatorConfig | None = None
     b: AggregatorConfig | None = None
 
 
-class OperatorConfig(BaseModel):
+class OperatorConfig(_Section):
     """Describe the operator, who may watch the servers."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     certificate: ConfigPath
     key: ConfigPath
@@ -93,19 +91,15 @@ class OperatorConfig(BaseModel):
         )
 
 
-class LocalhostConfig(BaseModel):
+class LocalhostConfig(_Section):
     """`precad run`: how the roles become processes of one machine."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     clients_per_process: Annotated[int, Field(ge=1)] = 1
     """Virtual clients, each with its own certificate and connections, per client process."""
 
 
-class Deployment(BaseModel):
+class Deployment(_Section):
     """The whole file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     task: Task
     network: Network

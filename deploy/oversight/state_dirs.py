@@ -18,6 +18,7 @@ from precad.dp.accountants.task_cost import NOTHING_CHARGED, Charged, TaskCost, 
 from precad.dp.errors import DpError
 from precad.dp.ledger_lines import is_open, participation, read_lines
 from precad.servers.errors import ServerError
+from precad.servers.operations.snapshot import summary_of
 from precad.servers.store import audit_log
 from precad.servers.store.folder import ledger_path, store_path
 from precad.servers.store.record import from_line
@@ -84,19 +85,7 @@ def _why_not(log: list[audit_log.Entry]) -> str:
 def _summary(record: CommittedRound, quality: Mapping[str, float]) -> RoundSummary:
     rejected = (ClientOutcome(client=name, verdict="rejected", reason=NORM_EXCEEDED) for name in record.rejected)
     missing = (ClientOutcome(client=name, verdict="missing") for name in record.missing)
-    return RoundSummary(
-        round=record.number,
-        n_chosen=len(record.chosen),
-        n_accepted=len(record.accepted),
-        n_rejected=len(record.rejected),
-        n_missing=len(record.missing),
-        seconds=dict(record.seconds),
-        bytes=dict(record.bytes_by_link),
-        epsilon={View.ONE_SERVER: record.epsilon_one_server, View.CLIENTS_ONLY: record.epsilon_clients_only},
-        model_digest=record.model_digest.hex(),
-        quality=dict(quality),
-        outcomes=(*rejected, *missing),
-    )
+    return summary_of(record, quality=quality, outcomes=(*rejected, *missing))
 
 
 def charged_in(ledger: Path) -> Charged:

@@ -23,7 +23,7 @@ derivation.
 
 import math
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from precad.dp.accountants.pld import View
@@ -83,10 +83,6 @@ class JointProposeTestRelease:
         """Bound the epsilon of one client's updates in so many rounds that it was drawn for."""
         require_count("rounds", rounds)
         return self.event(view).epsilon(rounds, delta)
-
-    def with_trim_count(self, trim_count: int) -> "JointProposeTestRelease":
-        """Return the same with another F."""
-        return replace(self, mechanism=replace(self.mechanism, trim_count=trim_count))
 
 
 def joint_threshold(b: float, delta0: float) -> float:

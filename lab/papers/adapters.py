@@ -119,17 +119,13 @@ METHODS: Final = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment:
+class Experiment(runner.Experiment):
     """Describe what is run."""
 
     rounds: int = ROUNDS
     sigma: float = 1.0
-    seeds: int = 3
-    device: str = "auto"
     methods: Sequence[str] = ()
     """Names of `METHODS`, of those that are trained; none: all."""
-    first_seed: int = 0
-    """Seed of the first training; the others follow."""
 
     def __post_init__(self) -> None:
         for name in self.methods:
@@ -227,8 +223,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     report = runner.report_of("adapters", experiment, folder)
     report["public_accuracy"] = start.accuracy
     report["cases"] = [_of_case(outcome) for outcome in outcomes]
-    report["paragraph"] = paragraph(report)
-    runner.write(folder, report, outcomes)
+    runner.write(folder, report, outcomes, paragraph(report))
     runner.save_figure(lambda axes: _draw(axes[0], outcomes), folder / "adapters.png", panels=1)
     return report
 

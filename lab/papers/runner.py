@@ -53,6 +53,23 @@ Evaluations = Sequence[tuple[float, float | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """Say what every experiment trains with; a module's own fields are its paper's."""
+
+    seeds: int = 3
+    device: str = "auto"
+    first_seed: int = 0
+    """Seed of the first training; the others follow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetExperiment(Experiment):
+    """An experiment on a data set that is asked for."""
+
+    dataset: str = "mnist"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One configuration."""
 
@@ -279,11 +296,12 @@ def report_of(name: str, experiment: Any, folder: Path) -> dict[str, Any]:
     return {"experiment": name, **asdict(experiment), "output": str(folder)}
 
 
-def write(folder: Path, report: Mapping[str, Any], outcomes: Sequence[Outcome]) -> None:
-    """Write curves.csv, report.json, report.txt, each in one step; the report has a `paragraph`."""
+def write(folder: Path, report: dict[str, Any], outcomes: Sequence[Outcome], paragraph: str) -> None:
+    """Write curves.csv, report.json, report.txt, each in one step. The report gets its `paragraph`."""
+    report["paragraph"] = paragraph
     write_rows(folder / "curves.csv", [row for outcome in outcomes for row in outcome.rows])
     write_whole(folder / "report.json", (json.dumps(report, indent=2, allow_nan=False) + "\n").encode())
-    write_whole(folder / "report.txt", (report["paragraph"] + "\n").encode())
+    write_whole(folder / "report.txt", (paragraph + "\n").encode())
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

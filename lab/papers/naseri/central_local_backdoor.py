@@ -94,19 +94,14 @@ PAPER: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment:
+class Experiment(runner.DatasetExperiment):
     """Describe what is run."""
 
-    dataset: str = "mnist"
     attackers: Sequence[int] = ATTACKERS
     budget: float = BUDGET
     """Central DP's epsilon."""
     rounds: int = ROUNDS
-    seeds: int = 3
     model: str = "cnn-half"
-    device: str = "auto"
-    first_seed: int = 0
-    """Seed of the first training; the others follow."""
 
     def case(self, defence: Defence, n_attackers: int) -> Case:
         """Return one defence against so many attackers."""
@@ -170,8 +165,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
         "cases": [_of_case(outcome) for outcome in outcomes],
         "clean_accuracy_floor": backdoors.CLEAN_ACCURACY_FLOOR,
     }
-    report["paragraph"] = paragraph(report)
-    runner.write(folder, report, outcomes)
+    runner.write(folder, report, outcomes, paragraph(report))
     for k in experiment.attackers:
         runner.save_figure(partial(_draw, outcomes=outcomes, k=k), folder / f"backdoor-k{k}.png")
     return report

@@ -77,22 +77,17 @@ PAPER: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment:
+class Experiment(runner.DatasetExperiment):
     """Describe what is run."""
 
-    dataset: str = "mnist"
     attackers: Sequence[int] = ()
     """Empty: the paper's for the data set."""
     sigma: float = 1.0
     divides: bool = True
     """Whether the attackers of a round divide the malicious update, as in Sec. 3.2; if not, each uploads all of it."""
     rounds: int = ROUNDS
-    seeds: int = 3
     model: str | None = None
     """In place of the paper's for the data set."""
-    device: str = "auto"
-    first_seed: int = 0
-    """Seed of the first training; the others follow."""
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -149,8 +144,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
         "evaluations": runner.what_is_reported(outcomes),
         "clean_accuracy_floor": backdoors.CLEAN_ACCURACY_FLOOR,
     }
-    report["paragraph"] = paragraph(report)
-    runner.write(folder, report, outcomes)
+    runner.write(folder, report, outcomes, paragraph(report))
     for k in experiment.numbers:
         runner.save_figure(partial(_draw, outcomes=outcomes, k=k), folder / f"backdoor-k{k}.png")
     return report

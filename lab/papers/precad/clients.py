@@ -53,17 +53,12 @@ ALL: Final = MappingProxyType({method.name: method for method in (*METHODS, BOTH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment:
+class Experiment(runner.DatasetExperiment):
     """Describe what is run."""
 
-    dataset: str = "mnist"
     numbers: Sequence[int] = NUMBERS
     sigma: float = 1.0
     rounds: int = ROUNDS
-    seeds: int = 3
-    device: str = "auto"
-    first_seed: int = 0
-    """Seed of the first training; the others follow."""
     methods: Sequence[str] = ()
     """Names of `ALL`, of those that are trained; none: all."""
 
@@ -109,8 +104,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     trained = [outcome for outcome in outcomes if outcome.case.labels["method"] != BOTH_SERVERS.words]
     report = runner.report_of("precad-clients", experiment, folder)
     report["cases"] = [_of_case(outcome) for outcome in outcomes]
-    report["paragraph"] = paragraph(report)
-    runner.write(folder, report, trained)
+    runner.write(folder, report, trained, paragraph(report))
     runner.save_figure(lambda axes: _draw(axes, report["cases"]), folder / "figure-3.png")
     return report
 

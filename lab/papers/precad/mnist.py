@@ -37,17 +37,12 @@ N_CLIENTS, CLIENT_RATE, RECORD_RATE, DELTA = 100, 0.1, 0.05, 1e-5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment:
+class Experiment(runner.DatasetExperiment):
     """Describe what is run."""
 
     sigmas: Sequence[float] = SIGMAS
-    seeds: int = 3
     rounds: int = ROUNDS
-    dataset: str = "mnist"
     model: str = "cnn-standardised"
-    device: str = "auto"
-    first_seed: int = 0
-    """Seed of the first training; the others follow."""
 
     def case(self, sigma: float) -> Case:
         """Return one sigma. Raises ConfigError."""
@@ -86,8 +81,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
         "evaluations": runner.what_is_reported(outcomes),
         "sigmas": [_of_sigma(outcome, rounds=experiment.rounds) for outcome in outcomes],
     }
-    report["paragraph"] = paragraph(report)
-    runner.write(folder, report, outcomes)
+    runner.write(folder, report, outcomes, paragraph(report))
     runner.save_figure(lambda axes: _draw(axes, outcomes), folder / "figure-2.png")
     return report
 

@@ -57,17 +57,12 @@ LEARNING_RATE, DELTA, EVALUATE_EVERY, LAST_EVALUATIONS = 0.15, 1e-5, 50, 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment:
+class Experiment(runner.DatasetExperiment):
     """Describe what is run."""
 
-    dataset: str = "mnist"
     corruptions: Sequence[str] = tuple(corruption.name for corruption in CORRUPTIONS)
     epsilons: Sequence[float] = EPSILONS
-    seeds: int = 3
     model: str = MODEL
-    device: str = "auto"
-    first_seed: int = 0
-    """Seed of the first training; the others follow."""
     with_dpsgd: bool = False
 
     def __post_init__(self) -> None:
@@ -193,8 +188,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
         for epsilon in experiment.epsilons
         for corruption, *found in trained
     ]
-    report["paragraph"] = paragraph(report)
-    runner.write(folder, report, outcomes)
+    runner.write(folder, report, outcomes, paragraph(report))
     n_kinds = len({corruption.of for corruption in experiment.settings})
     runner.save_figure(lambda axes: _draw(axes, experiment, trained), folder / "ptr-table-1.png", panels=n_kinds)
     return report

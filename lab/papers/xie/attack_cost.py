@@ -67,7 +67,7 @@ def quick(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment:
+class Experiment(runner.DatasetExperiment):
     """Describe what is run. Empty sequences and no rounds: those of the level and the data set."""
 
     level: str = "user"
@@ -85,10 +85,6 @@ class Experiment:
     poison_shares: Sequence[float] = ()
     """Shares of an attacking client's records that are poisoned, one after the other: the paper's alpha; none: all of
     them."""
-    dataset: str = "mnist"
-    device: str = "auto"
-    first_seed: int = 0
-    """Seed of the first training; the others follow."""
     public_start: Path | None = None
     """The public model that trainings start from, in place of a model that is drawn."""
 
@@ -209,8 +205,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
         for row in case["measured"]
         if row["beats_the_bound"]
     ]
-    report["paragraph"] = attack_shown.paragraph(report, start)
-    runner.write(folder, report, outcomes)
+    runner.write(folder, report, outcomes, attack_shown.paragraph(report, start))
     runner.write_rows(folder / "costs.csv", [row for case in cases for row in cost_rows(case)])
     runner.write_rows(folder / "certified.csv", [row for case in cases for row in bound_rows(case)])
     attack_shown.save(report, folder)

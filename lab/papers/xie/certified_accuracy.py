@@ -62,8 +62,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
         "output": str(folder),
         "cases": [{name: value for name, value in case.items() if name != "curves"} for case in found],
     }
-    report["paragraph"] = paragraph(report, experiment, start)
-    runner.write(folder, report, outcomes)
+    runner.write(folder, report, outcomes, paragraph(report, experiment, start))
     runner.write_rows(folder / "certified.csv", curves)
     for threat in Threat:
         rows = [row for row in curves if row["threat"] == threat.value]

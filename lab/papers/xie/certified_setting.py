@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from precad.dp.certificates.prediction import Training
+from precad.lab.papers import runner
 from precad.lab.papers.runner import Case
 from precad.lab.papers.xie.two_classes import pair_of
 from precad.protos.task.task import Task
@@ -49,7 +50,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment(ABC):
+class Experiment(runner.DatasetExperiment, ABC):
     """Trainings of several noise multipliers, and by what an attacker is accounted in them. No sigmas and no rounds:
     those of the data set's row."""
 
@@ -57,10 +58,6 @@ class Experiment(ABC):
     rounds: int | None = None
     seeds: int = SEEDS
     """Trainings of each sigma."""
-    dataset: str = "mnist"
-    device: str = "auto"
-    first_seed: int = 0
-    """Seed of the first training; the others follow."""
     public_start: Path | None = None
     """The public model that trainings start from, in place of a model that is drawn."""
 

@@ -88,10 +88,9 @@ def rule_parameters(rule: str, k: int, client_rate: float, n_clients: int) -> di
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment:
+class Experiment(runner.DatasetExperiment):
     """Describe what is run. No sigma and no rounds: those of the data set."""
 
-    dataset: str = "mnist"
     sigma: float | None = None
     attackers: Sequence[int] = ATTACKERS
     """k, one after the other."""
@@ -102,9 +101,6 @@ class Experiment:
     """Trainings whose mean confidence predicts, of each attack and k."""
     rule_seeds: int = RULE_SEEDS
     """Trainings of each rule, attack and k."""
-    device: str = "auto"
-    first_seed: int = 0
-    """Seed of the first training; the others follow."""
     public_start: Path | None = None
     """The public model that trainings start from, in place of a model that is drawn."""
 
@@ -194,8 +190,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
         "cases": [_of_case(outcome, folder, plan, pair_of(experiment.dataset)) for outcome in outcomes],
         "certified": _certified(experiment, plan, folder / ours[0].name),
     }
-    report["paragraph"] = defences_shown.paragraph(report, start)
-    runner.write(folder, report, outcomes)
+    runner.write(folder, report, outcomes, defences_shown.paragraph(report, start))
     runner.write_rows(folder / "defences.csv", report["cases"])
     defences_shown.save(report, folder)
     return report

@@ -40,6 +40,8 @@ class Algorithm(ABC):
     """Whether `simulation.update_clipping` means something here."""
     trains_locally: ClassVar[bool] = False
     """Whether clients take steps of their own, at models of their own (`Federation.own_models`)."""
+    takes_rule: ClassVar[bool] = False
+    """Whether a server sees single updates, and may put them together by another rule than their sum."""
     budgets: ClassVar[tuple[str, ...]] = ()
     """Fields `epsilon_budget_..` of a task that end this training; others are refused."""
     has_two_servers: ClassVar[bool] = False
@@ -70,6 +72,11 @@ class Algorithm(ABC):
                     f"task.{budget}: expected none with {self.name}, which no budget of that kind ends, "
                     f"found {getattr(self.task, budget)}"
                 )
+        if federation.rule is not None and not self.takes_rule:
+            raise ArgumentError(
+                f"simulation.aggregation: expected 'sum', the only one of {self.name}, "
+                f"found {self.settings.aggregation!r}"
+            )
 
     @property
     def _divisor(self) -> float:
@@ -137,11 +144,3 @@ class Algorithm(ABC):
             delta=task.delta,
             note=rests,
         )
-
-    def _refuse_rule(self) -> None:
-        """Refuse a rule, for algorithms of which no server sees single updates, or whose server's rule is fixed."""
-        if self.federation.rule is not None:
-            raise ArgumentError(
-                f"simulation.aggregation: expected 'sum', the only one of {self.name}, "
-                f"found {self.settings.aggregation!r}"
-            )

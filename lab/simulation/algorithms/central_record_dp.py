@@ -9,7 +9,6 @@ from typing import ClassVar
 import numpy as np
 
 from precad.lab.simulation.algorithms.algorithm import Algorithm, Parameters, RoundOutcome
-from precad.lab.simulation.federation import Federation
 from precad.lab.simulation.guarantee import Guarantee
 
 
@@ -21,10 +20,6 @@ class CentralRecordDp(Algorithm):
     """
 
     name: ClassVar[str] = "central-record-dp"
-
-    def __init__(self, federation: Federation) -> None:
-        super().__init__(federation)
-        self._refuse_rule()
 
     def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:
         """Run the round: the sum of all, and one server's noise."""

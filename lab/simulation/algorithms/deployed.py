@@ -40,7 +40,6 @@ class Deployed(Algorithm):
 
     def __init__(self, federation: Federation) -> None:
         super().__init__(federation)
-        self._refuse_rule()
         require_runnable(self.task, federation.engine)
         self._privacy = task_privacy(self.task)
         self._cost = task_cost(self.task)

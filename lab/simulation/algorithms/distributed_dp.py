@@ -30,7 +30,6 @@ class DistributedDp(Algorithm):
 
     def __init__(self, federation: Federation) -> None:
         super().__init__(federation)
-        self._refuse_rule()
         self._tau = self.settings.non_colluding
         self._std = self.task.noise_std_on_grid / math.sqrt(self._tau)
         if self._tau > len(self.task.clients):

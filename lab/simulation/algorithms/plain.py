@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from precad.lab.simulation.guarantee import REALISED, Guarantee
 
 class PlainServer(Algorithm):
     """A server that holds all updates of a round in the clear."""
+
+    takes_rule: ClassVar[bool] = True
 
     def moved(self, t: int, parameters: Parameters, updates: Mapping[str, Vector]) -> Parameters:
         """Return theta + eta / W * sum. With a rule, its estimate of the mean times q n, the public expected number of

@@ -32,7 +32,6 @@ class UserDpFedAvg(Algorithm):
 
     def __init__(self, federation: Federation) -> None:
         super().__init__(federation)
-        self._refuse_rule()
         self.clipping = clipping_of(self.settings, self.task, federation.engine)
         self._event = SampledGaussian(self.task.client_rate, self.task.noise_multiplier)
 

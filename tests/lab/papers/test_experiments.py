@@ -514,7 +514,7 @@ def test_a_full_disk_leaves_the_report_that_was_there(tmp_path: Path, monkeypatc
 
     def write(accuracy: float) -> None:
         runner.write_rows(tmp_path / "curves.csv", [{"accuracy": accuracy}])
-        runner.write(tmp_path, {"accuracy": accuracy, "paragraph": f"{accuracy}"}, [])
+        runner.write(tmp_path, {"accuracy": accuracy}, [], f"{accuracy}")
 
     def draw(axes: Any) -> None:
         axes[0].plot([0, 1], label="accuracy")
