@@ -1,4 +1,4 @@
-"""Who was drawn, as clients that collude see it: by the times at which servers tell them anything.
+"""Tell who was drawn, as clients that collude may: by the times at which servers tell them anything.
 
 A slow client holds up every round that it is in. Where rounds follow as soon as they can, the others know all its
 draws. With `task.round_period_s` what they are told comes at fixed times.

@@ -75,7 +75,8 @@ def test_a_run_whose_clients_all_refuse_ends_and_says_why(tmp_path: Path) -> Non
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
     assert (
-        "no client is left: a ended with code 2: precad: the model does not fit records of shape (4,): it has no" in done.stderr
+        "no client is left: a ended with code 2: precad: the model does not fit records of shape (4,): it has no"
+        in done.stderr
     )
 
 
