@@ -117,8 +117,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     outcomes = runner.run_cases(cases, experiment, folder, console, workers)
     report = runner.report_of("correlated-noise", experiment, folder)
     report["cases"] = [_of_case(outcome) for outcome in outcomes]
-    report["paragraph"] = paragraph(report)
-    runner.write(folder, report, outcomes)
+    runner.write(folder, report, outcomes, paragraph(report))
     runner.save_figure(lambda axes: _draw(axes[0], outcomes, experiment), folder / "correlated-noise.png", panels=1)
     return report
 
