@@ -47,7 +47,7 @@ def test_a_rate_thins_the_turns_and_adds_nobody() -> None:
 
 
 def noise_of(made: Task, engine: RecordEngine, rounds: int) -> list[np.ndarray]:
-    """What both servers' noise moves the sum by, round by round."""
+    """Both servers' noise, round by round."""
     algorithm = simulation(engine, made, algorithm="deployed").algorithm
     return [np.array(algorithm._noise_of_servers(t)) for t in range(rounds)]  # type: ignore[attr-defined]
 
