@@ -34,7 +34,7 @@ clients is not proved here, for a sum of two such recursions, and is not claimed
 
 Coefficients. c_k / 2^m are those of (1 - x)^(-2/3), cut off at b and rounded. The square root, (1 - x)^(-1/2), is best
 where columns are not cut (Fichtenberger, Henzinger and Upadhyay, ICML '23). With b bands the best exponent is .61 to
-.71 for 100 to 1,000 rounds. 2/3 is within 2 % of the best bands, found numerically (tests/dp/noise/test_correlated.py).
+.71 for 100 to 1,000 rounds. 2/3 is within 1 % of the best bands, found numerically (tests/dp/noise/test_correlated.py).
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Noise:
     bands: int
     learning_rate: float
     share: float = 1.0
-    """Share of the experiment's epsilon."""
+    """Share of the experiment's epsilon that it has."""
 
 
 def softmax() -> nn.Module:

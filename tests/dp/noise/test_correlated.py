@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from precad.dp.noise import rounded_gaussian
 from precad.dp.noise.correlated import MOST_BANDS, SCALE_BITS, Strategy, correlate
 
 SCALE = 1 << SCALE_BITS
+LIBRARY = json.loads((Path(__file__).parent / "minsep_sensitivities.json").read_text())
 
 
 def dense(strategy: Strategy, rounds: int) -> NDArray[np.float64]:
@@ -77,6 +80,25 @@ def test_no_pattern_of_participations_moves_more(rounds: int, bands: int, separa
                     moved = matrix[:, places] @ np.array([1.0, *signs])
                     worst = max(worst, float(moved @ moved))
     assert float(strategy.squared_sensitivity(rounds, separation)) == pytest.approx(worst, rel=1e-9)
+
+
+def test_sensitivities_are_those_of_a_maintained_library() -> None:
+    """Sixty settings of rounds, bands, separation and participations, to 1e-9; the file names the version."""
+    assert len(LIBRARY["settings"]) == 60
+    for rounds, bands, separation, participations, expected in LIBRARY["settings"]:
+        found = Strategy.banded(bands).squared_sensitivity(rounds, separation, participations)
+        assert float(found) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(("rounds", "bands", "loss"), LIBRARY["losses"])
+def test_the_error_of_prefix_sums_is_within_1_percent_of_a_librarys_optimum(
+    rounds: int, bands: int, loss: float
+) -> None:
+    """The optimum's mean squared error times its squared norm, beside ours by the dense matrix; its bands are free."""
+    strategy = Strategy.banded(bands)
+    sums = np.cumsum(np.linalg.inv(dense(strategy, rounds))[:, 0])
+    ours = float(strategy.squared_norm) * np.cumsum(sums**2).mean()
+    assert 1 - 1e-6 <= math.sqrt(ours / loss) < 1.01
 
 
 @pytest.mark.parametrize("bands", [1, 2, 10, 20, 64])
