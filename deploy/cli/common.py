@@ -78,7 +78,9 @@ def say(line: str) -> None:
 
 def write_json(report: Mapping[str, Any], *, allow_nan: bool = True) -> None:
     """Print one line for programs on standard output. Raises ValueError for NaN or infinity, if not allowed."""
-    (_FOR_PROGRAMS[-1] if _FOR_PROGRAMS else sys.stdout).write(json.dumps(report, allow_nan=allow_nan) + "\n")
+    stream = _FOR_PROGRAMS[-1] if _FOR_PROGRAMS else sys.stdout
+    stream.write(json.dumps(report, allow_nan=allow_nan) + "\n")
+    stream.flush()  # whoever reads need not wait for a command that stays until Enter
 
 
 _FOR_PROGRAMS: Final[list[TextIO]] = []

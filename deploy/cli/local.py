@@ -152,7 +152,6 @@ def _run_local(
 def _wait_for_enter() -> None:
     """Leave the dashboards to whoever looks at them. Ctrl-C ends them as Enter does: the run is over."""
     say("the run is over; its dashboards stay until Enter")
-    sys.stdout.flush()
     with suppress(KeyboardInterrupt):
         sys.stdin.readline()
 

@@ -53,6 +53,14 @@ def test_a_query_keeps_the_clients_of_the_training_and_nothing_of_its_model(tmp_
     assert resolved(again, most_records=7.5).client_clip == 7.5
 
 
+def test_a_number_of_clients_is_enough(tmp_path: Path) -> None:
+    """As `precad run` takes it, from the same file."""
+    config = folder_of(tmp_path)
+    config.write_text(config.read_text().replace('clients = ["a", "b", "c", "d"]', "clients = 4"))
+    _, deployment = resolve_query(read_local(config), Question(query=MEAN, epsilon=1.0), RunFolder(tmp_path / "out"))
+    assert deployment.task.clients == {f"client-{i}": 100 for i in range(4)}
+
+
 @pytest.mark.parametrize(
     ("question", "message"),
     [
