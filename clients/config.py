@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from precad.clients.holder_limit import HolderLimit
 from precad.clients.own_code import look_in, offer
 from precad.clients.query_consent import QueryConsent
 from precad.clients.upload_limit import DEFAULT_UPLOADS_PER_MODEL
@@ -196,7 +197,8 @@ class ClientConfig(BaseModel):
     a server that deviates learns a bit of every upload of a round that it then loses. At most 3 in mode `proved`."""
     trainer: Annotated[str, Field(min_length=1)] | None = None
     """Code of your own that trains in the place of Algorithm 2, in a process of its own: `module:function`, or
-    `flower:module:app` for a Flower ClientApp. Only in a task of `user-dp-fedavg` (docs/guides/own-records.md)."""
+    `flower:module:app` for a Flower ClientApp. Only in tasks of `user-dp-fedavg` and `fedavg`
+    (docs/guides/own-records.md)."""
     trainer_python: ConfigPath | None = None
     """The interpreter that runs it, with its packages; precad's own unless set. It need not have precad."""
     trainer_config: dict[str, bool | int | float | str] = Field(default_factory=dict)
@@ -216,6 +218,9 @@ class ClientConfig(BaseModel):
     """File that gets what the trainer prints, which may be records (mode 0600). Nothing is kept without one."""
     queries: QueryConsent | None = None
     """Columns that the clients answer queries about, and their limit (`precad query`). None: no query is answered."""
+    holder: HolderLimit | None = None
+    """The data holder's limit over all tasks and queries, and the ledger that counts them (`precad holder`). None: a
+    task's own budgets are the only ones."""
     attacks: dict[str, Attacking] = Field(default_factory=dict)
     """Experiments only: clients that misbehave, and how: the name of an attack, `package.module:Class`, or a table
     `{ kind = NAME, parameters = { .. } }` (docs/guides/simulation.md)."""

@@ -13,7 +13,7 @@ Classes:
     │   ├── ModelInputError
     │   ├── ModelDigestError      the model here is not the one that the task means
     │   ├── TrainerError          a foreign trainer does not start, or the task has no place for one
-    │   ├── StateFileError        what counts uploads cannot be read or written: nothing is uploaded
+    │   ├── StateFileError        what counts uploads or payments cannot be read or written: nothing is uploaded
     │   └── DataError             a data set
     │       ├── MissingDataError  is not there; says what helps
     │       ├── CorruptDataError  is not what its authors published
@@ -32,6 +32,7 @@ Classes:
     ├── ProtocolError            the servers say something that honest ones do not
     ├── QueryRefusedError        this client does not answer a query, or has no room for one more answer
     ├── UploadLimitError         the servers ask for the same model too often
+    ├── HolderLimitReachedError  one more upload would pass the limit of the holder's own ledger
     ├── TaskRefusedError         a server refuses this client
     ├── ServerUnreachableError   a server is gone
     │   ├── ServerBusyError      has no room now, and said when to come back
@@ -248,6 +249,13 @@ class UploadLimitError(ClientError):
             f"{n_uploads} after {n_committed} committed rounds{kept}, and the servers ask again. They lose rounds, or "
             "one of them deviates to learn more: ask both operators before you start this client again"
         )
+
+
+class HolderLimitReachedError(ClientError):
+    """One more upload would pass the limit of the holder's own ledger; nothing more is uploaded."""
+
+    def __init__(self, error: object, file: object) -> None:
+        super().__init__(f"client.holder.limit_epsilon: {error} (counted in {file}; see `precad holder statement`)")
 
 
 class QueryRefusedError(ClientError):

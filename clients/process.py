@@ -28,6 +28,7 @@ from precad.clients.models import networks
 from precad.clients.models.adapters import train_first
 from precad.clients.models.learning import Learning
 from precad.clients.own_code import Unspoken
+from precad.clients.payments import payments_of
 from precad.clients.queries.answers import Answers
 from precad.clients.queries.columns import values_of
 from precad.clients.query_consent import refusal
@@ -266,11 +267,19 @@ def _work_of(task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) 
 def _evaluating(
     client: str, task: Task, config: ClientConfig, held_out: HeldOut | None
 ) -> tuple[Train, UploadLimit] | None:
-    """Return what answers evaluations of this client, once for each model; None where there are none. Raises
-    StateFileError."""
-    if held_out is None:
+    """Return what answers evaluations of this client, once for each model; None where there are none.
+
+    Its holder's ledger pays for each answer too. Raises StateFileError, ArgumentError.
+    """
+    if held_out is None or task.evaluation_round is None:
         return None
-    limit = UploadLimit(client, task.digest(), most=1, file=config.state_dir / f"{client}.evaluations")
+    limit = UploadLimit(
+        client,
+        task.digest(),
+        most=1,
+        file=config.state_dir / f"{client}.evaluations",
+        payer=payments_of(task.evaluation_round, [client], config.holder).get(client),
+    )
     return functools.partial(held_out.evaluate, client), limit
 
 
@@ -300,7 +309,12 @@ class ClientProcess:
             log.warning("client.not_private", algorithm=task.algorithm)
         if task.accept_weak_wire_form:
             log.warning("client.weak_wire_form", mode=task.mode)
+        if not task.checks_norms:
+            log.warning("client.no_norm_is_checked", validation=task.validation)
         require_writable(config.state_dir)
+        payments = payments_of(task, clients, config.holder)
+        for own in payments.values():
+            own.require_room()  # before a record is read
         self._trainer, held_out = _work_of(task, config, conducts)
         limits = {
             client: UploadLimit(
@@ -308,6 +322,7 @@ class ClientProcess:
                 task.digest(),
                 most=config.uploads_per_model,
                 file=config.state_dir / f"{client}.uploads",
+                payer=payments.get(client),
             )
             for client in clients
         }

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from precad.clients.errors import ArgumentError, StateFileError, UploadLimitError
 from precad.protos.task.proved_fields import MOST_UPLOADS_PER_MODEL
@@ -25,6 +25,16 @@ DEFAULT_UPLOADS_PER_MODEL: Final = 3
 _LINE: Final = re.compile(rb"[0-9a-f]{64} (0|[1-9][0-9]{0,19}) [0-9a-f]{64}")
 
 
+class Payer(Protocol):
+    """Pay for each upload (`precad.clients.payments`)."""
+
+    def require_room(self) -> None:
+        """Raise ClientError where one more upload cannot be paid."""
+
+    def pay(self) -> None:
+        """Pay one upload, durably, on return. Raises ClientError; then nothing may leave."""
+
+
 class UploadLimit:
     """Limit the uploads of one client in one task, as its own configuration says. Blocking; a thread at a time.
 
@@ -32,8 +42,11 @@ class UploadLimit:
     leaves.
     """
 
-    def __init__(self, client: str, config_digest: bytes, *, most: int, file: Path | None = None) -> None:
-        """Makes the file, and folders to it. Raises StateFileError."""
+    def __init__(
+        self, client: str, config_digest: bytes, *, most: int, file: Path | None = None, payer: Payer | None = None
+    ) -> None:
+        """Makes the file, and folders to it. payer: of each upload, if anybody. Raises StateFileError."""
+        self._payer = payer
         self._client, self._config_digest, self.most, self._file = client, config_digest, most, file
         self._counted: Counter[bytes] = Counter()
         if file is not None:
@@ -45,8 +58,10 @@ class UploadLimit:
                 raise _unusable(file, error) from None
 
     def require_room(self, model_digest: bytes, n_committed: int) -> None:
-        """Before work is done in vain. Raises UploadLimitError, StateFileError."""
+        """Before work is done in vain. Raises UploadLimitError, StateFileError, HolderLimitReachedError."""
         line = self._line(model_digest, n_committed)
+        if self._payer is not None:
+            self._payer.require_room()
         if self._file is None:
             self._require_room(self._counted[line], n_committed)
             return
@@ -57,8 +72,15 @@ class UploadLimit:
             raise _unusable(self._file, error) from None
 
     def count(self, model_digest: bytes, n_committed: int) -> None:
-        """One upload, before a byte of it leaves; on disk on return. Raises UploadLimitError, StateFileError; then
-        nothing may leave."""
+        """Count one upload, and have it paid, before a byte of it leaves; on disk on return.
+
+        Raises UploadLimitError, StateFileError, HolderLimitReachedError; then nothing may leave.
+        """
+        self._count(model_digest, n_committed)
+        if self._payer is not None:
+            self._payer.pay()
+
+    def _count(self, model_digest: bytes, n_committed: int) -> None:
         line = self._line(model_digest, n_committed)
         if self._file is None:
             self._require_room(self._counted[line], n_committed)

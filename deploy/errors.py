@@ -107,6 +107,7 @@ def _codes_below() -> tuple[tuple[type[Exception], int], ...]:
         (client_errors.TaskRefusedError, REFUSED),
         (client_errors.ProtocolError, REFUSED),
         (client_errors.UploadLimitError, REFUSED),
+        (client_errors.HolderLimitReachedError, REFUSED),
         (client_errors.QueryRefusedError, REFUSED),
         (client_errors.DivergedError, REFUSED),
         (client_errors.NonFiniteModelError, REFUSED),

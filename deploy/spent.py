@@ -29,9 +29,9 @@ def spent_epsilons(state_dir: Path, task: Task, last: Mapping[str, Any]) -> Writ
         realised = {
             view.value: plain(max(float(last[f"epsilon_{view}"]), ledger.statement(view).epsilon)) for view in View
         }
-        if Level.CLIENT in ledger.levels:
-            found["client"] = ledger.task_statement(Level.CLIENT, Conduct.MAY_DISCARD).epsilon
-            realised["client"] = plain(ledger.task_statement(Level.CLIENT).epsilon)
+        for level in ledger.levels.intersection((Level.CLIENT, Level.HIDDEN_CLIENT)):
+            found[level.value] = ledger.task_statement(level, Conduct.MAY_DISCARD).epsilon
+            realised[level.value] = plain(ledger.task_statement(level).epsilon)
         return {
             **{f"epsilon_{name}": plain(epsilon) for name, epsilon in found.items()},
             **{f"realised_epsilon_{name}": epsilon for name, epsilon in realised.items()},

@@ -7,6 +7,7 @@
     ledger_events  what the file holds, as events of dp-accounting
     earlier_ledgers  finished tasks that a later one counts as well
     spending       what one client has answered, with a limit of its own
+    holder_ledger  what one data holder's records paid over all tasks and queries, with a limit
     errors         what may go wrong, as one tree
     checks         the argument checks the modules share
     accountants/   privacy accountants: the cost of a training, and how it is computed

@@ -90,4 +90,5 @@ def _event(fields: dict[str, Any] | None) -> SampledGaussian | None:
 
 
 def _drawn(fields: dict[str, Any]) -> SampledGaussian:
-    return everybody_drawn(TwoStageSampledGaussian(**fields))
+    is_visible = "selection_rate" in fields
+    return everybody_drawn(TwoStageSampledGaussian(**fields) if is_visible else SampledGaussian(**fields))

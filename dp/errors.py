@@ -4,6 +4,7 @@ Classes:
 
     DpError
     ├── BudgetExceededError    the coming round would spend more than a view allows
+    ├── HolderLimitError       a payment would pass the limit of a holder's own ledger
     ├── UnsupportedEventError  an accountant was asked about a round it has no formula for
     ├── LedgerCorruptedError   a ledger file is not one this ledger could have written
     ├── LedgerInUseError       another process holds the ledger file
@@ -32,6 +33,19 @@ class BudgetExceededError(DpError):
         self.client = client
         self.budget = budget
         self.would_be = would_be
+
+
+class HolderLimitError(DpError):
+    """One more payment would pass the limit of a holder's ledger. Nothing was paid."""
+
+    def __init__(self, *, client: str, limit_epsilon: float, delta: float) -> None:
+        super().__init__(
+            f"what the records of {client!r} lose in all tasks must stay <= {limit_epsilon:g} at delta = {delta:g}, "
+            "and one more round would pass that"
+        )
+        self.client = client
+        self.limit_epsilon = limit_epsilon
+        self.delta = delta
 
 
 class UnsupportedEventError(DpError):

@@ -57,7 +57,7 @@ from precad.dp.sealed_file import SealedFile
 _FORMAT: Final = 1
 
 
-_UNITS: Final = {Level.CLIENT: Unit.CLIENT, Level.DRAWN_RECORD: Unit.RECORD}
+_UNITS: Final = {Level.CLIENT: Unit.CLIENT, Level.HIDDEN_CLIENT: Unit.CLIENT, Level.DRAWN_RECORD: Unit.RECORD}
 
 
 class Ledger:

@@ -5,7 +5,7 @@
     ins-dp-fedavg     the client adds N(0, (sigma R)^2), V times   a record       Poisson(p), sigma, V steps a round
     local-dp          the client adds N(0, (sigma R)^2)            a record       Poisson(p), sigma
     distributed-dp    tau clients add N(0, (sigma R)^2 / tau)      a record       Poisson(p), sigma
-    non-private       nobody adds anything                         a record       nothing is proved
+    non-private       nobody adds anything; fedavg alike           a record       nothing is proved
 
 The first multiplier is against one server with any clients, the second against clients only; one alone holds for both.
 Each is of a round that the client takes part in. A record's multiplier counts what rounding adds to its sensitivity
@@ -84,6 +84,8 @@ class PublicParameters(Protocol):
     @property
     def most_draws(self) -> int: ...
     @property
+    def hides_draws(self) -> bool: ...
+    @property
     def delta_slack(self) -> float: ...
     @property
     def evaluation_round(self) -> PublicParameters | None: ...
@@ -161,7 +163,9 @@ def _evaluations_of(task: PublicParameters) -> Evaluations | None:
         View.ONE_SERVER: SampledGaussian(1.0, one.noise_multiplier * one.record_clip / one.client_clip),
         View.CLIENTS_ONLY: SampledGaussian(1.0, both),
     }
-    levels = {Level.CLIENT: found.every_round[Level.CLIENT]}
+    levels: dict[Level, Event] = {
+        level: event for level, event in found.every_round.items() if level is not Level.DRAWN_RECORD
+    }
     return Evaluations(events=of_clients, levels=levels, most=task.most_evaluations)
 
 
@@ -173,6 +177,21 @@ def _round_of(task: PublicParameters) -> TaskPrivacy:
     if rules.servers_add_noise:
         return _user_dp_fedavg(task) if rules.protects_clients else _precad(task)
     return _distributed_dp(task) if rules.clients_share_noise else _own_noise(task)
+
+
+def upload_events(task: PublicParameters, records_per_person: int) -> tuple[SampledGaussian | None, int]:
+    """Return a step as one upload costs a person, all of whose records are of one client, and its number of steps.
+
+    Against one server that follows everything it is sent, whether or not the round is released. Where the task protects
+    whole clients, a person may change the client's update by twice its bound: from one update within C to another.
+    """
+    privacy = task_privacy(task)
+    event = privacy.events[View.ONE_SERVER]
+    if event is None:
+        return None, 1
+    if privacy.unit is Unit.CLIENT:
+        return SampledGaussian(event.sampling_rate, event.noise_multiplier / 2), privacy.steps_per_round
+    return replace(event, group_size=records_per_person), privacy.steps_per_round
 
 
 def task_cost(task: PublicParameters) -> TaskCost:
@@ -256,6 +275,8 @@ def budgets_of(task: PublicParameters) -> dict[View | Level, float]:
     return {key: limit for key, limit in limits.items() if limit is not None}
 
 
+DRAWS_HIDDEN: Final = "if they learn no draw but their own, by times or otherwise, and no round overran its period"
+"""Condition of the level `hidden_client`, beside that of the view."""
 _OF_SERVERS: Final = {
     View.ONE_SERVER: "whether or not the corrupted server adds its own noise",
     View.CLIENTS_ONLY: "if both servers follow the protocol",
@@ -271,7 +292,17 @@ def _precad(task: PublicParameters) -> TaskPrivacy:
             task.client_rate, task.record_rate, events[View.CLIENTS_ONLY].noise_multiplier, task.records_per_person
         ),
     }
+    every_round |= _hidden_client(task, client_multiplier)
     return TaskPrivacy(unit=Unit.RECORD, events=events, rests_on=_OF_SERVERS, every_round=every_round)
+
+
+def _hidden_client(task: PublicParameters, multiplier: float) -> dict[Level, Event]:
+    """Return a whole client whose draw no other client learns, where the task hides it.
+
+    Slots are labels of a shuffle, and challenges and invitations leave at fixed times. What clients see of a round is
+    then the released model alone: the sum with the client's update, at most C long, drawn with probability q.
+    """
+    return {Level.HIDDEN_CLIENT: SampledGaussian(task.client_rate, multiplier)} if task.hides_draws else {}
 
 
 def _user_dp_fedavg(task: PublicParameters) -> TaskPrivacy:
@@ -289,7 +320,10 @@ def _user_dp_fedavg(task: PublicParameters) -> TaskPrivacy:
         unit=Unit.CLIENT,
         events=events,
         rests_on={view: f"what its updates say, not that it took part; {_OF_SERVERS[view]}" for view in View},
-        every_round={Level.CLIENT: TwoStageSampledGaussian(task.client_rate, 1.0, both)},
+        every_round={
+            Level.CLIENT: TwoStageSampledGaussian(task.client_rate, 1.0, both),
+            **_hidden_client(task, both),
+        },
     )
 
 

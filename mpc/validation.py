@@ -205,6 +205,29 @@ def validate(
     return Validated(active, tuple(verdicts), sums.share_sum, norms)
 
 
+def accept_all(
+    active: tuple[str, ...], uploads: Mapping[str, Words], tuples: ServerTuples, engine: Engine = CPU
+) -> Validated:
+    """Add up the shares of every active client without any check: a form with privacy alone. Nothing is exchanged.
+
+    uploads: b of each, (d,), of the `masked` form. Raises TupleReusedError, MalformedMessageError.
+    """
+    tuples.burn_for_check(active)
+    total = np.zeros(tuples.shape.dim, dtype=np.int64)
+    add_shares(total, tuples.party, masked_shares(active, [uploads[client] for client in active], tuples), engine)
+    return Validated(active, (True,) * len(active), total)
+
+
+def accept_all_shares(active: tuple[str, ...], shares: Mapping[str, Words], dim: int) -> Validated:
+    """Do what `accept_all` does in the `shares` form, where a server holds x_P itself, (d,), and needs no tuple."""
+    require_length([shares[client] for client in active], dim)
+    total = np.zeros(dim, dtype=np.int64)
+    for client in active:
+        for tile in ring.tiles(dim):
+            total[tile] += read_tile(shares[client], tile)
+    return Validated(active, (True,) * len(active), total)
+
+
 def masked_shares(clients: Sequence[str], opened: Sequence[Words], tuples: ServerTuples) -> list[Masked]:
     """Return what this server holds of the clients, with every a_P at its start."""
     return [Masked(b, tuples.mask_share(client)) for client, b in zip(clients, opened, strict=True)]

@@ -196,6 +196,8 @@ class Aggregator:
             log.warning("aggregator.not_private", algorithm=self.task.algorithm)  # by its name, and for comparison
         if self.task.accept_weak_wire_form:
             log.warning("aggregator.weak_wire_form", mode=self.task.mode)
+        if not self.task.checks_norms:
+            log.warning("aggregator.no_norm_is_checked", validation=self.task.validation)
         if self.task.servers_follow_protocol:
             log.warning("aggregator.servers_must_follow_protocol", algorithm=self.task.algorithm)
 

@@ -106,7 +106,7 @@ ROOMS = (
         "dp^",
         "| . accountants",
         "What servers use: the ledger, and what a task's round is to those whom it protects.",
-        "ledger ledger_events earlier_ledgers task_privacy spending",
+        "ledger ledger_events earlier_ledgers task_privacy spending holder_ledger",
     ),
     Room(
         "protos", "", "The wire: messages of precad.v1, the values they carry, and the transport that they travel on."
@@ -178,9 +178,9 @@ ROOMS = (
     Room("clients/upload", "mpc protos | . training", "One client's session with both servers."),
     Room(
         "clients^",
-        "mpc protos | . records records/own models gradients training external queries upload",
+        "mpc dp protos | . records records/own models gradients training external queries upload",
         "The client's process.",
-        "process loading",
+        "process loading payments",
     ),
     Room(
         "clients/attacks",

@@ -102,7 +102,7 @@ class InDeployment(Conduct):
             own=np.array(list(own.values())),
             n_attackers=n_attackers,
             n_clients=max(n_clients, n_attackers),
-            bound=task.client_clip,
+            bound=task.enforced_bound,
             step=task.rate(task.learning_rate, self._n_committed) / task.divisor,
             train=trained.descend,
             random=np.random.default_rng(),

@@ -1,8 +1,8 @@
 """A foreign trainer as one of the task's clients: its new parameters, minus the model, within C, as integers.
 
 Of a foreign trainer nothing is known but what it returns. So it runs only in `user-dp-fedavg`, whose guarantee is of
-whole clients and rests on the norm alone. A training that fails uploads zeros: a client that stays away would say that
-it failed.
+whole clients and rests on the norm alone, and in `fedavg`, which guarantees nothing. A training that fails uploads
+zeros: a client that stays away would say that it failed.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ log = structlog.get_logger(__name__)
 
 def require_task(task: Task) -> None:
     """Raise ArgumentError unless the task's guarantee needs nothing of a trainer but an update within C."""
-    if not (task.rules.protects_clients and task.rules.trains_locally):
+    if not task.rules.trains_locally or task.rules.protects_records:
         raise ArgumentError(
-            "client.trainer: expected task.algorithm 'user-dp-fedavg', whose guarantee is of whole clients, found "
-            f"{task.algorithm!r}: nothing holds a foreign trainer to clipping single records"
+            "client.trainer: expected task.algorithm 'user-dp-fedavg', whose guarantee is of whole clients, or "
+            f"'fedavg', found {task.algorithm!r}: nothing holds a foreign trainer to clipping single records"
         )
     if task.evaluation_round is not None:
         raise ArgumentError(

@@ -1,8 +1,8 @@
 """How good a global model is on records nobody trains on: its accuracy, and its confidence in every class."""
 
 import copy
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -57,12 +57,15 @@ def measured(
     return {name: _value(name, metric, found, records.labels) for name, metric in wanted.items()}
 
 
-def _value(name: str, metric: Metric, found: NDArray[np.float32] | None, labels: Labels) -> float:
+def _value(name: str, metric: Callable[[Any, Any], object], found: NDArray[np.float32] | None, labels: Labels) -> float:
     def spoken(error: Exception) -> ArgumentError:
         return ArgumentError(f"metric {name!r}: expected a number, found {type(error).__name__} raised")
 
     with Unspoken(spoken, EXHAUSTED):
-        return float(metric(found, labels))
+        value: object = metric(found, labels)
+        if isinstance(value, (str, bytes)):  # of which `float` reads some
+            raise ArgumentError(f"metric {name!r}: expected a number, found a {type(value).__name__}")
+        return float(value)  # type: ignore[arg-type]  # whatever is no number is refused
 
 
 def confidences(parameters: NDArray[np.float32], model: Model, records: Records) -> NDArray[np.float64]:

@@ -5,6 +5,7 @@
       or              each layer within C / sqrt(L); or within a learnt bound, and a count
       `precad.protos.task.quantile`
     ins-dp-fedavg     clip_C( theta_i - theta ) after V steps of DP-SGD                        Xie et al., Algorithm 3
+    fedavg            clip_C( theta_i - theta ) after V steps of descent                       McMahan et al., 2017
     local-dp          clip_C( -sum of clipped gradients + N(0, (sigma R)^2) )                  PRECAD, Sec. 6.1, LDP
     distributed-dp    clip_(C - room)( -sum of clipped gradients ) + N(0, (sigma R)^2 / tau)   PRECAD, Sec. 1, DDP
     non-private       clip_C( -sum of gradients )
@@ -199,9 +200,11 @@ def _counted(rule: QuantileRule, update: Vector, log_ratio: float, *, is_finite:
 def _trained_privately(task: Task, parameters: NDArray[np.float32], who: Participant, engine: RecordEngine) -> Vector:
     """clip_C( theta_i - theta ) after V steps theta_i <- theta_i - rate / (p_i N_i) (clipped sum + N(0, (sigma R)^2)).
 
-    N_i is the declared number of records: what is released has no divisor that depends on the records.
+    N_i is the declared number of records: what is released has no divisor that depends on the records. Momentum and
+    weight decay are given the noisy gradients, from rest in every round, so they are post-processing.
     """
     at = parameters.astype(np.float64)
+    velocity, size = np.zeros_like(at), who.record_rate * who.n_declared
     for step in range(task.local_steps):
         (update,) = local_updates(
             at,
@@ -212,7 +215,9 @@ def _trained_privately(task: Task, parameters: NDArray[np.float32], who: Partici
             client_clip_norm=math.inf,
             random_bytes=who.random_bytes,
         )
-        at = at + task.local_rate / (who.record_rate * who.n_declared) * _noised(task, who, step, update)
+        decay = task.local_weight_decay * size * at
+        velocity = task.local_momentum * velocity + _noised(task, who, step, update) - decay
+        at = at + task.local_rate / size * velocity
     return project(at - parameters.astype(np.float64), task.client_clip)
 
 

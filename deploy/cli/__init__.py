@@ -11,6 +11,8 @@ Modules:
     enrolment        `precad pki token`, `precad pki serve` and `precad enrol`: certificates by one-time token
     export           `precad export` and `precad verify-export`: a trained model for others, and what it may be
                      believed to be
+    holder           `precad holder`: what a data holder's records paid over all tasks and queries, and what they may
+                     still pay
     init             `precad init`: a commented start for a training on this machine, or for a deployment
     joined_commands  The command line's own commands, and beside them those that join by entry points
     local            `precad demo` and `run`: a whole training on this machine

@@ -7,7 +7,7 @@ fault in a configuration is told without them.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,6 +38,7 @@ OWN: Final = {
     "provision": "provisioning:provision",
     "join": "provisioning:join",
     "account": "account:account",
+    "holder": "holder:holder_app",
     "certify": "certify:certify",
     "report": "report:report",
     "export": "export:export",
@@ -82,7 +83,29 @@ class Commands(Mapping[str, Any]):
         return name in OWN or name in self._joined
 
 
-class JoinedGroup(TyperGroup):
+_NAME: Final = 13
+"""Characters that a name has, at least, so that the lists of one help are aligned."""
+_WHOLE: Final = 10_000
+"""Characters of a sentence in a list, at most: it is wrapped, and never cut off."""
+
+
+class ListedGroup(TyperGroup):
+    """A group of commands whose help has a whole sentence for each."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands into the help."""
+        shown = {name: command for name in self.list_commands(ctx) if (command := self.get_command(ctx, name))}
+        for heading, names in self.headed([name for name, command in shown.items() if not command.hidden]):
+            rows = [(f"{name:<{_NAME}}", shown[name].get_short_help_str(_WHOLE)) for name in names]
+            with formatter.section(heading):
+                formatter.write_dl(rows)
+
+    def headed(self, names: Sequence[str]) -> Iterable[tuple[str, Sequence[str]]]:
+        """Return headings, and the commands below each."""
+        return [("Commands", names)]
+
+
+class JoinedGroup(ListedGroup):
     """A group of commands that others may join."""
 
     def __init__(self, *, commands: Any = None, **attributes: Any) -> None:
@@ -90,13 +113,9 @@ class JoinedGroup(TyperGroup):
         lazily: Any = Commands()  # typer only reads, but asks for a dict
         super().__init__(commands=lazily, **attributes)
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands into the help, by what they are for."""
-        shown = {name: command for name in self.list_commands(ctx) if (command := self.get_command(ctx, name))}
-        width = formatter.width - 6 - max(len(name) for name in shown)
-        for heading, names in panels_of(name for name, command in shown.items() if not command.hidden):
-            with formatter.section(heading):
-                formatter.write_dl([(f"{name:<13}", shown[name].get_short_help_str(width)) for name in names])
+    def headed(self, names: Sequence[str]) -> Iterable[tuple[str, Sequence[str]]]:
+        """Return the commands by what they are for."""
+        return panels_of(names)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command, or None. One of the laboratory's that is not there ends the process with code 2."""
@@ -119,7 +138,7 @@ def _command(name: str, joined_object: Any) -> Any:
     """Make the command as if it had been added to the command line itself."""
     host = typer.Typer(add_completion=False, rich_markup_mode=None)
     if isinstance(joined_object, typer.Typer):
-        host.add_typer(joined_object, name=name)
+        host.add_typer(joined_object, name=name, cls=ListedGroup)
     else:
         host.command(name)(joined_object)
     return get_group(host).commands[name]

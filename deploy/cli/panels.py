@@ -20,7 +20,7 @@ PANELS: Final = {
     ),
     "Follow a training": ("status", "watch", "report"),
     "Take the model": ("export", "verify-export"),
-    "Know what is guaranteed": ("account", "certify", "audit"),
+    "Know what is guaranteed": ("account", "certify", "audit", "holder"),
     "Measure and repeat": ("bench", "experiment"),
 }
 """Headings with their commands, in the help's order."""

@@ -23,6 +23,7 @@ from precad.deploy.run_folder import RunFolder
 from precad.mpc.gates import require_gate, usual_gate
 from precad.protos.messages import convert
 from precad.protos.task.task import Task
+from precad.protos.task.validation_fields import UNCHECKED
 from precad.protos.tls.files import PinFile
 from precad.protos.tls.identity import Identity, Role, fingerprint, parse_certificate, parse_certificates
 from precad.servers.config import AggregatorConfig, DealerConfig, ServerConfig, require_own_role
@@ -61,20 +62,26 @@ def check(deployment: Deployment) -> dict[str, Any]:
         report["wire_form"] = (
             f"{task.mode}: a server that deviates reads coordinates (docs/explanation/threat-model.md)"
         )
+    if not task.checks_norms:
+        report["validation"] = UNCHECKED
     dealer = deployment.network.dealer
     if task.servers_follow_protocol:
         report["servers"] = "must follow the protocol: no noise protects one client's update from one that deviates"
     roles = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
     if (own := deployment.aggregator.a) is not None:
-        report["aggregator_a"] = _aggregator(task, own, roles, dealer) | _public_records(task, own)
+        report["aggregator_a"] = _aggregator(task, own, roles, dealer) | _public_records(task, "a", own)
     if (own := deployment.aggregator.b) is not None:
-        report["aggregator_b"] = _aggregator(task, own, (roles[1], roles[0]), dealer) | _public_records(task, own)
+        report["aggregator_b"] = _aggregator(task, own, (roles[1], roles[0]), dealer) | _public_records(task, "b", own)
     if deployment.dealer is not None:
         report["dealer"] = _dealer(deployment.dealer)
     if deployment.client is not None:
         from precad.deploy.configuration.check_records import records_here
 
         report["clients"] = _clients(task, deployment.client)
+        if deployment.client.holder is not None:
+            from precad.deploy.configuration.check_holder import room_of
+
+            report["clients"]["holder"] = room_of(task, deployment.client.holder, _here(task, deployment.client))
         report["clients"]["records"] = records_here(task, deployment.client, _here(task, deployment.client))
     return report
 
@@ -109,13 +116,15 @@ def _aggregator(task: Task, config: AggregatorConfig, roles: tuple[Role, Role], 
     }
 
 
-def _public_records(task: Task, config: AggregatorConfig) -> dict[str, Any]:
+def _public_records(task: Task, letter: str, config: AggregatorConfig) -> dict[str, Any]:
     """Say what models are measured on, if they are. Raises ConfigError."""
     if config.evaluation_records is None:
         return {}
-    from precad.deploy.configuration.check_records import public_records_here
+    from precad.deploy.configuration.check_records import shown_measure
+    from precad.deploy.configuration.public_records import load_of_server
 
-    return {"measures_on": public_records_here(task, config)}
+    found = load_of_server(task, letter, config)
+    return {} if found is None else {"measures_on": shown_measure(found)}
 
 
 def _dealer(config: DealerConfig) -> dict[str, Any]:

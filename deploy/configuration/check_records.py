@@ -20,13 +20,14 @@ from precad.clients.models.fingerprint import model_digest
 from precad.clients.models.losses import loss_of
 from precad.clients.records import Split, example_label_of, example_of
 from precad.clients.records.own.described import CLIENT
+from precad.deploy.configuration.check_holder import room_of
 from precad.deploy.configuration.check_privacy import privacy_facts, promised
 from precad.deploy.configuration.local import resolve
-from precad.deploy.configuration.public_records import PublicRecords, load
+from precad.deploy.configuration.measures import learning_of, public_measures
+from precad.deploy.configuration.public_records import Measure
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.run_folder import RunFolder
 from precad.protos.task.task import Task
-from precad.servers.config import AggregatorConfig
 
 
 def records_here(task: Task, config: ClientConfig, clients: Sequence[str]) -> dict[str, str]:
@@ -69,6 +70,9 @@ def local_records(raw: Mapping[str, Any], base: Path) -> dict[str, Any]:
     Raises: as `resolve`, which the run itself starts with.
     """
     _, deployment, split = resolve(raw, RunFolder(base))
+    assert deployment.client is not None  # resolve() supplied it
+    learning_of(deployment.task, deployment.client, split.test)
+    measures = public_measures(deployment)
     task, sizes = deployment.task, sorted(deployment.task.clients.values())
     spread = str(sizes[0]) if sizes[0] == sizes[-1] else f"{sizes[0]} to {sizes[-1]}"
     dealer, gate = ("", "") if task.is_proved else ("a dealer, ", f"; gate {task.gate}")
@@ -84,8 +88,17 @@ def local_records(raw: Mapping[str, Any], base: Path) -> dict[str, Any]:
         "records": f"{sum(sizes)} {kinds}; {len(split.test)} for testing",
         "clients": f"{spread} records each; a round draws {drawn:.4g} on average",
         **_evaluated_on(task, split),
-        **_measured_on(deployment),
+        **_room_left(deployment),
+        **{f"aggregator_{letter}_measures_on": shown_measure(one) for letter, one in measures.items()},
     }
+
+
+def _room_left(deployment: Deployment) -> dict[str, Any]:
+    """Say how much room the clients' own ledgers have, where they have any. Raises as `room_of`."""
+    assert deployment.client is not None  # resolve() supplied it
+    if deployment.client.holder is None:
+        return {}
+    return {"holder": room_of(deployment.task, deployment.client.holder, deployment.task.clients)}
 
 
 def _evaluated_on(task: Task, split: Split) -> dict[str, str]:
@@ -96,21 +109,8 @@ def _evaluated_on(task: Task, split: Split) -> dict[str, str]:
     return {"evaluation": f"{held}; {task.evaluation_round.client_clip:g} of a client count fully"}
 
 
-def _measured_on(deployment: Deployment) -> dict[str, str]:
-    """Say on what aggregators of a local run measure models, where they do. Raises ConfigError."""
-    each = {"aggregator_a": deployment.aggregator.a, "aggregator_b": deployment.aggregator.b}
-    return {
-        f"{name}_measures_on": public_records_here(deployment.task, own)
-        for name, own in each.items()
-        if own is not None and own.evaluation_records is not None
-    }
-
-
-def public_records_here(task: Task, config: AggregatorConfig) -> str:
-    """Say on how many public records an aggregator measures models, and what. Raises ConfigError."""
-    public = PublicRecords.of(config)
-    assert public is not None  # whoever asks has seen it
-    found = load(task, public)
+def shown_measure(found: Measure) -> str:
+    """Say on how many public records an aggregator measures models, and what."""
     return f"{len(found.records)} public records of shape {found.records.shape}: {', '.join(found.metrics)}"
 
 

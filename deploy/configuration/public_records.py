@@ -6,6 +6,7 @@ Apart from the rest because it needs PyTorch and runs the operator's code. `prec
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from torch import nn
 
 from precad.clients.app import App
-from precad.clients.errors import ClientError
+from precad.clients.errors import ArgumentError, ClientError
 from precad.clients.gradients.record_range import require_range
 from precad.clients.models import networks
 from precad.clients.models.fingerprint import require_same_model
@@ -69,6 +70,18 @@ class Measure:
         return evaluation.measured(parameters, self.model, self.records, self.metrics)
 
 
+def load_of_server(task: Task, letter: str, config: AggregatorConfig) -> Measure | None:
+    """Return what a server's section names, read; None where it names no records. Raises ConfigError, naming the
+    section."""
+    public = PublicRecords.of(config)
+    if public is None:
+        return None
+    try:
+        return load(task, public)
+    except ConfigError as error:
+        raise ConfigError(re.sub("^(?=evaluation_)", f"aggregator.{letter}.", str(error))) from None
+
+
 def load(task: Task, public: PublicRecords) -> Measure:
     """Read the records, and see that the task's model takes them. Raises ConfigError, naming fields of
     `[aggregator]`."""
@@ -102,15 +115,18 @@ def _load(task: Task, public: PublicRecords) -> Measure:
     records = networks.fitted(model, split, loss).test
     require_range(model, {"evaluation_records": records}, loss)
     require_same_model(task, model, example_of(records), loss, example_label_of(records))
-    wanted = metrics_of([*_metrics_of_apps(task, app), *public.metrics])
-    if has_accuracy(loss, records.labels):
-        wanted = {"accuracy": METRICS["accuracy"], **wanted}
+    try:
+        wanted = metrics_of([*_metrics_of_apps(task, app), *public.metrics])
+        if has_accuracy(loss, records.labels):
+            wanted = {"accuracy": METRICS["accuracy"], **wanted}
+        measure = Measure(model, records, wanted)
+        measure.of(networks.flatten(model))  # what raises for the first model is refused at the start
+    except ArgumentError as error:
+        raise ConfigError(f"evaluation_metrics: {error}") from None
     if not wanted:
         raise ConfigError(
             "evaluation_metrics: expected a figure, as labels are numbers and have no accuracy, found none"
         )
-    measure = Measure(model, records, wanted)
-    measure.of(networks.flatten(model))  # what raises for the first model is refused at the start
     return measure
 
 

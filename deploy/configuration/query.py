@@ -16,6 +16,7 @@ from precad.clients.errors import ClientError
 from precad.clients.own_code import look_in
 from precad.clients.query_consent import refusal
 from precad.deploy.configuration.local import (
+    ids_of,
     is_proved,
     merged_over,
     require_ids,
@@ -117,7 +118,7 @@ def _declared(clients: object, config: ClientConfig, query: Query) -> dict[str, 
 
     if isinstance(clients, Mapping):
         return dict(clients)
-    ids = list(clients) if isinstance(clients, list) else []
+    ids = [] if clients is None else ids_of(clients)
     require_ids(ids)
     look_in(config.folder)
     try:

@@ -267,7 +267,17 @@ def with_folder(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             beside = {"folder": "", **{name: client[name] for name in _OF_TRAINERS if name in client}}
             paths = {name: str(folder / str(client.get(name, place))) for name, place in beside.items()}
             raw = {**raw, "client": {**client, **paths}}
-    return _with_evaluation_folder(raw, folder)
+    return _with_holder_ledger(_with_evaluation_folder(raw, folder), folder)
+
+
+def _with_holder_ledger(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return a local run's configuration whose clients pay from a ledger beside it: the next run counts this one."""
+    client = raw.get("client")
+    holder = client.get("holder") if isinstance(client, Mapping) else None
+    if not isinstance(client, Mapping) or not isinstance(holder, Mapping) or "ledger" not in holder:
+        return dict(raw)
+    beside = {**holder, "ledger": str(folder / str(holder["ledger"]))}
+    return {**raw, "client": {**client, "holder": beside}}
 
 
 def _attack_kinds(attacks: object) -> list[str]:

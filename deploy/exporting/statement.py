@@ -30,7 +30,7 @@ from precad.deploy.reporting.guarantees import in_words
 from precad.dp.accountants.pld import Conduct, Label, PrivacyStatement, Unit, View, unit_words
 from precad.dp.certificates.prediction import LABELS, Method, Threat
 from precad.dp.ledger import Level
-from precad.dp.task_privacy import task_privacy
+from precad.dp.task_privacy import DRAWS_HIDDEN, task_privacy
 
 FORMAT: Final = "precad/export/2"
 FORMAT_1: Final = "precad/export/1"
@@ -153,6 +153,7 @@ class PoisoningPart(Part):
     """C: an upload longer than that enters the sum with probability at most 2^`log2_probability`, if both servers
     follow the protocol."""
     log2_probability: float
+    """0 where no norm was checked: any upload enters the sum."""
     certificate: CertificatePart | None
     why_none: str
 
@@ -266,7 +267,7 @@ def statement_of(
         privacy=_privacy(finished),
         poisoning=PoisoningPart(
             client_clip=task.client_clip,
-            log2_probability=task.norm_bound.log2_soundness_error,
+            log2_probability=task.norm_bound.log2_soundness_error if task.checks_norms else 0.0,
             certificate=certificate_part(certificate) if isinstance(certificate, RunCertificate) else None,
             why_none="" if isinstance(certificate, RunCertificate) else certificate,
         ),
@@ -304,11 +305,18 @@ def _privacy(finished: FinishedTask) -> tuple[PrivacyPart, ...]:
             _row(said, of_views, rests_on[view], conduct, is_proved=privacy.events[view] is not None)
             for view, said in views.items()
         ]
-        rows += [_row(said, of_levels, against_clients, conduct, is_proved=True) for said in levels.values()]
+        rows += [
+            _row(said, of_levels, _rests_on(level, against_clients), conduct, is_proved=True)
+            for level, said in levels.items()
+        ]
         if privacy.unit is Unit.RECORD:
             unclaimed = replace(views[View.ONE_SERVER], unit=Unit.CLIENT, group_size=1)
             rows.append(_row(unclaimed, Counted.NONE, "it is not accounted", conduct, is_proved=False))
     return tuple(rows)
+
+
+def _rests_on(level: Level, of_view: str) -> str:
+    return f"{DRAWS_HIDDEN}; {of_view}" if level is Level.HIDDEN_CLIENT else of_view
 
 
 _COUNTED: Final = {

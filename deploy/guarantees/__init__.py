@@ -7,6 +7,7 @@ Modules:
     certificates       `precad certify`
     certificates_shown its report, printed
     planning           `precad certify --plan`
+    holder             `precad holder`: a data holder's own ledger, shown and charged
     run_evidence       what run folders say for a certificate
     plots              what `--plot` draws
 """

@@ -215,7 +215,15 @@ def account(plan: TrainingPlan, *, target_epsilon: float | None = None, is_by_ro
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", OrderGridWarning)
             statements = side_by_side(client, plan.rounds, delta=plan.delta, view=View.CLIENTS_ONLY, slack=plan.slack)
+            hidden = side_by_side(
+                SampledGaussian(plan.q, sigma_bar),
+                plan.rounds,
+                delta=plan.delta,
+                view=View.CLIENTS_ONLY,
+                slack=plan.slack,
+            )
         report["client_level"] = {"noise_multiplier": sigma_bar, **_by_label(statements)}
+        report["client_level_if_draws_hidden"] = {"noise_multiplier": sigma_bar, **_by_label(hidden)}
     if target_epsilon is not None:
         report["calibrated"] = {"target_epsilon": target_epsilon} | {
             view.value: _calibrated(plan, view, target_epsilon) for view in View
@@ -448,8 +456,10 @@ def print_account(console: Console, report: dict[str, Any]) -> None:
     for warning in report["warnings"]:
         console.print(warning, highlight=False)
     if client := report.get("client_level"):
+        hidden = shown(report["client_level_if_draws_hidden"]["bound"], Label.BOUND)
         console.print(
-            f"a whole client, multiplier {client['noise_multiplier']:.3g}: {shown(client['bound'], Label.BOUND)}",
+            f"a whole client, multiplier {client['noise_multiplier']:.3g}: {shown(client['bound'], Label.BOUND)}; "
+            f"if no client learns who else is drawn (mode proved, task.round_period_s): {hidden}",
             highlight=False,
         )
     if found := report.get("calibrated"):

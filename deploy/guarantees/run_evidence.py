@@ -118,11 +118,14 @@ def training_of(task: Task) -> Training:
     T is the most rounds that can be drawn: a server may lose some to discard their draws. When a budget on realised
     participation can end the task, the end depends on who was drawn. Nothing is then claimed of the draw: the rate is
     1.
-    Raises ConfigError for an algorithm whose servers add no noise: a client that adds none meets what others like.
+    Raises ConfigError for an algorithm whose servers add no noise: a client that adds none meets what others like. So
+    for a task whose servers check no norm.
     """
     whole_client = task_privacy(task).every_round.get(Level.CLIENT)
     if whole_client is None:
         raise ConfigError(f"--run: expected a task whose servers add noise, found one of {task.algorithm}")
+    if not task.checks_norms:
+        raise ConfigError("--run: expected a task whose servers check norms, found task.validation 'none'")
     rate = 1.0 if _may_end_early(task) else task.client_rate
     return Training(SampledGaussian(rate, whole_client.noise_multiplier), _most_draws(task))
 

@@ -27,14 +27,15 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from precad.clients.models import networks
-from precad.clients.models.learning import Learning
 from precad.clients.models.metrics import has_accuracy
+from precad.clients.payments import payments_of
 from precad.clients.training import evaluation
 from precad.deploy import run_state
 from precad.deploy.authority import pki
 from precad.deploy.client_evaluations import client_evaluations
 from precad.deploy.conducts import wanted_of
 from precad.deploy.configuration.local import resolve
+from precad.deploy.configuration.measures import learning_of, public_measures
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.configuration.trainers import NO_RECORD_FIGURE, counted
 from precad.deploy.errors import FAILURE, REFUSED, UNREACHABLE, ConfigError, InterruptedRunError, RunFailedError
@@ -95,6 +96,17 @@ class Progress:
     ended: str = ""
 
 
+def require_engines_and_memory(deployment: Deployment) -> None:
+    """Raise EngineUnavailableError or ConfigError unless this machine has what both aggregators need."""
+    for letter, server in (("a", deployment.aggregator.a), ("b", deployment.aggregator.b)):
+        assert server is not None  # resolve() supplied it
+        require_engine(server.engine)
+        try:
+            memory.of_server(server, deployment.task)
+        except SetupError as error:
+            raise ConfigError(f"aggregator.{letter}.{error}") from None
+
+
 class LocalRun:
     """One run. `run` returns its summary."""
 
@@ -128,7 +140,8 @@ class LocalRun:
         self._require_free_ports()
         if not self.deployment.task.is_proved:
             require_gate(self.deployment.task.gate)
-        self._require_engines_and_memory()
+        require_engines_and_memory(self.deployment)
+        self._require_room()
         self.folder = folder if resumes else self._new_folder(output)
         self._console = console
         task = self.deployment.task
@@ -147,7 +160,8 @@ class LocalRun:
         """
         resolved, deployment, split = resolve(raw, folder)
         assert deployment.client is not None  # resolve() supplied it
-        self._test, self._learning = split.test, Learning.of_task(deployment.task, deployment.client.metrics)
+        self._test, self._learning = split.test, learning_of(deployment.task, deployment.client, split.test)
+        public_measures(deployment)
         self._wanted = wanted_of(deployment.client, deployment.task, split.test)
         return resolved, deployment
 
@@ -182,14 +196,12 @@ class LocalRun:
             except TransportError as error:
                 raise ConfigError(f"network.{name}: {str(error).removeprefix('address: ')}") from None
 
-    def _require_engines_and_memory(self) -> None:
-        for letter, server in (("a", self.deployment.aggregator.a), ("b", self.deployment.aggregator.b)):
-            assert server is not None  # resolve() supplied it
-            require_engine(server.engine)
-            try:
-                memory.of_server(server, self.deployment.task)
-            except SetupError as error:
-                raise ConfigError(f"aggregator.{letter}.{error}") from None
+    def _require_room(self) -> None:
+        """Raise HolderLimitReachedError, ArgumentError where a client could not pay its first upload."""
+        assert self.deployment.client is not None  # resolve() supplied it
+        task = self.deployment.task
+        for payments in payments_of(task, task.clients, self.deployment.client.holder).values():
+            payments.require_room()
 
     async def run(self, *, stays: bool = False) -> dict[str, Any]:
         """Raises RunFailedError when a server or the dealer ends early, InterruptedRunError when it is interrupted.
@@ -358,7 +370,17 @@ class LocalRun:
                     raise RunFailedError(self._why_failed(servers), exit_code=self._exit_code(servers))
                 reported.add(child.name)
                 table.warn(f"{child.name} ended with code {child.exit_code}: {child.last_words()}")
+            if why := self._why_alone(servers):
+                raise RunFailedError(why, exit_code=REFUSED)
             await asyncio.sleep(POLL_S)
+
+    def _why_alone(self, servers: list[Child]) -> str | None:
+        """Say why no client is left, where all of them have refused to go on; None while one may."""
+        clients = [child for child in self._children.all if child not in servers]
+        if not clients or any(child.exit_code != REFUSED for child in clients):
+            return None
+        first = clients[0]
+        return f"no client is left: {first.name} ended with code {first.exit_code}: {first.last_words()}"
 
     def _why_failed(self, servers: list[Child]) -> str:
         ended = [child for child in servers if child.exit_code not in (None, 0)]
@@ -524,6 +546,7 @@ class LocalRun:
             "gate": None if task.is_proved else task.gate,
             "mode": task.mode,
             "algorithm": task.algorithm,
+            **({} if task.checks_norms else {"validation": task.validation}),
             "task": self._progress.task_id,
             "ended": self._progress.ended,
             **({"resumed": self.folder.times_resumed} if self._resumes else {}),

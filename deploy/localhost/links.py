@@ -43,10 +43,15 @@ class Dashboards:
         return cls(token, listening)
 
     def announce(self, console: Console) -> None:
-        """Say where they are, and in which file the token is."""
+        """Say where they are, and in which file the token is: once, where all of them have the same."""
+        tokens = {own.operations_token for _, own in self.listening}
+        lines = []
         for role, own in self.listening:
             scheme = "https" if own.operations_tls else "http"
-            line = f"dashboard of {role}: {scheme}://{own.operations_listen}/  token: {own.operations_token}"
+            line = f"dashboard of {role}: {scheme}://{own.operations_listen}/"
+            lines.append(line if len(tokens) == 1 else f"{line}  token: {own.operations_token}")
+        lines += [f"their token is in {token}" for token in tokens if len(tokens) == 1]
+        for line in lines:
             console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     async def show_links(self, console: Console, note: Callable[[str], None]) -> None:
@@ -62,7 +67,7 @@ class Dashboards:
                 continue
             token = self.token.read_text(encoding="ascii").strip()
             if (link := await one_time_link(own.operations_listen, token)) is not None:
-                note(f"dashboard of {role}, opens once within ten minutes: {link}")
+                note(f"dashboard of {role}, opens once within ten minutes:\n{link}")  # whole in 80 columns
 
 
 async def one_time_link(address: str, token: str) -> str | None:

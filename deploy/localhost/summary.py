@@ -15,6 +15,7 @@ from precad.dp.accountants.pld import Conduct, Unit, View
 from precad.dp.task_privacy import TaskPrivacy, task_privacy
 from precad.protos.task.proved_fields import STANDING
 from precad.protos.task.task import Task
+from precad.protos.task.validation_fields import UNCHECKED
 
 HEADINGS: Final = {Conduct.MAY_DISCARD: "may discard draws", Conduct.WATCHES: "only watches"}
 """The two columns."""
@@ -45,6 +46,8 @@ def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> N
         )
     counts = ", ".join(f"{summary[name]} {name}" for name in ("accepted", "rejected", "missing"))
     table.add_row("uploads", counts)
+    if not task.checks_norms:
+        table.add_row("validation", UNCHECKED)
     table.add_row("rejected clients", ", ".join(summary["rejected_clients"]) or "none")
     table.add_row("privacy", _privacy(summary, task))
     table.add_row("", _counts(summary))
@@ -99,7 +102,7 @@ def _privacy(summary: Mapping[str, Any], task: Task) -> Table:
     for heading in ("of one", "against", *HEADINGS.values()):
         found.add_column(heading, justify="left" if heading in ("of one", "against") else "right")
     for name, unit, against in _rows(summary, privacy.unit, task):
-        is_nothing = name != "client" and privacy.events[View(name)] is None
+        is_nothing = name in set(View) and privacy.events[View(name)] is None
         figures = (float(summary[key]) for key in (f"epsilon_{name}", f"realised_epsilon_{name}"))
         found.add_row(unit, against, *("no guarantee" if is_nothing else three_digits(x) for x in figures))
     return found
@@ -118,7 +121,10 @@ def _rows(summary: Mapping[str, Any], unit: Unit, task: Task) -> list[tuple[str,
     drawn_or_not = "client" if unit is Unit.RECORD else "client, drawn or not"
     budget = "" if task.epsilon_budget_client is None else f" (budget {task.epsilon_budget_client:g})"
     row = ("client", f"{drawn_or_not}{budget}", _AGAINST[View.CLIENTS_ONLY])
-    return [row, *of_views] if budget else [*of_views, row]
+    rows = [row, *of_views] if budget else [*of_views, row]
+    if "epsilon_hidden_client" in summary:
+        rows.append(("hidden_client", "client, draws hidden", _AGAINST[View.CLIENTS_ONLY]))
+    return rows
 
 
 def _counts(summary: Mapping[str, Any]) -> str:

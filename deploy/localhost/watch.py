@@ -17,6 +17,7 @@ from rich.text import Text
 from precad.deploy.durations import in_words
 from precad.deploy.figures import LARGEST_USEFUL, NO_USEFUL_BOUND, rounded_up, says_nothing
 from precad.protos.task.task import Task
+from precad.protos.task.validation_fields import UNCHECKED
 
 VISIBLE_ROUNDS = 14
 
@@ -178,12 +179,13 @@ def _short(names: str) -> str:
 
 
 def warning_of(task: Task) -> str | None:
-    """Return the warning that comes before a task that protects nobody, None for any other."""
+    """Return the warning that comes before a task that protects nobody, or enforces nothing; None for any other."""
     if task.rules.is_private:
-        return None
+        return None if task.checks_norms else f"WARNING: {UNCHECKED}."
+    unchecked = "" if task.checks_norms else f" And {UNCHECKED}."
     return (
-        "WARNING: task.algorithm is non-private. No noise is added by anybody, epsilon is infinite, and nothing is "
-        "guaranteed for anybody's records against anybody who sees a model. For comparison only."
+        f"WARNING: task.algorithm is {task.algorithm}. No noise is added by anybody, epsilon is infinite, and nothing "
+        "is guaranteed for anybody's records against anybody who sees a model. For comparison only." + unchecked
     )
 
 

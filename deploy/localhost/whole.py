@@ -70,7 +70,7 @@ def prepare(
         _require_new(folder)
     if found is not None:
         for line in _announced(found, gate):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+            console.print(line, highlight=False, markup=False)
     with ExitStack() as unless_prepared:
         if forks is None:
             forks = Forks()  # loads the children's code while we load ours

@@ -411,6 +411,7 @@ def _facts(status: Status) -> dict[str, str]:
         n_more = status.n_enrolled - status.n_connected - len(status.absent)
         facts["absent"] = named + (f" and {n_more} more" if n_more > 0 else "")
     facts["uploads"] = ", ".join(f"{n} {verdict}" for verdict, n in status.uploads.items())
+    facts |= {} if status.checks_norms else {"validation": "none: no norm is checked, and nothing is enforced"}
     if status.rounds_lost:
         facts["lost"] = f"{status.rounds_lost} rounds ({status.rounds_lost_at_most} end the task)"
     if status.verdicts_unknown:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -11,8 +11,8 @@ from pydantic import Field
 from precad.deploy.reporting.files import Written
 from precad.protos.task.query import Query
 
-MOST_BINS: Final = 60
-"""More bins are not drawn."""
+MOST_DRAWN: Final = 60
+"""Most columns of a plot. Of more bins, neighbours are drawn as one."""
 
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -29,6 +29,25 @@ class Estimated(Written):
     def bar(self) -> str:
         """Return the error bar, for people."""
         return f"[{self.low:.4g}, {self.high:.4g}]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """Hold a range of the column, and the records in it."""
+
+    start: float
+    end: float
+    records: Estimated
+
+    @property
+    def middle(self) -> float:
+        """Return the middle of the range."""
+        return (self.start + self.end) / 2
+
+    @property
+    def name(self) -> str:
+        """Return the range, for people."""
+        return f"{self.start:.4g} to {self.end:.4g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +82,19 @@ class QueryAnswer:
         }
 
     @property
-    def drawn(self) -> dict[str, float]:
-        """Return the records of each bin by its range, none below zero; nothing of bins too many to draw."""
-        if len(self.bins) > MOST_BINS:
-            return {}
-        low, high = self.query.low, self.query.high
-        edges = [low + (high - low) * i / len(self.bins) for i in range(len(self.bins))] + [high]
-        ranges = [f"{a:.4g} to {b:.4g}" for a, b in itertools.pairwise(edges)]
-        return dict(zip(ranges, (max(0.0, one.value) for one in self.bins), strict=True))
+    def bins_together(self) -> int:
+        """Return how many neighbouring bins are drawn as one column; the last one may have fewer."""
+        return math.ceil(len(self.bins) / MOST_DRAWN) or 1
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Return what is drawn. Noise of bins is independent: squares of error bars' lengths add up."""
+        n, width, low = len(self.bins), self.bins_together, self.query.low
+        found = []
+        for start in range(0, n, width):
+            some = self.bins[start : start + width]
+            value, reach = math.fsum(one.value for one in some), math.hypot(*((one.high - one.low) / 2 for one in some))
+            ends = (low + (self.query.high - low) * at / n for at in (start, start + len(some)))
+            records = some[0] if len(some) == 1 else Estimated(value=value, low=value - reach, high=value + reach)
+            found.append(Column(start=next(ends), end=next(ends), records=records))
+        return tuple(found)

@@ -90,7 +90,7 @@ def certified(
 
 def with_certificate_note(run: Run, found: RunCertificate | str) -> Run:
     """Return the run; with a note where there is no certificate, or one that proves nothing."""
-    if isinstance(found, RunCertificate) and found.tolerated > 0:
+    if run.answer is not None or (isinstance(found, RunCertificate) and found.tolerated > 0):
         return run
     note = f"No certificate: {found}." if isinstance(found, str) else found.words
     return replace(run, notes=(*run.notes, note))

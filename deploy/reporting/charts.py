@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from precad.deploy.figures import LARGEST_USEFUL
+from precad.deploy.reporting.answers import QueryAnswer
 from precad.deploy.reporting.certificates import RunCertificate
 from precad.deploy.reporting.numbers import Format, power_of_ten, shown
 from precad.deploy.reporting.runs import AGAINST, Cost, Round, Run, Statement
@@ -32,6 +33,8 @@ class Kind(StrEnum):
     """Stacked, one for each x."""
     BARS = "bars"
     """Horizontal, one for each category and series; x is the category's number."""
+    INTERVALS = "intervals"
+    """A column with its error bar for each x, the middle of a range, which a category names."""
 
 
 class Dash(StrEnum):
@@ -59,7 +62,7 @@ class Series:
     """None where there is nothing to draw: an infinite epsilon, for one."""
     dash: Dash = Dash.SOLID
     band: tuple[tuple[float, float, float], ...] = ()
-    """(x, lowest, highest) of several seeds."""
+    """(x, lowest, highest): of several seeds, or the error bar."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,11 +85,21 @@ class Chart:
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Return (headings, rows) of the numbers that are drawn."""
         by_x = [dict(series.points) for series in self.series]
+        bands = [{x: (low, high) for x, low, high in series.band} for series in self.series]
         rows = []
-        for x in sorted({x for points in by_x for x in points}):
-            name = self.categories[int(x)] if self.categories else shown(x, Format.COUNT)
-            rows.append([name, *("" if x not in points else shown(points[x], self.format) for points in by_x)])
+        for i, x in enumerate(sorted({x for points in by_x for x in points})):
+            name = self.categories[i] if self.categories else shown(x, Format.COUNT)
+            cells = (self._cell(points, band, x) for points, band in zip(by_x, bands, strict=True))
+            rows.append([name, *cells])
         return [self.x_label, *(series.name for series in self.series)], rows
+
+    def _cell(self, points: Mapping[float, float | None], band: Mapping[float, tuple[float, float]], x: float) -> str:
+        if x not in points:
+            return ""
+        text = shown(points[x], self.format)
+        if self.kind is not Kind.INTERVALS:
+            return text
+        return f"{text} [{', '.join(shown(end, self.format) for end in band[x])}]"
 
     def to_json(self) -> dict[str, Any]:
         """Return the chart for the script. JSON has no infinity, so that there is none in here."""
@@ -95,14 +108,15 @@ class Chart:
 
 def charts_of(runs: Sequence[Run], certificates: Sequence[RunCertificate | str]) -> tuple[Chart, ...]:
     """Return every chart that the runs have something for."""
+    trained = [] if all(run.answer is not None for run in runs) else runs  # a query has one round: figures say it all
     made = (
         _answers(runs),
         _accuracy(runs),
         _public_accuracy(runs),
         _held_out_accuracy(runs),
-        _epsilon(runs),
+        _epsilon(trained),
         _attack_success(runs),
-        _uploads(runs),
+        _uploads(trained),
         _certificates(runs, certificates),
         _seconds_by_phase(runs),
         _bytes_by_link(runs),
@@ -112,18 +126,38 @@ def charts_of(runs: Sequence[Run], certificates: Sequence[RunCertificate | str])
 
 
 def _answers(runs: Sequence[Run]) -> Chart:
-    """Chart the bins of queries."""
-    bins = {run.label: found for run in runs if run.answer is not None and (found := run.answer.drawn)}
+    """Chart the bins of queries with their error bars."""
+    answers = [(i, run, run.answer) for i, run in enumerate(runs) if run.answer is not None and run.answer.bins]
+    names: dict[float, str] = {}
+    made = []
+    for i, run, answer in answers:
+        columns = answer.columns
+        for column in columns:
+            names.setdefault(column.middle, column.name)
+        points = tuple((column.middle, column.records.value) for column in columns)
+        band = tuple((column.middle, column.records.low, column.records.high) for column in columns)
+        name = run.label if len(runs) > 1 else "records"
+        made.append(Series(name=name, run=run.label, what="records", colour=i, points=points, band=band))
     return Chart(
         key="bins",
         title="Records in each bin, estimated",
-        kind=Kind.BARS,
-        note="Estimates hold noise; one below zero is drawn as zero. Error bars are in summary.json.",
-        x_label="range",
+        kind=Kind.INTERVALS,
+        note=_note_of_bins([answer for _, _, answer in answers]),
+        x_label=", ".join(dict.fromkeys(answer.query.column for _, _, answer in answers)),
         y_label="records",
         format=Format.COUNT,
-        **_bars(runs, bins, "records"),
+        series=tuple(made),
+        categories=tuple(name for _, name in sorted(names.items())),
     )
+
+
+def _note_of_bins(answers: Sequence[QueryAnswer]) -> str:
+    levels = ", ".join(dict.fromkeys(f"{100 * answer.level:g}\u00a0%" for answer in answers))
+    note = (
+        f"An estimate is of noise, too, and may be below zero. Error bars hold for each column by itself, at {levels}."
+    )
+    widest = max((answer.bins_together for answer in answers), default=1)
+    return note + (f" A column adds up {widest} bins; all of them are in summary.json." if widest > 1 else "")
 
 
 def _accuracy(runs: Sequence[Run]) -> Chart:
@@ -232,8 +266,10 @@ def _over_seeds(
 _DASHES: Final[Mapping[str, Dash]] = {AGAINST[View.ONE_SERVER]: Dash.SOLID, AGAINST[View.CLIENTS_ONLY]: Dash.DASHED}
 
 
-def _epsilon(runs: Sequence[Run]) -> Chart:
+def _epsilon(runs: Sequence[Run]) -> Chart | None:
     """Chart every statement that has a curve."""
+    if not runs:
+        return None
     drawn = [(i, run, s) for i, run in enumerate(runs) for s in run.statements if s.by_round]
     note = _noted(
         f"Proved upper bounds at δ = {power_of_ten(runs[0].task.delta)}, add or remove one record (one client, "
@@ -269,8 +305,10 @@ def _named(run: Run, what: str, runs: Sequence[Run]) -> str:
 _FATES: Final = (("accepted", 0), ("rejected", 1), ("missing", 5))
 
 
-def _uploads(runs: Sequence[Run]) -> Chart:
+def _uploads(runs: Sequence[Run]) -> Chart | None:
     """Chart one training as a column a round. Several are cumulated, on the same axes."""
+    if not runs:
+        return None
     if len(runs) == 1 and len(runs[0].trainings) == 1:
         return _upload_columns(runs[0])
     made = []

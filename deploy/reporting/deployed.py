@@ -32,7 +32,7 @@ from precad.deploy.run_folder import RunFolder
 from precad.deploy.run_state import INTERRUPTED_RUN
 from precad.dp.accountants.pld import Unit, View
 from precad.dp.ledger import Level
-from precad.dp.task_privacy import task_cost, task_privacy
+from precad.dp.task_privacy import DRAWS_HIDDEN, task_cost, task_privacy
 from precad.protos.task.evaluation import n_due
 from precad.protos.task.task import Task
 
@@ -89,6 +89,8 @@ class _Summary(Written):
     """None in folders of before, whose epsilons above are the realised ones."""
     realised_epsilon_clients_only: Epsilon | None = None
     realised_epsilon_client: Epsilon | None = None
+    epsilon_hidden_client: Epsilon | None = None
+    realised_epsilon_hidden_client: Epsilon | None = None
     most_rounds_of_a_client: Count | None = None
     discarded_draws: Count | None = None
     delta: Annotated[float, Field(gt=0, lt=1)]
@@ -134,7 +136,7 @@ def read_deployed(path: Path) -> Run:
         client=client,
         is_simulation=False,
         has_two_servers=True,
-        is_validated=True,
+        is_validated=deployment.task.checks_norms,
         names_other_code=is_import_path(deployment.task.model),
         reacting_attack=client.reacting_attack,
         trainings=(_training(folder, summary, lines),),
@@ -238,7 +240,7 @@ def _training(folder: RunFolder, summary: _Summary, lines: Sequence[_Line]) -> T
 
 def _statements(task: Task, summary: _Summary, lines: Sequence[_Line]) -> tuple[Statement, ...]:
     """Return both views of what the algorithm protects, and a whole client where there is an account of it."""
-    figures = {name: _figures(task, summary, name) for name in (*View, Level.CLIENT)}
+    figures = {name: _figures(task, summary, name) for name in (*View, Level.CLIENT, Level.HIDDEN_CLIENT)}
     by_round = {
         View.ONE_SERVER: tuple(enumerate((line.epsilon_one_server for line in lines), start=1)),
         View.CLIENTS_ONLY: tuple(enumerate((line.epsilon_clients_only for line in lines), start=1)),
@@ -294,6 +296,8 @@ def deployed_statements(
                 group_size=privacy.group_size,
             )
         )
+    if (hidden := figures.get(Level.HIDDEN_CLIENT)) is not None:
+        statements.append(_of_hidden_client(hidden, task))
     client, budget = figures.get(Level.CLIENT), task.epsilon_budget_client
     if client is None or (privacy.unit is Unit.CLIENT and budget is None):
         return tuple(statements)
@@ -306,6 +310,18 @@ def deployed_statements(
         note=privacy.rests_on[View.CLIENTS_ONLY],
     )
     return (whole, *statements) if budget is not None else (*statements, whole)
+
+
+def _of_hidden_client(found: Figures, task: Task) -> Statement:
+    """State what a client that is drawn or not loses where nobody but it and the servers learns its draws."""
+    return Statement(
+        unit=Unit.CLIENT,
+        against=f"{AGAINST[View.CLIENTS_ONLY]}{DRAWN_OR_NOT}",
+        epsilon=found.if_discarded,
+        realised=found.realised,
+        delta=task.delta,
+        note=f"{DRAWS_HIDDEN}; {task_privacy(task).rests_on[View.CLIENTS_ONLY]}",
+    )
 
 
 DRAWN_OR_NOT: Final = ", of a client that is drawn or not"

@@ -49,7 +49,7 @@ def _png(pyplot: Any, chart: Chart) -> bytes:
 
 def _more_height(chart: Chart) -> float:
     """Return inches for many bars and long legends."""
-    bars = len(chart.categories) * len(chart.series)
+    bars = len(chart.categories) * len(chart.series) if chart.kind is Kind.BARS else 0
     rows = math.ceil(len(chart.series) / _legend_columns(chart))
     return max(0.0, 0.17 * (bars - 20)) + 0.17 * max(0, rows - 2)
 
@@ -87,6 +87,23 @@ def _columns_of(series: Series) -> tuple[list[float], list[float]]:
     return [x for x, _ in series.points], [float("nan") if y is None else y for _, y in series.points]
 
 
+def _intervals(axis: Any, chart: Chart) -> None:
+    for i, series in enumerate(chart.series):
+        xs, ys = _columns_of(series)
+        width = 0.84 * min((b - a for a, b in pairwise(xs)), default=1)
+        places = [x + (i - (len(chart.series) - 1) / 2) * width / (len(chart.series) + 4) for x in xs]
+        reach = [[y - low for y, (_, low, _) in zip(ys, series.band, strict=True)]]
+        reach += [[high - y for y, (_, _, high) in zip(ys, series.band, strict=True)]]
+        colour = _COLOURS[series.colour]
+        axis.bar(xs, ys, width, color=colour, alpha=0.35, label=_plain(series.name))
+        axis.errorbar(places, ys, yerr=reach, fmt="none", ecolor=colour, elinewidth=1.2, capsize=2)
+    axis.axhline(0, color="black", linewidth=0.8)
+    axis.set_xlabel(_plain(chart.x_label))
+    axis.set_ylabel(chart.y_label)
+    axis.grid(visible=True, alpha=0.25)
+    axis.set_axisbelow(True)
+
+
 def _finish(axis: Any, chart: Chart) -> None:
     axis.set_xlabel(chart.x_label)
     axis.set_ylabel(chart.y_label)
@@ -118,6 +135,7 @@ _DRAW: Final[Mapping[Kind, Callable[[Any, Chart], None]]] = {
     Kind.STEPS: _lines,
     Kind.COLUMNS: _columns,
     Kind.BARS: _bars,
+    Kind.INTERVALS: _intervals,
 }
 
 

@@ -119,10 +119,13 @@ def guarantees_of(run: Run, certificate: RunCertificate | str) -> list[Guarantee
         )
     if run.has_two_servers:
         rows.append(_of_norms(run))
-    rows.append(_of_poisoning(certificate))
+    if run.answer is None:
+        rows.append(_of_poisoning(certificate))
+    seen = "when answers come, or" if run.answer is not None else "when uploads come,"
+    tested = "" if run.answer is not None else ", or how a model does on test records"
     rows.append(
         Guarantee(
-            against="whoever sees when uploads come, which clients are missing, or how a model does on test records",
+            against=f"whoever sees {seen} which clients are missing{tested}",
             what="no epsilon counts these",
             rests_on="",
             is_proved=False,
@@ -167,6 +170,14 @@ def _of_norms(run: Run) -> Guarantee:
     if not run.is_validated:
         return Guarantee(against=against, what="no norm is checked", rests_on="", is_proved=False)
     probability = "below 2⁻⁶³" if run.task.is_proved else "at most 2⁻⁶⁴"
+    if run.answer is not None:
+        return Guarantee(
+            against="clients that answer whatever they like",
+            what=f"an answer of more than C = {run.task.client_clip:g} records enters the sum with probability "
+            f"{probability}",
+            rests_on="per answer; if both servers follow the protocol. A lie of up to C records is not excluded",
+            is_proved=True,
+        )
     return Guarantee(
         against=against,
         what=f"an update longer than C = {run.task.client_clip:g} enters the sum with probability {probability}",

@@ -9,11 +9,13 @@ Modules:
     calibration          smallest noise, or most rounds, for a target epsilon
     gaussian_dp          (epsilon, delta) of telling N(0, 1) from N(mu, 1)
     privacy_loss         privacy losses on a grid, rounded so that they are only ever overstated
+    self_composed        one round with itself, as dp-accounting composes it
     group_mixture        exact privacy of K sampled units
     group_privacy        privacy of k units from one (epsilon, delta) point
     precad_client        the noise that one client's update sees
     levels               users and instances of other trainings
     renyi                Renyi divergences of the basic mechanisms
+    renyi_filter         a limit on rounds that are chosen one after the other
     renyi_accounting     from Renyi to (epsilon, delta): one order, and the best of many
     dp_events            a client's rounds as an event of dp-accounting
     slack                what a protocol that can be simulated only nearly takes from delta

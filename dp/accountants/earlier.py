@@ -9,8 +9,8 @@ from typing import Any, Final, Self
 from precad.dp.accountants.pld import SampledGaussian, Unit, View, event_fields
 from precad.dp.checks import require_count, require_non_negative
 
-_WHOLE_CLIENT: Final = "client"
-"""The level of `precad.dp.accountants.task_cost` that is of no record."""
+_WHOLE_CLIENT: Final = ("client", "hidden_client")
+"""The levels of `precad.dp.accountants.task_cost` that are of no record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class EarlierTask:
                 view: None if event is None else replace(event, group_size=size) for view, event in self.events.items()
             },
             levels={
-                level: event if level == _WHOLE_CLIENT else replace(event, group_size=size)
+                level: event if level in _WHOLE_CLIENT else replace(event, group_size=size)
                 for level, event in self.levels.items()
             },
         )

@@ -30,6 +30,8 @@ from precad.dp.checks import require_count, require_delta, require_positive, req
 if TYPE_CHECKING:
     from dp_accounting.pld import privacy_loss_distribution
 
+    from precad.dp.accountants.self_composed import SelfComposition
+
 
 class View(enum.StrEnum):
     """The adversary of a privacy statement. Everything the adversary does not corrupt follows the protocol."""
@@ -197,9 +199,7 @@ class PrivacyAccountant(Protocol):
 
 def warm_up() -> None:
     """Import what the first figure would otherwise wait for."""
-    import dp_accounting.pld.privacy_loss_distribution  # noqa: F401 - imported for later
-
-    from precad.dp.accountants import group_mixture, renyi, renyi_accounting  # noqa: F401
+    from precad.dp.accountants import group_mixture, renyi, renyi_accounting, self_composed  # noqa: F401 - for later
 
 
 class PldAccountant:
@@ -211,8 +211,9 @@ class PldAccountant:
     Source: Doroshenko, Ghazi, Kamath, Kumar, Manurangsi, "Connect the Dots", PETS '22. At p = 1 the composition is
     exactly Gaussian with multiplier sigma / sqrt(rounds), and is solved in closed form.
 
-    T rounds are composed from one round each time, in one FFT. That costs little more than adding a round to the
-    last result. A server restarted at round 200 gets the same bits as one that ran through.
+    T rounds are composed from one round each time, in one FFT (`precad.dp.accountants.self_composed`). That costs
+    little more than adding a round to the last result. A server restarted at round 200 gets the same bits as one that
+    ran through.
 
     A two-stage round is the one-stage round with probability `selection_rate`, and no loss otherwise; it is composed
     by `precad.dp.accountants.privacy_loss`, likewise pessimistic. Below a multiplier of 0.1 sampling is taken to help
@@ -225,7 +226,7 @@ class PldAccountant:
     label: Final = Label.BOUND
 
     def epsilon(self, event: Event, rounds: int, delta: float) -> float:
-        """Upper bound on epsilon, see PrivacyAccountant. About 20 ms when not seen before, else a cache hit."""
+        """Upper bound on epsilon, see PrivacyAccountant. About 5 ms when not seen before, else a cache hit."""
         require_count("rounds", rounds)
         require_delta(delta)
         if rounds == 0:
@@ -287,8 +288,14 @@ def _epsilon(event: SampledGaussian, rounds: int, delta: float) -> float:
 @functools.lru_cache(maxsize=1)
 def _composed(event: SampledGaussian, rounds: int) -> privacy_loss_distribution.PrivacyLossDistribution:
     """Compose so many rounds. The last result is kept: `precad.dp.accountants.slack` asks it at several deltas."""
-    one_round = _one_round(event)
-    return one_round if rounds == 1 else one_round.self_compose(rounds)
+    return _self_composition(event).times(rounds)
+
+
+@functools.lru_cache(maxsize=8)
+def _self_composition(event: SampledGaussian) -> SelfComposition:
+    from precad.dp.accountants.self_composed import SelfComposition
+
+    return SelfComposition(_one_round(event))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -45,6 +45,9 @@ class Level(enum.StrEnum):
 
     CLIENT = "client"
     """A whole client: drawn with probability q, for all to see, its update at most C long."""
+    HIDDEN_CLIENT = "hidden_client"
+    """A whole client whose draw nobody learns but it and the servers: drawn with probability q, its update at most C
+    long. Only of tasks whose rounds take as long whoever is drawn."""
     DRAWN_RECORD = "drawn_record"
     """A record: its client is drawn with probability q, for all to see, and then the record. Two stages of sampling."""
 
@@ -95,9 +98,14 @@ def evaluations_of(header: Mapping[str, Any]) -> Evaluations | None:
     require_count("most", fields["most"], at_least=1)
     return Evaluations(
         events={view: SampledGaussian(**fields["events"][view]) for view in View},
-        levels={Level(level): TwoStageSampledGaussian(**event) for level, event in fields["levels"].items()},
+        levels={Level(level): _of_level(event) for level, event in fields["levels"].items()},
         most=fields["most"],
     )
+
+
+def _of_level(fields: Mapping[str, Any]) -> Event:
+    """Return an event whose draw is visible, or is hidden."""
+    return TwoStageSampledGaussian(**fields) if "selection_rate" in fields else SampledGaussian(**fields)
 
 
 @dataclass(frozen=True, kw_only=True)

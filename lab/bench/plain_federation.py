@@ -19,7 +19,7 @@ import math
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -41,6 +41,7 @@ from precad.deploy.localhost.processes import Children, isolated_python, watch_l
 from precad.dp.noise import rounded_gaussian
 from precad.lab.bench.server_pair import free_ports, wait_for_all
 from precad.protos.messages import convert
+from precad.protos.messages.undecoded import stub_of_bytes
 from precad.protos.precad.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2
 from precad.protos.task.task import Task
 from precad.protos.tls.files import TlsFiles
@@ -51,6 +52,7 @@ NO_PRIVACY, LOCAL_DP = "no-privacy", "local-dp"
 NO_CLIP = 1e12
 """A bound that no gradient reaches."""
 SERVER = Role.AGGREGATOR_A
+_SERVICE = aggregator_pb2.DESCRIPTOR.services_by_name["Aggregator"]
 TIMEOUT_S = 1800.0
 RETRY_S, CONNECT_TIMEOUT_S = 0.2, 120.0
 
@@ -240,9 +242,10 @@ class PlainClients:
     async def _run_client(self, client: str) -> None:
         async with dial(self._job.address, SERVER, self._job.tls(client)) as channel:
             stub = aggregator_pb2_grpc.AggregatorStub(channel)
+            submit = stub_of_bytes(channel, _SERVICE).Submit  # as PRECAD's clients do
             async for event in self._events(stub):
                 if event.WhichOneof("event") == "invitation":
-                    await self._take_part(stub, client, event.invitation)
+                    await self._take_part(stub, submit, client, event.invitation)
 
     async def _events(self, stub: aggregator_pb2_grpc.AggregatorStub) -> AsyncIterator[aggregator_pb2.ClientEvent]:
         deadline = time.monotonic() + CONNECT_TIMEOUT_S
@@ -260,11 +263,15 @@ class PlainClients:
                 return
 
     async def _take_part(
-        self, stub: aggregator_pb2_grpc.AggregatorStub, client: str, invitation: aggregator_pb2.Invitation
+        self,
+        stub: aggregator_pb2_grpc.AggregatorStub,
+        submit: Callable[[AsyncIterator[aggregator_pb2.SubmitPart]], Awaitable[bytes]],
+        client: str,
+        invitation: aggregator_pb2.Invitation,
     ) -> None:
         parameters = await self._cache.get(invitation.model_digest, lambda: self._download(stub, invitation))
         update = await asyncio.to_thread(self._update, client, parameters)
-        await stub.Submit(_parts(update))
+        await submit(_parts(update))
 
     def _update(self, client: str, parameters: NDArray[np.float32]) -> bytes:
         update = self._trainer.update(client, parameters)

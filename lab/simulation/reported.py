@@ -186,7 +186,7 @@ def read_simulated(path: Path) -> Run:
         client=client,
         is_simulation=True,
         has_two_servers=has_two_servers,
-        is_validated=has_two_servers and settings.validation,
+        is_validated=has_two_servers and settings.validation and task.checks_norms,
         names_other_code=any(map(is_import_path, [*_named(task, settings), *kinds])),
         reacting_attack=next((kind for kind in kinds if kind not in _ALONE), None),
         trainings=tuple(_training(path, seed, task) for seed in summary.seeds),

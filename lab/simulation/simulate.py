@@ -360,7 +360,9 @@ def run_plan(
 
     Raises ConfigError, ArgumentError.
     """
-    engine = plan.simulation(seeds[0]).federation.engine  # what it refuses leaves no folder behind
+    first = plan.simulation(seeds[0])  # what it refuses leaves no folder behind
+    first.measured()
+    engine = first.federation.engine
     runs = Runs(plan, folder)
     with Trainings(console, len(seeds)) as trainings:
         if workers is None:

@@ -76,7 +76,7 @@ class MpcServers:
     def check_and_sum(self, t: int, uploads: Mapping[str, RingArray]) -> Checked:
         """Mask or split every upload, lock, validate, and reconstruct the sum of the accepted."""
         task, clients = self._task, tuple(uploads)
-        blocks = top_bits.blocks(self._gate, len(clients), task.norm_bound.low_bits)
+        blocks = top_bits.blocks(self._gate, len(clients), task.norm_bound.low_bits) if task.checks_norms else ()
         shape = BatchShape("simulation", t, clients, task.dim, blocks)
         dealt = deal(shape)
         tuples = (ServerTuples(0, shape, dealt[0]), ServerTuples(1, shape, dealt[1]))
@@ -94,6 +94,10 @@ class MpcServers:
         def server(channel: MemoryChannel) -> validation.Validated:
             own, mine = held[channel.party], tuples[channel.party]
             locked = validation.lock(bindings, shape, channel)
+            if not task.checks_norms:
+                if task.wire_mode is Mode.MASKED:
+                    return validation.accept_all(locked.active, own, mine)
+                return validation.accept_all_shares(locked.active, own, task.dim)
             reveal = validation.reveal if task.wire_mode is Mode.MASKED else validation.reveal_and_open
             return validation.validate(reveal(locked, own, mine, channel), mine, task.norm_bound, self._gate, channel)
 

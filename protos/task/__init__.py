@@ -11,6 +11,7 @@ Modules:
     grid            the fractional bits of a task that asks for the most
     record_fields   what a record is, for clients with records of their own
     task_fields     what two tasks differ in, for people
+    validation_fields  whether the servers of a task check norms
     carried_fields  what a hello has for that
     server_step     the rate by round, and the servers' optimiser
     model_update    what an opened sum does to the model

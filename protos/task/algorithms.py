@@ -12,14 +12,14 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
 AlgorithmName: TypeAlias = Literal[
-    "precad", "user-dp-fedavg", "ins-dp-fedavg", "local-dp", "distributed-dp", "non-private"
+    "precad", "user-dp-fedavg", "ins-dp-fedavg", "local-dp", "distributed-dp", "non-private", "fedavg"
 ]
 """Algorithms that two servers can run although they see no single update."""
 DEFAULT: Final[AlgorithmName] = "precad"
 AS_DEPLOYED: Final = "deployed"
 """`simulation.algorithm` of a simulation that runs what `task.algorithm` says."""
 ONLY_SIMULATED: Final = (
-    *("krum", "multi-krum", "bulyan", "median", "trimmed-mean", "geometric-median", "norm-bounding"),
+    *("krum", "multi-krum", "bulyan", "median", "trimmed-mean", "geometric-median"),
     *("tsgd-gaussian", "tsgd-ptr", "central-record-dp"),
 )
 """Names that `precad simulate` knows, of what needs every update in the clear, or one trusted server."""
@@ -78,6 +78,7 @@ class AlgorithmRules:
 
 
 _DESCENT: Final = ("local_steps", "local_rate")
+_SGD: Final = ("local_momentum", "local_weight_decay")
 _BY_NAME: Final[dict[AlgorithmName, AlgorithmRules]] = {
     rules.name: rules
     for rules in (
@@ -88,9 +89,8 @@ _BY_NAME: Final[dict[AlgorithmName, AlgorithmRules]] = {
             protects_clients=True,
             trains_locally=True,
             own_fields=(
-                *_DESCENT,
-                *("local_batch", "local_momentum", "local_weight_decay", "update_clipping"),
-                *QUANTILE_FIELDS,
+                *(*_DESCENT, "local_batch", *_SGD),
+                *("update_clipping", *QUANTILE_FIELDS),
             ),
             aliases=("central-dp",),
         ),
@@ -99,7 +99,7 @@ _BY_NAME: Final[dict[AlgorithmName, AlgorithmRules]] = {
             clients_add_noise=True,
             protects_records=True,
             trains_locally=True,
-            own_fields=_DESCENT,
+            own_fields=(*_DESCENT, *_SGD),
         ),
         AlgorithmRules(name="local-dp", clients_add_noise=True, protects_records=True),
         AlgorithmRules(
@@ -110,6 +110,12 @@ _BY_NAME: Final[dict[AlgorithmName, AlgorithmRules]] = {
             own_fields=("non_colluding",),
         ),
         AlgorithmRules(name="non-private"),
+        AlgorithmRules(
+            name="fedavg",
+            trains_locally=True,
+            own_fields=(*_DESCENT, "local_batch", *_SGD, "update_clipping"),
+            aliases=("norm-bounding",),
+        ),
     )
 }
 RULES: Final[Mapping[AlgorithmName, AlgorithmRules]] = MappingProxyType(_BY_NAME)

@@ -35,7 +35,7 @@ _WITHOUT_CLASSES: Final = ("mse", "huber")
 """Losses whose targets are numbers, so that no share of them is right."""
 _KEPT: Final = (
     *("name", "clients", "client_rate", "delta", "mode", "accept_weak_wire_form", "gate", "batches_ahead"),
-    *("submit_timeout_s", "registration_timeout_s", "proof_timeout_s", "min_clients"),
+    *("submit_timeout_s", "registration_timeout_s", "proof_timeout_s", "round_period_s", "min_clients"),
 )
 """Fields of the training's task that its evaluations have as well."""
 _MOST_FRAC_BITS: Final = 24
@@ -86,6 +86,8 @@ class _Evaluated(Protocol):
     @property
     def evaluation(self) -> str: ...
     @property
+    def checks_norms(self) -> bool: ...
+    @property
     def rules(self) -> AlgorithmRules: ...
 
 
@@ -106,6 +108,8 @@ def refuse_evaluation(task: _Evaluated, given: Collection[str]) -> None:
         raise ValueError(
             f"evaluation: expected an algorithm whose servers add noise with {BY_CLIENTS!r}, found {task.rules.name}"
         )
+    if not task.checks_norms:
+        raise ValueError(f"validation: expected 'norm' with evaluation = {BY_CLIENTS!r}, which it bounds, found 'none'")
     if task.query is not None:
         raise ValueError(f"evaluation: expected none in a task with a query, found {BY_CLIENTS!r}")
     if (task.evaluation_every or 0) > task.rounds:

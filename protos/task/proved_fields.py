@@ -34,6 +34,10 @@ class ProvedFields(BaseModel):
 
     proof_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
     """Mode `proved`: how long a round waits for proofs, once its uploads are locked."""
+    round_period_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Mode `proved`: seconds from one round's start to the next one's, more than submit_timeout_s and proof_timeout_s
+    together. Then no client sees by the time of anything who else was drawn, and a whole client has a second figure
+    (docs/explanation/privacy.md). None: a round follows as soon as it can."""
     servers_follow_protocol: bool = False
     """Mode `proved`: must be said with algorithms distributed-dp and non-private. There, no noise of an honest server
     or client stands between one update and a server that deviates."""
@@ -66,14 +70,27 @@ class _Proved(Protocol):
     @property
     def delta_slack(self) -> float: ...
 
+    @property
+    def round_period_s(self) -> float | None: ...
+
+    @property
+    def submit_timeout_s(self) -> float: ...
+
+    @property
+    def proof_timeout_s(self) -> float: ...
+
+
+ETA_OF_AN_UPLOAD: Final = 2.0**-40 + 2.0**-65
+"""How far at most one upload's view is from the simulated one, in total variation (theorem 2)."""
+
 
 def eta(rounds: int, evaluations: int = 0) -> float:
-    """Return eta of theorem 2 for one client: m (T + 1) uploads, each simulated up to 2^-40 + 2^-65.
+    """Return eta of theorem 2 for one client: m (T + 1) uploads, each simulated up to `ETA_OF_AN_UPLOAD`.
 
     A mechanism's (epsilon, delta) is (epsilon, delta + (1 + e^epsilon) eta) in this mode. A client makes at most m
     uploads for each of T + 1 models, those of rounds that were lost among them. It makes one more for each evaluation.
     """
-    return (MOST_UPLOADS_PER_MODEL * (rounds + 1) + evaluations) * (2.0**-40 + 2.0**-65)
+    return (MOST_UPLOADS_PER_MODEL * (rounds + 1) + evaluations) * ETA_OF_AN_UPLOAD
 
 
 def refuse_proved_fields(mode: str, given: Collection[str]) -> None:
@@ -107,6 +124,12 @@ def refuse_proved(task: _Proved) -> None:
         raise ValueError(
             f"servers_follow_protocol: expected none with algorithm {task.rules.name!r}, whose statement needs no "
             "such word, found true"
+        )
+    waits_s = task.submit_timeout_s + task.proof_timeout_s
+    if task.round_period_s is not None and not task.round_period_s > waits_s:
+        raise ValueError(
+            f"round_period_s: expected more than {waits_s:g}, which uploads and proofs may take (submit_timeout_s, "
+            f"proof_timeout_s), found {task.round_period_s:g}"
         )
     least = 2 * task.delta_slack
     if task.rules.is_private and task.delta <= least:

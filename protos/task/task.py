@@ -49,6 +49,7 @@ from precad.protos.task.evaluation import (
 from precad.protos.task.grid import with_largest_frac_bits
 from precad.protos.task.learning import LEARNING_FIELDS, LearningFields
 from precad.protos.task.proved_fields import (
+    ETA_OF_AN_UPLOAD,
     OF_A_DEALER,
     PROVED_FIELDS,
     ProvedFields,
@@ -62,6 +63,7 @@ from precad.protos.task.query import QUERY_FIELDS, QueryFields, refuse_query
 from precad.protos.task.record_fields import RECORD_FIELDS, RecordFields
 from precad.protos.task.server_step import SERVER_STEP_FIELDS, ServerStepFields
 from precad.protos.task.target import TARGET, resolved
+from precad.protos.task.validation_fields import VALIDATION_FIELDS, ValidationFields, refuse_unchecked
 from precad.protos.tls.identity import Identity, IdentityError, Role
 
 if TYPE_CHECKING:
@@ -74,7 +76,8 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 ABSENT_AT_DEFAULT: Final = (
     *("record_rates", "update_clipping", *QUANTILE_FIELDS),
-    *(*RECORD_FIELDS, *LEARNING_FIELDS, *SERVER_STEP_FIELDS, *PROVED_FIELDS, *QUERY_FIELDS, *EVALUATION_FIELDS),
+    *(*RECORD_FIELDS, *LEARNING_FIELDS, *SERVER_STEP_FIELDS, *PROVED_FIELDS, *QUERY_FIELDS, *VALIDATION_FIELDS),
+    *EVALUATION_FIELDS,
 )
 """Fields that came later than the algorithms that they are of, or than tasks. The canonical text has them where they
 are not at their default, so that tasks without them keep their digest."""
@@ -85,7 +88,9 @@ _OF_A_ROUNDED_DRAW: Final = 1 / 12
 """Variance that rounding adds to a server's noise, in steps of the grid."""
 
 
-class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFields, EvaluationFields):
+class Task(
+    RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFields, ValidationFields, EvaluationFields
+):
     """The `[task]` section. Symbols are those of PRECAD's Algorithms 1 and 2."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, strict=True)
@@ -119,7 +124,7 @@ class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFi
     noise_multiplier: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     """sigma: the noise of each server has standard deviation sigma * R per coordinate. `user-dp-fedavg`: sigma * C.
     `local-dp`, `ins-dp-fedavg`: servers add none, every client (every local step) adds sigma * R; `distributed-dp`:
-    every client adds sigma * R / sqrt(tau). `non-private`: nobody adds any, and 0 is the only value."""
+    every client adds sigma * R / sqrt(tau). `non-private`, `fedavg`: nobody adds any, and 0 is the only value."""
     learning_rate: Positive
     """eta. Where clients send differences of models, what their average is multiplied with. The rate of a round may
     differ (`learning_rate_schedule`)."""
@@ -217,7 +222,7 @@ class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFi
         if is_private and multiplier == 0:
             raise PydanticCustomError("greater_than", "Input should be greater than 0")
         if not is_private and multiplier != 0:
-            raise ValueError(f"must be 0 where algorithm is non-private and nobody adds noise, got {multiplier}")
+            raise ValueError(f"must be 0 where nobody adds noise, got {multiplier}")
         return multiplier
 
     @field_validator("clients")
@@ -243,6 +248,7 @@ class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFi
         rules, given = self.rules, self._given
         refusals.refuse_wire_form(self.mode, accepts_weak=self.accept_weak_wire_form)
         refuse_proved_fields(self.mode, given)
+        refuse_unchecked(self.mode, checks_norms=self.checks_norms, is_query=self.query is not None)
         if self.is_proved:
             refuse_proved(self)
         refusals.refuse_noise(rules, max(self.noise_std_on_grid, self.client_noise_std_on_grid))
@@ -257,8 +263,8 @@ class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFi
             )
         refusals.refuse_budgets(rules, given)
         refusals.refuse_group(rules, self.records_per_person)
-        refuse_query(self, given)
         refuse_evaluation(self, given)
+        refuse_query(self, given)
         _ = self.evaluation_round
         if (rule := self.quantile_rule) is None:
             refusals.refuse_quantile_fields(self.update_clipping, given)
@@ -320,6 +326,11 @@ class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFi
     def protocol_version(self) -> str:
         """Return the version of the protocol that this task is run under."""
         return PROVED_VERSION if self.is_proved else PROTOCOL_VERSION
+
+    @property
+    def hides_draws(self) -> bool:
+        """Return whether rounds take as long whoever was drawn, and slots say nothing of it."""
+        return self.is_proved and self.round_period_s is not None
 
     @property
     def draws_ahead(self) -> int:
@@ -386,8 +397,10 @@ class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFi
 
         n B + sqrt(2) s (sqrt(d) + 10) + sqrt(d), with B = C 2^f and s each server's noise. Each accepted update is
         within B. The norm of d normals exceeds sqrt(d) + 10 with probability below e^-50 (Gaussian concentration), and
-        rounding moves each server's noise by at most sqrt(d) / 2.
+        rounding moves each server's noise by at most sqrt(d) / 2. Infinite where no norm is checked.
         """
+        if not self.checks_norms:
+            return math.inf
         root = math.sqrt(self.dim)
         noise = math.sqrt(2) * self.noise_std_on_grid * (root + 10) + root
         return n_accepted * (math.isqrt(self.norm_bound.threshold) + 1) + noise
@@ -396,6 +409,11 @@ class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFi
     def sum_noise_std(self) -> float:
         """Return the standard deviation of both servers' noise on each number of an opened sum, rounding included."""
         return math.ldexp(math.sqrt(2 * (self.noise_std_on_grid**2 + _OF_A_ROUNDED_DRAW)), -self.frac_bits)
+
+    @property
+    def enforced_bound(self) -> float:
+        """Return C; infinity where no server checks it."""
+        return self.client_clip if self.checks_norms else math.inf
 
     @property
     def most_lost_rounds(self) -> int:
@@ -429,6 +447,11 @@ class Task(RecordFields, LearningFields, ServerStepFields, ProvedFields, QueryFi
     def evaluation_round(self) -> EvaluationRound | None:
         """Return the parameters of an evaluation by clients; None of a task without. Raises ValueError."""
         return None if self.evaluation != BY_CLIENTS else EvaluationRound.of(self)
+
+    @property
+    def upload_slack(self) -> float:
+        """Return what one upload takes of `delta_slack`."""
+        return ETA_OF_AN_UPLOAD if self.is_proved else 0.0
 
     @property
     def wire_mode(self) -> Mode:

@@ -105,9 +105,11 @@ class RoundRunner:
         with self._phase("collect"):
             invited = await self.form.invite(state)
             arrival = state.intake.wait(invited=invited, peer_locked=self._link.closed_by_peer(state.round))
+            at_least_s = self.task.submit_timeout_s if self.task.hides_draws else 0.0
             is_evaluation = self._ground.round_task(state.round) is not self.task
-            foreseen = functools.partial(self._state.ledger.foresee, state.chosen, is_evaluation=is_evaluation)
-            await asyncio.gather(arrival, to_the_end(foreseen))
+            foresee = functools.partial(self._state.ledger.foresee, state.chosen, is_evaluation=is_evaluation)
+            # a challenge tells who was waited for
+            await asyncio.gather(arrival, to_the_end(foresee), asyncio.sleep(at_least_s))
             self._link.close_round(state.round)
         with self._phase("lock"):
             return await self.form.lock(state)

@@ -209,16 +209,16 @@ class TaskState:
         """Why no round of this number will follow, nor any other one; None when one may."""
         coming, n = next(self.coming(number), None), self.n_committed
         if coming is None:
-            return f"{n} rounds done"
+            return rounds_done(n)
         is_evaluation = coming[1] is not self.task
         if not self.ledger.would_exceed(tuple(self.task.clients), number, is_evaluation=is_evaluation):
             return None
-        return f"{n} rounds done" if n >= self.task.rounds else f"the privacy budget is spent after {n} rounds"
+        return rounds_done(n) if n >= self.task.rounds else f"the privacy budget is spent after {n} rounds"
 
     @property
     def why_over_alone(self) -> str | None:
         """Why the task is over for a server that the other one has left: all its models may be made already."""
-        return f"{self.n_committed} rounds done" if self.n_committed >= self.task.rounds else self.why_over
+        return rounds_done(self.n_committed) if self.n_committed >= self.task.rounds else self.why_over
 
     @property
     def can_be_level(self) -> bool:
@@ -363,3 +363,8 @@ def require_possible_sum(noisy_sum: RingArray, task: Task, n_accepted: int) -> N
             "opened sum: expected accepted updates and both servers' noise, found a longer vector than they add up to: "
             "the other server did not follow the protocol"
         )
+
+
+def rounds_done(n: int) -> str:
+    """Say that a task is over, as all of its rounds are done."""
+    return f"{n} round{'' if n == 1 else 's'} done"

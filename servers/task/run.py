@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -51,6 +52,8 @@ from precad.servers.telemetry.events import Telemetry
 log = structlog.get_logger(__name__)
 
 RETRY_S = 0.2
+START_MARGIN_S = 0.01
+"""How late a round may begin without a word of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,14 +213,31 @@ class TaskRun:
         await tuples.wait_until_greeted(patience.left_s)
         await self._wait_for_clients(is_resumed=next_round > 0, n_before=patience.n_clients)
         patience.ends()
+        next_start: float | None = None
         for t in itertools.count(next_round):
             if (why_over := await asyncio.to_thread(self.state.why_over_at, t)) is not None:
                 return why_over
             patience.n_clients = len(self.sessions.connected)
+            await self._until(next_start)
+            next_start = time.monotonic() + (self.state.task.round_period_s or 0.0)
             self.drain.between_rounds()  # nothing is awaited before the round is in flight; a drain then waits
             found = await runner.run_round(t)
             await (self._publish_evaluation(found) if isinstance(found, EvaluatedRound) else self._publish(found))
         raise AssertionError("rounds end by a reason")
+
+    async def _until(self, start: float | None) -> None:
+        """Wait for the time at which the coming round begins, whoever was drawn for the last one. None: at once.
+
+        Raises StoppedError when the server is to leave. A round that took longer than its period is logged: clients saw
+        that it did.
+        """
+        if start is None or not self.state.task.hides_draws:
+            return
+        if (late_s := time.monotonic() - start) > START_MARGIN_S:
+            log.warning("round.overran", late_s=round(late_s, 3), task=self.state.store.task_id)
+        while (left_s := start - time.monotonic()) > 0:
+            self.drain.between_rounds()
+            await asyncio.sleep(min(left_s, RETRY_S))
 
     async def _leave(
         self,

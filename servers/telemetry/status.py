@@ -294,6 +294,8 @@ class Status(_Value):
     clients: tuple[ClientStanding, ...] = ()
     """Enrolled clients, at most MAX_NAMED: those that were rejected or missing most often first."""
     live: LiveRound | None = None
+    checks_norms: bool = True
+    """Whether an update beyond the bound stays out of the sum."""
     uploads: dict[str, int] = Field(default_factory=dict)
     """Uploads of all committed rounds, by verdict."""
     refused: dict[str, int] = Field(default_factory=dict)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from precad.clients import own_code
 from precad.deploy.cli.main import app
 from tests.harness.command_line import CliRunner
 
@@ -32,6 +33,7 @@ def simulate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], d
     """The command, in the newcomer's folder; its summary."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(own_code, "_BESIDE", [])
 
     def summary_of(config: str) -> dict[str, Any]:
         done = CliRunner().invoke(app, ["simulate", config, "--output", f"run-{config}", "--json"])

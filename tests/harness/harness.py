@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
+from unittest import mock
 
 import grpc
 import numpy as np
@@ -29,6 +30,7 @@ from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, Dealt, ServerTuples
 from precad.protos.precad.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2, peer_pb2
 from precad.protos.task.task import Task
+from precad.protos.tls import transport
 from precad.protos.tls.files import TlsFiles
 from precad.protos.tls.identity import Role
 from precad.protos.tls.transport import CHANNEL_OPTIONS, dial
@@ -47,6 +49,9 @@ from tests.harness.room import roomy
 
 SCENARIO_TIMEOUT_S = 120.0
 """Many times what anything here takes: a scenario that hangs fails here, before the whole run's limit does."""
+OTHERS_HANDLERS_END_S = 0.1
+"""How long a server of several on one event loop waits for handlers when it ends: it cannot tell its own from those of
+the others, which go on. When all end, each waits as long as ever."""
 
 
 def asynchronous(scenario: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -291,7 +296,8 @@ async def running(
     servers = (*dealers, *aggregators)
     runs = [asyncio.create_task(server.run()) for server in servers]
     try:
-        yield Deployment(task, pki, folder, (aggregators[0], aggregators[1]), (a, b), dealer_address, runs)
+        with mock.patch.object(transport, "HANDLERS_END_S", OTHERS_HANDLERS_END_S):
+            yield Deployment(task, pki, folder, (aggregators[0], aggregators[1]), (a, b), dealer_address, runs)
     finally:
         for run in runs:
             run.cancel()

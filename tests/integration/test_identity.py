@@ -523,7 +523,7 @@ async def test_a_client_that_pins_talks_to_nobody_else(
             tls=certificates.pki.tls("eve"),
             train=lambda parameters: vector_of("alice", 0),
             pins=pins,
-            connect_timeout_s=2.0,
+            connect_timeout_s=1.2,
         )
         expected = (ClientRefusedError, "not enrolled")
         if not are_theirs:
@@ -542,7 +542,7 @@ async def test_a_client_that_waits_for_servers_says_why_once(certificates: Certi
         addresses=(addresses[0], addresses[1]),
         tls=certificates.pki.tls("eve"),
         train=lambda parameters: vector_of("alice", 0),
-        connect_timeout_s=2.0,
+        connect_timeout_s=1.0,
     )
     with structlog.testing.capture_logs() as lines, pytest.raises(ServerUnreachableError, match="nothing listens"):
         await session.run()

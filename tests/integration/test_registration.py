@@ -54,7 +54,8 @@ async def restart_dealer(deployment: Deployment) -> None:
 async def test_after_a_dealers_restart_absent_clients_are_not_waited_for_again(pki: Pki, tmp_path: Path) -> None:
     """Rounds had gone on without bob; `min_clients`, which counts him in, is for the start."""
     task = small_task(CLIENTS, rounds=100, min_clients=2, registration_timeout_s=LONG_S)
-    async with running(task, pki, tmp_path, noises=(silence, silence), reconnect_timeout_s=LONG_S) as deployment:
+    waits = {"reconnect_timeout_s": LONG_S, "rejoin_timeout_s": 0.5}
+    async with running(task, pki, tmp_path, noises=(silence, silence), **waits) as deployment:
         alice, bob = (LeashedClient(client, deployment) for client in CLIENTS)
         await asyncio.gather(alice.join(), bob.join())
         numbers = await asyncio.gather(take_part(alice, after=-1), take_part(bob, after=-1))

@@ -196,7 +196,7 @@ def test_dashboards_stay_until_enter_on_a_terminal(tmp_path: Path) -> None:
     try:
         shown = read_until(terminal, STAYS)
         assert "report.html" in shown
-        assert len(re.findall(r"opens once within ten minutes: http://127\.0\.0\.1:[0-9]+/login\?once=", shown)) == 3
+        assert len(re.findall(r"opens once within ten minutes:\s+http://127\.0\.0\.1:[0-9]+/login\?once=", shown)) == 3
         assert json.loads(folder.summary.read_text())["rounds"] == 2
         assert state_of(folder.root) is RunState.FINISHED
         status = [*PRECAD, "status", str(folder.config), "--json"]

@@ -11,6 +11,7 @@ Modules:
     arrays          arrays and map-style data sets
     npz_file        arrays that NumPy saved
     image_folder    images by class, by Pillow
+    pictures        pixels of an image as it is seen
     saved_dataset   a Hugging Face `datasets` object on disk
     reading         which of these a source is for
     source          own records in the place of a data set

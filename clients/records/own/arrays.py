@@ -13,9 +13,10 @@ from precad.clients.errors import OwnRecordsError
 from precad.clients.own_code import Unspoken
 from precad.clients.records.own.found import At, Found, first
 from precad.clients.records.own.labels import Wanted, targets
+from precad.clients.records.own.pictures import is_picture, pixels_of
 from precad.clients.records.records import Records, by_record
 
-_IMAGE_AXES, _TOKEN_AXES, _COLOUR_AXES = 4, 2, 3
+_IMAGE_AXES, _TOKEN_AXES = 4, 2
 _EXPECTED = "a map-style data set of (input, label), or arrays (inputs, labels)"
 
 
@@ -81,13 +82,10 @@ def array_of(value: object, at: str, *, is_text: bool = False) -> NDArray[Any]:
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         value = value.to(torch.float32).numpy() if value.dtype == torch.bfloat16 else value.numpy()
-    is_picture = type(value).__module__.startswith("PIL.")
     with _raising(at, "an array", "something of which NumPy makes none, with"):
-        found = np.asarray(value)
+        found = pixels_of(value, at) if is_picture(value) else np.asarray(value)
     if found.dtype.kind not in ("biufU" if is_text else "biuf"):
         raise OwnRecordsError(at, "numbers of one shape", f"an array of {found.dtype.name}")
-    if is_picture and found.ndim in (_COLOUR_AXES - 1, _COLOUR_AXES):
-        found = found[None] if found.ndim < _COLOUR_AXES else np.moveaxis(found, -1, 0)
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -15,12 +15,11 @@ from precad.clients.errors import MissingDataError, OwnRecordsError
 from precad.clients.records.own.described import OwnRecords
 from precad.clients.records.own.found import Found, read_as
 from precad.clients.records.own.labels import A_NAME, ANOTHER_NAME, class_numbers, look_alike
+from precad.clients.records.own.pictures import PLAIN, pixels_of
 from precad.clients.records.records import Records
 from precad.protos.task.record_fields import is_name
 
 _FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "WEBP", "PPM")
-_MODES = {"1": "L", "L": "L", "P": "RGB", "RGB": "RGB"}
-"""Kinds of pixels, and what each is read as: one channel or three."""
 _MOST_PIXELS = 2**24
 
 
@@ -33,9 +32,11 @@ def read_folder(described: OwnRecords) -> Found:
     pillow = _pillow(root)
     if not root.is_dir():
         raise OwnRecordsError(root, "a folder with one folder for each class", "a file")
-    files = [(folder.name, file) for folder in _inside(root, root) for file in _files(folder, root)]
+    by_class = {folder: _files(folder, root) for folder in _inside(root, root)}
+    files = [(folder.name, file) for folder, own in by_class.items() for file in own]
     if not files:
         raise OwnRecordsError(root, "at least one image in a folder of its class", "none")
+    _require_images(by_class, described.class_names)
     images: list[NDArray[np.uint8]] = []
     for _, file in files:
         image = _image(pillow, file)
@@ -51,6 +52,13 @@ def read_folder(described: OwnRecords) -> Found:
     )
     labels, names = class_numbers([name for name, _ in files], names, at, infers=False)
     return Found(Records(np.stack(images), labels), at, names)
+
+
+def _require_images(by_class: Mapping[Path, Sequence[Path]], class_names: Sequence[str]) -> None:
+    """Raise OwnRecordsError for an empty folder, unless the task names its class: this client may have none of it."""
+    for folder, own in by_class.items():
+        if not own and folder.name not in class_names:
+            raise OwnRecordsError(folder, "an image in it, or its class in task.class_names", "neither")
 
 
 def _names_of(folders: Sequence[Path], root: Path, *, infers: bool) -> tuple[str, ...]:
@@ -107,7 +115,7 @@ def _image(pillow: ModuleType, file: Path) -> NDArray[np.uint8]:
                 raise OwnRecordsError(file, f"at most {_MOST_PIXELS} pixels", f"{image.width * image.height}")
             if getattr(image, "n_frames", 1) != 1:
                 raise OwnRecordsError(file, "one image", "several in one file")
-            if image.mode not in _MODES:
+            if image.mode not in PLAIN:
                 raise OwnRecordsError(file, "a grey or colour image without transparency", f"mode {image.mode}")
-            pixels = np.asarray(image.convert(_MODES[image.mode]), dtype=np.uint8)
-    return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(np.moveaxis(pixels, -1, 0))
+            pixels: NDArray[np.uint8] = pixels_of(image, file)
+    return pixels

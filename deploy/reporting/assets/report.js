@@ -58,10 +58,13 @@
     return found;
   };
 
+  // The least distance of neighbours; 1 where there is but one.
+  const gap = (xs) => (xs.length > 1 ? Math.min(...xs.slice(1).map((x, i) => x - xs[i])) : 1);
+
   const swatch = (chart, series) => {
     const icon = make("svg", { viewBox: "0 0 26 12", "aria-hidden": "true" });
     icon.append(
-      chart.kind === "columns" || chart.kind === "bars"
+      ["columns", "bars", "intervals"].includes(chart.kind)
         ? make("rect", { class: `fill-${series.colour}`, x: 6, y: 0, width: 12, height: 12, rx: 2 })
         : make("line", { class: `line stroke-${series.colour}`, x1: 0, x2: 26, y1: 6, y2: 6, "stroke-dasharray": DASHES[series.dash] }),
     );
@@ -150,6 +153,7 @@
       const ends = this.shown.map((series) => {
         const known = series.points.filter(([, y]) => y !== null);
         if (chart.kind === "bars") return `${series.name}: ${known.map(([x, y]) => `${chart.categories[x]} ${FORMATS[chart.format](y)}`).join(", ")}`;
+        if (chart.kind === "intervals") return `${series.name}: ${known.map((point) => `${this.name(point[0])} ${this.text(series, point)}`).join(", ")}`;
         const last = known.at(-1);
         return last ? `${series.name}: ${FORMATS[chart.format](last[1])} at ${chart.x_label} ${last[0]}` : `${series.name}: no useful bound`;
       });
@@ -158,19 +162,19 @@
 
     axes(width) {
       const { chart } = this;
-      const xs = this.xs, isColumns = chart.kind === "columns";
-      const spread = isColumns ? (xs.length > 1 ? Math.min(...xs.slice(1).map((x, i) => x - xs[i])) : 1) : 0;
+      const xs = this.xs, isColumns = chart.kind === "columns", hasRanges = chart.kind === "intervals";
+      const spread = isColumns ? gap(xs) : hasRanges ? Math.max(...this.shown.map((series) => gap(series.points.map(([x]) => x)))) : 0;
       let low = this.zoom ? this.zoom[0] : xs[0] ?? 0, high = this.zoom ? this.zoom[1] : xs.at(-1) ?? 1;
       [low, high] = [low - spread / 2, high + spread / 2];
       if (low === high) [low, high] = [low - 0.5, high + 0.5];
-      const top = this.top(xs);
-      const marks = ticks(0, top, 5, chart.format === "count");
+      const top = this.top(xs), floor = this.floor(xs);
+      const marks = ticks(floor, top, 5, chart.format === "count");
       const names = marks.map(AXES[chart.format]);
       const left = 10 + LETTER * Math.max(...names.map((name) => name.length));
       const right = width - RIGHT, bottom = HEIGHT - BOTTOM;
       this.x = (x) => left + ((x - low) / (high - low)) * (right - left);
       this.inverse = (at) => low + ((at - left) / (right - left)) * (high - low);
-      this.y = (y) => bottom - (y / top) * (bottom - TOP);
+      this.y = (y) => bottom - ((y - floor) / (top - floor)) * (bottom - TOP);
       Object.assign(this, { left, right, bottom });
       const svg = make("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, height: HEIGHT });
       svg.append(make("text", { x: 0, y: 12 }, chart.y_label));
@@ -179,14 +183,16 @@
         svg.append(make("text", { x: left - 7, y: this.y(mark) + 4, "text-anchor": "end" }, names[i]));
       });
       svg.append(make("line", { class: "axis", x1: left, x2: right, y1: bottom, y2: bottom }));
+      if (floor < 0) svg.append(make("line", { class: "axis", x1: left, x2: right, y1: this.y(0), y2: this.y(0) }));
       const n = Math.max(2, Math.min(10, Math.floor((right - left) / 60)));
-      for (const mark of ticks(low, high, n, true)) {
+      for (const mark of ticks(low, high, n, !hasRanges)) {
         svg.append(make("line", { class: "axis", x1: this.x(mark), x2: this.x(mark), y1: bottom, y2: bottom + 4 }));
-        svg.append(make("text", { x: this.x(mark), y: bottom + 17, "text-anchor": "middle" }, grouped(mark, 0)));
+        svg.append(make("text", { x: this.x(mark), y: bottom + 17, "text-anchor": "middle" }, hasRanges ? String(Number(mark.toPrecision(6))) : grouped(mark, 0)));
       }
       svg.append(make("text", { x: (left + right) / 2, y: HEIGHT - 5, "text-anchor": "middle" }, chart.x_label));
       const body = make("g");
       if (isColumns) this.columns(body, xs, Math.max(1, this.x(low + spread) - this.x(low)));
+      else if (hasRanges) this.intervals(body, new Set(xs));
       else for (const series of [...this.shown].reverse()) this.line(body, series, new Set(xs));
       this.marks = make("g");
       svg.append(body, this.marks);
@@ -200,9 +206,37 @@
       const values = this.shown.map((series) => new Map(series.points));
       const heights = this.chart.kind === "columns"
         ? xs.map((x) => values.reduce((sum, map) => sum + (map.get(x) ?? 0), 0))
-        : values.flatMap((map) => [...map].filter(([x, y]) => within.has(x) && y !== null).map(([, y]) => y));
+        : this.chart.kind === "intervals" ? this.ends(within) : values.flatMap((map) => [...map].filter(([x, y]) => within.has(x) && y !== null).map(([, y]) => y));
       const most = heights.reduce((a, b) => Math.max(a, b), 0);
       return most > 0 ? most * 1.06 : 1;
+    }
+
+    // Where the y axis begins: at zero, or below the lowest error bar.
+    floor(xs) {
+      return this.chart.kind === "intervals" ? Math.min(0, ...this.ends(new Set(xs))) * 1.06 : 0;
+    }
+
+    // Both ends of every error bar that is shown.
+    ends(within) {
+      return this.shown.flatMap((series) => series.band.filter(([x]) => within.has(x)).flatMap(([, low, high]) => [low, high]));
+    }
+
+    // A column from zero, as wide as its range, and its error bar; those of several runs stand a little apart.
+    intervals(body, within) {
+      const shown = this.shown;
+      shown.forEach((series, i) => {
+        const pitch = this.x(gap(series.points.map(([x]) => x))) - this.x(0);
+        const width = Math.max(1, pitch * 0.84), cap = Math.min(4, width / 3), apart = Math.min(6, width / (shown.length + 1));
+        const bars = new Map(series.band.map(([x, low, high]) => [x, [low, high]]));
+        for (const [x, y] of series.points.filter(([x]) => within.has(x))) {
+          const middle = this.x(x), at = middle + (i - (shown.length - 1) / 2) * apart, [zero, end] = [this.y(0), this.y(y)];
+          const place = { x: middle - width / 2, y: Math.min(zero, end), width, height: Math.abs(zero - end) };
+          body.append(make("rect", { class: `bin fill-${series.colour}`, ...place }));
+          const [low, high] = bars.get(x).map((value) => this.y(value));
+          const path = `M${at} ${low}V${high}M${at - cap} ${low}h${2 * cap}M${at - cap} ${high}h${2 * cap}`;
+          body.append(make("path", { class: `bar stroke-${series.colour}`, d: path }));
+        }
+      });
     }
 
     line(body, series, within) {
@@ -290,14 +324,14 @@
       if (this.at === null) return;
       const x = xs[this.at], { chart } = this;
       this.marks.append(make("line", { class: "cursor", x1: this.x(x), x2: this.x(x), y1: TOP, y2: this.bottom }));
-      const rows = [html("p", "", `${chart.x_label} ${grouped(x, 0)}`)];
+      const rows = [html("p", "", `${chart.x_label} ${this.name(x)}`)];
       for (const series of this.shown) {
         const found = series.points.find(([other]) => other === x);
         if (!found) continue;
         const row = html("p", "");
-        row.append(swatch(chart, series), html("span", "", series.name), html("b", "", found[1] === null ? "no useful bound" : FORMATS[chart.format](found[1])));
+        row.append(swatch(chart, series), html("span", "", series.name), html("b", "", this.text(series, found)));
         rows.push(row);
-        if (found[1] !== null && chart.kind !== "columns") {
+        if (found[1] !== null && chart.kind !== "columns" && chart.kind !== "intervals") {
           this.marks.append(make("circle", { class: `dot fill-${series.colour}`, cx: this.x(x), cy: this.y(found[1]), r: 4.5 }));
         }
       }
@@ -305,6 +339,22 @@
       const at = this.x(x), room = this.tip.offsetWidth;
       const side = at + 12 + room <= this.width ? at + 12 : at - 12 - room;
       this.tip.style.left = `${Math.max(0, Math.min(side, this.width - room))}px`;
+    }
+
+    // The name of an x: its range, or its number.
+    name(x) {
+      if (this.chart.kind !== "intervals") return grouped(x, 0);
+      const all = new Set(this.chart.series.flatMap((series) => series.points.map(([other]) => other)));
+      return this.chart.categories[[...all].sort((a, b) => a - b).indexOf(x)];
+    }
+
+    // What a series says at a point, in words of the table.
+    text(series, [x, y]) {
+      const format = FORMATS[this.chart.format];
+      if (y === null) return "no useful bound";
+      if (this.chart.kind !== "intervals") return format(y);
+      const [, low, high] = series.band.find(([other]) => other === x);
+      return `${format(y)} [${format(low)}, ${format(high)}]`;
     }
 
     nearest(event) {
@@ -340,7 +390,8 @@
         if (start === null) return;
         const [from, to] = [start, place(event)].sort((a, b) => a - b);
         start = null;
-        const range = [Math.ceil(this.inverse(from)), Math.floor(this.inverse(to))];
+        const ends = [this.inverse(from), this.inverse(to)];
+        const range = this.chart.kind === "intervals" ? ends : [Math.ceil(ends[0]), Math.floor(ends[1])];
         if (to - from > 8 && range[1] > range[0]) this.zoomTo(range);
       });
       this.plot.addEventListener("pointercancel", () => { start = null; });

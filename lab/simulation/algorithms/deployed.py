@@ -56,7 +56,9 @@ class Deployed(Algorithm):
                     f"simulation.{name}: expected {default!r} in a deployment's round{where}, "
                     f"found {getattr(self.settings, name)!r}"
                 )
-        return mpc_servers(self.task) if self.settings.servers == "mpc" else CleartextServers(self.task)
+        if self.settings.servers == "mpc":
+            return mpc_servers(self.task)
+        return CleartextServers(self.task, has_validation=self.task.checks_norms)
 
     def _require_attacks_of_a_deployment(self) -> None:
         """Raises ArgumentError for an attack that needs to know the model where uploads are not of its shape."""
@@ -87,7 +89,7 @@ class Deployed(Algorithm):
             participants = [self._participant(t, client) for client in group]
             found = round_updates(task, parameters, participants, federation.engine)
             updates.update(zip(group, found, strict=True))
-        updates = federation.attacked(t, parameters, updates, bound=task.client_clip, step=self.step_at(t))
+        updates = federation.attacked(t, parameters, updates, bound=task.enforced_bound, step=self.step_at(t))
         return federation.uploads(updates, is_clipped=True)
 
     def _participant(self, t: int, client: str) -> Participant:

@@ -36,12 +36,12 @@ class Precad(Deployed):
             raise ArgumentError("simulation.servers: expected 'cleartext' without validation, found 'mpc'")
         if settings.servers == "mpc":
             return mpc_servers(self.task)
-        return CleartextServers(self.task, has_validation=settings.validation)
+        return CleartextServers(self.task, has_validation=settings.validation and self.task.checks_norms)
 
     def _uploads(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> dict[str, RingArray]:
         federation, task, settings = self.federation, self.task, self.settings
         bound = task.client_clip if settings.client_clipping else math.inf
         updates = federation.gradients(t, parameters, chosen, clip=federation.record_clip(), bound=bound)
-        enforced = task.client_clip if settings.validation else math.inf
+        enforced = task.enforced_bound if settings.validation else math.inf
         updates = federation.attacked(t, parameters, updates, bound=enforced, step=self.step_at(t))
         return federation.uploads(updates, is_clipped=settings.client_clipping)

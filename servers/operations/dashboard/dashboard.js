@@ -177,7 +177,9 @@ function drawTiles(status) {
     tiles.push(tile("Clients connected", `${count(status.n_connected)} of ${count(status.n_enrolled)}`, absence(status)));
     const uploads = status.uploads;
     tiles.push(tile("Uploads accepted", count(uploads.accepted ?? 0),
-      `${count(uploads.rejected ?? 0)} rejected, ${count(uploads.missing ?? 0)} missing`));
+      `${count(uploads.rejected ?? 0)} rejected, ${count(uploads.missing ?? 0)} missing`
+        + (status.checks_norms === false ? "; no norm is checked, and nothing is enforced" : ""),
+      { kind: status.checks_norms === false ? "warn" : "" }));
     tiles.push(budgetTile(status));
     const quality = qualityTile(status);
     if (quality) tiles.push(quality);

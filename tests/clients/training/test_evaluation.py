@@ -46,7 +46,7 @@ def worded(outputs: Any, labels: Any) -> Any:
     ("model", "metric", "error", "why"),
     [
         (nn.Linear(2, 2), leaking, ArgumentError, "metric 'own': expected a number, found LookupError raised"),
-        (nn.Linear(2, 2), worded, ArgumentError, "metric 'own': expected a number, found ValueError raised"),
+        (nn.Linear(2, 2), worded, ArgumentError, "metric 'own': expected a number, found a str"),
         (Refusing(), leaking, ModelRecordError, "the model raised ValueError on some record"),
     ],
 )

@@ -107,5 +107,5 @@ def test_a_run_takes_its_app_from_beside_the_configuration(
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     found = precad("run", config, "--app", f"{module}:app", "--output", "run", "--json")
     assert found.exit_code == 0, found.output
-    assert json.loads(found.stdout)["ended"] == "1 rounds done"
+    assert json.loads(found.stdout)["ended"] == "1 round done"
     assert torch.load("run/model.pt")["weight"].shape == (2, 3)

@@ -241,6 +241,7 @@ EXIT_CODES = {
         "mpc.ProofRefusedError",
         "dp.DpError",
         "dp.BudgetExceededError",
+        "dp.HolderLimitError",
         "dp.LedgerCorruptedError",
         "dp.LedgerInUseError",
         "dp.LedgerClosedError",
@@ -263,6 +264,7 @@ EXIT_CODES = {
         "clients.TaskRefusedError",
         "clients.ProtocolError",
         "clients.UploadLimitError",
+        "clients.HolderLimitReachedError",
         "clients.QueryRefusedError",
     ],
     4: [

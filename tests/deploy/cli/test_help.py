@@ -15,10 +15,10 @@ from precad.deploy.cli import main as cli
 from precad.deploy.cli.panels import OTHER, PANELS, panels_of
 
 VERBS = """
-Accept Add Answer Ask Attack Audit Bound Call Certify Check Choose Clip Compare Compute Continue Copy Count Create Cut
-Deal Dial Draw Encode Encrypt Exit Export Find Follow Give Hold Host Issue Keep Leave Let Listen Look Make Measure Name
-Plan Poison Predict Print Read Register Repeat Require Run Sample Say Seed Set Show Sign Simulate Spread Start Stop
-Take Tell Train Trust Use Verify Wish Write
+Accept Add Answer Ask Attack Audit Begin Bound Call Certify Check Choose Clip Compare Compute Continue Copy Count
+Create Cut Deal Dial Divide Draw Encode Encrypt Exit Export Find Follow Give Hold Host Issue Keep Leave Let Listen Look
+Make Measure Name Pay Plan Poison Predict Print Read Register Repeat Require Run Sample Say Seed Set Show Sign Simulate
+Spread Start Stop Take Tell Train Trust Use Verify Wish Write
 """
 """Words that a help text begins with. A new one is added here if it is a verb."""
 
@@ -59,6 +59,15 @@ def test_commands_are_listed_by_what_they_are_for() -> None:
     found = {heading: re.findall(r"^  ([\w-]+) ", text, re.MULTILINE) for heading, text in sections(shown)}
     assert {heading: tuple(found[heading]) for heading in PANELS} == PANELS
     assert set(typer.main.get_command(cli.app).commands) == {name for names in PANELS.values() for name in names}
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("group", [(), ("init",), ("pki",), ("audit",), ("bench",), ("experiment",), ("serve",)])
+def test_lists_of_commands_have_whole_sentences(group: tuple[str, ...]) -> None:
+    """In 80 columns, wrapped and not cut off."""
+    shown = precad(*group, "--help").stdout
+    listed = shown.partition("Options:")[2]
+    assert "..." not in listed
     assert max(map(len, shown.splitlines())) <= 80
 
 

@@ -158,7 +158,8 @@ def test_a_target_without_a_dimension_says_that_rounding_is_not_counted(tmp_path
 
 @pytest.mark.parametrize("section", ["task", "simulation"])
 @pytest.mark.parametrize(
-    "algorithm", ["user-dp-fedavg", "ins-dp-fedavg", "local-dp", "distributed-dp", "non-private", "central-dp"]
+    "algorithm",
+    ["user-dp-fedavg", "ins-dp-fedavg", "local-dp", "distributed-dp", "non-private", "fedavg", "central-dp"],
 )
 def test_another_algorithm_is_not_accounted_as_precad(tmp_path, section, algorithm):
     """Ten local steps a round cost ten times as many; one draw of noise is no two. PRECAD's is too small."""

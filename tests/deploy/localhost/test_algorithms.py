@@ -41,6 +41,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "local-dp": {"client_clip": 100.0},
     "distributed-dp": {"non_colluding": 2, "client_clip": 400.0},
     "non-private": {"noise_multiplier": 0.0},
+    "precad, unchecked": {"validation": "none"},
+    "fedavg": {**USER_DP, "noise_multiplier": 0.0, "local_momentum": 0.5},
 }
 
 
@@ -60,9 +62,12 @@ def test_an_algorithm_that_needs_updates_in_the_clear_is_a_configuration_error()
         configuration.parse_section(type(small_task()), raw["task"], "task", base=Path())
 
 
-def test_only_non_private_is_warned_of() -> None:
+def test_what_protects_nobody_is_warned_of_by_its_name() -> None:
     assert "nothing is guaranteed" in str(warning_of(small_task(**NON_PRIVATE)))
+    assert "task.algorithm is fedavg" in str(warning_of(small_task(algorithm="fedavg", noise_multiplier=0.0)))
     assert warning_of(small_task()) is None
+    assert "no norm is checked" in str(warning_of(small_task(validation="none")))
+    assert "no norm is checked" in str(warning_of(small_task(validation="none", **NON_PRIVATE)))
     assert warning_of(small_task(algorithm="local-dp")) is None
 
 
@@ -102,6 +107,8 @@ def test_a_certificate_takes_the_noise_that_servers_add() -> None:
     training = training_of(task)
     assert (training.event.sampling_rate, training.rounds) == (0.5, task.most_draws)
     assert training.event.noise_multiplier == pytest.approx(3 * math.sqrt(2), rel=1e-15)
+    with pytest.raises(ConfigError, match=r"whose servers check norms, found task\.validation 'none'"):
+        training_of(task.model_copy(update={"validation": "none"}))
     for name in ("local-dp", "non-private"):
         with pytest.raises(ConfigError, match=f"whose servers add noise, found one of {name}"):
             training_of(small_task(algorithm=name, noise_multiplier=0.0 if name == "non-private" else 1.0))
@@ -111,12 +118,16 @@ def test_a_certificate_takes_the_noise_that_servers_add() -> None:
 
 def expected_epsilons(task: Any, participation: int) -> list[float]:
     """By the accountant and closed forms, from numbers written down here."""
-    if task.algorithm == "non-private":
+    if not task.rules.is_private:
         return [math.inf, math.inf]
     if task.algorithm == "user-dp-fedavg":
         return [eps_from_mu(1e-5, math.sqrt(participation) / m) for m in (3.0, 3.0 * math.sqrt(2))]
+    rounded = 1 + math.sqrt(task.dim) / 2**16
+    if task.algorithm == "precad":
+        events = [SampledGaussian(0.5, share * 4.6 / rounded) for share in (1.0, math.sqrt(2))]
+        return [PldAccountant().epsilon(event, participation, 1e-5) for event in events]
     steps = 2 if task.algorithm == "ins-dp-fedavg" else 1
-    event = SampledGaussian(0.5, 4.6 / (1 + math.sqrt(task.dim) / 2**16))
+    event = SampledGaussian(0.5, 4.6 / rounded)
     return [PldAccountant().epsilon(event, steps * participation, 1e-5)] * 2
 
 
@@ -137,7 +148,7 @@ def test_a_run_of_each_algorithm_from_the_command_line_to_the_page(case: str, tm
     for name, rounds in (("realised_epsilon", most), ("epsilon", task.rounds + task.most_lost_rounds)):
         found = [float(summary[f"{name}_{view}"]) for view in View]
         assert found == pytest.approx(expected_epsilons(task, rounds), rel=1e-7)
-    assert ("WARNING: task.algorithm is non-private" in done.stderr) == (algorithm == "non-private")
+    assert (f"WARNING: task.algorithm is {algorithm}" in done.stderr) == (algorithm in ("non-private", "fedavg"))
     assert (summary["accepted"], summary["rejected"]) == (sum(len(line["participants"]) for line in lines), 0)
 
     if task.quantile_rule is not None:  # by another way to the exponential, from the servers' last vector
@@ -146,10 +157,13 @@ def test_a_run_of_each_algorithm_from_the_command_line_to_the_page(case: str, tm
         assert summary["learnt_bound"] == pytest.approx(task.client_clip * math.exp(log_ratio), rel=1e-12)
     run = read_deployed(folder)
     text = " ".join([sentence(run, "none"), *(f"{g.what} {g.rests_on}" for g in guarantees_of(run, "none"))])
-    assert ("nothing is guaranteed" in text) == (algorithm == "non-private")
-    assert ("for one client" in text) == (algorithm == "user-dp-fedavg")
+    assert ("nothing is guaranteed" in text) == (algorithm in ("non-private", "fedavg"))
+    assert ("for one client" in text) == (algorithm in ("user-dp-fedavg", "precad"))
     assert ("collude with nobody" in text) == (algorithm == "distributed-dp")
     assert ("both servers together learn no more" in text) == (algorithm in ("ins-dp-fedavg", "local-dp"))
+    unchecked = not task.checks_norms
+    assert ("no norm is checked" in done.stderr) == (summary.get("validation") == "none") == unchecked
+    assert ("no norm is checked" in text) == unchecked
     audit = subprocess.run(
         [*PRECAD, "audit", "log", folder / "a", "--against", folder / "b"],
         capture_output=True,

@@ -34,6 +34,7 @@ from precad.servers import aggregator as aggregator_module
 from precad.servers.errors import MeasuringFault, SetupError
 from precad.servers.operations.metrics import StatusCollector, expose
 from precad.servers.store.rounds import CommittedRound
+from precad.servers.telemetry import quality as quality_module
 from precad.servers.telemetry.events import Telemetry
 from precad.servers.telemetry.quality import FILE, MOST_FAULTS, Program, Quality, restored
 from tests.harness.harness import LeashedClient, Pki, asynchronous, running, small_task
@@ -201,8 +202,11 @@ async def test_a_program_that_dies_is_started_again_for_the_next_model(folder: P
     ],
 )
 @asynchronous
-async def test_a_program_that_misbehaves_costs_figures(body: str, fault: MeasuringFault, tmp_path: Path) -> None:
+async def test_a_program_that_misbehaves_costs_figures(
+    body: str, fault: MeasuringFault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No figure, the fault's kind in log and metrics, nothing of what it said; and after so many it is let be."""
+    monkeypatch.setattr(quality_module, "_HANG_UP_S", 0.5)
     models = [*MODELS, *MODELS]
     telemetry, logs = await measured(
         script(tmp_path, body, timeout_s=0.4 if "sleep" in body else 20.0), tmp_path, models
@@ -346,6 +350,7 @@ async def test_servers_measure_and_none_waits_for_it(
 ) -> None:
     """A measures its models; at B the program hangs, which costs B its figures and nobody a round."""
     monkeypatch.setattr(aggregator_module, "LAST_FIGURE_S", 3.0)
+    monkeypatch.setattr(quality_module, "_HANG_UP_S", 0.5)
     task = task_of(rounds=4)
     programs = (program(pki, folder, task), script(tmp_path, "time.sleep(600)", timeout_s=60.0))
     async with running(task, pki, tmp_path, noises=(noisy, noisy), measuring=programs.__getitem__) as deployment:

@@ -336,23 +336,50 @@ def test_a_query_has_a_page_with_its_answer(tmp_path: Path) -> None:
     assert "17.5312 [16.5, 18.62]" in page.text
     assert "error bar at 90\xa0%" in page.html
     assert 17.53125 in page.values
-    assert "this is a query" in page.text
     assert "accuracy" not in page.charts
     assert found.to_json()["runs"][0]["answer"]["estimate"] == {"value": 17.53125, "low": 16.5, "high": 18.625}
     assert precad("report", made, "--json").exit_code == 0
 
 
-def test_a_histogram_is_drawn_and_no_bin_is_below_zero(tmp_path: Path) -> None:
-    """JSON has the estimates as they are. Bins that are too many to draw have no chart."""
-    bins = [{"value": v, "low": v - 1, "high": v + 1} for v in (-0.5, 7.25, 2.0)]
+def of_bins(*values: float, reach: float = 1.0) -> list[dict[str, float]]:
+    """Estimates with error bars of one length."""
+    return [{"value": value, "low": value - reach, "high": value + reach} for value in values]
+
+
+def test_a_histogram_is_drawn_with_its_error_bars(tmp_path: Path) -> None:
+    """As it was estimated, below zero too; the table names each range and its error bar. One round needs no curves."""
+    bins = of_bins(-0.5, 7.25, 2.0)
     made = asked(tmp_path / "run", "histogram", bins=bins)
     found = Report.of([made])
     page = Page(found.html())
-    assert page.series("bins")["records"] == [(0, 0.0), (1, 7.25), (2, 2.0)]
+    (series,) = page.charts["bins"]["series"]
+    assert series["points"] == [[5.0, -0.5], [15.0, 7.25], [25.0, 2.0]]
+    assert series["band"] == [[5.0, -1.5, 0.5], [15.0, 6.25, 8.25], [25.0, 1.0, 3.0]]
     assert page.charts["bins"]["categories"] == ["0 to 10", "10 to 20", "20 to 30"]
+    for text in ("0 to 10 -0.5 [-1.5, 0.5]", "Error bars hold for each column by itself, at 90 %"):
+        assert text in page.text
     assert found.to_json()["runs"][0]["answer"]["bins"] == bins
-    changed(made / "summary.json", bins=bins * 21)
-    assert "bins" not in report(made).charts
+    assert {"epsilon", "uploads"}.isdisjoint(page.charts)
+
+
+def test_many_bins_are_drawn_together(tmp_path: Path) -> None:
+    """Neighbours add up, and their independent noise in squares; the last column has what is left."""
+    made = asked(tmp_path / "run", "histogram", bins=of_bins(*[1.0] * 61, reach=3.0))
+    page = report(made)
+    (series,) = page.charts["bins"]["series"]
+    assert len(series["points"]) == 31
+    assert series["points"][0] == [pytest.approx(30 / 61), 2.0]
+    assert series["band"][0][1:] == [pytest.approx(2 - 18**0.5), pytest.approx(2 + 18**0.5)]
+    assert series["band"][-1] == [pytest.approx(30 - 15 / 61), -2.0, 4.0]
+    assert "A column adds up 2 bins" in page.text
+
+
+def test_a_query_is_told_nothing_about_trainings(tmp_path: Path) -> None:
+    """No certificate against poisoning, no test records; an answer weighs at most C records."""
+    page = report(asked(tmp_path / "run", "histogram", bins=of_bins(1.0, 2.0, 3.0)))
+    for stray in ("poison", "certificate", "Poisoning", "test records", "update longer"):
+        assert stray not in page.text, stray
+    assert "A lie of up to C records is not excluded" in page.text
 
 
 @pytest.mark.parametrize(("is_query", "found"), [(True, "expected an answer"), (False, "expected no answer")])
@@ -918,12 +945,12 @@ OF_FIGURE = """((figure) => {
 })"""
 
 
-async def require_drawn(page: browser.Page) -> None:
+async def require_drawn(page: browser.Page, n_least: int = 7) -> None:
     """Plots are drawn, within their edges and the screen's, and say in numbers what their tables say."""
     width = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert await page.evaluate(width) == 0
     n_figures = await page.evaluate("document.querySelectorAll('figure').length")
-    assert await page.evaluate("document.querySelectorAll('.plot svg').length") == n_figures >= 7
+    assert await page.evaluate("document.querySelectorAll('.plot svg').length") == n_figures >= n_least
     assert await page.evaluate(OVERLAPPING) == []
     for i in range(n_figures):
         figure = f"document.querySelectorAll('figure')[{i}]"
@@ -961,6 +988,29 @@ async def test_a_browser_shows_the_page(run: Path, simulations: tuple[Path, Path
             if (folder := os.environ.get("PRECAD_SCREENSHOTS")) is not None:
                 Path(folder, f"report-{width}-{scheme}.png").write_bytes(await page.screenshot())
         assert set(page.requests) == {path.as_uri()}
+        assert page.complaints == []
+
+
+@in_a_browser
+@asynchronous
+async def test_a_browser_draws_error_bars(tmp_path: Path) -> None:
+    """Of two queries, within the edges, each bar from its low to its high end; a drag shows a part."""
+    assert CHROMIUM is not None
+    one = asked(tmp_path / "one", "histogram", bins=of_bins(-4.0, 70.25, 2.0, reach=6.5))
+    other = asked(tmp_path / "other", "histogram", bins=of_bins(*range(61), reach=3.0))
+    path = tmp_path / "page.html"
+    path.write_text(report(one, other).html)
+    async with chromium(CHROMIUM, tmp_path / "browser") as page:
+        for width, scheme in ((1280, "dark"), (390, "light")):
+            await page.look_like(width, 900, scheme)
+            await page.goto(path.as_uri())
+            await page.until("document.querySelector('.plot svg') !== null")
+            await require_drawn(page, n_least=3)
+            heights = "[...document.querySelectorAll('#bins .bar')].map((bar) => bar.getBBox().height)"
+            found = await page.evaluate(heights)
+            assert len(found) == 3 + 31
+            assert found[:3] == pytest.approx([found[0]] * 3, abs=0.1)
+            assert found[3] / found[0] == pytest.approx(18**0.5 / 6.5, abs=0.02)
         assert page.complaints == []
 
 

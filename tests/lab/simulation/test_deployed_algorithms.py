@@ -31,6 +31,7 @@ from precad.mpc import fixed_point
 from precad.mpc.ring import RingArray
 from precad.protos.task.algorithms import ALIASES, AS_DEPLOYED, ONLY_SIMULATED, RULES
 from precad.protos.task.task import Task
+from tests.harness.tied_layers import Tied
 from tests.lab.simulation.test_simulation import DIM, IDS, MODEL, RECORDS, STEP, Recording, simulation, task
 
 LARGE = 1000.0
@@ -63,9 +64,19 @@ class OneServers(SeededRandomness):
             {},
         ),
         ("ins-dp-fedavg", {"local_steps": 3, "local_rate": 0.3}, {}),
+        (
+            "ins-dp-fedavg",
+            {"local_steps": 3, "local_rate": 0.3, "local_momentum": 0.9, "local_weight_decay": 0.05},
+            {},
+        ),
         ("local-dp", {}, {}),
         ("distributed-dp", {"non_colluding": 2}, {}),
         ("non-private", {"noise_multiplier": 0.0}, {"noise_multiplier": 1.0}),
+        (
+            "fedavg",
+            {"noise_multiplier": 0.0, "local_steps": 4, "local_batch": 12, "local_momentum": 0.9},
+            {"noise_multiplier": 1.0},
+        ),
     ],
 )
 def test_two_servers_train_as_one_trusted_one_does(
@@ -97,6 +108,7 @@ def test_two_servers_train_as_one_trusted_one_does(
         ("local-dp", {}, {f"{c}/0" for c in IDS}, 2.0),
         ("distributed-dp", {"non_colluding": 4, "client_clip": 200.0}, {f"{c}/0" for c in IDS}, 1.0),
         ("non-private", {"noise_multiplier": 0.0}, set(), 0.0),
+        ("fedavg", {"noise_multiplier": 0.0, "local_steps": 2}, set(), 0.0),
     ],
 )
 def test_who_adds_how_much_noise(
@@ -213,13 +225,37 @@ def test_the_servers_verify_the_whole_and_no_layer(engine: RecordEngine) -> None
     assert_array_equal(checked.total, flat + by_layer)
 
 
+@pytest.mark.parametrize("form", [{}, {"mode": "shares", "accept_weak_wire_form": True}], ids=["masked", "shares"])
+def test_servers_that_check_nothing_add_up_whatever_they_get(form: dict[str, Any]) -> None:
+    """Every upload is far beyond C, and they wrap: the sum is that of Python's integers, modulo 2^64."""
+    made = task(validation="none", client_clip=1.0, **form)
+    draw = np.random.default_rng(3)
+    uploads = {client: draw.integers(-(2**63), 2**63 - 1, size=DIM, dtype=np.int64) for client in IDS[:3]}
+    checked = MpcServers(made).check_and_sum(0, uploads)
+    assert (checked.accepted, checked.rejected) == (tuple(IDS[:3]), ())
+    for i in range(0, DIM, 97):
+        assert (sum(int(upload[i]) for upload in uploads.values()) - int(checked.total[i])) % 2**64 == 0
+    assert MpcServers(task(client_clip=1.0, **form)).check_and_sum(0, uploads).accepted == ()
+
+
+def test_privacy_alone_is_precad_whose_clients_do_not_clip(engine: RecordEngine) -> None:
+    """Where C is more than R times the records of each, honest clients clip nothing, as in the simulated form."""
+    unclipped = {"validation": False, "client_clipping": False}
+    deployed = simulation(engine, task(validation="none", client_clip=60.0, record_clip=2.0), algorithm="deployed")
+    paper = simulation(engine, task(client_clip=60.0, record_clip=2.0), algorithm="precad", **unclipped)
+    for run in (deployed, paper):
+        list(run.run())
+    assert deployed.progress.parameters.tobytes() == paper.progress.parameters.tobytes()
+    assert [str(found) for found in deployed.guarantees()] == [str(found) for found in paper.guarantees()]
+
+
 @pytest.mark.parametrize("where", ["simulation", "client process"])
 def test_layers_that_share_parameters_are_refused_before_the_first_round(where: str) -> None:
     """They could not be clipped apart. Flat clipping takes the same model."""
 
     def start(update_clipping: str) -> None:
         how = {"algorithm": "user-dp-fedavg", "update_clipping": update_clipping}
-        made = task(model=f"{__name__}:Tied", dim=Tied.DIM, **how)
+        made = task(model=f"{Tied.__module__}:Tied", dim=Tied.DIM, **how)
         if where == "simulation":
             example = torch.zeros(1, 8, 8)
             simulation(RecordEngine(Tied(), example, device="cpu"), made, algorithm="deployed")
@@ -230,21 +266,6 @@ def test_layers_that_share_parameters_are_refused_before_the_first_round(where: 
     expected = r"task\.update_clipping: expected 'flat' for a model whose layers share parameters"
     with pytest.raises(ArgumentError, match=expected):
         start("per-layer")
-
-
-class Tied(torch.nn.Module):
-    """Two layers with one matrix. (batch, 1, 8, 8) -> logits (batch, 10)."""
-
-    DIM = 64 * 64 + 64 + 64 + 64 * 10 + 10
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second, self.last = (torch.nn.Linear(64, n) for n in (64, 64, 10))
-        self.second.weight = self.first.weight
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Logits."""
-        return self.last(torch.tanh(self.second(torch.tanh(self.first(images.flatten(start_dim=1))))))
 
 
 @pytest.mark.parametrize(
@@ -341,7 +362,8 @@ def test_a_budget_of_a_whole_client_needs_a_bound_on_it(engine: RecordEngine) ->
 
 def test_a_simulation_knows_every_name_of_a_task() -> None:
     """Deployed algorithms, their other names, and the names that a task refuses because only a simulation has them."""
-    assert {*RULES, *ALIASES, AS_DEPLOYED} <= ALGORITHMS.keys()
+    assert {*RULES, *ALIASES, AS_DEPLOYED} <= ALGORITHMS.keys() | AGGREGATION_RULES.keys()
+    assert {*RULES, AS_DEPLOYED} <= ALGORITHMS.keys()
     assert set(ONLY_SIMULATED) <= ALGORITHMS.keys() | AGGREGATION_RULES.keys()
     assert {name for name, kind in ALGORITHMS.items() if kind.has_two_servers} == {"precad", "deployed"}
     assert {name for name, kind in ALGORITHMS.items() if kind.is_of_any_task} == {AS_DEPLOYED}

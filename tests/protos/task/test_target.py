@@ -39,7 +39,7 @@ def test_the_noise_meets_the_target_and_wastes_little(target: float) -> None:
     task = Task.model_validate(section(target_epsilon=target, record_rate=0.2))
     assert target * 0.99 < task_privacy(task).epsilon(View.ONE_SERVER, ROUNDS, task.delta) <= target
     sigma = effective_noise_multiplier(task.noise_multiplier, task.record_clip, task.dim, task.frac_bits)
-    library = PLDAccountant(value_discretization_interval=2e-4)
+    library = PLDAccountant(value_discretization_interval=1e-3)
     library.compose(SelfComposedDpEvent(PoissonSampledDpEvent(0.2, GaussianDpEvent(sigma)), ROUNDS))
     assert library.get_epsilon(task.delta) == pytest.approx(target, rel=1e-2)
     ours = max(loss_distribution(1, 0.2, sigma, ROUNDS, way).epsilon(task.delta) for way in Direction)

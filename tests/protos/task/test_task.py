@@ -56,6 +56,7 @@ OTHER_VALUES: dict[str, Any] = {
     "adapter_sha256": "cd" * 32,
     "loss": "mse",
     "evaluation": "public",
+    "validation": "none",
     "columns": {"age": {"mean": 50.0}},
     "class_names": ["no", "yes"],
     "record_shape": [3],
@@ -140,7 +141,7 @@ def test_fields_of_learning_are_absent_at_their_defaults(algorithm: str) -> None
 def test_the_digest_of_a_precad_task_has_no_field_of_other_algorithms() -> None:
     """Computed by the protocol's text: JSON of the fields that its table names, sorted, without white space."""
     task = small_task()
-    later = {"record_rates", *RECORD_FIELDS, *LEARNING_FIELDS, *SERVER_STEP_FIELDS}
+    later = {"record_rates", "validation", *RECORD_FIELDS, *LEARNING_FIELDS, *SERVER_STEP_FIELDS}
     names = {*OTHER_VALUES, "accept_weak_wire_form"} - {"algorithm", *later}
     fields = {name: getattr(task, name) for name in names}
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
@@ -151,11 +152,8 @@ def test_the_digest_of_a_task_without_a_later_field_is_what_it_was_before_that_f
     """By the protocol's text: the fields of its table that are absent at their default are named here once more."""
     task = small_task(algorithm="user-dp-fedavg", local_steps=2)
     later = {"update_clipping", "quantile", "quantile_rate", "quantile_noise", *RECORD_FIELDS, *LEARNING_FIELDS}
-    names = (
-        Task.model_fields.keys()
-        - later
-        - {"record_rates", *SERVER_STEP_FIELDS, *PROVED_FIELDS, *QUERY_FIELDS, *EVALUATION_FIELDS}
-    )
+    later |= {"validation", "record_rates"}
+    names = Task.model_fields.keys() - later - {*SERVER_STEP_FIELDS, *PROVED_FIELDS, *QUERY_FIELDS, *EVALUATION_FIELDS}
     text = json.dumps({name: getattr(task, name) for name in names}, sort_keys=True, separators=(",", ":"))
     assert task.digest() == hashlib.sha256(b"precad/v1.1\n" + text.encode()).digest()
     by_layer = small_task(algorithm="user-dp-fedavg", local_steps=2, update_clipping="per-layer")
@@ -249,6 +247,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("batches_ahead", 17, "less than or equal to 16"),
     ("submit_timeout_s", 0.0, "greater than 0"),
     ("proof_timeout_s", 0.0, "greater than 0"),
+    ("round_period_s", 0.0, "greater than 0"),
     ("servers_follow_protocol", "yes", "valid boolean"),
     ("registration_timeout_s", -1.0, "greater than 0"),
     ("min_clients", 0, "greater than or equal to 1"),
@@ -256,7 +255,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("epsilon_budget_one_server", 0.0, "greater than 0"),
     ("epsilon_budget_clients_only", math.inf, "finite"),
     ("epsilon_budget_client", -1.0, "greater than 0"),
-    ("algorithm", "fedavg", "'precad', 'user-dp-fedavg'"),
+    ("algorithm", "fedsgd", "'precad', 'user-dp-fedavg'"),
     ("local_steps", 0, "greater than or equal to 1"),
     ("local_rate", 0.0, "greater than 0"),
     ("local_batch", 0, "greater than or equal to 1"),
@@ -278,6 +277,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("evaluation_noise", 0.0, "greater than 0"),
     ("evaluation_clip", 0.0, "greater than 0"),
     ("evaluation_loss_bound", math.inf, "finite number"),
+    ("validation", "cosine", "'norm' or 'none'"),
     ("columns", {"age": {"std": 0.0}}, "greater than 0"),
     ("class_names", ["one"], "at least two classes"),
     ("record_shape", [0], "greater than or equal to 1"),

@@ -39,6 +39,7 @@ def task_of(algorithm: str, **changes: Any) -> Task:
         "ins-dp-fedavg": {"local_steps": 3},
         "distributed-dp": {"non_colluding": 2, "client_clip": 50.0},
         "non-private": {"noise_multiplier": 0.0},
+        "fedavg": {"noise_multiplier": 0.0, "local_steps": 3},
     }
     values = {"algorithm": algorithm, "client_clip": 2.0, "client_rate": 0.5, **special.get(algorithm, {})}
     return small_task(**{**values, **changes})
@@ -61,6 +62,11 @@ def test_what_needs_updates_in_the_clear_is_refused_with_the_reason(name: str) -
         small_task(algorithm=name)
 
 
+def test_norm_bounding_is_another_name_of_fedavg() -> None:
+    bounding, own = (small_task(algorithm=name, noise_multiplier=0.0) for name in ("norm-bounding", "fedavg"))
+    assert (bounding.algorithm, bounding.digest()) == ("fedavg", own.digest())
+
+
 def test_central_dp_is_another_name_of_user_dp_fedavg() -> None:
     """The canonical text, and so the digest that operators compare, is that of the algorithm's own name."""
     central, own = (task_of(name, local_steps=3) for name in ("central-dp", "user-dp-fedavg"))
@@ -68,14 +74,18 @@ def test_central_dp_is_another_name_of_user_dp_fedavg() -> None:
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("precad", {"local_steps": 2}, "local_steps is of user-dp-fedavg and ins-dp-fedavg only, found algorithm 'precad'"),
-    ("ins-dp-fedavg", {"local_momentum": 0.5}, "local_momentum is of user-dp-fedavg only"),
-    ("precad", {"update_clipping": "per-layer"}, "update_clipping is of user-dp-fedavg only, found algorithm 'precad'"),
-    ("ins-dp-fedavg", {"update_clipping": "per-layer"}, "update_clipping is of user-dp-fedavg only"),
+    (
+        "precad",
+        {"local_steps": 2},
+        "local_steps is of user-dp-fedavg and ins-dp-fedavg and fedavg only, found",
+    ),
+    ("ins-dp-fedavg", {"local_batch": 5}, "local_batch is of user-dp-fedavg and fedavg only"),
+    ("precad", {"update_clipping": "per-layer"}, "update_clipping is of user-dp-fedavg and fedavg only, found"),
+    ("ins-dp-fedavg", {"update_clipping": "per-layer"}, "update_clipping is of user-dp-fedavg and fedavg only"),
     ("local-dp", {"non_colluding": 2}, "non_colluding is of distributed-dp only"),
     ("distributed-dp", {"non_colluding": 4}, "non_colluding must be at most the 3 enrolled, got 4"),
     ("distributed-dp", {"client_clip": 5.0}, "client_clip must leave room for a client's own noise"),
-    ("non-private", {"noise_multiplier": 1.0}, "must be 0 where algorithm is non-private"),
+    ("non-private", {"noise_multiplier": 1.0}, "must be 0 where nobody adds noise, got 1"),
     ("non-private", {"epsilon_budget_one_server": 1.0}, "epsilon_budget_one_server: non-private proves nothing"),
     ("local-dp", {"epsilon_budget_client": 1.0}, "epsilon_budget_client: local-dp proves nothing"),
     ("user-dp-fedavg", {"noise_multiplier": 0.0}, "greater than 0"),

@@ -264,7 +264,7 @@ def test_a_certificate_of_tomorrow_is_taken_when_it_is_valid(
     with structlog.testing.capture_logs() as lines:
         assert latest.load() is before
         latest._retry_at = 0.0  # as if RETRY_S had passed
-        time.sleep(3)
+        time.sleep(2)
         assert latest.load().certificate == files.certificate.read_bytes()
     assert [line["event"] for line in lines] == ["tls.renewed"]
 

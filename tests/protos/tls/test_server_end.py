@@ -9,7 +9,9 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import grpc
+import pytest
 
+from precad.protos.tls import transport
 from precad.protos.tls.transport import stop_server
 
 METHOD = "/precad.test/Stream"
@@ -53,6 +55,7 @@ def test_handlers_end_before_the_loop_does() -> None:
     assert asyncio.run(hang_up_and_stop(0.3))
 
 
-def test_a_handler_that_does_not_end_holds_nobody_up() -> None:
+def test_a_handler_that_does_not_end_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A minute of tidying is not waited for."""
+    monkeypatch.setattr(transport, "HANDLERS_END_S", 0.3)
     assert not asyncio.run(hang_up_and_stop(60.0))

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import functools
+import itertools
 import os
 import socket
 import ssl
+import time
 import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -80,6 +82,28 @@ async def test_an_exchange_swaps_the_payloads(pki: Pki, n_bytes: int) -> None:
     frames = 3 * (HEADER.size + 4) + 2 * n_bytes + 3
     assert a._bytes_written == frames
     assert frames + 3 * 22 <= a.bytes_sent - before <= 1.05 * frames + 10 * 22  # some records are short
+    a.close()
+    b.close()
+
+
+@asynchronous
+async def test_a_step_spins_only_as_long_as_that_has_paid(pki: Pki, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer that is slow is soon waited for asleep. One that answers at the third look is spun for, longer again."""
+    a, b = await lane_pair(pki)
+
+    def slow() -> bytes:
+        time.sleep(0.03)
+        return b.exchange("step", b"b")
+
+    for _ in range(4):
+        assert await both(lambda: a.exchange("step", b"a"), slow) == [b"b", b"a"]
+    assert a.spin_s == lane_module.LEAST_SPIN_S
+    looks, read = itertools.count(1), a._read
+    monkeypatch.setattr(a, "_read", lambda incoming: next(looks) > 2 and read(incoming))
+    monkeypatch.setattr(time, "perf_counter", lambda: 0.0)  # whatever else this machine does
+    b._socket.send(HEADER.pack(4, 1) + b"stepb")
+    assert a.exchange("step", b"a") == b"b"
+    assert a.spin_s == 2 * lane_module.LEAST_SPIN_S
     a.close()
     b.close()
 

@@ -98,9 +98,11 @@ async def test_a_run_shows_links_on_a_terminal_alone(is_terminal: bool, tmp_path
         dashboards = Dashboards.of(cast(Deployment, deployment), folder)
         await dashboards.show_links(console, LiveTable(console, title="").note)
     lines = screen.getvalue().splitlines()
-    assert len(lines) == is_terminal
+    assert len(lines) == 2 * is_terminal
     assert TOKEN not in screen.getvalue()
-    assert all(re.fullmatch(rf"dashboard of aggregator-a, .*: {server.url}/login\?once=[\w-]{{43}}", x) for x in lines)
+    for said, link in zip(lines[::2], lines[1::2], strict=True):
+        assert said.startswith("dashboard of aggregator-a, ")
+        assert re.fullmatch(rf"{server.url}/login\?once=[\w-]{{43}}", link)
 
 
 @asynchronous

@@ -124,6 +124,17 @@ def _picture(file: Path, width: int, height: int, *, text: int = 0) -> None:
     file.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
 
 
+def _palette(file: Path) -> None:
+    Image.new("L", (4, 4)).convert("P").save(file, transparency=0)
+
+
+def _sideways(scans: Path) -> None:
+    """Write 4 rows of 6 pixels, which EXIF says to turn by a quarter."""
+    image = Image.new("L", (6, 4))
+    image.getexif()[0x0112] = 6
+    image.save(scans / "yes" / "9.png", exif=image.getexif())
+
+
 def _gif(file: Path) -> None:
     first, second = Image.new("L", (4, 4)), Image.new("L", (4, 4), 255)
     first.save(file, save_all=True, append_images=[second])
@@ -368,6 +379,18 @@ OF_FOLDERS: dict[str, Bad] = {
         images(a=lambda s: (s / "yes").rename(s / "maybe")), r"maybe/0\.png: expected one of the 2", task=NAMES
     ),
     "one class": Bad(images(a=lambda s: shutil.rmtree(s / "no")), "scans: expected a folder for each of two classes"),
+    "a class without an image": Bad(
+        images(a=lambda s: (s / "maybe").mkdir()), r"scans/maybe: expected an image in it, or its class in task\.cla"
+    ),
+    "an unknown class without an image": Bad(
+        images(a=lambda s: (s / "maybe").mkdir()), r"scans/maybe: expected an image in it, or its class", task=NAMES
+    ),
+    "a transparent palette": Bad(
+        images(a=lambda s: _palette(s / "yes" / "1.png")), r"yes/1\.png: .* without transparency, found one with"
+    ),
+    "a photograph on its side": Bad(
+        images(a=_sideways), r"yes/9\.png: .* shape \(1, 4, 4\), as before it, found shape \(1, 6, 4\)"
+    ),
     "two classes but for case": Bad(
         images(a=lambda s: shutil.copytree(s / "no", s / "No")), r"scans/no: expected classes .* more than case"
     ),

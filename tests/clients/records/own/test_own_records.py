@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_array_equal
-from PIL import Image
+from PIL import Image, ImageOps
 from torch.utils.data import TensorDataset
 
 from precad.clients.errors import DataError, ExtensionError, MissingDataError, OwnRecordsError
@@ -183,6 +183,47 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
     by_class = {int(label): image for image, label in zip(found.features, found.labels, strict=True)}
     for i in (0, 1):
         assert_array_equal(by_class[i], pixels[i].transpose(2, 0, 1))
+
+
+def test_a_class_that_the_task_names_may_have_no_image(tmp_path: Path) -> None:
+    """An organisation may have no such case."""
+    for name in NAMES:
+        (tmp_path / "scans" / name).mkdir(parents=True)
+    Image.new("L", (2, 2)).save(tmp_path / "scans" / "ill" / "a.png")
+    assert load(described("folder:scans", tmp_path, class_names=NAMES)).labels.tolist() == [1]
+
+
+@pytest.mark.parametrize("orientation", range(10))
+def test_photographs_are_read_as_they_are_shown(orientation: int, tmp_path: Path) -> None:
+    """Turned as EXIF says, in a folder and in a data set; Pillow's own function tells how."""
+    pixels = np.random.default_rng(orientation).integers(0, 256, (3, 5, 3)).astype(np.uint8)
+    image = Image.fromarray(pixels)
+    image.getexif()[0x0112] = orientation
+    (tmp_path / "scans" / "ill").mkdir(parents=True)
+    file = tmp_path / "scans" / "ill" / "a.png"
+    image.save(file, exif=image.getexif())
+    with Image.open(file) as opened:
+        shown = np.asarray(ImageOps.exif_transpose(opened)).transpose(2, 0, 1)
+        of_a_data_set = as_records([(opened, 0)])
+    assert (orientation in range(5, 9)) == (shown.shape == (3, 5, 3))
+    assert_array_equal(load(described("folder:scans", tmp_path, class_names=NAMES)).features[0], shown)
+    assert_array_equal(of_a_data_set.features[0], shown)
+
+
+def test_a_palette_is_read_by_its_colours(tmp_path: Path) -> None:
+    """Never by the numbers of its entries, which mean something else in every file."""
+    colours = np.array([[200, 10, 30], [5, 250, 60]], dtype=np.uint8)
+    index = np.array([[0, 1, 1], [1, 0, 0]], dtype=np.uint8)
+    image = Image.fromarray(index, mode="P")
+    image.putpalette(colours.tobytes())
+    expected = colours[index].transpose(2, 0, 1)
+    (tmp_path / "scans" / "ill").mkdir(parents=True)
+    image.save(tmp_path / "scans" / "ill" / "a.png")
+    assert_array_equal(load(described("folder:scans", tmp_path, class_names=NAMES)).features[0], expected)
+    assert_array_equal(as_records([(image, 0)]).features[0], expected)
+    image.info["transparency"] = 0
+    with pytest.raises(OwnRecordsError, match=r"row 0 \(from 0\): .* without transparency, found one with"):
+        as_records([(image, 0)])
 
 
 def save_dataset(folder: Path, columns: dict[str, list], **features: dict) -> None:

@@ -1,0 +1,103 @@
+"""Pay each upload of a client from its holder's own ledger, before a byte of it leaves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from precad.clients.errors import ArgumentError, HolderLimitReachedError, StateFileError
+from precad.clients.holder_limit import CLIENT, HolderLimit
+from precad.dp.errors import DpError, HolderLimitError, LedgerInUseError
+from precad.dp.holder_ledger import Account, HolderLedger, Payment, Terms, read
+from precad.dp.task_privacy import upload_events
+from precad.protos.task.task import Task
+
+WAIT_S: Final = 10.0
+"""How long a payment of another process may keep the file."""
+
+
+class Payments:
+    """One client's payments in one task. Each opens the file anew, as other tasks pay from it too. Blocking."""
+
+    def __init__(self, task: Task, client: str, limit: HolderLimit) -> None:
+        """Makes no file. Raises ArgumentError where the limit leaves room for no round of any task."""
+        self._limit, self._file = limit, limit.ledger_of(client)
+        event, times = upload_events(task, limit.records_per_person)
+        try:
+            self._new = Terms(
+                limit_epsilon=limit.limit_epsilon, delta=limit.delta, records_per_person=limit.records_per_person
+            )
+        except ValueError as error:
+            raise ArgumentError(f"client.holder.{error}") from None
+        self._payment = Payment(
+            client=client, task=task.digest().hex(), why="upload", event=event, times=times, slack=task.upload_slack
+        )
+
+    def require_room(self) -> None:
+        """Before work is done in vain. Changes nothing. Raises HolderLimitReachedError, StateFileError."""
+        with self._explained():
+            self._account().require_room(self._payment)
+
+    def uploads_left(self) -> int:
+        """Return how many more uploads of this task the limit has room for. Raises StateFileError."""
+        with self._explained():
+            return self._account().payments_left(self._payment)
+
+    def pay(self) -> None:
+        """Pay one upload, on disk on return. Raises HolderLimitReachedError, StateFileError; then nothing may leave."""
+        with self._explained(), self._opened() as ledger:
+            ledger.pay(self._payment)
+
+    def _account(self) -> Account:
+        """Return the payments so far, of whatever version of precad began the file. Raises DpError, StateFileError."""
+        if not self._file.exists():
+            return Account(self._new)
+        account, _ = read(self._file)
+        for name in ("limit_epsilon", "delta", "records_per_person"):
+            if (found := getattr(self._limit, name)) != (began := getattr(account.terms, name)):
+                raise StateFileError(
+                    f"client.holder.{name}: expected {began:g}, with which {self._file} began, found {found:g}"
+                )
+        return account
+
+    def _opened(self) -> HolderLedger:
+        """Open the file once no other payment has it. Raises DpError, OSError."""
+        self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        terms, deadline = self._account().terms, time.monotonic() + WAIT_S
+        while True:
+            try:
+                return HolderLedger(self._file, terms)
+            except LedgerInUseError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.02)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Raise HolderLimitReachedError or StateFileError for what goes wrong with a file."""
+        try:
+            yield
+        except HolderLimitError as error:
+            raise HolderLimitReachedError(error, self._file) from None
+        except (DpError, OSError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise StateFileError(
+                f"client.holder.ledger: expected a ledger to read and write, found {self._file}: {why}"
+            ) from None
+
+
+def payments_of(task: Task, clients: Collection[str], limit: HolderLimit | None) -> dict[str, Payments]:
+    """Return each client's payments; none where the holder sets no limit.
+
+    Raises: ArgumentError where several clients would share a file.
+    """
+    if limit is None:
+        return {}
+    if len(clients) > 1 and CLIENT not in str(limit.ledger):
+        raise ArgumentError(
+            f"client.holder.ledger: expected {CLIENT} in the name, as {len(clients)} clients are here and each has "
+            f"records of its own, found {limit.ledger}"
+        )
+    return {client: Payments(task, client, limit) for client in clients}

@@ -1,0 +1,126 @@
+"""Show a data holder's own ledger: the limit, what was paid in which task, and what a person's records lost so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from precad.deploy.errors import ConfigError, refusing_values
+from precad.deploy.figures import NO_USEFUL_BOUND, plain, rounded_up, says_nothing
+from precad.dp.accountants.pld import SampledGaussian
+from precad.dp.holder_ledger import Account, HolderLedger, Line, Payment, Terms, read
+
+_ADVERSARY = "one server, and any number of clients other than the holder's own"
+
+
+def statement(path: Path) -> dict[str, Any]:
+    """Return what the ledger at `path` says, ready for JSON. Changes nothing.
+
+    Raises: ConfigError for a file that cannot be read, LedgerCorruptedError.
+    """
+    account, chain = _read(path)
+    terms = account.terms
+    return {
+        "ledger": str(path),
+        "chain": chain,
+        "adversary": _ADVERSARY,
+        "limit_epsilon": terms.limit_epsilon,
+        "delta": terms.delta,
+        "records_per_person": terms.records_per_person,
+        "share_spent": account.share_spent,
+        "epsilon_so_far": plain(account.epsilon),
+        "tasks": _tasks(account),
+    }
+
+
+def _tasks(account: Account) -> list[dict[str, Any]]:
+    """Return what was paid alike, by task and client, in the order of first payments."""
+    found: dict[tuple[object, ...], list[Line]] = {}
+    for line in account.lines:
+        paid = line.payment
+        found.setdefault((paid.task, paid.client, paid.why, paid.event), []).append(line)
+    return [
+        {
+            "task": paid.task,
+            "client": paid.client,
+            "why": paid.why,
+            "first": lines[0].at,
+            "last": lines[-1].at,
+            "rounds": sum(line.payment.times for line in lines),
+            "record_rate": None if paid.event is None else paid.event.sampling_rate,
+            "noise_multiplier": None if paid.event is None else paid.event.noise_multiplier,
+        }
+        for lines in found.values()
+        for paid in [lines[0].payment]
+    ]
+
+
+def charge(
+    path: Path,
+    *,
+    client: str,
+    task: str,
+    why: str,
+    noise_multiplier: float,
+    record_rate: float,
+    rounds: int,
+    terms: Mapping[str, float | int],
+) -> None:
+    """Pay for what no client of precad paid, such as tuning on the same records.
+
+    terms: those of a file that does not exist yet; of one that does, nothing.
+
+    Raises: ConfigError, HolderLimitError, LedgerCorruptedError, LedgerInUseError.
+    """
+    if path.exists() and terms:
+        raise ConfigError(f"--{next(iter(terms)).replace('_', '-')}: expected none, as {path} has its own, found one")
+    if not path.exists() and "limit_epsilon" not in terms:
+        raise ConfigError(f"--limit-epsilon: expected a number, as {path} is new, found none")
+    with refusing_values():
+        began = _read(path)[0].terms if path.exists() else Terms(**{"delta": 1e-5, **terms})  # type: ignore[arg-type]
+        event = SampledGaussian(record_rate, noise_multiplier, began.records_per_person)
+        payment = Payment(client=client, task=task, why=why, event=event, times=rounds)
+        Account(began).require_room(payment)  # or a file would begin with nothing in it
+        try:
+            with HolderLedger(path, began) as ledger:
+                ledger.pay(payment)
+        except OSError as error:
+            raise ConfigError(f"{path}: expected a file to write, found: {error.strerror or error}") from None
+
+
+def _read(path: Path) -> tuple[Account, str]:
+    try:
+        return read(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: expected a holder's ledger, found: {error.strerror or error}") from None
+
+
+def lines_of(found: Mapping[str, Any]) -> list[str]:
+    """Return the statement for people."""
+    k, epsilon = found["records_per_person"], found["epsilon_so_far"]
+    whose = "a record loses" if k == 1 else f"{k} records of one person together lose"
+    so_far = f"epsilon <= {rounded_up(epsilon, 3)}"
+    if says_nothing(float(epsilon)):
+        so_far = NO_USEFUL_BOUND
+    delta = f"at delta = {found['delta']:g}"
+    lines = [
+        f"{'ledger':<12}{found['ledger']}",
+        f"{'against':<12}{found['adversary']}",
+        f"{'limit':<12}{whose} epsilon <= {found['limit_epsilon']:g} {delta} in everything below and to come,",
+        f"{'':<12}however later tasks are chosen; {found['share_spent']:.1%} of it is spent",
+        f"{'so far':<12}{so_far} {delta}, if no task or round was chosen for what had been released",
+        "",
+        f"{'task':<14}{'client':<14}{'for':<12}{'rounds':>8}{'rate':>8}{'noise':>9}  from, until",
+    ]
+    for paid in found["tasks"]:
+        figures = f"{paid['rounds']:>8}" + (
+            f"{paid['record_rate']:>8.4g}{paid['noise_multiplier']:>9.4g}"
+            if paid["record_rate"] is not None
+            else f"{'no noise':>17}"
+        )
+        names = f"{paid['task'][:12]:<14}{paid['client'][:12]:<14}{paid['why'][:10]:<12}"
+        lines.append(f"{names}{figures}  {paid['first'][:10]}, {paid['last'][:10]}")
+    if not found["tasks"]:
+        lines[-1] = "nothing was paid yet"
+    return [*lines, "", f"{'chain':<12}{found['chain']}"]

@@ -1,0 +1,106 @@
+"""`precad holder`: the statement of what was paid, and payments by hand."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from precad.deploy.cli.main import app
+from precad.dp.accountants.pld import PldAccountant, SampledGaussian
+from precad.dp.holder_ledger import HolderLedger, Payment, Terms, read
+from tests.harness.command_line import CliRunner
+
+TUNED = ("--client", "alice", "--task", "tuning of May", "--noise-multiplier", "8", "--rounds", "6")
+NEW = ("--limit-epsilon", "5", "--records-per-person", "2")
+
+
+def precad(*arguments: object) -> tuple[int, str, str]:
+    """Run the command; return its exit code and what it printed."""
+    done = CliRunner().invoke(app, ["holder", *map(str, arguments)])
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_tuning_elsewhere_is_paid_beside_the_uploads_of_tasks(tmp_path: Path) -> None:
+    """The figure so far is the composition of both, by another way; the limit is the file's."""
+    file = tmp_path / "ledger"
+    assert precad("charge", file, *TUNED, *NEW)[0] == 0
+    with HolderLedger(file, read(file)[0].terms) as ledger:
+        ledger.pay(Payment(client="alice", task="9f" * 32, why="upload", event=SampledGaussian(1.0, 8.0, 2)))
+    code, out, _ = precad("statement", file, "--json")
+    found = json.loads(out)
+
+    assert code == 0
+    # two records of one person that are in every round are one of twice the length
+    assert found["epsilon_so_far"] == pytest.approx(
+        PldAccountant().epsilon(SampledGaussian(1.0, 4.0), 7, 1e-5), rel=1e-6
+    )
+    assert (found["limit_epsilon"], found["delta"], found["records_per_person"]) == (5.0, 1e-5, 2)
+    assert [(t["task"][:6], t["why"], t["rounds"]) for t in found["tasks"]] == [
+        ("tuning", "tuning", 6),
+        ("9f9f9f", "upload", 1),
+    ]
+    assert 0 < found["share_spent"] <= 1
+
+
+def test_the_statement_says_what_each_figure_rests_on(tmp_path: Path) -> None:
+    """Against whom, the limit however tasks are chosen, and the figure so far with its condition; in 100 columns."""
+    file = tmp_path / "ledger"
+    precad("charge", file, *TUNED, *NEW)
+    code, _, told = precad("statement", file)
+    assert code == 0
+    assert "one server, and any number of clients other than the holder's own" in told
+    assert "2 records of one person together lose epsilon <= 5 at delta = 1e-05" in told
+    assert "however later tasks are chosen" in told
+    assert "if no task or round was chosen for what had been released" in told
+    assert "tuning of Ma" in told
+    assert max(len(line) for line in told.splitlines() if str(tmp_path) not in line) <= 120
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (TUNED, "--limit-epsilon: expected a number, as .* is new, found none"),
+        ((*TUNED, "--limit-epsilon", "-1"), "limit_epsilon must be > 0 and finite, got -1"),
+        ((*TUNED, *NEW, "--delta", "2"), "delta must be in"),
+        ((*TUNED[:-3], "0", "--rounds", "6", *NEW), "noise_multiplier must be > 0"),
+        ((*TUNED, *NEW, "--record-rate", "1.5"), "sampling_rate must be in"),
+        ((*TUNED, *NEW, "--why", "\x1b[2J"), "why must be printable"),
+    ],
+)
+def test_what_is_no_payment_begins_no_file(tmp_path: Path, flags: tuple[str, ...], message: str) -> None:
+    """Code 2, the field, and nothing half-written."""
+    code, _, told = precad("charge", tmp_path / "ledger", *flags)
+    assert code == 2
+    assert re.search(message, told), told
+    assert not (tmp_path / "ledger").exists()
+
+
+def test_a_file_keeps_its_limit(tmp_path: Path) -> None:
+    """A payment by hand passes it no more than an upload does, and sets no other."""
+    file = tmp_path / "ledger"
+    precad("charge", file, *TUNED, *NEW)
+    before = file.read_bytes()
+    assert precad("charge", file, *TUNED, "--limit-epsilon", "50")[0] == 2
+    code, _, told = precad("charge", file, *TUNED[:-1], "100000")
+    assert (code, "must stay <= 5 at delta = 1e-05" in told) == (3, True)
+    assert file.read_bytes() == before
+
+
+def test_what_is_no_ledger_is_refused(tmp_path: Path) -> None:
+    """A file that is not there, another file, and a ledger that somebody edited."""
+    assert precad("statement", tmp_path / "none")[0] == 2
+    other = tmp_path / "other"
+    other.write_text("hello\n")
+    assert precad("statement", other)[0] == 3
+    precad("charge", tmp_path / "ledger", *TUNED, *NEW)
+    (tmp_path / "ledger").write_bytes((tmp_path / "ledger").read_bytes().replace(b'"times":6', b'"times":1'))
+    code, _, told = precad("statement", tmp_path / "ledger")
+    assert (code, "line 2: the line was changed after it was written" in told) == (3, True)
+
+
+def test_terms_are_not_chosen_twice() -> None:
+    """The orders of a filter that began are those of its file, whatever a later version would choose."""
+    assert Terms(limit_epsilon=5.0, delta=1e-5, orders=(2.0,)).orders == (2.0,)

@@ -1,0 +1,152 @@
+"""A holder's ledger: one limit over all tasks, on disk before anything leaves, whatever dies in the middle."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from precad.dp.accountants.composed import composed_epsilon
+from precad.dp.accountants.pld import PldAccountant, SampledGaussian
+from precad.dp.accountants.slack import least_with_slack
+from precad.dp.errors import HolderLimitError, LedgerCorruptedError
+from precad.dp.holder_ledger import Account, HolderLedger, Payment, Terms, read
+
+TERMS = Terms(limit_epsilon=3.0, delta=1e-5)
+WHOLE = SampledGaussian(1.0, 7.0)
+
+
+def payment(event: SampledGaussian | None = WHOLE, **changes: Any) -> Payment:
+    """Return one upload of alice."""
+    return Payment(**{"client": "alice", "task": "9f", "why": "upload", "event": event, **changes})
+
+
+def pay_to_the_end(file: Path, one: Payment, terms: Terms = TERMS) -> int:
+    """Return how many payments there was room for."""
+    with HolderLedger(file, terms) as ledger:
+        for n in range(10_000):
+            expected = ledger.account.payments_left(one)
+            try:
+                ledger.pay(one)
+            except HolderLimitError:
+                assert expected == 0
+                return n
+            assert ledger.account.payments_left(one) == expected - 1
+    raise AssertionError("no limit")
+
+
+def test_payments_of_all_tasks_share_a_limit_over_restarts(tmp_path: Path) -> None:
+    """Half of the room for one task, the rest for another; nothing is written of what was refused."""
+    file, one = tmp_path / "ledger", payment()
+    n = Account(TERMS).payments_left(one)
+    with HolderLedger(file, TERMS) as ledger:
+        for _ in range(n // 2):
+            ledger.pay(one)
+    assert pay_to_the_end(file, payment(task="a0", client="bob")) == n - n // 2
+    before = file.read_bytes()
+    assert pay_to_the_end(file, one) == 0
+    assert file.read_bytes() == before
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    account, chain = read(file)
+    assert len(account.lines) == n
+    assert json.loads(before.splitlines()[-1])["chain"] == chain
+
+
+def test_what_was_spent_is_the_composition_of_all_events(tmp_path: Path) -> None:
+    """Events of one kind compose as a task's do; those of several as several tasks do, with all that protocols take."""
+    file, kinds = tmp_path / "ledger", (SampledGaussian(0.2, 2.5), SampledGaussian(1.0, 30.0))
+    with HolderLedger(file, TERMS) as ledger:
+        for _ in range(3):
+            ledger.pay(payment(kinds[0], slack=1e-9))
+        assert ledger.account.epsilon == pytest.approx(
+            least_with_slack(lambda left: PldAccountant().epsilon(kinds[0], 3, left), 1e-5, 3e-9), rel=1e-9
+        )
+        ledger.pay(payment(kinds[1], times=4))
+    expected = least_with_slack(lambda left: composed_epsilon([(kinds[0], 3), (kinds[1], 4)], left), 1e-5, 3e-9)
+    assert read(file)[0].epsilon == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_figure_never_passes_the_limit(tmp_path: Path) -> None:
+    """Paid to the end, the tightest composition of what was paid is within the limit."""
+    for i, event in enumerate((SampledGaussian(1.0, 7.0), SampledGaussian(0.2, 1.3))):
+        pay_to_the_end(tmp_path / str(i), payment(event))
+        account, _ = read(tmp_path / str(i))
+        assert 0.5 * TERMS.limit_epsilon < account.epsilon <= TERMS.limit_epsilon
+        assert 0.8 < account.share_spent <= 1
+
+
+def test_what_protects_nothing_is_never_paid(tmp_path: Path) -> None:
+    """Neither a round without noise, nor protocols whose part of delta is used up."""
+    with HolderLedger(tmp_path / "ledger", TERMS) as ledger:
+        with pytest.raises(HolderLimitError, match="'alice' lose in all tasks must stay <= 3 at delta = 1e-05"):
+            ledger.pay(payment(None))
+        assert ledger.account.payments_left(payment(None)) == 0
+        tiny = payment(SampledGaussian(1.0, 1e6), slack=1e-8)
+        n = ledger.account.payments_left(tiny)
+        assert 5 < n < 20
+    assert pay_to_the_end(tmp_path / "ledger", tiny) == n
+
+
+@pytest.mark.parametrize("name", ["limit_epsilon", "delta", "records_per_person"])
+def test_another_limit_than_the_file_s_is_refused(tmp_path: Path, name: str) -> None:
+    """The file's own holds, whoever changes a configuration."""
+    pay_to_the_end(tmp_path / "ledger", payment())
+    other = {"limit_epsilon": 4.0, "delta": 1e-4, "records_per_person": 2}
+    changed = Terms(**{**{n: getattr(TERMS, n) for n in other}, "orders": TERMS.orders, name: other[name]})  # type: ignore[arg-type]
+    with pytest.raises(LedgerCorruptedError, match=rf"line 1: the ledger was started with {name} = "):
+        HolderLedger(tmp_path / "ledger", changed)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"limit_epsilon":3.0', b'"limit_epsilon":9.0'),
+        (b'"times":1', b'"times":0'),
+        (b'"noise_multiplier":7.0', b'"noise_multiplier":90.0'),
+        (b'"client":"alice"', b'"client":"bob"'),
+    ],
+)
+def test_a_changed_line_is_found(tmp_path: Path, old: bytes, new: bytes) -> None:
+    """By the chain, at whoever reads or pays."""
+    file = tmp_path / "ledger"
+    pay_to_the_end(file, payment())
+    file.write_bytes(file.read_bytes().replace(old, new, 1))
+    for use in (lambda: read(file), lambda: HolderLedger(file, TERMS)):
+        with pytest.raises(LedgerCorruptedError, match="was changed after it was written"):
+            use()
+
+
+def test_half_a_line_of_a_process_that_died_counts_for_nothing(tmp_path: Path) -> None:
+    """A payment that did not return has not left: it is cut off, and reading changes nothing."""
+    file = tmp_path / "ledger"
+    with HolderLedger(file, TERMS) as ledger:
+        ledger.pay(payment())
+        whole = file.read_bytes()
+        ledger.pay(payment())
+    file.write_bytes(file.read_bytes()[:-5])
+    assert len(read(file)[0].lines) == 1
+    assert len(file.read_bytes()) > len(whole)
+    HolderLedger(file, TERMS).close()
+    assert file.read_bytes() == whole
+    file.write_bytes(b"")
+    with pytest.raises(LedgerCorruptedError, match="this is not the beginning of a holder's ledger"):
+        read(file)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"client": ""}, "client must be printable"),
+        ({"task": "a\x1b[2J"}, "task must be printable"),
+        ({"why": "x" * 300}, "why must be printable"),
+        ({"times": 0}, "times must be an integer >= 1"),
+        ({"slack": -1.0}, "slack must be"),
+    ],
+)
+def test_a_payment_that_is_none_is_refused(changes: dict[str, Any], message: str) -> None:
+    """By field."""
+    with pytest.raises(ValueError, match=message):
+        payment(**changes)

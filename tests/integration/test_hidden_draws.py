@@ -1,0 +1,169 @@
+"""Who was drawn, as clients that collude see it: by the times at which servers tell them anything.
+
+A slow client holds up every round that it is in. Where rounds follow as soon as they can, the others know all its
+draws. With `task.round_period_s` what they are told comes at fixed times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from precad.clients.training.conduct import Honest
+from precad.clients.upload.session import ClientSession
+from precad.mpc import fixed_point
+from precad.mpc.ring import RingArray
+from precad.protos.precad.v1 import aggregator_pb2
+from precad.protos.task.task import Task
+from precad.servers.rounds.sessions import Sessions
+from tests.harness.harness import Deployment, asynchronous, running, small_task
+from tests.harness.pki import Pki
+
+VICTIM, COLLUDERS = "victim", ("one", "other")
+SLOW_S = 0.3
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
+    """One authority for all of this file."""
+    return Pki.create(tmp_path_factory.mktemp("pki"), (VICTIM, *COLLUDERS))
+
+
+def task_of(rounds: int, **changes: Any) -> Task:
+    clients = (VICTIM, *COLLUDERS)
+    values = {"client_rate": 0.5, "mode": "proved", "frac_bits": 16, "rounds": rounds, "lost_rounds": 1, **changes}
+    return small_task(clients, **values)
+
+
+class Watcher(ClientSession):
+    """An honest client that writes down when it is told what."""
+
+    def __init__(self, told: list[tuple[int, str, float]], **parts: Any) -> None:
+        super().__init__(**parts)
+        self._told = told
+
+    def _tell(self, server: int, news: Any) -> None:
+        kind = "invitation" if isinstance(news, aggregator_pb2.Invitation) else "challenge"
+        self._told.append((news.round, kind, time.monotonic()))
+        super()._tell(server, news)
+
+
+async def watched(task: Task, pki: Pki, folder: Path) -> tuple[list[bool], dict[int, float]]:
+    """Run the task. Return for each round whether the victim was in it, and how long what followed was waited for.
+
+    That is from the colluders' first invitation to their last challenge where one of them is in the round, or to the
+    next round that one of them is in, divided by its distance.
+    """
+    told: list[tuple[int, str, float]] = []
+    nothing = (lambda std, dim: np.zeros(dim, dtype=np.int64),) * 2
+    async with running(task, pki, folder, noises=nothing) as deployment:
+        await asyncio.gather(*(session.run() for session in sessions(task, deployment, told)))
+        await deployment.finish()
+    is_in = [VICTIM in record["chosen"] for record in deployment.rounds(0)]
+    waits = {
+        t: max(at for r, kind, at in told if (r, kind) == (t, "challenge"))
+        - min(at for r, kind, at in told if (r, kind) == (t, "invitation"))
+        for t in {r for r, kind, _ in told if kind == "challenge"}
+    }
+    return is_in, waits
+
+
+def sessions(task: Task, deployment: Deployment, told: list[tuple[int, str, float]]) -> list[ClientSession]:
+    """Return the victim, which trains slowly, and those who watch."""
+
+    def slowly(parameters: NDArray[np.float32]) -> RingArray:
+        time.sleep(SLOW_S)
+        return at_once(parameters)
+
+    def at_once(parameters: NDArray[np.float32]) -> RingArray:
+        return fixed_point.encode(np.zeros(task.dim), task.frac_bits)
+
+    def parts(client: str) -> dict[str, Any]:
+        return {
+            "client": client,
+            "task": task,
+            "addresses": deployment.addresses,
+            "tls": deployment.pki.tls(client),
+            "train": slowly if client == VICTIM else at_once,
+            "conduct": Honest(),
+        }
+
+    return [ClientSession(**parts(VICTIM)), *(Watcher(told, **parts(client)) for client in COLLUDERS)]
+
+
+def advantage(is_in: list[bool], waits: dict[int, float]) -> float:
+    """Return how well the waits tell the victim's rounds: 1/2 for chance, 1 where every such round took longer."""
+    with_victim = [wait for t, wait in waits.items() if is_in[t]]
+    without = [wait for t, wait in waits.items() if not is_in[t]]
+    assert min(len(with_victim), len(without)) >= 3, "the coin drew too few rounds of one kind: 1 run of 50"
+    pairs = list(itertools.product(with_victim, without))
+    return sum((a > b) + (a == b) / 2 for a, b in pairs) / len(pairs)
+
+
+@pytest.mark.slow
+@asynchronous
+async def test_times_tell_who_was_drawn_unless_rounds_have_a_period(pki: Pki, tmp_path: Path) -> None:
+    """Without a period every round of the slow client is known by its time; with one the times say nothing.
+
+    The second half fails by chance in 1 of 1,000 runs: of eight rounds or more of each kind, chance separates so many
+    pairs less often.
+    """
+    for name in ("fast", "paced"):
+        (tmp_path / name).mkdir()
+    assert advantage(*await watched(task_of(24, submit_timeout_s=5.0), pki, tmp_path / "fast")) > 0.95
+    paced = task_of(32, submit_timeout_s=0.7, proof_timeout_s=0.4, round_period_s=1.3)
+    assert advantage(*await watched(paced, pki, tmp_path / "paced")) < 0.95
+
+
+@asynchronous
+async def test_nothing_is_told_before_its_time(pki: Pki, tmp_path: Path) -> None:
+    """A challenge waits for the end of the time for uploads, and a round for its period, though everybody is quick.
+
+    Read at the servers, whose clock no load makes early.
+    """
+    sent: dict[tuple[int, str], float] = {}
+    send = Sessions.send
+
+    def noting(self: Sessions, client: str, event: aggregator_pb2.ClientEvent) -> None:
+        kind = event.WhichOneof("event")
+        if kind in ("invitation", "challenge"):
+            sent.setdefault((getattr(event, kind).round, kind), time.monotonic())
+        send(self, client, event)
+
+    task = task_of(3, client_rate=1.0, submit_timeout_s=0.4, proof_timeout_s=0.3, round_period_s=0.9)
+    nothing = (lambda std, dim: np.zeros(dim, dtype=np.int64),) * 2
+    with patch.object(Sessions, "send", noting):
+        async with running(task, pki, tmp_path, noises=nothing) as deployment:
+            await asyncio.gather(*(session.run() for session in sessions(task, deployment, [])))
+            await deployment.finish()
+    assert {t for t, kind in sent if kind == "invitation"} == {0, 1, 2}
+    challenged = [t for t, kind in sent if kind == "challenge"]
+    assert challenged
+    for t in challenged:  # the first invitation is A's or B's, and either waits from its own
+        assert sent[t, "challenge"] - sent[t, "invitation"] >= 0.4
+    for t in range(2):
+        assert (
+            sent[t + 1, "invitation"] - sent[t, "invitation"] >= 0.9 - 0.3
+        )  # of one server or the other, which differ by the time of a draw
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"round_period_s": 2.0}, "round_period_s: expected more than 2, which uploads and proofs may take"),
+        ({"round_period_s": -1.0}, "greater than 0"),
+        ({"mode": "masked", "proof_timeout_s": 60.0}, "round_period_s is of mode 'proved' only"),
+    ],
+)
+def test_a_period_must_leave_room_for_a_round(changes: dict[str, Any], message: str) -> None:
+    """By its field."""
+    with pytest.raises(ValueError, match=message):
+        task_of(2, **{"submit_timeout_s": 1.0, "proof_timeout_s": 1.0, "round_period_s": 9.0, **changes})

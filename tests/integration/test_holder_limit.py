@@ -1,0 +1,67 @@
+"""The holder's own limit in real processes: it ends a run in its middle, and the next one before it begins."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from precad.dp.holder_ledger import read
+from tests.harness.hospital import hospital
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT = """
+[client.holder]
+ledger = "paid/{client}"
+limit_epsilon = 3.5
+"""
+
+
+def precad(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a folder."""
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "precad.deploy.cli.main", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+
+def test_a_limit_over_all_tasks_ends_a_run_and_refuses_the_next(tmp_path: Path) -> None:
+    """Every upload that left was paid before; the limit in the ledger is the holder's, not the servers' budget."""
+    config = hospital(tmp_path, "limited_model", rounds=20, n=80)
+    config.write_text(config.read_text() + LIMIT)
+    checked = precad(tmp_path, "check", str(config))
+    room = int(checked.stderr.split("room for ")[1].split()[0])
+    assert checked.returncode == 0, checked.stderr
+    assert "fewer than the task's 20 rounds, within epsilon 3.5" in checked.stderr
+    assert 2 <= room < 19
+    assert not (tmp_path / "paid").exists()
+
+    first = precad(tmp_path, "run", str(config), "--output", "first")
+    assert first.returncode == 3, first.stderr
+    assert "no client is left" in first.stderr
+    assert "must stay <= 3.5 at delta = 1e-05" in first.stderr
+    done = [json.loads(line) for line in (tmp_path / "first" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["accepted"] for line in done[:room]] == [list("abcd")] * room
+    assert not any(line["accepted"] for line in done[room:])
+    before = {}
+    for client in "abcd":
+        account, _ = read(tmp_path / "paid" / client)
+        assert [line.payment.client for line in account.lines] == [client] * room
+        assert account.epsilon <= 3.5
+        before[client] = (tmp_path / "paid" / client).read_bytes()
+
+    config.write_text(config.read_text().replace('"patients"', '"another-task"'))
+    for again in (("run", str(config), "--output", "second"), ("check", str(config))):
+        refused = precad(tmp_path, *again)
+        assert refused.returncode == 3, refused.stderr
+        assert "client.holder.limit_epsilon: what the records of 'a' lose in all tasks" in refused.stderr
+    assert not (tmp_path / "second").exists()
+    assert {client: (tmp_path / "paid" / client).read_bytes() for client in "abcd"} == before
+    assert precad(tmp_path, "holder", "statement", "paid/a").returncode == 0
