@@ -62,7 +62,7 @@ def test_an_answer_that_cannot_be_paid_does_not_leave(tmp_path: Path) -> None:
 
 
 def test_the_servers_charge_what_the_holder_pays() -> None:
-    """Of a record, without what rounding adds beyond it."""
+    """Both count a record, and what rounding adds to it."""
     task = evaluated()
     evaluations = task_privacy(task).evaluations
     assert evaluations is not None
