@@ -309,9 +309,11 @@ def _own_training(task: Task, config: ClientConfig, conducts: Mapping[str, Condu
 def _evaluating(
     client: str, task: Task, config: ClientConfig, held_out: HeldOut | None, payer: Payer | None
 ) -> tuple[Train, UploadLimit] | None:
-    """Return what answers evaluations of this client, once for each model; None where there are none. Raises
-    StateFileError."""
-    if held_out is None:
+    """Return what answers evaluations of this client, once for each model; None where there are none.
+
+    Its holder's ledger pays for each answer too. Raises StateFileError, ArgumentError.
+    """
+    if held_out is None or task.evaluation_round is None:
         return None
     file = config.state_dir / f"{client}.evaluations"
     limit = UploadLimit(client, task.digest(), most=1, file=file, payer=payer)

@@ -25,6 +25,7 @@ from google.protobuf.message import Message
 from numpy.typing import NDArray
 
 from precad.clients.errors import (
+    HolderLimitReachedError,
     ProtocolError,
     ServerBusyError,
     ServerUnreachableError,
@@ -288,7 +289,7 @@ class ClientSession:
         """Model, Algorithm 2, submission. A server without room is asked again until the round is over: for the same
         upload, which counts once."""
         ends_at = time.monotonic() + self.task.submit_timeout_s
-        parameters = await self._model(stubs, work, invitation, ends_at)
+        parameters = await self._model(stubs, invitation, ends_at)
         share = functools.partial(make_submission, invitation=invitation, task=work.task, client=self.client)
         submission = await self._made(work, share, parameters, invitation)
         for server in submission.servers:
@@ -298,10 +299,9 @@ class ClientSession:
         self._log.info("client.submitted", task=invitation.task_id, round=invitation.round)
 
     async def _model(
-        self, stubs: list[BytesStub], work: Work, invitation: RoundInvitation | Invitation, ends_at: float
+        self, stubs: list[BytesStub], invitation: RoundInvitation | Invitation, ends_at: float
     ) -> NDArray[np.float32]:
         """Return the round's model, (d,), where the client may still upload for it."""
-        await asyncio.to_thread(self._enter, work, invitation)
         return await self._cache.get(
             invitation.model_digest,
             lambda: until_admitted(lambda: self._download(stubs[0], invitation), ends_at - time.monotonic()),
@@ -310,16 +310,22 @@ class ClientSession:
     def _enter(self, work: Work, invitation: RoundInvitation | Invitation) -> None:
         """Begin a round, in a thread, as a conduct may use files. Raises UploadLimitError, StateFileError.
 
-        Raises ProtocolError for a second evaluation of one model, which costs its own round alone.
+        Raises ProtocolError for an evaluation that no limit has room for, which costs its own round alone.
         """
-        try:
+        with self._within(work):
             work.limit.require_room(invitation.model_digest, invitation.n_committed)
-        except UploadLimitError as error:
+        if work is self._training:
+            self._conduct.on_invitation(invitation.n_committed, invitation.model_digest)
+
+    @contextmanager
+    def _within(self, work: Work) -> Iterator[None]:
+        """Raise ProtocolError in the place of a limit that an evaluation meets."""
+        try:
+            yield
+        except (UploadLimitError, HolderLimitReachedError) as error:
             if work is self._training:
                 raise
             raise ProtocolError(str(error)) from None
-        if work is self._training:
-            self._conduct.on_invitation(invitation.n_committed, invitation.model_digest)
 
     async def _made(
         self,
@@ -328,17 +334,19 @@ class ClientSession:
         parameters: NDArray[np.float32],
         invitation: RoundInvitation | Invitation,
     ) -> U:
-        """Train, make the upload and count it, durably, before its first byte leaves. Then wait as the conduct says.
+        """Compute, make the upload and count it, durably, before its first byte leaves. Then wait as the conduct says.
 
         In one thread, as a change of threads costs as much as a small upload. Raises ClientError.
         """
 
-        def make_and_count() -> U:
+        def done() -> U:
+            self._enter(work, invitation)
             made = make(work.compute(parameters))
-            work.limit.count(invitation.model_digest, invitation.n_committed)
+            with self._within(work):
+                work.limit.count(invitation.model_digest, invitation.n_committed)
             return made
 
-        made = await asyncio.to_thread(make_and_count)
+        made = await asyncio.to_thread(done)
         await asyncio.sleep(self._conduct.delay_s(self.task.submit_timeout_s))
         return made
 
@@ -355,7 +363,7 @@ class ClientSession:
             raise ProtocolError(f"round: expected one invitation to round {invitation.round}, found a second")
         self._answered.add(which)
         ends_at = time.monotonic() + self.task.submit_timeout_s
-        parameters = await self._model(stubs, work, invitation, ends_at)
+        parameters = await self._model(stubs, invitation, ends_at)
         bind = functools.partial(proved.RoundUpload, task=work.task, client=self.client, conduct=self._conduct)
         upload = await self._made(work, lambda encoded: bind(encoded, invitation, seed), parameters, invitation)
         most_s = max(0.0, ends_at - time.monotonic()) + 2 * self.task.proof_timeout_s

@@ -86,6 +86,8 @@ class _Evaluated(Protocol):
     @property
     def evaluation(self) -> str: ...
     @property
+    def checks_norms(self) -> bool: ...
+    @property
     def rules(self) -> AlgorithmRules: ...
 
 
@@ -106,6 +108,8 @@ def refuse_evaluation(task: _Evaluated, given: Collection[str]) -> None:
         raise ValueError(
             f"evaluation: expected an algorithm whose servers add noise with {BY_CLIENTS!r}, found {task.rules.name}"
         )
+    if not task.checks_norms:
+        raise ValueError(f"validation: expected 'norm' with evaluation = {BY_CLIENTS!r}, which it bounds, found 'none'")
     if task.query is not None:
         raise ValueError(f"evaluation: expected none in a task with a query, found {BY_CLIENTS!r}")
     if (task.evaluation_every or 0) > task.rounds:

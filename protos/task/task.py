@@ -276,9 +276,9 @@ class Task(
             )
         refusals.refuse_budgets(rules, given)
         refusals.refuse_group(rules, self.records_per_person)
-        refuse_query(self, given)
         refuse_audit(self, given)
         refuse_evaluation(self, given)
+        refuse_query(self, given)
         _ = self.evaluation_round
         refuse_turns(self, given)
         if (rule := self.quantile_rule) is None:

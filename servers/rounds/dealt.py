@@ -77,7 +77,7 @@ class DealtForm(Form):
     def _batch_shape(self, t: int, chosen: list[str], of_round: Task) -> BatchShape:
         gate, bound = self._ground.compute.gate, of_round.norm_bound
         assert gate is not None  # of every mode but `proved`
-        blocks = top_bits.blocks(gate, len(chosen), bound.low_bits) if self.task.checks_norms else ()
+        blocks = top_bits.blocks(gate, len(chosen), bound.low_bits) if of_round.checks_norms else ()
         return BatchShape(self._ground.state.store.task_id, t, tuple(chosen), of_round.dim, blocks)
 
     def _open_intake(self, t: int, chosen: list[str]) -> Intake:

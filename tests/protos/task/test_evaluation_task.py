@@ -9,7 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from precad.dp.accountants.pld import View
-from precad.dp.task_privacy import task_privacy
+from precad.dp.accountants.task_cost import Level, evaluation_fields, evaluations_of
+from precad.dp.task_privacy import task_cost, task_privacy
 from precad.protos.task.evaluation import has_accuracy, is_due
 from precad.protos.task.task import Task
 from tests.harness.harness import small_task
@@ -111,3 +112,19 @@ def test_the_whole_client_is_the_unit_where_clients_are_protected() -> None:
     assert evaluations is not None
     assert evaluations.events[View.ONE_SERVER].noise_multiplier == pytest.approx(5 / 12)
     assert evaluations.events[View.CLIENTS_ONLY].noise_multiplier == pytest.approx(2**0.5 * 5 / 12)
+
+
+def test_a_hidden_draw_counts_evaluations_too() -> None:
+    """In mode `proved` with a period of rounds, which an evaluation keeps as well; the header is read back."""
+    hidden = {"mode": "proved", "submit_timeout_s": 2.0, "proof_timeout_s": 1.0, "round_period_s": 4.0}
+    task = small_task(**CLIENTS, **hidden, client_rate=0.3, delta=1e-3, client_clip=3.0, noise_multiplier=9.0)
+    assert task.evaluation_round is not None
+    assert task.evaluation_round.hides_draws
+    privacy, cost = task_privacy(task), task_cost(task)
+    assert privacy.evaluations is not None
+    assert privacy.evaluations.levels.keys() == privacy.every_round.keys() >= {Level.HIDDEN_CLIENT}
+    for level in privacy.every_round:
+        assert cost.of_level(level, 10, 3) > cost.of_level(level, 10)
+    assert cost.of_level(Level.HIDDEN_CLIENT, 10, 3) <= cost.of_level(Level.CLIENT, 10, 3)
+    header = json.loads(json.dumps({"evaluations": evaluation_fields(privacy.evaluations)}))
+    assert evaluations_of(header) == privacy.evaluations

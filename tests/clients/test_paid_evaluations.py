@@ -1,0 +1,70 @@
+"""An answer to an evaluation is paid from its holder's ledger, as what an evaluation costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from precad.clients.errors import HolderLimitReachedError
+from precad.clients.holder_limit import HolderLimit
+from precad.clients.payments import payments_of
+from precad.clients.upload_limit import UploadLimit
+from precad.dp.accountants.composed import composed_epsilon
+from precad.dp.accountants.pld import SampledGaussian, View
+from precad.dp.holder_ledger import read
+from precad.dp.task_privacy import task_privacy
+from precad.protos.task.task import Task
+from tests.harness.harness import small_task
+
+MODEL = b"\x01" * 32
+EVALUATED: dict[str, Any] = {"evaluation": "clients", "evaluation_every": 1, "evaluation_noise": 5.0}
+
+
+def evaluated(**changes: Any) -> Task:
+    return small_task(**{"rounds": 5, "noise_multiplier": 4.0, **EVALUATED, **changes})
+
+
+@pytest.mark.parametrize("algorithm", ["precad", "user-dp-fedavg"])
+def test_answers_and_updates_are_paid_from_one_ledger(tmp_path: Path, algorithm: str) -> None:
+    """Each at its own multiplier; an answer to an evaluation moves by the record, whoever the task protects."""
+    task = evaluated(algorithm=algorithm)
+    assert task.evaluation_round is not None
+    limit = HolderLimit(ledger=tmp_path / "of-{client}", limit_epsilon=20.0)
+    answers = payments_of(task.evaluation_round, ["alice"], limit)["alice"]
+    uploads = payments_of(task, ["alice"], limit)["alice"]
+    counted = UploadLimit("alice", task.digest(), most=1, file=tmp_path / "alice.evaluations", payer=answers)
+    uploads.pay()
+    counted.count(MODEL, 1)
+    account, _ = read(tmp_path / "of-alice")
+    assert len(account.lines) == 2
+    update, answer = (line.payment for line in account.lines)
+    assert (update.task, answer.task) == (task.digest().hex(), task.evaluation_round.digest().hex())
+    assert answer.event is not None
+    assert (answer.event.sampling_rate, answer.times) == (1.0, 1)
+    assert answer.event.noise_multiplier == pytest.approx(5.0, rel=1e-6)
+
+
+def test_an_answer_that_cannot_be_paid_does_not_leave(tmp_path: Path) -> None:
+    """The holder's filter has room for no more of them than the closed form."""
+    task = evaluated()
+    assert task.evaluation_round is not None
+    limit = HolderLimit(ledger=tmp_path / "ledger", limit_epsilon=1.5)
+    answers, one = payments_of(task.evaluation_round, ["alice"], limit)["alice"], SampledGaussian(1.0, 5.0)
+    room = max(n for n in range(100) if composed_epsilon([(one, n)], limit.delta) <= 1.5)
+    assert 1 < answers.uploads_left() <= room
+    for _ in range(answers.uploads_left()):
+        answers.pay()
+    counted = UploadLimit("alice", task.digest(), most=1, file=tmp_path / "alice.evaluations", payer=answers)
+    with pytest.raises(HolderLimitReachedError):
+        counted.require_room(MODEL, 1)
+
+
+def test_the_servers_charge_what_the_holder_pays() -> None:
+    """Both count a record, and what rounding adds to it."""
+    task = evaluated()
+    evaluations = task_privacy(task).evaluations
+    assert evaluations is not None
+    assert task.evaluation_round is not None
+    assert evaluations.events[View.ONE_SERVER] == task_privacy(task.evaluation_round).events[View.ONE_SERVER]
