@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -22,7 +23,6 @@ from precad.deploy.cli.common import (
 )
 from precad.deploy.cli.roles import serve
 from precad.lab.commands.measuring import measure
-from precad.mpc.parameters import Mode
 
 bench_app = typer.Typer(help="Measure it, beside what you would otherwise pick.", no_args_is_help=True)
 Repetitions = Annotated[
@@ -35,6 +35,14 @@ TableFile = Annotated[
     Path | None, typer.Option("--table", metavar="FILE", help="Write the table that is shown to this file too.")
 ]
 DEFAULT_PEERS_PYTHON = Path(".venv-peers/bin/python")
+
+
+class CheckName(StrEnum):
+    """Ways in which servers check norms: with a dealer's tuples in either wire form, or with clients' proofs."""
+
+    MASKED = "masked"
+    SHARES = "shares"
+    PROVED = "proved"
 
 
 @bench_app.command("validation")
@@ -101,7 +109,7 @@ def bench_scale(
     quick: Quick = False,
     full: Annotated[bool, typer.Option("--full", help="Measure up to d = 10^8.")] = False,
     gate: Annotated[GateName, typer.Option(help="Use this comparison gate.")] = GateName.NATIVE,
-    mode: Annotated[Mode, typer.Option(help="Check with tuples in this form, or with proofs.")] = Mode.MASKED,
+    mode: Annotated[CheckName, typer.Option(help="Check with tuples in this form, or with proofs.")] = CheckName.MASKED,
     repetitions: Repetitions = None,
     table: TableFile = None,
     plot: Plot = None,
@@ -124,7 +132,9 @@ def bench_threads(
     threads: Annotated[
         list[int] | None, typer.Option(help="Measure so many threads beside one; repeat.", min=1, max=256)
     ] = None,
-    mode: Annotated[Mode, typer.Option(help="Take uploads of this mode; masked and shares are one.")] = Mode.MASKED,
+    mode: Annotated[
+        CheckName, typer.Option(help="Take uploads of this mode; masked and shares are one.")
+    ] = CheckName.MASKED,
     repetitions: Repetitions = None,
     as_json: Json = False,
 ) -> None:
@@ -138,7 +148,7 @@ def bench_threads(
         n_clients=clients,
         threads=threads or [2],
         repetitions=repetitions or 7,
-        is_proved=mode is Mode.PROVED,
+        is_proved=mode is CheckName.PROVED,
         say=say,
     )
     measure(run, tables.print_threads, as_json=as_json)
