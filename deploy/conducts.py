@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from precad.clients.config import ClientConfig
 from precad.clients.errors import ArgumentError
+from precad.clients.own_code import is_here
 from precad.clients.training.conduct import Conduct, Honest
 from precad.deploy.errors import ConfigError
 from precad.protos.task.task import Task
@@ -33,6 +34,8 @@ def conducts_of(clients: Iterable[str], config: ClientConfig, task: Task) -> dic
     clients = list(clients)
     kinds = {client: attacking.kind for client, attacking in config.attacks.items()}
     own = [client for client in clients if kinds.get(client, "none") != "none"]
+    if any(":" in attacking.kind for attacking in config.attacks.values()):
+        config.look_around()
     hoarding = {client: attacking for client, attacking in config.attacks.items() if _may_hoard(attacking.kind)}
     if not own and not hoarding:
         return {client: Honest() for client in clients}
@@ -52,8 +55,11 @@ def conducts_of(clients: Iterable[str], config: ClientConfig, task: Task) -> dic
 
 
 def _may_hoard(kind: str) -> bool:
-    """Return whether an attack of this kind, or import path, may want records that no honest client has."""
-    return kind in HOARDING or ":" in kind
+    """Return whether an attack of this kind, or import path, may want records that no honest client has.
+
+    A machine without the attack's code deals no records to the attacker either.
+    """
+    return kind in HOARDING or (":" in kind and is_here(kind))
 
 
 def attacks_of(config: ClientConfig, clients: Iterable[str], task: Task) -> Mapping[str, Attack]:

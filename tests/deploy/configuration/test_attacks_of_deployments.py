@@ -122,6 +122,14 @@ def test_an_attack_of_ones_own_takes_records_from_honest_clients() -> None:
     assert kept["mallory"].tolist() == [0, 1, 2, 3, 5, 6]
 
 
+def test_an_honest_process_does_without_an_attack_that_it_has_not() -> None:
+    """Whoever runs the attacker has its code; another organisation's clients need not."""
+    config = client_config({"mallory": "not_there_at_all:Attack"})
+    assert isinstance(conducts_of(["alice"], config, task())["alice"], Honest)
+    with pytest.raises(ConfigError, match="not_there_at_all"):
+        conducts_of(["mallory"], config, task())
+
+
 def test_an_attack_in_a_deployment_passes_every_step_on() -> None:
     """A step that it forgot would be an honest one."""
     steps = {name for name in vars(Conduct) if not name.startswith("_")}
