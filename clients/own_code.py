@@ -98,14 +98,6 @@ def imported(kind: str, path: str, places: Sequence[Path] | None = None) -> obje
     return found
 
 
-def is_here(path: str) -> bool:
-    """Return whether there is a module of the name that a path `package.module:Name` begins with. Imports nothing."""
-    module = path.partition(":")[0]
-    if any(_file_of(module, folder) is not None for folder in folders()):
-        return True
-    return importlib.util.find_spec(module.partition(".")[0]) is not None
-
-
 def _refuse_hidden(kind: str, path: str, places: Sequence[Path]) -> None:
     """Refuse a module of the user's own in whose place another one would be imported. Raises ExtensionError."""
     module = path.partition(":")[0]
