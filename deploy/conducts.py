@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from precad.clients.records.records import Records
 
 HOARDING: Final = ("semantic-backdoor",)
-"""Attacks for which honest clients have other records. Their processes load these, and attacks of a user's own, which
-may hoard as well."""
+"""Attacks for which honest clients have other records, so that processes of honest clients load them, too."""
 NO_ATTACK: Final = Attacking(kind="none")
 _PATIENCE: Final = 0.5
 """Share of `task.submit_timeout_s` that a colluder waits for the others' updates."""
@@ -26,7 +25,7 @@ _PATIENCE: Final = 0.5
 
 def conducts_of(clients: Iterable[str], config: ClientConfig, task: Task) -> dict[str, Conduct]:
     """Return the conduct of each client, in order. Import `precad.clients.attacks` only if one of these clients has an
-    attack, or another client one that may take records from honest clients.
+    attack, or another client one of `HOARDING`.
 
     Raises ConfigError if it does and this installation holds no attacks, as in a production image, or if a deployment
     cannot have the attack.
@@ -53,10 +52,10 @@ def _others_conducts(clients: list[str], config: ClientConfig, task: Task) -> di
     """Return the conduct of each client that does not audit. Raises ConfigError as `conducts_of`."""
     kinds = {client: attacking.kind for client, attacking in config.attacks.items()}
     own = [client for client in clients if kinds.get(client, "none") != "none"]
-    hoarding = {client: attacking for client, attacking in config.attacks.items() if _may_hoard(attacking.kind)}
-    if not own and not hoarding:
+    if not own and not set(HOARDING).intersection(kinds.values()):
         return {client: Honest() for client in clients}
     if not own:  # of other clients' attacks only what takes records from honest ones
+        hoarding = {client: attacking for client, attacking in config.attacks.items() if attacking.kind in HOARDING}
         config = config.model_copy(update={"attacks": hoarding})
     attacks = attacks_of(config, own, task)
     from precad.clients.attacks.deployed import InDeployment, Robbed, hoarders_of
@@ -69,11 +68,6 @@ def _others_conducts(clients: list[str], config: ClientConfig, task: Task) -> di
         else honest
         for client in clients
     }
-
-
-def _may_hoard(kind: str) -> bool:
-    """Return whether an attack of this kind, or import path, may want records that no honest client has."""
-    return kind in HOARDING or ":" in kind
 
 
 def attacks_of(config: ClientConfig, clients: Iterable[str], task: Task) -> Mapping[str, Attack]:
@@ -106,6 +100,8 @@ def attacks_of(config: ClientConfig, clients: Iterable[str], task: Task) -> Mapp
 
 def refusal(attack: Attack, kind: str, config: ClientConfig, task: Task) -> str | None:
     """Say why a deployment of this task cannot have an attack: expected and found; None where it can."""
+    from precad.clients.attacks.attack import hoards
+
     how = ": sees = 'colluders' shows it the attackers' own" if attack.needs_company else ""
     wanted = (
         (attack.is_omniscient, f"an attack without other clients' updates, which a deployment hands to nobody{how}"),
@@ -113,6 +109,11 @@ def refusal(attack: Attack, kind: str, config: ClientConfig, task: Task) -> str 
         (
             attack.needs_company and config.colluders is None,
             "client.colluders, the folder that attackers share, beside this attack",
+        ),
+        (
+            hoards(attack) and kind not in HOARDING,
+            f"one of {', '.join(map(repr, HOARDING))} or an attack that hoards no records, as processes of honest "
+            "clients load no other",
         ),
     )
     return next((f"expected {what}, found {kind!r}" for is_refused, what in wanted if is_refused), None)

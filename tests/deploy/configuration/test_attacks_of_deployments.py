@@ -22,19 +22,12 @@ from precad.deploy.errors import ConfigError
 from precad.deploy.run_folder import RunFolder
 from precad.protos.task.task import Task
 from tests.harness.harness import small_task
+from tests.harness.hoarder import Hoarder
 
 CLIENTS = {"alice": 10, "bob": 10, "mallory": 10}
 ALONE = {"sees": "colluders"}
+HOARDER = f"{Hoarder.__module__}:Hoarder"
 OMNISCIENT = "expected an attack without other clients' updates, which a deployment hands to nobody"
-
-
-class Hoarder(Attack):
-    """An attack of a user's own that wants the records of class 1."""
-
-    name = "hoarder"
-
-    def hoarded(self, records: Records) -> np.ndarray:
-        return np.asarray(records.labels == 1)
 
 
 class Omniscient(Attack):
@@ -57,6 +50,7 @@ REFUSED: dict[str, tuple[object, dict[str, Any], dict[str, Any], str]] = {
     "all-seeing": ("alie", {"colluders": "shared"}, {}, f"{OMNISCIENT}: sees = 'colluders' shows it"),
     "own, of simulations": (f"{__name__}:Omniscient", {}, {}, OMNISCIENT),
     "no folder": ({"kind": "min-max", "parameters": ALONE}, {}, {}, "expected client.colluders, the folder"),
+    "own hoarder": (HOARDER, {}, {}, "expected one of 'semantic-backdoor' or an attack that hoards no"),
     "of proofs": ("false-proof", {}, {}, "expected an attack of mode 'masked', not of mode 'proved' only"),
     "no class": ("precad.clients.attacks:ATTACKS", {}, {}, "attack 'precad.clients.attacks:ATTACKS'"),
     "no attack": ("pathlib:Path", {}, {}, "it is no subclass of precad.clients.attacks.Attack"),
@@ -107,19 +101,6 @@ def test_a_local_run_makes_a_folder_where_an_attack_needs_one(tmp_path: Path) ->
 
 def test_the_attacks_that_hoard_are_those_that_honest_processes_may_load() -> None:
     assert {name for name, kind in ATTACKS.items() if hoards(kind())} == set(HOARDING)
-
-
-def test_an_attack_of_ones_own_takes_records_from_honest_clients() -> None:
-    """A process of honest clients alone loads it as well, and leaves out what it hoards: records of class 1."""
-    config = client_config({"mallory": f"{__name__}:Hoarder"})
-    conducts = {client: conducts_of([client], config, task())[client] for client in ("alice", "mallory")}
-    own, others = (
-        Records(np.arange(first, first + 4, dtype=np.uint8).reshape(4, 1, 1, 1), np.array([0, 1, 1, 2]))
-        for first in (0, 4)
-    )
-    kept = {client: found.on_deal(own, lambda: [others]).features.ravel() for client, found in conducts.items()}
-    assert kept["alice"].tolist() == [0, 3]
-    assert kept["mallory"].tolist() == [0, 1, 2, 3, 5, 6]
 
 
 def test_an_attack_in_a_deployment_passes_every_step_on() -> None:
