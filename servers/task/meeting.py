@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 from collections import deque
 from contextlib import AsyncExitStack
@@ -185,9 +184,10 @@ def _require_possible(hello: common_pb2.Hello, task: Task) -> None:
             raise MalformedMessageError(f"{name}: expected at most {largest}, got {value}")
 
 
-def level(state: TaskState, meeting: Meeting, random_bytes: RandomBytes = os.urandom) -> None:
+def level(state: TaskState, meeting: Meeting, random_bytes: RandomBytes) -> None:
     """Brings both servers to the same charges, the same model and the same turns. In the MPC thread of both, in step.
 
+    random_bytes: of this server's half of the coin that deals turns.
     Raises: PeerMismatchError, MalformedMessageError, CommitmentError, ChannelClosedError, and what `TaskState` raises.
     """
     agreement, dim = meeting.agreement, state.task.dim

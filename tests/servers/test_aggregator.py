@@ -209,7 +209,7 @@ async def test_what_the_mpc_thread_still_writes_down_is_there_when_the_servers_m
             raise TaskRefusedError("enough")
         return SimpleNamespace(link=PeerLink(0, send, nothing_more), agreement=SimpleNamespace(task_id="task-1"))
 
-    def level(state: TaskState, _: object) -> None:
+    def level(state: TaskState, *_: object) -> None:
         begun.set()
         assert may_end.wait(30)
         state.store.reserve(7)

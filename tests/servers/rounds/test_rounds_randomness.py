@@ -65,11 +65,12 @@ def test_every_draw_of_a_round_names_its_source(path: str) -> None:
 
 
 def test_the_draws_are_found() -> None:
-    """The selection coin, both modes' locks, the share seeds, and the check of mode `proved`."""
+    """The selection coin, both modes' locks, the share seeds, the check of mode `proved`, and the coin of turns."""
     assert {path for path in MODULES if any(given for _, given in found_in(path))} == {
         "servers/rounds/dealt.py",
         "servers/rounds/form.py",
         "servers/rounds/proved.py",
+        "servers/task/meeting.py",
         "servers/task/run.py",
     }
 

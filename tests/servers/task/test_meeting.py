@@ -37,7 +37,7 @@ def level_with(answer: bytes) -> list[Any]:
     meeting = SimpleNamespace(lane=ours, agreement=Agreement("task-1", NEXT_ROUND, None))
     with ThreadPoolExecutor(1) as thread:
         thread.submit(Prefixed(theirs, f"task-1/{NEXT_ROUND}/join").exchange, "charges", answer)
-        level(state, meeting)  # type: ignore[arg-type] # has what is asked for
+        level(state, meeting, os.urandom)  # type: ignore[arg-type] # has what is asked for
     return charged
 
 
