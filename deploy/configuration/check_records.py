@@ -127,8 +127,10 @@ def shown_measure(found: Measure) -> str:
 
 
 def require_trained(task: Task, config: ClientConfig, records: Records) -> None:
-    """Refuse a model or a loss of which no record has a gradient of its own, as the client's start does; nothing of a
-    task without training. Raises ClientError."""
+    """Refuse a model or a loss that a client's start refuses: each record needs a gradient of its own.
+
+    A task without training passes. Raises ClientError.
+    """
     if config.trainer is None and task.query is None:
         engine_of(task, records, device=config.device, memory_mb=config.memory_mb, adapter_rank=config.adapter_rank)
 

@@ -314,6 +314,8 @@ class LocalRun:
             if guarding.done():
                 guarding.result()
             watching.result()
+            if (alone := self._why_alone(servers)) is not None:  # rounds without anybody are soon over
+                raise alone
         finally:
             for task in (watching, stopping, guarding, linking):
                 task.cancel()

@@ -18,7 +18,7 @@ from precad.clients.records.records import Records, by_record
 
 _IMAGE_AXES, _TOKEN_AXES = 4, 2
 _MOST_RECORDS = 10**9
-"""Most records of a data set that is read one by one: its length may be a mistake, and reading would not end."""
+"""Bound the length of a data set that is read one by one: it may be a mistake, and reading would not end."""
 _EXPECTED = "a map-style data set of (input, label), or arrays (inputs, labels)"
 
 
