@@ -44,12 +44,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, Protocol, Self
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from precad.dp.checks import require_count, require_positive
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 SCALE_BITS: Final = 16
 """m."""
@@ -143,6 +144,8 @@ def _reach(coefficients: tuple[int, ...], rounds: int) -> tuple[float, float]:
 
     Coefficients fall, so no zero of their polynomial is within the unit circle (Enestrom and Kakeya).
     """
+    import numpy as np  # tasks read strategies, and most of them need no array
+
     ratios = np.array(coefficients[1:]) / coefficients[0]
     last = np.zeros(max(1, ratios.size))  # the newest first
     last[0] = 1.0
@@ -165,6 +168,8 @@ def correlate(draw: NDArray[np.int64], past: Sequence[Output], strategy: Strateg
 
     Raises: ValueError where there are more.
     """
+    import numpy as np
+
     weights = strategy.coefficients[1:]
     if len(past) > len(weights):
         raise ValueError(f"past must have at most {len(weights)} outputs, got {len(past)}")

@@ -11,7 +11,6 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from precad.protos.task.evaluation import BY_CLIENTS
 from precad.protos.task.proved_fields import MODE as PROVED
 
 UNCHECKED: Final = (
@@ -39,7 +38,7 @@ class ValidationFields(BaseModel):
 VALIDATION_FIELDS: Final = tuple(ValidationFields.model_fields)
 
 
-def refuse_unchecked(mode: str, evaluation: str, *, checks_norms: bool, is_query: bool) -> None:
+def refuse_unchecked(mode: str, *, checks_norms: bool, is_query: bool) -> None:
     """Refuse a task without a check where its figures need the check. Raises ValueError."""
     if checks_norms:
         return
@@ -50,7 +49,3 @@ def refuse_unchecked(mode: str, evaluation: str, *, checks_norms: bool, is_query
         )
     if is_query:
         raise ValueError("validation: expected 'norm' in a task with a query, whose answer it bounds, found 'none'")
-    if evaluation == BY_CLIENTS:
-        raise ValueError(
-            f"validation: expected 'norm' with evaluation = {BY_CLIENTS!r}, whose counts it bounds, found 'none'"
-        )

@@ -14,7 +14,7 @@ from precad.clients.config import ClientConfig
 from precad.clients.errors import ArgumentError, NonFiniteModelError
 from precad.clients.external.training import ExternalTraining, program_of
 from precad.clients.models import networks
-from precad.clients.process import _trainer_of
+from precad.clients.process import _work_of
 from precad.clients.training.conduct import Honest
 from precad.deploy.conducts import conducts_of
 from precad.mpc import fixed_point
@@ -147,7 +147,7 @@ def test_attackers_train_beside_a_foreign_trainer(tmp_path):
     """In one process: the honest client uploads the trainer's update within C, the attacker its own, a hundredfold."""
     whole = config(tmp_path, attacks={"bob": "scaled"})
     made = task(client_clip=0.01, local_rate=1.0)
-    both = _trainer_of(made, whole, conducts_of(IDS, whole, made))
+    both, _ = _work_of(made, whole, conducts_of(IDS, whole, made))
     try:
         alice, bob = (fixed_point.decode(both.train(client, START), 16) for client in IDS)
     finally:

@@ -120,10 +120,12 @@ commands = loaded()
 from precad.clients.config import Attacking, ClientConfig
 from precad.deploy.conducts import conducts_of
 from precad.deploy.errors import ConfigError
-honest = conducts_of(["alice"], ClientConfig.model_construct(attacks={}), None)["alice"]
+from types import SimpleNamespace
+task = SimpleNamespace(audit_clients=[])
+honest = conducts_of(["alice"], ClientConfig.model_construct(attacks={}), task)["alice"]
 try:
     attacks = {"alice": Attacking(kind="feature-noise")}
-    refused = conducts_of(["alice"], ClientConfig.model_construct(attacks=attacks), None)
+    refused = conducts_of(["alice"], ClientConfig.model_construct(attacks=attacks), task)
 except ConfigError as error:
     refused = str(error)
 print(json.dumps([servers, commands, type(honest).__name__, refused]))

@@ -136,7 +136,7 @@ def test_what_flipped_tweets_cost_in_small(small: Split, tmp_path: Path) -> None
     [
         (
             ("xie-attack-cost", "--level", "user", "--attack", "triangle-backdoor"),
-            "expected one of label-flip at level",
+            "expected one of label-flip, stat-opt at level",
         ),
         (("xie-attack-cost", "--level", "instance"), "--dataset: expected one of mnist, cifar10 at level instance"),
         (("insdp-certified",), "--dataset"),
