@@ -36,8 +36,8 @@ class ProvedFields(BaseModel):
     """Mode `proved`: how long a round waits for proofs, once its uploads are locked."""
     round_period_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Mode `proved`: seconds from one round's start to the next one's, more than submit_timeout_s and proof_timeout_s
-    together. Then no client sees by the time of anything who else was drawn, and a whole client has a second figure
-    (docs/explanation/privacy.md). None: a round follows as soon as it can."""
+    together. Then challenges and rounds come at fixed times, whoever was drawn, unless a round overruns; and a whole
+    client has a second figure (docs/explanation/privacy.md). None: a round follows as soon as it can."""
     servers_follow_protocol: bool = False
     """Mode `proved`: must be said with algorithms distributed-dp and non-private. There, no noise of an honest server
     or client stands between one update and a server that deviates."""

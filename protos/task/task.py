@@ -368,6 +368,18 @@ class Task(
         return self.is_proved and self.round_period_s is not None
 
     @property
+    def challenge_after_s(self) -> float | None:
+        """Return when challenges leave after the invitations, in a task that hides draws; None: as soon as they can.
+
+        Half of the spare time after `submit_timeout_s`, so that the servers' work between them does not show. At most
+        half of `proof_timeout_s`: clients wait for a challenge that long, and prove in what is left.
+        """
+        if not self.hides_draws or self.round_period_s is None:
+            return None
+        spare_s = self.round_period_s - self.submit_timeout_s - self.proof_timeout_s
+        return self.submit_timeout_s + min(spare_s, self.proof_timeout_s) / 2
+
+    @property
     def draws_ahead(self) -> int:
         """Return for how many coming rounds clients are drawn while others train: `batches_ahead`, if it has a use."""
         return 0 if self.is_proved else self.batches_ahead

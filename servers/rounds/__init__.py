@@ -8,6 +8,7 @@ Modules:
     proved     mode `proved`: clients prove, nobody deals
     states     what each state of a round knows
     equipment  its links, what computes, and its randomness: handed down from the process to the round
+    pace       fixed times of challenges and rounds, in a task that hides draws
     own_noise  noise that this server adds, and its last outputs where it is correlated over rounds
     receiving  clients' bytes of one phase: who has a place, who is awaited, when it is over
     intake     one round's uploads with a dealer: what is accepted, what is refused and why

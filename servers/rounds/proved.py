@@ -7,6 +7,8 @@ and each proof is opened once (S3). The steps are those of `proved.md`, sections
 
 from __future__ import annotations
 
+import asyncio
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -21,6 +23,7 @@ from precad.mpc.proved.validation import Checked
 from precad.mpc.ring import RingArray
 from precad.mpc.validation import lock_list
 from precad.protos.precad.v1 import aggregator_pb2
+from precad.servers.rounds import pace
 from precad.servers.rounds.form import Form, Ground
 from precad.servers.rounds.proved_intake import PROOFS, Proofs, ProvedUploads
 from precad.servers.rounds.states import Charged, Collecting, Locked, Proving, Slots, Validated
@@ -34,6 +37,7 @@ class ProvedForm(Form):
         self._link, self._sessions = ground.links.peer, ground.links.sessions
         self._uploads: ProvedUploads | None = None
         self._proofs: Proofs | None = None
+        self._invited_at = 0.0
         self._link.on_word = self._take_word
 
     @property
@@ -85,6 +89,7 @@ class ProvedForm(Form):
         """See `Form.invite`. A share seed is drawn as it is given, and is given once (S0)."""
         slots, of_round = _slots_of(state), self._ground.round_task(state.round)
         invited = self._sessions.connected.intersection(state.chosen)
+        self._invited_at = time.monotonic()
         for client in sorted(invited):
             slot = slots.of_client[client]
             seed = slots.seeds.give(slot).reveal() if seeded_of(slot) == self._ground.party else b""
@@ -130,9 +135,17 @@ class ProvedForm(Form):
             capacity=ground.capacity,
             tell=self._link.tell,
         )
+        await self._until_told()
         self._send_challenge(state.round, seed, lock.active)
         ground.compute.thread.submit(check.project, ground.compute.engine)  # beside the proofs; `open` meets its errors
         return Proving(state.round, state.chosen, slots, lock, uploads, self._proofs, check)
+
+    async def _until_told(self) -> None:
+        """Wait for the time of challenges, in a task that hides draws: a wait, and the work since, tells of whom."""
+        if self.task.challenge_after_s is not None:
+            at = self._invited_at + self.task.challenge_after_s
+            pace.note_if_late(at, self._ground.state.store.task_id)
+            await asyncio.sleep(max(0.0, at - time.monotonic()))
 
     def _send_challenge(self, t: int, seed: Seed, active: tuple[str, ...]) -> None:
         challenge = aggregator_pb2.Challenge(round=t, challenge=seed.reveal(), deadline_s=self.task.proof_timeout_s)

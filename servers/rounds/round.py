@@ -111,9 +111,7 @@ class RoundRunner:
             arrival = state.intake.wait(invited=invited, peer_locked=self._link.closed_by_peer(state.round))
             is_evaluation = self._ground.round_task(state.round) is not self.task
             foreseen = functools.partial(self._state.ledger.foresee, state.chosen, is_evaluation=is_evaluation)
-            at_least_s = self.task.submit_timeout_s if self.task.hides_draws else 0.0
-            waiting = asyncio.sleep(at_least_s)  # a challenge tells who was waited for
-            await asyncio.gather(arrival, to_the_end(foreseen), waiting)
+            await asyncio.gather(arrival, to_the_end(foreseen))
             self._link.close_round(state.round)
         with self._phase("lock"):
             return await self.form.lock(state)

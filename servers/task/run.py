@@ -35,6 +35,7 @@ from precad.servers.links.credentials import ROLES, Credentials
 from precad.servers.links.dealer import NoDealer, TupleSource
 from precad.servers.links.peer import PeerLink
 from precad.servers.rounds.equipment import Compute, Links
+from precad.servers.rounds.pace import note_if_late
 from precad.servers.rounds.round import RoundRunner
 from precad.servers.rounds.sessions import Sessions
 from precad.servers.rounds.states import RoundState
@@ -52,8 +53,6 @@ from precad.servers.telemetry.events import Telemetry
 log = structlog.get_logger(__name__)
 
 RETRY_S = 0.2
-START_MARGIN_S = 0.01
-"""How late a round may begin without a word of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,13 +229,11 @@ class TaskRun:
     async def _until(self, start: float | None) -> None:
         """Wait for the time at which the coming round begins, whoever was drawn for the last one. None: at once.
 
-        Raises StoppedError when the server is to leave. A round that took longer than its period is logged: clients saw
-        that it did.
+        Raises StoppedError when the server is to leave.
         """
         if start is None or not self.state.task.hides_draws:
             return
-        if (late_s := time.monotonic() - start) > START_MARGIN_S:
-            log.warning("round.overran", late_s=round(late_s, 3), task=self.state.store.task_id)
+        note_if_late(start, self.state.store.task_id)
         while (left_s := start - time.monotonic()) > 0:
             self.drain.between_rounds()
             await asyncio.sleep(min(left_s, RETRY_S))
