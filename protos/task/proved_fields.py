@@ -89,6 +89,7 @@ def eta(rounds: int, evaluations: int = 0) -> float:
 
     A mechanism's (epsilon, delta) is (epsilon, delta + (1 + e^epsilon) eta) in this mode. A client makes at most m
     uploads for each of T + 1 models, those of rounds that were lost among them. It makes one more for each evaluation.
+    With `distributed-dp` others' noise protects it too, and their uploads count beside its own (`Task.delta_slack`).
     """
     return (MOST_UPLOADS_PER_MODEL * (rounds + 1) + evaluations) * ETA_OF_AN_UPLOAD
 

@@ -499,8 +499,16 @@ class Task(
 
     @property
     def delta_slack(self) -> float:
-        """Return what the mode itself takes from delta, as eta of `precad.dp.accountants.slack`; 0 but in `proved`."""
-        return eta(self.rounds, self.most_evaluations) if self.is_proved else 0.0
+        """Return what the mode itself takes from delta, as eta of `precad.dp.accountants.slack`; 0 but in `proved`.
+
+        Where clients share the noise, the uploads of all whose noise counts take their part.
+        """
+        return self._n_noise_carriers * eta(self.rounds, self.most_evaluations) if self.is_proved else 0.0
+
+    @property
+    def _n_noise_carriers(self) -> int:
+        """Return on how many clients' uploads a round's statement rests: one's own, and those that share its noise."""
+        return self.non_colluding if self.rules.clients_share_noise else 1
 
     @property
     def most_evaluations(self) -> int:
@@ -515,7 +523,7 @@ class Task(
     @property
     def upload_slack(self) -> float:
         """Return what one upload takes of `delta_slack`."""
-        return ETA_OF_AN_UPLOAD if self.is_proved else 0.0
+        return self._n_noise_carriers * ETA_OF_AN_UPLOAD if self.is_proved else 0.0
 
     @property
     def wire_mode(self) -> Mode:

@@ -16,11 +16,12 @@ from precad.deploy.configuration.check_privacy import promised
 from precad.deploy.guarantees.accounting import account_of_flags
 from precad.deploy.guarantees.planning import task_of_run
 from precad.dp.accountants.pld import Conduct, PldAccountant, SampledGaussian, View
+from precad.dp.accountants.slack import with_slack
 from precad.dp.task_privacy import task_cost, task_privacy
 from precad.protos.task.task import Task
 from precad.servers.store.folder import open_ledger
 from precad.servers.telemetry.status import epsilons_of
-from tests.dp.accountants.test_slack import least_epsilon
+from tests.dp.accountants.test_slack import gaussian_delta, least_epsilon
 from tests.harness.harness import small_task
 
 ETA = 3 * (2 + 1) * (2.0**-40 + 2.0**-65)
@@ -76,6 +77,37 @@ def test_levels_and_several_runs_count_it_too(tmp_path: Path) -> None:
     event = privacy.events[View.ONE_SERVER]
     assert event is not None
     assert PldAccountant().epsilon(event, 2, delta - (1 + math.exp(twice)) * 2 * ETA) <= twice
+
+
+def test_where_clients_share_the_noise_the_uploads_of_all_whose_noise_counts_take_their_part() -> None:
+    """Each of their uploads is spoilt with 2^-40, and the noise with it: the exact delta of the worst such law.
+
+    The slack of one client's own uploads does not cover it.
+    """
+    clients, tau = {f"c{i:02d}": 10 for i in range(20)}, 20
+    task = small_task(
+        clients,
+        mode="proved",
+        algorithm="distributed-dp",
+        non_colluding=tau,
+        client_clip=1000.0,
+        noise_multiplier=60.0,
+        record_rate=1.0,
+        servers_follow_protocol=True,
+        frac_bits=12,
+        delta=1e-9,
+    )
+    event = task_privacy(task).events[View.ONE_SERVER]
+    assert event is not None
+    n_uploads = tau * 3 * (task.rounds + 1)
+    spoilt = -math.expm1(n_uploads * math.log1p(-(2.0**-40)))
+
+    def exact(epsilon: float) -> float:
+        return float((1 - spoilt) * gaussian_delta(epsilon, math.sqrt(2) / event.noise_multiplier) + spoilt)
+
+    assert exact(task_privacy(task).epsilon(View.ONE_SERVER, 2, task.delta)) <= task.delta
+    assert exact(with_slack(PldAccountant(), ETA).epsilon(event, 2, task.delta)) > task.delta
+    assert task.delta_slack == pytest.approx(3 * (task.rounds + 1) * task.upload_slack)
 
 
 def test_a_target_is_met_with_it() -> None:

@@ -85,6 +85,44 @@ def test_the_stated_delta_covers_laws_that_were_spoilt_by_as_much() -> None:
     assert exact(PLD.epsilon(event, 1, delta)) > delta
 
 
+def hockey_stick(p: np.ndarray, q: np.ndarray, epsilon: float) -> float:
+    """Return the least delta at this epsilon of two finite laws, either way round."""
+    return float(max(np.maximum(p - math.exp(epsilon) * q, 0).sum(), np.maximum(q - math.exp(epsilon) * p, 0).sum()))
+
+
+def seen(vectors: dict[int, float], bad: dict[int, set[int]], n_challenges: int, noise: np.ndarray) -> np.ndarray:
+    """The law of (challenge, sum): a client is silent, which is the last column, where its vector has a row outside."""
+    law = np.zeros((n_challenges, noise.size + 8 + 1))
+    for vector, chance in vectors.items():
+        for challenge in range(n_challenges):
+            if challenge in bad[vector]:
+                law[challenge, -1] += chance / n_challenges
+            else:
+                law[challenge, vector : vector + noise.size] += chance * noise / n_challenges
+    return law
+
+
+@pytest.mark.parametrize("rate", [0.2, 1.0])
+@pytest.mark.parametrize("bad", [{0: {0}, 3: {1}}, {0: {0}, 3: set()}, {0: set(), 3: {0}}, {0: {0}, 3: {0}}])
+def test_silence_that_a_challenge_decides_costs_no_exponential(bad: dict[int, set[int]], rate: float) -> None:
+    """The lemma on large epsilons (`protocol-v2-proofs.md`), exactly: delta' + 2 eta at most, at every epsilon.
+
+    The general lemma would give away (1 + e^epsilon) eta, more than 1 at the largest epsilon here.
+    """
+    n_challenges = 400
+    grid = np.arange(-60, 61)
+    noise = np.exp(-(grid**2) / 50.0)
+    noise /= noise.sum()
+    absent, present = {0: 1.0}, {0: 1 - rate, 3: rate}
+    ideal = [seen(vectors, {0: set(), 3: set()}, n_challenges, noise) for vectors in (absent, present)]
+    real = [seen(vectors, bad, n_challenges, noise) for vectors in (absent, present)]
+    eta = 1 / n_challenges
+    for epsilon in (0.0, 0.5, 2.0, 6.0, 9.0):
+        found = hockey_stick(real[0], real[1], epsilon)
+        assert found <= hockey_stick(ideal[0], ideal[1], epsilon) + 2 * eta + 1e-15
+    assert (bad[0] != bad[3]) == (found > eta * rate / 2)  # what differs is seen, whatever epsilon
+
+
 def test_no_slack_changes_nothing_and_all_of_delta_leaves_nothing() -> None:
     event = SampledGaussian(0.1, 1.0)
     assert with_slack(PLD, 0.0) is PLD
