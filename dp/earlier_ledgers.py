@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from precad.dp.accountants.earlier import EarlierTask
-from precad.dp.accountants.pld import SampledGaussian, Unit, View, event_of
+from precad.dp.accountants.pld import Release, SampledGaussian, Unit, View, event_of, release_of
 from precad.dp.accountants.task_cost import Evaluations, evaluations_of, everybody_drawn
 from precad.dp.errors import LedgerCorruptedError
 from precad.dp.ledger_lines import participation, read_lines, replay
@@ -85,8 +85,8 @@ def tasks_of_header(path: Path, header: Mapping[str, Any]) -> tuple[EarlierTask,
         raise LedgerCorruptedError(path, line=1, problem=f"expected earlier tasks, found {error}") from error
 
 
-def _event(fields: dict[str, Any] | None) -> SampledGaussian | None:
-    return None if fields is None else SampledGaussian(**fields)
+def _event(fields: dict[str, Any] | None) -> Release | None:
+    return None if fields is None else release_of(fields)
 
 
 def _drawn(fields: dict[str, Any]) -> SampledGaussian:

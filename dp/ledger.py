@@ -42,7 +42,7 @@ from precad.dp.accountants.pld import (
     PldAccountant,
     PrivacyAccountant,
     PrivacyStatement,
-    SampledGaussian,
+    Release,
     Unit,
     View,
     event_fields,
@@ -92,7 +92,7 @@ class Ledger:
         self,
         path: Path | None,
         *,
-        events: Mapping[View, SampledGaussian | None],
+        events: Mapping[View, Release | None],
         delta: float,
         budgets: Mapping[View | Level, float] | None = None,
         every_round: Mapping[Level, Event] | None = None,
@@ -386,7 +386,7 @@ class Ledger:
         self._count(round_number, charge)
 
 
-def _group_size(events: Mapping[View, SampledGaussian | None]) -> int:
+def _group_size(events: Mapping[View, Release | None]) -> int:
     return max((event.group_size for event in events.values() if event is not None), default=1)
 
 

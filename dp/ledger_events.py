@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from precad.dp.accountants.dp_events import as_json, dp_event
 from precad.dp.accountants.earlier import EarlierTask
-from precad.dp.accountants.pld import SampledGaussian, Unit, View
+from precad.dp.accountants.pld import Release, Unit, View, release_of
 from precad.dp.accountants.task_cost import Evaluations, evaluations_of
 from precad.dp.checks import require_delta, require_non_negative
 from precad.dp.earlier_ledgers import tasks_of_header
@@ -70,7 +70,7 @@ def ledger_events(path: Path) -> dict[str, Any]:
         raise LedgerCorruptedError(path, line=1, problem=f"expected a ledger's parameters, found {error}") from error
 
 
-def _group(events: Mapping[View, SampledGaussian | None]) -> dict[str, int]:
+def _group(events: Mapping[View, Release | None]) -> dict[str, int]:
     """Return how many records of one person the events are of together, if more than one."""
     size = max((event.group_size for event in events.values() if event is not None), default=1)
     return {"group_size": size} if size > 1 else {}
@@ -96,5 +96,5 @@ def _earlier(tasks: Sequence[EarlierTask]) -> dict[str, Any]:
     }
 
 
-def _event(fields: dict[str, Any] | None) -> SampledGaussian | None:
-    return None if fields is None else SampledGaussian(**fields)
+def _event(fields: dict[str, Any] | None) -> Release | None:
+    return None if fields is None else release_of(fields)

@@ -2,6 +2,7 @@
 
     precad            servers add N(0, (sigma R)^2) each           a record       Poisson(p), sigma and sqrt(2) sigma
     user-dp-fedavg    servers add N(0, (sigma C)^2) each           a whole client no sampling, sigma and sqrt(2) sigma
+    tsgd-ptr          servers add Laplace, then Gaussian noise     a whole client no sampling, propose-test-release
     ins-dp-fedavg     the client adds N(0, (sigma R)^2), V times   a record       Poisson(p), sigma, V steps a round
     local-dp          the client adds N(0, (sigma R)^2)            a record       Poisson(p), sigma
     distributed-dp    tau clients add N(0, (sigma R)^2 / tau)      a record       Poisson(p), sigma
@@ -35,6 +36,7 @@ from precad.dp.accountants.pld import (
     Label,
     PldAccountant,
     PrivacyAccountant,
+    Release,
     SampledGaussian,
     TwoStageSampledGaussian,
     Unit,
@@ -43,6 +45,7 @@ from precad.dp.accountants.pld import (
     round_event,
 )
 from precad.dp.accountants.precad_client import client_noise_multiplier
+from precad.dp.accountants.ptr_event import SampledProposeTestRelease
 from precad.dp.accountants.slack import least_with_slack, with_slack
 from precad.dp.accountants.task_cost import Evaluations, Level, TaskCost
 from precad.dp.noise.correlated import Strategy
@@ -59,6 +62,13 @@ class AlgorithmRules(Protocol):
     def clients_share_noise(self) -> bool: ...
     @property
     def protects_clients(self) -> bool: ...
+
+
+class TestedRounds(Protocol):
+    """Say what a round of propose-test-release costs; `precad.protos.task.trim_fields.TrimRule` does."""
+
+    def event(self, view: View) -> SampledProposeTestRelease:
+        """Return a round as a client that was drawn meets it, against this adversary."""
 
 
 class PublicParameters(Protocol):
@@ -97,6 +107,8 @@ class PublicParameters(Protocol):
     def evaluation_round(self) -> PublicParameters | None: ...
     @property
     def most_evaluations(self) -> int: ...
+    @property
+    def trim_rule(self) -> TestedRounds | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +117,7 @@ class TaskPrivacy:
 
     unit: Unit
     """The unit that `events` are about."""
-    events: Mapping[View, SampledGaussian | None]
+    events: Mapping[View, Release | None]
     """A step as one unit of a client that takes part meets it; None: a step costs everything."""
     rests_on: Mapping[View, str]
     """Under which condition, in words that follow a semicolon."""
@@ -163,7 +175,7 @@ def _evaluations_of(task: PublicParameters) -> Evaluations | None:
         return None
     found, both = _precad(one), client_noise_multiplier(one.noise_multiplier, one.record_clip, one.client_clip)
     if not task.rules.protects_clients:
-        events = {view: event for view, event in found.events.items() if event is not None}
+        events = {view: event for view, event in found.events.items() if isinstance(event, SampledGaussian)}
         return Evaluations(events=events, levels=found.every_round, most=task.most_evaluations)
     of_clients = {
         View.ONE_SERVER: SampledGaussian(1.0, one.noise_multiplier * one.record_clip / one.client_clip),
@@ -179,6 +191,8 @@ def _round_of(task: PublicParameters) -> TaskPrivacy:
     if not rules.is_private:
         nothing = "nothing is clipped or noised for it"
         return TaskPrivacy(unit=Unit.RECORD, events=dict.fromkeys(View), rests_on=dict.fromkeys(View, nothing))
+    if task.trim_rule is not None:
+        return _tsgd_ptr(task.trim_rule)
     if rules.servers_add_noise:
         return _user_dp_fedavg(task) if rules.protects_clients else _precad(task)
     return _distributed_dp(task) if rules.clients_share_noise else _own_noise(task)
@@ -188,11 +202,12 @@ def upload_events(task: PublicParameters, records_per_person: int) -> tuple[Samp
     """Return a step as one upload costs a person, all of whose records are of one client, and its number of steps.
 
     Against one server that follows everything it is sent, whether or not the round is released. Where the task protects
-    whole clients, a person may change the client's update by twice its bound: from one update within C to another.
+    whole clients, a person may change the client's update by twice its bound: from one update within C to another. No
+    account of propose-test-release covers that, so there an upload costs everything.
     """
     privacy = task_privacy(task)
     event = privacy.events[View.ONE_SERVER]
-    if event is None:
+    if event is None or isinstance(event, SampledProposeTestRelease):
         return None, 1
     if privacy.unit is Unit.CLIENT:
         return SampledGaussian(event.sampling_rate, event.noise_multiplier / 2), privacy.steps_per_round
@@ -229,7 +244,7 @@ def calibrated_noise(target_epsilon: float, task_of: Callable[[float], PublicPar
     Raises: ValueError where no multiplier meets it.
     """
 
-    def event(noise_multiplier: float) -> SampledGaussian:
+    def event(noise_multiplier: float) -> Release:
         found = task_privacy(task_of(noise_multiplier)).events[View.ONE_SERVER]
         if found is None:
             raise ValueError("target_epsilon: expected an algorithm that adds noise, found one that proves nothing")
@@ -336,6 +351,18 @@ def _user_dp_fedavg(task: PublicParameters) -> TaskPrivacy:
         every_round={}
         if turns
         else {Level.CLIENT: TwoStageSampledGaussian(task.client_rate, 1.0, both), **_hidden_client(task, both)},
+    )
+
+
+def _tsgd_ptr(rounds: TestedRounds) -> TaskPrivacy:
+    """The margin, the branch and the sum cost what `precad.dp.trimmed.two_servers` proves. No level is claimed."""
+    return TaskPrivacy(
+        unit=Unit.CLIENT,
+        events={view: rounds.event(view) for view in View},
+        rests_on={
+            View.ONE_SERVER: "what its updates say, not that it took part; if both servers follow the protocol",
+            View.CLIENTS_ONLY: f"what its updates say, not that it took part; {_OF_SERVERS[View.CLIENTS_ONLY]}",
+        },
     )
 
 

@@ -17,6 +17,7 @@ from precad.dp.accountants import (
     group_mixture,
     group_privacy,
     precad_client,
+    ptr_privacy,
     renyi,
     renyi_accounting,
 )
@@ -29,7 +30,6 @@ from precad.dp.published import (
     xie,
 )
 from precad.dp.published import precad as published_precad
-from precad.dp.trimmed import ptr_privacy
 
 
 def renamed(function: Callable[..., Any], **theirs: str) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from precad.deploy.errors import ConfigError
-from precad.dp.accountants.pld import SampledGaussian, Unit, View
+from precad.dp.accountants.pld import Unit, View, release_of
 from precad.dp.accountants.task_cost import NOTHING_CHARGED, Charged, TaskCost, evaluations_of
 from precad.dp.errors import DpError
 from precad.dp.ledger_lines import is_open, participation, read_lines
@@ -119,7 +119,7 @@ def _epsilons(header: dict[str, Any], charged: Charged, rounds: list[RoundSummar
     if "delta" not in header or not (rounds or charged.n_charged):
         return ()
     unit = Unit(header.get("unit", Unit.RECORD))
-    events = {view: None if (event := header["events"][view]) is None else SampledGaussian(**event) for view in View}
+    events = {view: None if (event := header["events"][view]) is None else release_of(event) for view in View}
     cost = TaskCost(
         events=events,
         delta=header["delta"],

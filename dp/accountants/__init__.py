@@ -18,6 +18,9 @@ Modules:
     renyi_filter         a limit on rounds that are chosen one after the other
     renyi_accounting     from Renyi to (epsilon, delta): one order, and the best of many
     dp_events            a client's rounds as an event of dp-accounting
+    ptr_event            a round of propose-test-release
+    ptr_privacy          what propose-test-release costs, by Renyi divergences
+    ptr_loss             the same by loss distributions, for many rounds
     slack                what a protocol that can be simulated only nearly takes from delta
     task_cost            what a task costs by its rounds, against who watches and against who may discard draws
 """

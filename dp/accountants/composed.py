@@ -22,23 +22,28 @@ from typing import TYPE_CHECKING, Final
 from precad.dp.accountants.pld import (
     Event,
     PldAccountant,
+    Release,
     SampledGaussian,
     TwoStageSampledGaussian,
     gaussian_epsilon,
     grid_step,
     tractable,
 )
+from precad.dp.accountants.ptr_event import SampledProposeTestRelease
 from precad.dp.checks import require_count, require_delta
 
 if TYPE_CHECKING:
     from dp_accounting.pld import privacy_loss_distribution
 
+Gaussian = SampledGaussian | TwoStageSampledGaussian
 Rounds = tuple[Event | None, int]
 """A kind of round, and how many there were. None: a round costs everything."""
 _LEAST_VISIBLE: Final = 0.1
 """Below this multiplier, a visible draw is taken to help nobody, as one task's accountant does."""
 _LEAST_STEP: Final = 1e-5
 """Step of the common grid, at least. A kind of round that spreads less is counted with more loss than it has."""
+_LEAST_STEP_OF_TESTS: Final = 1e-4
+"""Likewise beside rounds of propose-test-release, whose losses reach as far as Laplace noise lets them."""
 
 
 def composed_epsilon(rounds: Iterable[Rounds], delta: float) -> float:
@@ -49,7 +54,7 @@ def composed_epsilon(rounds: Iterable[Rounds], delta: float) -> float:
         require_count("rounds", n)
         if n and event is None:
             return math.inf
-        if n and event is not None and _visible(event) and _one_stage(event).sampling_rate:
+        if n and event is not None and _visible(event) > 0 and _one_stage(event).sampling_rate > 0:
             counts[event] += n
     if len(counts) <= 1:
         return max((PldAccountant().epsilon(event, n, delta) for event, n in counts.items()), default=0.0)
@@ -62,16 +67,18 @@ def _visible(event: Event) -> float:
     return event.selection_rate if isinstance(event, TwoStageSampledGaussian) else 1.0
 
 
-def _one_stage(event: Event) -> SampledGaussian:
+def _one_stage(event: Event) -> Release:
     """Return a round that takes place."""
     if isinstance(event, TwoStageSampledGaussian):
         return SampledGaussian(event.record_rate, event.noise_multiplier, event.group_size)
     return event
 
 
-def _bounded(event: Event) -> tuple[SampledGaussian, float]:
+def _bounded(event: Gaussian) -> tuple[SampledGaussian, float]:
     """Return a tractable round that loses as much or more, and the probability with which it takes place."""
-    found, visible = tractable(_one_stage(event)), _visible(event)
+    one_stage = _one_stage(event)
+    assert isinstance(one_stage, SampledGaussian)  # of events with Gaussian noise alone
+    found, visible = tractable(one_stage), _visible(event)
     return found, 1.0 if found.noise_multiplier < _LEAST_VISIBLE else visible
 
 
@@ -82,18 +89,21 @@ def _is_whole(event: SampledGaussian, visible: float) -> bool:
 @functools.lru_cache(maxsize=4096)
 def _epsilon(counts: tuple[tuple[Event, int], ...], delta: float) -> float:
     """Return epsilon of at least two kinds of rounds."""
-    bounded = [(*_bounded(event), n) for event, n in counts]
+    bounded = [(*_bounded(event), n) for event, n in counts if not isinstance(event, SampledProposeTestRelease)]
+    tested = [(event, n) for event, n in counts if isinstance(event, SampledProposeTestRelease)]
     whole = math.fsum(n / event.noise_multiplier**2 for event, visible, n in bounded if _is_whole(event, visible))
     sampled = [one for one in bounded if not _is_whole(one[0], one[1])]
-    if not sampled:
+    if not sampled and not tested:
         return gaussian_epsilon(whole**-0.5, delta)
     from precad.dp.accountants.privacy_loss import ROUNDING_PER_ROUND
 
-    n_rounds = 1 + sum(n for *_, n in sampled)
+    n_rounds = 1 + sum(n for *_, n in sampled) + sum(n for _, n in tested)
     if (left := delta - 2 * ROUNDING_PER_ROUND * n_rounds) <= 0:
         return math.inf
-    step = max(min(grid_step(event) for event, *_ in sampled), _LEAST_STEP)
+    steps = [grid_step(event) for event, *_ in sampled]
+    step = max(min(steps, default=0.0), _LEAST_STEP_OF_TESTS if tested else _LEAST_STEP)
     losses = [_loss(event, visible, step).self_compose(n) for event, visible, n in sampled]
+    losses += [_loss_of_tests(event, step).self_compose(n) for event, n in tested]
     if whole:
         losses.append(_loss(SampledGaussian(1.0, whole**-0.5), 1.0, step))
     return float(functools.reduce(lambda one, other: one.compose(other), losses).get_epsilon_for_delta(left))
@@ -129,3 +139,18 @@ def _loss_of_mixture(
 
     with_group, without = pmf(Direction.ATTACKED_VS_BENIGN), pmf(Direction.BENIGN_VS_ATTACKED)
     return privacy_loss_distribution.PrivacyLossDistribution(with_group, without)
+
+
+def _loss_of_tests(event: SampledProposeTestRelease, step: float) -> privacy_loss_distribution.PrivacyLossDistribution:
+    """Return that of a round of propose-test-release: our own loss distribution, as the library holds one."""
+    from dp_accounting.pld import pld_pmf, privacy_loss_distribution
+
+    from precad.dp.accountants.ptr_loss import one_round_on_grid
+
+    parts = (event.sampling_rate, event.noise_multiplier, event.tau, event.laplace_scale, event.test_failure)
+
+    def pmf(*, is_reversed: bool) -> pld_pmf.PLDPmf:
+        found = one_round_on_grid(*parts, step, is_reversed=is_reversed)
+        return pld_pmf.DensePLDPmf(step, found.lowest, found.mass, found.infinite, True)
+
+    return privacy_loss_distribution.PrivacyLossDistribution(pmf(is_reversed=False), pmf(is_reversed=True))

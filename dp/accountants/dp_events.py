@@ -11,7 +11,8 @@ from collections import namedtuple
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from precad.dp.accountants.pld import SampledGaussian
+from precad.dp.accountants.pld import Release, SampledGaussian
+from precad.dp.accountants.ptr_event import SampledProposeTestRelease
 from precad.dp.checks import require_count
 
 if TYPE_CHECKING:
@@ -30,14 +31,17 @@ _CLASSES: Final = frozenset(
 )
 
 
-def dp_event(event: SampledGaussian | None, steps: int) -> DpEvent:
-    """Return `steps` repetitions of `event` as the library's. `event` None: a step costs everything."""
+def dp_event(event: Release | None, steps: int) -> DpEvent:
+    """Return `steps` repetitions of `event` as the library's. `event` None: a step costs everything.
+
+    The library has no propose-test-release, which therefore counts as everything.
+    """
     import dp_accounting
 
     require_count("steps", steps)
     if steps == 0:
         return dp_accounting.NoOpDpEvent()
-    if event is None:
+    if event is None or isinstance(event, SampledProposeTestRelease):
         return dp_accounting.NonPrivateDpEvent()
     if event.group_size > 1:
         return dp_accounting.SelfComposedDpEvent(_of_group(event), steps)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
-from precad.dp.accountants.pld import SampledGaussian, Unit, View, event_fields
+from precad.dp.accountants.pld import Release, SampledGaussian, Unit, View, event_fields, release_of
 from precad.dp.checks import require_count, require_non_negative
 
 _WHOLE_CLIENT: Final = ("client", "hidden_client")
@@ -18,7 +18,7 @@ class EarlierTask:
     """A finished task of the same clients. Rounds are steps where a round has several."""
 
     unit: Unit
-    events: Mapping[View, SampledGaussian | None]
+    events: Mapping[View, Release | None]
     """A step as a unit of a client that takes part meets it; None: a step costs everything."""
     rounds: int
     """Steps of the client that was in most rounds."""
@@ -48,7 +48,8 @@ class EarlierTask:
         return replace(
             self,
             events={
-                view: None if event is None else replace(event, group_size=size) for view, event in self.events.items()
+                view: replace(event, group_size=size) if isinstance(event, SampledGaussian) else event
+                for view, event in self.events.items()
             },
             levels={
                 level: event if level in _WHOLE_CLIENT else replace(event, group_size=size)
@@ -76,7 +77,7 @@ class EarlierTask:
         events = {view: fields["events"][view] for view in View}
         return cls(
             unit=Unit(fields["unit"]),
-            events={view: None if event is None else SampledGaussian(**event) for view, event in events.items()},
+            events={view: None if event is None else release_of(event) for view, event in events.items()},
             rounds=fields["rounds"],
             most_rounds=fields["most_rounds"],
             levels={level: SampledGaussian(**event) for level, event in fields["levels"].items()},

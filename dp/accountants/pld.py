@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Context, Decimal
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
+from precad.dp.accountants.ptr_event import SampledProposeTestRelease
 from precad.dp.checks import require_count, require_delta, require_positive, require_probability
 
 if TYPE_CHECKING:
@@ -165,7 +166,9 @@ class TwoStageSampledGaussian:
         require_count("group_size", self.group_size, at_least=1)
 
 
-Event = SampledGaussian | TwoStageSampledGaussian
+Release = SampledGaussian | SampledProposeTestRelease
+"""A round as one unit of a client that takes part meets it."""
+Event = Release | TwoStageSampledGaussian
 """A round as one unit meets it. Events are never removed and their meanings never change: ledgers hold them."""
 
 
@@ -177,7 +180,12 @@ def event_fields(event: Event) -> dict[str, Any]:
 
 def event_of(fields: Mapping[str, Any]) -> Event:
     """Return the event that `event_fields` wrote. Raises TypeError, ValueError."""
-    return TwoStageSampledGaussian(**fields) if "selection_rate" in fields else SampledGaussian(**fields)
+    return TwoStageSampledGaussian(**fields) if "selection_rate" in fields else release_of(fields)
+
+
+def release_of(fields: Mapping[str, Any]) -> Release:
+    """Return the round of a client that takes part that `event_fields` wrote. Raises TypeError, ValueError."""
+    return SampledProposeTestRelease(**fields) if "test_failure" in fields else SampledGaussian(**fields)
 
 
 def unit_words(unit: Unit, group_size: int = 1) -> str:
@@ -237,6 +245,8 @@ class PldAccountant:
         require_delta(delta)
         if rounds == 0:
             return 0.0
+        if isinstance(event, SampledProposeTestRelease):
+            return event.epsilon(rounds, delta)
         if isinstance(event, TwoStageSampledGaussian):
             visible = event.selection_rate
             one_stage = SampledGaussian(event.record_rate, event.noise_multiplier, event.group_size)

@@ -29,6 +29,7 @@ from precad.dp.accountants.pld import (
     TwoStageSampledGaussian,
     View,
 )
+from precad.dp.accountants.ptr_event import SampledProposeTestRelease
 from precad.dp.accountants.renyi import rdp_composed, rdp_sgm_poisson, rdp_sgm_two_stage
 from precad.dp.accountants.renyi_accounting import OrderGridWarning, eps_from_rdp, order_grid
 from precad.dp.accountants.slack import with_slack
@@ -189,7 +190,12 @@ def accountant_of(name: str, slack: float = 0.0) -> PrivacyAccountant:
 
 
 def _rates(event: Event) -> tuple[float, float]:
-    """Return (probability of the client, of the record): one stage has the first certain."""
+    """Return (probability of the client, of the record): one stage has the first certain.
+
+    Raises UnsupportedEventError for propose-test-release, of which `PldAccountant` alone knows.
+    """
+    if isinstance(event, SampledProposeTestRelease):
+        raise UnsupportedEventError("this accountant", event)
     if isinstance(event, TwoStageSampledGaussian):
         return event.selection_rate, event.record_rate
     return 1.0, event.sampling_rate

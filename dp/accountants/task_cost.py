@@ -28,6 +28,7 @@ from precad.dp.accountants.pld import (
     Event,
     PldAccountant,
     PrivacyAccountant,
+    Release,
     SampledGaussian,
     TwoStageSampledGaussian,
     View,
@@ -108,7 +109,7 @@ def evaluations_of(header: Mapping[str, Any]) -> Evaluations | None:
 class TaskCost:
     """Epsilons of a task at its delta. Rounds are those of the training; evaluations count beside them."""
 
-    events: Mapping[View, SampledGaussian | None]
+    events: Mapping[View, Release | None]
     """A step as a unit of a client that takes part meets it; None: a step costs everything."""
     delta: float
     every_round: Mapping[Level, Event] = field(default_factory=dict)

@@ -1,8 +1,8 @@
 """Propose-test-release as its paper states it: direct, by the black box, and by Theorem 4.4.
 
-What is used is `precad.dp.trimmed.ptr_privacy.subsampled_ptr_rdp_closed`. Source: Wang, Mahloujifar, Wang, Jia, Mittal,
-"Renyi Differential Privacy of Propose-Test-Release and Applications to Private and Robust Machine Learning", NeurIPS
-'22, here [R]. The corrections of docs/explanation/privacy.md are applied.
+What is used is `precad.dp.accountants.ptr_privacy.subsampled_ptr_rdp_closed`. Source: Wang, Mahloujifar, Wang, Jia,
+Mittal, "Renyi Differential Privacy of Propose-Test-Release and Applications to Private and Robust Machine Learning",
+NeurIPS '22, here [R]. The corrections of docs/explanation/privacy.md are applied.
 
 Beside it are the safety margin and the local sensitivity of a trimmed sum, in the reals.
 `precad.dp.trimmed.propose_test_release` computes the margin on the grid. The closed form is our derivation.
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from precad.dp.accountants.ptr_privacy import ptr_threshold, require_ptr
 from precad.dp.accountants.renyi import rdp_laplace
 from precad.dp.checks import (
     integral,
@@ -26,7 +27,6 @@ from precad.dp.checks import (
 )
 from precad.dp.published.gaussian import analytic_gaussian_eps
 from precad.dp.published.renyi_amplification import rdp_poisson_blackbox
-from precad.dp.trimmed.ptr_privacy import ptr_threshold, require_ptr
 
 
 def tsum_safety_margin(norms: Sequence[float], F: float, tau: float, R: float) -> float:

@@ -3,8 +3,6 @@
 Modules:
 
     propose_test_release  little noise if that is safe
-    ptr_privacy           what propose-test-release costs
-    ptr_loss              the same by loss distributions, for many rounds
     aggregation           trimmed sums as the aggregation rules of a training
     two_servers           propose-test-release where each of two servers adds a whole server's noise
     trimmed_sum           a sum without its longest vectors

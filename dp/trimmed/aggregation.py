@@ -16,7 +16,6 @@ docs/explanation/privacy.md.
 
 import math
 import os
-import warnings
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -25,35 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian
-from precad.dp.accountants.renyi_accounting import OrderGridWarning
+from precad.dp.accountants.ptr_event import SampledProposeTestRelease
 from precad.dp.checks import require_count, require_positive, require_probability
 from precad.dp.noise import rounded_gaussian
 from precad.dp.noise.rounded_gaussian import RandomBytes
 from precad.dp.trimmed.propose_test_release import ProposeTestRelease, next_trim_count, release
-from precad.dp.trimmed.ptr_loss import pld_eps_ptr
-from precad.dp.trimmed.ptr_privacy import eps_ptr_rounds
 from precad.dp.trimmed.trimmed_sum import require_grid, squared_norm, trimmed_sum
 
 Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SampledProposeTestRelease:
-    """One round, for one update: it takes part with probability `sampling_rate`; the rest as in ProposeTestRelease."""
-
-    sampling_rate: float
-    noise_multiplier: float
-    tau: float
-    laplace_scale: float
-    test_failure: float
-
-    def epsilon(self, rounds: int, delta: float) -> float:
-        """Upper bound of so many rounds: by loss distributions, or by Renyi divergences where those say less."""
-        mechanism = (self.sampling_rate, self.noise_multiplier, self.tau, self.laplace_scale, self.test_failure)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", OrderGridWarning)  # no news where the other bound is the smaller
-            by_renyi = eps_ptr_rounds(*mechanism, rounds, delta)
-        return min(by_renyi, pld_eps_ptr(*mechanism, rounds, delta))
 
 
 class Rule(Protocol):

@@ -2,7 +2,7 @@
 
 Propose that TSum_F has local sensitivity tau R. Test, with Laplace noise, how many vectors would have to change for
 that to be false. If the test passes, release the trimmed sum with noise for tau R; if not, the full sum with noise for
-R. The noisy margin is released too. Cost: `precad.dp.trimmed.ptr_privacy`.
+R. The noisy margin is released too. Cost: `precad.dp.accountants.ptr_privacy`.
 
 Source: Wang, Mahloujifar, Wang, Jia, Mittal, "Renyi Differential Privacy of Propose-Test-Release and Applications to
 Private and Robust Machine Learning", NeurIPS '22. Everything is on the fixed-point grid and the noise is
@@ -17,10 +17,10 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from precad.dp.accountants.ptr_privacy import ptr_threshold
 from precad.dp.checks import require_count, require_positive
 from precad.dp.noise import rounded_gaussian, rounded_laplace
 from precad.dp.noise.rounded_gaussian import RandomBytes
-from precad.dp.trimmed.ptr_privacy import ptr_threshold
 from precad.dp.trimmed.trimmed_sum import require_grid, squared_norm, trimmed_sum
 
 _MARGIN_BITS = 20  # of the noisy margin, after the point

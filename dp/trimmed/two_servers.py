@@ -7,12 +7,12 @@ b, Gaussian noise of sigma R. Against clients both count. The sum of both Laplac
 
 so the threshold is that t at which this is delta0; it is above the b ln(1/(2 delta0)) of one draw.
 
-**Against one server**, a round is that of `precad.dp.trimmed.ptr_loss` with one server's b and sigma and this delta0.
-Let n be what the server knows of its own noise. Where both margins are 0, the test passes with probability p(n), and
-p(n) is delta0 on average over n. Let c be 1 with probability p(n), given n: then c ~ Bernoulli(delta0). The release is
-made of (n, c, s, g) as there. n has one law on either side. Given c, nothing else depends on it. So the likelihood
-ratio of (n, c, s, g) is that of (c, s, g). (P, Q) have the same loss. Where a margin is positive, n is one more
-constant that the noisy margin is moved by.
+**Against one server**, a round is that of `precad.dp.accountants.ptr_loss` with one server's b and sigma and this
+delta0. Let n be what the server knows of its own noise. Where both margins are 0, the test passes with probability
+p(n), and p(n) is delta0 on average over n. Let c be 1 with probability p(n), given n: then c ~ Bernoulli(delta0). The
+release is made of (n, c, s, g) as there. n has one law on either side. Given c, nothing else depends on it. So the
+likelihood ratio of (n, c, s, g) is that of (c, s, g). (P, Q) have the same loss. Where a margin is positive, n is one
+more constant that the noisy margin is moved by.
 
 **Against clients** the same holds with sqrt(2) sigma; the second Laplace draw is post-processing of the first.
 
@@ -27,12 +27,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from precad.dp.accountants.pld import View
+from precad.dp.accountants.ptr_event import SampledProposeTestRelease
+from precad.dp.accountants.ptr_privacy import ptr_threshold
 from precad.dp.checks import require_count
 from precad.dp.noise import rounded_laplace
 from precad.dp.noise.rounded_gaussian import RandomBytes
-from precad.dp.trimmed.aggregation import SampledProposeTestRelease
 from precad.dp.trimmed.propose_test_release import ProposeTestRelease
-from precad.dp.trimmed.ptr_privacy import ptr_threshold
 
 MARGIN_BITS: Final = 20
 """Bits of the noisy margin behind the point; equal to `precad.mpc.robust.proposal.MARGIN_BITS`."""
@@ -56,9 +56,14 @@ class JointProposeTestRelease:
         """Return what the noisy margin must exceed, in clients."""
         return joint_threshold(self.mechanism.laplace_scale, self.mechanism.test_failure)
 
+    @property
+    def margin_scale(self) -> float:
+        """Return the scale of one server's noise on the margin, in steps of 2^-20."""
+        return math.ldexp(self.mechanism.laplace_scale, MARGIN_BITS)
+
     def margin_noise(self, random_bytes: RandomBytes = os.urandom) -> int:
         """Draw one server's noise on the margin, in steps of 2^-20. For one round."""
-        return rounded_laplace.sample(math.ldexp(self.mechanism.laplace_scale, MARGIN_BITS), random_bytes)
+        return rounded_laplace.sample(self.margin_scale, random_bytes)
 
     def has_passed(self, noisy_margin: int) -> bool:
         """Tell whether an opened margin, in steps of 2^-20, passes. Passing means that it did so in the reals, too."""

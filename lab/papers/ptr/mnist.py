@@ -29,8 +29,8 @@ from rich.console import Console
 from precad.deploy.errors import ConfigError
 from precad.deploy.tables import titled
 from precad.dp.accountants.pld import SampledGaussian
+from precad.dp.accountants.ptr_privacy import eps_ptr_rounds
 from precad.dp.accountants.side_by_side import RdpAccountant
-from precad.dp.trimmed.ptr_privacy import eps_ptr_rounds
 from precad.lab.papers import runner
 from precad.lab.papers.ptr.settings import (
     CORRUPTIONS,

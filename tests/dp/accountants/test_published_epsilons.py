@@ -10,10 +10,10 @@ import pytest
 
 from precad.dp.accountants.group_mixture import group_mixture_delta
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian, TwoStageSampledGaussian
+from precad.dp.accountants.ptr_privacy import eps_ptr_rounds
 from precad.dp.accountants.renyi_accounting import eps_from_rdp
 from precad.dp.accountants.side_by_side import PrecadAccountant, RdpAccountant, XieAccountant
 from precad.dp.published.propose_test_release import ptr_rdp
-from precad.dp.trimmed.ptr_privacy import eps_ptr_rounds
 
 USER_MNIST, USER_CIFAR, USER_SENT = (0.1, 3, 0.0029), (0.2, 1, 0.0029), (10 / 805, 3, 1e-6)
 INSTANCE_MNIST, INSTANCE_CIFAR = (50 / 1266, 78, 1e-5), (0.05, 100, 1e-5)

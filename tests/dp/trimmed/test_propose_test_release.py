@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from precad.dp.accountants.ptr_privacy import ptr_threshold, subsampled_ptr_rdp_closed
 from precad.dp.accountants.renyi import rdp_sgm_poisson
 from precad.dp.noise import rounded_laplace
 from precad.dp.published.propose_test_release import (
@@ -22,7 +23,6 @@ from precad.dp.published.propose_test_release import (
     tsum_safety_margin,
 )
 from precad.dp.trimmed.propose_test_release import ProposeTestRelease, next_trim_count, release
-from precad.dp.trimmed.ptr_privacy import ptr_threshold, subsampled_ptr_rdp_closed
 from precad.dp.trimmed.trimmed_sum import trimmed_sum
 from tests.harness.examples import IS_THOROUGH
 

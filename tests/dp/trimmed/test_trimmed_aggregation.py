@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian
+from precad.dp.accountants.ptr_loss import pld_eps_ptr
+from precad.dp.accountants.ptr_privacy import eps_ptr_rounds
 from precad.dp.trimmed.aggregation import Sampling, TrimmedGaussian, TrimmedPtr, clip_to_grid
 from precad.dp.trimmed.propose_test_release import ProposeTestRelease
-from precad.dp.trimmed.ptr_loss import pld_eps_ptr
-from precad.dp.trimmed.ptr_privacy import eps_ptr_rounds
 from precad.dp.trimmed.trimmed_sum import squared_norm, trimmed_sum
 from tests.harness.examples import examples
 

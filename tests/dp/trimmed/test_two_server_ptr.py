@@ -12,11 +12,11 @@ import pytest
 from scipy.special import ndtr
 
 from precad.dp.accountants.pld import View
+from precad.dp.accountants.ptr_loss import ptr_loss_distribution
+from precad.dp.accountants.ptr_privacy import ptr_threshold
 from precad.dp.noise import rounded_laplace
 from precad.dp.trimmed.aggregation import SampledProposeTestRelease
 from precad.dp.trimmed.propose_test_release import ProposeTestRelease
-from precad.dp.trimmed.ptr_loss import ptr_loss_distribution
-from precad.dp.trimmed.ptr_privacy import ptr_threshold
 from precad.dp.trimmed.two_servers import MARGIN_BITS, JointProposeTestRelease, joint_threshold
 from precad.mpc.robust import proposal
 

@@ -22,10 +22,10 @@ from precad.clients.training import evaluation
 from precad.deploy.cli.main import app
 from precad.deploy.errors import ConfigError
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian
+from precad.dp.accountants.ptr_loss import pld_eps_ptr
+from precad.dp.accountants.ptr_privacy import eps_ptr_rounds
 from precad.dp.accountants.side_by_side import RdpAccountant, XieAccountant
 from precad.dp.certificates.prediction import certified_integer, xie_certified_k
-from precad.dp.trimmed.ptr_loss import pld_eps_ptr
-from precad.dp.trimmed.ptr_privacy import eps_ptr_rounds
 from precad.lab.papers import backdoors, runner
 from precad.lab.papers.naseri import central_local_backdoor
 from precad.lab.papers.precad import backdoor as precad_backdoor

@@ -9,10 +9,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from precad.clients.errors import ArgumentError
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian
+from precad.dp.accountants.ptr_loss import pld_eps_ptr
+from precad.dp.accountants.ptr_privacy import eps_ptr_rounds
 from precad.dp.trimmed.aggregation import Sampling, TrimmedGaussian, TrimmedPtr
 from precad.dp.trimmed.propose_test_release import ProposeTestRelease
-from precad.dp.trimmed.ptr_loss import pld_eps_ptr
-from precad.dp.trimmed.ptr_privacy import eps_ptr_rounds
 from precad.lab.simulation.rules import TsgdGaussian, TsgdPtr
 from precad.lab.simulation.rules.trimmed_sums import FRAC_BITS
 

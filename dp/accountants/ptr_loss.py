@@ -7,7 +7,7 @@ draw from Q or from P does:
     Q = mu0,   P = (1 - q) mu0 + q mu1,   mu_i the law of (c, s, g):  c ~ Bernoulli(delta0), s ~ Lap(i, b), and
                                           g ~ N(i, sigma1^2) if c = 0, N(i, sigma2^2) if c = 1.
 
-The release can be made of (c, s, g) without knowing i, in each of the two cases of `precad.dp.trimmed.ptr_privacy`.
+The release can be made of (c, s, g) without knowing i, in each of the two cases of `precad.dp.accountants.ptr_privacy`.
 The proof is in docs/explanation/privacy.md. T adaptive rounds are therefore post-processing of T
 independent draws, and the loss of (P, Q) and of (Q, P), composed T times, bounds epsilon. But for c, which delta0
 makes rare, nothing is given away. In every round the margin can move by one and the sums as far as their noise was
@@ -30,9 +30,9 @@ import numpy as np
 from scipy.special import log_ndtr, ndtr
 
 from precad.dp.accountants.privacy_loss import ROUNDING_PER_ROUND, Array, LossDistribution
+from precad.dp.accountants.ptr_privacy import require_ptr
 from precad.dp.accountants.renyi import rdp_laplace
 from precad.dp.checks import integral, require_delta, require_probability
-from precad.dp.trimmed.ptr_privacy import require_ptr
 
 _Event = tuple[float, float, float, float, float]  # q, sigma1, sigma2, b, delta0
 
@@ -69,6 +69,13 @@ def ptr_loss_distribution(
     """Loss of T >= 1 rounds, 0 < q <= 1, of the input with the record from the one without; or the reverse."""
     event = _tractable(q, sigma1, tau, b, delta0)
     return _one_round(*event, _grid_step(*event, T), is_reversed).composed(T)
+
+
+def one_round_on_grid(
+    q: float, sigma1: float, tau: float, b: float, delta0: float, step: float, *, is_reversed: bool
+) -> LossDistribution:
+    """Return the loss of one round, 0 < q <= 1, on a grid of that step: pessimistic, for whoever composes it."""
+    return _one_round(*_tractable(q, sigma1, tau, b, delta0), step, is_reversed)
 
 
 def _tractable(q: float, sigma1: float, tau: float, b: float, delta0: float) -> _Event:

@@ -14,11 +14,11 @@ from scipy.special import logsumexp
 
 from precad.dp.accountants.gaussian_dp import delta_from_mu
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian
+from precad.dp.accountants.ptr_loss import pld_eps_ptr, ptr_loss_distribution
+from precad.dp.accountants.ptr_privacy import eps_ptr_rounds, ptr_threshold
 from precad.dp.accountants.renyi import log_binomial_weights, rdp_laplace
 from precad.dp.published.propose_test_release import tsum_safety_margin
 from precad.dp.trimmed.propose_test_release import ProposeTestRelease, release
-from precad.dp.trimmed.ptr_loss import pld_eps_ptr, ptr_loss_distribution
-from precad.dp.trimmed.ptr_privacy import eps_ptr_rounds, ptr_threshold
 from tests.harness.examples import examples
 
 PAPER = (256 / 60_000, 1.1, 0.5, 1.0, 1e-8)

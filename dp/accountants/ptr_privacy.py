@@ -10,7 +10,7 @@ statement:
 
 Source: Wang, Mahloujifar, Wang, Jia, Mittal, "Renyi Differential Privacy of Propose-Test-Release and Applications to
 Private and Robust Machine Learning", NeurIPS '22, here [R]. The corrections of docs/explanation/privacy.md are applied.
-All values are bounds. `precad.dp.trimmed.ptr_loss` has a smaller one for many rounds.
+All values are bounds. `precad.dp.accountants.ptr_loss` has a smaller one for many rounds.
 """
 
 import functools
