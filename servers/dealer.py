@@ -48,7 +48,7 @@ from precad.servers.telemetry.status import Status
 log = structlog.get_logger(__name__)
 
 AGGREGATORS: tuple[Role, Role] = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
-MAX_CLIENTS, MAX_PRODUCTS = 1_000_000, 1 << 30
+MAX_CLIENTS, MAX_PRODUCTS, MAX_TRIM_WORDS = 1_000_000, 1 << 30, 1 << 30
 LEDGER_NAME = "dealt.sqlite"
 MAX_WAITING = 64
 """Batches that one server has and the other has not asked for yet."""
@@ -285,9 +285,14 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
             raise MalformedMessageError(f"a batch has at most {MAX_CLIENTS} clients, got {request.batch.n_clients}")
         if request.batch.round > MAX_ROUND:
             raise MalformedMessageError(f"rounds end at {MAX_ROUND}, got {request.batch.round}")
+        may_trim = self._task.rules.trims and request.batch.dim == self._task.dim
+        if request.batch.trims != may_trim:
+            raise PeerMismatchError("trims", ours=may_trim, peers=request.batch.trims)
         shape = convert.batch_shape(self.telemetry.task_id, request.batch)
         if shape.n_products > MAX_PRODUCTS:
             raise MalformedMessageError(f"a batch has at most {MAX_PRODUCTS} products, got {shape.n_products}")
+        if shape.n_trim_words > MAX_TRIM_WORDS:
+            raise MalformedMessageError(f"a batch has at most {MAX_TRIM_WORDS} trim words, got {shape.n_trim_words}")
         if shape.round not in self._batches and len(self._batches) >= MAX_WAITING:
             raise MalformedMessageError(f"the other server is more than {MAX_WAITING} batches behind")
         await self._record(party, shape)

@@ -11,23 +11,28 @@ integers (tests/integration/test_reference_round.py, tests/lab/simulation/test_s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
 from precad.deploy.oversight.proved_audit import proved_round
 from precad.mpc import fixed_point, ring, sharing, validation
-from precad.mpc.channel import MemoryChannel, run_pair
+from precad.mpc.channel import Channel, MemoryChannel, run_pair
 from precad.mpc.gate import top_bits
 from precad.mpc.gates import make_gate
+from precad.mpc.local.step import Words
 from precad.mpc.parameters import Mode
 from precad.mpc.prg import Label
 from precad.mpc.ring import RingArray
+from precad.mpc.robust import proposal
+from precad.mpc.robust.proposal import MARGIN_BITS, Accepted, Proposal, TrimmedRound
+from precad.mpc.robust.release import share_of_branch
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, ServerTuples
 from precad.protos.task.task import Task
+from precad.protos.task.trim_fields import Tested
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,30 +42,57 @@ class Checked:
     accepted: tuple[str, ...]
     rejected: tuple[str, ...]
     total: RingArray
-    """The sum of the accepted uploads, modulo 2^64, (d,)."""
+    """The sum of the accepted uploads, modulo 2^64, (d,); after a passed test without the longest."""
+    test: Tested | None = None
+    """Outcome of the test, where the task has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """Hold what a round's test depends on beside the uploads."""
+
+    trim_count: int
+    """F."""
+    noise: tuple[int, int]
+    """Each server's, on the margin."""
 
 
 class TwoServers(Protocol):
     """One way to check and add up a round's uploads."""
 
-    def check_and_sum(self, t: int, uploads: Mapping[str, RingArray]) -> Checked:
-        """Check and sum the uploads of round t. Clients in the order of `uploads`."""
+    def check_and_sum(self, t: int, uploads: Mapping[str, RingArray], proposed: Proposed | None = None) -> Checked:
+        """Check and sum the uploads of round t. Clients in the order of `uploads`. proposed: of a task with a test."""
 
 
 class CleartextServers:
     """The round in the clear."""
 
     def __init__(self, task: Task, *, has_validation: bool = True) -> None:
+        self._task = task
         self._threshold = task.norm_bound.threshold if has_validation else None
         self._dim = task.dim
 
-    def check_and_sum(self, t: int, uploads: Mapping[str, RingArray]) -> Checked:
+    def check_and_sum(self, t: int, uploads: Mapping[str, RingArray], proposed: Proposed | None = None) -> Checked:
         """Check and sum exactly, whatever the uploads are."""
         accepted = [client for client, upload in uploads.items() if self._fits(upload)]
+        test = None if proposed is None else self._tested([uploads[client] for client in accepted], proposed)
+        kept = accepted
+        if test is not None and test.has_passed:
+            kept = sorted(accepted, key=lambda client: fixed_point.exact_squared_norm(uploads[client]))  # stable
+            kept = kept[: max(0, len(kept) - test.trim_count)]
         total = np.zeros(self._dim, dtype=np.int64)
-        for client in accepted:
+        for client in kept:
             total += uploads[client]
-        return Checked(tuple(accepted), tuple(c for c in uploads if c not in set(accepted)), total)
+        return Checked(tuple(accepted), tuple(c for c in uploads if c not in set(accepted)), total, test)
+
+    def _tested(self, accepted: Sequence[RingArray], proposed: Proposed) -> Tested:
+        """Return the noisy margin, and whether it passes."""
+        rule, bound = self._task.trim_rule, self._task.norm_bound
+        assert rule is not None  # of a task with a test
+        threshold = Proposal(bound, self._task.trim_tau).threshold
+        exceeding = sum(fixed_point.exact_squared_norm(upload) > threshold for upload in accepted)
+        noisy = (max(0, proposed.trim_count - exceeding) << MARGIN_BITS) + sum(proposed.noise)
+        return rule.tested(noisy, proposed.trim_count)
 
     def _fits(self, upload: RingArray) -> bool:
         return self._threshold is None or fixed_point.exact_squared_norm(upload) <= self._threshold
@@ -73,11 +105,13 @@ class MpcServers:
         """Raises GateUnavailableError."""
         self._task, self._gate = task, make_gate(task.gate)
 
-    def check_and_sum(self, t: int, uploads: Mapping[str, RingArray]) -> Checked:
-        """Mask or split every upload, lock, validate, and reconstruct the sum of the accepted."""
+    def check_and_sum(self, t: int, uploads: Mapping[str, RingArray], proposed: Proposed | None = None) -> Checked:
+        """Mask or split every upload, lock, validate, test, and reconstruct the sum that is released."""
         task, clients = self._task, tuple(uploads)
         blocks = top_bits.blocks(self._gate, len(clients), task.norm_bound.low_bits) if task.checks_norms else ()
-        shape = BatchShape("simulation", t, clients, task.dim, blocks)
+        if task.rules.trims:
+            blocks += proposal.blocks(self._gate, len(clients), Proposal(task.norm_bound, task.trim_tau))
+        shape = BatchShape("simulation", t, clients, task.dim, blocks, task.rules.trims)
         dealt = deal(shape)
         tuples = (ServerTuples(0, shape, dealt[0]), ServerTuples(1, shape, dealt[1]))
         held: tuple[dict[str, RingArray], dict[str, RingArray]] = ({}, {})
@@ -91,18 +125,42 @@ class MpcServers:
                 held[0][client] = sharing.expand_share(seed, label, task.dim)
         bindings = {c: hashlib.sha256(ring.to_bytes(held[0][c]) + ring.to_bytes(held[1][c])).digest() for c in clients}
 
-        def server(channel: MemoryChannel) -> validation.Validated:
+        def server(channel: MemoryChannel) -> tuple[validation.Validated, Tested | None]:
             own, mine = held[channel.party], tuples[channel.party]
             locked = validation.lock(bindings, shape, channel)
             if not task.checks_norms:
                 if task.wire_mode is Mode.MASKED:
-                    return validation.accept_all(locked.active, own, mine)
-                return validation.accept_all_shares(locked.active, own, task.dim)
+                    return validation.accept_all(locked.active, own, mine), None
+                return validation.accept_all_shares(locked.active, own, task.dim), None
             reveal = validation.reveal if task.wire_mode is Mode.MASKED else validation.reveal_and_open
-            return validation.validate(reveal(locked, own, mine, channel), mine, task.norm_bound, self._gate, channel)
+            revealed = reveal(locked, own, mine, channel)
+            checked = validation.validate(revealed, mine, task.norm_bound, self._gate, channel)
+            if proposed is None:
+                return checked, None
+            share, test = self._tested(proposed, checked, revealed.opened, mine, channel)
+            return replace(checked, accepted_share_sum=share), test
 
-        a, b = run_pair(server)
-        return Checked(a.accepted, a.rejected, sharing.reconstruct(a.accepted_share_sum, b.accepted_share_sum))
+        (a, test), (b, _) = run_pair(server)
+        total = sharing.reconstruct(a.accepted_share_sum, b.accepted_share_sum)
+        return Checked(a.accepted, a.rejected, total, test)
+
+    def _tested(
+        self,
+        proposed: Proposed,
+        checked: validation.Validated,
+        opened: Sequence[Words],
+        tuples: ServerTuples,
+        channel: Channel,
+    ) -> tuple[RingArray, Tested]:
+        """Return one server's share of the sum of the test's branch, and what the test released."""
+        task, rule = self._task, self._task.trim_rule
+        assert rule is not None  # of a task with a test
+        of_check = (checked.active, checked.verdicts, opened, checked.squared_norms, checked.accepted_share_sum)
+        it = TrimmedRound(
+            Accepted.of(*of_check), Proposal(task.norm_bound, task.trim_tau), proposed.trim_count, tuples, self._gate
+        )
+        share, margin = share_of_branch(it, proposed.noise[channel.party], rule.mechanism.has_passed, channel)
+        return share, rule.tested(margin, proposed.trim_count)
 
 
 class ProvedServers:
@@ -111,7 +169,7 @@ class ProvedServers:
     def __init__(self, task: Task) -> None:
         self._sizes = task.proof_sizes
 
-    def check_and_sum(self, t: int, uploads: Mapping[str, RingArray]) -> Checked:
+    def check_and_sum(self, t: int, uploads: Mapping[str, RingArray], proposed: Proposed | None = None) -> Checked:
         """Share every upload, lock, prove, validate, and reconstruct the sum of the accepted."""
         found = proved_round(uploads, Label("simulation", t), self._sizes)
         accepted, rejected = (

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
 AlgorithmName: TypeAlias = Literal[
-    "precad", "user-dp-fedavg", "ins-dp-fedavg", "local-dp", "distributed-dp", "non-private", "fedavg"
+    "precad", "user-dp-fedavg", "tsgd-ptr", "ins-dp-fedavg", "local-dp", "distributed-dp", "non-private", "fedavg"
 ]
 """Algorithms that two servers can run although they see no single update."""
 DEFAULT: Final[AlgorithmName] = "precad"
@@ -20,11 +20,12 @@ AS_DEPLOYED: Final = "deployed"
 """`simulation.algorithm` of a simulation that runs what `task.algorithm` says."""
 ONLY_SIMULATED: Final = (
     *("krum", "multi-krum", "bulyan", "median", "trimmed-mean", "geometric-median"),
-    *("tsgd-gaussian", "tsgd-ptr", "central-record-dp"),
+    *("tsgd-gaussian", "central-record-dp"),
 )
 """Names that `precad simulate` knows, of what needs every update in the clear, or one trusted server."""
 BUDGETS: Final = ("epsilon_budget_one_server", "epsilon_budget_clients_only", "epsilon_budget_client")
 QUANTILE_FIELDS: Final = ("quantile", "quantile_rate", "quantile_noise")
+TRIM_FIELDS: Final = ("trim_tau", "trim_noise", "trim_failure", "trim_count", "trim_step")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,9 @@ class AlgorithmRules:
     """Whether statements are about whole clients, whose updates are clipped to C."""
     trains_locally: bool = False
     """Whether a client uploads the difference of two models. Other clients upload a sum of gradients."""
+    trims: bool = False
+    """Whether servers leave out the longest updates, and add less noise, where a noisy test allows it. What a round
+    costs is no sampled Gaussian then, and no figure hides a client in the draw."""
     own_fields: tuple[str, ...] = ()
     """Fields of a task that mean something to this algorithm, and not to every other."""
     aliases: tuple[str, ...] = ()
@@ -72,6 +76,8 @@ class AlgorithmRules:
     @property
     def idle_budgets(self) -> tuple[str, ...]:
         """Return the budgets that limit nothing, because nothing of their kind is proved."""
+        if self.trims:
+            return BUDGETS[2:]
         if self.servers_add_noise:
             return ()
         return BUDGETS[2:] if self.is_private else BUDGETS
@@ -93,6 +99,14 @@ _BY_NAME: Final[dict[AlgorithmName, AlgorithmRules]] = {
                 *("update_clipping", *QUANTILE_FIELDS),
             ),
             aliases=("central-dp",),
+        ),
+        AlgorithmRules(
+            name="tsgd-ptr",
+            servers_add_noise=True,
+            protects_clients=True,
+            trains_locally=True,
+            trims=True,
+            own_fields=(*_DESCENT, "local_batch", *_SGD, "update_clipping", *TRIM_FIELDS),
         ),
         AlgorithmRules(
             name="ins-dp-fedavg",

@@ -31,6 +31,7 @@ class _Clips(PublicParameters, Protocol):
     """Hold a task's parameters with the name of its algorithm."""
 
     algorithm: Any
+    trim_tau: float
 
 
 def resolved(section: Mapping[str, Any], task_of: Callable[[dict[str, Any]], _Clips]) -> dict[str, Any]:
@@ -83,7 +84,8 @@ def _least(task: _Clips) -> float:
     rules = RULES[task.algorithm]
     clip = task.client_clip if rules.protects_clients else task.record_clip
     shares = math.sqrt(task.non_colluding) if rules.clients_share_noise else 1.0
-    return least_noise(clip, task.frac_bits) * shares
+    after_test = task.trim_tau if rules.trims else 1.0
+    return least_noise(clip, task.frac_bits) * shares / after_test
 
 
 def least_noise(clip: float, frac_bits: int) -> float:

@@ -34,6 +34,7 @@ from precad.protos.task.algorithms import (
     OF_AN_ALGORITHM,
     QUANTILE_FIELDS,
     RULES,
+    TRIM_FIELDS,
     AlgorithmName,
     AlgorithmRules,
     named,
@@ -65,6 +66,7 @@ from precad.protos.task.query import QUERY_FIELDS, QueryFields, refuse_query
 from precad.protos.task.record_fields import RECORD_FIELDS, RecordFields
 from precad.protos.task.server_step import SERVER_STEP_FIELDS, ServerStepFields
 from precad.protos.task.target import TARGET, resolved
+from precad.protos.task.trim_fields import TrimFields, TrimRule, refuse_trims
 from precad.protos.task.turns import TURN_FIELDS, TurnFields, refuse_turns
 from precad.protos.task.validation_fields import VALIDATION_FIELDS, ValidationFields, refuse_unchecked
 from precad.protos.tls.identity import Identity, IdentityError, Role
@@ -80,7 +82,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 ABSENT_AT_DEFAULT: Final = (
     *("record_rates", "update_clipping", *QUANTILE_FIELDS),
     *(*RECORD_FIELDS, *LEARNING_FIELDS, *SERVER_STEP_FIELDS, *PROVED_FIELDS, *QUERY_FIELDS, *EVALUATION_FIELDS),
-    *(*VALIDATION_FIELDS, *AUDIT_FIELDS, *TURN_FIELDS),
+    *(*VALIDATION_FIELDS, *AUDIT_FIELDS, *TURN_FIELDS, *TRIM_FIELDS),
 )
 """Fields that came later than the algorithms that they are of, or than tasks. The canonical text has them where they
 are not at their default, so that tasks without them keep their digest."""
@@ -101,6 +103,7 @@ class Task(
     ValidationFields,
     AuditFields,
     TurnFields,
+    TrimFields,
 ):
     """The `[task]` section. Symbols are those of PRECAD's Algorithms 1 and 2."""
 
@@ -133,7 +136,8 @@ class Task(
     client_clip: Positive
     """C: L2 bound on one client's update, enforced by the servers."""
     noise_multiplier: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    """sigma: the noise of each server has standard deviation sigma * R per coordinate. `user-dp-fedavg`: sigma * C.
+    """sigma: the noise of each server has standard deviation sigma * R per coordinate. `user-dp-fedavg`: sigma * C;
+    `tsgd-ptr`: sigma * C, or tau of it once a test has passed.
     `local-dp`, `ins-dp-fedavg`: servers add none, every client (every local step) adds sigma * R; `distributed-dp`:
     every client adds sigma * R / sqrt(tau). `non-private`, `fedavg`: nobody adds any, and 0 is the only value."""
     learning_rate: Positive
@@ -268,6 +272,7 @@ class Task(
         refusals.refuse_clip(self.client_clip, self.update_bound)
         if not self.client_rate > 0:
             raise ValueError(f"client_rate must be > 0, got {self.client_rate}")
+        refuse_trims(self)
         refusals.refuse_rates(self.record_rates, self.clients, self.record_rate)
         refusals.refuse_fields_of_others(rules, given)
         if self.non_colluding > len(self.clients):
@@ -314,6 +319,11 @@ class Task(
             quantile=self.quantile,
             rate=self.quantile_rate,
         )
+
+    @property
+    def trim_rule(self) -> TrimRule | None:
+        """Return the test of the task's rounds; None where nothing is tested."""
+        return TrimRule(self) if self.rules.trims else None
 
     @property
     def n_parameters(self) -> int:

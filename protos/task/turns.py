@@ -63,7 +63,7 @@ def refuse_turns(task: _Turns, given: Collection[str]) -> None:
     """
     rules = task.rules
     for name in TURN_FIELDS:
-        if name in given and not (rules.protects_clients and rules.servers_add_noise):
+        if name in given and (rules.trims or not (rules.protects_clients and rules.servers_add_noise)):
             raise ValueError(f"{name} is of user-dp-fedavg only, found algorithm {rules.name!r}")
     if task.min_separation > len(task.clients):
         raise ValueError(

@@ -6,6 +6,7 @@ Modules:
     form       the seam between Algorithm 1 and a mode
     dealt      the modes with a dealer: tuples, gates, equality
     proved     mode `proved`: clients prove, nobody deals
+    tested     a test behind the check, and the sum that it decides on
     states     what each state of a round knows
     equipment  its links, what computes, and its randomness: handed down from the process to the round
     pace       fixed times of challenges and rounds, in a task that hides draws

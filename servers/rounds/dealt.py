@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import structlog
 
 from precad.mpc import validation
 from precad.mpc.errors import VerdictsDifferError
-from precad.mpc.gate import top_bits
 from precad.mpc.local.step import Words
 from precad.mpc.opening import open_in_place
 from precad.mpc.parameters import Mode
@@ -21,10 +21,12 @@ from precad.mpc.tuples.held import BatchShape, ServerTuples
 from precad.protos.messages import convert
 from precad.protos.precad.v1 import aggregator_pb2
 from precad.protos.task.task import Task
+from precad.protos.task.trim_fields import Tested
 from precad.servers.rounds.form import Form, Ground
 from precad.servers.rounds.intake import Intake
 from precad.servers.rounds.relayed import RelayedUploads
 from precad.servers.rounds.states import Charged, Collecting, Locked, Validated
+from precad.servers.rounds.tested import blocks_of, tested_sum
 from precad.servers.rounds.uploads import Payload
 
 log = structlog.get_logger(__name__)
@@ -75,10 +77,10 @@ class DealtForm(Form):
                 await self._draw(number, of_round)
 
     def _batch_shape(self, t: int, chosen: list[str], of_round: Task) -> BatchShape:
-        gate, bound = self._ground.compute.gate, of_round.norm_bound
+        gate, trims = self._ground.compute.gate, of_round.rules.trims
         assert gate is not None  # of every mode but `proved`
-        blocks = top_bits.blocks(gate, len(chosen), bound.low_bits) if of_round.checks_norms else ()
-        return BatchShape(self._ground.state.store.task_id, t, tuple(chosen), of_round.dim, blocks)
+        blocks = blocks_of(of_round, gate, len(chosen))
+        return BatchShape(self._ground.state.store.task_id, t, tuple(chosen), of_round.dim, blocks, trims)
 
     def _open_intake(self, t: int, chosen: list[str]) -> Intake:
         relays = self._link.party == 0 and self.task.wire_mode is Mode.MASKED
@@ -141,41 +143,48 @@ class DealtForm(Form):
 
     async def validate(self, state: Charged) -> Validated:
         """See `Form.validate`."""
-        checked = await self._ground.in_mpc_thread(self._validate, state)
+        checked, test = await self._ground.in_mpc_thread(self._validate, state)
         await self._link.flush()  # a relay that was too late for the lock is read to its end all the same
-        return Validated(state.round, state.chosen, checked.accepted, checked.rejected, checked.accepted_share_sum)
+        verdicts = (checked.accepted, checked.rejected)
+        return Validated(state.round, state.chosen, *verdicts, checked.accepted_share_sum, test)
 
-    def _validate(self, state: Charged) -> validation.Validated:
+    def _validate(self, state: Charged) -> tuple[validation.Validated, Tested | None]:
+        """Check, and test where the task says so: the share is then that of the test's branch."""
         channel, tuples = self._ground.channel(state.round), _tuples_of(state)
         active, intake, compute = state.lock.active, _intake_of(state), self._ground.compute
         assert compute.gate is not None  # of every mode but `proved`
         uploads: dict[str, Words] = {client: intake.vector(client) for client in active}
         if not self.task.checks_norms:
             if self.task.wire_mode is Mode.MASKED:
-                return validation.accept_all(active, uploads, tuples, compute.engine)
-            return validation.accept_all_shares(active, uploads, self.task.dim)
+                return validation.accept_all(active, uploads, tuples, compute.engine), None
+            return validation.accept_all_shares(active, uploads, self.task.dim), None
         if self.task.wire_mode is Mode.MASKED:
             revealed = validation.reveal(state.lock, uploads, tuples, channel)
         else:
             rooms = {client: intake.room(client) for client in active}
             revealed = validation.reveal_and_open(state.lock, uploads, tuples, channel, rooms)
-        bound = self._ground.round_task(state.round).norm_bound
-        checked = validation.validate(revealed, tuples, bound, compute.gate, channel, compute.engine)
+        of_round = self._ground.round_task(state.round)
+        checked = validation.validate(revealed, tuples, of_round.norm_bound, compute.gate, channel, compute.engine)
         try:
             validation.compare_verdicts(checked, channel)
         except VerdictsDifferError as error:
             log.error("round.verdicts_differ", round=state.round, clients=list(error.clients))
             raise
-        return checked
+        if (rule := of_round.trim_rule) is None:
+            return checked, None
+        F, noise = self._ground.state.trim_count, compute.randomness.margin_noise(rule.mechanism.margin_scale)
+        opened = (revealed.opened, tuples, compute.gate)
+        share_sum, test = tested_sum(of_round, rule, F, checked, *opened, noise, channel)
+        return replace(checked, accepted_share_sum=share_sum), test
 
-    def release(self, t: int, share_sum: RingArray | FieldArray, n_accepted: int) -> RingArray:
+    def release(self, state: Validated) -> RingArray:
         """See `Form.release`. Words modulo 2^64."""
-        share: RingArray = share_sum.view(np.int64)
-        of_round = self._ground.round_task(t)
-        if not of_round.may_release(n_accepted):
+        share: RingArray = state.share_sum.view(np.int64)
+        of_round = self._ground.round_task(state.round)
+        if not of_round.may_release(len(state.accepted)):
             share[:] = 0
         if of_round.noise_std_on_grid > 0:
-            share += self._ground.noise_of(of_round)
+            share += self._ground.noise_of(of_round, state.test)
         return share
 
     def open(self, t: int, noisy_share: RingArray | FieldArray) -> RingArray:

@@ -19,6 +19,8 @@ from precad.servers.rounds.sessions import Sessions
 
 NoiseSource: TypeAlias = Callable[[float, int], RingArray]
 """(standard deviation in units of 2^-f, d) to one server's noise on the integer grid."""
+MarginNoiseSource: TypeAlias = Callable[[float], int]
+"""Scale in steps of the margin to one server's noise on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,13 @@ def _rounded_gaussian(std: float, dim: int) -> RingArray:
     return rounded_gaussian.sample(std, dim)
 
 
+def _rounded_laplace(scale: float) -> int:
+    """Draw one server's noise on a margin, with a sampler that is imported at the first draw."""
+    from precad.dp.noise import rounded_laplace
+
+    return rounded_laplace.sample(scale)
+
+
 @dataclass(frozen=True, slots=True)
 class Randomness:
     """Sources of all that protects somebody in a round: the operating system's, unless a test fixes them."""
@@ -50,6 +59,8 @@ class Randomness:
     """This server's halves of joint coins, and of a new task's name."""
     noise: NoiseSource = _rounded_gaussian
     """Noise that this server adds."""
+    margin_noise: MarginNoiseSource = _rounded_laplace
+    """Noise that this server adds to a margin."""
 
 
 SYSTEM_RANDOMNESS = Randomness()

@@ -20,6 +20,7 @@ from precad.mpc.proved.field import FieldArray
 from precad.mpc.ring import RingArray
 from precad.mpc.sharing import Party
 from precad.protos.task.task import Task
+from precad.protos.task.trim_fields import Tested
 from precad.servers.rounds.equipment import Compute, Links
 from precad.servers.rounds.own_noise import OwnNoise
 from precad.servers.rounds.states import Charged, Collecting, Locked, Proving, Validated
@@ -54,11 +55,14 @@ class Ground:
         """Return the parameters of the round in flight: the task's, or those of an evaluation."""
         return self.state.round_task(t)
 
-    def noise_of(self, of_round: Task) -> RingArray:
+    def noise_of(self, of_round: Task, test: Tested | None = None) -> RingArray:
         """Return this server's noise of a round on the grid, (d,): an evaluation's is independent of all other noise.
 
-        Raises StoreError.
+        After a test it is that of its branch. Raises StoreError.
         """
+        if test is not None and (rule := of_round.trim_rule) is not None:
+            std = rule.mechanism.noise_std(has_passed=test.has_passed)
+            return self.compute.randomness.noise(std, of_round.dim)
         if of_round is self.task:
             return self.noise.draw()
         return self.compute.randomness.noise(of_round.noise_std_on_grid, of_round.dim)
@@ -128,7 +132,7 @@ class Form(ABC):
         """Find one bit per client, alike at both servers, and this server's share of the sum of the valid."""
 
     @abstractmethod
-    def release(self, t: int, share_sum: RingArray | FieldArray, n_accepted: int) -> RingArray | FieldArray:
+    def release(self, state: Validated) -> RingArray | FieldArray:
         """Return what leaves this server; in place, since d words may be most of a server's memory.
 
         Nothing of the uploads leaves where there are too few of them to hide one another by the noise that clients add.

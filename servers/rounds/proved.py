@@ -179,11 +179,11 @@ class ProvedForm(Form):
             check, in_order, ground.channel(state.round), compute.engine, compute.randomness.coin
         )
 
-    def release(self, t: int, share_sum: RingArray | FieldArray, n_accepted: int) -> FieldArray:
+    def release(self, state: Validated) -> FieldArray:
         """See `Form.release`. Elements."""
-        share: FieldArray = share_sum.view(np.uint64)
-        of_round = self._ground.round_task(t)
-        if not of_round.may_release(n_accepted):
+        share: FieldArray = state.share_sum.view(np.uint64)
+        of_round = self._ground.round_task(state.round)
+        if not of_round.may_release(len(state.accepted)):
             share[:] = 0
         if of_round.noise_std_on_grid > 0:
             opening.add_noise(share, self._ground.noise_of(of_round))

@@ -155,20 +155,20 @@ class RoundRunner:
     async def open_sum(self, state: Validated) -> Opened:
         """Line 5: `Task.noise_std_on_grid` of noise, if any; then both noisy shares are exchanged and added up.
 
-        The verdicts are on disk before our share leaves: should the other server commit the round and we not, we can
-        take it over.
+        The verdicts, and a test's margin, are on disk before our share leaves. Should the other server commit the
+        round and we not, we can take it over.
         """
         with self._phase("noise"):
             noisy_share, _ = await asyncio.gather(
-                self._ground.in_mpc_thread(self.form.release, state.round, state.share_sum, len(state.accepted)),
+                self._ground.in_mpc_thread(self.form.release, state),
                 to_the_end(self._write_verdicts, state),
             )
         with self._phase("open"):
             noisy_sum = await self._ground.in_mpc_thread(self.form.open, state.round, noisy_share)
-        return Opened(state.round, state.chosen, state.accepted, state.rejected, noisy_sum)
+        return Opened(state.round, state.chosen, state.accepted, state.rejected, noisy_sum, state.test)
 
     def _write_verdicts(self, state: Validated) -> None:
-        self._state.store.validated(state.round, accepted=state.accepted, rejected=state.rejected)
+        self._state.store.validated(state.round, accepted=state.accepted, rejected=state.rejected, test=state.test)
 
     async def commit(self, state: Opened) -> Committed:
         """Line 6: theta + eta / W * (sum + noise), equal at both servers or the task ends.
@@ -186,6 +186,7 @@ class RoundRunner:
                 model_digest=model.digest,
                 epsilon_one_server=self._epsilons[View.ONE_SERVER],
                 epsilon_clients_only=self._epsilons[View.CLIENTS_ONLY],
+                test=state.test,
             )
             await to_the_end(self._state.commit, record, model, state.noisy_sum)
             peers = await self._ground.in_mpc_thread(self._ground.channel(state.round).exchange, "model", model.digest)

@@ -22,6 +22,7 @@ from precad.mpc.proved.field import FieldArray
 from precad.mpc.proved.submission import ShareSeeds
 from precad.mpc.ring import RingArray
 from precad.mpc.tuples.held import ServerTuples
+from precad.protos.task.trim_fields import Tested
 from precad.servers.rounds.proved_intake import Proofs
 from precad.servers.rounds.receiving import Receiving
 from precad.servers.store.rounds import CommittedRound, EvaluatedRound
@@ -115,6 +116,8 @@ class Validated:
     rejected: tuple[str, ...]
     share_sum: RingArray | FieldArray = field(repr=False)
     """Words modulo 2^64; elements in mode `proved`."""
+    test: Tested | None = None
+    """Outcome of a test, of algorithms that have one: the sum is of its branch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,7 @@ class Opened:
     accepted: tuple[str, ...]
     rejected: tuple[str, ...]
     noisy_sum: RingArray
+    test: Tested | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from google.protobuf.json_format import MessageToJson, Parse, ParseError
 
 from precad.protos.precad.v1 import control_pb2
+from precad.protos.task.trim_fields import Tested
 from precad.servers.store.rounds import CommittedRound
 
 
@@ -24,6 +25,7 @@ def to_message(round: CommittedRound) -> control_pb2.RoundRecord:
         bytes_by_link=round.bytes_by_link,
         epsilon_one_server=round.epsilon_one_server,
         epsilon_clients_only=round.epsilon_clients_only,
+        test=None if round.test is None else _to_test(round.test),
     )
 
 
@@ -39,7 +41,16 @@ def from_message(message: control_pb2.RoundRecord) -> CommittedRound:
         epsilon_clients_only=message.epsilon_clients_only,
         seconds=dict(message.seconds),
         bytes_by_link=dict(message.bytes_by_link),
+        test=_from_test(message.test) if message.HasField("test") else None,
     )
+
+
+def _to_test(test: Tested) -> control_pb2.ProposedTest:
+    return control_pb2.ProposedTest(noisy_margin=test.noisy_margin, passed=test.has_passed, trim_count=test.trim_count)
+
+
+def _from_test(message: control_pb2.ProposedTest) -> Tested:
+    return Tested(message.noisy_margin, message.passed, message.trim_count)
 
 
 def to_line(round: CommittedRound) -> str:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from precad.protos.task.task import PROTOCOL_VERSION, VERSION_BEFORE
+from precad.protos.task.trim_fields import Tested
 from precad.protos.tls.identity import Role
 from precad.servers.database.dialects import Dialect
 from precad.servers.database.tables import BUSY_TIMEOUT_S, Backend, Database, Run
@@ -75,6 +76,7 @@ def migrations(sql: Dialect) -> Sequence[str]:
         DROP TABLE round_of_version_1
         """,  # noqa: S608 - a dialect's words
         "ALTER TABLE round ADD COLUMN evaluation TEXT",  # the opened sum of a round that evaluated the model
+        "ALTER TABLE round ADD COLUMN test TEXT",  # the opened margin of a round that tested one, and what followed
     )
 
 
@@ -94,6 +96,8 @@ class CommittedRound:
     """By phase. The store has no place for them: they are empty where a crash came before rounds.jsonl had them."""
     bytes_by_link: Mapping[str, int] = field(default_factory=dict, hash=False)
     """As this server counts them; empty in the same cases."""
+    test: Tested | None = None
+    """Outcome of its test, in algorithms that propose, test and release."""
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -144,6 +148,8 @@ class Attempt:
     """Clients whose uploads were locked at both servers: the ones that a check is about."""
     accepted: tuple[str, ...] = ()
     rejected: tuple[str, ...] = ()
+    test: Tested | None = None
+    """The opened margin, where one was tested."""
 
 
 class TaskStore(Database):
@@ -282,15 +288,20 @@ class TaskStore(Database):
                 else:
                     _update(run, "SET state = 'reserved', chosen = NULL, active = NULL", attempt.number)
 
-    def validated(self, number: int, *, accepted: Sequence[str], rejected: Sequence[str]) -> None:
-        """Record the verdicts of a check, before the noisy share leaves."""
+    def validated(
+        self, number: int, *, accepted: Sequence[str], rejected: Sequence[str], test: Tested | None = None
+    ) -> None:
+        """Record the verdicts of a check, and the opened margin of a test, before the noisy share leaves."""
         with self.transaction() as run:
             (chosen,) = run("SELECT chosen FROM round WHERE number = ?", (number,)).fetchone()
             _update(
                 run, "SET state = 'validated', accepted = ?, rejected = ?", _text(accepted), _text(rejected), number
             )
+            if test is not None:
+                _update(run, "SET test = ?", json.dumps(test.fields), number)
             missing = sorted(set(_names(chosen)) - {*accepted, *rejected})
-            self._log(run, "validated", round=number, accepted=list(accepted), rejected=list(rejected), missing=missing)
+            fields = {"accepted": list(accepted), "rejected": list(rejected), "missing": missing}
+            self._log(run, "validated", round=number, **fields, **_of_test(test))
 
     def charged_by_peer(self, number: int, chosen: Sequence[str]) -> None:
         """Record that the other server charged a round of which nothing left this one."""
@@ -318,6 +329,7 @@ class TaskStore(Database):
                 epsilon_one_server=round.epsilon_one_server,
                 epsilon_clients_only=round.epsilon_clients_only,
                 ledger=ledger_chain,
+                **_of_test(round.test),
             )
 
     def evaluated(self, round: EvaluatedRound, *, ledger_chain: str) -> None:
@@ -361,24 +373,41 @@ class TaskStore(Database):
         """Every release of a model of the task, in order."""
         with self.transaction() as run:
             rows = run(
-                "SELECT number, chosen, accepted, rejected, model_digest, epsilon_one_server, epsilon_clients_only "
-                "FROM round WHERE state = 'committed' AND evaluation IS NULL ORDER BY number"
+                "SELECT number, chosen, accepted, rejected, model_digest, test, epsilon_one_server, "
+                "epsilon_clients_only FROM round WHERE state = 'committed' AND evaluation IS NULL ORDER BY number"
             ).fetchall()
         return [
-            CommittedRound(number, _names(chosen), _names(accepted), _names(rejected), digest, *epsilons)
-            for number, chosen, accepted, rejected, digest, *epsilons in rows
+            CommittedRound(
+                number,
+                _names(chosen),
+                _names(accepted),
+                _names(rejected),
+                digest,
+                epsilon_one_server,
+                epsilon_clients_only,
+                test=_test(test),
+            )
+            for number, chosen, accepted, rejected, digest, test, epsilon_one_server, epsilon_clients_only in rows
         ]
 
     def attempts(self) -> list[Attempt]:
         """Return the rounds whose clients are known and that are not committed. The ledger says which were paid for."""
         with self.transaction() as run:
             rows = run(
-                "SELECT number, state, chosen, active, accepted, rejected FROM round "
+                "SELECT number, state, test, chosen, active, accepted, rejected FROM round "
                 "WHERE state NOT IN ('reserved', 'committed') ORDER BY number"
             ).fetchall()
         return [
-            Attempt(number, AttemptState(state), *(_names(names) for names in clients))
-            for number, state, *clients in rows
+            Attempt(
+                number,
+                AttemptState(state),
+                _names(chosen),
+                _names(active),
+                _names(accepted),
+                _names(rejected),
+                _test(test),
+            )
+            for number, state, test, chosen, active, accepted, rejected in rows
         ]
 
     def uncommitted(self) -> frozenset[int]:
@@ -422,3 +451,12 @@ def _text(names: Sequence[str]) -> str:
 
 def _names(column: str | None) -> tuple[str, ...]:
     return () if column is None else tuple(json.loads(column))
+
+
+def _test(column: str | None) -> Tested | None:
+    return None if column is None else Tested(**json.loads(column))
+
+
+def _of_test(test: Tested | None) -> dict[str, Any]:
+    """Return what an entry of the audit log says of a test; nothing where there is none."""
+    return {} if test is None else {"test": test.fields}

@@ -155,6 +155,18 @@ class TaskState:
         return Model.of(self.checkpoints.model(number), Past(self.n_committed, self.checkpoints.moments(number)))
 
     @property
+    def trim_count(self) -> int:
+        """Return F of the coming round, by the outcome of the last test that both servers committed; else the first.
+
+        A round that was lost moves no F: one server may not have seen its margin.
+        """
+        rule = self.task.trim_rule
+        if rule is None:
+            raise ValueError("trim_count: expected a task whose servers trim sums, found another")
+        last = self.committed[-1].test if self.committed else None
+        return rule.first_count if last is None else rule.next_count(last.trim_count, has_passed=last.has_passed)
+
+    @property
     def n_committed(self) -> int:
         """Return how many releases there were."""
         return len(self.committed)
@@ -363,7 +375,8 @@ class TaskState:
                 f"model after round {number}", ours=model.digest.hex()[:16], peers=model_digest.hex()[:16]
             )
         epsilons = (spent[View.ONE_SERVER], spent[View.CLIENTS_ONLY])
-        committed = CommittedRound(number, attempt.chosen, attempt.accepted, attempt.rejected, model.digest, *epsilons)
+        clients = (attempt.chosen, attempt.accepted, attempt.rejected)
+        committed = CommittedRound(number, *clients, model.digest, *epsilons, test=attempt.test)
         self.commit(committed, model, noisy_sum)
         return committed
 

@@ -227,7 +227,7 @@ def assert_nothing_wrong(processes: Processes) -> None:
     """Assert that a finished task left nothing wrong at both servers, see the module's text."""
     folder, task = processes.folder, processes.task
     a, b = (committed(folder, task, role) for role in AGGREGATORS)
-    keys = [[(r.number, r.chosen, r.accepted, r.rejected, r.model_digest) for r in rounds] for rounds in (a, b)]
+    keys = [[(r.number, r.chosen, r.accepted, r.rejected, r.model_digest, r.test) for r in rounds] for rounds in (a, b)]
     assert keys[0] == keys[1]
     assert len(a) == task.rounds
     assert len({r.number for r in a}) == len(a)
@@ -252,7 +252,11 @@ def in_the_clear(processes: Processes, rounds: Iterable[CommittedRound]) -> NDAr
     parameters, past = np.zeros(task.dim, dtype=np.float32), Past.first(task)
     for round in rounds:
         total = np.zeros(task.dim, dtype=np.int64)
-        for client in round.accepted:
+        kept = list(round.accepted)
+        if round.test is not None and round.test.has_passed:
+            kept.sort(key=lambda client: fixed_point.exact_squared_norm(processes.update(client)))
+            kept = kept[: max(0, len(kept) - round.test.trim_count)]
+        for client in kept:
             total += processes.update(client)
         parameters, past = updated(parameters, total, task, past)
     return parameters

@@ -46,6 +46,7 @@ from precad.mpc.kernels import (
 )
 from precad.mpc.proved.check import ProofCheck
 from precad.mpc.proved.submission import ShareSeeds
+from precad.mpc.robust import release as release_module
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.servers.aggregator import Aggregator
@@ -99,8 +100,14 @@ PROVED_POINTS: Final[dict[str, tuple[Any, str, int]]] = {
     "open": (ProvedForm, "open", 2),
 }
 """Those of mode `proved`, which has no tuples; every second coin is a round's challenge."""
+TESTED_POINTS: Final[dict[str, tuple[Any, str, int]]] = {
+    "margin": (release_module, "open_noisy_margin", 2),
+    "trim": (release_module, "trimmed_share_sum", 1),
+}
+"""Those of rounds that test a margin, beside the first."""
 DEALER_POINTS: Final[dict[str, tuple[Any, str, int]]] = {"deal": (DealLedger, "record", 3)}
 POINTS: Final = [f"{when}-{name}" for name in AGGREGATOR_POINTS for when in ("before", "after")]
+POINTS_OF_TESTED: Final = [f"{when}-{name}" for name in TESTED_POINTS for when in ("before", "after")]
 POINTS_OF_PROVED: Final = [f"{when}-{name}" for name in PROVED_POINTS for when in ("before", "after")]
 
 
@@ -114,7 +121,7 @@ def main(folder: Path, role: Role, point: str | None) -> None:
     if point is not None:
         if point.startswith("full-"):
             _log_through_a_pipe()
-        _arm(point, PROVED_POINTS if task.is_proved else {**AGGREGATOR_POINTS, **DEALER_POINTS})
+        _arm(point, PROVED_POINTS if task.is_proved else {**AGGREGATOR_POINTS, **DEALER_POINTS, **TESTED_POINTS})
     marks = Marks(folder / f"{role}.marks")
     marks.write("started")
     database = {"database_url": url} if (url := deployment["database_url"]) else {}
@@ -137,7 +144,7 @@ def main(folder: Path, role: Role, point: str | None) -> None:
                 **({"dealer_certificate": None} if task.is_proved else {}),
             ),
             addresses=(addresses[Role.AGGREGATOR_B], addresses.get(Role.DEALER)),
-            randomness=Randomness(noise=lambda std, dim: np.zeros(dim, dtype=np.int64)),
+            randomness=Randomness(noise=lambda std, dim: np.zeros(dim, dtype=np.int64), margin_noise=lambda scale: 0),
             on_state=lambda state: marks.write("in a round"),
         )
     try:

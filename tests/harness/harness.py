@@ -37,7 +37,14 @@ from precad.protos.tls.transport import CHANNEL_OPTIONS, dial
 from precad.servers.aggregator import Aggregator
 from precad.servers.dealer import Dealer
 from precad.servers.links.peer import PeerLink, Send
-from precad.servers.rounds.equipment import SYSTEM_RANDOMNESS, Compute, Links, NoiseSource, Randomness
+from precad.servers.rounds.equipment import (
+    SYSTEM_RANDOMNESS,
+    Compute,
+    Links,
+    MarginNoiseSource,
+    NoiseSource,
+    Randomness,
+)
 from precad.servers.rounds.intake import Intake
 from precad.servers.rounds.round import RoundRunner
 from precad.servers.rounds.sessions import Sessions
@@ -192,6 +199,11 @@ class TuplesInMemory:
         return ServerTuples(self._party, shape, self.parts.pop((shape, self._party)))
 
 
+def _one_after_the_other(noise: NDArray[np.int64]) -> NoiseSource:
+    noises = iter(noise)
+    return lambda std, dim: next(noises)
+
+
 class ServerInProcess:
     """One `RoundRunner` and what it is handed, with every state that it went through."""
 
@@ -201,9 +213,10 @@ class ServerInProcess:
         link: PeerLink,
         lane: MemoryChannel,
         tuples: TuplesInMemory,
-        noise: NDArray[np.int64],
+        noise: NDArray[np.int64] | NoiseSource,
         folder: Path,
         coin: RandomBytes = SYSTEM_RANDOMNESS.coin,
+        margin_noise: MarginNoiseSource = SYSTEM_RANDOMNESS.margin_noise,
     ) -> None:
         self.task, self.link, self.tuples, self.sessions = task, link, tuples, Sessions(task.clients)
         self.state = TaskState.open(contextlib.ExitStack(), folder, task, np.zeros(task.dim, dtype=np.float32))
@@ -211,9 +224,9 @@ class ServerInProcess:
         if task.min_separation > 1:  # as a meeting does, by a coin of its own
             self.state.deal_turns(Seed(bytes(16)))
         self.states: list[RoundState] = []
-        noises = iter(noise)
+        draw = noise if callable(noise) else _one_after_the_other(noise)
         links = Links(link, lane, tuples, self.sessions)  # type: ignore[arg-type] # tuples have what the runner calls
-        randomness = Randomness(coin=coin, noise=lambda std, dim: next(noises))
+        randomness = Randomness(coin=coin, noise=draw, margin_noise=margin_noise)
         compute = Compute(make_gate("crypten"), engines.CPU, ThreadPoolExecutor(1), randomness)
         self.runner = RoundRunner(self.state, links, compute, roomy(), self.states.append)
 

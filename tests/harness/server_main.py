@@ -1,7 +1,8 @@
 """One server of a test's deployment as a process of its own: noise from a file in, every opened noisy sum out.
 
 Its folder holds deployment.json (the task, the three addresses, where the certificates are), initial.npy, and noise.npy
-of shape (2, rounds, d). An aggregator writes opened.npy, shape (rounds so far, d), beside its ledger and model.
+of shape (2, rounds, d). Where the servers test a margin, the noise is of the seed in deployment.json instead. An
+aggregator writes opened.npy, shape (rounds so far, d), beside its ledger and model.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +22,7 @@ from precad.servers.dealer import Dealer
 from precad.servers.rounds.equipment import Randomness
 from precad.servers.rounds.states import Opened, RoundState
 from tests.harness.harness import AGGREGATORS, Pki
+from tests.harness.seeded_servers import SeededNoise
 
 
 def main(folder: Path, role: Role) -> None:
@@ -29,16 +32,16 @@ def main(folder: Path, role: Role) -> None:
     if role is Role.DEALER:
         asyncio.run(_deal(task, pki, addresses[Role.DEALER], folder))
     else:
-        asyncio.run(_aggregate(task, pki, addresses, folder, AGGREGATORS.index(role)))
+        asyncio.run(_aggregate(task, pki, deployment, folder, AGGREGATORS.index(role)))
 
 
 async def _deal(task: Task, pki: Pki, address: str, folder: Path) -> None:
     await Dealer(task=task, config=pki.dealer(listen=address, folder=folder)).run()
 
 
-async def _aggregate(task: Task, pki: Pki, addresses: dict[str, str], folder: Path, party: int) -> None:
-    role = AGGREGATORS[party]
-    noises = iter(np.load(folder / "noise.npy")[party])
+async def _aggregate(task: Task, pki: Pki, deployment: dict[str, Any], folder: Path, party: int) -> None:
+    role, addresses = AGGREGATORS[party], deployment["addresses"]
+    noises = iter(() if task.rules.trims else np.load(folder / "noise.npy")[party])
     opened: list[RingArray] = []
 
     def noise(std: float, dim: int) -> RingArray:
@@ -53,6 +56,9 @@ async def _aggregate(task: Task, pki: Pki, addresses: dict[str, str], folder: Pa
     config = pki.aggregator(party, listen=addresses[role], folder=folder)
     others = addresses[Role.AGGREGATOR_B], addresses[Role.DEALER]
     randomness = Randomness(noise=noise)
+    if task.rules.trims:
+        seeded = SeededNoise(deployment["seed"], party)
+        randomness = Randomness(noise=seeded.noise, margin_noise=seeded.margin_noise)
     await Aggregator(
         party=party, task=task, config=config, addresses=others, randomness=randomness, on_state=on_state
     ).run()

@@ -120,7 +120,7 @@ OF_EVERYBODY = [name for name in ALGORITHMS if "correlated" not in name]
 PROVED: dict[str, object] = {"mode": "proved", "gate": None, "frac_bits": 16}
 
 
-def training_task(algorithm: str = "precad", **changes: object) -> Task:
+def training_task(algorithm: str = "precad", /, **changes: object) -> Task:
     """Return a task on the digits' MLP, whose bound honest updates of the first round exceed, too.
 
     The exception is distributed-dp, where C leaves room for noise.

@@ -303,7 +303,7 @@ def deal(case: Json) -> Json:
 
 
 def tuples(case: Json) -> Json:
-    parts = {name: bytes.fromhex(case[name]) for name in convert.DEALT_PARTS}
+    parts = {name: bytes.fromhex(case.get(name, "")) for name in convert.DEALT_PARTS}
     side = ServerTuples(case["party"], _shape(case), convert.dealt_from_parts(bytes.fromhex(case["key"]), parts))
     seeds = [side.hand_out_mask_seed(str(slot)) for slot in case["hand_out"]]
     slots = [str(slot) for slot in range(case["n_clients"])]

@@ -9,16 +9,18 @@ from typing import ClassVar, Final
 from precad.clients.errors import ArgumentError
 from precad.clients.training.round_update import Participant, require_runnable, round_updates
 from precad.dp.accountants.pld import View
+from precad.dp.noise import rounded_laplace
 from precad.dp.noise.correlated import SCALE_BITS, correlate
 from precad.dp.task_privacy import task_cost, task_privacy
 from precad.lab.simulation.algorithms.algorithm import Algorithm, Parameters, RoundOutcome
 from precad.lab.simulation.config import SimulationSettings
 from precad.lab.simulation.federation import Federation, Vector
 from precad.lab.simulation.guarantee import Guarantee
-from precad.lab.simulation.two_servers import CleartextServers, TwoServers, mpc_servers
+from precad.lab.simulation.two_servers import CleartextServers, Proposed, TwoServers, mpc_servers
 from precad.mpc.ring import RingArray
 from precad.protos.task.algorithms import AS_DEPLOYED, BUDGETS, OF_AN_ALGORITHM
 from precad.protos.task.evaluation import n_due
+from precad.protos.task.trim_fields import Tested
 
 _AGAINST: Final = {
     View.ONE_SERVER: "one aggregation server and any other clients",
@@ -46,14 +48,18 @@ class Deployed(Algorithm):
         self._servers: TwoServers = self._make_servers()
         self._outputs: dict[int, list[RingArray]] = {0: [], 1: []}
         """The last noise of each server, the newest first, where it is correlated."""
+        rule = self.task.trim_rule
+        self._trim_count = 0 if rule is None else rule.first_count
+        """F of the coming round, where the task's servers trim."""
         self._next_noise = 0
         """The round that these outputs come before."""
 
     def _make_servers(self) -> TwoServers:
         """Raises ArgumentError for settings that a deployment has not, or has in `[task]`."""
         for name in ("validation", "client_clipping", *OF_AN_ALGORITHM):
-            default = SimulationSettings.model_fields[name].default
-            if getattr(self.settings, name) != default:
+            if (field := SimulationSettings.model_fields.get(name)) is None:
+                continue  # of deployments alone
+            if getattr(self.settings, name) != (default := field.default):
                 where = f" (task.{name} says it)" if name in OF_AN_ALGORITHM else ""
                 raise ArgumentError(
                     f"simulation.{name}: expected {default!r} in a deployment's round{where}, "
@@ -66,23 +72,52 @@ class Deployed(Algorithm):
     def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:
         """Run the task's algorithm at every chosen client, then Algorithm 1, lines 4 to 6."""
         task = self.task
-        checked = self._servers.check_and_sum(t, self._uploads(t, parameters, chosen))
+        checked = self._servers.check_and_sum(t, self._uploads(t, parameters, chosen), self._proposed(t))
         total = checked.total
         if not task.may_release(len(checked.accepted)):
             total = total * 0
         if task.noise_std_on_grid > 0:
-            for noise in self._noise_of_servers(t):
+            for noise in self._noise_of_servers(t, checked.test):
                 total = total + noise
+        self._take_in(checked.test)
         return RoundOutcome(self._updated(parameters, total), checked.accepted, checked.rejected)
 
-    def _noise_of_servers(self, t: int) -> list[RingArray]:
-        """Return both servers' noise of round t, (d,) each.
+    def _proposed(self, t: int) -> Proposed | None:
+        """Return what the test of round t depends on; None of a task without."""
+        if (rule := self.task.trim_rule) is None:
+            return None
+        draws, scale = self.federation.randomness.rule(t), rule.mechanism.margin_scale
+        of_a, of_b = (rounded_laplace.sample(scale, draws) for _ in range(2))
+        return Proposed(self._trim_count, (of_a, of_b))
+
+    def _take_in(self, test: Tested | None) -> None:
+        """Move F by the outcome of a round's test."""
+        if test is not None and (rule := self.task.trim_rule) is not None:
+            self._trim_count = rule.next_count(test.trim_count, has_passed=test.has_passed)
+
+    def state(self) -> tuple[float, ...]:
+        """Return F of the coming round, where the task's servers trim."""
+        return (self._trim_count,) if self.task.rules.trims else ()
+
+    def restore(self, state: tuple[float, ...]) -> None:
+        """See Algorithm."""
+        if len(state) != int(self.task.rules.trims):
+            raise ArgumentError(
+                f"the state of {self.name!r}: expected F of a task that trims, found {len(state)} numbers"
+            )
+        self._trim_count = int(state[0]) if state else 0
+
+    def _noise_of_servers(self, t: int, test: Tested | None = None) -> list[RingArray]:
+        """Return both servers' noise of round t, (d,) each, after a test that of its branch.
 
         All rounds are one block of correlated noise. A training that is resumed draws what came before again.
         """
         task, draw = self.task, self.federation.randomness.noise
         if task.noise_bands == 1:
-            return [draw(t, f"server-{party}", task.noise_std_on_grid, task.dim) for party in (0, 1)]
+            std = task.noise_std_on_grid
+            if test is not None and (rule := task.trim_rule) is not None:
+                std = rule.mechanism.noise_std(has_passed=test.has_passed)
+            return [draw(t, f"server-{party}", std, task.dim) for party in (0, 1)]
         if t != self._next_noise:
             self._outputs, self._next_noise = {0: [], 1: []}, 0
         std = math.ldexp(task.noise_std_on_grid, SCALE_BITS)

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from precad.protos.precad.v1 import common_pb2 as precad_dot_protos_dot_precad_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%precad/protos/precad/v1/control.proto\x12\tprecad.v1\x1a$precad/protos/precad/v1/common.proto\"\x0f\n\rStatusRequest\"X\n\x06Status\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x0c\n\x04task\x18\x03 \x01(\t\x12\r\n\x05round\x18\x04 \x01(\x04\x12\x14\n\x0cn_registered\x18\x05 \x01(\r\"#\n\x0cWatchRequest\x12\x13\n\x0bwith_models\x18\x01 \x01(\x08\"\xaf\x01\n\x0c\x43ontrolEvent\x12#\n\x06status\x18\x01 \x01(\x0b\x32\x11.precad.v1.StatusH\x00\x12\'\n\x05round\x18\x02 \x01(\x0b\x32\x16.precad.v1.RoundRecordH\x00\x12%\n\x07goodbye\x18\x03 \x01(\x0b\x32\x12.precad.v1.GoodbyeH\x00\x12!\n\x05model\x18\x04 \x01(\x0b\x32\x10.precad.v1.ChunkH\x00\x42\x07\n\x05\x65vent\"\x8b\x03\n\x0bRoundRecord\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0e\n\x06\x63hosen\x18\x02 \x03(\t\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x03 \x03(\t\x12\x10\n\x08rejected\x18\x04 \x03(\t\x12\x0f\n\x07missing\x18\x05 \x03(\t\x12\x14\n\x0cmodel_digest\x18\x06 \x01(\x0c\x12\x34\n\x07seconds\x18\x07 \x03(\x0b\x32#.precad.v1.RoundRecord.SecondsEntry\x12>\n\rbytes_by_link\x18\x08 \x03(\x0b\x32\'.precad.v1.RoundRecord.BytesByLinkEntry\x12\x1a\n\x12\x65psilon_one_server\x18\t \x01(\x01\x12\x1c\n\x14\x65psilon_clients_only\x18\n \x01(\x01\x1a.\n\x0cSecondsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x32\n\x10\x42ytesByLinkEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x32\x80\x01\n\x07\x43ontrol\x12\x38\n\tGetStatus\x12\x18.precad.v1.StatusRequest\x1a\x11.precad.v1.Status\x12;\n\x05Watch\x12\x17.precad.v1.WatchRequest\x1a\x17.precad.v1.ControlEvent0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%precad/protos/precad/v1/control.proto\x12\tprecad.v1\x1a$precad/protos/precad/v1/common.proto\"\x0f\n\rStatusRequest\"X\n\x06Status\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x0c\n\x04task\x18\x03 \x01(\t\x12\r\n\x05round\x18\x04 \x01(\x04\x12\x14\n\x0cn_registered\x18\x05 \x01(\r\"#\n\x0cWatchRequest\x12\x13\n\x0bwith_models\x18\x01 \x01(\x08\"\xaf\x01\n\x0c\x43ontrolEvent\x12#\n\x06status\x18\x01 \x01(\x0b\x32\x11.precad.v1.StatusH\x00\x12\'\n\x05round\x18\x02 \x01(\x0b\x32\x16.precad.v1.RoundRecordH\x00\x12%\n\x07goodbye\x18\x03 \x01(\x0b\x32\x12.precad.v1.GoodbyeH\x00\x12!\n\x05model\x18\x04 \x01(\x0b\x32\x10.precad.v1.ChunkH\x00\x42\x07\n\x05\x65vent\"\xb2\x03\n\x0bRoundRecord\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0e\n\x06\x63hosen\x18\x02 \x03(\t\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x03 \x03(\t\x12\x10\n\x08rejected\x18\x04 \x03(\t\x12\x0f\n\x07missing\x18\x05 \x03(\t\x12\x14\n\x0cmodel_digest\x18\x06 \x01(\x0c\x12\x34\n\x07seconds\x18\x07 \x03(\x0b\x32#.precad.v1.RoundRecord.SecondsEntry\x12>\n\rbytes_by_link\x18\x08 \x03(\x0b\x32\'.precad.v1.RoundRecord.BytesByLinkEntry\x12\x1a\n\x12\x65psilon_one_server\x18\t \x01(\x01\x12\x1c\n\x14\x65psilon_clients_only\x18\n \x01(\x01\x12%\n\x04test\x18\x0b \x01(\x0b\x32\x17.precad.v1.ProposedTest\x1a.\n\x0cSecondsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x32\n\x10\x42ytesByLinkEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"H\n\x0cProposedTest\x12\x14\n\x0cnoisy_margin\x18\x01 \x01(\x12\x12\x0e\n\x06passed\x18\x02 \x01(\x08\x12\x12\n\ntrim_count\x18\x03 \x01(\r2\x80\x01\n\x07\x43ontrol\x12\x38\n\tGetStatus\x12\x18.precad.v1.StatusRequest\x1a\x11.precad.v1.Status\x12;\n\x05Watch\x12\x17.precad.v1.WatchRequest\x1a\x17.precad.v1.ControlEvent0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,11 +45,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CONTROLEVENT']._serialized_start=235
   _globals['_CONTROLEVENT']._serialized_end=410
   _globals['_ROUNDRECORD']._serialized_start=413
-  _globals['_ROUNDRECORD']._serialized_end=808
-  _globals['_ROUNDRECORD_SECONDSENTRY']._serialized_start=710
-  _globals['_ROUNDRECORD_SECONDSENTRY']._serialized_end=756
-  _globals['_ROUNDRECORD_BYTESBYLINKENTRY']._serialized_start=758
-  _globals['_ROUNDRECORD_BYTESBYLINKENTRY']._serialized_end=808
-  _globals['_CONTROL']._serialized_start=811
-  _globals['_CONTROL']._serialized_end=939
+  _globals['_ROUNDRECORD']._serialized_end=847
+  _globals['_ROUNDRECORD_SECONDSENTRY']._serialized_start=749
+  _globals['_ROUNDRECORD_SECONDSENTRY']._serialized_end=795
+  _globals['_ROUNDRECORD_BYTESBYLINKENTRY']._serialized_start=797
+  _globals['_ROUNDRECORD_BYTESBYLINKENTRY']._serialized_end=847
+  _globals['_PROPOSEDTEST']._serialized_start=849
+  _globals['_PROPOSEDTEST']._serialized_end=921
+  _globals['_CONTROL']._serialized_start=924
+  _globals['_CONTROL']._serialized_end=1052
 # @@protoc_insertion_point(module_scope)

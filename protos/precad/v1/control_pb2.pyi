@@ -44,7 +44,7 @@ class ControlEvent(_message.Message):
     def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., round: _Optional[_Union[RoundRecord, _Mapping]] = ..., goodbye: _Optional[_Union[_common_pb2.Goodbye, _Mapping]] = ..., model: _Optional[_Union[_common_pb2.Chunk, _Mapping]] = ...) -> None: ...
 
 class RoundRecord(_message.Message):
-    __slots__ = ("round", "chosen", "accepted", "rejected", "missing", "model_digest", "seconds", "bytes_by_link", "epsilon_one_server", "epsilon_clients_only")
+    __slots__ = ("round", "chosen", "accepted", "rejected", "missing", "model_digest", "seconds", "bytes_by_link", "epsilon_one_server", "epsilon_clients_only", "test")
     class SecondsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +69,7 @@ class RoundRecord(_message.Message):
     BYTES_BY_LINK_FIELD_NUMBER: _ClassVar[int]
     EPSILON_ONE_SERVER_FIELD_NUMBER: _ClassVar[int]
     EPSILON_CLIENTS_ONLY_FIELD_NUMBER: _ClassVar[int]
+    TEST_FIELD_NUMBER: _ClassVar[int]
     round: int
     chosen: _containers.RepeatedScalarFieldContainer[str]
     accepted: _containers.RepeatedScalarFieldContainer[str]
@@ -79,4 +80,15 @@ class RoundRecord(_message.Message):
     bytes_by_link: _containers.ScalarMap[str, int]
     epsilon_one_server: float
     epsilon_clients_only: float
-    def __init__(self, round: _Optional[int] = ..., chosen: _Optional[_Iterable[str]] = ..., accepted: _Optional[_Iterable[str]] = ..., rejected: _Optional[_Iterable[str]] = ..., missing: _Optional[_Iterable[str]] = ..., model_digest: _Optional[bytes] = ..., seconds: _Optional[_Mapping[str, float]] = ..., bytes_by_link: _Optional[_Mapping[str, int]] = ..., epsilon_one_server: _Optional[float] = ..., epsilon_clients_only: _Optional[float] = ...) -> None: ...
+    test: ProposedTest
+    def __init__(self, round: _Optional[int] = ..., chosen: _Optional[_Iterable[str]] = ..., accepted: _Optional[_Iterable[str]] = ..., rejected: _Optional[_Iterable[str]] = ..., missing: _Optional[_Iterable[str]] = ..., model_digest: _Optional[bytes] = ..., seconds: _Optional[_Mapping[str, float]] = ..., bytes_by_link: _Optional[_Mapping[str, int]] = ..., epsilon_one_server: _Optional[float] = ..., epsilon_clients_only: _Optional[float] = ..., test: _Optional[_Union[ProposedTest, _Mapping]] = ...) -> None: ...
+
+class ProposedTest(_message.Message):
+    __slots__ = ("noisy_margin", "passed", "trim_count")
+    NOISY_MARGIN_FIELD_NUMBER: _ClassVar[int]
+    PASSED_FIELD_NUMBER: _ClassVar[int]
+    TRIM_COUNT_FIELD_NUMBER: _ClassVar[int]
+    noisy_margin: int
+    passed: bool
+    trim_count: int
+    def __init__(self, noisy_margin: _Optional[int] = ..., passed: _Optional[bool] = ..., trim_count: _Optional[int] = ...) -> None: ...

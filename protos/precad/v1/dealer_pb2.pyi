@@ -19,16 +19,18 @@ class DealRequest(_message.Message):
     def __init__(self, hello: _Optional[_Union[_common_pb2.Hello, _Mapping]] = ..., batch: _Optional[_Union[BatchRequest, _Mapping]] = ..., goodbye: _Optional[_Union[_common_pb2.Goodbye, _Mapping]] = ...) -> None: ...
 
 class BatchRequest(_message.Message):
-    __slots__ = ("round", "n_clients", "dim", "blocks")
+    __slots__ = ("round", "n_clients", "dim", "blocks", "trims")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     N_CLIENTS_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    TRIMS_FIELD_NUMBER: _ClassVar[int]
     round: int
     n_clients: int
     dim: int
     blocks: _containers.RepeatedCompositeFieldContainer[Block]
-    def __init__(self, round: _Optional[int] = ..., n_clients: _Optional[int] = ..., dim: _Optional[int] = ..., blocks: _Optional[_Iterable[_Union[Block, _Mapping]]] = ...) -> None: ...
+    trims: bool
+    def __init__(self, round: _Optional[int] = ..., n_clients: _Optional[int] = ..., dim: _Optional[int] = ..., blocks: _Optional[_Iterable[_Union[Block, _Mapping]]] = ..., trims: _Optional[bool] = ...) -> None: ...
 
 class Block(_message.Message):
     __slots__ = ("kind", "n_words", "block_bits", "n_blocks")
@@ -71,15 +73,17 @@ class BatchKey(_message.Message):
     def __init__(self, round: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class Corrections(_message.Message):
-    __slots__ = ("squared_masks", "equality", "products", "last", "peer_seed_digests")
+    __slots__ = ("squared_masks", "equality", "products", "last", "peer_seed_digests", "trims")
     SQUARED_MASKS_FIELD_NUMBER: _ClassVar[int]
     EQUALITY_FIELD_NUMBER: _ClassVar[int]
     PRODUCTS_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     PEER_SEED_DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    TRIMS_FIELD_NUMBER: _ClassVar[int]
     squared_masks: bytes
     equality: bytes
     products: bytes
     last: bool
     peer_seed_digests: bytes
-    def __init__(self, squared_masks: _Optional[bytes] = ..., equality: _Optional[bytes] = ..., products: _Optional[bytes] = ..., last: _Optional[bool] = ..., peer_seed_digests: _Optional[bytes] = ...) -> None: ...
+    trims: bytes
+    def __init__(self, squared_masks: _Optional[bytes] = ..., equality: _Optional[bytes] = ..., products: _Optional[bytes] = ..., last: _Optional[bool] = ..., peer_seed_digests: _Optional[bytes] = ..., trims: _Optional[bytes] = ...) -> None: ...

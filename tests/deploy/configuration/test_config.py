@@ -287,7 +287,10 @@ def assert_refused(result: Result, *patterns: str) -> None:
             },
             "task.update_clipping: expected 'flat' for a model whose layers share parameters",
         ),
-        ({"task.update_clipping": "per-layer"}, "task: .*update_clipping is of user-dp-fedavg and fedavg only"),
+        (
+            {"task.update_clipping": "per-layer"},
+            "task: .*update_clipping is of user-dp-fedavg and tsgd-ptr and fedavg only",
+        ),
         ({"task.dim": 2**40}, "task.dim: expected 4810.*found 1099511627776"),
         ({"task.clients": ["a", "a"]}, "task.clients: expected .*distinct"),
         ({"task.clients": []}, "task.clients: expected"),

@@ -28,6 +28,8 @@ from precad.deploy.reporting.deployed import read_deployed
 from precad.deploy.reporting.guarantees import guarantees_of, sentence
 from precad.dp.accountants.gaussian_dp import eps_from_mu
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian, Unit, View
+from precad.dp.accountants.ptr_loss import pld_eps_ptr
+from precad.dp.accountants.ptr_privacy import eps_ptr_rounds
 from precad.servers.telemetry.status import Status, epsilons_of
 from tests.harness.harness import small_task
 
@@ -39,6 +41,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "ins-dp-fedavg": {"local_steps": 2, "client_clip": 2.0, "learning_rate": 1.0},
     "user-dp-fedavg, per-layer": {**USER_DP, "update_clipping": "per-layer"},
     "user-dp-fedavg, private-quantile": {**USER_DP, "update_clipping": "private-quantile", "quantile": 0.7},
+    "tsgd-ptr": {**USER_DP, "trim_noise": 0.5, "trim_failure": 1e-6},
     "local-dp": {"client_clip": 100.0},
     "distributed-dp": {"non_colluding": 2, "client_clip": 400.0},
     "non-private": {"noise_multiplier": 0.0},
@@ -151,6 +154,11 @@ def expected_epsilons(task: Any, participation: int) -> list[float]:
         return [math.inf, math.inf]
     if task.algorithm == "user-dp-fedavg":
         return [eps_from_mu(1e-5, math.sqrt(participation) / m) for m in (3.0, 3.0 * math.sqrt(2))]
+    if task.algorithm == "tsgd-ptr":
+        events = [(1.0, 3.0 * root, 0.5, 0.5, 1e-6) for root in (1.0, math.sqrt(2))]
+        return [
+            min(eps_ptr_rounds(*one, participation, 1e-5), pld_eps_ptr(*one, participation, 1e-5)) for one in events
+        ]
     rounded = 1 + math.sqrt(task.dim) / 2**16
     if task.algorithm == "precad":
         events = [SampledGaussian(0.5, share * 4.6 / rounded) for share in (1.0, math.sqrt(2))]
@@ -187,7 +195,7 @@ def test_a_run_of_each_algorithm_from_the_command_line_to_the_page(case: str, tm
     run = read_deployed(folder)
     text = " ".join([sentence(run, "none"), *(f"{g.what} {g.rests_on}" for g in guarantees_of(run, "none"))])
     assert ("nothing is guaranteed" in text) == (algorithm in ("non-private", "fedavg"))
-    assert ("for one client" in text) == (algorithm in ("user-dp-fedavg", "precad"))
+    assert ("for one client" in text) == (algorithm in ("user-dp-fedavg", "tsgd-ptr", "precad"))
     assert ("collude with nobody" in text) == (algorithm == "distributed-dp")
     assert ("both servers together learn no more" in text) == (algorithm in ("ins-dp-fedavg", "local-dp"))
     unchecked = not task.checks_norms

@@ -39,6 +39,11 @@ DIFFERENT: dict[str, Any] = {
     "quantile": 0.75,
     "quantile_rate": 0.25,
     "quantile_noise": 0.75,
+    "trim_tau": 0.75,
+    "trim_noise": 2.0,
+    "trim_failure": 1e-9,
+    "trim_count": 1,
+    "trim_step": 2,
     "non_colluding": 3,
 }
 """Values that are no default."""
@@ -88,7 +93,7 @@ def test_accounts_are_of_what_the_row_protects(rules: AlgorithmRules) -> None:
     privacy = task_privacy(task_of(rules.name))
     assert (privacy.unit is Unit.CLIENT) == rules.protects_clients
     assert [privacy.events[view] is not None for view in View] == [rules.is_private] * len(View)
-    assert (Level.CLIENT in privacy.every_round) == rules.servers_add_noise
+    assert (Level.CLIENT in privacy.every_round) == (rules.servers_add_noise and not rules.trims)
     assert privacy.is_local == (rules.clients_add_noise and not rules.clients_share_noise)
     stronger = privacy.events[View.ONE_SERVER] != privacy.events[View.CLIENTS_ONLY]
     assert stronger == rules.servers_add_noise

@@ -113,6 +113,15 @@ def test_a_section_that_cannot_be_resolved_is_refused(changed: dict[str, Any], m
         Task.model_validate(section() | changed)
 
 
+def test_a_trimmed_sum_meets_a_target_that_its_tests_leave_room_for() -> None:
+    """The Laplace noise of the margins is given, so a target below what they cost is out of reach."""
+    trimmed: dict[str, Any] = {"algorithm": "tsgd-ptr", "record_rate": 1.0, "rounds": 2, "trim_noise": 10.0}
+    task = Task.model_validate(section(target_epsilon=4.0, **trimmed))
+    assert 4.0 * 0.99 < task_privacy(task).epsilon(View.ONE_SERVER, 2, task.delta) <= 4.0
+    with pytest.raises(ValidationError, match="target_epsilon must be reachable"):
+        Task.model_validate(section(target_epsilon=1.0, **{**trimmed, "trim_noise": 0.5}))
+
+
 def test_a_field_at_fault_is_reported_where_it_is() -> None:
     with pytest.raises(ValidationError) as refused:
         Task.model_validate(section(record_rate="much", colour="red"))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from precad.protos.task.algorithms import OF_AN_ALGORITHM
+from precad.protos.task.algorithms import OF_AN_ALGORITHM, TRIM_FIELDS
 from precad.protos.task.audit_fields import AUDIT_FIELDS
 from precad.protos.task.evaluation import EVALUATION_FIELDS
 from precad.protos.task.learning import LEARNING_FIELDS
@@ -79,6 +79,11 @@ OTHER_VALUES_OF_AN_ALGORITHM: dict[str, Any] = {
     "quantile": 0.75,
     "quantile_rate": 0.25,
     "quantile_noise": 0.75,
+    "trim_tau": 0.75,
+    "trim_noise": 2.0,
+    "trim_failure": 1e-9,
+    "trim_count": 2,
+    "trim_step": 2,
 }
 """Other values of the fields that mean nothing to `precad`."""
 EVALUATED = {"evaluation": "clients", "evaluation_every": 1, "evaluation_noise": 5.0}
@@ -121,7 +126,7 @@ def test_the_digest_covers_every_single_field() -> None:
         if name.startswith("quantile"):
             base["update_clipping"] = "private-quantile"
         digests |= {small_task(**base).digest(), small_task(**base, **{name: value}).digest()}
-    n_bases = 3  # two algorithms, and one of them with a quantile
+    n_bases = 4  # three algorithms, and one of them with a quantile
     assert len(digests) == 1 + len(OTHER_VALUES) + len(OTHER_VALUES_OF_AN_ALGORITHM) + n_bases
     digests |= {small_task(**{**BESIDE[name], name: value}).digest() for name, value in OTHER_VALUES_BESIDE.items()}
     assert len(digests) == 1 + len(OTHER_VALUES) + len(OTHER_VALUES_OF_AN_ALGORITHM) + n_bases + len(BESIDE)
@@ -155,7 +160,7 @@ def test_the_digest_of_a_task_without_a_later_field_is_what_it_was_before_that_f
     task = small_task(algorithm="user-dp-fedavg", local_steps=2)
     later = {"update_clipping", "quantile", "quantile_rate", "quantile_noise", *RECORD_FIELDS, *LEARNING_FIELDS}
     later |= {"validation", "record_rates", *SERVER_STEP_FIELDS, *PROVED_FIELDS, *QUERY_FIELDS, *AUDIT_FIELDS}
-    names = Task.model_fields.keys() - later - {*EVALUATION_FIELDS, *TURN_FIELDS}
+    names = Task.model_fields.keys() - later - {*EVALUATION_FIELDS, *TURN_FIELDS, *TRIM_FIELDS}
     text = json.dumps({name: getattr(task, name) for name in names}, sort_keys=True, separators=(",", ":"))
     assert task.digest() == hashlib.sha256(b"precad/v1.1\n" + text.encode()).digest()
     by_layer = small_task(algorithm="user-dp-fedavg", local_steps=2, update_clipping="per-layer")
@@ -218,6 +223,15 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("client_rate", 0.0, "client_rate must be > 0"),
     ("client_rate", math.nan, "finite|less than|greater than"),
     ("client_rate", "0.5", "valid number"),
+    ("trim_tau", 0.0, "greater than 0"),
+    ("trim_tau", 1.0, "less than 1"),
+    ("trim_tau", math.nan, "less than 1"),
+    ("trim_noise", 0.0, "greater than 0"),
+    ("trim_noise", math.inf, "less than or equal to 1000000"),
+    ("trim_failure", 0.5, "less than 0.5"),
+    ("trim_failure", 0.0, "greater than 0"),
+    ("trim_count", -1, "greater than or equal to 0"),
+    ("trim_step", 0, "greater than or equal to 1"),
     ("record_rate", 0.0, "greater than 0"),
     ("record_rate", 1.5, "less than or equal to 1"),
     ("record_rates", {"alice": 0.0}, "greater than 0"),
