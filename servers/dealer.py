@@ -285,9 +285,8 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
             raise MalformedMessageError(f"a batch has at most {MAX_CLIENTS} clients, got {request.batch.n_clients}")
         if request.batch.round > MAX_ROUND:
             raise MalformedMessageError(f"rounds end at {MAX_ROUND}, got {request.batch.round}")
-        may_trim = self._task.rules.trims and request.batch.dim == self._task.dim
-        if request.batch.trims != may_trim:
-            raise PeerMismatchError("trims", ours=may_trim, peers=request.batch.trims)
+        if request.batch.trims not in self._may_trim(request.batch.dim):
+            raise PeerMismatchError("trims", ours=self._task.rules.trims, peers=request.batch.trims)
         shape = convert.batch_shape(self.telemetry.task_id, request.batch)
         if shape.n_products > MAX_PRODUCTS:
             raise MalformedMessageError(f"a batch has at most {MAX_PRODUCTS} products, got {shape.n_products}")
@@ -308,6 +307,12 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         part = (await asyncio.shield(batch.dealt))[party]  # a server that hangs up does not take it from the other
         self.telemetry.batch_dealt(AGGREGATORS[party])
         return part
+
+    def _may_trim(self, dim: int) -> set[bool]:
+        """Return whether rounds of so many coordinates may ask for trim tuples: the task's may, no evaluation may."""
+        one = self._task.evaluation_round
+        is_evaluation = {False} if one is not None and one.dim == dim else set[bool]()
+        return is_evaluation | ({self._task.rules.trims} if dim == self._task.dim else set())
 
     async def _record(self, party: Party, shape: BatchShape) -> None:
         """This part leaves. What cannot be recorded ends the dealer. Raises what `DealLedger.record` raises."""

@@ -124,6 +124,8 @@ def training_of(task: Task) -> Training:
     whole_client = task_privacy(task).every_round.get(Level.CLIENT)
     if task.min_separation > 1:
         raise ConfigError(f"--run: expected a task without min_separation, found one of {task.min_separation}")
+    if task.rules.trims:
+        raise ConfigError(f"--run: expected a task whose rounds are sampled Gaussians, found one of {task.algorithm}")
     if whole_client is None:
         raise ConfigError(f"--run: expected a task whose servers add noise, found one of {task.algorithm}")
     if not task.checks_norms:

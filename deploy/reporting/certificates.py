@@ -110,7 +110,8 @@ def uncertified(run: Run) -> str | None:
     if run.answer is not None or not run.has_two_servers:
         return f"certificates are of PRECAD's training, this is {run.algorithm if run.answer is None else 'a query'}"
     if Level.CLIENT not in task_privacy(run.task).every_round:
-        return f"certificates are of trainings whose servers add noise, this is {run.task.algorithm}"
+        expected = "rounds are sampled Gaussians" if run.task.rules.trims else "servers add noise"
+        return f"certificates are of trainings whose {expected}, this is {run.task.algorithm}"
     if not run.is_validated:
         return "nothing bounds what an attacker uploads where norms are not checked"
     if (what := names_own(run)) is not None:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from precad.protos.task.evaluation import BY_CLIENTS
 from precad.protos.task.proved_fields import MODE as PROVED
 from precad.protos.task.quantile import LEARNT
 from precad.protos.task.refusals import MIN_NOISE_STD_ON_GRID
@@ -27,6 +26,9 @@ if TYPE_CHECKING:
 MOST_EXPECTED: Final = 512
 """Expected clients of a round at most: each pair of them takes a comparison of shared norms. A round of more than 4096,
 which is no round of so many expected ones, ends the task."""
+MOST_DEALT: Final = 1 << 28
+"""Expected words of a round's trim tuples at most, of 8 bytes each, which the dealer sends B. It deals up to four
+times as many."""
 _FIRST_SHARE, _STEP_SHARE = 0.25, 0.02
 
 
@@ -52,6 +54,7 @@ class _Trimmed(Protocol):
     """A task, as far as the test of its rounds needs it."""
 
     client_clip: float
+    dim: int
     frac_bits: int
     noise_multiplier: float
     trim_tau: float
@@ -66,8 +69,6 @@ class _Trimmed(Protocol):
     def rules(self) -> AlgorithmRules: ...
     @property
     def checks_norms(self) -> bool: ...
-    @property
-    def evaluation(self) -> str: ...
     @property
     def update_clipping(self) -> str: ...
     @property
@@ -150,14 +151,17 @@ def refuse_trims(task: _Trimmed) -> None:
         raise ValueError(f"mode: expected one with a dealer with algorithm {name!r}, whose norms are shared there")
     if not task.checks_norms:
         raise ValueError(f"validation: expected 'norm' with algorithm {name!r}, whose ranks are those of checked norms")
-    if task.evaluation == BY_CLIENTS:
-        raise ValueError(f"evaluation: expected none by clients with algorithm {name!r}, found {BY_CLIENTS!r}")
     if task.update_clipping in LEARNT:
         raise ValueError(f"update_clipping: expected a fixed bound with algorithm {name!r}, found a learnt one")
     if task.expected_clients > MOST_EXPECTED:
         raise ValueError(
             f"client_rate: expected at most {MOST_EXPECTED} clients of a round with algorithm {name!r}, which compares "
             f"each pair of them, found {task.expected_clients:g}"
+        )
+    if (words := task.expected_clients * (task.dim + 1)) > MOST_DEALT:
+        raise ValueError(
+            f"dim: expected at most 2^28 dealt words of a round with algorithm {name!r}, dim + 1 for each expected "
+            f"client, found {words:.3g}"
         )
     if not task.trim_tau * task.noise_std_on_grid >= MIN_NOISE_STD_ON_GRID:
         raise ValueError(

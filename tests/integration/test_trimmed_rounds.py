@@ -7,17 +7,23 @@ by processes. Failure means a server that trains, charges or releases something 
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from precad.clients.attacks import ATTACKS
 from precad.clients.training.conduct import Honest
 from precad.clients.upload.session import ClientSession
-from precad.dp.accountants.pld import View
+from precad.deploy.localhost.deployment import LocalRun
+from precad.dp.accountants.composed import composed_epsilon
+from precad.dp.accountants.pld import SampledGaussian, View
+from precad.dp.accountants.ptr_event import SampledProposeTestRelease
 from precad.mpc.channel import memory_pair
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
@@ -65,11 +71,15 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
     return Pki.create(tmp_path_factory.mktemp("pki"), CLIENTS)
 
 
-@pytest.mark.parametrize("form", [{}, {"mode": "shares", "accept_weak_wire_form": True}], ids=["masked", "shares"])
+@pytest.mark.parametrize(
+    "form",
+    [{}, {"mode": "shares", "accept_weak_wire_form": True}, {"min_separation": 2}],
+    ids=["masked", "shares", "turns"],
+)
 @asynchronous
 async def test_a_simulation_gives_the_bytes_of_two_round_runners(form: dict[str, Any], tmp_path: Path) -> None:
     """Both branches are met, F moves as released outcomes say, noise is of the branch, and the epsilons are equal."""
-    task = task_of(client_rate=0.9, **form)
+    task = task_of(**form)  # at rate 1, so that the seed decides everything
     rule = task.trim_rule
     assert rule is not None
     dealer, links, lanes = DealerInMemory(), link_pair(), memory_pair()
@@ -166,3 +176,21 @@ def test_server_processes_train_the_simulated_model(pki: Pki, tmp_path: Path) ->
             for view in View:
                 expected = rule.mechanism.epsilon(view, task.rounds, task.delta)
                 assert ledger.statement(view).epsilon == pytest.approx(expected, rel=1e-12)
+
+
+def test_evaluations_by_clients_count_beside_the_tests(tmp_path: Path) -> None:
+    """`precad run` of three real clients: the ledger's figure is that of four tested rounds and two evaluations."""
+    task = {
+        "algorithm": "tsgd-ptr", "clients": 3, "rounds": 4, "client_rate": 1.0, "record_rate": 1.0, "record_clip": 1.0,
+        "client_clip": 1.0, "noise_multiplier": 4.0, "learning_rate": 1.0, "gate": "native", "trim_noise": 3.0,
+        "evaluation": "clients", "evaluation_every": 2, "evaluation_noise": 500.0, "evaluation_clip": 100.0,
+    }  # fmt: skip
+    run = LocalRun({"task": task}, tmp_path / "run", Console(file=io.StringIO()))
+    summary = asyncio.run(run.run())
+    assert [one["rounds_done"] for one in summary["evaluations"]] == [2, 4]
+    for view, factor in ((View.ONE_SERVER, 1.0), (View.CLIENTS_ONLY, math.sqrt(2))):
+        tested = SampledProposeTestRelease(
+            sampling_rate=1.0, noise_multiplier=4.0 * factor, tau=0.5, laplace_scale=3.0, test_failure=1e-8
+        )
+        together = composed_epsilon([(tested, 4), (SampledGaussian(1.0, 5.0 * factor), 2)], 1e-5)
+        assert summary[f"realised_epsilon_{view}"] == pytest.approx(together, rel=1e-6)

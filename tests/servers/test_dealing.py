@@ -39,7 +39,7 @@ from precad.mpc.tuples.correlations import (
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import FIELD_PRIME, BatchShape, Dealt, ServerTuples, field_element
 from precad.protos.precad.v1 import common_pb2, control_pb2, control_pb2_grpc, dealer_pb2, dealer_pb2_grpc
-from precad.protos.task.task import PROTOCOL_VERSION
+from precad.protos.task.task import PROTOCOL_VERSION, Task
 from precad.protos.tls.files import PinFile, TlsFiles
 from precad.protos.tls.identity import Identity, Role
 from precad.protos.tls.transport import bind_server, dial
@@ -156,12 +156,12 @@ async def serving(
 
 
 @contextlib.asynccontextmanager
-async def dealing(pki: Pki, address: str = "127.0.0.1:0") -> AsyncIterator[Desk]:
+async def dealing(pki: Pki, address: str = "127.0.0.1:0", task: Task = TASK) -> AsyncIterator[Desk]:
     """The real dealer service."""
     pins = tuple(PinFile(pki.tls(role).certificate, role) for role in AGGREGATORS)
     state = tempfile.TemporaryDirectory(prefix="precad-dealer-")
     ledger = DealLedger(Path(state.name) / "dealt.sqlite")
-    servicer = DealerServicer(TASK, pins, ledger, Telemetry(Role.DEALER))
+    servicer = DealerServicer(task, pins, ledger, Telemetry(Role.DEALER))
     over = asyncio.create_task(servicer.deal_until_over(60.0, reconnect_timeout_s=0.0))
     try:
         async with serving(servicer, pki, address) as bound:
@@ -442,6 +442,27 @@ async def test_too_many_clients_are_refused(pki: Pki, monkeypatch: pytest.Monkey
     async with dealing(pki) as desk:
         code, _ = await desk.refusal(pki.tls(Role.AGGREGATOR_A), hello(), batch())
         assert code is STATUS.INVALID_ARGUMENT
+
+
+@pytest.mark.flaky(reason=LOST_STATUS)
+@asynchronous
+async def test_trim_tuples_are_dealt_to_a_task_that_trims_alone(pki: Pki, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its evaluations have none, whether or not they are as long; and a round has only so many words of them."""
+    trims = {"algorithm": "tsgd-ptr", "record_rate": 1.0}
+    evaluated = {"evaluation": "clients", "evaluation_every": 1, "evaluation_noise": 5.0}
+    for task in (small_task(**trims), small_task(**trims, **evaluated)):
+        async with dealing(pki, task=task) as desk:
+            greeting = hello(config_digest=task.digest())
+            code, text = await desk.refusal(pki.tls(Role.AGGREGATOR_A), greeting, batch(trims=False))
+            assert (code, "trims differs" in text) == (STATUS.FAILED_PRECONDITION, True)
+    one = task.evaluation_round
+    assert one is not None
+    async with dealing(pki, task=task) as desk:
+        code, text = await desk.refusal(pki.tls(Role.AGGREGATOR_A), greeting, batch(dim=one.dim, trims=True))
+        assert (code, "trims differs" in text) == (STATUS.FAILED_PRECONDITION, True)
+        monkeypatch.setattr(dealer_module, "MAX_TRIM_WORDS", 2 * (task.dim + 1) - 1)
+        code, text = await desk.refusal(pki.tls(Role.AGGREGATOR_A), greeting, batch(trims=True))
+        assert (code, "trim words" in text) == (STATUS.INVALID_ARGUMENT, True)
 
 
 @asynchronous

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from precad.servers.store.folder import restore_records, write_round
+from precad.protos.task import trim_fields
+from precad.protos.tls.identity import Role
+from precad.servers.store.folder import open_task_store, restore_records, write_round
 from precad.servers.store.record import from_line, from_message, to_line, to_message
 from precad.servers.store.rounds import CommittedRound
+from tests.harness.harness import small_task
 
 FULL = CommittedRound(
     number=7,
@@ -69,3 +73,25 @@ def test_lines_of_an_earlier_version_are_kept_byte_for_byte(tmp_path: Path) -> N
     bare = CommittedRound(7, FULL.chosen, FULL.accepted, FULL.rejected, FULL.model_digest, 0.1, 1e-300)
     assert restore_records(tmp_path, [BARE, bare], model) == [BARE, FULL]
     assert path.read_text() == BARE_LINE + FULL_LINE
+
+
+OUTCOMES = [trim_fields.Tested(*one) for one in ((0, False, 0), (-(3 << 20), True, 7), (2**62, True, 4096))]
+
+
+@pytest.mark.parametrize("test", OUTCOMES)
+def test_the_outcome_of_a_test_survives_line_message_and_store(test: trim_fields.Tested, tmp_path: Path) -> None:
+    """A margin of zero, or F of zero, is not mistaken for no test."""
+    tested = replace(FULL, test=test)
+    assert from_line(to_line(tested).encode()) == tested
+    assert from_message(to_message(tested)) == tested
+    assert from_message(to_message(FULL)).test is None
+    task = small_task(algorithm="tsgd-ptr")
+    with open_task_store(tmp_path, task, b"model") as store:
+        store.begin("t", Role.AGGREGATOR_A)
+        store.reserve(7)
+        store.checking(7, chosen=FULL.chosen, active=FULL.chosen)
+        store.validated(7, accepted=FULL.accepted, rejected=FULL.rejected, test=test)
+        assert [attempt.test for attempt in store.attempts()] == [test]
+        store.commit(tested, noisy_sum_digest=bytes(32), ledger_chain="")
+    with open_task_store(tmp_path, task, b"model") as store:
+        assert [one.test for one in store.committed()] == [test]
