@@ -26,7 +26,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 import numpy as np
@@ -39,7 +38,7 @@ from precad.dp.accountants.slack import least_with_slack
 from precad.dp.checks import require_count, require_delta, require_non_negative, require_order, require_positive
 from precad.dp.errors import HolderLimitError, LedgerCorruptedError
 from precad.dp.ledger_lines import replay
-from precad.dp.sealed_file import SealedFile
+from precad.dp.sealed_file import KeepsSealedFile, SealedFile
 
 FORMAT: Final = 1
 KIND: Final = "a holder's ledger"
@@ -199,7 +198,7 @@ class Account:
         return payment.times * np.asarray([divergence(payment.event, order) for order in self.terms.orders])
 
 
-class HolderLedger:
+class HolderLedger(KeepsSealedFile):
     """A holder's file, open in one process. For one thread.
 
     - `path`: the file, created if missing
@@ -229,18 +228,6 @@ class HolderLedger:
         line = {"at": at, "event": event, **fields}
         self._file.append({name: line[name] for name in _FIELDS})
         self.account.take(Line(at, payment))
-
-    def close(self) -> None:
-        """Give the file back. Closing twice does nothing."""
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def read(path: Path) -> tuple[Account, str]:

@@ -31,8 +31,8 @@ Anything else that is not as written here stops the server with LedgerCorruptedE
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import Any, Final, Self
+from types import MappingProxyType
+from typing import Any, Final
 
 from precad.dp.accountants.earlier import EarlierTask
 from precad.dp.accountants.pld import (
@@ -52,7 +52,7 @@ from precad.dp.accountants.task_cost import Level as Level  # noqa: PLC0414 - le
 from precad.dp.checks import require_count, require_delta, require_non_negative, require_positive
 from precad.dp.errors import BudgetExceededError, LedgerClosedError
 from precad.dp.ledger_lines import Charge, charge_fields, charge_of, read_lines, sorted_ids
-from precad.dp.sealed_file import SealedFile
+from precad.dp.sealed_file import KeepsSealedFile, SealedFile
 
 _FORMAT: Final = 1
 
@@ -60,7 +60,7 @@ _FORMAT: Final = 1
 _UNITS: Final = {Level.CLIENT: Unit.CLIENT, Level.HIDDEN_CLIENT: Unit.CLIENT, Level.DRAWN_RECORD: Unit.RECORD}
 
 
-class Ledger:
+class Ledger(KeepsSealedFile):
     """Realised participation of every client, and what it amounts to. For one thread of one process.
 
     A statement says against whom it holds. Against an adversary that may discard draws it counts the most rounds that
@@ -306,18 +306,6 @@ class Ledger:
             conduct=Conduct(conduct),
             group_size=self._every_round[Level(level)].group_size,
         )
-
-    def close(self) -> None:
-        """Give the file back. Statements can still be made, charges cannot. Closing twice does nothing."""
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _exceeded_by(
         self, clients: Collection[str], next_round: int, *, is_evaluation: bool

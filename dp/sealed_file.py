@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 from precad.dp.errors import LedgerCorruptedError
 from precad.dp.ledger_lines import FIRST_CHAIN, Fields, open_alone, replay, require_same, seal
@@ -66,6 +67,24 @@ class SealedFile:
         if end == 0:
             self.append(header)
         sync_folder(path.parent)  # always: whoever began the file may have died before this
+
+
+class KeepsSealedFile:
+    """A record of one kind, in one sealed file, to be used in a `with` statement."""
+
+    _file: SealedFile
+
+    def close(self) -> None:
+        """Give the file back. Entries can still be read, none can be added. Closing twice does nothing."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def sync_folder(folder: Path) -> None:

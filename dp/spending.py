@@ -15,21 +15,20 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from precad.dp.accountants.composed import composed_epsilon
 from precad.dp.accountants.pld import SampledGaussian, View
 from precad.dp.accountants.slack import least_with_slack
 from precad.dp.checks import require_delta, require_non_negative, require_positive
 from precad.dp.errors import BudgetExceededError
-from precad.dp.sealed_file import SealedFile
+from precad.dp.sealed_file import KeepsSealedFile, SealedFile
 
 _FORMAT: Final = 1
 _FIELDS: Final = ["query", "column", "noise_multiplier", "slack"]
 
 
-class Spending:
+class Spending(KeepsSealedFile):
     """One client's answers, and their epsilon against one server. For one thread of one process.
 
     - `path`: the file, created if missing
@@ -71,18 +70,6 @@ class Spending:
         self.require_room(noise_multiplier, slack)
         self._file.append({"query": query, "column": column, "noise_multiplier": noise_multiplier, "slack": slack})
         self._answers.append((noise_multiplier, slack))
-
-    def close(self) -> None:
-        """Give the file back. Closing twice does nothing."""
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _epsilon(self, answers: list[tuple[float, float]]) -> float:
         rounds = [(SampledGaussian(1.0, multiplier), 1) for multiplier, _ in answers]

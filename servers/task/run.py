@@ -286,15 +286,7 @@ class TaskRun:
         self.telemetry.charged = self.state.charged_before(record.number + 1)
         await to_the_end(write_round, self.config.state_dir, record, parameters)
         self.telemetry.committed(record)
-        log.info(
-            "round.committed",
-            task=self.state.store.task_id,
-            round=record.number,
-            chosen=len(record.chosen),
-            accepted=len(record.accepted),
-            rejected=list(record.rejected),
-            missing=list(record.missing),
-        )
+        self._log("round.committed", record)
         await self.notify()
 
     async def _publish_evaluation(self, record: EvaluatedRound) -> None:
@@ -303,17 +295,20 @@ class TaskRun:
         made_by, figures = self.state.committed[-1], figures_in(self.state.task, record)
         await to_the_end(write_figures, self.config.state_dir, made_by, figures)
         self.telemetry.evaluated(made_by.number, record, figures)
+        self._log("round.evaluated", record, **{name: round(value, 6) for name, value in figures.items()})
+        await self.notify()
+
+    def _log(self, event: str, record: CommittedRound | EvaluatedRound, **figures: float) -> None:
         log.info(
-            "round.evaluated",
+            event,
             task=self.state.store.task_id,
             round=record.number,
             chosen=len(record.chosen),
             accepted=len(record.accepted),
             rejected=list(record.rejected),
             missing=list(record.missing),
-            **{name: round(value, 6) for name, value in figures.items()},
+            **figures,
         )
-        await self.notify()
 
 
 def public_reason(role: Role, error: Exception) -> str:

@@ -1,10 +1,14 @@
-"""The command line in a test's own process: run it, or ask whether it takes a command that a document shows."""
+"""The command line: run it in a process of its own or in the test's, or ask whether it takes a command."""
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
+import sys
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -13,8 +17,22 @@ from typer import testing
 
 from precad.deploy.cli.main import app
 
+ROOT = Path(__file__).resolve().parents[2]
 USAGE_ERROR = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
 """Click's, which typer does not export by name."""
+
+
+def precad(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `precad ARGUMENTS` in a folder, in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "precad.deploy.cli.main", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
 
 
 class CliRunner(testing.CliRunner):

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 from precad.dp.holder_ledger import read
+from tests.harness.command_line import precad
 from tests.harness.harness import read_rounds
 from tests.harness.hospital import hospital
 
-ROOT = Path(__file__).resolve().parents[2]
 LIMIT = """
 [client.holder]
 ledger = "paid/{client}"
 limit_epsilon = 3.5
 """
-
-
-def precad(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in a folder."""
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "precad.deploy.cli.main", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
 
 
 def test_a_limit_over_all_tasks_ends_a_run_and_refuses_the_next(tmp_path: Path) -> None:

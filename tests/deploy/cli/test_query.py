@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +13,9 @@ from precad.deploy.configuration.query import Question, resolve_query
 from precad.deploy.configuration.sections import read_local
 from precad.deploy.errors import ConfigError
 from precad.deploy.run_folder import RunFolder
+from tests.harness.command_line import precad
 from tests.harness.hospital import hospital
 
-ROOT = Path(__file__).resolve().parents[3]
 AGREED = """
 [client.queries]
 columns = {age = {low = 0, high = 130}, pressure = {low = 50, high = 250}}
@@ -101,19 +98,6 @@ def test_a_query_goes_on_after_a_run_that_is_over(tmp_path: Path) -> None:
         assert server is not None
         (earlier,) = server.earlier_ledgers
         assert (earlier.path, earlier.most_rounds) == (tmp_path / "out" / letter / "ledger.jsonl", 2)
-
-
-def precad(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in a folder."""
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "precad.deploy.cli.main", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
 
 
 def test_a_price_is_named_once(tmp_path: Path) -> None:
