@@ -30,10 +30,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from precad.dp.accountants.calibration import short_noise_multiplier
-from precad.dp.accountants.composed import composed_epsilon
+from precad.dp.accountants.composed import Beside
 from precad.dp.accountants.pld import (
     Event,
-    Label,
     PldAccountant,
     PrivacyAccountant,
     Release,
@@ -46,7 +45,7 @@ from precad.dp.accountants.pld import (
 )
 from precad.dp.accountants.precad_client import client_noise_multiplier
 from precad.dp.accountants.ptr_event import SampledProposeTestRelease
-from precad.dp.accountants.slack import least_with_slack, with_slack
+from precad.dp.accountants.slack import with_slack
 from precad.dp.accountants.task_cost import Evaluations, Level, TaskCost
 from precad.dp.noise.correlated import Strategy
 
@@ -252,39 +251,17 @@ def calibrated_noise(target_epsilon: float, task_of: Callable[[float], PublicPar
 
     task = task_of(at_least)
     privacy = task_privacy(task)
-    accountant: PrivacyAccountant = with_slack(PldAccountant(), task.delta_slack)
+    accountant: PrivacyAccountant = with_slack(PldAccountant(), privacy.slack)
     if privacy.evaluations is not None:
-        accountant = _WithEvaluations(privacy, privacy.evaluations)
-        if accountant.of_evaluations(task.delta) >= target_epsilon:
+        one = privacy.evaluations.events[View.ONE_SERVER]
+        accountant = with_slack(Beside(one, privacy.evaluations.most), privacy.slack)
+        if (of_evaluations := accountant.epsilon(one, 0, task.delta)) >= target_epsilon:
             raise ValueError(
-                f"target_epsilon: expected more than {accountant.of_evaluations(task.delta):.4g}, what "
-                f"{privacy.most_evaluations} evaluations cost, found {target_epsilon:g}: raise evaluation_noise"
+                f"target_epsilon: expected more than {of_evaluations:.4g}, what {privacy.most_evaluations} "
+                f"evaluations cost, found {target_epsilon:g}: raise evaluation_noise"
             )
     steps = task.rounds_of_a_client * privacy.steps_per_round
     return short_noise_multiplier(target_epsilon, event, steps, task.delta, accountant, at_least=at_least)
-
-
-@dataclass(frozen=True, slots=True)
-class _WithEvaluations:
-    """An accountant whose figures count a task's evaluations as well, and what its protocol takes from delta."""
-
-    privacy: TaskPrivacy
-    evaluations: Evaluations
-
-    @property
-    def label(self) -> Label:
-        return Label.BOUND
-
-    def epsilon(self, event: Event, rounds: int, delta: float) -> float:
-        """See PrivacyAccountant."""
-        of_evaluations = (self.evaluations.events[View.ONE_SERVER], self.evaluations.most)
-        return least_with_slack(
-            lambda left: composed_epsilon([(event, rounds), of_evaluations], left), delta, self.privacy.slack
-        )
-
-    def of_evaluations(self, delta: float) -> float:
-        """Return epsilon of the evaluations alone."""
-        return self.epsilon(self.evaluations.events[View.ONE_SERVER], 0, delta)
 
 
 def budgets_of(task: PublicParameters) -> dict[View | Level, float]:

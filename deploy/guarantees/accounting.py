@@ -19,7 +19,7 @@ from precad.deploy.errors import ConfigError, flag_of, refusing_values
 from precad.deploy.figures import at_least, plain, shown
 from precad.deploy.tables import titled
 from precad.dp.accountants.calibration import most_rounds, short_noise_multiplier, smallest_noise_multiplier
-from precad.dp.accountants.composed import composed_epsilon
+from precad.dp.accountants.composed import Beside
 from precad.dp.accountants.pld import (
     Event,
     Label,
@@ -133,7 +133,7 @@ class TrainingPlan:
             return with_slack(PldAccountant(), self.slack)
         sigma = self.evaluation_sigma * (1.0 if view is View.ONE_SERVER else math.sqrt(2))
         one = SampledGaussian(1.0, sigma, self.records_per_person)
-        return with_slack(_Beside(one, self.evaluations), self.slack)
+        return with_slack(Beside(one, self.evaluations), self.slack)
 
     def round_of(self, view: View, sigma: float | None = None) -> SampledGaussian:
         """Return one round of a client that takes part, as `view` sees it."""
@@ -167,22 +167,6 @@ class TrainingPlan:
         return TwoStageSampledGaussian(
             self.q, event.sampling_rate, event.noise_multiplier, event.group_size
         ), self.rounds
-
-
-@dataclass(frozen=True, slots=True)
-class _Beside:
-    """An accountant that counts rounds of another kind beside those that it is asked for."""
-
-    event: SampledGaussian
-    n: int
-
-    @property
-    def label(self) -> Label:
-        return Label.BOUND
-
-    def epsilon(self, event: Event, rounds: int, delta: float) -> float:
-        """See PrivacyAccountant."""
-        return composed_epsilon([(event, rounds), (self.event, self.n)], delta)
 
 
 def account(plan: TrainingPlan, *, target_epsilon: float | None = None, is_by_round: bool = False) -> dict[str, Any]:

@@ -16,11 +16,12 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Final
 
 from precad.dp.accountants.pld import (
     Event,
+    Label,
     PldAccountant,
     Release,
     SampledGaussian,
@@ -60,6 +61,23 @@ def composed_epsilon(rounds: Iterable[Rounds], delta: float) -> float:
         return max((PldAccountant().epsilon(event, n, delta) for event, n in counts.items()), default=0.0)
     ordered = sorted(counts.items(), key=lambda item: (type(item[0]).__name__, astuple(item[0])))
     return _epsilon(tuple(ordered), delta)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A PrivacyAccountant that counts `n` rounds of `event` beside those that it is asked for."""
+
+    event: Event
+    n: int
+
+    @property
+    def label(self) -> Label:
+        """Say that its figures are proved."""
+        return Label.BOUND
+
+    def epsilon(self, event: Event, rounds: int, delta: float) -> float:
+        """See PrivacyAccountant."""
+        return composed_epsilon([(event, rounds), (self.event, self.n)], delta)
 
 
 def _visible(event: Event) -> float:
