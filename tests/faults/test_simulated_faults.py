@@ -12,6 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from precad.servers import dealer as dealer_module
 from precad.servers.rounds.dealt import DealtForm
 from precad.servers.rounds.form import Ground
 from precad.servers.rounds.round import RoundRunner
+from precad.servers.rounds.states import Validated
 from precad.servers.store import audit_log
 from precad.servers.store import state as task_state_module
 from precad.servers.store.burnt_tuples import TupleLedger
@@ -221,14 +223,22 @@ def a_number_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def every_update_twice(patch: pytest.MonkeyPatch) -> None:
-    release = DealtForm.release
-    patch.setattr(DealtForm, "release", lambda self, t, share_sum, n: release(self, t, 2 * share_sum, n))
+    _releasing(patch, times=2)
 
 
 def an_update_lost(patch: pytest.MonkeyPatch) -> None:
     """Accepted, and not in the sum."""
+    _releasing(patch, times=0)
+
+
+def _releasing(patch: pytest.MonkeyPatch, times: int) -> None:
+    """Have both servers release a multiple of their shares' sum."""
     release = DealtForm.release
-    patch.setattr(DealtForm, "release", lambda self, t, share_sum, n: release(self, t, 0 * share_sum, n))
+
+    def released(self: DealtForm, state: Validated) -> Any:
+        return release(self, replace(state, share_sum=times * state.share_sum))
+
+    patch.setattr(DealtForm, "release", released)
 
 
 def the_same_noise_again(patch: pytest.MonkeyPatch) -> None:
