@@ -54,6 +54,9 @@ class ServerConfig(BaseModel):
     environment, in PRECAD_KEY_PASSPHRASE; a key in the clear needs neither."""
     authority: ConfigPath
     """The authority's certificate (PEM)."""
+    require_pqc: bool = False
+    """Whether every call to this server must come over a connection with the post-quantum group X25519MLKEM768. A and B
+    set it both or not; the lane between them then has a second encryption (`precad.servers.links.lane_seal`)."""
     database_url: Annotated[SecretStr, Field(min_length=1)] | None = None
     """postgresql://... of a database for several replicas of this server (`precad.servers.database.replicas`; needs
     precad[postgres]). Without one it is in the environment, in PRECAD_DATABASE_URL; without both, there are files of

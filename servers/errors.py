@@ -33,6 +33,7 @@ from google.protobuf.message import DecodeError
 
 from precad.mpc.errors import MalformedMessageError, ParameterError, PeerMismatchError
 from precad.protos.tls.identity import IdentityError, PinRefusedError, RoleRefusedError
+from precad.protos.tls.key_exchange import KeyExchangeRefusedError
 
 
 class ServerError(Exception):
@@ -176,6 +177,7 @@ class NoRoomError(SubmissionRefusedError):
 STATUS_CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (RoleRefusedError, grpc.StatusCode.PERMISSION_DENIED),
     (PinRefusedError, grpc.StatusCode.PERMISSION_DENIED),
+    (KeyExchangeRefusedError, grpc.StatusCode.PERMISSION_DENIED),
     (IdentityError, grpc.StatusCode.UNAUTHENTICATED),
     (NotEnrolledError, grpc.StatusCode.PERMISSION_DENIED),
     (RevokedError, grpc.StatusCode.PERMISSION_DENIED),

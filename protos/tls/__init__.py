@@ -7,5 +7,6 @@ Modules:
     files        the files of TLS: what a process shows and whom it trusts
     private_key  keys in PEM, in the clear or encrypted
     renewable    files that may be replaced while a process runs
+    key_exchange whether a connection's keys are out of reach of who records it and breaks X25519 later
     transport    gRPC channels and servers with mutual TLS
 """

@@ -5,7 +5,8 @@ else names a peer: no message field, no host name, no address.
 
     IdentityError             no certificate, or none that says who holds it    UNAUTHENTICATED
     ├── RoleRefusedError      a known peer whose role may not do this           PERMISSION_DENIED
-    └── PinRefusedError       the right role, another certificate than agreed   PERMISSION_DENIED
+    ├── PinRefusedError       the right role, another certificate than agreed   PERMISSION_DENIED
+    └── KeyExchangeRefusedError  no post-quantum key exchange (`key_exchange`)  PERMISSION_DENIED
 
 Servicers raise these before they touch any state; the table of status codes in `servers/` maps them as shown. Their
 texts hold roles, names and fingerprints, all public.

@@ -31,6 +31,7 @@ import structlog
 
 from precad.mpc.errors import MalformedMessageError
 from precad.protos.tls.identity import Identity, Role, peer_identity
+from precad.protos.tls.key_exchange import GROUP_HINT, negotiated_group, require_hybrid
 from precad.protos.tls.transport import bind_server
 from precad.servers.config import ServerConfig
 from precad.servers.door.calls import Context, refusing
@@ -148,6 +149,8 @@ class Admission(grpc.aio.ServerInterceptor):
         async with AsyncExitStack() as stack:
             async with refusing(call, context, self._telemetry):
                 identity = peer_identity(context)
+                if self._config.require_pqc:
+                    require_hybrid(context)
                 caller, is_client = self._caller(identity), identity.role is Role.CLIENT
                 stack.enter_context(self._connections.call(caller, context.peer()))
                 if not identity.role.is_server:
@@ -194,7 +197,8 @@ def _behaviour(handler: Handler) -> Callable[[Any, Context], Any]:
 
 
 async def _no_such_method(requests: Requests, context: Context) -> None:
-    await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")  # gRPC's own words
+    trailer = ((GROUP_HINT, negotiated_group(context)),)
+    await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!", trailer)  # gRPC's own words
 
 
 async def _only_one(requests: Requests) -> bytes:

@@ -9,7 +9,8 @@ A frame is the length of its label (2 bytes) and of its payload (8 bytes), big-e
 certificate and trust exactly the pinned one of the other, as they read when the lane is made.
 
 A pinned peer may deviate all the same. No memory is taken for a payload longer than the step can need. One record of
-TLS (16 KiB) at most is held of what the peer sends ahead of us. The rest fills the socket's buffer, then stays with the
+TLS (16 KiB) at most is held of what the peer sends ahead of us, or one of 64 KiB where the
+lane is sealed (`precad.servers.links.lane_seal`). The rest fills the socket's buffer, then stays with the
 peer. The lane ends when the peer's part of a step has not come within the step's limit
 (`precad.servers.links.step_limits`).
 """
@@ -34,6 +35,7 @@ from precad.mpc.errors import ChannelClosedError, MalformedMessageError, PeerMis
 from precad.mpc.sharing import Party
 from precad.protos.tls.files import PinFile, TlsContext, TlsFiles
 from precad.protos.tls.identity import Role
+from precad.servers.links.lane_seal import Connection, SealedConnection
 from precad.servers.links.step_limits import StepLimits
 
 HEADER = struct.Struct(">HQ")
@@ -63,6 +65,7 @@ class Lane:
     def __init__(self, party: Party, connection: ssl.SSLSocket) -> None:
         self._party: Party = party
         self._socket = connection
+        self._stream: Connection = connection
         self._socket.setblocking(False)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._in_use = threading.Lock()
@@ -76,9 +79,15 @@ class Lane:
         self.limits = StepLimits()
         """On the other server's part of each step; none before the servers have met."""
 
+    def seal(self, keys: tuple[bytes, bytes]) -> None:
+        """Encrypt every step a second time. keys: of `lane_seal.keys_of`, for this lane alone."""
+        self._stream = SealedConnection(self._socket, keys)
+
     @property
     def bytes_sent(self) -> int:
         """By our socket: frames, what TLS adds to them (22 bytes to every 16 KiB), and its handshake.
+
+        A sealed lane sends 20 bytes more for each record of 64 KiB at most.
 
         Where the system does not count them (Linux does), frames alone.
         """
@@ -140,7 +149,7 @@ class Lane:
     def _write(self, data: memoryview, incoming: _Incoming) -> None:
         while data:
             try:
-                n_sent = self._socket.send(data[:WRITE_BYTES])
+                n_sent = self._stream.send(data[:WRITE_BYTES])
             except ssl.SSLWantWriteError:  # the peer is writing as well, and has no room until we read
                 if incoming.is_complete:
                     self._wait(self._writable)
@@ -160,7 +169,7 @@ class Lane:
     def _read(self, incoming: _Incoming) -> bool:
         """Take in what is there; False when nothing is. Raises OSError at the end of the stream."""
         try:
-            n_read = self._socket.recv_into(incoming.wanted)
+            n_read = self._stream.recv_into(incoming.wanted)
         except ssl.SSLWantReadError:
             return False
         if n_read == 0:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import secrets
 from collections import deque
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from precad.protos.tls.identity import Role
 from precad.protos.tls.transport import CONNECT_TIMEOUT_S, dial
 from precad.servers.config import AggregatorConfig
 from precad.servers.door.servicers import PeerServicer
+from precad.servers.links import lane_seal
 from precad.servers.links.credentials import ROLES, Credentials
 from precad.servers.links.lane import Lane
 from precad.servers.links.lane_listener import LaneListener
@@ -83,6 +85,7 @@ async def meet(
     standing = await asyncio.to_thread(lambda: state.standing)
     lane_port, lane_token = (0, b"") if listener is None else (listener.port, listener.token)
     ours = hello_of(state.task, standing, random_bytes(16), lane_port=lane_port, lane_token=lane_token)
+    ours.lane_key = secrets.token_bytes(lane_seal.SECRET_BYTES) if config.require_pqc else b""
     if listener is None:
         link, theirs = await dial_peer(
             stack,
@@ -95,11 +98,14 @@ async def meet(
         stack.callback(servicer.release)
         link, theirs = await servicer.wait_for_peer(ours, timeout_s)
     agreement = compare(party, state.task, ours, theirs)
+    keys = lane_seal.keys_of(party, ours, theirs)
     if listener is None:
         lane = await open_lane(peer_address, theirs.lane_port, theirs.lane_token, credentials.lane, timeout_s)
     else:
         lane = await listener.accept(min(timeout_s, LANE_TIMEOUT_S))
     stack.callback(lane.close)
+    if keys is not None:
+        lane.seal(keys)
     lane.limits = limits = StepLimits.of(state.task, config)
     link.begin(agreement.next_round, patience_s=limits.every, n_phases=2 if state.task.is_proved else 1)
     peer = " or ".join(credentials.peer.load().fingerprints)

@@ -13,7 +13,7 @@ class Chunk(_message.Message):
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "config_digest", "nonce", "task", "model_digest", "lane_port", "n_committed", "last_round", "next_round", "previous_model_digest", "task_fields", "lane_token")
+    __slots__ = ("protocol_version", "config_digest", "nonce", "task", "model_digest", "lane_port", "n_committed", "last_round", "next_round", "previous_model_digest", "task_fields", "lane_token", "lane_key")
     class TaskFieldsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +33,7 @@ class Hello(_message.Message):
     PREVIOUS_MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELDS_FIELD_NUMBER: _ClassVar[int]
     LANE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    LANE_KEY_FIELD_NUMBER: _ClassVar[int]
     protocol_version: str
     config_digest: bytes
     nonce: bytes
@@ -45,7 +46,8 @@ class Hello(_message.Message):
     previous_model_digest: bytes
     task_fields: _containers.ScalarMap[str, str]
     lane_token: bytes
-    def __init__(self, protocol_version: _Optional[str] = ..., config_digest: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., task: _Optional[str] = ..., model_digest: _Optional[bytes] = ..., lane_port: _Optional[int] = ..., n_committed: _Optional[int] = ..., last_round: _Optional[int] = ..., next_round: _Optional[int] = ..., previous_model_digest: _Optional[bytes] = ..., task_fields: _Optional[_Mapping[str, str]] = ..., lane_token: _Optional[bytes] = ...) -> None: ...
+    lane_key: bytes
+    def __init__(self, protocol_version: _Optional[str] = ..., config_digest: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., task: _Optional[str] = ..., model_digest: _Optional[bytes] = ..., lane_port: _Optional[int] = ..., n_committed: _Optional[int] = ..., last_round: _Optional[int] = ..., next_round: _Optional[int] = ..., previous_model_digest: _Optional[bytes] = ..., task_fields: _Optional[_Mapping[str, str]] = ..., lane_token: _Optional[bytes] = ..., lane_key: _Optional[bytes] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ("finished", "reason")

@@ -29,7 +29,7 @@ from precad.dp import errors as dp_errors
 from precad.mpc import errors as mpc_errors
 from precad.protos.task.task import PROTOCOL_VERSION
 from precad.protos.tls import files as tls_files
-from precad.protos.tls import identity
+from precad.protos.tls import identity, key_exchange
 from precad.protos.tls.files import TlsFiles
 from precad.protos.tls.identity import Identity, Role
 from precad.servers import errors as server_errors
@@ -198,6 +198,7 @@ EXIT_CODES = {
         "protos.IdentityError",
         "protos.RoleRefusedError",
         "protos.PinRefusedError",
+        "protos.KeyExchangeRefusedError",
         "protos.TransportError",
         "protos.TlsFileError",
         "mpc.ParameterError",
@@ -289,7 +290,18 @@ EXIT_CODES = {
 RunFailedError carries its own.
 """
 
-MODULES = [deploy_errors, pki, tokens, dp_errors, mpc_errors, identity, tls_files, server_errors, client_errors]
+MODULES = [
+    deploy_errors,
+    pki,
+    tokens,
+    dp_errors,
+    mpc_errors,
+    identity,
+    key_exchange,
+    tls_files,
+    server_errors,
+    client_errors,
+]
 
 
 def errors_of(module: ModuleType) -> Iterator[type[Exception]]:

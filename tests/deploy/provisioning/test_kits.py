@@ -420,6 +420,8 @@ WHILE_RUNNING = {
     "the line was changed after it was written",
     "of which nothing else is known here",
     "must be open to us",
+    "require_pqc differs between the servers",
+    "require_pqc: expected",
 }
 """Those that only a running task, or its folder, can have, with kits as without."""
 
