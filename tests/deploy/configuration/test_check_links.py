@@ -21,6 +21,9 @@ from precad.deploy.configuration.sections import load
 from precad.protos.tls.files import TlsFiles
 from precad.protos.tls.identity import Role
 from precad.protos.tls.transport import bind_server, stop_server
+from precad.servers.door.admission import Admission
+from precad.servers.errors import PeerUnreachableError
+from precad.servers.telemetry.events import Telemetry
 from tests.harness.harness import free_addresses
 from tests.harness.links import MONITORING, architecture_links
 from tests.harness.organisations import NAMES, SERVERS, Organisations
@@ -48,12 +51,16 @@ def tls_of(made: Organisations, role: Role) -> TlsFiles:
 
 
 @contextmanager
-def serving(tls: TlsFiles, credentials: grpc.ServerCredentials | None = None) -> Iterator[str]:
+def serving(
+    tls: TlsFiles,
+    credentials: grpc.ServerCredentials | None = None,
+    interceptors: tuple[grpc.aio.ServerInterceptor, ...] = (),
+) -> Iterator[str]:
     """A server of ours, in a thread with a loop of its own; yields its address. credentials: others than ours."""
     loop, started = asyncio.new_event_loop(), []
 
     async def start() -> None:
-        server, port = bind_server("127.0.0.1:0", tls)
+        server, port = bind_server("127.0.0.1:0", tls, interceptors)
         if credentials is not None:
             port = server.add_secure_port("127.0.0.1:0", credentials)
         await server.start()
@@ -70,6 +77,18 @@ def serving(tls: TlsFiles, credentials: grpc.ServerCredentials | None = None) ->
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+@contextmanager
+def admitting(made: Organisations, role: Role) -> Iterator[str]:
+    """A server behind admission control, which requires post-quantum keys; yields its address."""
+    made.write_configs()
+    aggregator = load(made.config(role)).aggregator
+    config = aggregator.a if role is Role.AGGREGATOR_A else aggregator.b
+    assert config is not None
+    strict = config.model_copy(update={"require_pqc": True})
+    with serving(config.tls, interceptors=(Admission(strict, NAMES, Telemetry(role)),)) as address:
+        yield address
 
 
 @contextmanager
@@ -100,6 +119,37 @@ def test_servers_that_answer_with_their_pinned_certificates_are_shown(made: Orga
     for role, address in (("aggregator-a", a), ("aggregator-b", b)):
         assert f"{role} at {address}" in said
     assert said.count("answers with the pinned certificate and takes ours") == 2
+
+
+def test_each_link_is_shown_with_its_key_exchange(made: Organisations) -> None:
+    """A names the group, as it requires one. B, which is no whole server, names none."""
+    with admitting(made, Role.AGGREGATOR_A) as a, serving(tls_of(made, Role.AGGREGATOR_B)) as b:
+        code, said = dialled(made, a, b)
+    assert code == errors.SUCCESS, said
+    flat = " ".join(said.split())
+    assert "takes ours, keys by X25519MLKEM768," in flat
+    assert "takes ours, keys by a group that it does not name," in flat
+
+
+@pytest.mark.parametrize("names_its_group", [True, False])
+def test_a_server_that_requires_post_quantum_keys_does_so_where_it_dials(
+    made: Organisations, names_its_group: bool
+) -> None:
+    """A asks B, which must say that their connection has the group."""
+    with contextlib.ExitStack() as stack:
+        b = stack.enter_context(
+            admitting(made, Role.AGGREGATOR_B) if names_its_group else serving(tls_of(made, Role.AGGREGATOR_B))
+        )
+        made.write_configs({Role.AGGREGATOR_B: b})
+        config = made.config(Role.AGGREGATOR_A)
+        config.write_text(config.read_text().replace("require_pqc = false", "require_pqc = true"))
+        deployment = load(config)
+        if names_its_group:
+            assert "keys by X25519MLKEM768" in check_links.check_links(deployment)[f"aggregator-b at {b}"]
+        else:
+            expected = "require_pqc: expected the group X25519MLKEM768, found a group that it does not name"
+            with pytest.raises(PeerUnreachableError, match=f"^aggregator-b at {b}: {expected}$"):
+                check_links.check_links(deployment)
 
 
 def test_every_link_that_fails_is_named_with_its_reason(made: Organisations) -> None:
