@@ -19,7 +19,8 @@ Classes:
     │       ├── CorruptDataError  is not what its authors published
     │       ├── TargetError       labels that the loss has no meaning for
     │       ├── OwnRecordsError   records of the client's own are not as they must be
-    │       └── RecordRangeError  a label or a token that the model has no place for
+    │       ├── RecordRangeError  a label or a token that the model has no place for
+    │       └── NoGradientError   no record has a finite loss and gradient: there is nothing to learn from
     ├── RecordMixingLayerError
     ├── DropoutLayerError
     ├── UnsteadyModelError
@@ -97,6 +98,16 @@ class RecordRangeError(DataError):
 
     def __init__(self, field: str, row: int, what: str, n_known: int) -> None:
         super().__init__(f"{field}: expected {what} in [0, {n_known - 1}] in row {row}, found one outside")
+
+
+class NoGradientError(DataError):
+    """No record has a finite loss and gradient at the first model. The message says nothing else of any record."""
+
+    def __init__(self, field: str, loss: str) -> None:
+        super().__init__(
+            f"{field}: expected a record whose loss and gradient are finite at the model's first parameters, found "
+            f"none: the model or the loss {loss!r} gives NaN or infinity for every one"
+        )
 
 
 class TargetError(DataError):

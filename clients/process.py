@@ -22,6 +22,7 @@ from precad.clients.external.beside import Beside, Training
 from precad.clients.external.training import ExternalTraining
 from precad.clients.gradients.bit_exactness import made_up_records
 from precad.clients.gradients.engine import RecordEngine
+from precad.clients.gradients.first_gradients import require_some_gradient
 from precad.clients.gradients.probe import EXHAUSTED, probe_labels
 from precad.clients.gradients.record_range import require_range
 from precad.clients.loading import Loaded, load_split_of
@@ -106,6 +107,7 @@ class Trainer:
         )
         own_records = {f"records of {client}": own for client, own in self._records.items()}
         require_range(self._engine.model_copy(), own_records, learning.loss)
+        require_some_gradient(self._engine, own_records)
         self._training = threading.Lock()
         self._waiting: list[_Request] = []
         self._waiting_lock = threading.Lock()

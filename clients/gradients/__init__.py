@@ -5,6 +5,7 @@ Modules:
     engine           Algorithm 2, lines 2 to 5: clipped gradients of many clients' records in one pass
     record_paths     three ways to the gradients of single records
     record_range     refuses labels and tokens that the model has no place for
+    first_gradients  refuses records of which none has a finite gradient
     one_pass         the fastest of the three, and where it keeps what layers read and wrote
     probe            which of the three a model takes, and which models are refused
     layers           what a record's gradient is, layer by layer

@@ -28,7 +28,7 @@ from precad.clients.errors import ArgumentError, ClientError, ModelRecordError, 
 from precad.clients.gradients.bit_exactness import is_bit_exact
 from precad.clients.gradients.layers import LayerGradients, require_layer_sizes
 from precad.clients.gradients.probe import EXHAUSTED, probe, probe_records, quiet_copy, shaken
-from precad.clients.gradients.record_clipping import RecordClip, clipped_sums
+from precad.clients.gradients.record_clipping import RecordClip, are_finite, clipped_sums
 from precad.clients.gradients.record_paths import Path, record_gradients, total_loss
 from precad.clients.gradients.tiles import packed, places
 from precad.clients.models.adapters import adapted, copied
@@ -180,6 +180,27 @@ class RecordEngine:
             for piece, row in zip(tile, found, strict=True):
                 sums[piece.client] += row
         return sums
+
+    def has_finite_gradient(self, parameters: NDArray[np.float32] | NDArray[np.float64], records: Records) -> bool:
+        """Tell whether a record has a finite gradient at `parameters` (d,), by passes up to the first that has one.
+
+        A pass of several records on which the model raises counts as one: the first round says what it raised.
+        Raises: DimensionError.
+        """
+        passes = self.passes
+        self._load(parameters)
+        for start in range(0, len(records), passes.n_tile):
+            chosen = np.arange(start, min(start + passes.n_tile, len(records)))
+            try:
+                with Unspoken(self.spoken, EXHAUSTED):
+                    gradients = self._gradients(passes.path, *_padded(records, chosen, passes.n_tile))
+            except ClientError:
+                if passes.n_tile > 1:
+                    return True
+                continue
+            if bool(are_finite(gradients)[: len(chosen)].any()):
+                return True
+        return False
 
     def gradient_sum(
         self, parameters: NDArray[np.float32] | NDArray[np.float64], records: Records

@@ -63,6 +63,11 @@ def clipped_sums(gradients: Sequence[LayerGradients], clip: RecordClip, segments
     return torch.cat(parts, dim=1)
 
 
+def are_finite(gradients: Sequence[LayerGradients]) -> Tensor:
+    """Return for each record of a pass, (n,), whether its gradient adds more than zero to a sum."""
+    return _over_layers(torch.stack([layer.squared_norms() for layer in gradients])).isfinite()
+
+
 def _refuse_bad(is_bad: Tensor, segments: Segments) -> None:
     """Padding is nobody's. Raises NonFiniteGradientError for records."""
     if n_bad := sum(int(is_bad[part].sum()) for part in segments):

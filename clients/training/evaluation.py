@@ -15,7 +15,7 @@ from precad.clients.errors import ArgumentError, ModelRecordError
 from precad.clients.gradients.engine import deterministic
 from precad.clients.gradients.probe import EXHAUSTED
 from precad.clients.models import metrics, networks
-from precad.clients.models.losses import Labels
+from precad.clients.models.losses import Labels, Loss
 from precad.clients.models.metrics import Metric
 from precad.clients.models.outputs import outputs_of
 from precad.clients.own_code import Unspoken
@@ -92,15 +92,35 @@ def attack_success(
     return accuracy(parameters, model, wanted, device=device)
 
 
-def is_finite(parameters: NDArray[np.float32], model: Model, records: Records) -> bool:
+def is_finite(parameters: NDArray[np.float32], model: Model, records: Records, loss: Loss | None = None) -> bool:
     """Return whether training has left this model within the finite numbers, outputs for some records included.
 
+    loss: its value must be finite for one of these records, too: where it is for none, clients learn nothing.
     Raises: as `accuracy`.
     """
     if has_diverged(parameters):
         return False
     some = records.take(np.arange(min(len(records), _BATCH)))
-    return bool(np.isfinite(outputs(parameters, model, some, CPU)).all())
+    if not np.isfinite(outputs(parameters, model, some, CPU)).all():
+        return False
+    return loss is None or _is_loss_finite(parameters, model, some, loss)
+
+
+def _is_loss_finite(parameters: NDArray[np.float32], model: Model, some: Records, loss: Loss) -> bool:
+    """Tell whether the loss of one of these records is finite. A loss that raises passes: clients say so."""
+    built = networks.build(model) if isinstance(model, str) else copy.deepcopy(model)
+    built = networks.trained(built, parameters).eval()
+    for i in range(len(some)):
+        one = some.take(np.array([i]))
+        features, label = model_inputs(torch.tensor(one.features), torch.float32), torch.tensor(one.labels)
+        try:
+            with Unspoken(ModelRecordError, EXHAUSTED), torch.no_grad():
+                found = loss.each(built, features, label)
+        except ModelRecordError:
+            return True
+        if bool(found.isfinite().all()):
+            return True
+    return len(some) == 0
 
 
 def outputs(

@@ -15,6 +15,7 @@ import numpy as np
 from precad.clients.config import ClientConfig
 from precad.clients.errors import MissingDataError
 from precad.clients.external.training import program_of
+from precad.clients.gradients.first_gradients import require_some_gradient
 from precad.clients.loading import Loaded, load_split_of
 from precad.clients.models.fingerprint import model_digest
 from precad.clients.models.losses import loss_of
@@ -126,13 +127,17 @@ def shown_measure(found: Measure) -> str:
     return f"{len(found.records)} public records of shape {found.records.shape}: {', '.join(found.metrics)}"
 
 
-def require_trained(task: Task, config: ClientConfig, records: Records) -> None:
-    """Refuse a model or a loss that a client's start refuses: each record needs a gradient of its own.
+def require_trained(task: Task, config: ClientConfig, records: Records, of: str = "records") -> None:
+    """Refuse a model or a loss that a client's start refuses: each record needs a gradient of its own, and some
+    record a finite one.
 
     A task without training passes. Raises ClientError.
     """
     if config.trainer is None and task.query is None:
-        engine_of(task, records, device=config.device, memory_mb=config.memory_mb, adapter_rank=config.adapter_rank)
+        engine = engine_of(
+            task, records, device=config.device, memory_mb=config.memory_mb, adapter_rank=config.adapter_rank
+        )
+        require_some_gradient(engine, {of: records})
 
 
 def _digest_to_agree_on(task: Task, found: Loaded) -> str:
@@ -162,7 +167,7 @@ def own_privacy(task: Task, client: str) -> str:
 
 def _own(task: Task, config: ClientConfig, client: str, found: Loaded) -> str:
     """Say how many records there are, of what shape and classes, and what a round would draw. No more of them."""
-    require_trained(task, config, found.of_client[client])
+    require_trained(task, config, found.of_client[client], f"records of {client}")
     own, test = found.of_client[client], found.split.test
     classes = _classes(task, found.split)
     aside = "" if test is found.split.train or not len(test) else f", {len(test)} more kept for testing"

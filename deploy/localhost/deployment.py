@@ -73,6 +73,8 @@ _CONTROL = control_pb2.DESCRIPTOR.services_by_name["Control"]
 START_TIMEOUT_S = 120.0
 POLL_S = 0.2
 CERTIFICATES_AT_ONCE = 8
+_LOOKED_AT = 16
+"""Test records on which each round's model is looked at for numbers that are not finite."""
 DIAGNOSIS_S = 5.0
 """How long a failed run waits for the process that failed to say why."""
 _INTERRUPTED = "interrupted; every process was stopped"
@@ -151,7 +153,7 @@ class LocalRun:
         self._dashboards = Dashboards.of(self.deployment, self.folder)
         self._dashboards.announce(console)
         self._children = Children(self.folder.logs) if forks is None else ForkedChildren(self.folder.logs, forks)
-        self._progress, self._earlier_s = Progress(), 0.0
+        self._progress, self._earlier_s, self._has_diverged = Progress(), 0.0, False
         self._cost = task_cost(task)
 
     def _resolve(self, raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], Deployment]:
@@ -454,8 +456,22 @@ class LocalRun:
             self._progress.final = a.parameters
         self.folder.append_metrics(metrics)
         table.add(metrics)
+        if a.parameters is not None and not self._has_diverged:
+            await asyncio.to_thread(self._look_for_divergence, metrics["round"], a.parameters, table)
         if len(self._progress.metrics) == 1:
             await asyncio.to_thread(pld.warm_up)  # for the summary: nobody waits for the accountants before
+
+    def _look_for_divergence(self, t: int, parameters: NDArray[np.float32], table: LiveTable) -> None:
+        """Say once, by the public model alone, that clients learn nothing more. The run goes on, to end with code 3."""
+        some = self._test.take(np.arange(min(_LOOKED_AT, len(self._test))))
+        own, loss = parameters[: self.deployment.task.n_parameters], self._learning.loss
+        if evaluation.is_finite(own, self._learning.build(0), some, loss):
+            return
+        self._has_diverged = True
+        table.warn(
+            f"round {t}: the training diverged: the model, its outputs or its loss are not finite; "
+            "further rounds spend the budget on noise"
+        )
 
     def _line(
         self, a: control_pb2.RoundRecord, b: control_pb2.RoundRecord, parameters: NDArray[np.float32] | None
@@ -583,7 +599,8 @@ class LocalRun:
         for name in ("accuracy", "attack_success"):
             if quality.get(name) is not None:
                 quality[name] = round(quality[name], 4)
-        return {"model_is_finite": evaluation.is_finite(parameters, model, self._test), **quality}
+        is_finite = evaluation.is_finite(parameters, model, self._test, self._learning.loss)
+        return {"model_is_finite": is_finite, **quality}
 
 
 def round_metrics(a: control_pb2.RoundRecord, b: control_pb2.RoundRecord, *, accuracy: float | None) -> dict[str, Any]:

@@ -164,4 +164,4 @@ def _bound(epsilon: float | str) -> str:
 def require_all_finite(found: Mapping[str, Any]) -> None:
     """Raise UnfulfilledError where one of the trainings left the finite numbers."""
     if not found["model_is_finite"]:
-        raise UnfulfilledError("a training diverged: its model is not finite")
+        raise UnfulfilledError("a training diverged: its model, outputs or loss are not finite")

@@ -166,4 +166,4 @@ def _signals_as_they_were() -> Iterator[None]:
 def require_finite(summary: Mapping[str, Any]) -> None:
     """Raise UnfulfilledError where the training left the finite numbers."""
     if not summary["model_is_finite"]:
-        raise UnfulfilledError("the training diverged: the model is not finite")
+        raise UnfulfilledError("the training diverged: the model, its outputs or its loss are not finite")

@@ -29,6 +29,7 @@ from precad.clients.errors import (
     UnknownNameError,
 )
 from precad.clients.gradients.engine import RecordEngine
+from precad.clients.gradients.first_gradients import require_some_gradient
 from precad.clients.gradients.model_stack import ModelStack, own_models
 from precad.clients.gradients.record_range import require_range
 from precad.clients.models.adapters import train_first
@@ -142,6 +143,7 @@ class Simulation:
         trained = trained_on(records, self.attacks)
         of_clients = {f"records of {c}": own for c, own in trained.items()}
         require_range(engine.model_copy(), {"test records": test, **of_clients}, learning.loss)
+        require_some_gradient(engine, of_clients)
         self.federation = Federation(
             task=task,
             settings=settings,
@@ -251,7 +253,7 @@ class Simulation:
 
     def is_finite(self) -> bool:
         """Tell whether the model as it is, and what it says of some test records, is within the finite numbers."""
-        return evaluation.is_finite(self._model, self.learning.build(0), self.test)
+        return evaluation.is_finite(self._model, self.learning.build(0), self.test, self.learning.loss)
 
     def attack_success(self) -> float | None:
         """See RoundMetrics."""

@@ -105,3 +105,58 @@ def test_a_local_run_in_a_folder_that_has_our_names(tmp_path: Path) -> None:
     assert "client.finished" in logs
     rows = (tmp_path / "patients.csv").read_text().splitlines()[1:]
     assert [row for row in rows if row in logs] == []
+
+
+NAN_LOSS = """
+import torch
+from torch import nn
+from torch.nn import functional
+
+def net():
+    return nn.Linear(4, 2)
+
+def always(model, record):
+    return functional.cross_entropy(model(record[0]), record[1]) * torch.tensor(0.0) / torch.tensor(0.0)
+
+class Zero(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 2)
+        nn.init.zeros_(self.weight), nn.init.zeros_(self.bias)
+
+def later(model, record):  # NaN as soon as a round has moved the model
+    room = 1e-6 - model.weight.square().sum()
+    return functional.cross_entropy(model(record[0]), record[1]) + 0.0 * torch.sqrt(room)
+"""
+
+
+def ended_run(folder: Path, module: str, model: str, loss: str) -> subprocess.CompletedProcess[str]:
+    """Run a task of three rounds with these functions of `NAN_LOSS`."""
+    hospital(folder, module, rounds=3)
+    (folder / f"{module}.py").write_text(NAN_LOSS)
+    config = folder / "task.toml"
+    config.write_text(config.read_text().replace(f'"{module}:net"', f'"{module}:{model}"\nloss = "{module}:{loss}"'))
+    return subprocess.run(
+        [*COMMAND, "run", "task.toml", "--output", "out"],
+        cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_nan_for_every_record_ends_the_run_before_a_round(tmp_path: Path) -> None:
+    """Gradients that are not finite add zero: without this the run would train on noise, and end well."""
+    done = ended_run(tmp_path, "nan_always", "net", "always")
+    assert done.returncode == 2, done.stderr
+    assert "records of a: expected a record whose loss and gradient are finite" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out" / "metrics.jsonl").exists()
+
+
+@pytest.mark.slow
+def test_a_loss_that_becomes_nan_is_said_at_once_and_ends_the_run_with_code_3(tmp_path: Path) -> None:
+    """Clients stay: who left would tell of its records. Whoever reads the public model sees it, and says so once."""
+    done = ended_run(tmp_path, "nan_later", "Zero", "later")
+    assert done.returncode == 3, done.stderr
+    assert done.stderr.count("further rounds spend the budget on noise") == 1
+    assert "round 0: the training diverged: the model, its outputs or its loss are not finite" in done.stderr
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert (summary["rounds"], summary["missing"], summary["model_is_finite"]) == (3, 0, False)

@@ -215,6 +215,7 @@ EXIT_CODES = {
         "clients.MissingDataError",
         "clients.CorruptDataError",
         "clients.RecordRangeError",
+        "clients.NoGradientError",
         "clients.RecordMixingLayerError",
         "clients.UnsteadyModelError",
         "clients.StateFileError",
