@@ -61,7 +61,7 @@ def keys_of(party: Party, ours: common_pb2.Hello, theirs: common_pb2.Hello) -> t
 
 
 class SealedConnection:
-    """What is sent is sealed, what comes is opened. Behaves like the socket below. Keys serve one connection."""
+    """Seal what is sent, open what comes. Behaves like the socket below. Keys serve one connection."""
 
     def __init__(self, connection: Connection, keys: tuple[bytes, bytes]) -> None:
         self._connection = connection

@@ -192,7 +192,7 @@ def _sealed(party: int, texts: list[bytes]) -> Records:
 
 
 def _deliver(records: Records, party: int) -> tuple[bytes, Exception | None]:
-    """What that server reads of them, and what ends it; it asks again after an error."""
+    """Return what that server reads of them, and what ends it; it asks again after an error."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(b"".join(records))
