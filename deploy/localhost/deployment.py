@@ -119,21 +119,21 @@ class LocalRun:
         output: Path,
         console: Console,
         *,
-        accuracy_every_round: bool = True,
+        measured_every: int = 1,
         forks: Forks | None = None,
         resumes: bool = False,
     ) -> None:
         """Validate everything, then write the folder. Raises ConfigError, GateUnavailableError,
         EngineUnavailableError, PkiError.
 
-        `accuracy_every_round` takes processor time from the servers while they work; without it, only the final model
-        is evaluated. `forks` starts the processes; without it, each is an interpreter of its own. `resumes`: continue
-        the run in the folder, in which nothing is written before `run`.
+        `measured_every`: rounds between two measured models, which takes processor time from the servers while they
+        work; with 0, only the final model is measured. `forks` starts the processes; without it, each is an interpreter
+        of its own. `resumes`: continue the run in the folder, in which nothing is written before `run`.
         """
         self._started = time.monotonic()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._interrupted = asyncio.Event()
-        self._accuracy_every_round = accuracy_every_round
+        self._measured_every = measured_every
         folder, self._resumes, self._is_closed = RunFolder(output.absolute()), resumes, False
         if resumes:
             resuming.require_resumable(output)
@@ -478,11 +478,14 @@ class LocalRun:
     ) -> dict[str, Any]:
         """Return a round's line of metrics.jsonl. parameters: the model after it, (d,), where it is known."""
         quality: dict[str, Any] = {"accuracy": None}
-        if parameters is not None and self._accuracy_every_round:
+        if parameters is not None and self._is_measured(a.round):
             quality = self._quality(parameters)
         metrics = round_metrics(a, b, accuracy=quality.pop("accuracy")) | quality
         due = n_due(self.deployment.task.evaluation_every, len(self._progress.metrics))
         return metrics | epsilon_of_a_client(self._cost, a.round, due)
+
+    def _is_measured(self, t: int) -> bool:
+        return self._measured_every > 0 and (t + 1) % self._measured_every == 0
 
     async def _observe(
         self,

@@ -43,11 +43,13 @@ def prepare(
     stays: bool = False,
     resumes: bool = False,
     forks: Forks | None = None,
+    measured_every: int = 1,
 ) -> LocalRun:
     """Return a validated run that has not begun, in a new folder below `runs/` if none is given. Raises as LocalRun.
 
     `stays`: dashboards stay open after the run, until it is closed. `resumes`: continue the run in the folder.
     `forks` is a fork server that loads already, which the run closes in the end, and its caller if there is no run.
+    `measured_every`: see LocalRun.
     """
     if folder is None:
         if resumes:
@@ -78,7 +80,7 @@ def prepare(
         forks.choose_gate(gate or "native")  # which is there, and costs nothing
         from precad.deploy.localhost.deployment import LocalRun
 
-        local = LocalRun(wished, folder, console, forks=forks, resumes=resumes)
+        local = LocalRun(wished, folder, console, forks=forks, resumes=resumes, measured_every=measured_every)
         unless_prepared.pop_all()
         return local
 

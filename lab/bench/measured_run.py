@@ -74,7 +74,7 @@ class _Run(LocalRun):
                 name: f"127.0.0.1:{port}" for name, port in local.items() if name != "dealer" or with_dealer
             }
             raw["aggregator"] = {"b": {"lane_listen": f"127.0.0.1:{lane}"}}
-        super().__init__(raw, output, Console(quiet=True), accuracy_every_round=False)
+        super().__init__(raw, output, Console(quiet=True), measured_every=0)
         ways = [((RELAY_HOST, port), ("127.0.0.1", port)) for port in (peer, lane)]
         self.relay: AbstractContextManager[Any] = DelayingRelay(ways, delay_s) if delay_s else nullcontext()
         self._of_a = self.folder.root / "config-a.toml"

@@ -25,6 +25,12 @@ class TrainingFlags:
     first_seed: Annotated[
         int, typer.Option("--first-seed", help="Draw from this seed on: other numbers give other trainings.", min=0)
     ] = 0
+    deployed: Annotated[
+        bool,
+        typer.Option(
+            "--deployed", help="Train on two real servers and processes of clients, by `precad run`; not a simulation."
+        ),
+    ] = False
     device: Device = "auto"
     threads: Threads = None
     workers: WorkersNumber = 1

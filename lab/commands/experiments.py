@@ -92,6 +92,14 @@ class PrecadBackdoorFlags(TrainingFlags):
             min=1,
         ),
     ] = None
+    defences: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--defence",
+            help="Train this one of precad-c20, precad-c30, precad-unbounded, local-dp-c30, local-dp-unchecked-c30, "
+            "local-dp-unbounded, non-private; all unless given. Repeat.",
+        ),
+    ] = None
     undivided: Annotated[
         bool,
         typer.Option(
@@ -168,6 +176,22 @@ class CentralLocalBackdoorFlags(TrainingFlags):
     )
     dataset: PaperImages = ImagesName.MNIST
     model: Annotated[str, typer.Option(help="Train this model; cnn has four times the parameters.")] = "cnn-half"
+
+
+@trains(experiment_app, "ptr-clients", "ptr.clients")
+@dataclass(frozen=True, kw_only=True)
+class PtrClientsFlags(TrainingFlags):
+    """Train TSGD + PTR of the PTR paper's Table 1 by two servers, with 10,000 clients of one record of MNIST each."""
+
+    quick: Annotated[bool, typer.Option("--quick", help="Take 60 clients and 10 rounds.")] = False
+    seeds: Annotated[int | None, typer.Option(help="Train each case so often; once unless given.", min=1)] = None
+    corruptions: Annotated[
+        list[str] | None,
+        typer.Option("--corruption", help="Take a corruption such as label-0.2; label-0.1 unless given. Repeat."),
+    ] = None
+    epsilon: Annotated[
+        float, typer.Option(help="Train as long as one server that hides its batches could at this epsilon.")
+    ] = 5.0
 
 
 @trains(experiment_app, "ptr-mnist", "ptr.mnist")

@@ -61,17 +61,12 @@ NOISES: Final = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment:
+class Experiment(runner.DatasetExperiment):
     """Describe what is run."""
 
     epsilon: float = 2.0
     rounds: int = ROUNDS
-    seeds: int = 3
-    dataset: str = "mnist"
     model: str = f"{__name__}:softmax"
-    device: str = "auto"
-    first_seed: int = 0
-    """Seed of the first training; the others follow."""
 
     def case(self, name: str) -> Case:
         """Return the training with one kind of noise."""

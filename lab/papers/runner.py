@@ -60,6 +60,8 @@ class Experiment:
     device: str = "auto"
     first_seed: int = 0
     """Seed of the first training; the others follow."""
+    deployed: bool = False
+    """Whether two real servers train, by `precad.lab.papers.deployed`, in place of simulations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +187,9 @@ class Seeded(Protocol):
     @property
     def first_seed(self) -> int: ...
 
+    @property
+    def deployed(self) -> bool: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Once:
@@ -192,6 +197,7 @@ class Once:
 
     seeds: int = 1
     first_seed: int = 0
+    deployed: bool = False
 
 
 def run_cases(
@@ -210,6 +216,8 @@ def run_cases(
     """
     seeds = experiment.seeds if seeds is None else seeds
     cases = [case.from_seed(experiment.first_seed) for case in cases]
+    if experiment.deployed:
+        return _deployed(cases, seeds, folder, console, workers)
     if workers is not None:
         return _side_by_side(cases, seeds, folder, console, workers)
     engines: dict[tuple[str, str, str], RecordEngine] = {}
@@ -225,7 +233,7 @@ def run_cases(
             for seed in range(seeds):
                 with trainings.one(f"{case.name}, seed {seed}", plan.task.rounds) as advance:
                     summaries.append(runs.run(seed, on_round=advance, engine=engines[key]))
-            outcomes.append(_outcome(case, plan.task.dim, runs.folder, summaries))
+            outcomes.append(_simulated(case, plan.task.dim, runs.folder, summaries))
     return outcomes
 
 
@@ -239,16 +247,43 @@ def _side_by_side(cases: Sequence[Case], seeds: int, folder: Path, console: Cons
     with Trainings(console, len(jobs)) as trainings:
         done = trainings.side_by_side(jobs, workers)
     return [
-        _outcome(case, dim, folder / case.name, done[i * seeds : (i + 1) * seeds])
+        _simulated(case, dim, folder / case.name, done[i * seeds : (i + 1) * seeds])
         for i, (case, dim) in enumerate(zip(cases, dims, strict=True))
     ]
 
 
-def _outcome(case: Case, dim: int, folder: Path, summaries: Sequence[Mapping[str, Any]]) -> Outcome:
+def _deployed(
+    cases: Sequence[Case], seeds: int, folder: Path, console: Console, workers: Workers | None
+) -> list[Outcome]:
+    """Run all trainings on two real servers, one after the other. Raises ConfigError, and what a run raises."""
+    from precad.lab.papers import deployed
+
+    if workers is not None:
+        raise ConfigError(
+            "--deployed: expected no --workers and no --ray, as a run has processes of its own, found one"
+        )
+    for case in cases:
+        deployed.deployment_of(case.config)  # what it refuses, it refuses before the first training
+    outcomes = []
+    for case in cases:
+        dim, summaries, lines = deployed.train(case.config, folder / case.name, seeds, console)
+        outcomes.append(_outcome(case, dim, summaries, lines))
+    return outcomes
+
+
+def _simulated(case: Case, dim: int, folder: Path, summaries: Sequence[Mapping[str, Any]]) -> Outcome:
+    """Return the outcome of simulations, whose rounds are in a file of each seed."""
+    files = [folder / f"seed-{summary['seed']}.jsonl" for summary in summaries]
+    lines = [[json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] for file in files]
+    return _outcome(case, dim, summaries, lines)
+
+
+def _outcome(
+    case: Case, dim: int, summaries: Sequence[Mapping[str, Any]], rounds: Sequence[Sequence[Mapping[str, Any]]]
+) -> Outcome:
     rows, seconds = [], []
-    for summary in summaries:
+    for summary, lines in zip(summaries, rounds, strict=True):
         seed = summary["seed"]
-        lines = [json.loads(line) for line in (folder / f"seed-{seed}.jsonl").read_text(encoding="utf-8").splitlines()]
         rows += [{**case.labels, "seed": seed, **row} for row in _evaluations(lines, case.rounds_per_epoch)]
         seconds += [line["seconds"] for line in lines]
     ms = 1000 * statistics.median(seconds) if seconds else None

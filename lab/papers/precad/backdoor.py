@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from precad.deploy.errors import ConfigError
 from precad.lab.papers import backdoors, runner
 from precad.lab.papers.runner import Case, Outcome
 from precad.lab.simulation.workers import Workers
@@ -82,12 +83,25 @@ class Experiment(runner.DatasetExperiment):
 
     attackers: Sequence[int] = ()
     """Empty: the paper's for the data set."""
+    defences: Sequence[str] = ()
+    """Names of `DEFENCES`, of those that are trained; none: all."""
     sigma: float = 1.0
     divides: bool = True
     """Whether the attackers of a round divide the malicious update, as in Sec. 3.2; if not, each uploads all of it."""
     rounds: int = ROUNDS
     model: str | None = None
     """In place of the paper's for the data set."""
+
+    def __post_init__(self) -> None:
+        known = [defence.name for defence in DEFENCES]
+        for name in self.defences:
+            if name not in known:
+                raise ConfigError(f"--defence: expected one of {', '.join(known)}, found {name!r}")
+
+    @property
+    def trained(self) -> tuple[Defence, ...]:
+        """Return the trained defences in the order of the table."""
+        return tuple(defence for defence in DEFENCES if defence.name in self.defences or not self.defences)
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -133,7 +147,7 @@ def quick(given: Mapping[str, Any]) -> dict[str, Any]:
 def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
     """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
     DataError."""
-    cases = [experiment.case(defence, k) for k in experiment.numbers for defence in DEFENCES]
+    cases = [experiment.case(defence, k) for k in experiment.numbers for defence in experiment.trained]
     outcomes = runner.run_cases(cases, experiment, folder, console, workers)
     report = runner.report_of("precad-backdoor", experiment, folder)
     report |= {

@@ -56,4 +56,4 @@ def run(raw: Mapping[str, Any], folder: Path, faults: Mapping[str, str]) -> None
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Children, "start", faulty_start)
-        asyncio.run(LocalRun(raw, folder, Console(file=io.StringIO()), accuracy_every_round=False).run())
+        asyncio.run(LocalRun(raw, folder, Console(file=io.StringIO()), measured_every=0).run())

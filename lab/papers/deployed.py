@@ -1,0 +1,163 @@
+"""Train the cases of papers' experiments on two real servers, by `precad run` in place of `precad simulate`.
+
+The dealer, both servers and four processes of clients run on this machine. Every draw is the operating system's, so
+the number of a training is its name and no seed. A case's folder holds a run folder for each training, and the final
+model as a simulation keeps it:
+
+    seed-N      the run folder, as `precad run` leaves it
+    seed-N.npz  `parameters`, float32, (d,)
+
+A finished training is left as it is. One that ended early is continued.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from precad.clients.models import networks
+from precad.deploy.configuration.local import ids_of, resolve
+from precad.deploy.errors import ConfigError
+from precad.deploy.localhost.resuming import require_same
+from precad.deploy.localhost.whole import complete, prepare
+from precad.deploy.run_folder import RunFolder
+from precad.deploy.run_state import RunState, state_of
+from precad.dp.accountants.pld import View
+from precad.lab.simulation.config import SimulationSettings
+from precad.protos.task.algorithms import ALIASES, AS_DEPLOYED, DEFAULT, RULES
+from precad.protos.task.task import Task
+
+PROCESSES: Final = 4
+"""Client processes of a run."""
+UNBOUNDED: Final = 1000.0
+"""C where a case has clients that do not clip. Honest updates are shorter, so that it changes none."""
+_READ_ELSEWHERE: Final = ("algorithm", "validation", "client_clipping", "attack", "evaluate_every", "first_seed")
+"""Fields of a simulation that a deployment has in another form."""
+
+
+def deployment_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration of `precad run` for the training that a case simulates.
+
+    Raises ConfigError for what two servers do not run.
+    """
+    task, client, simulation = (dict(config[name]) for name in ("task", "client", "simulation"))
+    algorithm = simulation.get("algorithm", DEFAULT)
+    if algorithm not in {AS_DEPLOYED, *RULES, *ALIASES}:
+        raise ConfigError(f"--deployed: expected an algorithm that two servers run, found {algorithm!r}")
+    if simulation.get("first_seed", 0):
+        raise ConfigError("--deployed: expected no --first-seed, as every draw is the operating system's, found one")
+    task |= {} if algorithm in (AS_DEPLOYED, DEFAULT) else {"algorithm": algorithm}
+    if algorithm != AS_DEPLOYED and not RULES[ALIASES.get(algorithm, algorithm)].is_private:
+        task["noise_multiplier"] = 0.0
+    task |= {} if simulation.get("validation", True) else {"validation": "none"}
+    task |= {} if simulation.get("client_clipping", True) else {"client_clip": UNBOUNDED}
+    task |= _carried(simulation)
+    ids = ids_of(task["clients"])
+    if (attack := simulation.get("attack")) is not None:
+        client["attacks"] = _attacks(attack, ids)
+    return {
+        "task": task,
+        "client": client,
+        "localhost": {"clients_per_process": math.ceil(len(ids) / PROCESSES)},
+    }
+
+
+def _carried(simulation: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that a task has under the same name. Raises ConfigError for others, unless at the default."""
+    found = {}
+    for name, value in simulation.items():
+        if name in _READ_ELSEWHERE or value == SimulationSettings.model_fields[name].default:
+            continue
+        if name not in Task.model_fields:
+            raise ConfigError(f"--deployed: expected what two servers run, found simulation.{name} = {value!r:.60}")
+        found[name] = value
+    return found
+
+
+def _attacks(attack: Mapping[str, Any], ids: Sequence[str]) -> dict[str, Any]:
+    """Return the attack by client."""
+    n_attackers = attack["clients"]
+    attackers = ids[len(ids) - n_attackers :] if isinstance(n_attackers, int) else n_attackers
+    one = {"kind": attack["kind"], "parameters": dict(attack.get("parameters", {}))}
+    return dict.fromkeys(attackers, one)
+
+
+def train(
+    config: Mapping[str, Any], folder: Path, seeds: int, console: Console
+) -> tuple[int, list[dict[str, Any]], list[list[dict[str, Any]]]]:
+    """Run a case's trainings. Return d, and of each training its summary and its lines, in a simulation's form.
+
+    Raises ConfigError, and what a run raises.
+    """
+    raw, every = deployment_of(config), config["simulation"]["evaluate_every"]
+    dim, summaries, lines = 0, [], []
+    for number in range(seeds):
+        run_folder = RunFolder((folder / f"seed-{number}").absolute())
+        console.print(f"training {number + 1} of {seeds}: {run_folder.root}", highlight=False, soft_wrap=True)
+        summary, dim = _trained(raw, run_folder, every, console)
+        rounds = [json.loads(line) for line in run_folder.metrics.read_text(encoding="utf-8").splitlines()]
+        summaries.append(as_simulated(summary, number))
+        lines.append([_line(one) for one in rounds])
+    return dim, summaries, lines
+
+
+def _trained(raw: Mapping[str, Any], folder: RunFolder, every: int, console: Console) -> tuple[dict[str, Any], int]:
+    """Return the summary of a training, which may be there already, and d."""
+    state = state_of(folder.root) if folder.config.is_file() else None
+    if state is RunState.FINISHED:
+        _, deployment, _ = resolve(raw, folder)
+        require_same(deployment, folder)
+        summary: dict[str, Any] = json.loads(folder.summary.read_text(encoding="utf-8"))
+    else:
+        local = prepare(raw, folder.root, console, resumes=state is not None, measured_every=every)
+        try:
+            summary = complete(local)
+        finally:
+            local.close()
+        deployment = local.deployment
+    _keep_model(folder, deployment.task)
+    return summary, deployment.task.dim
+
+
+def _keep_model(folder: RunFolder, task: Task) -> None:
+    model = networks.of_task(task)
+    model.load_state_dict(torch.load(folder.model, weights_only=True))
+    np.savez(folder.root.with_suffix(".npz"), parameters=networks.flatten(model))
+
+
+def as_simulated(summary: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """Return a run's summary in the form of a simulation's. Epsilons are those of the rounds that were run."""
+    return {
+        "seed": number,
+        "rounds": summary["rounds"],
+        "ended": summary["ended"],
+        "diverged_in_round": None if summary["model_is_finite"] else summary["rounds"] - 1,
+        "accuracy": summary["accuracy"],
+        "attack_success": summary.get("attack_success"),
+        "accepted": summary["accepted"],
+        "rejected": summary["rejected"],
+        "missing": summary["missing"],
+        "rejected_clients": summary["rejected_clients"],
+        "guarantees": [
+            {
+                "against": view.value,
+                "epsilon": summary[f"realised_epsilon_{view.value}"],
+                "epsilon_if_discarded": summary[f"epsilon_{view.value}"],
+                "delta": summary["delta"],
+            }
+            for view in View
+        ],
+    }
+
+
+def _line(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a round's line in the form of a simulation's."""
+    measured = {name: metrics[name] for name in ("accuracy", "attack_success") if metrics.get(name) is not None}
+    return {"round": metrics["round"], "seconds": metrics["seconds_total"], **measured}
