@@ -178,6 +178,31 @@ class CentralLocalBackdoorFlags(TrainingFlags):
     model: Annotated[str, typer.Option(help="Train this model; cnn has four times the parameters.")] = "cnn-half"
 
 
+@trains(experiment_app, "word-backdoor", "naseri.next_word")
+@dataclass(frozen=True, kw_only=True)
+class WordBackdoorFlags(TrainingFlags):
+    """Repeat Naseri et al.'s word prediction: three backdoor sentences against central DP, local DP and others."""
+
+    quick: ExperimentQuick = False
+    seeds: Seeds = None
+    attackers: Annotated[
+        list[int] | None,
+        typer.Option("--attackers", help="Take K attackers instead of 8 and 40; repeat for several.", min=1),
+    ] = None
+    defences: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--defence",
+            help="Train this one of non-private, norm-bounding, weak-dp, central-dp, local-dp, local-dp-defied; all "
+            "unless given. Repeat.",
+        ),
+    ] = None
+    budget: Annotated[float, typer.Option("--epsilon", help="Give a client of central DP this budget.")] = 2.0
+    rounds: Annotated[int | None, typer.Option(help="Train for so many rounds; 20 with --quick, else 200.", min=1)] = (
+        None
+    )
+
+
 @trains(experiment_app, "ptr-clients", "ptr.clients")
 @dataclass(frozen=True, kw_only=True)
 class PtrClientsFlags(TrainingFlags):

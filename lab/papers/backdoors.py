@@ -28,13 +28,15 @@ class has an accuracy of 0.1.
 Shown = Callable[[Mapping[str, Any]], str]
 
 
-def of_case(outcome: Outcome, evaluations: Sequence[Evaluations]) -> dict[str, Any]:
+def of_case(
+    outcome: Outcome, evaluations: Sequence[Evaluations], *, floor: float = CLEAN_ACCURACY_FLOOR
+) -> dict[str, Any]:
     """Return what the report holds of a case, its labels first: means of each seed's `evaluations`, over the seeds.
 
     An evaluation at or below the floor counts for the accuracy and not for the backdoor; `below_floor` is their number.
     A seed with no evaluation above the floor has no backdoor accuracy.
     """
-    counted = [[found for found in of_seed if found[0] > CLEAN_ACCURACY_FLOOR] for of_seed in evaluations]
+    counted = [[found for found in of_seed if found[0] > floor] for of_seed in evaluations]
     return {
         **outcome.case.labels,
         "accuracy": runner.spread([_mean([accuracy for accuracy, _ in of_seed]) for of_seed in evaluations]),
@@ -65,9 +67,9 @@ def in_words(report: Mapping[str, Any]) -> str:
     )
 
 
-def floor_in_words() -> str:
+def floor_in_words(floor: float = CLEAN_ACCURACY_FLOOR) -> str:
     """Return the sentence that says which evaluations count for a backdoor."""
-    return f'A backdoor counts only where the accuracy exceeds {CLEAN_ACCURACY_FLOOR:g} ("-": nowhere).'
+    return f'A backdoor counts only where the accuracy exceeds {floor:g} ("-": nowhere).'
 
 
 def share(values: Mapping[str, float | None]) -> str:
@@ -78,23 +80,41 @@ def share(values: Mapping[str, float | None]) -> str:
     return f"{values['mean']:.3f}{spread}"
 
 
-def draw(axes: Any, outcomes: Sequence[Outcome], *, k: int, defences: Sequence[str], title: str, xlabel: str) -> None:
+def draw(
+    axes: Any,
+    outcomes: Sequence[Outcome],
+    *,
+    k: int,
+    defences: Sequence[str],
+    title: str,
+    xlabel: str,
+    floor: float = CLEAN_ACCURACY_FLOOR,
+) -> None:
     """Draw accuracy, and beside it backdoor accuracy where it counts, of every defence against K attackers."""
     for colour, defence in zip(runner.COLOURS, defences, strict=False):
         labels = {"defence": defence, "attackers": k}
         rows = [row for outcome in outcomes if outcome.case.labels == labels for row in outcome.rows]
-        counted = [row for row in rows if row["accuracy"] > CLEAN_ACCURACY_FLOOR]
+        if not rows:
+            continue  # which was not trained
+        counted = [row for row in rows if row["accuracy"] > floor]
         runner.draw_curves(axes[0], rows, "accuracy", colour=colour, label=defence)
         runner.draw_curves(axes[1], counted, "attack_success", colour=colour, label=defence)
-    backdoor = f"backdoor accuracy (where accuracy > {CLEAN_ACCURACY_FLOOR:g})"
+    backdoor = f"backdoor accuracy (where accuracy > {floor:g})"
     for panel, what in zip(axes, ("test accuracy", backdoor), strict=True):
         panel.set(xlabel=xlabel, ylabel=what, title=title, ylim=(-0.02, 1.02))
 
 
-def print_cases(console: Console, report: Mapping[str, Any], *, title: str, extra: Mapping[str, Shown]) -> None:
+def print_cases(
+    console: Console,
+    report: Mapping[str, Any],
+    *,
+    title: str,
+    extra: Mapping[str, Shown],
+    floor: float = CLEAN_ACCURACY_FLOOR,
+) -> None:
     """Print the cases for people. extra: further columns, and what each shows of a case."""
     columns = ("K", "defence", "accuracy", "backdoor accuracy", *extra)
-    table = titled(title, *columns, words=("defence",), caption=floor_in_words())
+    table = titled(title, *columns, words=("defence",), caption=floor_in_words(floor))
     for case in report["cases"]:
         shares = (share(case["accuracy"]), share(case["backdoor"]))
         table.add_row(str(case["attackers"]), case["defence"], *shares, *(show(case) for show in extra.values()))
