@@ -356,7 +356,13 @@ class TaskStore(Database):
             ).fetchall()
         return [
             EvaluatedRound(
-                number, _names(chosen), _names(accepted), _names(rejected), digest, *epsilons, tuple(json.loads(opened))
+                number,
+                _names(chosen),
+                _names(accepted),
+                _names(rejected),
+                digest,
+                *epsilons,
+                noisy_sum=tuple(json.loads(opened)),
             )
             for number, chosen, accepted, rejected, digest, opened, *epsilons in rows
         ]
