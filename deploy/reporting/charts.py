@@ -177,11 +177,9 @@ def _public_accuracy(runs: Sequence[Run]) -> Chart:
         for number, (letter, dash) in enumerate((("a", Dash.SOLID), ("b", Dash.DASHED))):
             rounds = [done for done in run.trainings[0].rounds if letter in done.public_accuracy]
             if rounds:
-                what = f"server {letter.upper()}"
                 points = _thinned([(done.n_done, done.public_accuracy[letter]) for done in rounds])
                 colour = i if len(runs) > 1 else number
-                name = _named(run, what, runs)
-                made.append(Series(name=name, run=run.label, what=what, colour=colour, dash=dash, points=points))
+                made.append(_series(runs, run, f"server {letter.upper()}", colour=colour, dash=dash, points=points))
     return _by_round("public", "Accuracy on public records", note, "accuracy", Format.SHARE, tuple(made))
 
 
@@ -198,9 +196,7 @@ def _held_out_accuracy(runs: Sequence[Run]) -> Chart:
         if found and len(run.trainings) == 1:
             points = tuple((float(n), one.value) for n, one in found)
             band = tuple((float(n), one.low, one.high) for n, one in found)
-            name = _named(run, "held-out records", runs)
-            what = "held-out records"
-            made.append(Series(name=name, run=run.label, what=what, colour=i, points=points, band=band))
+            made.append(_series(runs, run, "held-out records", colour=i, points=points, band=band))
     title = "Accuracy on clients' held-out records"
     return _by_round("held-out", title, note, "accuracy", Format.SHARE, tuple(made))
 
@@ -280,10 +276,10 @@ def _epsilon(runs: Sequence[Run]) -> Chart | None:
         seeds="the largest",
     )
     series = tuple(
-        Series(
-            name=_named(run, _who(statement), runs),
-            run=run.label,
-            what=_who(statement),
+        _series(
+            runs,
+            run,
+            _who(statement),
             colour=i if len(runs) > 1 else number,
             dash=_DASHES.get(statement.against, Dash.SOLID) if statement.unit is Unit.RECORD else Dash.DASH_DOTTED,
             points=_thinned([(x, y if y <= LARGEST_USEFUL else None) for x, y in statement.by_round]),
@@ -298,8 +294,10 @@ def _who(statement: Statement) -> str:
     return f"{whose}against {statement.against}"
 
 
-def _named(run: Run, what: str, runs: Sequence[Run]) -> str:
-    return what if len(runs) == 1 else f"{run.label}: {what}"
+def _series(runs: Sequence[Run], run: Run, what: str, name: str | None = None, **looks: Any) -> Series:
+    """Return a line of one of the runs, named `name`, or as what it is, and by its run where there are several."""
+    said = name or what
+    return Series(name=said if len(runs) == 1 else f"{run.label}: {said}", run=run.label, what=what, **looks)
 
 
 _FATES: Final = (("accepted", 0), ("rejected", 1), ("missing", 5))
@@ -317,8 +315,7 @@ def _uploads(runs: Sequence[Run]) -> Chart | None:
             points = _cumulated(run, fate)
             if fate == "missing" and not any(y for _, y in points):
                 continue
-            name = _named(run, fate, runs)
-            made.append(Series(name=name, run=run.label, what=fate, colour=i, dash=dash, points=points))
+            made.append(_series(runs, run, fate, colour=i, dash=dash, points=points))
     return Chart(
         key="uploads",
         title="Uploads, accepted and rejected",
@@ -387,9 +384,7 @@ def _certificates(runs: Sequence[Run], certificates: Sequence[RunCertificate | s
         )
         for what, name, dash, curve in curves:
             points = tuple(enumerate(_ended(curve, longest)))
-            made.append(
-                Series(name=_named(run, name, runs), run=run.label, what=what, colour=i, dash=dash, points=points)
-            )
+            made.append(_series(runs, run, what, name, colour=i, dash=dash, points=points))
     return Chart(
         key="certificate",
         title="Certified accuracy under poisoning",

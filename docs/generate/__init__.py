@@ -8,7 +8,7 @@ Modules:
     commands       every command, from the command line itself
     names          every name of `import precad`, from its source
     statement      what an export's statement says
-    refusals       what a run refuses, from `refusals.toml` and the code that refuses it
+    refusals       what a run refuses, from `refusals.toml` and the code that refuses it; last lines of processes
     promises       every promise, from `tests/promises.toml`
     decisions      the list of all decisions, from their records
     results        the tables of results, from `docs/results/data/`

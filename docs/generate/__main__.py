@@ -15,7 +15,7 @@ from docs.generate.decisions import decisions_page
 from docs.generate.names import names_page
 from docs.generate.papers import papers_page
 from docs.generate.promises import promises_page
-from docs.generate.refusals import refusals_page
+from docs.generate.refusals import endings_page, refusals_page
 from docs.generate.results import results_page
 from docs.generate.statement import statement_page
 
@@ -27,6 +27,7 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "reference/statement.md": statement_page,
     "reference/promises.md": promises_page,
     "reference/refusals.md": refusals_page,
+    "reference/endings.md": endings_page,
     "explanation/decisions/README.md": decisions_page,
     "results/papers.md": papers_page,
     "results/experiments-tables.md": partial(results_page, "experiments"),

@@ -1,6 +1,7 @@
-"""The page of what `precad run` refuses, and why, from `refusals.toml`.
+"""The page of what `precad run` refuses, and why, from `refusals.toml`; and that of last lines, from `endings.toml`.
 
-A row holds settings and never a message: each message comes from asking the code that a run asks before it starts.
+A row of the first holds settings and never a message: each message comes from asking the code that a run asks before
+it starts.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, Final
 from docs.generate.markdown import code, page, table
 
 SOURCE: Final = Path(__file__).with_name("refusals.toml")
+ENDINGS: Final = Path(__file__).with_name("endings.toml")
 _NOWHERE: Final = Path("/nowhere")
 _INTRODUCTION: Final = """\
 Everything that `precad run` refuses, asked for. Each message is what the command says to these settings, added to a
@@ -150,3 +152,15 @@ def _value(value: Any) -> str:
 def _quoted(text: str) -> str:
     """Return text that Markdown leaves as it is, backticks included."""
     return f"`` {text} ``" if "`" in text else code(text)
+
+
+def endings_page() -> str:
+    """Return the page of last lines. Tests look for their words in the programs."""
+    endings = tomllib.loads(ENDINGS.read_text(encoding="utf-8"))["ending"]
+    rows = ((code(one["says"]), str(one["code"]), one["do"]) for one in endings)
+    return page(
+        "Endings",
+        "A process's last line says why it ended; the other servers get the same words. The "
+        "[runbook](../guides/runbook.md#exit-codes) has the exit codes.",
+        table(("the last line has", "code", "do"), rows),
+    )

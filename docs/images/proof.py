@@ -22,18 +22,6 @@ STEPS: Final = (
 )
 
 
-def legend(theme: dict[str, str]) -> list[str]:
-    """Return the steps in words, in two columns below the picture."""
-    parts = []
-    for i, said in enumerate(STEPS):
-        x, y = 34 + 425 * (i // 3), 336 + 28 * (i % 3)
-        parts += [
-            SHAPES["badge"](x, y, i + 1, theme),
-            SHAPES["text"](x + 20, y + 5, said, theme["ink"], 14, anchor="start"),
-        ]
-    return parts
-
-
 def drawing(theme: dict[str, str]) -> str:
     """Return the picture in one theme."""
     a, b, edge = theme["a"], theme["b"], theme["edge"]
@@ -67,7 +55,7 @@ def drawing(theme: dict[str, str]) -> str:
         badge(410, 114, 4, theme),
         badge(650, 155, 5, theme),
         badge(692, 155, 6, theme),
-        *legend(theme),
+        *SHAPES["legend"](STEPS, theme),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"

@@ -142,6 +142,19 @@ _THREADS: Final = {
     "ns/coord": "{ns_per_coordinate:.3g}",
     "/ one thread": "{ratio:.3g}",
 }
+_STARTUP: Final = {
+    "to": "{what}",
+    "cold s": "{cold_s:.3g}",
+    "warm s": "{warm_s:.3g}",
+    "q1..q3": "{warm_s_q1:.3g}..{warm_s_q3:.3g}",
+}
+_AUDITED: Final = {
+    "task": "{setting}",
+    "servers ms": "{servers_s:.3g}",
+    "q1..q3": "{servers_s_q1:.3g}..{servers_s_q3:.3g}",
+    "processor ms": "{cpu}",
+    "phases ms": "{phases}",
+}
 _SCALE: Final = {
     "along": "{along}",
     "d": "{d:,}",
@@ -225,11 +238,7 @@ def print_threads(console: Console, report: Mapping[str, Any]) -> None:
 
 def print_startup(console: Console, report: Mapping[str, Any]) -> None:
     """Print one line per thing that is waited for."""
-    table = _table(["to", "cold s", "warm s", "q1..q3"])
-    for row in report["rows"]:
-        spread = f"{row['warm_s_q1']:.3g}..{row['warm_s_q3']:.3g}"
-        table.add_row(row["what"], f"{row['cold_s']:.3g}", f"{row['warm_s']:.3g}", spread)
-    _print(console, table)
+    _print_rows(console, _STARTUP, report["rows"])
 
 
 def print_scale(console: Console, report: Mapping[str, Any]) -> None:
@@ -242,37 +251,38 @@ def print_scale(console: Console, report: Mapping[str, Any]) -> None:
 
 def print_audited(console: Console, report: Mapping[str, Any]) -> None:
     """Print one line per setting, then the ratios beside their target."""
-    table = _table(["task", "servers ms", "q1..q3", "processor ms", "phases ms"])
-    for row in report["rows"]:
-        spread = f"{1e3 * row['servers_s_q1']:.3g}..{1e3 * row['servers_s_q3']:.3g}"
-        phases = ", ".join(f"{name} {1e3 * seconds:.3g}" for name, seconds in row["phases_s"].items())
-        cpu = f"{1e3 * row['servers_cpu_s']:.3g}" if row["servers_cpu_s"] else ""
-        table.add_row(row["setting"], f"{1e3 * row['servers_s']:.3g}", spread, cpu, phases)
-    _print(console, table)
+    ms = ("servers_s", "servers_s_q1", "servers_s_q3")
+    rows = ({**row, **{name: 1e3 * row[name] for name in ms}, **_phases_and_cpu(row)} for row in report["rows"])
+    _print_rows(console, _AUDITED, rows)
     for target in report["targets"]:
         said = f"{target['what']}: {target['measured']:.3f} of the plain task's, at most {target['target']:g}"
         console.print(said, highlight=False, soft_wrap=True)
 
 
+def _phases_and_cpu(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return milliseconds of each phase, and of the servers' processors where they were measured."""
+    phases = ", ".join(f"{name} {1e3 * seconds:.3g}" for name, seconds in row["phases_s"].items())
+    return {"phases": phases, "cpu": f"{1e3 * row['servers_cpu_s']:.3g}" if row.get("servers_cpu_s") else ""}
+
+
 def print_overhead(console: Console, report: Mapping[str, Any]) -> None:
     """Print one line per setting; the phases' medians need not add up to the median of the round."""
     console.print(f"records: {report['dataset']}", highlight=False)
-    rows = []
-    for row in report["rows"]:
-        phases = ", ".join(f"{name} {1e3 * seconds:.3g}" for name, seconds in row["phases_s"].items())
-        cpu = f"{1e3 * row['servers_cpu_s']:.3g}" if row.get("servers_cpu_s") else ""
-        rows.append({**row, "gate": row["gate"] or "", "phases": phases, "cpu": cpu})
+    rows = ({**row, "gate": row["gate"] or "", **_phases_and_cpu(row)} for row in report["rows"])
     _print_rows(console, _OVERHEAD, rows)
     _print_targets(console, report["targets"])
 
 
 def _print_targets(console: Console, targets: Iterable[Mapping[str, Any]]) -> None:
     """Print what mode `proved` was to reach, and what was measured."""
-    verdicts = {True: "met", False: "missed"}
-    rows = []
-    for row in targets:
-        size = f", d = {row['d']:,}, clients: {row['clients']}" if "d" in row else ""
-        rows.append({**row, "size": size, "verdict": verdicts[row["met"]]})
+    rows = (
+        {
+            **row,
+            "size": f", d = {row['d']:,}, clients: {row['clients']}" if "d" in row else "",
+            "verdict": "met" if row["met"] else "missed",
+        }
+        for row in targets
+    )
     _print_rows(console, _TARGETS, rows)
 
 
@@ -282,10 +292,10 @@ def print_training(console: Console, report: Mapping[str, Any]) -> None:
     size = f"{first['clients']} clients x {first['records_per_client']} records"
     console.print(f"{size}, {first['threads']} thread(s), {first['device']}", highlight=False)
     others = {f"x {name}": f"{{ratio[{name}]:.3g}}" for name in ("opacus", "plain-batch") if name in first["ratio"]}
-    rows = []
-    for row in report["rows"]:
-        error = "" if row["relative_error"] is None else f"{row['relative_error']:.1e}"
-        rows.append({**row, "error": error})
+    rows = (
+        {**row, "error": "" if row["relative_error"] is None else f"{row['relative_error']:.1e}"}
+        for row in report["rows"]
+    )
     _print_rows(console, _TRAINING | others, rows)
 
 

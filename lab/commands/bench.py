@@ -74,8 +74,15 @@ def bench_validation(
         plan = replace(plan, max_words=sys.maxsize)
     plan = replace(plan, dims=tuple(dims or plan.dims), clients=tuple(clients or plan.clients))
     run = partial(validation.run, plan, peers_python=peers_python, say=say)
-    written = (tables.print_proved, table) if table else None
-    measure(run, tables.print_validation, plots.plot_validation, plot=plot, as_json=as_json, written=written)
+    measure(
+        run,
+        tables.print_validation,
+        plots.plot_validation,
+        plot=plot,
+        as_json=as_json,
+        print_to_file=tables.print_proved,
+        table=table,
+    )
 
 
 @bench_app.command("noise")
@@ -120,8 +127,7 @@ def bench_scale(
 
     plan = scale.Plan.of(quick=quick, full=full, repetitions=repetitions or 3)
     run = partial(scale.run, plan, gate=gate, mode=mode, say=say)
-    written = (tables.print_scale, table) if table else None
-    measure(run, tables.print_scale, plots.plot_scale, plot=plot, as_json=as_json, written=written)
+    measure(run, tables.print_scale, plots.plot_scale, plot=plot, as_json=as_json, table=table)
 
 
 @bench_app.command("threads")
@@ -297,8 +303,7 @@ def bench_overhead(
         delays_ms=tuple(delays or ()),
     )
     run = partial(overhead.run, plan, say=say)
-    written = (tables.print_overhead, table) if table else None
-    measure(run, tables.print_overhead, plots.plot_overhead, plot=plot, as_json=as_json, written=written)
+    measure(run, tables.print_overhead, plots.plot_overhead, plot=plot, as_json=as_json, table=table)
 
 
 @bench_app.command("audit")
@@ -314,8 +319,7 @@ def bench_audit(
     from precad.lab.bench import audited, tables
 
     plan = audited.Plan(rounds=rounds or (10 if quick else 30), repetitions=repetitions or (3 if quick else 7))
-    written = (tables.print_audited, table) if table else None
-    measure(partial(audited.run, plan, say=say), tables.print_audited, as_json=as_json, written=written)
+    measure(partial(audited.run, plan, say=say), tables.print_audited, as_json=as_json, table=table)
 
 
 @bench_app.command("robust")
@@ -335,8 +339,7 @@ def bench_robust(
 
     usual = robust.Plan()
     plan = robust.Plan(dim=dim, clients=tuple(clients) if clients else usual.clients, repetitions=repetitions)
-    written = (tables.print_robust, table) if table else None
-    measure(partial(robust.run, plan, say=say), tables.print_robust, as_json=as_json, written=written)
+    measure(partial(robust.run, plan, say=say), tables.print_robust, as_json=as_json, table=table)
 
 
 @bench_app.command("server", hidden=True)

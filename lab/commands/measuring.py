@@ -20,7 +20,8 @@ def measure(
     *,
     plot: Path | None = None,
     as_json: bool,
-    written: tuple[PrintTable, Path] | None = None,
+    table: Path | None = None,
+    print_to_file: PrintTable | None = None,
 ) -> None:
     """Runs a benchmark. Its report goes to standard error for people and, where asked for, into a file, a picture and
     to standard output for programs. What a picture needs is looked for before anything is measured."""
@@ -31,9 +32,8 @@ def measure(
     report = run()
     print_table(people, report)
     tables.print_machine(people, report["machine"])
-    if written is not None:
-        print_to_file, path = written
-        path.write_text(tables.text_of(print_to_file, report), encoding="utf-8")
+    if table is not None:
+        table.write_text(tables.text_of(print_to_file or print_table, report), encoding="utf-8")
     if as_json:
         write_json(report)
     if plot is not None and draw is not None:

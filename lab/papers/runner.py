@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
@@ -178,31 +178,9 @@ def paper_config(
     }
 
 
-class Seeded(Protocol):
-    """Say how often each case is trained, and from which seed on."""
-
-    @property
-    def seeds(self) -> int: ...
-
-    @property
-    def first_seed(self) -> int: ...
-
-    @property
-    def deployed(self) -> bool: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Once:
-    """Train once, from seed 0."""
-
-    seeds: int = 1
-    first_seed: int = 0
-    deployed: bool = False
-
-
 def run_cases(
     cases: Sequence[Case],
-    experiment: Seeded,
+    experiment: Experiment,
     folder: Path,
     console: Console,
     workers: Workers | None = None,

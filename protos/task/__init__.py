@@ -5,6 +5,7 @@ Modules:
     task            a task's public parameters and their digest
     algorithms      one row per algorithm: whose noise, what is clipped, whom it protects
     refusals        parameters that do not fit together
+    parameters      what the conditions of a task read of it
     target          noise that meets a target, in place of noise that is given
     learning        what a task trains: loss, arguments and digest of the model
     proved_fields   what a task of mode `proved` has, and must fulfil

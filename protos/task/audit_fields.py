@@ -10,9 +10,11 @@ An audit client declares how many canaries it has. Which of them are among its r
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from precad.protos.task.parameters import TaskParameters
 
 SHARE: Final = 50
 """Parameters of the model for each canary, at least: what servers do for d numbers costs 2 % more, at most."""
@@ -39,25 +41,6 @@ class AuditFields(BaseModel):
 AUDIT_FIELDS: Final = tuple(AuditFields.model_fields)
 
 
-class Audited(Protocol):
-    """A task, as far as the conditions need it. Fields and properties alike."""
-
-    @property
-    def audit_clients(self) -> Sequence[str]: ...
-
-    @property
-    def clients(self) -> Mapping[str, int]: ...
-
-    @property
-    def n_parameters(self) -> int: ...
-
-    @property
-    def record_clip(self) -> float: ...
-
-    @property
-    def client_clip(self) -> float: ...
-
-
 _PLAIN: Final = (
     *("algorithm", "record_rates", "record_clipping", "update_clipping", "server_optimizer"),
     *("loss", "query", "base_model_sha256", "adapter_sha256"),
@@ -74,7 +57,7 @@ def canary_places(audit_clients: Sequence[str], clients: Mapping[str, int]) -> d
     return places
 
 
-def refuse_audit(task: Audited, given: Collection[str]) -> None:
+def refuse_audit(task: TaskParameters, given: Collection[str]) -> None:
     """Refuse audit clients in a task whose projection shrinks canaries, or that an audit cannot judge.
 
     given: fields that are not at their default. Raises ValueError.

@@ -17,16 +17,13 @@ evaluations, lost ones among them.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from precad.dp.queries.kinds import EVALUATION_DIM, RECORD_BOUND
 from precad.protos.task.grid import largest_frac_bits
-
-if TYPE_CHECKING:
-    from precad.protos.task.algorithms import AlgorithmRules
-    from precad.protos.task.query import Query
+from precad.protos.task.parameters import TaskParameters
 
 BY_CLIENTS: Final = "clients"
 """`task.evaluation` of a task that has these rounds."""
@@ -61,37 +58,7 @@ class EvaluationFields(BaseModel):
 EVALUATION_FIELDS: Final = tuple(EvaluationFields.model_fields)
 
 
-class _Trained(Protocol):
-    """A training's task, as far as its evaluations follow from it."""
-
-    clients: dict[str, int]
-    evaluation_clip: float | None
-    evaluation_noise: float | None
-    records_per_person: int
-
-    @property
-    def mode(self) -> str: ...
-    @property
-    def rules(self) -> AlgorithmRules: ...
-
-
-class _Evaluated(Protocol):
-    """A task, as far as the conditions need it."""
-
-    evaluation_every: int | None
-    evaluation_noise: float | None
-    rounds: int
-    query: Query | None
-
-    @property
-    def evaluation(self) -> str: ...
-    @property
-    def checks_norms(self) -> bool: ...
-    @property
-    def rules(self) -> AlgorithmRules: ...
-
-
-def refuse_evaluation(task: _Evaluated, given: Collection[str]) -> None:
+def refuse_evaluation(task: TaskParameters, given: Collection[str]) -> None:
     """Refuse evaluation by clients that a task cannot have, and fields of it in another. Raises ValueError.
 
     given: fields that are not at their default.
@@ -116,7 +83,7 @@ def refuse_evaluation(task: _Evaluated, given: Collection[str]) -> None:
         raise ValueError(f"evaluation_every: expected at most {task.rounds} rounds, found {task.evaluation_every}")
 
 
-def round_fields(task: _Trained) -> dict[str, Any]:
+def round_fields(task: TaskParameters) -> dict[str, Any]:
     """Return the fields of an evaluation's own task, but for its digest of the training's. Raises ParameterError.
 
     C is the training's `evaluation_clip`, or the most records that a client declares. The grid is the finest that C

@@ -7,15 +7,12 @@ sections 8, 10 and 11).
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Annotated, Final, Protocol
+from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from precad.mpc.errors import ParameterError
-
-if TYPE_CHECKING:
-    from precad.mpc.proved.sizes import ProofSizes
-    from precad.protos.task.algorithms import AlgorithmRules
+from precad.protos.task.parameters import TaskParameters
 
 MODE: Final = "proved"
 STANDING: Final = "experimental"
@@ -46,40 +43,6 @@ class ProvedFields(BaseModel):
 PROVED_FIELDS: Final = tuple(ProvedFields.model_fields)
 
 
-class _Proved(Protocol):
-    """A task, as far as the conditions need it."""
-
-    delta: float
-    rounds: int
-
-    @property
-    def clients(self) -> Collection[str]: ...
-
-    @property
-    def rules(self) -> AlgorithmRules: ...
-
-    @property
-    def servers_follow_protocol(self) -> bool: ...
-
-    @property
-    def proof_sizes(self) -> ProofSizes: ...
-
-    @property
-    def noise_std_on_grid(self) -> float: ...
-
-    @property
-    def delta_slack(self) -> float: ...
-
-    @property
-    def round_period_s(self) -> float | None: ...
-
-    @property
-    def submit_timeout_s(self) -> float: ...
-
-    @property
-    def proof_timeout_s(self) -> float: ...
-
-
 ETA_OF_AN_UPLOAD: Final = 2.0**-40 + 2.0**-65
 """How far at most one upload's view is from the simulated one, in total variation (theorem 2)."""
 
@@ -106,7 +69,7 @@ def refuse_proved_fields(mode: str, given: Collection[str]) -> None:
             raise ValueError(f"{name} is of mode 'proved' only, found mode {mode!r}")
 
 
-def refuse_proved(task: _Proved) -> None:
+def refuse_proved(task: TaskParameters) -> None:
     """Refuse a task of mode `proved` that its theorems do not cover. Raises ValueError."""
     from precad.mpc.proved.sizes import check_round
 

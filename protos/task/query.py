@@ -9,11 +9,12 @@ and moves by `learning_rate` over the divisor.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Annotated, Final, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from precad.dp.queries.kinds import MOST_BINS, RECORD_BOUND, Kind
+from precad.protos.task.parameters import TaskParameters
 
 if TYPE_CHECKING:
     from precad.dp.queries.encodings import Encoding
@@ -69,30 +70,18 @@ class QueryFields(BaseModel):
 QUERY_FIELDS: Final = tuple(QueryFields.model_fields)
 
 
-class _Asked(Protocol):
-    """A task, as far as the conditions need it."""
-
-    query: Query | None
-    frac_bits: int
-    dim: int
-    rounds: int
-    client_rate: float
-    record_rate: float
-    record_clip: float
-    learning_rate: float
-
-
 _AT: Final = {"rounds": 1, "client_rate": 1.0, "record_rate": 1.0, "record_clip": RECORD_BOUND, "learning_rate": 1.0}
 _WITHOUT: Final = ("algorithm", "record_rates", "learning_rate_schedule", "server_optimizer", "record_clipping")
 """Fields that would give the sum another meaning."""
 
 
-def refuse_query(task: _Asked, given: Collection[str]) -> None:
+def refuse_query(task: TaskParameters, given: Collection[str]) -> None:
     """Refuse a query in a task that would not add up its vectors. Raises ValueError.
 
     given: fields that are not at their default.
     """
-    if task.query is None:
+    query: Query | None = task.query
+    if query is None:
         return
     for name, expected in _AT.items():
         if (found := getattr(task, name)) != expected:
@@ -100,5 +89,5 @@ def refuse_query(task: _Asked, given: Collection[str]) -> None:
     for name in _WITHOUT:
         if name in given:
             raise ValueError(f"{name}: expected none in a task with a query, found a value")
-    if task.dim != (expected_dim := task.query.encoding(task.frac_bits).dim):
-        raise ValueError(f"dim: expected {expected_dim}, the numbers of a {task.query.kind}, found {task.dim}")
+    if task.dim != (expected_dim := query.encoding(task.frac_bits).dim):
+        raise ValueError(f"dim: expected {expected_dim}, the numbers of a {query.kind}, found {task.dim}")

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from precad.dp.task_privacy import PublicParameters, calibrated_noise
+from precad.dp.task_privacy import calibrated_noise
 from precad.protos.task.algorithms import DEFAULT, RULES, named
+from precad.protos.task.parameters import TaskParameters
 from precad.protos.task.refusals import MIN_NOISE_STD_ON_GRID
 
 TARGET: Final = "target_epsilon"
@@ -27,14 +28,7 @@ TARGET: Final = "target_epsilon"
 _NOISE: Final = "noise_multiplier"
 
 
-class _Clips(PublicParameters, Protocol):
-    """Hold a task's parameters with the name of its algorithm."""
-
-    algorithm: Any
-    trim_tau: float
-
-
-def resolved(section: Mapping[str, Any], task_of: Callable[[dict[str, Any]], _Clips]) -> dict[str, Any]:
+def resolved(section: Mapping[str, Any], task_of: Callable[[dict[str, Any]], TaskParameters]) -> dict[str, Any]:
     """Return a section with a target as one with noise.
 
     - task_of: the task of a section that has noise, its fields validated, and not yet whether they fit together
@@ -52,19 +46,19 @@ def resolved(section: Mapping[str, Any], task_of: Callable[[dict[str, Any]], _Cl
     if wanted in [name for name, rules in RULES.items() if not rules.is_private]:
         raise ValueError(f"{TARGET}: expected an algorithm that adds noise, found {wanted!r}")
 
-    def with_noise(multiplier: float) -> _Clips:
+    def with_noise(multiplier: float) -> TaskParameters:
         return task_of({**rest, _NOISE: multiplier})
 
     return {**rest, _NOISE: calibrated_noise(target, with_noise, at_least=_least(with_noise(1.0)))}
 
 
-def keep_resolved(section: Mapping[str, Any], task: _Clips) -> dict[str, Any]:
+def keep_resolved(section: Mapping[str, Any], task: TaskParameters) -> dict[str, Any]:
     """Return a section with a target as the task that was made of it has it: for files that others read."""
     rest = {name: value for name, value in section.items() if name != TARGET}
     return {**rest, _NOISE: task.noise_multiplier}
 
 
-def said(target: float, task: _Clips) -> str:
+def said(target: float, task: TaskParameters) -> str:
     """Return a line that tells people what a target came to."""
     return (
         f"noise_multiplier: {task.noise_multiplier:g}, the least with which {TARGET} = {target:g} holds for a "
@@ -73,13 +67,13 @@ def said(target: float, task: _Clips) -> str:
     )
 
 
-def _whose(task: _Clips) -> str:
+def _whose(task: TaskParameters) -> str:
     if task.rules.protects_clients:
         return "client"
     return "record" if task.records_per_person == 1 else f"group of {task.records_per_person} records of one person"
 
 
-def _least(task: _Clips) -> float:
+def _least(task: TaskParameters) -> float:
     """Return the least multiplier of noise that the grid can hold, whoever adds it."""
     rules = RULES[task.algorithm]
     clip = task.client_clip if rules.protects_clients else task.record_clip

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from precad.protos.task.parameters import TaskParameters
 from precad.protos.task.proved_fields import MODE as PROVED
 from precad.protos.task.quantile import LEARNT
 from precad.protos.task.refusals import MIN_NOISE_STD_ON_GRID
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from precad.dp.accountants.pld import View
     from precad.dp.accountants.ptr_event import SampledProposeTestRelease
     from precad.dp.trimmed.two_servers import JointProposeTestRelease
-    from precad.protos.task.algorithms import AlgorithmRules
 
 MOST_EXPECTED: Final = 512
 """Expected clients of a round at most: each pair of them takes a comparison of shared norms. A round of more than 4096,
@@ -50,33 +50,6 @@ class TrimFields(BaseModel):
     """`tsgd-ptr`: by how much F moves. None: a fiftieth of q n, at least 1."""
 
 
-class _Trimmed(Protocol):
-    """A task, as far as the test of its rounds needs it."""
-
-    client_clip: float
-    dim: int
-    frac_bits: int
-    noise_multiplier: float
-    trim_tau: float
-    trim_noise: float
-    trim_failure: float
-    trim_count: int | None
-    trim_step: int | None
-
-    @property
-    def mode(self) -> str: ...
-    @property
-    def rules(self) -> AlgorithmRules: ...
-    @property
-    def checks_norms(self) -> bool: ...
-    @property
-    def update_clipping(self) -> str: ...
-    @property
-    def expected_clients(self) -> float: ...
-    @property
-    def noise_std_on_grid(self) -> float: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Tested:
     """Outcome of a round's test, alike at both servers."""
@@ -97,7 +70,7 @@ class Tested:
 class TrimRule:
     """The test of a task's rounds, and how F follows from what was released."""
 
-    task: _Trimmed
+    task: TaskParameters
 
     @cached_property
     def mechanism(self) -> JointProposeTestRelease:
@@ -142,7 +115,7 @@ class TrimRule:
         return next_trim_count(trim_count, has_passed=has_passed, step=step, at_most=most)
 
 
-def refuse_trims(task: _Trimmed) -> None:
+def refuse_trims(task: TaskParameters) -> None:
     """Refuse a trimmed sum in a task whose servers cannot compute or account for one. Raises ValueError."""
     if not task.rules.trims:
         return

@@ -7,14 +7,14 @@ Then noise may be correlated over up to b rounds (`precad.dp.noise.correlated`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Annotated, Final, Protocol
+from collections.abc import Collection
+from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from precad.dp.noise.correlated import MOST_BANDS, SCALE_BITS
-from precad.protos.task.algorithms import AlgorithmRules
 from precad.protos.task.evaluation import BY_CLIENTS
+from precad.protos.task.parameters import TaskParameters
 from precad.protos.task.quantile import LEARNT
 from precad.protos.task.refusals import MAX_NOISE_STD_ON_GRID
 
@@ -34,29 +34,7 @@ class TurnFields(BaseModel):
 TURN_FIELDS: Final = tuple(TurnFields.model_fields)
 
 
-class _Turns(Protocol):
-    """A task, as far as the conditions need it."""
-
-    min_separation: int
-    noise_bands: int
-
-    @property
-    def clients(self) -> Mapping[str, int]: ...
-
-    @property
-    def evaluation(self) -> str: ...
-
-    @property
-    def update_clipping(self) -> str: ...
-
-    @property
-    def rules(self) -> AlgorithmRules: ...
-
-    @property
-    def noise_std_on_grid(self) -> float: ...
-
-
-def refuse_turns(task: _Turns, given: Collection[str]) -> None:
+def refuse_turns(task: TaskParameters, given: Collection[str]) -> None:
     """Refuse turns and bands in a task that cannot have them. Raises ValueError.
 
     given: fields that are not at their default.

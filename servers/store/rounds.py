@@ -81,23 +81,17 @@ def migrations(sql: Dialect) -> Sequence[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class CommittedRound:
-    """A finished round: its release, as both servers know it, and what it cost this server."""
+class FinishedRound:
+    """A release, as both servers know it: of a round of the training, or of an evaluation by the clients."""
 
     number: int
     chosen: tuple[str, ...]
     accepted: tuple[str, ...]
     rejected: tuple[str, ...]
     model_digest: bytes
-    """Digest of the model after the round."""
+    """Digest of the model after the round. An evaluation is of the model that the round before made."""
     epsilon_one_server: float
     epsilon_clients_only: float
-    seconds: Mapping[str, float] = field(default_factory=dict, hash=False)
-    """By phase. The store has no place for them: they are empty where a crash came before rounds.jsonl had them."""
-    bytes_by_link: Mapping[str, int] = field(default_factory=dict, hash=False)
-    """As this server counts them; empty in the same cases."""
-    test: Tested | None = None
-    """Outcome of its test, in algorithms that propose, test and release."""
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -107,25 +101,23 @@ class CommittedRound:
 
 
 @dataclass(frozen=True, slots=True)
-class EvaluatedRound:
-    """A finished evaluation by the clients: its release, as both servers know it, and what it cost this server."""
+class CommittedRound(FinishedRound):
+    """A finished round of the training, and what it cost this server."""
 
-    number: int
-    chosen: tuple[str, ...]
-    accepted: tuple[str, ...]
-    rejected: tuple[str, ...]
-    model_digest: bytes
-    """Digest of the model that was evaluated, which the round before made."""
+    seconds: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """By phase. The store has no place for them: they are empty where a crash came before rounds.jsonl had them."""
+    bytes_by_link: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """As this server counts them; empty in the same cases."""
+    test: Tested | None = None
+    """Outcome of its test, in algorithms that propose, test and release."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatedRound(FinishedRound):
+    """A finished evaluation by the clients."""
+
     noisy_sum: tuple[int, ...]
     """Sum that both servers opened, on the grid of `Task.evaluation_round`."""
-    epsilon_one_server: float
-    epsilon_clients_only: float
-
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """Chosen clients whose upload was not complete and equal at both servers."""
-        seen = {*self.accepted, *self.rejected}
-        return tuple(client for client in self.chosen if client not in seen)
 
 
 class AttemptState(enum.StrEnum):
@@ -364,7 +356,13 @@ class TaskStore(Database):
             ).fetchall()
         return [
             EvaluatedRound(
-                number, _names(chosen), _names(accepted), _names(rejected), digest, tuple(json.loads(opened)), *epsilons
+                number,
+                _names(chosen),
+                _names(accepted),
+                _names(rejected),
+                digest,
+                *epsilons,
+                noisy_sum=tuple(json.loads(opened)),
             )
             for number, chosen, accepted, rejected, digest, opened, *epsilons in rows
         ]

@@ -131,10 +131,11 @@ def _means(report: Mapping[str, Any], method: str) -> dict[int, float]:
 
 def paragraph(report: Mapping[str, Any]) -> str:
     """Say what came out, beside what the paper says."""
-    found = []
-    for method in (PRECAD, LOCAL, CENTRAL, NOTHING):
-        if means := _means(report, method):
-            found.append(f"{method} " + ", ".join(f"{accuracy:.3f} (n = {n})" for n, accuracy in means.items()))
+    found = [
+        f"{method} " + ", ".join(f"{accuracy:.3f} (n = {n})" for n, accuracy in means.items())
+        for method in (PRECAD, LOCAL, CENTRAL, NOTHING)
+        if (means := _means(report, method))
+    ]
     is_whole = report["rounds"] == ROUNDS
     whole = "the paper's T" if is_whole else f"not the paper's {ROUNDS}"
     return (
@@ -147,11 +148,11 @@ def paragraph(report: Mapping[str, Any]) -> str:
 
 def _verdict(report: Mapping[str, Any]) -> str:
     """Return how much each loses from the fewest clients to the most."""
-    lost = {}
-    for method in (PRECAD, LOCAL, CENTRAL):
-        means = _means(report, method)
-        if len(means) >= 2:
-            lost[method] = means[min(means)] - means[max(means)]
+    lost = {
+        method: means[min(means)] - means[max(means)]
+        for method in (PRECAD, LOCAL, CENTRAL)
+        if len(means := _means(report, method)) >= 2
+    }
     if not lost:
         return ""
     words = ", ".join(f"{method} {points:+.3f}" for method, points in lost.items())

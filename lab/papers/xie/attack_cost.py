@@ -39,7 +39,7 @@ from precad.lab.papers.runner import Case, Outcome
 from precad.lab.papers.xie import attack_shown, insdp_certified, userdp_certified
 from precad.lab.papers.xie.attack_levels import LEVELS, Figure, Level
 from precad.lab.papers.xie.cost_arithmetic import Reached, attackers_for, bound_rows, cost_rows, lower_bounds, wanted_by
-from precad.lab.papers.xie.two_classes import PAIRS, pair_of, started
+from precad.lab.papers.xie.two_classes import PAIRS, Starting, pair_of, started
 from precad.lab.simulation import simulate
 from precad.lab.simulation.workers import Workers
 
@@ -67,7 +67,7 @@ def quick(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment(runner.DatasetExperiment):
+class Experiment(Starting):
     """Describe what is run. Empty sequences and no rounds: those of the level and the data set."""
 
     level: str = "user"
@@ -85,8 +85,6 @@ class Experiment(runner.DatasetExperiment):
     poison_shares: Sequence[float] = ()
     """Shares of an attacking client's records that are poisoned, one after the other: the paper's alpha; none: all of
     them."""
-    public_start: Path | None = None
-    """The public model that trainings start from, in place of a model that is drawn."""
 
     def __post_init__(self) -> None:
         if self.dataset in PAIRS and self.dataset not in self.of.figures:

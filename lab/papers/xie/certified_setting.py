@@ -5,13 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final, Self
 
 from precad.dp.certificates.prediction import Training
-from precad.lab.papers import runner
 from precad.lab.papers.runner import Case
-from precad.lab.papers.xie.two_classes import pair_of
+from precad.lab.papers.xie.two_classes import Starting, pair_of
 from precad.protos.task.task import Task
 
 SEEDS: Final = 100
@@ -50,7 +48,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment(runner.DatasetExperiment, ABC):
+class Experiment(Starting, ABC):
     """Trainings of several noise multipliers, and by what an attacker is accounted in them. No sigmas and no rounds:
     those of the data set's row."""
 
@@ -58,8 +56,6 @@ class Experiment(runner.DatasetExperiment, ABC):
     rounds: int | None = None
     seeds: int = SEEDS
     """Trainings of each sigma."""
-    public_start: Path | None = None
-    """The public model that trainings start from, in place of a model that is drawn."""
 
     @property
     @abstractmethod

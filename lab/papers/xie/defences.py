@@ -40,7 +40,7 @@ from precad.lab.papers.runner import Case, Outcome
 from precad.lab.papers.xie import defences_shown, userdp_certified
 from precad.lab.papers.xie.attack_levels import of_clients
 from precad.lab.papers.xie.cost_arithmetic import wanted_by
-from precad.lab.papers.xie.two_classes import Pair, pair_of, started
+from precad.lab.papers.xie.two_classes import Pair, Starting, pair_of, started
 from precad.lab.simulation import simulate
 from precad.lab.simulation.attackers import StatOpt
 from precad.lab.simulation.rules import Bulyan, CoordinateMedian, GeometricMedian, Krum, Mean, MultiKrum, TrimmedMean
@@ -88,7 +88,7 @@ def rule_parameters(rule: str, k: int, client_rate: float, n_clients: int) -> di
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment(runner.DatasetExperiment):
+class Experiment(Starting):
     """Describe what is run. No sigma and no rounds: those of the data set."""
 
     sigma: float | None = None
@@ -101,8 +101,6 @@ class Experiment(runner.DatasetExperiment):
     """Trainings whose mean confidence predicts, of each attack and k."""
     rule_seeds: int = RULE_SEEDS
     """Trainings of each rule, attack and k."""
-    public_start: Path | None = None
-    """The public model that trainings start from, in place of a model that is drawn."""
 
     def __post_init__(self) -> None:
         for k in self.attackers:

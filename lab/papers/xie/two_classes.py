@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,17 +152,12 @@ class PublicStart:
         return {"file": str(self.path), "accuracy_on_its_own_classes": self.accuracy}
 
 
-class Starting(Protocol):
-    """A dataclass of an experiment that may begin with a public model."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starting(runner.DatasetExperiment):
+    """An experiment that may begin with a public model."""
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def dataset(self) -> str: ...
-    @property
-    def device(self) -> str: ...
-    @property
-    def public_start(self) -> Path | None: ...
+    public_start: Path | None = None
+    """The public model that trainings start from, in place of a model that is drawn."""
 
 
 E = TypeVar("E", bound=Starting)
@@ -218,7 +213,7 @@ def _trained(
 ) -> PublicStart:
     """Train it unless the folder has it."""
     case = case_of(recipe, experiment.device)
-    (outcome,) = runner.run_cases([case], runner.Once(), folder, console, workers)
+    (outcome,) = runner.run_cases([case], runner.Experiment(seeds=1), folder, console, workers)
     with np.load(folder / case.name / "seed-0.npz", allow_pickle=False) as saved:
         start = with_new_head(saved["parameters"], pair_of(experiment.dataset).model)
     path = folder / "public-start.npy"

@@ -426,7 +426,7 @@ WHILE_RUNNING = {
 """Those that only a running task, or its folder, can have, with kits as without."""
 
 
-def test_every_mistake_of_the_runbook_s_table_is_tried_here_or_needs_a_running_task() -> None:
-    table = (ROOT / "docs/guides/runbook.md").read_text().partition("## What a refusal means")[2].partition("\n## ")[0]
+def test_every_mistake_of_the_table_is_tried_here_or_needs_a_running_task() -> None:
+    table = (ROOT / "docs/reference/endings.md").read_text()
     assert set(re.findall(r"^\| `([^`]+)` \| \d \|", table, re.MULTILINE)) == {*BEFORE_A_START, *WHILE_RUNNING}
     assert set(BEFORE_A_START.values()) <= globals().keys()
