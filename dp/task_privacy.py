@@ -199,7 +199,7 @@ def _round_of(task: PublicParameters) -> TaskPrivacy:
     if not rules.is_private:
         nothing = "nothing is clipped or noised for it"
         if task.krum_rule is not None:
-            nothing = f"a round releases {task.krum_rule.released}"
+            nothing = task.krum_rule.released
         return TaskPrivacy(unit=Unit.RECORD, events=dict.fromkeys(View), rests_on=dict.fromkeys(View, nothing))
     if task.trim_rule is not None:
         return _tsgd_ptr(task.trim_rule)

@@ -81,11 +81,12 @@ class KrumRule:
 
     @property
     def released(self) -> str:
-        """Say what a round releases."""
-        if not self._adds_several or self.task.krum_keep == 1:
-            return "one client's update as it is"
-        some = f"all but {self.task.krum_attackers}" if self.task.krum_keep is None else f"{self.task.krum_keep}"
-        return f"the sum of {some} clients' updates"
+        """Say what a round releases, wherever a task or a run of one is shown."""
+        sum_of = "one client's update as it is"
+        if self._adds_several and self.task.krum_keep != 1:
+            some = f"all but {self.task.krum_attackers}" if self.task.krum_keep is None else f"{self.task.krum_keep}"
+            sum_of = f"the sum of {some} clients' updates"
+        return f"not differentially private: a round releases {sum_of}, without noise"
 
     @property
     def _adds_several(self) -> bool:

@@ -482,8 +482,9 @@ class Task(
         """Bound the norm of an opened sum of so many accepted updates, in units of 2^-f.
 
         n B + sqrt(2) s (sqrt(d) + 10) + sqrt(d), with B = C 2^f and s each server's noise. Each of the n updates that
-        are added up is within B. The norm of d normals exceeds sqrt(d) + 10 with probability below e^-50 (Gaussian concentration), and
-        rounding moves each server's noise by at most sqrt(d) / 2. Correlated noise has the reach of its strategy.
+        are added up is within B. The norm of d normals exceeds sqrt(d) + 10 with probability below e^-50 (Gaussian
+        concentration), and rounding moves each server's noise by at most sqrt(d) / 2. Correlated noise has the reach of
+        its strategy.
         Infinite where no norm is checked.
         """
         if not self.checks_norms:
