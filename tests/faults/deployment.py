@@ -256,9 +256,11 @@ def in_the_clear(processes: Processes, rounds: Iterable[CommittedRound]) -> NDAr
         if round.test is not None and round.test.has_passed:
             kept.sort(key=lambda client: fixed_point.exact_squared_norm(processes.update(client)))
             kept = kept[: max(0, len(kept) - round.test.trim_count)]
+        if (rule := task.krum_rule) is not None and kept:
+            kept = least_scores({client: processes.update(client) for client in kept}, kept, rule.krum(len(kept)))
         for client in kept:
             total += processes.update(client)
-        parameters, past = updated(parameters, total, task, past)
+        parameters, past = updated(parameters, total, task, past, len(round.accepted))
     return parameters
 
 
