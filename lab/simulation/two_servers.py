@@ -11,7 +11,6 @@ integers (tests/integration/test_reference_round.py, tests/lab/simulation/test_s
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -27,7 +26,7 @@ from precad.mpc.parameters import Mode
 from precad.mpc.prg import Label
 from precad.mpc.ring import RingArray
 from precad.mpc.robust import krum, proposal
-from precad.mpc.robust.krum import Krum, KrumRound, selected_share_sum
+from precad.mpc.robust.krum import KrumRound, least_scores, selected_share_sum
 from precad.mpc.robust.proposal import MARGIN_BITS, Accepted, Proposal, TrimmedRound
 from precad.mpc.robust.release import share_of_branch
 from precad.mpc.tuples.dealt import deal
@@ -83,7 +82,8 @@ class CleartextServers:
             kept = sorted(accepted, key=lambda client: fixed_point.exact_squared_norm(uploads[client]))  # stable
             kept = kept[: max(0, len(kept) - test.trim_count)]
         elif (choice := self._task.krum_rule) is not None and accepted:
-            kept = least_scores(uploads, accepted, choice.krum(len(accepted)))
+            chosen = least_scores([uploads[client] for client in accepted], choice.krum(len(accepted)))
+            kept = [accepted[i] for i in chosen]
         total = np.zeros(self._dim, dtype=np.int64)
         for client in kept:
             total += uploads[client]
@@ -100,21 +100,6 @@ class CleartextServers:
 
     def _fits(self, upload: RingArray) -> bool:
         return self._threshold is None or fixed_point.exact_squared_norm(upload) <= self._threshold
-
-
-def least_scores(uploads: Mapping[str, RingArray], accepted: Sequence[str], krum: Krum) -> list[str]:
-    """Return the accepted clients of least score, in exact integers; equal scores in the order of clients.
-
-    No distance wraps, as no accepted upload is longer than C.
-    """
-    m = len(accepted)
-    squared = np.zeros((m, m), dtype=np.int64)
-    for i, j in itertools.combinations(range(m), 2):
-        difference: RingArray = uploads[accepted[i]] - uploads[accepted[j]]
-        squared[i, j] = squared[j, i] = ring.dot(difference, difference)
-    of_others = squared[~np.eye(m, dtype=bool)].reshape(m, m - 1)
-    scores = np.sort(of_others, axis=1)[:, : krum.n_near(m)].sum(axis=1)
-    return [accepted[i] for i in np.argsort(scores, kind="stable")[: krum.n_kept]]
 
 
 class MpcServers:

@@ -10,12 +10,14 @@ Descent", NeurIPS '17; by two servers as docs/reference/protocol-krum.md says, w
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from precad.mpc import ring
 from precad.mpc.channel import Channel, Prefixed
 from precad.mpc.errors import ParameterError
 from precad.mpc.gate.top_bits import Gate
@@ -135,3 +137,18 @@ def _scores(it: KrumRound, distances: RingArray, lane: Channel) -> RingArray:
     chosen = chosen_words(near, of_others.reshape(-1), tuples, lane)
     scores: RingArray = chosen.reshape(m, m - 1).sum(axis=1)
     return scores
+
+
+def least_scores(vectors: Sequence[RingArray], krum: Krum) -> list[int]:
+    """Return which of these vectors the servers choose, the least score first, with all of them in the clear.
+
+    In exact integers: no distance wraps, as no vector is longer than C. Equal scores are in the order given.
+    """
+    m = len(vectors)
+    squared = np.zeros((m, m), dtype=np.int64)
+    for i, j in itertools.combinations(range(m), 2):
+        difference: RingArray = vectors[i] - vectors[j]
+        squared[i, j] = squared[j, i] = ring.dot(difference, difference)
+    of_others = squared[~np.eye(m, dtype=bool)].reshape(m, m - 1)
+    scores = np.sort(of_others, axis=1)[:, : krum.n_near(m)].sum(axis=1)
+    return [int(i) for i in np.argsort(scores, kind="stable")[: krum.n_kept]]

@@ -11,7 +11,7 @@ from precad.mpc.errors import ParameterError
 from precad.mpc.gates import make_gate
 from precad.mpc.norm_bound import MAX_ENCODED_CLIP, NormBound
 from precad.mpc.parameters import DEALT_MODES, Mode
-from precad.mpc.robust.krum import Krum, blocks
+from precad.mpc.robust.krum import Krum, blocks, least_scores
 from precad.mpc.tuples.held import MAX_OF_PAIRS
 from tests.harness.examples import IS_THOROUGH
 from tests.mpc.robust.krum_rounds import Round, in_the_clear, run
@@ -53,6 +53,8 @@ def assert_as_in_the_clear(it: Round, gate) -> bool:
     """Whether some were left out and others were not."""
     accepted, kept, total = in_the_clear(it)
     assert total == of_the_rule(it, accepted)
+    if accepted:
+        assert least_scores([it.vectors[i] for i in accepted], it.krum) == [accepted.index(i) for i in kept]
     for one in run(it, gate):
         assert one.accepted == tuple(f"c{i:03d}" for i in accepted)
         assert one.total.tolist() == total
