@@ -84,7 +84,8 @@ class KrumRule:
         """Say what a round releases, wherever a task or a run of one is shown."""
         sum_of = "one client's update as it is"
         if self._adds_several and self.task.krum_keep != 1:
-            some = f"all but {self.task.krum_attackers}" if self.task.krum_keep is None else f"{self.task.krum_keep}"
+            keep, f = self.task.krum_keep, self.task.krum_attackers
+            some = f"at most {keep}" if keep is not None else f"all but {f}" if f else "all"
             sum_of = f"the sum of {some} clients' updates"
         return f"not differentially private: a round releases {sum_of}, without noise"
 

@@ -44,7 +44,7 @@ LENGTHS = {"alice": 0.10, "bob": 0.11, "carol": 0.12, "dave": -0.9}
 
 def task_of(**changes: Any) -> Task:
     fields = {"gate": "native", "krum_attackers": 0, "learning_rate": 1.0, "noise_multiplier": 0.0}
-    return small_task(CLIENTS, algorithm="krum", rounds=2, lost_rounds=1, batches_ahead=0, **fields | changes)
+    return small_task(CLIENTS, algorithm="krum", rounds=2, lost_rounds=3, batches_ahead=0, **fields | changes)
 
 
 @contextlib.asynccontextmanager

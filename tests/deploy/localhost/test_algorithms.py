@@ -17,6 +17,7 @@ import pytest
 import tomli_w
 
 from precad.deploy.configuration import sections as configuration
+from precad.deploy.configuration.check_privacy import privacy_facts
 from precad.deploy.configuration.demo import demo_config
 from precad.deploy.errors import ConfigError
 from precad.deploy.figures import rounded_up
@@ -30,6 +31,7 @@ from precad.dp.accountants.gaussian_dp import eps_from_mu
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian, Unit, View
 from precad.dp.accountants.ptr_loss import pld_eps_ptr
 from precad.dp.accountants.ptr_privacy import eps_ptr_rounds
+from precad.dp.task_privacy import task_privacy
 from precad.servers.telemetry.status import Status, epsilons_of
 from tests.harness.harness import small_task
 
@@ -51,7 +53,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "multi-krum": {**USER_DP, "noise_multiplier": 0.0, "krum_attackers": 0, "krum_keep": 2},
 }
 UNPROTECTED = ("non-private", "fedavg", "krum", "multi-krum")
-RELEASED = {"krum": "one client's update as it is", "multi-krum": "the sum of 2 clients' updates"}
+RELEASED = {"krum": "one client's update as it is", "multi-krum": "the sum of at most 2 clients' updates"}
 
 
 def configuration_of(case: str) -> dict[str, Any]:
@@ -77,6 +79,26 @@ def test_what_protects_nobody_is_warned_of_by_its_name() -> None:
     assert "no norm is checked" in str(warning_of(small_task(validation="none")))
     assert "no norm is checked" in str(warning_of(small_task(validation="none", **NON_PRIVATE)))
     assert warning_of(small_task(algorithm="local-dp")) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"algorithm": "krum"}, "one client's update as it is"),
+        ({"algorithm": "multi-krum", "krum_keep": 1}, "one client's update as it is"),
+        ({"algorithm": "multi-krum", "krum_keep": 2}, "the sum of at most 2 clients' updates"),
+        ({"algorithm": "multi-krum"}, "the sum of all clients' updates"),
+    ],
+)
+def test_a_task_of_krum_says_what_it_releases_before_anything_runs(changes: dict[str, Any], what: str) -> None:
+    """The warning, the facts of `precad check`, and what the ledger's account rests on: nothing is proved."""
+    task = small_task(noise_multiplier=0.0, krum_attackers=0, **changes)
+    stated = f"not differentially private: a round releases {what}, without noise"
+    privacy = task_privacy(task)
+    assert stated in str(warning_of(task))
+    assert privacy_facts(task) == {"privacy": stated}
+    assert {*privacy.rests_on.values()} == {stated}
+    assert [privacy.epsilon(view, 1, 1e-5) for view in View] == [math.inf, math.inf]
 
 
 def test_an_infinite_epsilon_survives_every_way_to_a_reader() -> None:
