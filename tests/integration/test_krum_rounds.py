@@ -39,7 +39,7 @@ from tests.integration.test_deviating_server import charges, deployment, end_of_
 
 CLIENTS = ("alice", "bob", "carol", "dave")
 LENGTHS = {"alice": 0.10, "bob": 0.11, "carol": 0.12, "dave": -0.9}
-"""Of updates along one line: a score adds up two distances, and bob's is the least."""
+"""Lie along one line, in units of C: a score adds up two distances, and bob's is the least."""
 
 
 def task_of(**changes: Any) -> Task:

@@ -79,7 +79,7 @@ def run(it: Round, gate: Gate, random_bytes: Any = None, wrap: Any = RecordingCh
 
 
 def uploads_of(it: Round, shape: BatchShape, sides: Any, random_bytes: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What each server holds of the clients."""
+    """Return what each server holds of the clients."""
     uploads: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
     for client, x in zip(shape.clients, it.vectors, strict=False):
         if it.mode is Mode.MASKED:
