@@ -346,6 +346,8 @@ class ClientProcess:
         self._stop = asyncio.Event()
         if not task.rules.is_private:
             log.warning("client.not_private", algorithm=task.algorithm)
+        if task.krum_rule is not None:
+            log.warning("client.releases_updates", why=task.krum_rule.released)
         if task.accept_weak_wire_form:
             log.warning("client.weak_wire_form", mode=task.mode)
         if not task.checks_norms:

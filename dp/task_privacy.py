@@ -6,7 +6,7 @@
     ins-dp-fedavg     the client adds N(0, (sigma R)^2), V times   a record       Poisson(p), sigma, V steps a round
     local-dp          the client adds N(0, (sigma R)^2)            a record       Poisson(p), sigma
     distributed-dp    tau clients add N(0, (sigma R)^2 / tau)      a record       Poisson(p), sigma
-    non-private       nobody adds anything; fedavg alike           a record       nothing is proved
+    non-private       nobody adds anything; fedavg, krum alike     a record       nothing is proved
 
 The first multiplier is against one server with any clients, the second against clients only; one alone holds for both.
 Each is of a round that the client takes part in. A record's multiplier counts what rounding adds to its sensitivity
@@ -70,6 +70,13 @@ class TestedRounds(Protocol):
         """Return a round as a client that was drawn meets it, against this adversary."""
 
 
+class ReleasedUpdates(Protocol):
+    """Say what a round releases that adds up few updates; `precad.protos.task.krum_fields.KrumRule` does."""
+
+    @property
+    def released(self) -> str: ...
+
+
 class PublicParameters(Protocol):
     """Hold the parameters of a task that its privacy depends on; `precad.protos.task.task.Task` is one."""
 
@@ -108,6 +115,8 @@ class PublicParameters(Protocol):
     def most_evaluations(self) -> int: ...
     @property
     def trim_rule(self) -> TestedRounds | None: ...
+    @property
+    def krum_rule(self) -> ReleasedUpdates | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +198,8 @@ def _round_of(task: PublicParameters) -> TaskPrivacy:
     rules = task.rules
     if not rules.is_private:
         nothing = "nothing is clipped or noised for it"
+        if task.krum_rule is not None:
+            nothing = task.krum_rule.released
         return TaskPrivacy(unit=Unit.RECORD, events=dict.fromkeys(View), rests_on=dict.fromkeys(View, nothing))
     if task.trim_rule is not None:
         return _tsgd_ptr(task.trim_rule)

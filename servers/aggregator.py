@@ -204,6 +204,8 @@ class Aggregator:
         log.info("aggregator.listening", role=ROLES[self.party], port=port)
         if not self.task.rules.is_private:
             log.warning("aggregator.not_private", algorithm=self.task.algorithm)  # by its name, and for comparison
+        if self.task.krum_rule is not None:
+            log.warning("aggregator.releases_updates", why=self.task.krum_rule.released)
         if self.task.accept_weak_wire_form:
             log.warning("aggregator.weak_wire_form", mode=self.task.mode)
         if not self.task.checks_norms:

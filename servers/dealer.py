@@ -286,7 +286,9 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         if request.batch.round > MAX_ROUND:
             raise MalformedMessageError(f"rounds end at {MAX_ROUND}, got {request.batch.round}")
         if request.batch.trims not in self._may_trim(request.batch.dim):
-            raise PeerMismatchError("trims", ours=self._task.rules.trims, peers=request.batch.trims)
+            raise PeerMismatchError("trims", ours=self._task.rules.keeps_some, peers=request.batch.trims)
+        if request.batch.pairs is not self._task.rules.selects:
+            raise PeerMismatchError("pairs", ours=self._task.rules.selects, peers=request.batch.pairs)
         shape = convert.batch_shape(self.telemetry.task_id, request.batch)
         if shape.n_products > MAX_PRODUCTS:
             raise MalformedMessageError(f"a batch has at most {MAX_PRODUCTS} products, got {shape.n_products}")
@@ -312,7 +314,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         """Return whether rounds of so many coordinates may ask for trim tuples: the task's may, no evaluation may."""
         one = self._task.evaluation_round
         is_evaluation = {False} if one is not None and one.dim == dim else set[bool]()
-        return is_evaluation | ({self._task.rules.trims} if dim == self._task.dim else set())
+        return is_evaluation | ({self._task.rules.keeps_some} if dim == self._task.dim else set())
 
     async def _record(self, party: Party, shape: BatchShape) -> None:
         """This part leaves. What cannot be recorded ends the dealer. Raises what `DealLedger.record` raises."""

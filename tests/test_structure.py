@@ -59,7 +59,7 @@ ROOMS = (
     Room(
         "mpc/robust",
         "| . tuples local gate",
-        "Robust sums of secret vectors: propose-test-release on the trimmed sum, behind the check of norms.",
+        "Robust sums of secret vectors behind the check of norms: the shortest after a private test, or Krum's choice.",
     ),
     Room(
         "mpc/proved",

@@ -6,6 +6,7 @@
       `precad.protos.task.quantile`
     ins-dp-fedavg     clip_C( theta_i - theta ) after V steps of DP-SGD                        Xie et al., Algorithm 3
     fedavg            clip_C( theta_i - theta ) after V steps of descent                       McMahan et al., 2017
+      krum and multi-krum alike; tsgd-ptr too
     local-dp          clip_C( -sum of clipped gradients + N(0, (sigma R)^2) )                  PRECAD, Sec. 6.1, LDP
     distributed-dp    clip_(C - room)( -sum of clipped gradients ) + N(0, (sigma R)^2 / tau)   PRECAD, Sec. 1, DDP
     non-private       clip_C( -sum of gradients )

@@ -21,10 +21,10 @@ tenth power of 1 / sigma."""
 def privacy_facts(task: Task) -> dict[str, Any]:
     """Return the noise multiplier and what it proves, and what mode `proved` and rounding take of it.
 
-    Nothing of a task without privacy.
+    Nothing of a task without privacy, but what is released of single updates.
     """
     if not task.rules.is_private:
-        return {}
+        return {} if task.krum_rule is None else {"privacy": task.krum_rule.released}
     facts = {"noise_multiplier": task.noise_multiplier, "privacy": promised(task)}
     if task.is_proved:
         facts["delta"] = f"mode proved itself takes {task.delta_slack:.1e} (1 + e^epsilon), which every epsilon counts"

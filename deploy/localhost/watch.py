@@ -183,9 +183,12 @@ def warning_of(task: Task) -> str | None:
     if task.rules.is_private:
         return None if task.checks_norms else f"WARNING: {UNCHECKED}."
     unchecked = "" if task.checks_norms else f" And {UNCHECKED}."
+    released = "" if task.krum_rule is None else f" It is {task.krum_rule.released}."
     return (
         f"WARNING: task.algorithm is {task.algorithm}. No noise is added by anybody, epsilon is infinite, and nothing "
-        "is guaranteed for anybody's records against anybody who sees a model. For comparison only." + unchecked
+        "is guaranteed for anybody's records against anybody who sees a model. For comparison only."
+        + released
+        + unchecked
     )
 
 

@@ -80,13 +80,13 @@ class AuditedRound(Deployed):
         self._keep_uploads(outcome)
         return outcome
 
-    def _updated(self, parameters: Parameters, noisy_sum: RingArray) -> Parameters:
+    def _updated(self, parameters: Parameters, noisy_sum: RingArray, n_accepted: int = 0) -> Parameters:
         opened = noisy_sum[self._head]
         for seat, source in _SOURCES.items():
             own = self._kept.kept.get(source, np.zeros_like(opened))
             self.seen.own_noise[seat].append(self._of_grid(own))
             self.seen.scores[seat].append(self._of_grid(opened - own))
-        return super()._updated(parameters, noisy_sum)
+        return super()._updated(parameters, noisy_sum, n_accepted)
 
     def _keep_uploads(self, outcome: RoundOutcome) -> None:
         m = self._head.stop - self._head.start

@@ -16,7 +16,7 @@ Contents:
     server_pair       both server processes, over loopback gRPC with TLS, and what they measured
     peer_runs         how peers are started, and what they measured
     validation        the check, beside its peers
-    robust            propose-test-release on shares, beside the check
+    robust            robust sums on shares, beside the check
     canonne           the baseline of the noise
     noise             the sampler, beside its peers
     scale             time, memory and bytes as the model and the round grow

@@ -5,6 +5,7 @@ Measured are:
     sound     the protocol as the servers run it
     tested    sound, and the test of propose-test-release behind it: the noisy margin is opened
     trimmed   tested, and the sum without the longest quarter of the clients (`precad.mpc.robust`)
+    krum      sound, and the sum of the updates that multi-Krum chooses, all but a quarter (the same)
     unsound   the check without rows: a modular square-sum and one comparison, which a wrapping vector passes
     exchange  one empty message in each direction: the link's own cost of a round
     floor     what no implementation of the sound check can leave out: masks, rows, one pass over the data
@@ -29,6 +30,8 @@ from precad.mpc.local.cpu_engine import BYTE_VALUES, BYTES, LANES
 from precad.mpc.local.step import add_shares, local_sums
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.parameters import Mode
+from precad.mpc.robust.krum import KrumRound, selected_share_sum
+from precad.mpc.robust.krum import blocks as krum_blocks
 from precad.mpc.robust.margin import open_noisy_margin
 from precad.mpc.robust.proposal import Accepted, Proposal, TrimmedRound
 from precad.mpc.robust.proposal import blocks as robust_blocks
@@ -38,8 +41,8 @@ from precad.mpc.tuples.held import ServerTuples
 from precad.mpc.validation import Revealed, Validated
 
 UNSOUND, FLOOR, EXCHANGE = "unsound", "floor", "exchange"
-TESTED, TRIMMED = "tested", "trimmed"
-NATIVE_ONLY = (UNSOUND, TESTED, TRIMMED)
+TESTED, TRIMMED, KRUM = "tested", "trimmed", "krum"
+NATIVE_ONLY = (UNSOUND, TESTED, TRIMMED, KRUM)
 GATE_OF_UNSOUND = "native"
 TAU = 0.5
 AES_TILE = 1 << 18
@@ -50,6 +53,8 @@ def gate_blocks(case: Case, gate: Gate) -> tuple[Block, ...]:
     """Return the binary correlations of the whole batch: 65 words per client, or 1 without rows."""
     low_bits = case.bound.low_bits
     of_check = top_bits.blocks(gate, case.clients, low_bits[-1:] if case.implementation == UNSOUND else low_bits)
+    if case.krum is not None:
+        return (*of_check, *krum_blocks(gate, case.clients, case.krum))
     if case.implementation not in (TESTED, TRIMMED):
         return of_check
     return (*of_check, *robust_blocks(gate, case.clients, Proposal(case.bound, TAU)))
@@ -64,7 +69,7 @@ def run_check(case: Case, held: Held, gate: Gate, channel: Channel) -> Validated
         revealed = validation.reveal_and_open(locked, held.vectors(), held.tuples, channel, held.rooms)
     check = validate_without_rows if case.implementation == UNSOUND else validation.validate
     checked = check(revealed, held.tuples, case.bound, gate, channel)
-    if case.implementation in (TESTED, TRIMMED):
+    if case.implementation in (TESTED, TRIMMED, KRUM):
         return _robust(case, revealed, checked, held.tuples, gate, channel)
     return checked
 
@@ -72,10 +77,14 @@ def run_check(case: Case, held: Held, gate: Gate, channel: Channel) -> Validated
 def _robust(
     case: Case, revealed: Revealed, checked: Validated, tuples: ServerTuples, gate: Gate, channel: Channel
 ) -> Validated:
-    """Run the test without noise, whose draw takes no time, and in a trimmed round leave out the longest."""
+    """Run the test without noise, whose draw takes no time, and in a trimmed round leave out the longest. Or choose."""
     validation.compare_verdicts(checked, channel)
     of_check = (revealed.active, checked.verdicts, revealed.opened, checked.squared_norms, checked.accepted_share_sum)
-    trimmed = TrimmedRound(Accepted.of(*of_check), Proposal(case.bound, TAU), case.clients // 4, tuples, gate)
+    accepted = Accepted.of(*of_check)
+    if case.krum is not None:
+        share = selected_share_sum(KrumRound(accepted, case.krum, tuples, gate), channel)
+        return replace(checked, accepted_share_sum=share)
+    trimmed = TrimmedRound(accepted, Proposal(case.bound, TAU), case.clients // 4, tuples, gate)
     open_noisy_margin(trimmed, 0, channel)
     if case.implementation == TESTED:
         return checked

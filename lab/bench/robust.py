@@ -1,8 +1,9 @@
-"""`precad bench robust`: propose-test-release on shares, beside the check of norms that every round has.
+"""`precad bench robust`: robust sums on shares, beside the check of norms that every round has.
 
-Both are run as `precad.lab.bench.validation` runs the check: two processes over loopback gRPC with mutual TLS, on fresh
+All are run as `precad.lab.bench.validation` runs the check: two processes over loopback gRPC with mutual TLS, on fresh
 tuples. `native` is the plain check; `tested` ends with the opened margin, and `trimmed` with the share of the sum
-without a quarter of the clients. Ranks take a word per pair of clients; the trim takes the dealer 8d bytes per client.
+without a quarter of the clients. `krum` ends with that of multi-Krum, without a quarter of them. Ranks of norms take a
+word per pair of clients, Krum's one for each two distances of a client. The dealer sends 8d bytes per client.
 `ms` are of a whole round, and `bytes_link` of the direction that carries more.
 """
 
@@ -13,14 +14,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from precad.lab.bench import machine, server_pair
-from precad.lab.bench.checks import TESTED, TRIMMED, gate_blocks
+from precad.lab.bench.checks import KRUM, TESTED, TRIMMED, gate_blocks
 from precad.lab.bench.server_pair import PairResult
-from precad.lab.bench.workload import Case
+from precad.lab.bench.workload import Case, shape_of
 from precad.mpc.gate.native_gate import CarryGate
-from precad.mpc.tuples.held import DIGEST_BYTES, FIELD_WORDS, BatchShape
+from precad.mpc.tuples.held import DIGEST_BYTES, FIELD_WORDS
 
 NATIVE = "native"
-IMPLEMENTATIONS = (NATIVE, TESTED, TRIMMED)
+IMPLEMENTATIONS = (NATIVE, TESTED, TRIMMED, KRUM)
+MOST_OF_KRUM = 64
+"""Clients of a round that a task of Krum expects at most."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,13 +35,16 @@ class Plan:
     clients: tuple[int, ...] = (10, 30, 100, 256)
     repetitions: int = 7
     mode: str = "masked"
+    implementations: tuple[str, ...] = IMPLEMENTATIONS
+    """The plain check, and what is measured beside it."""
 
     def cases(self) -> list[Case]:
-        """Return every implementation at every number of clients."""
+        """Return every implementation at every number of clients, Krum where a deployment has so many."""
         return [
             Case(implementation=name, mode=self.mode, dim=self.dim, clients=n, repetitions=self.repetitions)
             for n in self.clients
-            for name in IMPLEMENTATIONS
+            for name in self.implementations
+            if name != KRUM or n <= MOST_OF_KRUM
         ]
 
 
@@ -72,7 +78,6 @@ def _row(result: PairResult) -> dict[str, Any]:
 
 def bytes_dealt(case: Case) -> int:
     """Count what the dealer sends server B for a round, framing left out."""
-    trims = case.implementation in (TESTED, TRIMMED)
-    shape = BatchShape("t", 0, case.client_ids, case.dim, gate_blocks(case, CarryGate()), trims)
+    shape = shape_of(case, gate_blocks(case, CarryGate()))
     per_client = DIGEST_BYTES + 8 * (1 + 3 * FIELD_WORDS)
-    return case.clients * per_client + 8 * (shape.n_products + shape.n_trim_words)
+    return case.clients * per_client + 8 * (shape.n_products + shape.n_trim_words + shape.n_pairs)

@@ -23,6 +23,7 @@ from precad.mpc.parameters import DEFAULT_FRAC_BITS, Mode
 from precad.mpc.prg import Label, RandomBytes, Seed
 from precad.mpc.proved.sizes import ProofSizes
 from precad.mpc.ring import WORD_BYTES, RingArray
+from precad.mpc.robust.krum import Krum, least_scores
 from precad.mpc.sharing import Party
 from precad.mpc.tuples.correlations import Block
 from precad.mpc.tuples.dealt import deal
@@ -40,7 +41,7 @@ class Case:
     """One line of a benchmark, as both server processes run it."""
 
     implementation: str
-    """A gate, or one of `precad.lab.bench.checks`: tested, trimmed, unsound, floor, exchange."""
+    """A gate, or one of `precad.lab.bench.checks`: tested, trimmed, krum, unsound, floor, exchange."""
     mode: str
     dim: int
     clients: int
@@ -71,6 +72,14 @@ class Case:
         """Return F: how many of the longest updates the sum is without."""
         return self.clients // 4 if self.implementation == "trimmed" else 0
 
+    @property
+    def krum(self) -> Krum | None:
+        """Return the rule of multi-Krum: a quarter of the clients may be attackers, and as many are left out."""
+        if self.implementation != "krum":
+            return None
+        f = self.clients // 4
+        return Krum(self.bound, f, max(1, self.clients - 1 - f))
+
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Case:
         """Invert `dataclasses.asdict`."""
@@ -98,7 +107,11 @@ class Updates:
         """Return what the accepted shares must add up to."""
         total = np.zeros(self._case.dim, dtype=np.int64)
         accepted = [i for i, is_accepted in enumerate(self._case.expected(repetition)) if is_accepted]
-        for client in accepted[: max(0, len(accepted) - self._case.trim_count)]:  # all are as long: slots decide
+        kept = accepted[: max(0, len(accepted) - self._case.trim_count)]  # all are as long: slots decide
+        if self._case.krum is not None:
+            vectors = [np.roll(self._base, client) for client in accepted]
+            kept = [accepted[i] for i in least_scores(vectors, self._case.krum)]
+        for client in kept:
             total += np.roll(self._base, client)
         return total
 
@@ -140,6 +153,12 @@ class Held:
         }
 
 
+def shape_of(case: Case, blocks: tuple[Block, ...], repetition: int = 0) -> BatchShape:
+    """Return the batch that the case's round asks for."""
+    trims, pairs = case.implementation in ("tested", "trimmed", "krum"), case.krum is not None
+    return BatchShape(TASK, repetition, case.client_ids, case.dim, blocks, trims, pairs)
+
+
 def open_spool(case: Case, folder: Path) -> Spool:
     """Open the spool as a server has it: vectors of one batch beyond its memory lie in a file."""
     return Spool(
@@ -155,8 +174,7 @@ def prepare(
 ) -> Held:
     """Deal one batch and make its uploads: fresh tuples for every repetition, as one-time tuples must be."""
     random_bytes = recorded(f"{case.implementation}/{case.mode}/{case.dim}/{case.clients}/{repetition}")
-    trims = case.implementation in ("tested", "trimmed")
-    shape = BatchShape(TASK, repetition, case.client_ids, case.dim, blocks, trims)
+    shape = shape_of(case, blocks, repetition)
     start = time.perf_counter()
     dealt = deal(shape, random_bytes)
     dealer_seconds = time.perf_counter() - start

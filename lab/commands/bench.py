@@ -45,6 +45,14 @@ class CheckName(StrEnum):
     PROVED = "proved"
 
 
+class RobustSum(StrEnum):
+    """Sums on shares that are measured beside the plain check."""
+
+    TESTED = "tested"
+    TRIMMED = "trimmed"
+    KRUM = "krum"
+
+
 @bench_app.command("validation")
 @exit_codes()
 def bench_validation(
@@ -330,15 +338,20 @@ def bench_robust(
         list[int] | None,
         typer.Option("--clients", help="Take so many clients, instead of 10, 30, 100, 256; repeat.", min=4, max=4096),
     ] = None,
+    only: Annotated[
+        list[RobustSum] | None, typer.Option("--only", help="Take this beside the check, not all; repeat.")
+    ] = None,
     repetitions: Annotated[int, typer.Option(help="Measure so often per size, after a warm-up.", min=1)] = 7,
     table: TableFile = None,
     as_json: Json = False,
 ) -> None:
-    """Measure propose-test-release on shares, beside the plain check of norms."""
+    """Measure trimmed sums and multi-Krum on shares, beside the plain check of norms."""
     from precad.lab.bench import robust, tables
 
     usual = robust.Plan()
-    plan = robust.Plan(dim=dim, clients=tuple(clients) if clients else usual.clients, repetitions=repetitions)
+    chosen = usual.implementations if only is None else (robust.NATIVE, *only)
+    sizes = tuple(clients) if clients else usual.clients
+    plan = robust.Plan(dim=dim, clients=sizes, repetitions=repetitions, implementations=chosen)
     measure(partial(robust.run, plan, say=say), tables.print_robust, as_json=as_json, table=table)
 
 

@@ -22,11 +22,11 @@ from precad.mpc import fixed_point, ring, sharing, validation
 from precad.mpc.channel import Channel, MemoryChannel, run_pair
 from precad.mpc.gate import top_bits
 from precad.mpc.gates import make_gate
-from precad.mpc.local.step import Words
 from precad.mpc.parameters import Mode
 from precad.mpc.prg import Label
 from precad.mpc.ring import RingArray
-from precad.mpc.robust import proposal
+from precad.mpc.robust import krum, proposal
+from precad.mpc.robust.krum import KrumRound, least_scores, selected_share_sum
 from precad.mpc.robust.proposal import MARGIN_BITS, Accepted, Proposal, TrimmedRound
 from precad.mpc.robust.release import share_of_branch
 from precad.mpc.tuples.dealt import deal
@@ -42,7 +42,8 @@ class Checked:
     accepted: tuple[str, ...]
     rejected: tuple[str, ...]
     total: RingArray
-    """The sum of the accepted uploads, modulo 2^64, (d,); after a passed test without the longest."""
+    """The sum of the accepted uploads, modulo 2^64, (d,): after a passed test without the longest, with Krum's rule of
+    those that it chooses."""
     test: Tested | None = None
     """Outcome of the test, where the task has one."""
 
@@ -80,6 +81,9 @@ class CleartextServers:
         if test is not None and test.has_passed:
             kept = sorted(accepted, key=lambda client: fixed_point.exact_squared_norm(uploads[client]))  # stable
             kept = kept[: max(0, len(kept) - test.trim_count)]
+        elif (choice := self._task.krum_rule) is not None and accepted:
+            chosen = least_scores([uploads[client] for client in accepted], choice.krum(len(accepted)))
+            kept = [accepted[i] for i in chosen]
         total = np.zeros(self._dim, dtype=np.int64)
         for client in kept:
             total += uploads[client]
@@ -111,7 +115,9 @@ class MpcServers:
         blocks = top_bits.blocks(self._gate, len(clients), task.norm_bound.low_bits) if task.checks_norms else ()
         if task.rules.trims:
             blocks += proposal.blocks(self._gate, len(clients), Proposal(task.norm_bound, task.trim_tau))
-        shape = BatchShape("simulation", t, clients, task.dim, blocks, task.rules.trims)
+        if (choice := task.krum_rule) is not None:
+            blocks += krum.blocks(self._gate, len(clients), choice.krum(len(clients)))
+        shape = BatchShape("simulation", t, clients, task.dim, blocks, task.rules.keeps_some, task.rules.selects)
         dealt = deal(shape)
         tuples = (ServerTuples(0, shape, dealt[0]), ServerTuples(1, shape, dealt[1]))
         held: tuple[dict[str, RingArray], dict[str, RingArray]] = ({}, {})
@@ -135,9 +141,15 @@ class MpcServers:
             reveal = validation.reveal if task.wire_mode is Mode.MASKED else validation.reveal_and_open
             revealed = reveal(locked, own, mine, channel)
             checked = validation.validate(revealed, mine, task.norm_bound, self._gate, channel)
-            if proposed is None:
-                return checked, None
-            share, test = self._tested(proposed, checked, revealed.opened, mine, channel)
+            of_check = (checked.active, checked.verdicts, revealed.opened, checked.squared_norms)
+            accepted, test = Accepted.of(*of_check, checked.accepted_share_sum), None
+            share = accepted.share_sum
+            if choice is not None:
+                share = selected_share_sum(
+                    KrumRound(accepted, choice.krum(len(accepted.clients)), mine, self._gate), channel
+                )
+            elif proposed is not None:
+                share, test = self._tested(proposed, accepted, mine, channel)
             return replace(checked, accepted_share_sum=share), test
 
         (a, test), (b, _) = run_pair(server)
@@ -145,20 +157,12 @@ class MpcServers:
         return Checked(a.accepted, a.rejected, total, test)
 
     def _tested(
-        self,
-        proposed: Proposed,
-        checked: validation.Validated,
-        opened: Sequence[Words],
-        tuples: ServerTuples,
-        channel: Channel,
+        self, proposed: Proposed, accepted: Accepted, tuples: ServerTuples, channel: Channel
     ) -> tuple[RingArray, Tested]:
         """Return one server's share of the sum of the test's branch, and what the test released."""
         task, rule = self._task, self._task.trim_rule
         assert rule is not None  # of a task with a test
-        of_check = (checked.active, checked.verdicts, opened, checked.squared_norms, checked.accepted_share_sum)
-        it = TrimmedRound(
-            Accepted.of(*of_check), Proposal(task.norm_bound, task.trim_tau), proposed.trim_count, tuples, self._gate
-        )
+        it = TrimmedRound(accepted, Proposal(task.norm_bound, task.trim_tau), proposed.trim_count, tuples, self._gate)
         share, margin = share_of_branch(it, proposed.noise[channel.party], rule.mechanism.has_passed, channel)
         return share, rule.tested(margin, proposed.trim_count)
 

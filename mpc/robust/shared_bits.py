@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from precad.mpc import ring
 from precad.mpc.channel import Channel, exchange_alike
 from precad.mpc.gate.top_bits import Gate, LowWords
 from precad.mpc.ring import RingArray
@@ -35,6 +36,21 @@ def additive_bits(words: RingArray, n_bits: int, gate: Gate, tuples: ServerTuple
     opened = open_bits(bits ^ mask, words.size, "bits", channel)
     signed: RingArray = (1 - 2 * opened) * shares
     return signed + opened if channel.party == 0 else signed
+
+
+def chosen_words(bits: Planes, words: RingArray, tuples: ServerTuples, channel: Channel) -> RingArray:
+    """Return additive shares of each word times its bit, (m,), from XOR shares of the bits in a plane. One round.
+
+    With e = bit ^ u and z = word - y opened, bit word = e word + (1 - 2e) (z u + u y).
+    Shapes: words (m,), this server's additive shares. Raises MalformedMessageError, TupleExhaustedError.
+    """
+    dealt = tuples.correlations_after_check().choices(words.size)
+    hidden, masked = bits ^ dealt.bit_mask, words - dealt.word_mask
+    received = exchange_alike(channel, "choose", hidden.tobytes() + ring.to_bytes(masked))
+    e = bits_of_plane(hidden ^ np.frombuffer(received[: hidden.size], dtype=np.uint8), words.size)
+    z = masked + ring.from_bytes(received[hidden.size :], n_words=words.size)
+    chosen: RingArray = e * words + (1 - 2 * e) * (z * dealt.bits + dealt.products)
+    return chosen
 
 
 def open_bits(hidden: Planes, n_bits: int, label: str, channel: Channel) -> RingArray:

@@ -130,6 +130,55 @@ class BitBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class ChoiceBlock:
+    """For a shared bit times a shared word: random bits u in both forms, random words y, and u y.
+
+    Masks: u shared by XOR in a plane, then shares of y modulo 2^64. Products: u, then u y, modulo 2^64.
+    """
+
+    n_words: int
+
+    def __post_init__(self) -> None:
+        _require_count(self.n_words)
+
+    @property
+    def n_masks(self) -> int:
+        """Return the plane and a word per bit."""
+        return _words_in(lane_bytes(self.n_words)) + self.n_words
+
+    @property
+    def n_products(self) -> int:
+        """Two words per bit."""
+        return 2 * self.n_words
+
+    def products(self, masks_a: RingArray, masks_b: RingArray) -> RingArray:
+        """See `Block.products`."""
+        n_of_plane = self.n_masks - self.n_words
+        u = bits_of_plane((masks_a ^ masks_b)[:n_of_plane].view(np.uint8), self.n_words)
+        return np.concatenate([u, u * (masks_a + masks_b)[n_of_plane:]])
+
+    def correction(self, products: RingArray, share_a: RingArray) -> RingArray:
+        """See `Block.correction`: additive."""
+        return products - share_a
+
+
+class ChoiceShares(NamedTuple):
+    """One server's side of the first words of a ChoiceBlock, (m,) each but for the plane."""
+
+    bit_mask: Planes
+    """u by XOR."""
+    word_mask: RingArray
+    """y."""
+    bits: RingArray
+    """u modulo 2^64."""
+    products: RingArray
+    """u y."""
+
+    def __repr__(self) -> str:
+        return f"ChoiceShares({self.bits.size} words)"
+
+
+@dataclass(frozen=True, slots=True)
 class CarryBlock(_XorShared):
     """Correlations of one addition x + y, to its carry. Server A holds x and B holds y, of n_blocks * block_bits bits.
 
@@ -290,7 +339,7 @@ def best_split(n_bits: int) -> tuple[int, int]:
     return block_bits, -(-n_bits // block_bits)
 
 
-BlockT = TypeVar("BlockT", AndBlock, BitBlock, CarryBlock)
+BlockT = TypeVar("BlockT", AndBlock, BitBlock, ChoiceBlock, CarryBlock)
 
 
 class Correlations:
@@ -324,6 +373,13 @@ class Correlations:
         """(XOR shares in a plane, additive shares modulo 2^64) of n_words random bits. Raises TupleExhaustedError."""
         _, masks, products = self._take(BitBlock, n_words)
         return masks.view(np.uint8)[: lane_bytes(n_words)], products[:n_words]
+
+    def choices(self, n_words: int) -> ChoiceShares:
+        """Return the next ChoiceBlock's first n_words words. Raises TupleExhaustedError."""
+        block, masks, products = self._take(ChoiceBlock, n_words)
+        word_mask, (bits, of_words) = masks[block.n_masks - block.n_words :], products.reshape(2, block.n_words)
+        plane = masks.view(np.uint8)[: lane_bytes(n_words)]
+        return ChoiceShares(plane, word_mask[:n_words], bits[:n_words], of_words[:n_words])
 
     def carries(self, n_words: int) -> tuple[CarryBlock, CarryShares]:
         """Return the next CarryBlock, for its first n_words words. Raises TupleExhaustedError."""

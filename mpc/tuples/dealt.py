@@ -26,6 +26,7 @@ from precad.mpc.tuples.held import (
     field_words,
     mask_seed,
     mask_seed_digest,
+    pair_shares_a,
     squared_mask_share_a,
     trim_bit,
     trim_share_a,
@@ -51,6 +52,7 @@ def deal(shape: BatchShape, random_bytes: RandomBytes = os.urandom) -> tuple[Dea
             equality=np.array(equality, dtype=np.int64).reshape(len(shape.clients), 3, FIELD_WORDS),
             products=_product_corrections(key_a, key_b, shape),
             trims=_trim_corrections(key_a, key_b, shape),
+            pairs=_pair_corrections(key_a, key_b, shape),
         ),
     )
 
@@ -101,6 +103,24 @@ def _trim_corrections(key_a: Seed, key_b: Seed, shape: BatchShape) -> RingArray:
             product.fill(more)
             part -= more
     return corrections
+
+
+def _pair_corrections(key_a: Seed, key_b: Seed, shape: BatchShape) -> RingArray:
+    """Server B's shares of <a_i, a_j> for each pair of slots, (n_pairs,), where the round has them."""
+    if not shape.pairs:
+        return np.zeros(0, dtype=np.int64)
+    labels, n = [shape.label(client) for client in shape.clients], len(shape.clients)
+    streams = [[mask_stream(mask_seed(key, label), label) for key in (key_a, key_b)] for label in labels]
+    products = np.zeros((n, n), dtype=np.int64)
+    masks, scratch = np.empty((n, min(shape.dim, ring.TILE)), dtype=np.int64), np.empty(ring.TILE, dtype=np.int64)
+    for tile in ring.tiles(shape.dim):
+        m = tile.stop - tile.start
+        for mask, (of_a, of_b) in zip(masks, streams, strict=True):
+            of_a.fill(mask[:m])
+            of_b.fill(scratch[:m])
+            mask[:m] += scratch[:m]
+        products += masks[:, :m] @ masks[:, :m].T
+    return products[np.triu_indices(n, 1)] - pair_shares_a(key_a, shape)
 
 
 def _equality_correction(key_a: Seed, shape: BatchShape, client: str, random_bytes: RandomBytes) -> list[RingArray]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -39,6 +40,8 @@ FIELD_PRIME = (1 << 127) - 1
 large that a collision of the hash adds nothing to the error of the no-wrap test."""
 FIELD_WORDS = 2
 DIGEST_BYTES = 32
+MAX_OF_PAIRS = 1 << 7
+"""Clients of a batch with words for pairs at most: it has comparisons for each three of them, too."""
 
 
 @dataclass(frozen=True)
@@ -54,20 +57,31 @@ class BatchShape:
     """Binary correlations of the comparison gate, for the whole round, in the order of their use."""
     trims: bool = False
     """Whether each client has a trim tuple, too: for a sum whose summands stay secret (`precad.mpc.robust`)."""
+    pairs: bool = False
+    """Whether each pair of clients has the inner product of its masks, too: for distances between updates."""
 
     def __post_init__(self) -> None:
         if len(set(self.clients)) != len(self.clients):
             raise ParameterError("clients of a batch must be distinct")
         if self.dim < 1 or self.round < 0:
             raise ParameterError(f"dim must be >= 1 and round >= 0; got {self.dim} and {self.round}")
+        if self.pairs and len(self.clients) > MAX_OF_PAIRS:
+            raise ParameterError(f"a batch with pairs has at most {MAX_OF_PAIRS} clients, got {len(self.clients)}")
 
     @classmethod
     def anonymous(
-        cls, task: str, round: int, n_clients: int, dim: int, blocks: tuple[Block, ...], trims: bool = False
+        cls,
+        task: str,
+        round: int,
+        n_clients: int,
+        dim: int,
+        blocks: tuple[Block, ...],
+        trims: bool = False,
+        pairs: bool = False,
     ) -> BatchShape:
         """Return the shape as the dealer knows it: slots without names. It deals exactly what the named shape
         expects."""
-        return cls(task, round, tuple(str(slot) for slot in range(n_clients)), dim, blocks, trims)
+        return cls(task, round, tuple(str(slot) for slot in range(n_clients)), dim, blocks, trims, pairs)
 
     @property
     def n_products(self) -> int:
@@ -78,6 +92,11 @@ class BatchShape:
     def n_trim_words(self) -> int:
         """Words of trim tuples: the dealer's corrections to server B, d + 1 for each client."""
         return len(self.clients) * (self.dim + 1) if self.trims else 0
+
+    @property
+    def n_pairs(self) -> int:
+        """Words of pairs of clients: the dealer's corrections to server B."""
+        return math.comb(len(self.clients), 2) if self.pairs else 0
 
     def slot_of(self, client: str) -> int:
         """Return the client's place in the round. Streams are labelled by it: the dealer need not know who was
@@ -104,6 +123,7 @@ class Dealt:
     - equality: (n, 3, 2) words, three field elements a client; empty at A
     - products: (n_products,) words; empty at A
     - trims: (n_trim_words,) words, client by client; empty at A
+    - pairs: (n_pairs,) words, slots (0, 1), (0, 2), .., (1, 2), ..; empty at A
     """
 
     key: Seed
@@ -112,6 +132,7 @@ class Dealt:
     equality: RingArray = field(default_factory=lambda: np.zeros((0, 3, FIELD_WORDS), dtype=np.int64))
     products: RingArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     trims: RingArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    pairs: RingArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -156,6 +177,8 @@ class ServerTuples:
             raise MalformedMessageError(f"corrections of a batch must have shapes {expected}, got {found}")
         if dealt.trims.size != (trims := shape.n_trim_words if corrected else 0):
             raise MalformedMessageError(f"trims of a batch must have {trims} words, got {dealt.trims.size}")
+        if dealt.pairs.size != (n_pairs := shape.n_pairs if corrected else 0):
+            raise MalformedMessageError(f"pairs of a batch must have {n_pairs} words, got {dealt.pairs.size}")
         if not _are_elements(dealt.equality):
             raise MalformedMessageError("equality corrections of a batch must be below p = 2^127 - 1")
         if len(dealt.peer_seed_digests) != n * DIGEST_BYTES:
@@ -190,6 +213,7 @@ class ServerTuples:
         self._correlations: Correlations | None = Correlations(shape.blocks, masks, products)
         self._after_check = self._correlations
         self._trims: Dealt | None = dealt if shape.trims else None
+        self._pairs = pair_shares_a(key, shape) if self.party == 0 else dealt.pairs
 
     def hand_out_mask_seeds(self, clients: Collection[str]) -> dict[str, Seed]:
         """Return the seeds of this server's halves of these clients' masks, for them. Once: raises TupleReusedError
@@ -232,6 +256,18 @@ class ServerTuples:
     def squared_mask_shares(self, clients: Sequence[str]) -> RingArray:
         """r_P of each, with r_A + r_B = <a, a> modulo 2^64. Shape (n,)."""
         return self._squared_masks[self._slots_of(clients)]
+
+    def mask_product_shares(self, clients: Sequence[str]) -> RingArray:
+        """Return shares of <a_i, a_j> of each pair i < j of these clients, in the order of their slots.
+
+        Shape (n(n - 1)/2,), by i, then j. Raises ParameterError where none are dealt, or for another order.
+        """
+        slots, n = np.array(self._slots_of(clients), dtype=np.intp), len(self.shape.clients)
+        if not self.shape.pairs or (np.diff(slots) <= 0).any():
+            raise ParameterError(f"round {self.shape.round} has words for pairs of clients in the order of slots only")
+        first, second = (slots[index] for index in np.triu_indices(len(slots), 1))
+        shares: RingArray = self._pairs[first * (2 * n - first - 1) // 2 + second - first - 1]
+        return shares
 
     def equality_tuples(self, clients: Sequence[str]) -> RingArray:
         """This server's shares of each client's rho, omega and rho omega, as words (n, 3, 2).
@@ -320,6 +356,11 @@ def trim_share_a(key: Seed, label: Label) -> tuple[int, Stream]:
     stream, first = prg.open_stream(key, Purpose.TRIM_SHARE, label), np.empty(1, dtype=np.int64)
     stream.fill(first)
     return int(first[0]), stream
+
+
+def pair_shares_a(key: Seed, shape: BatchShape) -> RingArray:
+    """A's shares of <a_i, a_j> of each pair of slots, (n_pairs,)."""
+    return prg.stream(key, Purpose.PAIR_SHARE, shape.label(), shape.n_pairs)
 
 
 def field_element(words: RingArray) -> int:

@@ -17,7 +17,7 @@ from precad.mpc.parameters import Mode
 from precad.mpc.prg import Label, Purpose, Seed
 from precad.mpc.ring import WORD_BYTES
 from precad.mpc.sharing import Party
-from precad.mpc.tuples.correlations import AndBlock, BitBlock, Block, CarryBlock
+from precad.mpc.tuples.correlations import AndBlock, BitBlock, Block, CarryBlock, ChoiceBlock
 from precad.mpc.tuples.held import FIELD_WORDS, BatchShape, Dealt
 from precad.protos.precad.v1 import common_pb2, dealer_pb2
 from precad.protos.task.task import Task
@@ -27,7 +27,7 @@ CHUNK_BYTES = 1 << 20
 FIRST_CHUNK_BYTES = 1 << 18
 """Bytes of the first chunk of an upload or a download. On the slowest line that a server waits for, by default, it is
 there within `transfer_grace_s`."""
-DEALT_PARTS = ("squared_masks", "equality", "products", "trims", "peer_seed_digests")
+DEALT_PARTS = ("squared_masks", "equality", "products", "trims", "pairs", "peer_seed_digests")
 """Names of the parts that `Corrections` has pieces of."""
 SALT_BYTES = 32
 """Bytes of the salt that goes to B alone beside its share (`salted_digest`)."""
@@ -166,13 +166,15 @@ def batch_request(shape: BatchShape) -> dealer_pb2.BatchRequest:
         dim=shape.dim,
         blocks=[_block_message(block) for block in shape.blocks],
         trims=shape.trims,
+        pairs=shape.pairs,
     )
 
 
 def batch_shape(task_id: str, request: dealer_pb2.BatchRequest) -> BatchShape:
     """Raises ParameterError on a request that no server makes."""
     blocks = tuple(_block(message) for message in request.blocks)
-    return BatchShape.anonymous(task_id, request.round, request.n_clients, request.dim, blocks, request.trims)
+    asked = (request.trims, request.pairs)
+    return BatchShape.anonymous(task_id, request.round, request.n_clients, request.dim, blocks, *asked)
 
 
 def _block_message(block: Block) -> dealer_pb2.Block:
@@ -183,6 +185,8 @@ def _block_message(block: Block) -> dealer_pb2.Block:
             )
         case BitBlock(n_words):
             return dealer_pb2.Block(kind=dealer_pb2.Block.BIT, n_words=n_words)
+        case ChoiceBlock(n_words):
+            return dealer_pb2.Block(kind=dealer_pb2.Block.CHOICE, n_words=n_words)
         case _:
             return dealer_pb2.Block(kind=dealer_pb2.Block.AND, n_words=block.n_words)
 
@@ -193,9 +197,11 @@ def _block(message: dealer_pb2.Block) -> Block:
             return CarryBlock(message.n_words, message.block_bits, message.n_blocks)
         case dealer_pb2.Block.BIT:
             return BitBlock(message.n_words)
+        case dealer_pb2.Block.CHOICE:
+            return ChoiceBlock(message.n_words)
         case dealer_pb2.Block.AND:
             return AndBlock(message.n_words)
-    raise ParameterError(f"kind of a block must be AND, BIT or CARRY, got {message.kind}")
+    raise ParameterError(f"kind of a block must be AND, BIT, CARRY or CHOICE, got {message.kind}")
 
 
 def dealt_to_messages(dealt: Dealt, round: int) -> Iterator[dealer_pb2.DealReply]:
@@ -224,4 +230,5 @@ def dealt_from_parts(key: bytes, parts: dict[str, bytes]) -> Dealt:
     if words["equality"].size % (3 * FIELD_WORDS):
         raise MalformedMessageError("equality corrections come in threes of field elements")
     equality = words["equality"].reshape(-1, 3, FIELD_WORDS)
-    return Dealt(Seed(key), digests, words["squared_masks"], equality, words["products"], words["trims"])
+    of_products = (words[name] for name in ("products", "trims", "pairs"))
+    return Dealt(Seed(key), digests, words["squared_masks"], equality, *of_products)

@@ -12,20 +12,30 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
 AlgorithmName: TypeAlias = Literal[
-    "precad", "user-dp-fedavg", "tsgd-ptr", "ins-dp-fedavg", "local-dp", "distributed-dp", "non-private", "fedavg"
+    "precad",
+    "user-dp-fedavg",
+    "tsgd-ptr",
+    "ins-dp-fedavg",
+    "local-dp",
+    "distributed-dp",
+    "non-private",
+    "fedavg",
+    "krum",
+    "multi-krum",
 ]
 """Algorithms that two servers can run although they see no single update."""
 DEFAULT: Final[AlgorithmName] = "precad"
 AS_DEPLOYED: Final = "deployed"
 """`simulation.algorithm` of a simulation that runs what `task.algorithm` says."""
 ONLY_SIMULATED: Final = (
-    *("krum", "multi-krum", "bulyan", "median", "trimmed-mean", "geometric-median"),
+    *("bulyan", "median", "trimmed-mean", "geometric-median"),
     *("tsgd-gaussian", "central-record-dp"),
 )
 """Names that `precad simulate` knows, of what needs every update in the clear, or one trusted server."""
 BUDGETS: Final = ("epsilon_budget_one_server", "epsilon_budget_clients_only", "epsilon_budget_client")
 QUANTILE_FIELDS: Final = ("quantile", "quantile_rate", "quantile_noise")
 TRIM_FIELDS: Final = ("trim_tau", "trim_noise", "trim_failure", "trim_count", "trim_step")
+KRUM_FIELDS: Final = ("krum_attackers", "krum_keep")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +58,9 @@ class AlgorithmRules:
     trims: bool = False
     """Whether servers leave out the longest updates, and add less noise, where a noisy test allows it. What a round
     costs is no sampled Gaussian then, and no figure hides a client in the draw."""
+    selects: bool = False
+    """Whether servers add up the updates that are closest to their neighbours alone, by Krum's scores. Nobody adds
+    noise: a round releases their sum, one client's update or few, as it is."""
     own_fields: tuple[str, ...] = ()
     """Fields of a task that mean something to this algorithm, and not to every other."""
     aliases: tuple[str, ...] = ()
@@ -62,6 +75,11 @@ class AlgorithmRules:
     def is_private(self) -> bool:
         """Tell whether anybody adds noise. A task without noise protects nobody, and warns."""
         return self.servers_add_noise or self.clients_add_noise
+
+    @property
+    def keeps_some(self) -> bool:
+        """Tell whether servers add up a part of the accepted updates, and do not know which."""
+        return self.trims or self.selects
 
     @property
     def clips_own_noise(self) -> bool:
@@ -85,6 +103,7 @@ class AlgorithmRules:
 
 _DESCENT: Final = ("local_steps", "local_rate")
 _SGD: Final = ("local_momentum", "local_weight_decay")
+_SELECTED: Final = (*_DESCENT, "local_batch", *_SGD, "update_clipping")
 _BY_NAME: Final[dict[AlgorithmName, AlgorithmRules]] = {
     rules.name: rules
     for rules in (
@@ -130,6 +149,8 @@ _BY_NAME: Final[dict[AlgorithmName, AlgorithmRules]] = {
             own_fields=(*_DESCENT, "local_batch", *_SGD, "update_clipping"),
             aliases=("norm-bounding",),
         ),
+        AlgorithmRules(name="krum", trains_locally=True, selects=True, own_fields=(*_SELECTED, *KRUM_FIELDS[:1])),
+        AlgorithmRules(name="multi-krum", trains_locally=True, selects=True, own_fields=(*_SELECTED, *KRUM_FIELDS)),
     )
 }
 RULES: Final[Mapping[AlgorithmName, AlgorithmRules]] = MappingProxyType(_BY_NAME)

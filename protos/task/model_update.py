@@ -36,8 +36,12 @@ def moments_shape(task: Task) -> tuple[int, int]:
     return task.n_moments, task.n_parameters
 
 
-def updated(parameters: Parameters, noisy_sum: RingArray, task: Task, past: Past) -> tuple[Parameters, Past]:
+def updated(
+    parameters: Parameters, noisy_sum: RingArray, task: Task, past: Past, n_accepted: int = 0
+) -> tuple[Parameters, Past]:
     """theta + eta_t / W * decode(noisy sum), with the public constant W = `Task.divisor`. Shapes (d,).
+
+    n_accepted: updates that the round accepted, of which W depends where Krum's rule chooses (`Task.divisor_of`).
 
     eta_t is the rate after the rounds so far. With an optimiser, its direction takes the place of g = decode(noisy sum)
     / W (`precad.protos.task.server_step`). Where the bound of updates is learnt, the sum is S / r times too small. The
@@ -47,7 +51,7 @@ def updated(parameters: Parameters, noisy_sum: RingArray, task: Task, past: Past
     """
     result, rule = np.empty_like(parameters), task.quantile_rule
     scale = None if rule is None else rule.bound(float(parameters[-1])) / rule.room
-    step = _Step(task, past, task.divisor, scale)
+    step = _Step(task, past, task.divisor_of(n_accepted), scale)
     for tile in (*ring.tiles(task.n_parameters), task.canary_coordinates):
         result[tile] = step.moved(parameters, fixed_point.decode(noisy_sum[tile], task.frac_bits), tile)
     if rule is not None:

@@ -31,6 +31,7 @@ from precad.mpc.parameters import Mode
 from precad.protos.task import refusals
 from precad.protos.task.algorithms import (
     DEFAULT,
+    KRUM_FIELDS,
     OF_AN_ALGORITHM,
     QUANTILE_FIELDS,
     RULES,
@@ -50,6 +51,7 @@ from precad.protos.task.evaluation import (
     round_fields,
 )
 from precad.protos.task.grid import with_largest_frac_bits
+from precad.protos.task.krum_fields import KrumFields, KrumRule, refuse_krum
 from precad.protos.task.learning import LEARNING_FIELDS, LearningFields
 from precad.protos.task.proved_fields import (
     ETA_OF_AN_UPLOAD,
@@ -82,7 +84,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 ABSENT_AT_DEFAULT: Final = (
     *("record_rates", "update_clipping", *QUANTILE_FIELDS),
     *(*RECORD_FIELDS, *LEARNING_FIELDS, *SERVER_STEP_FIELDS, *PROVED_FIELDS, *QUERY_FIELDS, *EVALUATION_FIELDS),
-    *(*VALIDATION_FIELDS, *AUDIT_FIELDS, *TURN_FIELDS, *TRIM_FIELDS),
+    *(*VALIDATION_FIELDS, *AUDIT_FIELDS, *TURN_FIELDS, *TRIM_FIELDS, *KRUM_FIELDS),
 )
 """Fields that came later than the algorithms that they are of, or than tasks. The canonical text has them where they
 are not at their default, so that tasks without them keep their digest."""
@@ -104,6 +106,7 @@ class Task(
     AuditFields,
     TurnFields,
     TrimFields,
+    KrumFields,
 ):
     """The `[task]` section. Symbols are those of PRECAD's Algorithms 1 and 2."""
 
@@ -139,7 +142,8 @@ class Task(
     """sigma: the noise of each server has standard deviation sigma * R per coordinate. `user-dp-fedavg`: sigma * C;
     `tsgd-ptr`: sigma * C, or tau of it once a test has passed.
     `local-dp`, `ins-dp-fedavg`: servers add none, every client (every local step) adds sigma * R; `distributed-dp`:
-    every client adds sigma * R / sqrt(tau). `non-private`, `fedavg`: nobody adds any, and 0 is the only value."""
+    every client adds sigma * R / sqrt(tau). `non-private`, `fedavg`, `krum`, `multi-krum`: nobody adds any, and 0 is
+    the only value."""
     learning_rate: Positive
     """eta. Where clients send differences of models, what their average is multiplied with. The rate of a round may
     differ (`learning_rate_schedule`)."""
@@ -273,6 +277,7 @@ class Task(
         if not self.client_rate > 0:
             raise ValueError(f"client_rate must be > 0, got {self.client_rate}")
         refuse_trims(self)
+        refuse_krum(self)
         refusals.refuse_rates(self.record_rates, self.clients, self.record_rate)
         refusals.refuse_fields_of_others(rules, given)
         if self.non_colluding > len(self.clients):
@@ -324,6 +329,19 @@ class Task(
     def trim_rule(self) -> TrimRule | None:
         """Return the test of the task's rounds; None where nothing is tested."""
         return TrimRule(self) if self.rules.trims else None
+
+    @property
+    def krum_rule(self) -> KrumRule | None:
+        """Return which updates a round adds up; None where it is every accepted one."""
+        return KrumRule(self) if self.rules.selects else None
+
+    def n_summed(self, n_accepted: int) -> int:
+        """Return how many updates are in the sum of a round with so many accepted ones, at most."""
+        return n_accepted if (rule := self.krum_rule) is None else rule.n_kept(n_accepted)
+
+    def divisor_of(self, n_accepted: int) -> float:
+        """Return W of a round with so many accepted updates: a constant, but how many are added up by Krum's rule."""
+        return self.divisor if self.krum_rule is None else max(1, self.n_summed(n_accepted))
 
     @property
     def n_parameters(self) -> int:
@@ -463,16 +481,17 @@ class Task(
     def sum_bound(self, n_accepted: int) -> float:
         """Bound the norm of an opened sum of so many accepted updates, in units of 2^-f.
 
-        n B + sqrt(2) s (sqrt(d) + 10) + sqrt(d), with B = C 2^f and s each server's noise. Each accepted update is
-        within B. The norm of d normals exceeds sqrt(d) + 10 with probability below e^-50 (Gaussian concentration), and
-        rounding moves each server's noise by at most sqrt(d) / 2. Correlated noise has the reach of its strategy.
+        n B + sqrt(2) s (sqrt(d) + 10) + sqrt(d), with B = C 2^f and s each server's noise. Each of the n updates that
+        are added up is within B. The norm of d normals exceeds sqrt(d) + 10 with probability below e^-50 (Gaussian
+        concentration), and rounding moves each server's noise by at most sqrt(d) / 2. Correlated noise has the reach of
+        its strategy.
         Infinite where no norm is checked.
         """
         if not self.checks_norms:
             return math.inf
         root, (two_norm, one_norm) = math.sqrt(self.dim), self.strategy.reach(self.rounds)
         noise = math.sqrt(2) * two_norm * self.noise_std_on_grid * (root + 10) + one_norm * root
-        return n_accepted * (math.isqrt(self.norm_bound.threshold) + 1) + noise
+        return self.n_summed(n_accepted) * (math.isqrt(self.norm_bound.threshold) + 1) + noise
 
     @property
     def enforced_bound(self) -> float:

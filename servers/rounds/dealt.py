@@ -25,6 +25,7 @@ from precad.protos.task.trim_fields import Tested
 from precad.servers.rounds.form import Form, Ground
 from precad.servers.rounds.intake import Intake
 from precad.servers.rounds.relayed import RelayedUploads
+from precad.servers.rounds.selected import selected_sum
 from precad.servers.rounds.states import Charged, Collecting, Locked, Validated
 from precad.servers.rounds.tested import blocks_of, tested_sum
 from precad.servers.rounds.uploads import Payload
@@ -77,10 +78,10 @@ class DealtForm(Form):
                 await self._draw(number, of_round)
 
     def _batch_shape(self, t: int, chosen: list[str], of_round: Task) -> BatchShape:
-        gate, trims = self._ground.compute.gate, of_round.rules.trims
+        gate, dealt = self._ground.compute.gate, (of_round.rules.keeps_some, of_round.rules.selects)
         assert gate is not None  # of every mode but `proved`
         blocks = blocks_of(of_round, gate, len(chosen))
-        return BatchShape(self._ground.state.store.task_id, t, tuple(chosen), of_round.dim, blocks, trims)
+        return BatchShape(self._ground.state.store.task_id, t, tuple(chosen), of_round.dim, blocks, *dealt)
 
     def _open_intake(self, t: int, chosen: list[str]) -> Intake:
         relays = self._link.party == 0 and self.task.wire_mode is Mode.MASKED
@@ -149,7 +150,7 @@ class DealtForm(Form):
         return Validated(state.round, state.chosen, *verdicts, checked.accepted_share_sum, test)
 
     def _validate(self, state: Charged) -> tuple[validation.Validated, Tested | None]:
-        """Check, and test where the task says so: the share is then that of the test's branch."""
+        """Check, and choose or test where the task says so: the share is then that of the choice, or the branch."""
         channel, tuples = self._ground.channel(state.round), _tuples_of(state)
         active, intake, compute = state.lock.active, _intake_of(state), self._ground.compute
         assert compute.gate is not None  # of every mode but `proved`
@@ -170,10 +171,12 @@ class DealtForm(Form):
         except VerdictsDifferError as error:
             log.error("round.verdicts_differ", round=state.round, clients=list(error.clients))
             raise
+        opened = (revealed.opened, tuples, compute.gate)
+        if (choice := of_round.krum_rule) is not None:
+            return replace(checked, accepted_share_sum=selected_sum(choice, checked, *opened, channel)), None
         if (rule := of_round.trim_rule) is None:
             return checked, None
         F, noise = self._ground.state.trim_count, compute.randomness.margin_noise(rule.mechanism.margin_scale)
-        opened = (revealed.opened, tuples, compute.gate)
         share_sum, test = tested_sum(of_round, rule, F, checked, *opened, noise, channel)
         return replace(checked, accepted_share_sum=share_sum), test
 

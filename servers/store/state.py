@@ -325,7 +325,7 @@ class TaskState:
         Raises TaskRefusedError for a sum that no round of this task has.
         """
         require_possible_sum(noisy_sum, self.task, n_accepted)
-        return Model.of(*updated(self.model.parameters, noisy_sum, self.task, self.model.past))
+        return Model.of(*updated(self.model.parameters, noisy_sum, self.task, self.model.past, n_accepted))
 
     def commit(self, committed: CommittedRound, model: Model, noisy_sum: RingArray) -> None:
         """Write the model and the sum that made it, then the word that the round is committed; then take it in.

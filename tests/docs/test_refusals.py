@@ -195,5 +195,5 @@ def test_a_row_that_runs_stops_the_page(monkeypatch: pytest.MonkeyPatch) -> None
     from docs.generate import refusals as page
 
     monkeypatch.setattr(page, "asked", lambda configuration: None)
-    with pytest.raises(ValueError, match="Krum: expected settings that are refused, found ones that run"):
+    with pytest.raises(ValueError, match="Bulyan: expected settings that are refused, found ones that run"):
         refusals_page()

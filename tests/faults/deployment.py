@@ -47,6 +47,7 @@ from tests.faults import server_main, witness
 from tests.harness.forked import FORK_SERVER
 from tests.harness.harness import free_addresses
 from tests.harness.pki import AGGREGATORS, Pki
+from tests.mpc.robust import krum_rounds
 
 
 class Proves(Conduct):
@@ -256,9 +257,13 @@ def in_the_clear(processes: Processes, rounds: Iterable[CommittedRound]) -> NDAr
         if round.test is not None and round.test.has_passed:
             kept.sort(key=lambda client: fixed_point.exact_squared_norm(processes.update(client)))
             kept = kept[: max(0, len(kept) - round.test.trim_count)]
+        if (rule := task.krum_rule) is not None and kept:
+            vectors = [processes.update(client) for client in kept]
+            _, chosen, _ = krum_rounds.in_the_clear(krum_rounds.Round(vectors, rule.krum(len(kept))))
+            kept = [kept[i] for i in chosen]
         for client in kept:
             total += processes.update(client)
-        parameters, past = updated(parameters, total, task, past)
+        parameters, past = updated(parameters, total, task, past, len(round.accepted))
     return parameters
 
 

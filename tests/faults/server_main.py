@@ -105,9 +105,12 @@ TESTED_POINTS: Final[dict[str, tuple[Any, str, int]]] = {
     "trim": (release_module, "trimmed_share_sum", 1),
 }
 """Those of rounds that test a margin, beside the first."""
+SELECTED_POINTS: Final[dict[str, tuple[Any, str, int]]] = {"select": (dealt_module, "selected_sum", 2)}
+"""Those of rounds that add up some of the updates, beside the first."""
 DEALER_POINTS: Final[dict[str, tuple[Any, str, int]]] = {"deal": (DealLedger, "record", 3)}
 POINTS: Final = [f"{when}-{name}" for name in AGGREGATOR_POINTS for when in ("before", "after")]
 POINTS_OF_TESTED: Final = [f"{when}-{name}" for name in TESTED_POINTS for when in ("before", "after")]
+POINTS_OF_SELECTED: Final = [f"{when}-{name}" for name in SELECTED_POINTS for when in ("before", "after")]
 POINTS_OF_PROVED: Final = [f"{when}-{name}" for name in PROVED_POINTS for when in ("before", "after")]
 
 
@@ -121,7 +124,8 @@ def main(folder: Path, role: Role, point: str | None) -> None:
     if point is not None:
         if point.startswith("full-"):
             _log_through_a_pipe()
-        _arm(point, PROVED_POINTS if task.is_proved else {**AGGREGATOR_POINTS, **DEALER_POINTS, **TESTED_POINTS})
+        of_a_dealer = {**AGGREGATOR_POINTS, **DEALER_POINTS, **TESTED_POINTS, **SELECTED_POINTS}
+        _arm(point, PROVED_POINTS if task.is_proved else of_a_dealer)
     marks = Marks(folder / f"{role}.marks")
     marks.write("started")
     database = {"database_url": url} if (url := deployment["database_url"]) else {}

@@ -112,6 +112,8 @@ ALGORITHMS: dict[str, dict[str, object]] = {
     },
     "non-private": {"noise_multiplier": 0.0},
     "fedavg": {"noise_multiplier": 0.0, "local_batch": 16, **LOCAL},
+    "krum": {"noise_multiplier": 0.0, **LOCAL},
+    "multi-krum": {"noise_multiplier": 0.0, "krum_attackers": 0, "krum_keep": 2, **LOCAL},
 }
 
 
@@ -329,7 +331,7 @@ def test_a_simulation_gives_the_bytes_of_server_processes(algorithm: str, pki: P
         "precad",
         *(
             pytest.param(name, marks=pytest.mark.slow)
-            for name in ("user-dp-fedavg", "user-dp-fedavg, private-quantile", "precad, unchecked", "fedavg")
+            for name in ("user-dp-fedavg", "user-dp-fedavg, private-quantile", "precad, unchecked", "fedavg", "krum")
         ),
     ],
 )
@@ -395,7 +397,7 @@ def trained_by_processes(
     [
         name if name in ("precad", "distributed-dp") else pytest.param(name, marks=pytest.mark.slow)
         for name in OF_EVERYBODY
-        if "validation" not in ALGORITHMS[name]
+        if "validation" not in ALGORITHMS[name] and "krum" not in name
     ],
 )
 @asynchronous

@@ -465,6 +465,25 @@ async def test_trim_tuples_are_dealt_to_a_task_that_trims_alone(pki: Pki, monkey
         assert (code, "trim words" in text) == (STATUS.INVALID_ARGUMENT, True)
 
 
+@pytest.mark.flaky(reason=LOST_STATUS)
+@asynchronous
+async def test_words_of_pairs_are_dealt_to_a_task_of_krum_alone(pki: Pki) -> None:
+    """With trim tuples, and to no more clients than distances are compared for."""
+    task = small_task(algorithm="krum", noise_multiplier=0.0, krum_attackers=0)
+    greeting, role = hello(config_digest=task.digest()), pki.tls(Role.AGGREGATOR_A)
+    async with dealing(pki, task=task) as desk:
+        for trims, pairs in ((False, True), (True, False)):
+            code, text = await desk.refusal(role, greeting, batch(trims=trims, pairs=pairs))
+            assert (code, f"{'pairs' if trims else 'trims'} differs" in text) == (STATUS.FAILED_PRECONDITION, True)
+        code, text = await desk.refusal(role, greeting, batch(n_clients=129, trims=True, pairs=True))
+        assert (code, "at most 128 clients" in text) == (STATUS.INVALID_ARGUMENT, True)
+    other = small_task(algorithm="tsgd-ptr", record_rate=1.0)
+    async with dealing(pki, task=other) as desk:
+        greeting = hello(config_digest=other.digest())
+        code, text = await desk.refusal(role, greeting, batch(trims=True, pairs=True))
+        assert (code, "pairs differs" in text) == (STATUS.FAILED_PRECONDITION, True)
+
+
 @asynchronous
 async def test_strangers_get_nothing_and_change_nothing(pki: Pki, second_a: TlsFiles) -> None:
     """Other roles and unpinned certificates are refused before the dealer looks at what they say."""

@@ -25,7 +25,7 @@ from precad.mpc.local.rows import RowStreams
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.parameters import Mode
 from precad.mpc.prg import SEED_BYTES, Label, Purpose, RandomBytes, Seed
-from precad.mpc.tuples.correlations import AndBlock, BitBlock, Block, CarryBlock
+from precad.mpc.tuples.correlations import AndBlock, BitBlock, Block, CarryBlock, ChoiceBlock
 from precad.mpc.tuples.dealt import deal as deal_batch
 from precad.mpc.tuples.held import BatchShape, Dealt, EqualityTuple, ServerTuples, correlation_streams, field_element
 from precad.protos.messages import convert
@@ -249,7 +249,7 @@ def blocks(case: Json) -> Json:
 
 
 def _block_json(block: Block) -> Json:
-    kind = {AndBlock: "AND", BitBlock: "BIT", CarryBlock: "CARRY"}[type(block)]
+    kind = {AndBlock: "AND", BitBlock: "BIT", CarryBlock: "CARRY", ChoiceBlock: "CHOICE"}[type(block)]
     return {
         "kind": kind,
         "n_words": block.n_words,
@@ -264,6 +264,8 @@ def _block(fields: Json) -> Block:
             return CarryBlock(fields["n_words"], fields["block_bits"], fields["n_blocks"])
         case "BIT":
             return BitBlock(fields["n_words"])
+        case "CHOICE":
+            return ChoiceBlock(fields["n_words"])
         case _:
             return AndBlock(fields["n_words"])
 

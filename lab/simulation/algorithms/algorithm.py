@@ -91,9 +91,9 @@ class Algorithm(ABC):
         moved, self.past = moved_along(parameters, total, self.task, self.past, self._divisor)
         return moved
 
-    def _updated(self, parameters: Parameters, noisy_sum: RingArray) -> Parameters:
-        """Return the next model as two servers compute it of an opened sum, (d,)."""
-        moved, self.past = updated(parameters, noisy_sum, self.task, self.past)
+    def _updated(self, parameters: Parameters, noisy_sum: RingArray, n_accepted: int = 0) -> Parameters:
+        """Return the next model as two servers compute it of an opened sum, (d,), of so many accepted updates."""
+        moved, self.past = updated(parameters, noisy_sum, self.task, self.past, n_accepted)
         return moved
 
     @abstractmethod

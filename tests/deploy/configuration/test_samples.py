@@ -101,8 +101,8 @@ def test_a_sample_is_accepted_by_the_real_parser(name: str, has_dealer: bool) ->
     found = parsed(as_it_stands(name, has_dealer))
     document = tomllib.loads(complete(name, has_dealer))
     document["task"] |= {"algorithm": "user-dp-fedavg", "update_clipping": "private-quantile"}  # of which fields are
-    for field in ("trim_count", "trim_step"):
-        del document["task"][field]  # of tsgd-ptr alone
+    for field in ("trim_count", "trim_step", "krum_keep"):
+        del document["task"][field]  # of tsgd-ptr and multi-krum alone
     document["task"]["learning_rate_schedule"] = "step"
     document.get("client", {}).pop("dataset", None)  # there are records of its own
     if has_dealer:

@@ -17,6 +17,7 @@ import pytest
 import tomli_w
 
 from precad.deploy.configuration import sections as configuration
+from precad.deploy.configuration.check_privacy import privacy_facts
 from precad.deploy.configuration.demo import demo_config
 from precad.deploy.errors import ConfigError
 from precad.deploy.figures import rounded_up
@@ -30,6 +31,7 @@ from precad.dp.accountants.gaussian_dp import eps_from_mu
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian, Unit, View
 from precad.dp.accountants.ptr_loss import pld_eps_ptr
 from precad.dp.accountants.ptr_privacy import eps_ptr_rounds
+from precad.dp.task_privacy import task_privacy
 from precad.servers.telemetry.status import Status, epsilons_of
 from tests.harness.harness import small_task
 
@@ -47,7 +49,11 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "non-private": {"noise_multiplier": 0.0},
     "precad, unchecked": {"validation": "none"},
     "fedavg": {**USER_DP, "noise_multiplier": 0.0, "local_momentum": 0.5},
+    "krum": {**USER_DP, "noise_multiplier": 0.0, "krum_attackers": 0},
+    "multi-krum": {**USER_DP, "noise_multiplier": 0.0, "krum_attackers": 0, "krum_keep": 2},
 }
+UNPROTECTED = ("non-private", "fedavg", "krum", "multi-krum")
+RELEASED = {"krum": "one client's update as it is", "multi-krum": "the sum of at most 2 clients' updates"}
 
 
 def configuration_of(case: str) -> dict[str, Any]:
@@ -60,8 +66,8 @@ def configuration_of(case: str) -> dict[str, Any]:
 
 def test_an_algorithm_that_needs_updates_in_the_clear_is_a_configuration_error() -> None:
     raw = demo_config()
-    raw["task"]["algorithm"] = "krum"
-    expected = "algorithm: krum needs one server that sees every update.*precad simulate"
+    raw["task"]["algorithm"] = "bulyan"
+    expected = "algorithm: bulyan needs one server that sees every update.*precad simulate"
     with pytest.raises(ConfigError, match=expected):
         configuration.parse_section(type(small_task()), raw["task"], "task", base=Path())
 
@@ -73,6 +79,26 @@ def test_what_protects_nobody_is_warned_of_by_its_name() -> None:
     assert "no norm is checked" in str(warning_of(small_task(validation="none")))
     assert "no norm is checked" in str(warning_of(small_task(validation="none", **NON_PRIVATE)))
     assert warning_of(small_task(algorithm="local-dp")) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"algorithm": "krum"}, "one client's update as it is"),
+        ({"algorithm": "multi-krum", "krum_keep": 1}, "one client's update as it is"),
+        ({"algorithm": "multi-krum", "krum_keep": 2}, "the sum of at most 2 clients' updates"),
+        ({"algorithm": "multi-krum"}, "the sum of all clients' updates"),
+    ],
+)
+def test_a_task_of_krum_says_what_it_releases_before_anything_runs(changes: dict[str, Any], what: str) -> None:
+    """The warning, the facts of `precad check`, and what the ledger's account rests on: nothing is proved."""
+    task = small_task(noise_multiplier=0.0, krum_attackers=0, **changes)
+    stated = f"not differentially private: a round releases {what}, without noise"
+    privacy = task_privacy(task)
+    assert stated in str(warning_of(task))
+    assert privacy_facts(task) == {"privacy": stated}
+    assert {*privacy.rests_on.values()} == {stated}
+    assert [privacy.epsilon(view, 1, 1e-5) for view in View] == [math.inf, math.inf]
 
 
 def test_an_infinite_epsilon_survives_every_way_to_a_reader() -> None:
@@ -185,7 +211,7 @@ def test_a_run_of_each_algorithm_from_the_command_line_to_the_page(case: str, tm
     for name, rounds in (("realised_epsilon", most), ("epsilon", task.rounds + task.most_lost_rounds)):
         found = [float(summary[f"{name}_{view}"]) for view in View]
         assert found == pytest.approx(expected_epsilons(task, rounds), rel=1e-7)
-    assert (f"WARNING: task.algorithm is {algorithm}" in done.stderr) == (algorithm in ("non-private", "fedavg"))
+    assert (f"WARNING: task.algorithm is {algorithm}" in done.stderr) == (algorithm in UNPROTECTED)
     assert (summary["accepted"], summary["rejected"]) == (sum(len(line["participants"]) for line in lines), 0)
 
     if task.quantile_rule is not None:  # by another way to the exponential, from the servers' last vector
@@ -194,10 +220,14 @@ def test_a_run_of_each_algorithm_from_the_command_line_to_the_page(case: str, tm
         assert summary["learnt_bound"] == pytest.approx(task.client_clip * math.exp(log_ratio), rel=1e-12)
     run = read_deployed(folder)
     text = " ".join([sentence(run, "none"), *(f"{g.what} {g.rests_on}" for g in guarantees_of(run, "none"))])
-    assert ("nothing is guaranteed" in text) == (algorithm in ("non-private", "fedavg"))
+    assert ("nothing is guaranteed" in text) == (algorithm in UNPROTECTED)
     assert ("for one client" in text) == (algorithm in ("user-dp-fedavg", "tsgd-ptr", "precad"))
     assert ("collude with nobody" in text) == (algorithm == "distributed-dp")
     assert ("both servers together learn no more" in text) == (algorithm in ("ins-dp-fedavg", "local-dp"))
+    for name, what in RELEASED.items():
+        stated = f"not differentially private: a round releases {what}, without noise"
+        places = (done.stderr, text, " ".join(summary["rests_on"]))
+        assert [stated in place for place in places] == [name == algorithm] * len(places)
     unchecked = not task.checks_norms
     assert ("no norm is checked" in done.stderr) == (summary.get("validation") == "none") == unchecked
     assert ("no norm is checked" in text) == unchecked

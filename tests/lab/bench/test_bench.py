@@ -392,7 +392,8 @@ def test_upload_is_eight_bytes_a_coordinate(mode, dim):
 
 @pytest.mark.slow
 def test_trimmed_sums_are_measured_beside_the_plain_check(tmp_path):
-    """Over two real processes: eight messages more for the test, six for the trim, 8d bytes a client of the dealer."""
+    """Over two real processes: eight messages more for the test, six for the trim, twelve for Krum instead, and 8d
+    bytes a client of the dealer."""
     shown = tmp_path / "table.txt"
     given = ["--dim", "50", "--clients", "8", "--repetitions", "1", "--table", str(shown), "--json"]
     done = CliRunner().invoke(app, ["bench", "robust", *given])
@@ -400,6 +401,8 @@ def test_trimmed_sums_are_measured_beside_the_plain_check(tmp_path):
     rows = {row["implementation"]: row for row in json.loads(done.stdout)["rows"]}
     compared = 1  # the verdicts, before anything is opened
     rounds = {name: row["rounds"] - ROUNDS["native"] for name, row in rows.items()}
-    assert rounds == {"native": 0, "tested": compared + 8, "trimmed": compared + 8 + 6}
+    assert rounds == {"native": 0, "tested": compared + 8, "trimmed": compared + 8 + 6, "krum": compared + 12}
     assert rows["trimmed"]["bytes_dealer"] - rows["native"]["bytes_dealer"] > 8 * 8 * 51
     assert "trimmed" in shown.read_text()
+    done = CliRunner().invoke(app, ["bench", "robust", "--only", "krum", *given])
+    assert [row["implementation"] for row in json.loads(done.stdout)["rows"]] == ["native", "krum"]

@@ -35,6 +35,19 @@ def test_what_is_measured_of_a_trimmed_sum_is_that_sum(implementation, mode):
     assert total.tolist() == updates.accepted_sum(1).tolist()
 
 
+@pytest.mark.parametrize("mode", DEALT_MODES)
+def test_what_is_measured_of_krum_is_the_sum_of_those_that_it_chooses(mode):
+    """One of nine is too long; two of the eight others are left out."""
+    case = Case(implementation=checks.KRUM, mode=mode, dim=50, clients=9, repetitions=1)
+    updates = Updates(case)
+    verdicts, total = both(case, updates)
+    assert verdicts == case.expected(1)
+    everybody = sum(updates.vector(client, 1) for client in range(9) if verdicts[client])
+    left_out = [everybody - updates.vector(i, 1) - updates.vector(j, 1) for i in range(9) for j in range(i)]
+    assert total.tolist() in [vector.tolist() for vector in left_out]
+    assert total.tolist() == updates.accepted_sum(1).tolist()
+
+
 class OneVector(Updates):
     """A workload in which every client uploads the same vector."""
 

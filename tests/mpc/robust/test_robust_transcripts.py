@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.stats import binom, norm
 
 from precad.mpc.gates import make_gate
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.robust import trimming
-from tests.harness.examples import IS_THOROUGH
-from tests.mpc.fixed_randomness import FALSE_ALARM_RATE, random_bytes_of
+from tests.mpc.fixed_randomness import random_bytes_of
+from tests.mpc.robust.distinguisher import N_ROUNDS, bits, tells_apart
 from tests.mpc.robust.robust_rounds import Round, in_the_clear, run
 
-N_ROUNDS = 400 if IS_THOROUGH else 120
 BOUND = NormBound(1.0, 3, 6)
 STEP = 1 << 20
 
@@ -51,10 +49,6 @@ def worlds(has_passed: bool, party: int) -> tuple[Round, Round]:
     )
 
 
-def bits(data: bytes):
-    return np.unpackbits(np.frombuffer(data, dtype=np.uint8))
-
-
 def view(outcomes, party: int):
     """(features,): every bit of the test, the trim and the sum's opening, sent, received and XORed; and the bits u."""
     sent, received = outcomes[party].sent, outcomes[1 - party].sent
@@ -76,23 +70,6 @@ def views(it: Round, name: str):
     gate = make_gate("native")
     outcomes = [run(it, gate, random_bytes_of(f"{name}/{i}")) for i in range(N_ROUNDS)]
     return tuple(np.array([view(both, party) for both in outcomes]) for party in (0, 1))
-
-
-def tells_apart(first, second) -> bool:
-    """Whether single bits are more often one under either input, or a linear rule guesses the input of new rounds."""
-    ones = np.array([first.sum(axis=0), second.sum(axis=0)])
-    share = ones.sum(axis=0) / (2 * N_ROUNDS)
-    spread = np.sqrt(np.maximum(share * (1 - share), 1e-12) * 2 / N_ROUNDS)
-    z = np.abs(ones[0] - ones[1]) / N_ROUNDS / spread
-    if z.max() > norm.isf(FALSE_ALARM_RATE / 4 / z.size):
-        return True
-    half = N_ROUNDS // 2
-    known, unknown = np.concatenate([first[:half], second[:half]]), np.concatenate([first[half:], second[half:]])
-    truth, centre = np.repeat([1.0, -1.0], half), known.mean(axis=0)
-    kernel = (known - centre) @ (known - centre).T
-    weights = np.linalg.solve(kernel + 10.0 * np.eye(len(known)), truth)
-    guesses = np.sign((unknown - centre) @ ((known - centre).T @ weights))
-    return bool((guesses == truth).sum() > binom.isf(FALSE_ALARM_RATE / 4, 2 * half, 0.5))
 
 
 @pytest.mark.parametrize(("has_passed", "parties"), [(False, (0,)), (False, (1,)), (True, (0, 1))])

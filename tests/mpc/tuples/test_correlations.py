@@ -16,6 +16,7 @@ from precad.mpc.tuples.correlations import (
     AndBlock,
     BitBlock,
     CarryBlock,
+    ChoiceBlock,
     Correlations,
     best_split,
     bits_of_plane,
@@ -80,9 +81,11 @@ def test_a_row_takes_449_products():
 
 @pytest.mark.parametrize("n_words", [0, 1, 7, 8, 9, 64, 65])
 def test_the_other_blocks_are_as_long_as_their_words(n_words):
-    """Two masks and a product for a triple; a bit and a word for a bit."""
+    """Two masks and a product for a triple; a bit and a word for a bit; for a choice a bit, a word and two more."""
     assert (AndBlock(n_words).n_masks, AndBlock(n_words).n_products) == (2 * n_words, n_words)
-    assert (BitBlock(n_words).n_masks, BitBlock(n_words).n_products) == ((n_words + 63) // 64, n_words)
+    n_of_bits = (n_words + 63) // 64
+    assert (BitBlock(n_words).n_masks, BitBlock(n_words).n_products) == (n_of_bits, n_words)
+    assert (ChoiceBlock(n_words).n_masks, ChoiceBlock(n_words).n_products) == (n_of_bits + n_words, 2 * n_words)
 
 
 def test_every_mask_and_product_of_a_carry_block_has_a_place_of_its_own():
@@ -238,7 +241,7 @@ def test_subset_products_are_the_products_of_sets(s):
 # Corrections
 
 
-@pytest.mark.parametrize("block", [AndBlock(2000), BitBlock(2000), CarryBlock(400, 4, 4)])
+@pytest.mark.parametrize("block", [AndBlock(2000), BitBlock(2000), ChoiceBlock(1000), CarryBlock(400, 4, 4)])
 def test_corrections_look_uniform(block):
     """Give B uniform bytes, chi-square at 1e-6, for every kind of block."""
     shape = BatchShape("task", 0, (), 1, (block,))
@@ -251,7 +254,8 @@ def test_corrections_take_a_servers_share_away_in_the_blocks_own_group():
     products, share_a = random_words("corrections", 2, 100)
     for block in (AndBlock(100), CarryBlock(100, 2, 2)):
         assert_array_equal(block.correction(products, share_a) ^ share_a, products)
-    assert_array_equal(BitBlock(100).correction(products, share_a) + share_a, products)
+    for additive in (BitBlock(100), ChoiceBlock(50)):
+        assert_array_equal(additive.correction(products, share_a) + share_a, products)
 
 
 # Taking
@@ -348,7 +352,7 @@ def test_triples_that_nobody_took_are_passed_over():
     taken.triples(2)
 
 
-@pytest.mark.parametrize("make", [AndBlock, BitBlock, lambda n_words: CarryBlock(n_words, 2, 2)])
+@pytest.mark.parametrize("make", [AndBlock, BitBlock, ChoiceBlock, lambda n_words: CarryBlock(n_words, 2, 2)])
 def test_a_negative_number_of_words_is_refused(make):
     """ParameterError says what was expected and what came."""
     with pytest.raises(ParameterError, match=r"^n_words must be >= 0, got -1$"):
@@ -373,6 +377,30 @@ def test_printing_correlations_shows_counts_only():
     assert repr(taken) == str(taken) == "Correlations(5 blocks, in block 1)"
 
 
-def test_there_are_three_kinds_of_blocks():
+@pytest.mark.parametrize("n_words", [0, 1, 8, 9, 200])
+def test_choices_multiply_random_words_by_random_bits(n_words):
+    """u by XOR is u by addition, and the product is u y; of a longer block the first words."""
+    a, b = (side.choices(n_words) for side in both(ChoiceBlock(n_words + 3)))
+    u = bits_of(a.bit_mask ^ b.bit_mask, n_words)
+    assert (a.bits + b.bits).tolist() == u
+    assert_array_equal(a.products + b.products, np.array(u, dtype=np.int64) * (a.word_mask + b.word_mask))
+    assert repr(a) == f"ChoiceShares({n_words} words)"
+
+
+def test_choices_are_random():
+    """10 000 bits within 5 sigma of a half (6e-7), and uniform words and shares; taken once, and as no other kind."""
+    sides = both(ChoiceBlock(10_000), random_bytes=random_bytes_of("choices"))
+    with pytest.raises(TupleExhaustedError):
+        sides[0].bits(1)
+    shares = [side.choices(10_000) for side in sides]
+    assert abs(int((shares[0].bits + shares[1].bits).sum()) - 5000) < 250
+    for one in shares:
+        assert all(are_uniform_bytes(part.tobytes()) for part in (one.word_mask, one.bits, one.products))
+    assert are_uniform_bytes((shares[0].word_mask + shares[1].word_mask).tobytes())
+    with pytest.raises(TupleExhaustedError, match=r"^the round has no ChoiceBlock for 1 words left$"):
+        sides[0].choices(1)
+
+
+def test_there_are_four_kinds_of_blocks():
     """Those that the tests above look at."""
-    assert set(correlations.BlockT.__constraints__) == {AndBlock, BitBlock, CarryBlock}
+    assert set(correlations.BlockT.__constraints__) == {AndBlock, BitBlock, CarryBlock, ChoiceBlock}

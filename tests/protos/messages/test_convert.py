@@ -17,7 +17,7 @@ from numpy.testing import assert_array_equal
 from precad.mpc.errors import MalformedMessageError, ParameterError
 from precad.mpc.parameters import DEALT_MODES, Mode
 from precad.mpc.prg import Label, Purpose, Seed
-from precad.mpc.tuples.correlations import AndBlock, BitBlock, Block, CarryBlock
+from precad.mpc.tuples.correlations import AndBlock, BitBlock, Block, CarryBlock, ChoiceBlock
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, Dealt
 from precad.protos.messages import convert
@@ -186,7 +186,7 @@ def test_a_statement_is_hmac_under_a_key_of_its_own() -> None:
 # The dealer's messages
 
 
-@pytest.mark.parametrize("trims", [False, True])
+@pytest.mark.parametrize("more", [(False, False), (True, False), (True, True)], ids=["plain", "trims", "pairs"])
 @pytest.mark.parametrize("party", [0, 1])
 @pytest.mark.parametrize("n_clients", [0, 1, 3])
 @pytest.mark.parametrize(
@@ -194,10 +194,13 @@ def test_a_statement_is_hmac_under_a_key_of_its_own() -> None:
     [(), (AndBlock(5),), (AndBlock(3), CarryBlock(4, 5, 6), BitBlock(7)), (AndBlock(CHUNK // 8 + 1),)],
     ids=["no products", "one block", "blocks of several kinds", "two messages"],
 )
-def test_a_dealt_part_survives_the_wire(party: int, n_clients: int, blocks: tuple[Block, ...], trims: bool) -> None:
+def test_a_dealt_part_survives_the_wire(
+    party: int, n_clients: int, blocks: tuple[Block, ...], more: tuple[bool, bool]
+) -> None:
     clients = tuple(f"client-{i}" for i in range(n_clients))
-    dealt = deal(BatchShape("small-1", 2, clients, 24, blocks, trims))[party]
-    assert dealt.trims.size == (25 * n_clients if trims and party == 1 else 0)
+    dealt = deal(BatchShape("small-1", 2, clients, 24, blocks, *more))[party]
+    assert dealt.trims.size == (25 * n_clients if more[0] and party == 1 else 0)
+    assert dealt.pairs.size == (n_clients * (n_clients - 1) // 2 if more[1] and party == 1 else 0)
     messages = list(convert.dealt_to_messages(dealt, 2))
     assert messages[0].key.round == 2
     assert [message.corrections.last for message in messages[1:]] == [False] * (len(messages) - 2) + [True]
@@ -208,13 +211,13 @@ def test_a_dealt_part_survives_the_wire(party: int, n_clients: int, blocks: tupl
     assert back.key == dealt.key
     assert back.peer_seed_digests == dealt.peer_seed_digests
     assert len(back.peer_seed_digests) == 32 * n_clients
-    for name in ("squared_masks", "equality", "products", "trims"):
+    for name in ("squared_masks", "equality", "products", "trims", "pairs"):
         assert_array_equal(getattr(back, name), getattr(dealt, name))
         assert getattr(back, name).shape == getattr(dealt, name).shape
 
 
 def parts_of(messages: list[dealer_pb2.DealReply]) -> dict[str, bytes]:
-    names = ("squared_masks", "equality", "products", "trims", "peer_seed_digests")
+    names = ("squared_masks", "equality", "products", "trims", "pairs", "peer_seed_digests")
     return {name: b"".join(getattr(message.corrections, name) for message in messages) for name in names}
 
 
@@ -235,7 +238,7 @@ def test_a_dealt_part_of_other_lengths_is_refused(
     key_bytes: int, lengths: tuple[int, int, int, int], error: type[Exception]
 ) -> None:
     parts = dict(zip(("squared_masks", "equality", "products", "trims"), map(bytes, lengths), strict=True))
-    parts["peer_seed_digests"] = b""
+    parts |= {"pairs": b"", "peer_seed_digests": b""}
     with pytest.raises(error):
         convert.dealt_from_parts(bytes(key_bytes), parts)
 
@@ -246,21 +249,30 @@ def test_nothing_dealt_shows_in_a_representation() -> None:
     assert str(int(dealt.products[0])) not in repr(dealt)
 
 
-@pytest.mark.parametrize("block", [AndBlock(5), BitBlock(5), CarryBlock(5, 3, 4)])
+@pytest.mark.parametrize("block", [AndBlock(5), BitBlock(5), CarryBlock(5, 3, 4), ChoiceBlock(5)])
 def test_a_block_on_the_wire_has_a_kind_and_its_numbers(block: Block) -> None:
     """Each kind has a number of its own, and what only a CARRY has is left out of the others."""
     (message,) = convert.batch_request(BatchShape("small-1", 2, (), 24, (block,))).blocks
-    expected = {AndBlock: (1, 5, 0, 0), BitBlock: (2, 5, 0, 0), CarryBlock: (3, 5, 3, 4)}[type(block)]
-    assert (message.kind, message.n_words, message.block_bits, message.n_blocks) == expected
+    expected = {BitBlock: (2, 5, 0, 0), CarryBlock: (3, 5, 3, 4), ChoiceBlock: (4, 5, 0, 0)}
+    found = (message.kind, message.n_words, message.block_bits, message.n_blocks)
+    assert found == expected.get(type(block), (1, 5, 0, 0))
 
 
 def test_a_batch_request_carries_its_shape_and_no_name() -> None:
     """The dealer deals to slots what the servers, who know the names, expect."""
-    blocks = (AndBlock(5), CarryBlock(6, 3, 4), BitBlock(7), CarryBlock(8, 4, 3), AndBlock(9), BitBlock(0))
-    shape = BatchShape("small-1", 2, ("bob", "alice"), 24, blocks)
+    blocks = (
+        AndBlock(5),
+        CarryBlock(6, 3, 4),
+        BitBlock(7),
+        CarryBlock(8, 4, 3),
+        AndBlock(9),
+        BitBlock(0),
+        ChoiceBlock(3),
+    )
+    shape = BatchShape("small-1", 2, ("bob", "alice"), 24, blocks, trims=True, pairs=True)
     request = convert.batch_request(shape)
     dealers = convert.batch_shape("small-1", request)
-    assert dealers == BatchShape.anonymous("small-1", 2, 2, 24, blocks)
+    assert dealers == BatchShape.anonymous("small-1", 2, 2, 24, blocks, trims=True, pairs=True)
     assert [dealers.label(slot) for slot in dealers.clients] == [shape.label(client) for client in shape.clients]
     assert dealers.label() == shape.label()
     assert not any(name.encode() in request.SerializeToString() for name in shape.clients)
@@ -271,7 +283,7 @@ def test_a_batch_request_carries_its_shape_and_no_name() -> None:
     [
         {"dim": 0},
         {"blocks": [dealer_pb2.Block(n_words=1)]},
-        {"blocks": [dealer_pb2.Block(kind=4, n_words=1)]},
+        {"blocks": [dealer_pb2.Block(kind=5, n_words=1)]},
         {"blocks": [dealer_pb2.Block(kind=CARRY, n_words=1)]},
         {"blocks": [dealer_pb2.Block(kind=CARRY, n_words=1, block_bits=9, n_blocks=1)]},
         {"blocks": [dealer_pb2.Block(kind=CARRY, n_words=1, block_bits=1, n_blocks=13)]},

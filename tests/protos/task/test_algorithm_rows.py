@@ -45,6 +45,8 @@ DIFFERENT: dict[str, Any] = {
     "trim_count": 1,
     "trim_step": 2,
     "non_colluding": 3,
+    "krum_attackers": 0,
+    "krum_keep": 2,
 }
 """Values that are no default."""
 
@@ -82,7 +84,10 @@ def test_the_rows_are_what_the_documentation_says(rules: AlgorithmRules) -> None
     assert rules.clients_share_noise == ("sqrt(tau)" in noise)
     assert rules.is_private == ("none" not in noise) == ("nothing" not in statement["against other clients"])
     assert not rules.is_private or rules.noise_clip == {"R": "record_clip", "C": "client_clip"}[noise.split()[1]]
-    assert rules.trains_locally == ("theta_i - theta" in row["a client uploads"]) == (row["W"] == "q n")
+    assert (
+        rules.trains_locally == ("theta_i - theta" in row["a client uploads"]) == (row["W"] in ("q n", "1", "how many"))
+    )
+    assert rules.selects == (row["W"] in ("1", "how many"))
     assert not (rules.servers_add_noise and rules.clients_add_noise)
     assert (rules.protects_records, rules.protects_clients) == ("record" in protects, "client" in protects)
 

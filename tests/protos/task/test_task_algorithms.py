@@ -32,6 +32,9 @@ ROUNDS = 5
 PRIVATE = ("user-dp-fedavg", "ins-dp-fedavg", "local-dp", "distributed-dp")
 
 
+KRUM = {"noise_multiplier": 0.0, "local_steps": 3, "clients": dict.fromkeys(("alice", "bob", "c", "d", "e"), 10)}
+
+
 def task_of(algorithm: str, **changes: Any) -> Task:
     """A small one that is valid."""
     special = {
@@ -40,6 +43,8 @@ def task_of(algorithm: str, **changes: Any) -> Task:
         "distributed-dp": {"non_colluding": 2, "client_clip": 50.0},
         "non-private": {"noise_multiplier": 0.0},
         "fedavg": {"noise_multiplier": 0.0, "local_steps": 3},
+        "krum": KRUM,
+        "multi-krum": KRUM,
     }
     values = {"algorithm": algorithm, "client_clip": 2.0, "client_rate": 0.5, **special.get(algorithm, {})}
     return small_task(**{**values, **changes})
