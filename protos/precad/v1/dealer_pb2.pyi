@@ -40,10 +40,14 @@ class Block(_message.Message):
         AND: _ClassVar[Block.Kind]
         BIT: _ClassVar[Block.Kind]
         CARRY: _ClassVar[Block.Kind]
+        PRODUCT: _ClassVar[Block.Kind]
+        SQUARE: _ClassVar[Block.Kind]
     KIND_UNSPECIFIED: Block.Kind
     AND: Block.Kind
     BIT: Block.Kind
     CARRY: Block.Kind
+    PRODUCT: Block.Kind
+    SQUARE: Block.Kind
     KIND_FIELD_NUMBER: _ClassVar[int]
     N_WORDS_FIELD_NUMBER: _ClassVar[int]
     BLOCK_BITS_FIELD_NUMBER: _ClassVar[int]

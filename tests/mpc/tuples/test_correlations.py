@@ -17,6 +17,8 @@ from precad.mpc.tuples.correlations import (
     BitBlock,
     CarryBlock,
     Correlations,
+    ProductBlock,
+    SquareBlock,
     best_split,
     bits_of_plane,
     lane_bytes,
@@ -348,7 +350,7 @@ def test_triples_that_nobody_took_are_passed_over():
     taken.triples(2)
 
 
-@pytest.mark.parametrize("make", [AndBlock, BitBlock, lambda n_words: CarryBlock(n_words, 2, 2)])
+@pytest.mark.parametrize("make", [AndBlock, BitBlock, ProductBlock, SquareBlock, lambda n_words: CarryBlock(n_words, 2, 2)])
 def test_a_negative_number_of_words_is_refused(make):
     """ParameterError says what was expected and what came."""
     with pytest.raises(ParameterError, match=r"^n_words must be >= 0, got -1$"):
@@ -373,6 +375,7 @@ def test_printing_correlations_shows_counts_only():
     assert repr(taken) == str(taken) == "Correlations(5 blocks, in block 1)"
 
 
-def test_there_are_three_kinds_of_blocks():
-    """Those that the tests above look at."""
-    assert set(correlations.BlockT.__constraints__) == {AndBlock, BitBlock, CarryBlock}
+def test_there_are_five_kinds_of_blocks():
+    """Those that the tests above look at, and two of functions (tests/mpc/crypten/test_bridge.py)."""
+    kinds = {AndBlock, BitBlock, CarryBlock, ProductBlock, SquareBlock}
+    assert set(correlations.BlockT.__constraints__) == kinds
