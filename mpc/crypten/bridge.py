@@ -80,7 +80,7 @@ class SumFunction:
     def __init__(self, name: str, function: CryptenFunction, arguments: Mapping[str, Any], dim: int) -> None:
         """name: for messages. function: of the vector, and of these arguments by name."""
         self.name, self._dim = name, dim
-        self._function, self._crypten = partial(function, **arguments), load_crypten()
+        self._function, self._arguments, self._crypten = function, dict(arguments), load_crypten()
         self.dry_run = self._dry_run()
 
     def in_the_clear(self, total: RingArray) -> RingArray:
@@ -116,7 +116,7 @@ class SumFunction:
         )
         with crypten.answering(run):
             try:
-                result = from_crypten(self._function(to_crypten(share.copy())))
+                result = from_crypten(self._function(to_crypten(share.copy()), **self._arguments))
             except MpcError:
                 raise
             except Exception as error:

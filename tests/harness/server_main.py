@@ -53,7 +53,7 @@ async def _aggregate(task: Task, pki: Pki, deployment: dict[str, Any], folder: P
             opened.append(state.noisy_sum)
             np.save(folder / role / "opened.npy", np.array(opened))
 
-    config = pki.aggregator(party, listen=addresses[role], folder=folder)
+    config = pki.aggregator(party, listen=addresses[role], folder=folder, sum_function=task.sum_function)
     others = addresses[Role.AGGREGATOR_B], addresses[Role.DEALER]
     randomness = Randomness(noise=noise)
     if task.rules.trims:

@@ -350,7 +350,9 @@ def test_triples_that_nobody_took_are_passed_over():
     taken.triples(2)
 
 
-@pytest.mark.parametrize("make", [AndBlock, BitBlock, ProductBlock, SquareBlock, lambda n_words: CarryBlock(n_words, 2, 2)])
+@pytest.mark.parametrize(
+    "make", [AndBlock, BitBlock, ProductBlock, SquareBlock, lambda n_words: CarryBlock(n_words, 2, 2)]
+)
 def test_a_negative_number_of_words_is_refused(make):
     """ParameterError says what was expected and what came."""
     with pytest.raises(ParameterError, match=r"^n_words must be >= 0, got -1$"):

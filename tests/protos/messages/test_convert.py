@@ -250,7 +250,8 @@ def test_nothing_dealt_shows_in_a_representation() -> None:
 def test_a_block_on_the_wire_has_a_kind_and_its_numbers(block: Block) -> None:
     """Each kind has a number of its own, and what only a CARRY has is left out of the others."""
     (message,) = convert.batch_request(BatchShape("small-1", 2, (), 24, (block,))).blocks
-    expected = {AndBlock: (1, 5, 0, 0), BitBlock: (2, 5, 0, 0), CarryBlock: (3, 5, 3, 4)}[type(block)]
+    of_words = {AndBlock: (1, 5, 0, 0), BitBlock: (2, 5, 0, 0), ProductBlock: (4, 5, 0, 0), SquareBlock: (5, 5, 0, 0)}
+    expected = (of_words | {CarryBlock: (3, 5, 3, 4)})[type(block)]
     assert (message.kind, message.n_words, message.block_bits, message.n_blocks) == expected
 
 

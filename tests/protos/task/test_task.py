@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from precad.protos.task.algorithms import OF_AN_ALGORITHM, TRIM_FIELDS
 from precad.protos.task.audit_fields import AUDIT_FIELDS
 from precad.protos.task.evaluation import EVALUATION_FIELDS
+from precad.protos.task.function_fields import FUNCTION_FIELDS
 from precad.protos.task.learning import LEARNING_FIELDS
 from precad.protos.task.proved_fields import PROVED_FIELDS
 from precad.protos.task.query import QUERY_FIELDS
@@ -160,7 +161,7 @@ def test_the_digest_of_a_task_without_a_later_field_is_what_it_was_before_that_f
     task = small_task(algorithm="user-dp-fedavg", local_steps=2)
     later = {"update_clipping", "quantile", "quantile_rate", "quantile_noise", *RECORD_FIELDS, *LEARNING_FIELDS}
     later |= {"validation", "record_rates", *SERVER_STEP_FIELDS, *PROVED_FIELDS, *QUERY_FIELDS, *AUDIT_FIELDS}
-    names = Task.model_fields.keys() - later - {*EVALUATION_FIELDS, *TURN_FIELDS, *TRIM_FIELDS}
+    names = Task.model_fields.keys() - later - {*EVALUATION_FIELDS, *TURN_FIELDS, *TRIM_FIELDS, *FUNCTION_FIELDS}
     text = json.dumps({name: getattr(task, name) for name in names}, sort_keys=True, separators=(",", ":"))
     assert task.digest() == hashlib.sha256(b"precad/v1.1\n" + text.encode()).digest()
     by_layer = small_task(algorithm="user-dp-fedavg", local_steps=2, update_clipping="per-layer")
