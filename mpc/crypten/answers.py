@@ -1,8 +1,8 @@
 """A communicator over our channel and a provider of the dealer's tuples, as CrypTen asks for them.
 
-An opening is one exchange: the peer's words, added or combined by XOR to ours. Only what a tuple hides is opened: each
-tuple that is taken allows one opening of its size, and anything else is refused before a byte leaves. So a function
-that opens a shared value by mistake ends the round instead.
+An opening is one exchange: the peer's words, added or combined by XOR to ours. Each tuple that is taken allows one
+opening of its size. Anything else is refused before a byte leaves. So a function that opens a shared value by mistake
+ends the round instead.
 """
 
 from __future__ import annotations

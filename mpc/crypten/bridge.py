@@ -3,8 +3,8 @@
 A share is a CrypTen share as it is: both are words modulo 2^64, with 16 fractional bits. A function takes an encrypted
 vector of d numbers and returns one, in CrypTen's own words, such as `lambda x: x.hardtanh(-1, 1)`.
 
-What a function uses up is found by a dry run: on zeros, with zeros for tuples, where a server's own words are all there
-is to open. Both servers make it, and ask the dealer for the same blocks. The steps of a function depend on public
+A dry run finds what a function uses up. It is on zeros, with zeros for tuples, so that a server's own words are all
+there is to open. Both servers make it, and ask the dealer for the same blocks. The steps of a function depend on public
 shapes alone, so a round asks for exactly these.
 """
 

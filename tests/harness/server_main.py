@@ -36,7 +36,7 @@ def main(folder: Path, role: Role) -> None:
 
 
 async def _deal(task: Task, pki: Pki, address: str, folder: Path) -> None:
-    await Dealer(task=task, config=pki.dealer(listen=address, folder=folder)).run()
+    await Dealer(task=task, config=pki.dealer(listen=address, folder=folder, connect_timeout_s=240.0)).run()
 
 
 async def _aggregate(task: Task, pki: Pki, deployment: dict[str, Any], folder: Path, party: int) -> None:

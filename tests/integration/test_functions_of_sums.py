@@ -41,11 +41,12 @@ from tests.harness.harness import AGGREGATORS, Pki, asynchronous, free_addresses
 from tests.integration.deviating import HangsUpAt, deviating_b
 from tests.integration.test_deviating_server import charges, deployment, end_of_a, entries, update
 from tests.integration.test_deviating_trims import committed
+from tests.integration.test_simulated_training import simulation_of, training_task
 from tests.mpc.crypten.test_bridge import MISSING
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING or "CrypTen is there")
 CLIP = "precad.mpc.crypten.examples:clip"
-CLIENTS = ("alice", "bob", "carol")
+CLIENTS = HONEST = ("alice", "bob", "carol")
 BOUND = 0.5
 OF_CLIP: dict[str, Any] = {"sum_function": CLIP, "sum_function_arguments": {"bound": BOUND}, "gate": "native"}
 
@@ -94,6 +95,7 @@ def test_processes_open_the_clip_of_the_sum_and_both_servers_noise(changes: dict
                 addresses=(a, b),
                 tls=pki.tls(client),
                 train=lambda _, own=vectors[client]: own,
+                connect_timeout_s=240.0,  # each server loads PyTorch, which takes long on a busy machine
             )
             for client in CLIENTS
         ]
@@ -144,6 +146,21 @@ def test_precad_run_moves_the_model_by_the_clip_of_the_cleartext_sum(tmp_path: P
     assert np.abs(clipped).max() < BOUND + 1e-3
     assert "no bound" in printed
     assert "no bound" not in of_plain
+
+
+@pytest.mark.parametrize("servers", ["cleartext", "mpc"])
+def test_a_simulation_moves_the_model_by_the_clip_of_the_sum(servers: str) -> None:
+    """One round with the function and one without, of equal gradients and no noise, in one process."""
+    function = {**OF_CLIP, "sum_function_sha256": file_digest(CLIP), "rounds": 1}
+    moved = []
+    for changes in ({"rounds": 1}, function):
+        task = training_task("non-private", record_rate=1.0, client_clip=64.0, **changes)
+        simulation = simulation_of(task, {0: HONEST}, servers)
+        simulation.run()
+        moved.append(simulation.progress.parameters.astype(np.float64) * task.divisor / task.learning_rate)
+    plain, clipped = moved
+    assert (np.abs(plain) > BOUND).sum() > 10
+    assert np.abs(clipped - np.clip(plain, -BOUND, BOUND)).max() < 1e-4
 
 
 # Consent
@@ -227,7 +244,7 @@ def consenting(task: Task, folder: Path) -> Any:
 async def test_every_round_in_whose_function_b_hangs_up_is_paid_and_there_are_at_most_lost_rounds(
     step: str, tmp_path: Path
 ) -> None:
-    """What B reads is hidden by tuples that serve once: words of equal updates differ in every round."""
+    """Tuples that serve once hide what B reads: words of equal updates differ in every round."""
     task, read = task_of(rounds=5, lost_rounds=2, batches_ahead=0), list[bytes]()
     with deviating_b(lambda channel: HangsUpAt(channel, step, lambda ours, theirs: read.append(theirs))):
         async with consenting(task, tmp_path) as (running, _):

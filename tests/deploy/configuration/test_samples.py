@@ -15,8 +15,8 @@ from precad.clients.config import ClientConfig
 from precad.deploy.configuration.init import deployment_files
 from precad.deploy.configuration.sections import Deployment, LocalhostConfig, Network, OperatorConfig, load, parse
 from precad.protos.task.evaluation import EVALUATION_FIELDS
-from precad.protos.task.proved_fields import OF_A_DEALER
 from precad.protos.task.function_fields import FUNCTION_FIELDS
+from precad.protos.task.proved_fields import OF_A_DEALER
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.servers.config import AggregatorConfig, DealerConfig

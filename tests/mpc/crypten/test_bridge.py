@@ -341,7 +341,7 @@ class Adds:
 
 
 def test_a_peer_that_deviates_can_make_the_function_another_one() -> None:
-    """What is not promised: a word added to the last opening adds that word times a comparison's bit to the result.
+    """Show what is not promised: a word added to the last opening adds itself, times a comparison's bit, to the result.
 
     So a bit of one coordinate shows through any noise. A bounded factor holds while both follow the protocol.
     """
