@@ -116,6 +116,7 @@ OTHER_VALUES_BESIDE: dict[str, Any] = {
 def test_the_digest_covers_every_single_field() -> None:
     """A field that is added to `Task` fails here until it has another value to try."""
     with_mode = {"accept_weak_wire_form", *PROVED_FIELDS, *QUERY_FIELDS, *AUDIT_FIELDS, *TURN_FIELDS}  # never alone
+    with_mode |= set(FUNCTION_FIELDS)  # tests/protos/task/test_function_fields.py
     tried = OTHER_VALUES.keys() | OTHER_VALUES_OF_AN_ALGORITHM.keys() | OTHER_VALUES_BESIDE.keys()
     assert tried | with_mode == Task.model_fields.keys()
     assert OTHER_VALUES_OF_AN_ALGORITHM.keys() == OF_AN_ALGORITHM.keys()
@@ -320,6 +321,10 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("server_adaptivity", 0.0, "greater than 0"),
     ("query", {"kind": "mode", "column": "age", "low": 0.0, "high": 1.0}, "'count', 'mean', 'variance'"),
     ("audit_clients", ["nobody"], "audit_clients: expected enrolled clients, found 'nobody'"),
+    ("sum_function", "clip", "should match pattern"),
+    ("sum_function_arguments", {"bound": math.nan}, "finite number"),
+    ("sum_function_sha256", "ab", "should match pattern"),
+    ("sum_function_factor", 0.5, "greater than or equal to 1"),
 ]
 
 
