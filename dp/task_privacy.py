@@ -98,7 +98,12 @@ class PublicParameters(Protocol):
     servers_follow_protocol: bool
     min_separation: int
     noise_bands: int
+    sum_function: str | None
 
+    @property
+    def sum_factor(self) -> float: ...
+    @property
+    def has_unbounded_sum(self) -> bool: ...
     @property
     def rules(self) -> AlgorithmRules: ...
     @property
@@ -165,12 +170,30 @@ class TaskPrivacy:
 
 def task_privacy(task: PublicParameters) -> TaskPrivacy:
     """Return what one round is, by the table above, and what the task's protocol takes from delta."""
+    found = _round_of(task)
     return replace(
-        _round_of(task),
+        found,
+        rests_on={view: f"{why}{_on_a_function(task, view)}" for view, why in found.rests_on.items()},
         slack=task.delta_slack,
         group_size=task.records_per_person,
         evaluations=_evaluations_of(task),
     )
+
+
+def _on_a_function(task: PublicParameters, view: View) -> str:
+    """Return what the figures rest on where the servers evaluate a function of the sum.
+
+    With factor L it moves by at most L times as far as the sum, and the servers' noise is L times as much. So each
+    multiplier, noise over sensitivity, is what it is without a function. A server that deviates in the function's steps
+    can make it another one, which moves further.
+    """
+    if task.sum_function is None:
+        return ""
+    if task.has_unbounded_sum:
+        return "; no bound: sum_function has no declared factor"
+    follows = "; if both servers follow the protocol in its steps" if view is View.ONE_SERVER else ""
+    moves = f"moves at most {task.sum_factor:g} times as far as the sum does, as operators say"
+    return f"; if {task.sum_function} {moves}{follows}"
 
 
 def _evaluations_of(task: PublicParameters) -> Evaluations | None:

@@ -14,7 +14,7 @@ Modules:
     gates        the comparison gates, which give the carries that this takes
     validation   the whole check, in the order of the paper
     errors       what may go wrong, as one tree
-    crypten/     CrypTen's carry circuit as a comparison gate: the only folder that imports CrypTen
+    crypten/     everything that imports CrypTen: a comparison gate, and functions of the shared sum
     gate/        from shares of words to one opened bit per client
     kernels/     the compiled loops: the only folder that imports Numba
     local/       everything that one server computes from vectors of length d

@@ -15,6 +15,7 @@
     ├── TupleReusedError                correlated randomness asked for twice
     ├── TupleExhaustedError             more correlated randomness asked for than was dealt
     ├── GateUnavailableError            the chosen comparison gate is not installed
+    ├── FunctionRefusedError            a function of the shared sum does what no dealt tuple is for, or is another
     ├── EngineUnavailableError          the chosen engine needs a device or a package that is not there
     └── ChannelClosedError              the peer is gone
 
@@ -102,6 +103,10 @@ class TupleExhaustedError(MpcError):
 
 class GateUnavailableError(MpcError):
     """The configured comparison gate needs a package that is not installed."""
+
+
+class FunctionRefusedError(MpcError):
+    """A function of the shared sum is not the one that is named, or does what the servers have no tuples for."""
 
 
 class EngineUnavailableError(MpcError):

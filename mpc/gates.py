@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from precad.mpc.crypten.crypten_gate import CryptenGate, require_crypten
+from precad.mpc.crypten.crypten_gate import CryptenGate
+from precad.mpc.crypten.lookups import require_crypten
 from precad.mpc.errors import GateUnavailableError
 from precad.mpc.gate.native_gate import CarryGate
 from precad.mpc.gate.top_bits import Gate

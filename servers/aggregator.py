@@ -42,6 +42,7 @@ from precad.servers.operations.opening import operations_port
 from precad.servers.operations.snapshot import AggregatorSnapshots
 from precad.servers.rounds import memory
 from precad.servers.rounds.equipment import SYSTEM_RANDOMNESS, Compute, Randomness
+from precad.servers.rounds.functions import memory_bytes, ready_function
 from precad.servers.rounds.sessions import Sessions
 from precad.servers.rounds.states import Aborted, RoundState
 from precad.servers.store.canary_noise import CanaryNoise
@@ -81,10 +82,14 @@ class Aggregator:
         """addresses: of aggregator B (dialled by A) and of the dealer, if there is one. measuring: how committed models
         are measured, if they are. Raises SetupError."""
         require_dealer(task, config, addresses[1])
+        self._function = ready_function(task, config)
         self.party: Party = party
         self.task, self.config = task, config
         self._addresses, self._randomness, self._on_state = addresses, randomness, on_state
-        self._sessions, self._capacity = Sessions(task.clients), memory.capacity_of(config, task)
+        self._sessions, self._capacity = (
+            Sessions(task.clients),
+            memory.capacity_of(config, task, function_bytes=memory_bytes(task, self._function)),
+        )
         self._telemetry = Telemetry(ROLES[party])
         self._snapshots = AggregatorSnapshots(
             task, self._telemetry, self._sessions, self._capacity.spool, config.state_dir
@@ -154,7 +159,7 @@ class Aggregator:
             capacity=self._capacity,
             peer_servicer=peer_servicer,
             credentials=credentials,
-            compute=Compute(gate, engine, mpc_thread, self._noted(state)),
+            compute=Compute(gate, engine, mpc_thread, self._noted(state), self._function),
             drain=self._drain,
             on_state=self._note_state,
             notify=self._notify,
@@ -210,6 +215,10 @@ class Aggregator:
             log.warning("aggregator.weak_wire_form", mode=self.task.mode)
         if not self.task.checks_norms:
             log.warning("aggregator.no_norm_is_checked", validation=self.task.validation)
+        if self.task.sum_function is not None:
+            log.warning(
+                "aggregator.runs_function", function=self.task.sum_function, factor=self.task.sum_function_factor
+            )
         if self.task.servers_follow_protocol:
             log.warning("aggregator.servers_must_follow_protocol", algorithm=self.task.algorithm)
 

@@ -189,6 +189,10 @@ class AggregatorConfig(ServerConfig):
     """How long that process may take over its start, and over a model. It is killed after that, and the model has no
     figure; no round waits."""
 
+    sum_function: Annotated[str, Field(min_length=1)] | None = None
+    """Consent to run `task.sum_function` in this server's process, by its name. Whoever writes that code can do here
+    whatever this server can: read it before."""
+
     keep_canary_noise: bool = False
     """Whether this server writes down its own noise at the canaries' coordinates, for an audit of what one server sees
     (`precad audit privacy`). Needs task.audit_clients."""

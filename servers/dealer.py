@@ -290,6 +290,8 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         if request.batch.pairs is not self._task.rules.selects:
             raise PeerMismatchError("pairs", ours=self._task.rules.selects, peers=request.batch.pairs)
         shape = convert.batch_shape(self.telemetry.task_id, request.batch)
+        if shape.has_ring_products and self._task.sum_function is None:
+            raise PeerMismatchError("blocks", ours="none of kind PRODUCT or SQUARE", peers="such a block")
         if shape.n_products > MAX_PRODUCTS:
             raise MalformedMessageError(f"a batch has at most {MAX_PRODUCTS} products, got {shape.n_products}")
         if shape.n_trim_words > MAX_TRIM_WORDS:

@@ -69,7 +69,7 @@ ROOMS = (
     Room(
         "mpc/crypten",
         "| . tuples gate",
-        "CrypTen's carry circuit as a comparison gate: the only folder that imports CrypTen.",
+        "Everything that imports CrypTen: its carry circuit as a gate, and functions of the shared sum in its words.",
     ),
     Room(
         "mpc^",

@@ -22,6 +22,7 @@ from precad.deploy.errors import ConfigError
 from precad.deploy.run_folder import RunFolder
 from precad.mpc.gates import require_gate, usual_gate
 from precad.protos.messages import convert
+from precad.protos.task.function_fields import function_claim
 from precad.protos.task.task import Task
 from precad.protos.task.validation_fields import UNCHECKED
 from precad.protos.tls.files import PinFile
@@ -31,6 +32,7 @@ from precad.servers.database.replicas import connect, url_of
 from precad.servers.links.credentials import require_dealer
 from precad.servers.operations.access import load_token
 from precad.servers.rounds import memory
+from precad.servers.rounds.functions import require_function
 from precad.servers.store.folder import load_initial_model
 from precad.servers.store.rehearsal import require_aggregator_opens, require_dealer_opens
 
@@ -64,6 +66,8 @@ def check(deployment: Deployment) -> dict[str, Any]:
         )
     if not task.checks_norms:
         report["validation"] = UNCHECKED
+    if task.sum_function is not None:
+        report["sum_function"] = f"{task.sum_function}; {function_claim(task)}"
     dealer = deployment.network.dealer
     if task.servers_follow_protocol:
         report["servers"] = "must follow the protocol: no noise protects one client's update from one that deviates"
@@ -98,6 +102,7 @@ def _aggregator(task: Task, config: AggregatorConfig, roles: tuple[Role, Role], 
     """roles: its own, and its peer's. dealer: its address."""
     role, peer = roles
     require_dealer(task, config, dealer)
+    require_function(task, config)
     _require_usable_server(config, role)
     if not task.is_proved:
         require_gate(task.gate)

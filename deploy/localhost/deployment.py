@@ -67,6 +67,7 @@ from precad.protos.tls.identity import Identity, Role
 from precad.protos.tls.transport import dial
 from precad.servers.errors import SetupError
 from precad.servers.rounds import memory
+from precad.servers.rounds.functions import require_function
 from precad.servers.store.record import to_message
 
 _CONTROL = control_pb2.DESCRIPTOR.services_by_name["Control"]
@@ -105,6 +106,7 @@ def require_engines_and_memory(deployment: Deployment) -> None:
         assert server is not None  # resolve() supplied it
         require_engine(server.engine)
         try:
+            require_function(deployment.task, server)
             memory.of_server(server, deployment.task)
         except SetupError as error:
             raise ConfigError(f"aggregator.{letter}.{error}") from None

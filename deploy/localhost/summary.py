@@ -13,6 +13,7 @@ from precad.deploy.client_evaluations import told
 from precad.deploy.figures import three_digits
 from precad.dp.accountants.pld import Conduct, Unit, View
 from precad.dp.task_privacy import TaskPrivacy, task_privacy
+from precad.protos.task.function_fields import function_claim
 from precad.protos.task.proved_fields import STANDING
 from precad.protos.task.task import Task
 from precad.protos.task.validation_fields import UNCHECKED
@@ -27,9 +28,12 @@ _PLAIN: Final[dict[str, Any]] = {"box": None, "pad_edge": False, "title_justify"
 
 
 def conditions_of(task: Task) -> list[str]:
-    """Return what the figures rest on, in words, where the algorithm is not the one of a task that names none."""
-    privacy = task_privacy(task)
-    return list(dict.fromkeys(privacy.rests_on[view] for view in View if not task.rules.is_default))
+    """Return what the figures rest on, in words, where the algorithm is not the one of a task that names none.
+
+    Of that one, too, where its servers evaluate a function of the sum.
+    """
+    privacy, is_said = task_privacy(task), task.sum_function is not None or not task.rules.is_default
+    return list(dict.fromkeys(privacy.rests_on[view] for view in View if is_said))
 
 
 def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> None:
@@ -53,6 +57,8 @@ def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> N
     table.add_row("uploads", counts)
     if not task.checks_norms:
         table.add_row("validation", UNCHECKED)
+    if task.sum_function is not None:
+        table.add_row("function of the sum", f"{task.sum_function}: {function_claim(task)}")
     table.add_row("rejected clients", ", ".join(summary["rejected_clients"]) or "none")
     table.add_row("privacy", _privacy(summary, task))
     table.add_row("", _counts(summary))

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from precad.deploy.durations import in_words
 from precad.deploy.figures import LARGEST_USEFUL, NO_USEFUL_BOUND, rounded_up, says_nothing
+from precad.protos.task.function_fields import NO_BOUND
 from precad.protos.task.task import Task
 from precad.protos.task.validation_fields import UNCHECKED
 
@@ -183,6 +184,7 @@ def warning_of(task: Task) -> str | None:
     if task.rules.is_private:
         return None if task.checks_norms else f"WARNING: {UNCHECKED}."
     unchecked = "" if task.checks_norms else f" And {UNCHECKED}."
+    unchecked += f" And {NO_BOUND}." if task.has_unbounded_sum else ""
     released = "" if task.krum_rule is None else f" It is {task.krum_rule.released}."
     return (
         f"WARNING: task.algorithm is {task.algorithm}. No noise is added by anybody, epsilon is infinite, and nothing "

@@ -1,4 +1,4 @@
-"""The binary correlations that a comparison gate uses up, and how they lie in the dealer's streams.
+"""The correlations that a gate, or a function of the sum, uses up, and how they lie in the dealer's streams.
 
 A block is a run of correlations of one kind. `masks` are bits (or words) that hide what a gate opens; `products` are
 functions of the masks of both servers, shared between them. Each server's masks are a stream of its own key. Server A's
@@ -76,6 +76,14 @@ class _XorShared:
         return products ^ share_a
 
 
+class _Additive:
+    """Products that the servers share modulo 2^64."""
+
+    def correction(self, products: RingArray, share_a: RingArray) -> RingArray:
+        """See `Block.correction`."""
+        return products - share_a
+
+
 @dataclass(frozen=True, slots=True)
 class AndBlock(_XorShared):
     """Binary triples, c = a & b bit by bit, in any order of use: what CrypTen's circuits ask for."""
@@ -102,7 +110,7 @@ class AndBlock(_XorShared):
 
 
 @dataclass(frozen=True, slots=True)
-class BitBlock:
+class BitBlock(_Additive):
     """Random bits in both forms: r shared by XOR in a plane (masks), and r as an integer modulo 2^64 (products)."""
 
     n_words: int
@@ -124,13 +132,59 @@ class BitBlock:
         """See `Block.products`."""
         return bits_of_plane((masks_a ^ masks_b).view(np.uint8), self.n_words)
 
-    def correction(self, products: RingArray, share_a: RingArray) -> RingArray:
-        """See `Block.correction`: additive."""
-        return products - share_a
+
+@dataclass(frozen=True, slots=True)
+class ProductBlock(_Additive):
+    """Triples modulo 2^64, c = a * b word by word: what a function of the sum multiplies with."""
+
+    n_words: int
+
+    def __post_init__(self) -> None:
+        _require_count(self.n_words)
+
+    @property
+    def n_masks(self) -> int:
+        """a, then b."""
+        return 2 * self.n_words
+
+    @property
+    def n_products(self) -> int:
+        """c."""
+        return self.n_words
+
+    def products(self, masks_a: RingArray, masks_b: RingArray) -> RingArray:
+        """See `Block.products`."""
+        a, b = (masks_a + masks_b).reshape(2, self.n_words)
+        return a * b
 
 
 @dataclass(frozen=True, slots=True)
-class ChoiceBlock:
+class SquareBlock(_Additive):
+    """Pairs modulo 2^64, c = a * a word by word."""
+
+    n_words: int
+
+    def __post_init__(self) -> None:
+        _require_count(self.n_words)
+
+    @property
+    def n_masks(self) -> int:
+        """Return the a."""
+        return self.n_words
+
+    @property
+    def n_products(self) -> int:
+        """Return the c."""
+        return self.n_words
+
+    def products(self, masks_a: RingArray, masks_b: RingArray) -> RingArray:
+        """See `Block.products`."""
+        a = masks_a + masks_b
+        return a * a
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceBlock(_Additive):
     """For a shared bit times a shared word: random bits u in both forms, random words y, and u y.
 
     Masks: u shared by XOR in a plane, then shares of y modulo 2^64. Products: u, then u y, modulo 2^64.
@@ -156,10 +210,6 @@ class ChoiceBlock:
         n_of_plane = self.n_masks - self.n_words
         u = bits_of_plane((masks_a ^ masks_b)[:n_of_plane].view(np.uint8), self.n_words)
         return np.concatenate([u, u * (masks_a + masks_b)[n_of_plane:]])
-
-    def correction(self, products: RingArray, share_a: RingArray) -> RingArray:
-        """See `Block.correction`: additive."""
-        return products - share_a
 
 
 class ChoiceShares(NamedTuple):
@@ -339,7 +389,7 @@ def best_split(n_bits: int) -> tuple[int, int]:
     return block_bits, -(-n_bits // block_bits)
 
 
-BlockT = TypeVar("BlockT", AndBlock, BitBlock, ChoiceBlock, CarryBlock)
+BlockT = TypeVar("BlockT", AndBlock, BitBlock, CarryBlock, ChoiceBlock, ProductBlock, SquareBlock)
 
 
 class Correlations:
@@ -380,6 +430,26 @@ class Correlations:
         word_mask, (bits, of_words) = masks[block.n_masks - block.n_words :], products.reshape(2, block.n_words)
         plane = masks.view(np.uint8)[: lane_bytes(n_words)]
         return ChoiceShares(plane, word_mask[:n_words], bits[:n_words], of_words[:n_words])
+
+    def ring_triples(self, n_words: int) -> tuple[RingArray, RingArray, RingArray]:
+        """Return additive shares a, b, c with c = a * b, (n_words,). Raises TupleExhaustedError."""
+        block, masks, products = self._take(ProductBlock, n_words)
+        a, b = masks.reshape(2, block.n_words)[:, :n_words]
+        return a.copy(), b.copy(), products[:n_words].copy()
+
+    def squares(self, n_words: int) -> tuple[RingArray, RingArray]:
+        """Return additive shares a, c with c = a * a, (n_words,). Raises TupleExhaustedError."""
+        _, masks, products = self._take(SquareBlock, n_words)
+        return masks[:n_words].copy(), products[:n_words].copy()
+
+    def skip_to(self, block: int) -> None:
+        """Pass over what earlier steps of the round left, up to the block of this number; none of it is used.
+
+        Raises TupleExhaustedError where they took of that block, too.
+        """
+        if (self._block, self._taken) > (block, 0):
+            raise TupleExhaustedError(f"block {block} of the round is taken already")
+        self._block, self._taken = block, 0
 
     def carries(self, n_words: int) -> tuple[CarryBlock, CarryShares]:
         """Return the next CarryBlock, for its first n_words words. Raises TupleExhaustedError."""

@@ -33,7 +33,7 @@ from precad.mpc.prg import Label, Purpose, Seed, Stream
 from precad.mpc.ring import RingArray
 from precad.mpc.sharing import Party, mask_key
 from precad.mpc.tuples.burning import Burns, MemoryBurns, TupleUse
-from precad.mpc.tuples.correlations import Block, Correlations
+from precad.mpc.tuples.correlations import Block, Correlations, ProductBlock, SquareBlock
 
 FIELD_PRIME = (1 << 127) - 1
 """Prime p of the equality hash. As a Mersenne prime, it leaves 127 masked bits uniform but for one value. It is so
@@ -87,6 +87,11 @@ class BatchShape:
     def n_products(self) -> int:
         """Words of products: the dealer's corrections to server B."""
         return sum(block.n_products for block in self.blocks)
+
+    @property
+    def has_ring_products(self) -> bool:
+        """Return whether there are triples or squares modulo 2^64: for a function of the sum alone."""
+        return any(isinstance(block, ProductBlock | SquareBlock) for block in self.blocks)
 
     @property
     def n_trim_words(self) -> int:
@@ -299,6 +304,15 @@ class ServerTuples:
         """
         if self._correlations is not None:
             raise ParameterError(f"the check of round {self.shape.round} comes first: it takes the first correlations")
+        return self._after_check
+
+    def correlations_from(self, block: int) -> Correlations:
+        """Return the round's correlations from the block of this number on, for the last step that takes some.
+
+        What earlier steps left is passed over, and never used. Raises TupleExhaustedError where they took of it.
+        """
+        self._correlations = None
+        self._after_check.skip_to(block)
         return self._after_check
 
     def trim_tuples(self, clients: Sequence[str]) -> list[TrimTuple]:

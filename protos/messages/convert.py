@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import AsyncIterable, Iterable, Iterator
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,15 @@ from precad.mpc.parameters import Mode
 from precad.mpc.prg import Label, Purpose, Seed
 from precad.mpc.ring import WORD_BYTES
 from precad.mpc.sharing import Party
-from precad.mpc.tuples.correlations import AndBlock, BitBlock, Block, CarryBlock, ChoiceBlock
+from precad.mpc.tuples.correlations import (
+    AndBlock,
+    BitBlock,
+    Block,
+    CarryBlock,
+    ChoiceBlock,
+    ProductBlock,
+    SquareBlock,
+)
 from precad.mpc.tuples.held import FIELD_WORDS, BatchShape, Dealt
 from precad.protos.precad.v1 import common_pb2, dealer_pb2
 from precad.protos.task.task import Task
@@ -177,31 +185,35 @@ def batch_shape(task_id: str, request: dealer_pb2.BatchRequest) -> BatchShape:
     return BatchShape.anonymous(task_id, request.round, request.n_clients, request.dim, blocks, *asked)
 
 
+_KINDS: Final[Mapping[dealer_pb2.Block.Kind, type[AndBlock | BitBlock | ChoiceBlock | ProductBlock | SquareBlock]]] = {
+    dealer_pb2.Block.AND: AndBlock,
+    dealer_pb2.Block.BIT: BitBlock,
+    dealer_pb2.Block.CHOICE: ChoiceBlock,
+    dealer_pb2.Block.PRODUCT: ProductBlock,
+    dealer_pb2.Block.SQUARE: SquareBlock,
+}
+"""Blocks that are their number of words alone."""
+
+
 def _block_message(block: Block) -> dealer_pb2.Block:
-    match block:
-        case CarryBlock(n_words, block_bits, n_blocks):
-            return dealer_pb2.Block(
-                kind=dealer_pb2.Block.CARRY, n_words=n_words, block_bits=block_bits, n_blocks=n_blocks
-            )
-        case BitBlock(n_words):
-            return dealer_pb2.Block(kind=dealer_pb2.Block.BIT, n_words=n_words)
-        case ChoiceBlock(n_words):
-            return dealer_pb2.Block(kind=dealer_pb2.Block.CHOICE, n_words=n_words)
-        case _:
-            return dealer_pb2.Block(kind=dealer_pb2.Block.AND, n_words=block.n_words)
+    if isinstance(block, CarryBlock):
+        return dealer_pb2.Block(
+            kind=dealer_pb2.Block.CARRY,
+            n_words=block.n_words,
+            block_bits=block.block_bits,
+            n_blocks=block.n_blocks,
+        )
+    kind = next(kind for kind, of_kind in _KINDS.items() if isinstance(block, of_kind))
+    return dealer_pb2.Block(kind=kind, n_words=block.n_words)
 
 
 def _block(message: dealer_pb2.Block) -> Block:
-    match message.kind:
-        case dealer_pb2.Block.CARRY:
-            return CarryBlock(message.n_words, message.block_bits, message.n_blocks)
-        case dealer_pb2.Block.BIT:
-            return BitBlock(message.n_words)
-        case dealer_pb2.Block.CHOICE:
-            return ChoiceBlock(message.n_words)
-        case dealer_pb2.Block.AND:
-            return AndBlock(message.n_words)
-    raise ParameterError(f"kind of a block must be AND, BIT, CARRY or CHOICE, got {message.kind}")
+    if message.kind == dealer_pb2.Block.CARRY:
+        return CarryBlock(message.n_words, message.block_bits, message.n_blocks)
+    if (kind := _KINDS.get(message.kind)) is None:
+        expected = "AND, BIT, CARRY, CHOICE, PRODUCT or SQUARE"
+        raise ParameterError(f"kind of a block must be {expected}, got {message.kind}")
+    return kind(message.n_words)
 
 
 def dealt_to_messages(dealt: Dealt, round: int) -> Iterator[dealer_pb2.DealReply]:

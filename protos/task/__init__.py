@@ -19,6 +19,7 @@ Modules:
     quantile        a bound of updates that is learnt with noise
     trim_fields     sums without the longest updates, behind a noisy test
     krum_fields     sums of the updates that are closest to their neighbours
+    function_fields a CrypTen function of the shared sum, before noise
     turns           clients that take turns, and noise that is correlated between two turns
     query           a question about a column, in the place of a training
     audit_fields    members that audit the task, whose records are canaries

@@ -50,6 +50,7 @@ from precad.protos.task.evaluation import (
     refuse_evaluation,
     round_fields,
 )
+from precad.protos.task.function_fields import FUNCTION_FIELDS, FunctionFields, refuse_function
 from precad.protos.task.grid import with_largest_frac_bits
 from precad.protos.task.krum_fields import KrumFields, KrumRule, refuse_krum
 from precad.protos.task.learning import LEARNING_FIELDS, LearningFields
@@ -84,7 +85,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 ABSENT_AT_DEFAULT: Final = (
     *("record_rates", "update_clipping", *QUANTILE_FIELDS),
     *(*RECORD_FIELDS, *LEARNING_FIELDS, *SERVER_STEP_FIELDS, *PROVED_FIELDS, *QUERY_FIELDS, *EVALUATION_FIELDS),
-    *(*VALIDATION_FIELDS, *AUDIT_FIELDS, *TURN_FIELDS, *TRIM_FIELDS, *KRUM_FIELDS),
+    *(*VALIDATION_FIELDS, *AUDIT_FIELDS, *TURN_FIELDS, *TRIM_FIELDS, *KRUM_FIELDS, *FUNCTION_FIELDS),
 )
 """Fields that came later than the algorithms that they are of, or than tasks. The canonical text has them where they
 are not at their default, so that tasks without them keep their digest."""
@@ -107,6 +108,7 @@ class Task(
     TurnFields,
     TrimFields,
     KrumFields,
+    FunctionFields,
 ):
     """The `[task]` section. Symbols are those of PRECAD's Algorithms 1 and 2."""
 
@@ -278,6 +280,7 @@ class Task(
             raise ValueError(f"client_rate must be > 0, got {self.client_rate}")
         refuse_trims(self)
         refuse_krum(self)
+        refuse_function(self, given)
         refusals.refuse_rates(self.record_rates, self.clients, self.record_rate)
         refusals.refuse_fields_of_others(rules, given)
         if self.non_colluding > len(self.clients):
@@ -414,8 +417,11 @@ class Task(
 
     @property
     def noise_std_on_grid(self) -> float:
-        """Standard deviation of each server's noise, in units of 2^-f; 0: servers add none."""
-        return self._noise_std_on_grid if self.rules.servers_add_noise else 0.0
+        """Standard deviation of each server's noise, in units of 2^-f; 0: servers add none.
+
+        With `sum_function_factor` L it is L sigma R: sigma is the noise over the sensitivity of what is opened.
+        """
+        return self.sum_factor * self._noise_std_on_grid if self.rules.servers_add_noise else 0.0
 
     @property
     def strategy(self) -> Strategy:
@@ -484,14 +490,15 @@ class Task(
         n B + sqrt(2) s (sqrt(d) + 10) + sqrt(d), with B = C 2^f and s each server's noise. Each of the n updates that
         are added up is within B. The norm of d normals exceeds sqrt(d) + 10 with probability below e^-50 (Gaussian
         concentration), and rounding moves each server's noise by at most sqrt(d) / 2. Correlated noise has the reach of
-        its strategy.
-        Infinite where no norm is checked.
+        its strategy. A function of the sum makes it at most L times as long.
+        Infinite where no norm is checked, or without L.
         """
-        if not self.checks_norms:
+        if not self.checks_norms or self.has_unbounded_sum:
             return math.inf
         root, (two_norm, one_norm) = math.sqrt(self.dim), self.strategy.reach(self.rounds)
         noise = math.sqrt(2) * two_norm * self.noise_std_on_grid * (root + 10) + one_norm * root
-        return self.n_summed(n_accepted) * (math.isqrt(self.norm_bound.threshold) + 1) + noise
+        longest = self.n_summed(n_accepted) * (math.isqrt(self.norm_bound.threshold) + 1)
+        return self.sum_factor * longest + noise
 
     @property
     def enforced_bound(self) -> float:

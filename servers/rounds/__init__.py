@@ -8,6 +8,7 @@ Modules:
     proved     mode `proved`: clients prove, nobody deals
     tested     a test behind the check, and the sum that it decides on
     selected   the updates closest to their neighbours, and the sum of those alone
+    functions  a CrypTen function of the shared sum, by both operators' consent
     states     what each state of a round knows
     equipment  its links, what computes, and its randomness: handed down from the process to the round
     pace       fixed times of challenges and rounds, in a task that hides draws

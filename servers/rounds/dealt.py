@@ -23,6 +23,7 @@ from precad.protos.precad.v1 import aggregator_pb2
 from precad.protos.task.task import Task
 from precad.protos.task.trim_fields import Tested
 from precad.servers.rounds.form import Form, Ground
+from precad.servers.rounds.functions import blocks_of_function, share_of_function
 from precad.servers.rounds.intake import Intake
 from precad.servers.rounds.relayed import RelayedUploads
 from precad.servers.rounds.selected import selected_sum
@@ -80,7 +81,7 @@ class DealtForm(Form):
     def _batch_shape(self, t: int, chosen: list[str], of_round: Task) -> BatchShape:
         gate, dealt = self._ground.compute.gate, (of_round.rules.keeps_some, of_round.rules.selects)
         assert gate is not None  # of every mode but `proved`
-        blocks = blocks_of(of_round, gate, len(chosen))
+        blocks = (*blocks_of(of_round, gate, len(chosen)), *blocks_of_function(of_round, self._ground.compute.function))
         return BatchShape(self._ground.state.store.task_id, t, tuple(chosen), of_round.dim, blocks, *dealt)
 
     def _open_intake(self, t: int, chosen: list[str]) -> Intake:
@@ -145,6 +146,11 @@ class DealtForm(Form):
     async def validate(self, state: Charged) -> Validated:
         """See `Form.validate`."""
         checked, test = await self._ground.in_mpc_thread(self._validate, state)
+        of_round, function = self._ground.round_task(state.round), self._ground.compute.function
+        if of_round.sum_function is not None and function is not None:
+            of_sum = (function, checked.accepted_share_sum, _tuples_of(state), self._ground.channel(state.round))
+            share = await self._ground.in_mpc_thread(share_of_function, *of_sum)
+            checked = replace(checked, accepted_share_sum=share)
         await self._link.flush()  # a relay that was too late for the lock is read to its end all the same
         verdicts = (checked.accepted, checked.rejected)
         return Validated(state.round, state.chosen, *verdicts, checked.accepted_share_sum, test)

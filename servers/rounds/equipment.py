@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from precad.mpc.crypten.bridge import SumFunction
 from precad.mpc.gate.top_bits import Gate
 from precad.mpc.local.step import Engine
 from precad.mpc.prg import RandomBytes
@@ -76,3 +77,5 @@ class Compute:
     thread: ThreadPoolExecutor
     """Pool of one worker, so that the steps of MPC keep their order."""
     randomness: Randomness
+    function: SumFunction | None = None
+    """Function of the sum that the task names."""

@@ -28,8 +28,11 @@ BYTES_PER_CLIENT = 16 << 10
 BASE_MB."""
 
 
-def of_server(config: AggregatorConfig, task: Task) -> int:
-    """Return what a server's configuration leaves for uploads, in bytes. Raises SetupError."""
+def of_server(config: AggregatorConfig, task: Task, *, function_bytes: int = 0) -> int:
+    """Return what a server's configuration leaves for uploads, in bytes. function_bytes: of a function of the sum.
+
+    Raises SetupError.
+    """
     n_clients = len(task.clients)
     return for_uploads(
         config.memory_budget_mb,
@@ -37,7 +40,7 @@ def of_server(config: AggregatorConfig, task: Task) -> int:
         n_clients=n_clients,
         n_threads=config.check_threads,
         n_moments=task.n_moments,
-        proofs_bytes=n_clients * max(map(_proof_bytes, _kinds(task))),
+        proofs_bytes=n_clients * max(map(_proof_bytes, _kinds(task))) + function_bytes,
     )
 
 
@@ -71,14 +74,14 @@ def for_uploads(
     return (budget_mb - needed_mb) * MIB
 
 
-def capacity_of(config: AggregatorConfig, task: Task) -> Capacity:
+def capacity_of(config: AggregatorConfig, task: Task, *, function_bytes: int = 0) -> Capacity:
     """Return what a server takes on of its clients' bytes, by its configuration. Raises SetupError."""
     spool = Spool(
         spool_path(config.state_dir),
         slot_bytes=max(
             max(WORD_BYTES * one.dim, one.proof_sizes.proof_bytes if one.is_proved else 0) for one in _kinds(task)
         ),
-        memory_bytes=of_server(config, task),
+        memory_bytes=of_server(config, task, function_bytes=function_bytes),
         max_memory_upload=config.max_upload_in_memory_mb * MIB,
     )
 

@@ -36,7 +36,7 @@ def main(folder: Path, role: Role) -> None:
 
 
 async def _deal(task: Task, pki: Pki, address: str, folder: Path) -> None:
-    await Dealer(task=task, config=pki.dealer(listen=address, folder=folder)).run()
+    await Dealer(task=task, config=pki.dealer(listen=address, folder=folder, connect_timeout_s=240.0)).run()
 
 
 async def _aggregate(task: Task, pki: Pki, deployment: dict[str, Any], folder: Path, party: int) -> None:
@@ -53,7 +53,7 @@ async def _aggregate(task: Task, pki: Pki, deployment: dict[str, Any], folder: P
             opened.append(state.noisy_sum)
             np.save(folder / role / "opened.npy", np.array(opened))
 
-    config = pki.aggregator(party, listen=addresses[role], folder=folder)
+    config = pki.aggregator(party, listen=addresses[role], folder=folder, sum_function=task.sum_function)
     others = addresses[Role.AGGREGATOR_B], addresses[Role.DEALER]
     randomness = Randomness(noise=noise)
     if task.rules.trims:

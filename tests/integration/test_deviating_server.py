@@ -59,10 +59,11 @@ async def deployment(
     uploads_per_model: int = 100,
     vectors: dict[str, RingArray] | None = None,
     step_timeout_s: float = 600.0,
+    of_both: dict[str, Any] | None = None,
 ) -> AsyncIterator[tuple[Deployment, list[asyncio.Task[None]]]]:
     """Three servers and the clients' sessions, which upload their vectors, half of C long where none is given.
 
-    step_timeout_s: of server A."""
+    step_timeout_s: of server A. of_both: of both servers' configurations."""
     folder.mkdir(exist_ok=True)
     pki, patient = Pki.create(folder / "pki", task.clients), {"reconnect_timeout_s": 30.0}
     async with running(
@@ -72,7 +73,7 @@ async def deployment(
         noises=(silence, silence),
         reconnect_timeout_s=30.0,
         dealer=patient,
-        own=lambda party: {"step_timeout_s": (step_timeout_s, 600.0)[party]},
+        own=lambda party: {"step_timeout_s": (step_timeout_s, 600.0)[party], **(of_both or {})},
     ) as servers:
         sessions = [
             ClientSession(

@@ -75,7 +75,7 @@ def test_a_missing_crypten_is_noticed_before_anything_is_loaded():
     """require_gate names what is missing and the command; the native gate needs none of it, and takes its place."""
     program = """
 import sys
-from precad.mpc.crypten import crypten_gate as comparison
+from precad.mpc.crypten import lookups as comparison
 from precad.mpc import gates
 from precad.mpc.errors import GateUnavailableError
 found = comparison.find_spec

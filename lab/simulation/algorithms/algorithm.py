@@ -56,6 +56,11 @@ class Algorithm(ABC):
                 f"simulation.algorithm: expected 'deployed' for a task of {federation.task.algorithm!r}, "
                 f"found {federation.settings.algorithm!r}"
             )
+        if not self.is_of_any_task and federation.task.sum_function is not None:
+            raise ArgumentError(
+                "simulation.algorithm: expected 'deployed' for a task with sum_function, found "
+                f"{federation.settings.algorithm!r}"
+            )
         self.federation = federation
         self.task = federation.task
         self.settings = federation.settings

@@ -17,9 +17,13 @@ from precad.lab.simulation.config import SimulationSettings
 from precad.lab.simulation.federation import Federation, Vector
 from precad.lab.simulation.guarantee import Guarantee
 from precad.lab.simulation.two_servers import CleartextServers, Proposed, TwoServers, mpc_servers
+from precad.mpc.crypten.bridge import SumFunction
+from precad.mpc.crypten.named import named_function
+from precad.mpc.errors import FunctionRefusedError
 from precad.mpc.ring import RingArray
 from precad.protos.task.algorithms import AS_DEPLOYED, BUDGETS, OF_AN_ALGORITHM
 from precad.protos.task.evaluation import n_due
+from precad.protos.task.task import Task
 from precad.protos.task.trim_fields import Tested
 
 _AGAINST: Final = {
@@ -48,6 +52,7 @@ class Deployed(Algorithm):
         self._servers: TwoServers = self._make_servers()
         self._outputs: dict[int, list[RingArray]] = {0: [], 1: []}
         """The last noise of each server, the newest first, where it is correlated."""
+        self._function = _function_of(self.task)
         rule = self.task.trim_rule
         self._trim_count = 0 if rule is None else rule.first_count
         """F of the coming round, where the task's servers trim."""
@@ -73,7 +78,7 @@ class Deployed(Algorithm):
         """Run the task's algorithm at every chosen client, then Algorithm 1, lines 4 to 6."""
         task = self.task
         checked = self._servers.check_and_sum(t, self._uploads(t, parameters, chosen), self._proposed(t))
-        total = checked.total
+        total = checked.total if self._function is None else self._function.in_the_clear(checked.total)
         if not task.may_release(len(checked.accepted)):
             total = total * 0
         if task.noise_std_on_grid > 0:
@@ -197,3 +202,14 @@ class Deployed(Algorithm):
             <= budget
             for key, budget in cost.budgets.items()
         )
+
+
+def _function_of(task: Task) -> SumFunction | None:
+    """Return the function of the sum that a task's servers evaluate. Raises ArgumentError."""
+    if task.sum_function is None or task.sum_function_sha256 is None:
+        return None
+    named = (task.sum_function, task.sum_function_sha256, task.sum_function_arguments, task.dim)
+    try:
+        return named_function(*named, is_bounded=not task.has_unbounded_sum)
+    except FunctionRefusedError as error:
+        raise ArgumentError(str(error)) from None

@@ -43,11 +43,15 @@ class Block(_message.Message):
         BIT: _ClassVar[Block.Kind]
         CARRY: _ClassVar[Block.Kind]
         CHOICE: _ClassVar[Block.Kind]
+        PRODUCT: _ClassVar[Block.Kind]
+        SQUARE: _ClassVar[Block.Kind]
     KIND_UNSPECIFIED: Block.Kind
     AND: Block.Kind
     BIT: Block.Kind
     CARRY: Block.Kind
     CHOICE: Block.Kind
+    PRODUCT: Block.Kind
+    SQUARE: Block.Kind
     KIND_FIELD_NUMBER: _ClassVar[int]
     N_WORDS_FIELD_NUMBER: _ClassVar[int]
     BLOCK_BITS_FIELD_NUMBER: _ClassVar[int]

@@ -18,6 +18,8 @@ from precad.mpc.tuples.correlations import (
     CarryBlock,
     ChoiceBlock,
     Correlations,
+    ProductBlock,
+    SquareBlock,
     best_split,
     bits_of_plane,
     lane_bytes,
@@ -352,7 +354,10 @@ def test_triples_that_nobody_took_are_passed_over():
     taken.triples(2)
 
 
-@pytest.mark.parametrize("make", [AndBlock, BitBlock, ChoiceBlock, lambda n_words: CarryBlock(n_words, 2, 2)])
+@pytest.mark.parametrize(
+    "make",
+    [AndBlock, BitBlock, ChoiceBlock, ProductBlock, SquareBlock, lambda n_words: CarryBlock(n_words, 2, 2)],
+)
 def test_a_negative_number_of_words_is_refused(make):
     """ParameterError says what was expected and what came."""
     with pytest.raises(ParameterError, match=r"^n_words must be >= 0, got -1$"):
@@ -401,6 +406,7 @@ def test_choices_are_random():
         sides[0].choices(1)
 
 
-def test_there_are_four_kinds_of_blocks():
-    """Those that the tests above look at."""
-    assert set(correlations.BlockT.__constraints__) == {AndBlock, BitBlock, CarryBlock, ChoiceBlock}
+def test_there_are_six_kinds_of_blocks():
+    """Those that the tests above look at, and two of functions (tests/mpc/crypten/test_bridge.py)."""
+    kinds = {AndBlock, BitBlock, CarryBlock, ChoiceBlock, ProductBlock, SquareBlock}
+    assert set(correlations.BlockT.__constraints__) == kinds

@@ -17,7 +17,15 @@ from numpy.testing import assert_array_equal
 from precad.mpc.errors import MalformedMessageError, ParameterError
 from precad.mpc.parameters import DEALT_MODES, Mode
 from precad.mpc.prg import Label, Purpose, Seed
-from precad.mpc.tuples.correlations import AndBlock, BitBlock, Block, CarryBlock, ChoiceBlock
+from precad.mpc.tuples.correlations import (
+    AndBlock,
+    BitBlock,
+    Block,
+    CarryBlock,
+    ChoiceBlock,
+    ProductBlock,
+    SquareBlock,
+)
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, Dealt
 from precad.protos.messages import convert
@@ -249,13 +257,15 @@ def test_nothing_dealt_shows_in_a_representation() -> None:
     assert str(int(dealt.products[0])) not in repr(dealt)
 
 
-@pytest.mark.parametrize("block", [AndBlock(5), BitBlock(5), CarryBlock(5, 3, 4), ChoiceBlock(5)])
+@pytest.mark.parametrize(
+    "block", [AndBlock(5), BitBlock(5), CarryBlock(5, 3, 4), ChoiceBlock(5), ProductBlock(5), SquareBlock(5)]
+)
 def test_a_block_on_the_wire_has_a_kind_and_its_numbers(block: Block) -> None:
     """Each kind has a number of its own, and what only a CARRY has is left out of the others."""
     (message,) = convert.batch_request(BatchShape("small-1", 2, (), 24, (block,))).blocks
-    expected = {BitBlock: (2, 5, 0, 0), CarryBlock: (3, 5, 3, 4), ChoiceBlock: (4, 5, 0, 0)}
-    found = (message.kind, message.n_words, message.block_bits, message.n_blocks)
-    assert found == expected.get(type(block), (1, 5, 0, 0))
+    kinds = {AndBlock: 1, BitBlock: 2, ChoiceBlock: 4, ProductBlock: 5, SquareBlock: 6}
+    expected = (3, 5, 3, 4) if isinstance(block, CarryBlock) else (kinds[type(block)], 5, 0, 0)
+    assert (message.kind, message.n_words, message.block_bits, message.n_blocks) == expected
 
 
 def test_a_batch_request_carries_its_shape_and_no_name() -> None:
@@ -283,7 +293,7 @@ def test_a_batch_request_carries_its_shape_and_no_name() -> None:
     [
         {"dim": 0},
         {"blocks": [dealer_pb2.Block(n_words=1)]},
-        {"blocks": [dealer_pb2.Block(kind=5, n_words=1)]},
+        {"blocks": [dealer_pb2.Block(kind=7, n_words=1)]},
         {"blocks": [dealer_pb2.Block(kind=CARRY, n_words=1)]},
         {"blocks": [dealer_pb2.Block(kind=CARRY, n_words=1, block_bits=9, n_blocks=1)]},
         {"blocks": [dealer_pb2.Block(kind=CARRY, n_words=1, block_bits=1, n_blocks=13)]},

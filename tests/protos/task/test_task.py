@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from precad.protos.task.algorithms import OF_AN_ALGORITHM, TRIM_FIELDS
 from precad.protos.task.audit_fields import AUDIT_FIELDS
 from precad.protos.task.evaluation import EVALUATION_FIELDS
+from precad.protos.task.function_fields import FUNCTION_FIELDS
 from precad.protos.task.learning import LEARNING_FIELDS
 from precad.protos.task.proved_fields import PROVED_FIELDS
 from precad.protos.task.query import QUERY_FIELDS
@@ -115,6 +116,7 @@ OTHER_VALUES_BESIDE: dict[str, Any] = {
 def test_the_digest_covers_every_single_field() -> None:
     """A field that is added to `Task` fails here until it has another value to try."""
     with_mode = {"accept_weak_wire_form", *PROVED_FIELDS, *QUERY_FIELDS, *AUDIT_FIELDS, *TURN_FIELDS}  # never alone
+    with_mode |= set(FUNCTION_FIELDS)  # tests/protos/task/test_function_fields.py
     tried = OTHER_VALUES.keys() | OTHER_VALUES_OF_AN_ALGORITHM.keys() | OTHER_VALUES_BESIDE.keys()
     assert tried | with_mode == Task.model_fields.keys()
     assert OTHER_VALUES_OF_AN_ALGORITHM.keys() == OF_AN_ALGORITHM.keys()
@@ -160,7 +162,7 @@ def test_the_digest_of_a_task_without_a_later_field_is_what_it_was_before_that_f
     task = small_task(algorithm="user-dp-fedavg", local_steps=2)
     later = {"update_clipping", "quantile", "quantile_rate", "quantile_noise", *RECORD_FIELDS, *LEARNING_FIELDS}
     later |= {"validation", "record_rates", *SERVER_STEP_FIELDS, *PROVED_FIELDS, *QUERY_FIELDS, *AUDIT_FIELDS}
-    names = Task.model_fields.keys() - later - {*EVALUATION_FIELDS, *TURN_FIELDS, *TRIM_FIELDS}
+    names = Task.model_fields.keys() - later - {*EVALUATION_FIELDS, *TURN_FIELDS, *TRIM_FIELDS, *FUNCTION_FIELDS}
     text = json.dumps({name: getattr(task, name) for name in names}, sort_keys=True, separators=(",", ":"))
     assert task.digest() == hashlib.sha256(b"precad/v1.1\n" + text.encode()).digest()
     by_layer = small_task(algorithm="user-dp-fedavg", local_steps=2, update_clipping="per-layer")
@@ -319,6 +321,10 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("server_adaptivity", 0.0, "greater than 0"),
     ("query", {"kind": "mode", "column": "age", "low": 0.0, "high": 1.0}, "'count', 'mean', 'variance'"),
     ("audit_clients", ["nobody"], "audit_clients: expected enrolled clients, found 'nobody'"),
+    ("sum_function", "clip", "should match pattern"),
+    ("sum_function_arguments", {"bound": math.nan}, "finite number"),
+    ("sum_function_sha256", "ab", "should match pattern"),
+    ("sum_function_factor", 0.5, "greater than or equal to 1"),
 ]
 
 
