@@ -225,6 +225,11 @@ ROOMS = (
         "`precad status`, `precad watch` and `precad audit`: servers seen from outside.",
     ),
     Room(
+        "deploy/tracking",
+        "dp protos servers | . oversight",
+        "`precad track`: rounds as an operator sees them, in trackers and as spans. No server imports any of it.",
+    ),
+    Room(
         "deploy/guarantees",
         "dp protos servers clients | . configuration",
         "`precad account` and `precad certify`: what a training proves.",
@@ -247,7 +252,7 @@ ROOMS = (
     Room(
         "deploy/cli",
         "protos servers clients | authority . authority/enrolment configuration localhost measuring oversight "
-        "guarantees reporting exporting provisioning",
+        "tracking guarantees reporting exporting provisioning",
         "The command `precad`, a module for each kind of command.",
     ),
     Room("lab", "", "The laboratory: it measures, simulates and repeats papers. It may import everything."),
