@@ -119,7 +119,8 @@ def _id(training: str, round: RoundSummary, name: str, n_bytes: int) -> str:
 
 
 def _times(began: float, end: float) -> dict[str, str]:
-    return {"startTimeUnixNano": str(int(began * 1e9)), "endTimeUnixNano": str(int(end * 1e9))}
+    """Return both ends in whole microseconds: a float of seconds since the epoch has no finer ones."""
+    return {f"{name}TimeUnixNano": f"{round(1e6 * at)}000" for name, at in (("start", began), ("end", end))}
 
 
 def _request(status: Status, spans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

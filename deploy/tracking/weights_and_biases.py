@@ -25,7 +25,10 @@ _ROUND: Final = "round"
 
 
 class WandbWriter:
-    """One run, with the round as the axis: a figure that is measured late still belongs to its round."""
+    """One run, with the round as the axis: a figure that is measured late still belongs to its round.
+
+    The library's process gets a row before the journal has it. A machine that crashes may lose the last ones.
+    """
 
     def __init__(
         self, folder: Path, training: str, *, base_url: str, entity: str | None, project: str, is_offline: bool
@@ -61,8 +64,9 @@ class WandbWriter:
         self._journal.append((point.name, point.round) for point in points)
 
     def close(self) -> None:
-        """Wait until everything has left, or is in the file."""
+        """Wait until everything has left, or is in the file, which the library's own process writes."""
         self._run.finish()
+        wandb.teardown()
         self._journal.close()
 
 
@@ -70,6 +74,7 @@ def _settings(base_url: str, *, is_offline: bool) -> wandb.Settings:
     return wandb.Settings(
         mode="offline" if is_offline else "online",
         base_url=base_url,
+        host="precad",
         console="off",
         silent=True,
         save_code=False,
