@@ -26,14 +26,19 @@ _ENDED = ValueError("the script ended")
 
 
 def trainer(hello: dict[str, Any]) -> Callable[[dict[str, Any]], Any]:
-    """Return a function from arrays by name to new ones. Raises FileNotFoundError where there is no script."""
+    """Return a function from arrays by name to new ones, once the script has called `flare.init()`.
+
+    Raises what the script raises before, and FileNotFoundError where there is none.
+    """
     if not os.path.isfile(hello["path"]):
         raise FileNotFoundError
-    return _Script(hello).train
+    script = _Script(hello)
+    script.start()
+    return script.train
 
 
 class _Script:
-    """A script, run in a thread whenever a model comes and none runs."""
+    """A script, run in a thread, and again when a model comes and it has ended."""
 
     def __init__(self, hello: dict[str, Any]) -> None:
         from nvflare.client.in_process.api import TOPIC_LOCAL_RESULT
@@ -47,6 +52,7 @@ class _Script:
         self._api: Any = None
         self._n_done, self._received = 0, -1
         self._is_due = False
+        self._has_begun = threading.Event()
         self._bus = DataBus()
         self._bus.subscribe([TOPIC_LOCAL_RESULT], self._take)
 
@@ -61,7 +67,7 @@ class _Script:
         self._n_done += 1
         answer = self._asked(arrays) if self._is_running() else _ENDED
         if answer is _ENDED:
-            self._start()
+            self.start()
             answer = self._asked(arrays)
         if isinstance(answer, BaseException):
             raise answer
@@ -91,8 +97,11 @@ class _Script:
         self._bus.publish([TOPIC_GLOBAL_RESULT], FLModelUtils.to_shareable(model))
         return self._answers.get()
 
-    def _start(self) -> None:
-        """Begin the script anew, with an API of its own: the last one may be stopped, or hold a model."""
+    def start(self) -> None:
+        """Begin the script anew, with an API of its own: the last one may be stopped, or hold a model.
+
+        Return once it has called `flare.init()`. Raises what it raises before, or ValueError where it ends.
+        """
         from nvflare.client import api
         from nvflare.client.api_spec import CLIENT_API_KEY
         from nvflare.client.in_process.api import InProcessClientAPI
@@ -100,7 +109,11 @@ class _Script:
         ours, self._answers = self, queue.Queue()  # without the last one's end
 
         class Api(InProcessClientAPI):  # type: ignore[misc]
-            """Notes that a model was received."""
+            """Notes that the script has begun, and that it received a model."""
+
+            def init(self, *arguments: Any, **named: Any) -> None:
+                super().init(*arguments, **named)
+                ours._has_begun.set()
 
             def receive(self, timeout: float | None = None) -> Any:
                 found = super().receive(timeout)
@@ -111,10 +124,14 @@ class _Script:
             self._api.close()
         self._api = Api(task_metadata=dict(self._meta), result_check_interval=_CHECK_S)
         self._api.init()
+        self._has_begun.clear()
         self._bus.put_data(CLIENT_API_KEY, self._api)
         api.context_dict.clear()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
+        while not self._has_begun.wait(_CHECK_S):
+            if not self._thread.is_alive():
+                raise self._answers.get()
 
     def _run(self) -> None:
         """Run the script to its end. Where it has sent no answer, its end is the answer."""

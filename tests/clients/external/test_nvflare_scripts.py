@@ -80,6 +80,10 @@ def test_what_is_sent_without_being_asked_is_no_later_rounds_answer(script):
         assert_allclose(ours.train(START), START + 1, rtol=1e-6)
 
 
-def test_a_script_that_is_not_there_is_refused_before_a_round(script):
-    with pytest.raises(TrainerError, match="loading: it raised FileNotFoundError"):
-        script("none.py")
+@pytest.mark.parametrize(
+    ("name", "raised"),
+    [("none.py", "FileNotFoundError"), ("no_init.py", "ValueError"), ("broken.py", "ModuleNotFoundError")],
+)
+def test_a_script_that_does_not_begin_is_refused_before_a_round(script, name, raised):
+    with pytest.raises(TrainerError, match=f"loading: it raised {raised}"):
+        script(name)
