@@ -16,7 +16,9 @@ from precad.deploy.tracking.points import Point
 from precad.deploy.tracking.scalars import Named
 
 _ALL = {"scalars": 0}
-"""How many an accumulator keeps of each name."""
+"""How many an accumulator keeps of each name: all."""
+_PLUGIN = SummaryMetadata.PluginData(plugin_name="scalars")
+"""The page of TensorBoard that shows a value."""
 
 
 class TensorBoardWriter:
@@ -37,7 +39,7 @@ class TensorBoardWriter:
     def write(self, points: Sequence[Point], labels: Mapping[str, str]) -> None:
         """Add an event per point. Labels are the descriptions of the plots."""
         for point in points:
-            metadata = SummaryMetadata(summary_description=labels.get(point.name, ""))
+            metadata = SummaryMetadata(plugin_data=_PLUGIN, summary_description=labels.get(point.name, ""))
             value = Summary.Value(tag=point.name, simple_value=_single(point), metadata=metadata)
             self._file.add_event(Event(wall_time=point.at, step=point.round, summary=Summary(value=[value])))
         self._file.flush()

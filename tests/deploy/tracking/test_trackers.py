@@ -11,6 +11,7 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -149,7 +150,7 @@ def test_an_event_that_a_crash_broke_off_is_written_again(tmp_path, monkeypatch)
 
 
 def test_a_run_of_wandb_says_nothing_of_this_machine(tmp_path, monkeypatch):
-    """Its file has numbers and labels. Neither user nor host nor folders nor packages are in what is to be sent."""
+    """Its file has numbers and labels. Nobody's name, no folder, package or command is in what is to be sent."""
     tracker = Wandb(tmp_path, monkeypatch)
     show(tracker, a_status(a_round(0)))
     (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
@@ -158,8 +159,18 @@ def test_a_run_of_wandb_says_nothing_of_this_machine(tmp_path, monkeypatch):
     assert [path for path in (file.parent / "files").rglob("*") if path.is_file()] == []
     records = "".join(str(record) for record in wandb_records(file))
     assert NAMED not in records
-    for secret in (socket.gethostname(), getpass.getuser(), str(tmp_path), str(Path.cwd()), str(Path.home())):
+    folders = (str(tmp_path), str(Path.cwd()), str(Path.home()))
+    for secret in (socket.gethostname(), getpass.getuser(), Path(sys.argv[0]).name, *folders):
         assert f'"{secret}' not in records
+
+
+def test_a_run_of_mlflow_has_no_tags_but_ours(tmp_path, monkeypatch):
+    """Its other client would add the user, the program and its version in Git."""
+    tracker = Mlflow(tmp_path, monkeypatch)
+    show(tracker, a_status(a_round(0)))
+    tags = [path.name for path in tmp_path.glob("mlruns/*/*/tags/**/*") if path.is_file()]
+    assert len(tags) == 9
+    assert {name for name in tags if name.startswith("mlflow.")} == {"mlflow.runName"}
 
 
 def test_two_processes_do_not_write_one_run_of_wandb(tmp_path, monkeypatch):
