@@ -77,6 +77,9 @@ LabelName: TypeAlias = Annotated[str, Field(min_length=1)] | Annotated[list[str]
 FILE_KINDS: Final = ("csv", "parquet", "npz", "folder", "datasets")
 """Kinds of files that `records` may name: `csv:PATH` and so on. Anything else before the colon is a module."""
 FLOWER: Final = "flower"
+NVFLARE: Final = "nvflare"
+SCRIPT: Final = ".py"
+"""How the file of a script for NVFLARE's client API ends."""
 _OF_TRAINERS: Final = ("python", "config", "node", "timeout_s", "output")
 _OF_RECORDS: Final = ("label", "dealt")
 _OF_DATASETS: Final = ("dataset", "classes", "download")
@@ -197,12 +200,13 @@ class ClientConfig(BaseModel):
     a server that deviates learns a bit of every upload of a round that it then loses. At most 3 in mode `proved`."""
     trainer: Annotated[str, Field(min_length=1)] | None = None
     """Code of your own that trains in the place of Algorithm 2, in a process of its own: `module:function`, or
-    `flower:module:app` for a Flower ClientApp. Only in tasks of `user-dp-fedavg` and `fedavg`
-    (docs/guides/own-records.md)."""
+    `flower:module:app` for a Flower ClientApp, or `nvflare:script.py` for a script of NVFLARE's client API. Only in
+    tasks of `user-dp-fedavg` and `fedavg` (docs/guides/own-records.md)."""
     trainer_python: ConfigPath | None = None
     """The interpreter that runs it, with its packages; precad's own unless set. It need not have precad."""
     trainer_config: dict[str, bool | int | float | str] = Field(default_factory=dict)
-    """Settings for the trainer: Flower's `run_config`. `{client}` in a text stands for the client's id."""
+    """Settings for the trainer: Flower's `run_config`. `{client}` in a text stands for the client's id. NVFLARE's
+    scripts find them in `get_config()`; `script_args` are their arguments, `exchange_format` is numpy or pytorch."""
     trainer_node: dict[str, bool | int | float | str] = Field(default_factory=dict)
     """Settings of this client's place: Flower's `node_config`, beside `partition-id` and `num-partitions`."""
     trainer_timeout_s: Annotated[float, Field(gt=0, le=604_800, allow_inf_nan=False)] | None = None
@@ -236,9 +240,12 @@ class ClientConfig(BaseModel):
     @field_validator("trainer")
     @classmethod
     def _check_trainer(cls, trainer: str | None) -> str | None:
+        if trainer is not None and trainer.startswith(f"{NVFLARE}:") and trainer.endswith(SCRIPT):
+            return trainer
         module, _, name = (trainer or "module:name").removeprefix(f"{FLOWER}:").partition(":")
         if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
-            raise ValueError(f"expected module:function or {FLOWER}:module:app, found {trainer!r}")
+            forms = f"module:function, {FLOWER}:module:app or {NVFLARE}:script{SCRIPT}"
+            raise ValueError(f"expected {forms}, found {trainer!r}")
         return trainer
 
     @model_validator(mode="after")

@@ -26,6 +26,7 @@ Contents:
     provisioning/   `precad provision` and `precad join`: start-up kits
     reporting/      `precad report`: what run folders say, as one page that works without a network, and as PNG
                     figures
+    tracking/       `precad track`: rounds as an operator sees them, in trackers and as spans
 """
 
 import os

@@ -225,6 +225,11 @@ ROOMS = (
         "`precad status`, `precad watch` and `precad audit`: servers seen from outside.",
     ),
     Room(
+        "deploy/tracking",
+        "dp protos servers | . oversight",
+        "`precad track`: rounds as an operator sees them, in trackers and as spans. No server imports any of it.",
+    ),
+    Room(
         "deploy/guarantees",
         "dp protos servers clients | . configuration",
         "`precad account` and `precad certify`: what a training proves.",
@@ -247,7 +252,7 @@ ROOMS = (
     Room(
         "deploy/cli",
         "protos servers clients | authority . authority/enrolment configuration localhost measuring oversight "
-        "guarantees reporting exporting provisioning",
+        "tracking guarantees reporting exporting provisioning",
         "The command `precad`, a module for each kind of command.",
     ),
     Room("lab", "", "The laboratory: it measures, simulates and repeats papers. It may import everything."),
@@ -537,7 +542,11 @@ def test_only_one_room_compiles() -> None:
     assert found == {"lab/bench/unsound.py"}
 
 
-SERVERS_DO_WITHOUT = ("torch", "crypten", "numba", "sklearn", "dp_accounting", "scipy.stats", "matplotlib", "sympy")
+TRACKERS = ("tensorboard", "mlflow", "wandb", "opentelemetry")
+SERVERS_DO_WITHOUT = (
+    *("torch", "crypten", "numba", "sklearn", "dp_accounting", "scipy.stats", "matplotlib", "sympy"),
+    *TRACKERS,
+)
 STARTS = {
     "dp.ledger": ("dp_accounting", "scipy"),
     "mpc.tuples.dealt": ("torch", "crypten", "numba", "scipy"),
@@ -548,6 +557,8 @@ STARTS = {
     "deploy.localhost.whole": (*SERVERS_DO_WITHOUT, "scipy"),
     "deploy.oversight.operations": (*SERVERS_DO_WITHOUT, "scipy"),
     "servers.aggregator": SERVERS_DO_WITHOUT,
+    "deploy.tracking.follow": SERVERS_DO_WITHOUT,
+    "deploy.cli.track": SERVERS_DO_WITHOUT,
 }
 """Modules that no start waits for: a role's, or a command's before it knows that its configuration is sound. What one
 may load, those below may load too."""
@@ -567,6 +578,14 @@ def test_a_start_waits_for_nothing_that_it_does_not_need() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
 
     assert json.loads(done.stdout) == {module: [] for module in STARTS}
+
+
+def test_no_image_holds_a_tracker() -> None:
+    """An image has what the lock files name, and they name none."""
+    locked = "".join(file.read_text() for file in ROOT.glob("requirements*.lock"))
+
+    assert "prometheus-client==" in locked
+    assert not [name for name in TRACKERS if re.search(rf"^{name}", locked, re.MULTILINE)]
 
 
 def test_a_client_starts_and_probes_its_model_without_what_it_does_not_need() -> None:

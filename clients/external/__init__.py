@@ -10,4 +10,5 @@ Modules:
     child     the process's program, in an interpreter that need not have precad
     sandbox   what the process is shut off from
     flower    a Flower ClientApp, called as Flower calls it
+    nvflare   a script of NVFLARE's client API, served as NVFLARE serves it
 """

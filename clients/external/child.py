@@ -140,6 +140,8 @@ class Arrays:
 
 def _loaded(hello: dict[str, Any]) -> Callable[[dict[str, Any]], Any]:
     """Import what the configuration names. Return a function from arrays to new arrays."""
+    if hello["kind"] == "nvflare":
+        return _beside("nvflare").trainer(hello)  # type: ignore[no-any-return]
     module, _, name = hello["path"].partition(":")
     found: Any = importlib.import_module(module)
     for part in name.split("."):

@@ -51,9 +51,9 @@ class Program:
     """Name a trainer's code, where it runs, and how much it may take."""
 
     kind: str
-    """`callable` or `flower`."""
+    """`callable`, `flower` or `nvflare`."""
     path: str
-    """module:name"""
+    """module:name; the script's file for `nvflare`"""
     folder: Path
     """Where its modules are looked for, and its current folder."""
     python: Path = Path(sys.executable)

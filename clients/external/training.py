@@ -15,7 +15,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from precad.clients.config import FLOWER, ClientConfig
+from precad.clients.config import FLOWER, NVFLARE, SCRIPT, ClientConfig
 from precad.clients.errors import ArgumentError, NonFiniteModelError
 from precad.clients.external.arrays import ModelArrays
 from precad.clients.external.trainer import ExternalTrainer, Program, Tally
@@ -149,8 +149,10 @@ def program_of(task: Task, config: ClientConfig, client: str) -> Program:
 
 
 def split_trainer(trainer: str) -> tuple[str, str]:
-    """Return (kind, module:name) of what a configuration calls a trainer."""
+    """Return (kind, module:name) of what a configuration calls a trainer; the script in the place of a name."""
     kind, _, path = trainer.partition(":")
+    if kind == NVFLARE and path.endswith(SCRIPT):
+        return kind, path
     return (FLOWER, path) if kind == FLOWER and ":" in path else ("callable", trainer)
 
 

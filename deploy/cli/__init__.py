@@ -27,4 +27,5 @@ Modules:
     setup            `precad check`, `precad initial-model`, `precad adapter`: before a deployment starts
     shown            Show the report of `precad account` or `precad certify`
     standard_output  Standard output that cannot be written
+    track            `precad track`: a task's rounds in TensorBoard, MLflow, Weights & Biases, or as spans
 """

@@ -31,6 +31,7 @@ OWN: Final = {
     "client": "roles:client",
     "status": "operations:status",
     "watch": "operations:watch",
+    "track": "track:track",
     "check": "setup:check",
     "initial-model": "setup:initial_model",
     "adapter": "setup:adapter",

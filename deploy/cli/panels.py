@@ -18,7 +18,7 @@ PANELS: Final = {
         "serve",
         "client",
     ),
-    "Follow a training": ("status", "watch", "report"),
+    "Follow a training": ("status", "watch", "track", "report"),
     "Take the model": ("export", "verify-export"),
     "Know what is guaranteed": ("account", "certify", "audit", "holder"),
     "Measure and repeat": ("bench", "experiment"),

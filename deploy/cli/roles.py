@@ -75,12 +75,26 @@ def client(
         Path | None,
         typer.Option("--flower-python", metavar="PATH", help="Run it with this interpreter, which holds Flower."),
     ] = None,
+    nvflare: Annotated[
+        str | None,
+        typer.Option(
+            "--nvflare",
+            metavar="SCRIPT",
+            help="Train by this script of NVFLARE's client API, in a process of its own.",
+        ),
+    ] = None,
+    nvflare_python: Annotated[
+        Path | None,
+        typer.Option("--nvflare-python", metavar="PATH", help="Run it with this interpreter, which holds NVFLARE."),
+    ] = None,
 ) -> None:
     """Run one client, or several virtual ones."""
+    from precad.clients.config import FLOWER, NVFLARE
     from precad.deploy.configuration.apps import load_with_app
-    from precad.deploy.configuration.trainers import promised_to_clients, with_flower
+    from precad.deploy.configuration.trainers import promised_to_clients, with_trainer
 
-    deployment = with_flower(load_with_app(config, app), config.parent, flower, flower_python)
+    deployment = with_trainer(load_with_app(config, app), config.parent, FLOWER, flower, flower_python)
+    deployment = with_trainer(deployment, config.parent, NVFLARE, nvflare, nvflare_python)
     own = configuration.section(deployment.client, "client")
     unknown = [name for name in ids if name not in deployment.task.clients]
     if unknown or len(set(ids)) != len(ids):

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from precad.clients.config import FLOWER, ClientConfig
+from precad.clients.config import NVFLARE, SCRIPT, ClientConfig
 from precad.deploy.configuration.sections import Deployment, parse_section, section
 from precad.deploy.errors import ConfigError
 from precad.deploy.figures import at_most
@@ -23,19 +23,22 @@ NO_RECORD_FIGURE: Final = (
 _AGAINST: Final = {View.ONE_SERVER: "one server and any other clients", View.CLIENTS_ONLY: "any other clients"}
 
 
-def with_flower(deployment: Deployment, base: Path, app: str | None, python: Path | None) -> Deployment:
-    """Return a deployment whose client trains by a Flower ClientApp, `module:app`, if one is named. Raises ConfigError.
+def with_trainer(deployment: Deployment, base: Path, kind: str, named: str | None, python: Path | None) -> Deployment:
+    """Return a deployment whose client trains by foreign code, if a flag names any. Raises ConfigError.
 
-    base: the configuration's folder. python: the interpreter that holds Flower.
+    kind: the flag and the trainer's kind: a Flower ClientApp, `module:app`, or a script of NVFLARE's. base: the
+    configuration's folder. python: the interpreter that holds the kind's library.
     """
-    if app is None:
+    if named is None:
         if python is not None:
-            raise ConfigError("--flower-python: expected --flower beside it, found none")
+            raise ConfigError(f"--{kind}-python: expected --{kind} beside it, found none")
         return deployment
     own = section(deployment.client, "client")
-    trainer = f"{FLOWER}:{app}"
+    trainer = f"{kind}:{named}"
     if own.trainer not in (None, trainer):
-        raise ConfigError(f"client.trainer: expected {trainer!r}, of --flower, found {own.trainer!r}")
+        raise ConfigError(f"client.trainer: expected {trainer!r}, of --{kind}, found {own.trainer!r}")
+    if kind == NVFLARE and not named.endswith(SCRIPT):
+        raise ConfigError(f"--{kind}: expected the file of a script, *{SCRIPT}, found {named!r}")
     fields: dict[str, Any] = {**own.model_dump(exclude_unset=True), "trainer": trainer}
     if python is not None:
         fields["trainer_python"] = python.absolute()

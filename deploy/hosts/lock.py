@@ -24,9 +24,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 CUDA_ONLY = re.compile(r"^(nvidia-|cuda-|triton==)")
 CRYPTEN = "crypten==0.4.1"
-NOT_LOCKED = ("scale", "huggingface")
+NOT_LOCKED = ("scale", "huggingface", "tensorboard", "mlflow", "wandb")
 """Extras that are not locked. A Ray cluster has its own version of Ray. The library datasets needs pandas, which the
-override in pyproject.toml leaves out."""
+override in pyproject.toml leaves out, as it does tensorboard. Trackers are in no image."""
 
 CPU_BUILD = """\
 torch=={version}+cpu \\

@@ -143,7 +143,7 @@ async def fetch(source: Source) -> Status:
     """Return the status now. Raises RunFailedError."""
     try:
         async with (
-            _session(source, silence_s=10.0) as session,
+            session_with(source, silence_s=10.0) as session,
             session.get("/status.json", allow_redirects=False, server_hostname=source.server_name) as answer,
         ):
             _require_ok(source, answer)
@@ -156,7 +156,7 @@ async def follow(source: Source) -> AsyncIterator[Status]:
     """Yield the status now and whenever it changes, until the stream ends. Raises RunFailedError."""
     try:
         async with (
-            _session(source, silence_s=45.0) as session,  # a stream without events says so every 15 seconds
+            session_with(source, silence_s=45.0) as session,  # a stream without events says so every 15 seconds
             session.get("/events", allow_redirects=False, server_hostname=source.server_name) as answer,
         ):
             _require_ok(source, answer)
@@ -167,7 +167,8 @@ async def follow(source: Source) -> AsyncIterator[Status]:
         raise _unreachable(source, error) from None
 
 
-def _session(source: Source, *, silence_s: float) -> aiohttp.ClientSession:
+def session_with(source: Source, *, silence_s: float) -> aiohttp.ClientSession:
+    """Return a session that shows the token to this port alone."""
     return aiohttp.ClientSession(
         source.url,
         headers={"Authorization": f"Bearer {source.token}"},
@@ -281,6 +282,7 @@ def read_run(root: Path) -> Status:
             "rejected": sum(round.n_rejected for round in rounds),
             "missing": sum(round.n_missing for round in rounds),
         },
+        hides_draws=deployment.task.hides_draws,
         checks_norms=deployment.task.checks_norms,
         epsilons=epsilons,
         rounds_left_in_budget=rounds_left_in_budget(epsilons),

@@ -9,12 +9,13 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from precad.deploy.errors import ConfigError
 from precad.dp.accountants.pld import Unit, View, release_of
-from precad.dp.accountants.task_cost import NOTHING_CHARGED, Charged, TaskCost, evaluations_of
+from precad.dp.accountants.task_cost import NOTHING_CHARGED, Charged, Level, TaskCost, evaluations_of
 from precad.dp.errors import DpError
 from precad.dp.ledger_lines import is_open, participation, read_lines
 from precad.servers.errors import ServerError
@@ -49,7 +50,8 @@ def _read(folder: Path) -> Status:
     modified = store_path(folder).stat().st_mtime
     kept = [record for line in records.splitlines() if (record := from_line(line)) is not None]
     figures = restored(folder / FILE, {record.number: record.model_digest.hex() for record in kept})
-    rounds = [_summary(record, figures.get(record.number, {})) for record in kept]
+    times = {e.fields["round"]: datetime.fromisoformat(e.at).timestamp() for e in log if e.kind == "committed"}
+    rounds = [_summary(record, figures.get(record.number, {}), times.get(record.number)) for record in kept]
     ended = next((entry.fields["reason"] for entry in reversed(log) if entry.kind == "finished"), "")
     task = next((entry.fields for entry in log if entry.kind == "task"), {})
     is_held = is_open(ledger)
@@ -69,6 +71,7 @@ def _read(folder: Path) -> Status:
             "rejected": sum(round.n_rejected for round in rounds),
             "missing": sum(round.n_missing for round in rounds),
         },
+        hides_draws=Level.HIDDEN_CLIENT in header.get("every_round", {}),
         epsilons=_epsilons(header, charged_in(ledger), rounds),
         rounds=tuple(rounds),
     )
@@ -82,10 +85,10 @@ def _why_not(log: list[audit_log.Entry]) -> str:
     return "no process holds it: stopped or crashed; start it again in this folder to go on"
 
 
-def _summary(record: CommittedRound, quality: Mapping[str, float]) -> RoundSummary:
+def _summary(record: CommittedRound, quality: Mapping[str, float], committed_at: float | None) -> RoundSummary:
     rejected = (ClientOutcome(client=name, verdict="rejected", reason=NORM_EXCEEDED) for name in record.rejected)
     missing = (ClientOutcome(client=name, verdict="missing") for name in record.missing)
-    return summary_of(record, quality=quality, outcomes=(*rejected, *missing))
+    return summary_of(record, committed_at=committed_at, quality=quality, outcomes=(*rejected, *missing))
 
 
 def charged_in(ledger: Path) -> Charged:

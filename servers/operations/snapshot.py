@@ -82,6 +82,7 @@ class AggregatorSnapshots:
             absent=tuple(AbsentClient(client=client, since=since) for client, since in sessions.absent()),
             clients=self._clients(),
             live=self._live(),
+            hides_draws=task.hides_draws,
             checks_norms=task.checks_norms,
             uploads=dict(self._uploads),
             refused={str(reason): n for reason, n in sorted(telemetry.refused.items())},

@@ -293,6 +293,8 @@ class Status(_Value):
     clients: tuple[ClientStanding, ...] = ()
     """Enrolled clients, at most MAX_NAMED: those that were rejected or missing most often first."""
     live: LiveRound | None = None
+    hides_draws: bool = False
+    """Whether a figure of the task rests on draws that clients do not learn. Counts and times of rounds tell them."""
     checks_norms: bool = True
     """Whether an update beyond the bound stays out of the sum."""
     uploads: dict[str, int] = Field(default_factory=dict)

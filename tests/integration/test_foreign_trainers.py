@@ -27,6 +27,7 @@ from precad.dp.accountants.pld import Unit
 from precad.protos.tls.identity import Role
 from tests.harness.flower import flower_python, write_app
 from tests.harness.harness import free_addresses
+from tests.harness.nvflare import nvflare_python
 from tests.harness.organisations import CLIENTS, SERVERS, Organisations
 
 pytestmark = pytest.mark.slow
@@ -139,11 +140,30 @@ def _organisations(root: Path) -> Organisations:
 
 
 def test_an_unmodified_flower_app_takes_part_by_precad_client(tmp_path: Path) -> None:
-    """Its bound is printed before it starts, and is that of Gaussian noise; everything it sends is longer than C."""
-    python = flower_python()
+    flags = ["--flower", "ward.client_app:app", "--flower-python", str(flower_python())]
+    _takes_part(_organisations(tmp_path), flags, tmp_path)
+
+
+NVFLARE_SCRIPT = """
+import nvflare.client as flare
+
+flare.init()
+while flare.is_running():
+    model = flare.receive()
+    flare.send(flare.FLModel(params={name: values + 10 for name, values in model.params.items()}))
+"""
+
+
+def test_a_script_of_nvflare_takes_part_by_precad_client(tmp_path: Path) -> None:
+    flags = ["--nvflare", "train.py", "--nvflare-python", str(nvflare_python())]
     made = _organisations(tmp_path)
+    (made.folder(Role.CLIENT) / "train.py").write_text(NVFLARE_SCRIPT)
+    _takes_part(made, flags, tmp_path)
+
+
+def _takes_part(made: Organisations, flags: list[str], tmp_path: Path) -> None:
+    """Run all organisations. The bound is printed first, and is that of Gaussian noise; all that is sent is over C."""
     config = str(made.config(Role.CLIENT))
-    flags = ["--flower", "ward.client_app:app", "--flower-python", str(python)]
     commands = {
         "dealer": ["serve", "dealer", str(made.config(Role.DEALER))],
         "a": ["serve", "aggregator", str(made.config(Role.AGGREGATOR_A)), "--role", "a"],

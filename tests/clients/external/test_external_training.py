@@ -171,8 +171,9 @@ def test_a_round_leaves_time_to_upload(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"trainer": "no colon"}, "expected module:function or flower:module:app, found 'no colon'"),
-        ({"trainer": "flower:app"}, "expected module:function or flower:module:app"),
+        ({"trainer": "no colon"}, "expected module:function, flower:module:app or nvflare:script.py, found 'no colon'"),
+        ({"trainer": "nvflare:train-script"}, "expected module:function, flower:module:app or nvflare:script.py"),
+        ({"trainer": "flower:app"}, "expected module:function, flower:module:app or nvflare:script.py"),
         ({"trainer": None, "trainer_timeout_s": 1.0}, "trainer_timeout_s is of a trainer"),
         ({"trainer_config": {"a": [1]}}, "trainer_config"),
     ],

@@ -1,0 +1,164 @@
+"""Serve NVFLARE's client API to a script, as NVFLARE's own in-process backend does, without its runtime.
+
+The trainer's process loads this file, in an interpreter that holds NVFLARE (2.9 or newer) and need not have precad. The
+script is not changed: `flare.init()`, `receive()` and `send()` find an `InProcessClientAPI` on NVFLARE's data bus. A
+model goes to it over the bus, and its result comes back over the bus. No job, site, server or connection is there.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import runpy
+import shlex
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+_OURS = ("exchange_format", "script_args")
+"""Settings of the operator's that are for this file: numpy (unless set) or pytorch arrays, and the script's words."""
+_TASK, _JOB = "train", "precad"
+_CHECK_S = 0.02
+"""How often a script that waits for a model looks for it."""
+_ENDED = ValueError("the script ended")
+"""The answer of a script that ended without one."""
+
+
+def trainer(hello: dict[str, Any]) -> Callable[[dict[str, Any]], Any]:
+    """Return a function from arrays by name to new ones, once the script has called `flare.init()`.
+
+    Raises what the script raises before, and FileNotFoundError where there is none.
+    """
+    if not os.path.isfile(hello["path"]):
+        raise FileNotFoundError
+    script = _Script(hello)
+    script.start()
+    return script.train
+
+
+class _Script:
+    """A script, run in a thread, and again when a model comes and it has ended."""
+
+    def __init__(self, hello: dict[str, Any]) -> None:
+        from nvflare.client.in_process.api import TOPIC_LOCAL_RESULT
+        from nvflare.fuel.data_event.data_bus import DataBus
+
+        config = {name: value for name, value in hello["config"].items() if name not in _OURS}
+        self._path, self._words = hello["path"], shlex.split(str(hello["config"].get("script_args", "")))
+        self._meta = {**hello["message"], **config, **_meta(hello)}
+        self._answers: queue.Queue[Any] = queue.Queue()
+        self._thread: threading.Thread | None = None
+        self._api: Any = None
+        self._n_done, self._received = 0, -1
+        self._is_due = False
+        self._has_begun = threading.Event()
+        self._bus = DataBus()
+        self._bus.subscribe([TOPIC_LOCAL_RESULT], self._take)
+
+    def train(self, arrays: dict[str, Any]) -> Any:
+        """Give the script a model, and return what it sends. Raises what it raises, or ValueError if it sends none.
+
+        A script for one task at a time ends after its answer, perhaps only now: then it is run again.
+        """
+        from nvflare.app_common.abstract.fl_model import ParamsType
+        from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+
+        self._n_done += 1
+        answer = self._asked(arrays) if self._is_running() else _ENDED
+        if answer is _ENDED:
+            self.start()
+            answer = self._asked(arrays)
+        if isinstance(answer, BaseException):
+            raise answer
+        found = FLModelUtils.from_shareable(answer)
+        if found.params_type == ParamsType.DIFF:
+            return {name: arrays[name] + change for name, change in found.params.items()}
+        return found.params
+
+    def _take(self, topic: str, result: Any, bus: Any) -> None:
+        """Take the first result after the script received the round's model; no other is an answer to it."""
+        if self._is_due and self._received == self._n_done:
+            self._is_due = False
+            self._answers.put(result)
+
+    def _is_running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _asked(self, arrays: dict[str, Any]) -> Any:
+        """Put the model on the bus. Return what the script sends, `_ENDED` or what it raised."""
+        from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+        from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+        from nvflare.client.in_process.api import TOPIC_GLOBAL_RESULT
+
+        given = {name: values.copy() for name, values in arrays.items()}
+        model = FLModel(params=given, params_type=ParamsType.FULL, current_round=self._n_done - 1)
+        self._is_due = True
+        self._bus.publish([TOPIC_GLOBAL_RESULT], FLModelUtils.to_shareable(model))
+        return self._answers.get()
+
+    def start(self) -> None:
+        """Begin the script anew, with an API of its own: the last one may be stopped, or hold a model.
+
+        Return once it has called `flare.init()`. Raises what it raises before, or ValueError where it ends.
+        """
+        from nvflare.client import api
+        from nvflare.client.api_spec import CLIENT_API_KEY
+        from nvflare.client.in_process.api import InProcessClientAPI
+
+        ours, self._answers = self, queue.Queue()  # without the last one's end
+
+        class Api(InProcessClientAPI):  # type: ignore[misc]
+            """Notes that the script has begun, and that it received a model."""
+
+            def init(self, *arguments: Any, **named: Any) -> None:
+                super().init(*arguments, **named)
+                ours._has_begun.set()
+
+            def receive(self, timeout: float | None = None) -> Any:
+                found = super().receive(timeout)
+                ours._received = ours._received if found is None else found.current_round + 1
+                return found
+
+        if self._api is not None:
+            self._api.close()
+        self._api = Api(task_metadata=dict(self._meta), result_check_interval=_CHECK_S)
+        self._api.init()
+        self._has_begun.clear()
+        self._bus.put_data(CLIENT_API_KEY, self._api)
+        api.context_dict.clear()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        while not self._has_begun.wait(_CHECK_S):
+            if not self._thread.is_alive():
+                raise self._answers.get()
+
+    def _run(self) -> None:
+        """Run the script to its end. Where it has sent no answer, its end is the answer."""
+        sys.argv = [self._path, *self._words]
+        try:
+            runpy.run_path(self._path, run_name="__main__")
+        except BaseException as error:  # noqa: BLE001 - foreign code raises what it likes
+            self._answers.put(error)
+        else:
+            self._answers.put(_ENDED)
+
+
+def _meta(hello: dict[str, Any]) -> dict[str, Any]:
+    """Return what NVFLARE tells a script of its task, by NVFLARE's names."""
+    from nvflare.apis.fl_constant import FLMetaKey
+    from nvflare.client.config import ConfigKey, ExchangeFormat, TransferType
+
+    return {
+        FLMetaKey.SITE_NAME: hello["node"]["client"],
+        FLMetaKey.JOB_ID: _JOB,
+        ConfigKey.TASK_NAME: _TASK,
+        ConfigKey.TASK_EXCHANGE: {
+            ConfigKey.EXCHANGE_FORMAT: ExchangeFormat(hello["config"].get("exchange_format", "numpy")),
+            ConfigKey.SERVER_EXPECTED_FORMAT: ExchangeFormat.NUMPY,
+            ConfigKey.TRANSFER_TYPE: TransferType.FULL,
+            ConfigKey.TRAIN_TASK_NAME: _TASK,
+            ConfigKey.EVAL_TASK_NAME: "evaluate",
+            ConfigKey.SUBMIT_MODEL_TASK_NAME: "submit_model",
+        },
+    }

@@ -1,0 +1,1 @@
+"""End without a word to NVFLARE."""
