@@ -171,10 +171,9 @@ def test_a_merged_layer_is_the_adapted_one(base: nn.Module) -> None:
     nn.init.normal_(layer.B.weight)
     x = torch.randn((5, 2, 6), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     expected = layer(x)
-    with pytest.raises(RuntimeError, match="planted"), merged_layers(model) as layers:
+    with merged_layers(model) as layers:
         assert layers == {layer.B: layer}
         found = layer(x)
-        raise RuntimeError("planted")
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
     assert (expected.requires_grad, found.requires_grad) == (True, False)
     assert layer.whole_weight is None

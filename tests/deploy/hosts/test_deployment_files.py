@@ -54,6 +54,7 @@ from tests.harness.sites import (
 )
 
 HELM = ROOT / "deploy" / "hosts" / "helm"
+IDENTITIES = ROOT / "deploy" / "hosts" / "identities"
 KUBERNETES = ROOT / "deploy" / "hosts" / "kubernetes"
 DOCKER = ROOT / "deploy" / "hosts" / "docker"
 SYSTEMD = ROOT / "deploy" / "hosts" / "systemd"
@@ -602,7 +603,7 @@ Also what is called a secret, is long, and has a digit, unlike a name."""
 
 def test_no_file_of_a_deployment_holds_a_secret() -> None:
     """No key, no token, no long text that could be one; no manifest of kind Secret."""
-    folders = (SAMPLES, DOCKER, KUBERNETES, HELM, SYSTEMD)
+    folders = (SAMPLES, DOCKER, KUBERNETES, HELM, IDENTITIES, SYSTEMD)
     files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
     files = [path for path in files if not {"__pycache__", "site"} & set(path.relative_to(ROOT).parts)]
     assert len(files) > 25

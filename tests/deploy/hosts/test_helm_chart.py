@@ -21,7 +21,7 @@ import yaml
 
 from precad.deploy.configuration.init import write
 from precad.protos.tls.identity import Role
-from tests.harness.helm_chart import UnknownTemplateError, render, render_text
+from tests.harness.go_templates import UnknownTemplateError, render, render_text
 from tests.harness.links import MONITORING, Link, architecture_links
 from tests.harness.policies import is_open
 from tests.harness.sites import PORTS, PROMETHEUS, SITES, Site, manifests, pod, sites, with_and_without, written
@@ -130,6 +130,17 @@ def test_a_peer_in_another_cluster_is_an_address() -> None:
     assert (rule["to"], [port["port"] for port in rule["ports"]]) == (block, [7002, 7003])
 
 
+@pytest.mark.parametrize("site", sites(True), ids=str)
+def test_a_secret_of_cert_manager_is_mounted_under_our_names(site: Site) -> None:
+    """Every path of the configuration is there, as with a Secret of our own names."""
+    keys = {"certificate": "tls.crt", "key": "tls.key", "authority": "ca.crt"}
+    (workload,) = (d for d in rendered(site, secretKeys=keys) if d["kind"] in ("Job", "StatefulSet"))
+    volumes = workload["spec"]["template"]["spec"]["volumes"]
+    secrets = [volume["secret"] for volume in volumes if "items" in volume.get("secret", {})]
+    mounted = {item["path"]: item["key"] for secret in secrets for item in secret["items"]}
+    assert mounted == {"cert.pem": "tls.crt", "key.pem": "tls.key", "ca.pem": "ca.crt"}
+
+
 @pytest.mark.parametrize(
     "template",
     [
@@ -148,7 +159,7 @@ def test_a_peer_in_another_cluster_is_an_address() -> None:
 )
 def test_the_renderer_refuses_what_it_does_not_know(template: str) -> None:
     with pytest.raises((UnknownTemplateError, TypeError)):
-        render_text(template, {"a": "b"})
+        render_text(template, {"Values": {"a": "b"}})
 
 
 # -- by Helm itself ----------------------------------------------------------------------------------------------------

@@ -1,12 +1,12 @@
-"""Render a Helm chart as far as ours goes, by Go's rules; whatever else a template says is refused.
+"""Render Go's templates as far as ours go, of Helm and of step-ca; whatever else a template says is refused.
 
     {{ .Values.a.b }}                           a value that exists; Helm itself shows a missing one as nothing
     {{ if C }} {{ else if C }} {{ else }} {{ end }}
     eq V "text", ne V "text", and C.., or C..   in parentheses where one is within another
-    V | toJson, V | sha256sum, V | trunc N
+    V | toJson, V | sha256sum, V | trunc N, printf "%s" V.., fail "text"
     {{- and -}}                                 trim the blanks before or after
 
-Source: Go, package text/template; Helm, "Template Function List". A test compares this with the real program.
+Source: Go, package text/template; Helm, "Template Function List". A test compares this with Helm itself.
 """
 
 from __future__ import annotations
@@ -23,6 +23,20 @@ import yaml
 
 _ACTION: Final = re.compile(r"\{\{(-?)\s*(.*?)\s*(-?)\}\}", re.DOTALL)
 _WORD: Final = re.compile(r'"[^"\\]*"|[()|]|[^\s()|"]+')
+
+
+class UnknownTemplateError(Exception):
+    """The template says what this renderer does not know."""
+
+
+class TemplateFailedError(Exception):
+    """The template refuses what it was given, by `fail`."""
+
+
+def _fail(text: str) -> str:
+    raise TemplateFailedError(text)
+
+
 _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "eq": lambda left, right: left == right,
     "ne": lambda left, right: left != right,
@@ -31,11 +45,9 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "toJson": json.dumps,
     "sha256sum": lambda text: hashlib.sha256(text.encode()).hexdigest(),
     "trunc": lambda n, text: text[: int(n)],
+    "printf": lambda form, *given: form % given,
+    "fail": _fail,
 }
-
-
-class UnknownTemplateError(Exception):
-    """The template says what this renderer does not know."""
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,12 +61,14 @@ def render(files: Mapping[str, str], *values: Mapping[str, Any]) -> list[dict[st
     found: dict[str, Any] = yaml.safe_load(files["values.yaml"])
     for given in values:
         found = merged(found, given)
-    texts = [render_text(text, found) for name, text in files.items() if Path(name).parent.name == "templates"]
+    texts = [
+        render_text(text, {"Values": found}) for name, text in files.items() if Path(name).parent.name == "templates"
+    ]
     return [document for text in texts for document in yaml.safe_load_all(text) if document is not None]
 
 
 def render_text(template: str, values: Mapping[str, Any]) -> str:
-    """Return one rendered template. Raises UnknownTemplateError."""
+    """Return one rendered template. Raises UnknownTemplateError, TemplateFailedError."""
     out, start, branches, trims = "", 0, [_Branch(is_open=True, is_taken=True)], False
     for action in _ACTION.finditer(template):
         text = template[start : action.start()]
@@ -140,11 +154,10 @@ def _operands(words: list[str], values: Mapping[str, Any]) -> tuple[list[Any], l
 def _operand(word: str, values: Mapping[str, Any]) -> Any:
     if word.startswith('"') or word.isdecimal():
         return json.loads(word)
-    root, *names = word.removeprefix(".").split(".")
-    if not word.startswith(".Values.") or root != "Values":
+    if not re.fullmatch(r"(\.\w+)+", word):
         raise UnknownTemplateError(word)
     value: Any = values
-    for name in names:
+    for name in word[1:].split("."):
         if not isinstance(value, Mapping) or name not in value:
             raise UnknownTemplateError(f"{word}: no value {name}")
         value = value[name]
