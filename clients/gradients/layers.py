@@ -24,7 +24,7 @@ from precad.clients.errors import ArgumentError
 from precad.clients.gradients.segments import LOOPING_DEVICES, segment_products
 from precad.clients.gradients.segments import Segments as Segments  # noqa: PLC0414 - offered here too
 from precad.clients.gradients.sequences import Sequences, factors_of
-from precad.clients.models.adapters import Columns
+from precad.clients.models.adapters import AdaptedLayer, Columns
 from precad.clients.models.constants import has_constants
 
 
@@ -139,6 +139,11 @@ def _columns(layer: Columns, reads: list[Tensor], writes: list[Tensor]) -> Layer
     return Rows((torch.bmm(b.transpose(1, 2), a).flatten(start_dim=1).double(),), (None,))
 
 
+def _adapted(layer: AdaptedLayer, reads: list[Tensor], writes: list[Tensor]) -> LayerGradients:
+    """Return the gradients of B in a layer that ran merged. What B reads is scaled, which is shorter than dL/dy."""
+    return _columns(layer.B, [layer.scale * layer.read_by_b(read) for read in reads], writes)
+
+
 def _as_sequence(value: Tensor) -> Tensor:
     """(n, .., k) -> (n, t, k)."""
     return value.reshape(value.shape[0], -1, value.shape[-1])
@@ -238,6 +243,7 @@ RULES: Final[Mapping[type[nn.Module], Callable[[Any, list[Tensor], list[Tensor]]
     nn.LayerNorm: _layer_norm,
     nn.GroupNorm: _group_norm,
     Columns: _columns,
+    AdaptedLayer: _adapted,
 }
 """(layer, what each of its calls read, gradients of what each wrote) to the gradients of its parameters. Exact types:
 a subclass may compute something else."""

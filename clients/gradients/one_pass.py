@@ -11,13 +11,15 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from precad.clients.errors import LayerRowsError
 from precad.clients.gradients.layers import RULES, LayerGradients, owners
+from precad.clients.models.adapters import merged_layers
 from precad.clients.models.losses import Loss
 
 
 def one_pass(model: nn.Module, features: Tensor, labels: Tensor, loss: Loss) -> list[LayerGradients]:
     """Return the gradients of a batch's records, layer by layer of `model`. Raises: LayerRowsError."""
-    layers = [layer for _, layer in owners(model)]
-    return recorded_pass(model, layers, layers, features, labels, loss)
+    with merged_layers(model) as adapted_layers:
+        layers = [adapted_layers.get(layer, layer) for _, layer in owners(model)]
+        return recorded_pass(model, layers, layers, features, labels, loss)
 
 
 def recorded_pass(

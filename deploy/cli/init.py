@@ -57,6 +57,8 @@ def init_deployment(
     say(f"{folder}: wrote {len(files)} files")
     for name in init.organisations(has_dealer=has_dealer):
         say(f"  {name + '/':<15}{name}.toml with every field explained, its systemd unit, kubernetes/")
+    say("  helm/          the manifests as a chart, with each role's values")
+    say("  identities/    certificates by cert-manager or step-ca, in place of precad pki")
     say("  one-machine/   compose.yaml, to try all roles on one machine")
     say("  monitoring/    for Prometheus and Grafana")
     if not has_dealer:

@@ -58,10 +58,25 @@ def deployment_files(*, has_dealer: bool) -> dict[str, str]:
             found[f"{name}/kubernetes/{path.name}"] = _SAMPLE_NAMED.sub(r"../\1", _text(path))
     found |= {"project.toml": _text(HOSTS / "samples" / "project.toml"), "task.toml": _shared()}
     compose = _text(HOSTS / "docker" / "compose.yaml").replace("deploy/hosts/docker/site/", "site/")
+    found |= _charts(has_dealer=has_dealer)
     found["one-machine/compose.yaml"] = _SAMPLE_BESIDE.sub(r"../\1/\1.toml", compose)
     found |= {f"monitoring/{path.name}": _text(path) for path in sorted((HOSTS / "grafana").iterdir())}
     records = {RECORDS: _text(HOSTS / "start" / "records.csv")}
     return records | {name: _of_mode(text, has_dealer=has_dealer) for name, text in found.items()}
+
+
+def _charts(*, has_dealer: bool) -> dict[str, str]:
+    """Return the Helm chart of the manifests, with each role's values, and certificates for authorities of others."""
+    names = organisations(has_dealer=has_dealer)
+    chart, identities = HOSTS / "helm", HOSTS / "identities"
+    paths = [chart / "Chart.yaml", chart / "values.yaml", chart / "values.schema.json"]
+    paths += sorted((chart / "templates").iterdir())
+    paths += [chart / "roles" / f"{name}.yaml" for name in names]
+    paths += [identities / "README.md"]
+    paths += [identities / "cert-manager" / f"{name}.yaml" for name in names]
+    forms = sorted({name.removesuffix("-a").removesuffix("-b") for name in names})
+    paths += [identities / "step-ca" / f"{name}.tpl" for name in forms]
+    return {path.relative_to(HOSTS).as_posix(): _text(path) for path in paths}
 
 
 def _shared() -> str:

@@ -65,7 +65,7 @@ def print_proved(console: Console, report: Mapping[str, Any]) -> None:
             here |= {"all_native": _over(row["ratio_with_rows"], NATIVE), "link": row["bytes_link"]}
         if (row["implementation"], row["mode"]) == (NATIVE, "masked"):
             here |= {NATIVE: row["ms_per_client"]}
-    _print_rows(console, _PROVED, (by_size[size] for size in sorted(by_size)))
+    print_rows(console, _PROVED, (by_size[size] for size in sorted(by_size)))
     _print_clients_and_targets(console, report)
 
 
@@ -78,7 +78,7 @@ def _over(ratio: Mapping[str, float], name: str) -> str:
 
 
 def _print_clients_and_targets(console: Console, report: Mapping[str, Any]) -> None:
-    _print_rows(console, _PROVED_CLIENT, report["proved_clients"])
+    print_rows(console, _PROVED_CLIENT, report["proved_clients"])
     _print_targets(console, report["targets"])
 
 
@@ -122,7 +122,10 @@ _TARGETS: Final = {
     "measured": "{measured:.4g}",
     "": "{verdict}",
 }
-_WORDS: Final = {"implementation", "mode", "sampler", "along", "setting", "gate", "phases, ms", "target of proved"}
+_WORDS: Final = {"implementation", "mode", "sampler", "along", "setting", "gate", "phases, ms"} | {
+    "target of proved",
+    "target of adapters",
+}
 """Columns that hold no numbers."""
 _NOISE: Final = {
     "sampler": "{sampler}",
@@ -223,27 +226,27 @@ _ROBUST: Final = {
 
 def print_robust(console: Console, report: Mapping[str, Any]) -> None:
     """Print one line per step and number of clients."""
-    _print_rows(console, _ROBUST, map(_in_megabytes, report["rows"]))
+    print_rows(console, _ROBUST, map(_in_megabytes, report["rows"]))
 
 
 def print_noise(console: Console, report: Mapping[str, Any]) -> None:
     """Print one line per sampler."""
-    _print_rows(console, _NOISE, ({**row, "exact": "yes" if row["exact"] else "no"} for row in report["rows"]))
+    print_rows(console, _NOISE, ({**row, "exact": "yes" if row["exact"] else "no"} for row in report["rows"]))
 
 
 def print_threads(console: Console, report: Mapping[str, Any]) -> None:
     """Print one line per number of threads."""
-    _print_rows(console, _THREADS, report["rows"])
+    print_rows(console, _THREADS, report["rows"])
 
 
 def print_startup(console: Console, report: Mapping[str, Any]) -> None:
     """Print one line per thing that is waited for."""
-    _print_rows(console, _STARTUP, report["rows"])
+    print_rows(console, _STARTUP, report["rows"])
 
 
 def print_scale(console: Console, report: Mapping[str, Any]) -> None:
     """Print one line per size, then the fitted exponents."""
-    _print_rows(console, _SCALE, map(_in_megabytes, report["rows"]))
+    print_rows(console, _SCALE, map(_in_megabytes, report["rows"]))
     for along, slopes in report["slopes"].items():
         shown = ", ".join(f"{name} {value:.3f}" for name, value in slopes.items() if value is not None)
         console.print(f"slope along {along}: {shown or 'one size only'}", highlight=False, soft_wrap=True)
@@ -253,7 +256,7 @@ def print_audited(console: Console, report: Mapping[str, Any]) -> None:
     """Print one line per setting, then the ratios beside their target."""
     ms = ("servers_s", "servers_s_q1", "servers_s_q3")
     rows = ({**row, **{name: 1e3 * row[name] for name in ms}, **_phases_and_cpu(row)} for row in report["rows"])
-    _print_rows(console, _AUDITED, rows)
+    print_rows(console, _AUDITED, rows)
     for target in report["targets"]:
         said = f"{target['what']}: {target['measured']:.3f} of the plain task's, at most {target['target']:g}"
         console.print(said, highlight=False, soft_wrap=True)
@@ -269,7 +272,7 @@ def print_overhead(console: Console, report: Mapping[str, Any]) -> None:
     """Print one line per setting; the phases' medians need not add up to the median of the round."""
     console.print(f"records: {report['dataset']}", highlight=False)
     rows = ({**row, "gate": row["gate"] or "", **_phases_and_cpu(row)} for row in report["rows"])
-    _print_rows(console, _OVERHEAD, rows)
+    print_rows(console, _OVERHEAD, rows)
     _print_targets(console, report["targets"])
 
 
@@ -283,7 +286,7 @@ def _print_targets(console: Console, targets: Iterable[Mapping[str, Any]]) -> No
         }
         for row in targets
     )
-    _print_rows(console, _TARGETS, rows)
+    print_rows(console, _TARGETS, rows)
 
 
 def print_training(console: Console, report: Mapping[str, Any]) -> None:
@@ -296,7 +299,7 @@ def print_training(console: Console, report: Mapping[str, Any]) -> None:
         {**row, "error": "" if row["relative_error"] is None else f"{row['relative_error']:.1e}"}
         for row in report["rows"]
     )
-    _print_rows(console, _TRAINING | others, rows)
+    print_rows(console, _TRAINING | others, rows)
 
 
 def print_local_training(console: Console, report: Mapping[str, Any]) -> None:
@@ -305,7 +308,7 @@ def print_local_training(console: Console, report: Mapping[str, Any]) -> None:
     size = f"{first['steps']} steps of {first['records_per_step']} records"
     console.print(f"{size}, {first['threads']} thread(s), {first['device']}", highlight=False)
     rows = ({**row, "star": " *" if row["is_chosen"] else ""} for row in report["rows"])
-    _print_rows(console, _LOCAL_TRAINING, rows)
+    print_rows(console, _LOCAL_TRAINING, rows)
 
 
 def print_simulation(console: Console, report: Mapping[str, Any]) -> None:
@@ -313,7 +316,7 @@ def print_simulation(console: Console, report: Mapping[str, Any]) -> None:
     first = report["rows"][0]
     size = f"{first['model']}, {first['repetitions']} rounds, {first['threads']} thread(s), {first['device']}"
     console.print(size, highlight=False)
-    _print_rows(console, _SIMULATION, map(_in_megabytes, report["rows"]))
+    print_rows(console, _SIMULATION, map(_in_megabytes, report["rows"]))
     if report["slope"] is not None:
         console.print(f"time grows as records^{report['slope']:.2f} along the drawn", highlight=False)
 
@@ -322,7 +325,8 @@ def _in_megabytes(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "peak_mb": row["peak_rss_bytes"] / 1e6}
 
 
-def _print_rows(console: Console, columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> None:
+def print_rows(console: Console, columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print a table whose columns are formats of a row."""
     table = _table([*columns])
     for row in rows:
         table.add_row(*(cell.format_map(row) for cell in columns.values()))

@@ -205,6 +205,39 @@ def bench_training(
     measure(run, tables.print_training, plots.plot_training, plot=plot, as_json=as_json)
 
 
+@bench_app.command("adapters")
+@exit_codes()
+def bench_adapters(
+    quick: Quick = False,
+    clients: Annotated[int, typer.Option(help="Train so many clients in the round.", min=2)] = 10,
+    records: Annotated[
+        list[int] | None,
+        typer.Option("--records", help="Give each so many records instead of 10 and 30; repeat.", min=1),
+    ] = None,
+    threads: Annotated[int, typer.Option(help="Give PyTorch so many threads; a client process uses one.", min=1)] = 1,
+    rounds: Annotated[
+        int | None, typer.Option(help="Run so many rounds of real processes; 0 with --quick, else 10.", min=0)
+    ] = None,
+    repetitions: Repetitions = None,
+    peers_python: PeersPython = DEFAULT_PEERS_PYTHON,
+    table: TableFile = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a round of private adapters, beside Opacus' hooks and the pass without privacy."""
+    from precad.lab.bench import adapter_tables, adapters
+
+    plan = adapters.Plan(
+        clients=clients,
+        records=tuple(records) if records else (10, 30),
+        repetitions=repetitions or (5 if quick else 20),
+        threads=threads,
+        rounds=(0 if quick else 10) if rounds is None else rounds,
+    )
+    run = partial(adapters.run, plan, peers_python=peers_python, say=say)
+    written = (adapter_tables.print_adapters, table) if table else None
+    measure(run, adapter_tables.print_adapters, as_json=as_json, written=written)
+
+
 @bench_app.command("local-training")
 @exit_codes()
 def bench_local_training(

@@ -16,7 +16,7 @@ from precad.clients.gradients.record_clipping import RecordClip
 from precad.clients.gradients.record_paths import Path, by_vmap, one_by_one
 from precad.clients.gradients.sequences import Sequences
 from precad.clients.models import networks
-from precad.clients.models.adapters import lora, train_first
+from precad.clients.models.adapters import AdaptedLayer, lora, merged_layers, train_first
 from precad.clients.models.losses import CROSS_ENTROPY
 from precad.clients.records import example_of
 from tests.harness.adapted_models import N_CLASSES, WIDTH, Attention, merged, slow_adapter_gradients, small, texts
@@ -148,3 +148,33 @@ def test_an_engine_has_no_copy_of_the_base() -> None:
     assert {name for name in own if own[name].data_ptr() == other[name].data_ptr()} == own.keys()
     assert networks.flatten(model).tobytes() == before.tobytes()
     assert networks.flatten(engine.model_copy()).tobytes() == before.tobytes()
+
+
+class Conv1D(nn.Module):
+    """Stand for the layer of `transformers`, known by its name: its weight is (inputs, outputs)."""
+
+    def __init__(self, n_inputs: int, n_outputs: int) -> None:
+        super().__init__()
+        self.nf = n_outputs
+        self.weight, self.bias = nn.Parameter(torch.randn(n_inputs, n_outputs)), nn.Parameter(torch.randn(n_outputs))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight + self.bias
+
+
+@pytest.mark.parametrize("base", [nn.Linear(6, 4), nn.Linear(6, 4, bias=False), Conv1D(6, 4)], ids=str)
+def test_a_merged_layer_is_the_adapted_one(base: nn.Module) -> None:
+    """By value; it is merged while that is entered alone, and nothing of its gradient reaches B then."""
+    model = lora(nn.Sequential(base, nn.Linear(4, 2)), 3, ["0"], alpha=6.0).double()
+    layer = model.get_submodule("0")
+    assert isinstance(layer, AdaptedLayer)
+    nn.init.normal_(layer.B.weight)
+    x = torch.randn((5, 2, 6), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    expected = layer(x)
+    with merged_layers(model) as layers:
+        assert layers == {layer.B: layer}
+        found = layer(x)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    assert (expected.requires_grad, found.requires_grad) == (True, False)
+    assert layer.whole_weight is None
+    assert torch.equal(layer(x), expected)

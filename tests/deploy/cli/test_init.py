@@ -100,7 +100,8 @@ def test_a_deployment_s_files_pass_the_check_once_the_keys_are_made(mode: str, t
 
 
 def test_a_deployment_is_without_a_dealer_unless_one_is_asked_for(tmp_path: Path) -> None:
-    """No file has one, and the word stands in one comment alone. Both say what is next."""
+    """No file has one, and the word stands in one comment alone, but for the chart and the recipes, which are for
+    every mode. Both say what is next."""
     without = precad("init", "deployment", tmp_path / "without")
     with_one = precad("init", "deployment", tmp_path / "with", "--mode", "dealer")
     assert (without.exit_code, with_one.exit_code) == (0, 0)
@@ -108,6 +109,8 @@ def test_a_deployment_is_without_a_dealer_unless_one_is_asked_for(tmp_path: Path
     assert (said in without.output, said in with_one.output) == (True, False)
     files = [path for path in (tmp_path / "without").rglob("*") if path.is_file()]
     assert not [path for path in files if "dealer" in str(path.relative_to(tmp_path))]
+    shared = {tmp_path / "without" / name for name in ("helm", "identities")}
+    files = [path for path in files if not shared & set(path.parents)]
     lines = {line for path in files for line in path.read_text().splitlines() if "dealer" in line.lower()}
     assert len(lines) == 1
     assert lines.pop().startswith("# ")
@@ -121,7 +124,15 @@ def test_a_deployment_s_files_name_only_files_that_are_there(mode: str, tmp_path
     """Compose's configurations, and the sample that explains a manifest's; no path of our repository is left."""
     start, roles = tmp_path / "start", set(ORGANISATIONS) - ({"dealer"} if mode == "proved" else set())
     assert precad("init", "deployment", start, "--mode", mode).exit_code == 0
-    assert {path.name for path in start.iterdir()} == {*roles, "one-machine", "monitoring", "project.toml", "task.toml"}
+    assert {path.name for path in start.iterdir()} == {
+        *roles,
+        "helm",
+        "identities",
+        "one-machine",
+        "monitoring",
+        "project.toml",
+        "task.toml",
+    }
     compose = (start / "one-machine" / "compose.yaml").read_text()
     named = re.findall(r"file: (\.\./\S+)}", compose)
     assert len(named) == len(roles)

@@ -18,9 +18,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +27,8 @@ import yaml
 
 from precad.clients.config import ClientConfig
 from precad.deploy import errors
-from precad.deploy.configuration.init import deployment_files, write
-from precad.deploy.configuration.sections import Deployment, parse
+from precad.deploy.configuration.init import write
+from precad.deploy.configuration.sections import Deployment
 from precad.protos.tls.address import split_address
 from precad.protos.tls.identity import Role
 from precad.servers.config import AggregatorConfig
@@ -38,46 +36,28 @@ from tests.harness.command_line import require_accepted
 from tests.harness.links import MONITORING, Link, architecture_links
 from tests.harness.organisations import CLIENTS, ROOT, SAMPLES, SERVERS
 from tests.harness.policies import Pod, is_open
+from tests.harness.sites import (
+    PORTS,
+    PROMETHEUS,
+    ROLES,
+    SERVER_SITES,
+    SITES,
+    Site,
+    manifests,
+    of_kind,
+    pod,
+    pod_spec,
+    sites,
+    with_and_without,
+    workload,
+    written,
+)
 
+HELM = ROOT / "deploy" / "hosts" / "helm"
+IDENTITIES = ROOT / "deploy" / "hosts" / "identities"
 KUBERNETES = ROOT / "deploy" / "hosts" / "kubernetes"
 DOCKER = ROOT / "deploy" / "hosts" / "docker"
 SYSTEMD = ROOT / "deploy" / "hosts" / "systemd"
-ROLES = [*SERVERS, Role.CLIENT]
-
-
-@dataclass(frozen=True)
-class Site:
-    """An organisation with one role, in a deployment with a dealer or without one: what `precad init` writes for it."""
-
-    role: Role
-    has_dealer: bool
-
-    def __str__(self) -> str:
-        return f"{self.role}-{'with' if self.has_dealer else 'without'}-a-dealer"
-
-    def text(self, name: str) -> str:
-        return written(self.has_dealer)[f"{self.role}/{name}"]
-
-    def manifest(self, name: str) -> str:
-        return self.text(f"kubernetes/{name}")
-
-    def in_kubernetes(self) -> Deployment:
-        """Return the configuration that a pod has."""
-        return parse(tomllib.loads(self.manifest("precad.toml")), base=Path("/etc/precad/config"))
-
-    def sample(self) -> Deployment:
-        """The sample, as read from /etc/precad."""
-        return parse(tomllib.loads(self.text(f"{self.role}.toml")), base=Path("/etc/precad"))
-
-
-@functools.cache
-def written(has_dealer: bool) -> dict[str, str]:
-    return deployment_files(has_dealer=has_dealer)
-
-
-@functools.cache
-def sites(has_dealer: bool) -> list[Site]:
-    return [Site(role, has_dealer) for role in ROLES if has_dealer or role is not Role.DEALER]
 
 
 @functools.cache
@@ -88,56 +68,7 @@ def links(has_dealer: bool) -> frozenset[Link]:
     )
 
 
-SITES = [*sites(True), *sites(False)]
-SERVER_SITES = [site for site in SITES if site.role is not Role.CLIENT]
-with_and_without = pytest.mark.parametrize("has_dealer", [True, False], ids=["with-a-dealer", "without"])
-PORTS = (22, 53, 80, 443, 7001, 7002, 7003, 7004, 7005, 8080, 9464)
-"""Where the graphs are compared: the architecture's, and some that nobody has any business with."""
-
-
 # -- Kubernetes --------------------------------------------------------------------------------------------------------
-
-
-@functools.cache
-def manifests(site: Site) -> list[dict[str, Any]]:
-    """Return what the folder's kustomization lists, with the namespace that it sets."""
-    kustomization = yaml.safe_load(site.manifest("kustomization.yaml"))
-    found = []
-    for name in kustomization["resources"]:
-        for document in yaml.safe_load_all(site.manifest(name)):
-            if document["kind"] != "Namespace":
-                document["metadata"]["namespace"] = kustomization["namespace"]
-            found.append(document)
-    return found
-
-
-def of_kind(site: Site, kind: str) -> list[dict[str, Any]]:
-    return [document for document in manifests(site) if document["kind"] == kind]
-
-
-def workload(site: Site) -> dict[str, Any]:
-    (found,) = of_kind(site, "Job" if site.role is Role.CLIENT else "StatefulSet")
-    return found
-
-
-def pod_spec(site: Site) -> dict[str, Any]:
-    spec: dict[str, Any] = workload(site)["spec"]["template"]["spec"]
-    return spec
-
-
-def pod(site: Site) -> Pod:
-    (namespace,) = of_kind(site, "Namespace")
-    name = namespace["metadata"]["name"]
-    labels = {**namespace["metadata"]["labels"], "kubernetes.io/metadata.name": name}  # which Kubernetes adds
-    return Pod(site.role, name, workload(site)["spec"]["template"]["metadata"]["labels"], labels)
-
-
-PROMETHEUS = Pod(
-    MONITORING,
-    "monitoring",
-    {"app.kubernetes.io/name": "prometheus"},
-    {"kubernetes.io/metadata.name": "monitoring"},
-)
 
 
 @functools.cache
@@ -672,7 +603,7 @@ Also what is called a secret, is long, and has a digit, unlike a name."""
 
 def test_no_file_of_a_deployment_holds_a_secret() -> None:
     """No key, no token, no long text that could be one; no manifest of kind Secret."""
-    folders = (SAMPLES, DOCKER, KUBERNETES, SYSTEMD)
+    folders = (SAMPLES, DOCKER, KUBERNETES, HELM, IDENTITIES, SYSTEMD)
     files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
     files = [path for path in files if not {"__pycache__", "site"} & set(path.relative_to(ROOT).parts)]
     assert len(files) > 25

@@ -91,7 +91,7 @@ def test_files_and_headings_that_are_referred_to_exist() -> None:
             assert (ROOT / document).parent.joinpath(target).exists(), (document, target)
     referred_to = [
         (path, heading)
-        for folder in ("samples", "docker", "kubernetes", "systemd")
+        for folder in ("samples", "docker", "kubernetes", "helm", "identities", "systemd")
         for path in files(folder)
         for heading in re.findall(r"docs/guides/runbook\.md, \"([^\"]+)\"", path.read_text().replace("\n# ", " "))
     ]

@@ -83,7 +83,7 @@ def test_the_wheel_holds_what_a_deployment_begins_with(installed: Path, hostile:
     run(installed, hostile, "init", "local", str(hostile / "mine"))
     written = {path.name for path in hostile.glob("start/**/*.*")} | {path.name for path in hostile.glob("mine/*")}
     hosts = ROOT / "deploy" / "hosts"
-    folders = ("samples", "systemd", "start", "grafana", "kubernetes")
+    folders = ("samples", "systemd", "start", "grafana", "kubernetes", "helm", "identities")
     ours = [path for name in folders for path in hosts.glob(f"{name}/**/*.*")]
     assert {path.name for path in ours if "__pycache__" not in path.parts} | {"compose.yaml", "task.toml"} == written
     site = next((installed / "venv" / "lib").glob("python*")) / "site-packages" / "precad" / "deploy" / "hosts"

@@ -13,6 +13,7 @@ import pytest
 from precad.deploy.cli.main import app
 from precad.deploy.errors import INVALID_INPUT
 from precad.lab.bench import (
+    adapters,
     overhead,
     peer_runs,
     plots,
@@ -257,6 +258,52 @@ def test_training_report():
         assert rows[name]["relative_error"] <= 1e-5
     assert all(row["samples_per_s"] > 0 for row in report["rows"])
     assert rows["plain-batch"]["ratio"]["plain-batch"] == 1
+
+
+ADAPTERS = adapters.Plan(clients=2, records=(3,), repetitions=1, rounds=0)
+
+
+def test_ways_to_gradients_of_adapters_take_turns():
+    """Ours against the float64 twin, without the peer."""
+    ours, plain = adapters._rows(ADAPTERS, 3, None)
+
+    assert (ours["implementation"], plain["implementation"], ours["d"]) == ("precad", "plain", 8 * (4 * 64 + 64 + 2))
+    assert ours["relative_error"] <= 1e-5
+    assert ours["ratio"]["plain"] * plain["ratio"]["precad"] == pytest.approx(1)
+
+
+@pytest.mark.slow
+def test_adapters_report(tmp_path):
+    """Memory by fresh processes, the bytes of an upload, and a target that was not measured is not listed."""
+    table = tmp_path / "adapters.txt"
+    sizes = ("--quick", "--repetitions", "1", "--clients", "2", "--records", "3", "--table", str(table))
+    report, seen = bench("adapters", *sizes)
+
+    assert set(report["missing"]) == {OPACUS}
+    assert "opacus is not installed" in seen
+    of_process, of_pass = ([row[name] for row in report["memory"]] for name in ("model_bytes", "pass_bytes"))
+    assert min(of_process) > 50e6 > max(of_pass) > min(of_pass) > 0
+    targets = {row["what"]: row for row in report["targets"]}
+    d = report["rows"][0]["d"]
+    assert targets["bytes of an upload, masked"]["measured"] <= 8 * d + 1000
+    assert targets["bytes of an upload, proved"]["measured"] <= 7.1 * d + 60e3
+    assert [row["met"] for row in report["targets"]][1:] == [True, True]
+    assert len(targets) == 3
+    assert "bytes of an upload, proved" in table.read_text()
+
+
+@needs_peers
+def test_opacus_has_our_sums_of_adapters():
+    """Its own code, in an environment of its own, and the constants that it was given."""
+    rows = {row["implementation"]: row for row in adapters._rows(ADAPTERS, 3, PEERS_PYTHON)}
+
+    assert rows["opacus"]["relative_error"] <= 1e-5
+    assert rows["precad"]["ratio"]["opacus"] > 0
+
+
+def test_a_peer_that_fails_ends_the_benchmark_of_adapters():
+    with pytest.raises(ProcessFailedError, match="opacus ended: "):
+        adapters._rows(ADAPTERS, 3, Path(sys.executable))
 
 
 def test_local_training_report():
