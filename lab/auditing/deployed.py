@@ -76,7 +76,7 @@ class Evidence:
 
 
 def audit_run(folder: Path, confidence: float = 0.95) -> dict[str, Any]:
-    """Audit a local run, and write the report into its folder, where `precad report` shows it.
+    """Audit a local run, and write the report into its folder and its servers', for reports and dashboards.
 
     Raises: ConfigError, UnfulfilledError, AuditError, and what `evidence_of` raises.
     """
@@ -90,7 +90,8 @@ def audit_run(folder: Path, confidence: float = 0.95) -> dict[str, Any]:
         "kinks": {"pairs": kinks.pairs, "most": kinks.most, "alarms": kinks.alarms},
         "passed": report["passed"] and not kinks.alarms,
     }
-    write_report(folder / FILE, report)
+    for place in (folder, *servers):
+        write_report(place / FILE, report)
     return report
 
 

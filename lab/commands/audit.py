@@ -45,7 +45,7 @@ def privacy(
         typer.Option(
             "--output",
             metavar="FILE.json",
-            help="Write the report here; a run folder's audit.json is shown by precad report.",
+            help="Write the report here; audit.json in a state_dir is shown by that server's dashboard.",
         ),
     ] = None,
     threads: Threads = None,
