@@ -31,9 +31,9 @@ from precad.deploy.errors import ConfigError, UnfulfilledError
 from precad.deploy.files.whole import write_whole
 from precad.deploy.reporting.audits import FILE, MECHANISM
 from precad.dp.auditing.observed import Observed
-from precad.lab.auditing.audited import Seat
 from precad.lab.auditing.judged import judged, label_of
 from precad.lab.auditing.kinks import Kinks, audit_kinks
+from precad.lab.auditing.seats import Seat
 from precad.mpc import fixed_point
 from precad.mpc.ring import RingArray
 from precad.protos.messages import convert

@@ -96,17 +96,17 @@ class AuditFile:
                 raise ValueError(f"expected at most {_MOST_BYTES} bytes")
             report = _Report.model_validate_json(content)
         except OSError as error:
-            return self._not_shown(error.strerror or "it cannot be read")
+            reason = error.strerror or "it cannot be read"
         except ValidationError as error:
-            return self._not_shown(f"expected an audit, found {error.error_count()} faults in it")
+            reason = f"expected an audit, found {error.error_count()} faults in it"
         except ValueError as error:
-            return self._not_shown(str(error))
-        if report.task_digest != self._task_digest:
-            return self._not_shown("expected an audit of this task, found another's")
-        return _audit_of(report)
-
-    def _not_shown(self, reason: str) -> None:
+            reason = str(error)
+        else:
+            if report.task_digest == self._task_digest:
+                return _audit_of(report)
+            reason = "expected an audit of this task, found another's"
         log.warning("audit.not_shown", file=FILE, reason=reason)
+        return None
 
 
 def _audit_of(report: _Report) -> Audit:

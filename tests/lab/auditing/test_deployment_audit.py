@@ -30,9 +30,9 @@ from precad.deploy.reporting.folders import read_folders
 from precad.dp.accountants.pld import View
 from precad.dp.auditing.per_round import least_deficit
 from precad.dp.task_privacy import task_privacy
-from precad.lab.auditing.audited import Seat
 from precad.lab.auditing.deployed import audit_deployment, audit_run, evidence_of, observed
 from precad.lab.auditing.kinks import Kinks
+from precad.lab.auditing.seats import Seat
 from precad.lab.auditing.shown import faults_of
 from precad.protos.task.task import Task
 from precad.servers.errors import AuditError, SetupError

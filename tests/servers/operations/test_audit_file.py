@@ -26,22 +26,11 @@ from tests.servers.operations.test_client_table import snapshots
 
 def report(**changes: Any) -> dict[str, Any]:
     """As `precad audit privacy` writes it, of the task of `small_task`."""
+    found = [("server_a", "one_server", 4.377, 3.2), ("server_b", "one_server", 4.377, 3.9)]
+    found.append(("clients", "clients_only", 2.9, 2.0))
     seats = [
-        {
-            "seat": "server_a",
-            "view": "one_server",
-            "participation": 20,
-            "printed": 4.377,
-            "figures": {"per_round": 3.2},
-        },
-        {
-            "seat": "server_b",
-            "view": "one_server",
-            "participation": 20,
-            "printed": 4.377,
-            "figures": {"per_round": 3.9},
-        },
-        {"seat": "clients", "view": "clients_only", "participation": 20, "printed": 2.9, "figures": {"per_round": 2.0}},
+        {"seat": seat, "view": view, "participation": 20, "printed": printed, "figures": {"per_round": lower}}
+        for seat, view, printed, lower in found
     ]
     whole = {
         "task_digest": small_task().digest().hex(),
