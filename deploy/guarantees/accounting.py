@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from precad.deploy.configuration.check_privacy import LEAST_NOISE_TAKEN, MOST_OF_EPSILON
 from precad.deploy.errors import ConfigError, flag_of, refusing_values
 from precad.deploy.figures import at_least, plain, shown
 from precad.deploy.guarantees.bins import account_of_bins, print_bins
@@ -41,9 +42,10 @@ from precad.dp.accountants.side_by_side import accountant_of, side_by_side
 from precad.dp.accountants.slack import with_slack
 from precad.dp.checks import require_count, require_delta, require_positive, require_probability
 from precad.dp.queries.kinds import EVALUATION_DIM, RECORD_BOUND
+from precad.mpc.parameters import MAX_FRAC_BITS
 from precad.protos.task.algorithms import names_default
 from precad.protos.task.evaluation import BY_CLIENTS, frac_bits_of
-from precad.protos.task.grid import with_largest_frac_bits
+from precad.protos.task.grid import LARGEST, with_largest_frac_bits
 from precad.protos.task.proved_fields import MODE as PROVED
 from precad.protos.task.proved_fields import eta
 from precad.protos.task.record_fields import MOST_PER_PERSON
@@ -199,6 +201,7 @@ def account(plan: TrainingPlan, *, target_epsilon: float | None = None, is_by_ro
         for view in View:
             report[view.value] = _view_report(plan, view)
     report["warnings"] = sorted({f"rdp: {warning.message}" for warning in caught})
+    report["warnings"] += _of_rounding(plan)
     if plan.balls_in_bins is not None:
         report["balls_in_bins"] = account_of_bins(
             plan.balls_in_bins,
@@ -229,6 +232,22 @@ def account(plan: TrainingPlan, *, target_epsilon: float | None = None, is_by_ro
     if is_by_round:
         report["by_round"] = epsilon_by_round(plan)
     return report
+
+
+def _of_rounding(plan: TrainingPlan) -> list[str]:
+    """Return a line where rounding to fixed point adds more than a thousandth to epsilon against one server."""
+    if plan.dim is None or plan.record_clip is None:
+        return []
+    finest = replace(plan, frac_bits=MAX_FRAC_BITS)
+    left = plan.round_of(View.ONE_SERVER).noise_multiplier / plan.sigma
+    if 1 - left < LEAST_NOISE_TAKEN:
+        return []
+    accountant = plan.accountant(View.ONE_SERVER)
+    rounded, exact = (accountant.epsilon(*one.composed(View.ONE_SERVER), plan.delta) for one in (plan, finest))
+    if rounded <= exact * (1 + MOST_OF_EPSILON):
+        return []
+    share = f"{rounded / exact - 1:.1%} of it"
+    return [f'frac_bits: {plan.frac_bits} add to epsilon {share}; "{LARGEST}", the most for client_clip, costs nothing']
 
 
 def epsilon_by_round(plan: TrainingPlan) -> dict[str, Any]:

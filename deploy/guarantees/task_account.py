@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from precad.deploy.configuration.check_privacy import rounding_said
 from precad.deploy.configuration.local import ids_of
 from precad.deploy.configuration.sections import parse_section
 from precad.deploy.errors import ConfigError, refusing_values
@@ -63,10 +64,18 @@ def account_of_other(
     task = _task_of(wanted if least is None or wanted.keys() & {TARGET, _NOISE} else {**wanted, _NOISE: least})
     report = account_of_task(task, given.get("participation"))
     is_rounded = task.rules.is_private and not task.rules.protects_clients
-    report["warnings"] = [_NO_DIM] if is_rounded and "dim" not in wanted else []
+    report["warnings"] = _warnings(task, has_dim="dim" in wanted) if is_rounded else []
     if least is not None:
         report["calibrated"] = {"target_epsilon": target_epsilon, "smallest_sigma": least}
     return report
+
+
+def _warnings(task: Task, *, has_dim: bool) -> list[str]:
+    """Return what rounding takes of epsilon, where that is too much or not known."""
+    if not has_dim:
+        return [_NO_DIM]
+    said = rounding_said(task)
+    return [said] if said is not None and said.startswith("WARNING") else []
 
 
 def _wanted(section: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ _LEAST: Final = 0.01
 
 @dataclass(slots=True, eq=False)
 class RealAudit:
-    """What the rounds so far showed of an audit client with real records."""
+    """Hold what the rounds so far showed of an audit client with real records."""
 
     conduct: RealRecords
     clip: float

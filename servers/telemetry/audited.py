@@ -46,7 +46,7 @@ class _Report(_Read):
 
 
 class AuditedView(_Read):
-    """What an attack showed against one adversary."""
+    """Hold the figures of an attack against one adversary."""
 
     view: View
     lower: float
@@ -58,7 +58,7 @@ class AuditedView(_Read):
 
 
 class Audit(_Read):
-    """An audit of the task so far."""
+    """Hold an audit of the task so far."""
 
     confidence: float
     rounds: int

@@ -294,7 +294,7 @@ class Status(_Value):
     clients: tuple[ClientStanding, ...] = ()
     """Enrolled clients, at most MAX_NAMED: those that were rejected or missing most often first."""
     audit: Audit | None = None
-    """What an attack on this task showed; None where nobody audited it."""
+    """An audit of this task; None where there is none."""
     live: LiveRound | None = None
     checks_norms: bool = True
     """Whether an update beyond the bound stays out of the sum."""

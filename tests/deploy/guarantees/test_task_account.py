@@ -102,6 +102,13 @@ def test_a_draft_of_records_without_a_dimension_says_so(tmp_path: Path) -> None:
     assert "dim: without it" in precad("account", draft).stderr
 
 
+def test_what_rounding_takes_is_said_as_precad_check_says_it(tmp_path: Path) -> None:
+    coarse = task_of("local-dp", dim=26_010, frac_bits=8, rounds=ROUNDS)
+    assert "WARNING: 8 fractional bits leave 0.6135 of noise_multiplier" in precad(
+        "account", written(coarse, tmp_path)
+    ).stderr.replace("\n", " ")
+
+
 @pytest.mark.parametrize(
     ("algorithm", "target"),
     [("user-dp-fedavg", 3.0), ("tsgd-ptr", 40.0), ("ins-dp-fedavg", 3.0), ("local-dp", 3.0), ("distributed-dp", 3.0)],
