@@ -186,6 +186,7 @@ def account(
     dim: int | None = None,
     frac_bits: int | None = None,
     records_per_person: int | None = None,
+    balls_in_bins: int | None = None,
     target_epsilon: float | None = None,
 ) -> Account:
     """Compute what a training costs in epsilon, in both views and by every accountant.
@@ -199,6 +200,7 @@ def account(
         record_clip     R; with client_clip, C, a whole client is accounted as well
         dim, frac_bits  d and f: with R, the rounding to fixed point is counted
         records_per_person  k records of one person, all of one client, are accounted together
+        balls_in_bins   each record is in exactly one of so many participations, in place of p: in `report`
 
     Raises: ConfigError naming what is missing or outside its range.
     Source: docs/explanation/privacy.md.
@@ -215,9 +217,9 @@ def account(
 
     given = {"sigma": sigma, "q": q, "p": p, "rounds": rounds, "delta": delta, "participation": participation}
     given |= {"record_clip": record_clip, "client_clip": client_clip, "dim": dim, "frac_bits": frac_bits}
-    given["records_per_person"] = records_per_person
+    given |= {"records_per_person": records_per_person, "balls_in_bins": balls_in_bins}
     with arguments.named():
-        task = None if config is None else accounting.task_of(arguments.contents(config))
+        task = None if config is None else accounting.precad_task_of(arguments.contents(config))
         return Account.of(accounting.account_of_flags(given, task, target_epsilon=target_epsilon))
 
 

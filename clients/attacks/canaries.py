@@ -23,6 +23,26 @@ from precad.protos.task.task import Task
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class RealRecords(Attack):
+    """Train on records of the data set that the auditor knows, and keep each update. All else is the protocol's."""
+
+    name: ClassVar[str] = "real-records"
+
+    records: Records = field(repr=False)
+    updates: list[Vector] = field(default_factory=list, repr=False)
+    """(d,) for every update, as it goes into the encoding."""
+
+    def on_records(self, records: Records) -> Records:
+        """Return the auditor's records."""
+        return self.records
+
+    def encode(self, update: Vector, task: Task) -> RingArray:
+        """Encode as an honest client, and keep the update."""
+        self.updates[:] = [update.copy()]
+        return Conduct.encode(self, update, task)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Canaries(Attack):
     """Train on canaries alone, and keep what was uploaded at their places. All else is the protocol's."""
 

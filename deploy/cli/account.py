@@ -11,11 +11,15 @@ import typer
 from precad.deploy.cli.declared import declared
 from precad.deploy.cli.shown import Shown
 from precad.deploy.configuration import sections as configuration
+from precad.deploy.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
 class AccountFlags(Shown):
-    """Compute the epsilon of a training in both views, by every accountant."""
+    """Compute the epsilon of a training in both views, by every accountant.
+
+    A CONFIG whose task has another algorithm gives what its servers' ledgers will have.
+    """
 
     config: Annotated[Path | None, typer.Argument(metavar="CONFIG", help="Take what is not given from its task.")] = (
         None
@@ -43,6 +47,10 @@ class AccountFlags(Shown):
     records_per_person: Annotated[
         int | None, typer.Option(help="Count so many records of one person together, all of one client.")
     ] = None
+    balls_in_bins: Annotated[
+        int | None,
+        typer.Option(metavar="T", help="Put each record into exactly one of T participations, in place of -p."),
+    ] = None
     calibrate: Annotated[
         float | None,
         typer.Option(metavar="EPSILON", help="Find the least sigma, or the most rounds, for this epsilon."),
@@ -52,11 +60,18 @@ class AccountFlags(Shown):
 @declared(AccountFlags)
 def account(flags: AccountFlags) -> None:
     """Print what the training costs. A flag goes before the configuration's task."""
-    from precad.deploy.guarantees import accounting, plots
+    from precad.deploy.guarantees import accounting, plots, task_account
+    from precad.protos.task.algorithms import names_default
 
     flags.require_plot()
     task = None if flags.config is None else accounting.task_of(configuration.read_toml(flags.config))
-    report = accounting.account_of_flags(
-        vars(flags), task, target_epsilon=flags.calibrate, is_by_round=flags.plot is not None
-    )
-    flags.show(report, accounting.print_account, plots.plot_account)
+    if task is None or names_default(task):
+        report = accounting.account_of_flags(
+            vars(flags), task, target_epsilon=flags.calibrate, is_by_round=flags.plot is not None
+        )
+        flags.show(report, accounting.print_account, plots.plot_account)
+        return
+    if flags.plot is not None:
+        raise ConfigError(f"--plot: expected precad, whose rounds are drawn, found {task['algorithm']!r:.60}")
+    report = task_account.account_of_other(task, vars(flags), target_epsilon=flags.calibrate)
+    flags.show(report, task_account.print_task_account, plots.plot_account)

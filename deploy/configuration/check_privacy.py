@@ -28,12 +28,12 @@ def privacy_facts(task: Task) -> dict[str, Any]:
     facts = {"noise_multiplier": task.noise_multiplier, "privacy": promised(task)}
     if task.is_proved:
         facts["delta"] = f"mode proved itself takes {task.delta_slack:.1e} (1 + e^epsilon), which every epsilon counts"
-    if not task.rules.protects_clients and (said := _fixed_point(task)):
+    if not task.rules.protects_clients and (said := rounding_said(task)):
         facts["fixed_point"] = said
     return facts
 
 
-def _fixed_point(task: Task) -> str | None:
+def rounding_said(task: Task) -> str | None:
     """Say what rounding costs, and warn where that is more than a thousandth of epsilon. None: next to nothing."""
     left = noise_left(task)
     said = f"{task.frac_bits} fractional bits leave {left:.4f} of noise_multiplier, which every epsilon counts"

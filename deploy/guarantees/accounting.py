@@ -15,8 +15,10 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from precad.deploy.configuration.check_privacy import LEAST_NOISE_TAKEN, MOST_OF_EPSILON
 from precad.deploy.errors import ConfigError, flag_of, refusing_values
 from precad.deploy.figures import at_least, plain, shown
+from precad.deploy.guarantees.bins import account_of_bins, print_bins
 from precad.deploy.tables import titled
 from precad.dp.accountants.calibration import most_rounds, short_noise_multiplier, smallest_noise_multiplier
 from precad.dp.accountants.composed import Beside
@@ -40,9 +42,10 @@ from precad.dp.accountants.side_by_side import accountant_of, side_by_side
 from precad.dp.accountants.slack import with_slack
 from precad.dp.checks import require_count, require_delta, require_positive, require_probability
 from precad.dp.queries.kinds import EVALUATION_DIM, RECORD_BOUND
+from precad.mpc.parameters import MAX_FRAC_BITS
 from precad.protos.task.algorithms import names_default
 from precad.protos.task.evaluation import BY_CLIENTS, frac_bits_of
-from precad.protos.task.grid import with_largest_frac_bits
+from precad.protos.task.grid import LARGEST, with_largest_frac_bits
 from precad.protos.task.proved_fields import MODE as PROVED
 from precad.protos.task.proved_fields import eta
 from precad.protos.task.record_fields import MOST_PER_PERSON
@@ -85,6 +88,9 @@ class TrainingPlan:
     """Evaluations by clients among the rounds, lost ones too."""
     evaluation_sigma: float | None = None
     """Each server's noise on an evaluation, over what a record adds to it."""
+    balls_in_bins: int | None = None
+    """Also account for a record that is in exactly one of so many participations of its client, where p is 1 in so
+    many."""
 
     def __post_init__(self) -> None:
         """Refuse a field that is not a number in its range. The file need not be a valid deployment's. Raises
@@ -109,6 +115,8 @@ class TrainingPlan:
             require_count("participation", self.participation)
             if self.participation > self.rounds:
                 raise ValueError(f"participation must be <= rounds = {self.rounds}, got {self.participation}")
+        if self.balls_in_bins is not None and (self.records_per_person > 1 or self.evaluations):
+            raise ValueError("balls_in_bins must be given without records_per_person and evaluations, got one")
 
     @property
     def most_rounds(self) -> int:
@@ -193,6 +201,15 @@ def account(plan: TrainingPlan, *, target_epsilon: float | None = None, is_by_ro
         for view in View:
             report[view.value] = _view_report(plan, view)
     report["warnings"] = sorted({f"rdp: {warning.message}" for warning in caught})
+    report["warnings"] += _of_rounding(plan)
+    if plan.balls_in_bins is not None:
+        report["balls_in_bins"] = account_of_bins(
+            plan.balls_in_bins,
+            {view: plan.round_of(view).noise_multiplier for view in View},
+            plan.expected_participation,
+            delta=plan.delta,
+            slack=plan.slack,
+        )
     if plan.record_clip is not None and plan.client_clip is not None:
         sigma_bar = client_noise_multiplier(plan.sigma, plan.record_clip, plan.client_clip)
         client = TwoStageSampledGaussian(plan.q, 1.0, sigma_bar)  # drawn visibly, see precad.dp.task_privacy
@@ -215,6 +232,22 @@ def account(plan: TrainingPlan, *, target_epsilon: float | None = None, is_by_ro
     if is_by_round:
         report["by_round"] = epsilon_by_round(plan)
     return report
+
+
+def _of_rounding(plan: TrainingPlan) -> list[str]:
+    """Return a line where rounding to fixed point adds more than a thousandth to epsilon against one server."""
+    if plan.dim is None or plan.record_clip is None:
+        return []
+    finest = replace(plan, frac_bits=MAX_FRAC_BITS)
+    left = plan.round_of(View.ONE_SERVER).noise_multiplier / plan.sigma
+    if 1 - left < LEAST_NOISE_TAKEN:
+        return []
+    accountant = plan.accountant(View.ONE_SERVER)
+    rounded, exact = (accountant.epsilon(*one.composed(View.ONE_SERVER), plan.delta) for one in (plan, finest))
+    if rounded <= exact * (1 + MOST_OF_EPSILON):
+        return []
+    share = f"{rounded / exact - 1:.1%} of it"
+    return [f'frac_bits: {plan.frac_bits} add to epsilon {share}; "{LARGEST}", the most for client_clip, costs nothing']
 
 
 def epsilon_by_round(plan: TrainingPlan) -> dict[str, Any]:
@@ -268,6 +301,7 @@ def account_of_flags(
             flags = _of_task(task) | flags
         except ValueError as error:
             raise ConfigError(f"task.{error}") from None
+    flags |= _rate_of_bins(flags, given)
     own_target = None if task is None or "sigma" in flags else task.get(TARGET)
     if own_target is not None:
         flags["sigma"] = None
@@ -289,6 +323,17 @@ def account_of_flags(
     return report
 
 
+def _rate_of_bins(flags: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, float]:
+    """Return p of a record that is in one of so many participations; nothing where none is. Raises ConfigError."""
+    if (bins := flags.get("balls_in_bins")) is None:
+        return {}
+    if given.get("p") is not None:
+        raise ConfigError(f"{flag_of('p')}: expected none beside --balls-in-bins, found {given['p']}")
+    with refusing_values():
+        require_count("balls_in_bins", bins, at_least=1)
+    return {"p": 1 / bins}
+
+
 def _noise_of_task(plan: TrainingPlan, target_epsilon: float) -> float:
     """Return the noise that a task with this target has (`precad.protos.task.target`)."""
 
@@ -301,22 +346,28 @@ def _noise_of_task(plan: TrainingPlan, target_epsilon: float) -> float:
 
 
 def task_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the `[task]` section of a configuration, of whose rounds `account` speaks.
-
-    Raises ConfigError for another algorithm's: a round of it has other noise, other units or more steps.
-    """
-    sections: dict[str, Mapping[str, Any]] = {}
+    """Return the `[task]` section of a configuration. Raises ConfigError for an algorithm that no task has."""
     for name in ("task", "simulation"):
         section = config.get(name, {})
         if not isinstance(section, Mapping):
             raise ConfigError(f"{name}: expected a section, found {section!r:.60}")
-        if not names_default(section):
-            raise ConfigError(
-                f"{name}.algorithm: expected precad, whose rounds are accounted here, found {section['algorithm']!r}; "
-                "docs/explanation/privacy.md says what a round of it costs, and its runs and ledgers count that"
-            )
-        sections[name] = section
-    return sections["task"]
+    if not names_default(config.get("simulation", {})):
+        raise ConfigError(
+            "simulation.algorithm: expected none, as only tasks are accounted here, found "
+            f"{config['simulation']['algorithm']!r:.60}; precad simulate prints what its runs cost"
+        )
+    found: Mapping[str, Any] = config.get("task", {})
+    return found
+
+
+def precad_task_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the section of a task of PRECAD. Raises ConfigError for another algorithm's."""
+    task = task_of(config)
+    if not names_default(task):
+        raise ConfigError(
+            f"task.algorithm: expected precad, found {task['algorithm']!r:.60}, which the command `precad account` has"
+        )
+    return task
 
 
 def _of_task(task: Mapping[str, Any]) -> dict[str, Any]:
@@ -427,6 +478,8 @@ def print_account(console: Console, report: dict[str, Any]) -> None:
         highlight=False,
     )
     _print_evaluations(console, report, words)
+    if found := report.get("balls_in_bins"):
+        print_bins(console, found, words)
     discarded = {who: report[view]["if_discarded"] for view, who in words.items()}
     most = report[View.ONE_SERVER.value]["if_discarded"]["rounds"]
     figures = ", ".join(f"{who} {shown(found['epsilon'], Label.BOUND)}" for who, found in discarded.items())

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import ssl
 import time
@@ -48,6 +49,7 @@ from precad.protos.tls.identity import Role
 from precad.servers.config import ServerConfig
 from precad.servers.operations.access import ENVIRONMENT_VARIABLE
 from precad.servers.store.folder import ledger_path
+from precad.servers.telemetry.audited import AuditFile
 from precad.servers.telemetry.status import (
     ACCURACY,
     NORM_EXCEEDED,
@@ -285,6 +287,7 @@ def read_run(root: Path) -> Status:
         hides_draws=deployment.task.hides_draws,
         checks_norms=deployment.task.checks_norms,
         epsilons=epsilons,
+        audit=AuditFile(folder.root, deployment.task.digest()).read(),
         rounds_left_in_budget=rounds_left_in_budget(epsilons),
         rounds=tuple(rounds),
     )
@@ -433,10 +436,26 @@ def _facts(status: Status) -> dict[str, str]:
         if epsilon.if_discarded is not None:
             facts[f"{name}, draws discarded or not"] = f"{at_most(epsilon.if_discarded)} in the end"
         facts[f"{name}, no draw discarded"] = f"{at_most(epsilon.spent)} ({budget})"
+    facts |= _audited(status)
     facts |= _progress(status)
     if status.ended:
         facts["ended"] = status.ended
     return facts
+
+
+def _audited(status: Status) -> dict[str, str]:
+    """Return what an attack showed beside what is proved for the same rounds; nothing where nobody audited."""
+    if (audit := status.audit) is None:
+        return {}
+    label = f"audit ({100 * audit.confidence:g} %)"
+    facts = {
+        f"{label}, {found.view.replace('_', ' ')}": (
+            f">= {math.floor(100 * found.lower) / 100:.2f} shown, of {at_most(found.proved)} proved for "
+            f"{found.participation} rounds"
+        )
+        for found in audit.views
+    }
+    return facts if audit.passed else facts | {label: "CONTRADICTS what is proved: precad audit privacy says where"}
 
 
 def _progress(status: Status) -> dict[str, str]:

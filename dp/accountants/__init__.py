@@ -11,6 +11,7 @@ Modules:
     privacy_loss         privacy losses on a grid, rounded so that they are only ever overstated
     self_composed        one round with itself, as dp-accounting composes it
     group_mixture        exact privacy of K sampled units
+    balls_in_bins        epochs that put each record into exactly one participation of its client
     group_privacy        privacy of k units from one (epsilon, delta) point
     precad_client        the noise that one client's update sees
     levels               users and instances of other trainings

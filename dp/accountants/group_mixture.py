@@ -228,13 +228,13 @@ class _Mixture:
 
     def benign_between(self, cuts: Array) -> Array:
         """See MonotonePair."""
-        return _normal_between(cuts / self.sigma)
+        return normal_between(cuts / self.sigma)
 
     def attacked_between(self, cuts: Array) -> Array:
         """See MonotonePair; what P is missing counts as above the last cut."""
         mass = np.zeros(len(cuts) + 1)
         for k, weight in zip(self.k, np.exp(self.log_weights), strict=True):
-            mass += weight * _normal_between((cuts - k) / self.sigma)
+            mass += weight * normal_between((cuts - k) / self.sigma)
         mass[-1] += self.missing
         return mass
 
@@ -244,7 +244,7 @@ def _std(values: Array, weights: Array) -> float:
     return math.sqrt(float((weights * (values - mean) ** 2).sum()))
 
 
-def _normal_between(z: Array) -> Array:
+def normal_between(z: Array) -> Array:
     """Standard normal mass of the intervals that ascending `z` cuts the line into, tails included."""
     edges = np.concatenate([[-np.inf], z, [np.inf]])
     lower, upper = edges[:-1], edges[1:]

@@ -9,11 +9,14 @@ from typing import Any, Final
 from precad.clients.attacks.named import attacks_of
 from precad.deploy.errors import ConfigError, UnfulfilledError
 from precad.deploy.reporting.audits import MECHANISM
-from precad.lab.auditing.audited import AuditedRound, Seat, Seen
+from precad.lab.auditing.audited import AuditedRound, Seen
 from precad.lab.auditing.judged import judged, label_of
 from precad.lab.auditing.kinks import Kinks, audit_kinks
 from precad.lab.auditing.members import AuditedTask, with_canaries
 from precad.lab.auditing.randomness import KeptNoise, SystemRandomness
+from precad.lab.auditing.real import CLIENT as REAL
+from precad.lab.auditing.real import has_failed
+from precad.lab.auditing.seats import Seat
 from precad.lab.simulation import RoundMetrics, SeededRandomness, Simulation
 from precad.lab.simulation.randomness import Randomness
 from precad.lab.simulation.simulate import Plan
@@ -84,7 +87,7 @@ def simulation_of(audited: AuditedTask, source: Randomness) -> tuple[Simulation,
         records=plan.records,
         test=plan.split.test,
         randomness=kept,
-        attacks={**attacks, **audited.conducts},
+        attacks={**attacks, **audited.attacks},
         held_out=plan.held_out,
         device=plan.client.device,
         memory_mb=plan.client.memory_mb,
@@ -92,13 +95,15 @@ def simulation_of(audited: AuditedTask, source: Randomness) -> tuple[Simulation,
         learning=plan.learning,
     )
     assert isinstance(simulation.algorithm, AuditedRound)
-    return simulation, simulation.algorithm.begin(audited.conducts, audited.head, kept)
+    real = None if audited.real is None else (REAL, audited.real)
+    return simulation, simulation.algorithm.begin(audited.conducts, audited.head, kept, real)
 
 
 def _report(audited: AuditedTask, seen: Seen, kinks: Kinks, confidence: float) -> dict[str, Any]:
     """Return the report as one JSON object."""
     task = audited.plan.task
     views = [judged(seat, task, seen.observed(seat, audited.coins), confidence) for seat in Seat]
+    real = None if audited.real is None else audited.real.report(task, confidence)
     return {
         "name": task.name,
         "label": label_of(confidence),
@@ -111,5 +116,7 @@ def _report(audited: AuditedTask, seen: Seen, kinks: Kinks, confidence: float) -
         "observations": len(seen.present) * len(audited.coins),
         "seats": views,
         "kinks": {"pairs": kinks.pairs, "most": kinks.most, "alarms": kinks.alarms},
-        "passed": not kinks.alarms and not any(view["alarms"] or view["exceeded"] for view in views),
+        **({} if real is None else {"real": real}),
+        "passed": not (kinks.alarms or has_failed(real))
+        and not any(view["alarms"] or view["exceeded"] for view in views),
     }

@@ -8,37 +8,24 @@ A client's update is minus its gradients, so scores and contributions change the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from precad.clients.attacks.canaries import Canaries
-from precad.dp.accountants.pld import View
 from precad.dp.auditing.observed import Observed
 from precad.lab.auditing.randomness import KeptNoise
+from precad.lab.auditing.real import RealAudit
+from precad.lab.auditing.seats import Seat
 from precad.lab.simulation.algorithms import Deployed
 from precad.lab.simulation.algorithms.algorithm import Parameters, RoundOutcome
 from precad.mpc import fixed_point
 from precad.mpc.ring import RingArray
 
 Vector = NDArray[np.float64]
-
-
-class Seat(StrEnum):
-    """Where the auditor sits."""
-
-    SERVER_A = "server_a"
-    SERVER_B = "server_b"
-    CLIENTS = "clients"
-
-    @property
-    def view(self) -> View:
-        """Return whose printed epsilon the seat audits."""
-        return View.CLIENTS_ONLY if self is Seat.CLIENTS else View.ONE_SERVER
 
 
 _SOURCES = {Seat.SERVER_A: "server-0", Seat.SERVER_B: "server-1"}
@@ -66,9 +53,14 @@ class AuditedRound(Deployed):
 
     name: ClassVar[str] = "audited"
 
-    def begin(self, conducts: dict[str, Canaries], head: slice, kept: KeptNoise) -> Seen:
-        """Return what the rounds to come fill."""
+    def begin(
+        self, conducts: dict[str, Canaries], head: slice, kept: KeptNoise, real: tuple[str, RealAudit] | None = None
+    ) -> Seen:
+        """Return what the rounds to come fill. real: an audit client with real records, and what they show of it."""
         self._conducts, self._head, self._kept, self.seen = conducts, head, kept, Seen()
+        self._real = real
+        self._of_round: dict[str, RingArray] = {}
+        self._opened: RingArray = np.zeros(0, dtype=np.int64)
         return self.seen
 
     def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:
@@ -78,15 +70,39 @@ class AuditedRound(Deployed):
         moved = outcome.parameters[self._head].astype(np.float64) - parameters[self._head].astype(np.float64)
         self.seen.scores[Seat.CLIENTS].append(moved / (-self.step_at(t) * self.task.record_clip))
         self._keep_uploads(outcome)
+        self._keep_real(t, parameters, outcome)
         return outcome
 
+    def _uploads(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> dict[str, RingArray]:
+        self._of_round = super()._uploads(t, parameters, chosen)
+        return self._of_round
+
     def _updated(self, parameters: Parameters, noisy_sum: RingArray, n_accepted: int = 0) -> Parameters:
+        self._opened = noisy_sum
         opened = noisy_sum[self._head]
         for seat, source in _SOURCES.items():
             own = self._kept.kept.get(source, np.zeros_like(opened))
             self.seen.own_noise[seat].append(self._of_grid(own))
             self.seen.scores[seat].append(self._of_grid(opened - own))
         return super()._updated(parameters, noisy_sum, n_accepted)
+
+    def _keep_real(self, t: int, parameters: Parameters, outcome: RoundOutcome) -> None:
+        """Show the audit of real records what each seat sees once every upload is taken out of the sum."""
+        if self._real is None or self._real[0] not in outcome.accepted:
+            return
+        known = np.zeros_like(self._opened)
+        for client in outcome.accepted:
+            known = known + self._of_round[client]
+        moved = outcome.parameters.astype(np.float64) - parameters.astype(np.float64)
+        of_models = moved / (-self.step_at(t) * self.task.record_clip)
+        noise: Mapping[Seat, Vector] = {
+            Seat.CLIENTS: of_models - self._of_grid(known),
+            **{
+                seat: self._of_grid(self._opened - known - self._kept.whole.get(source, np.zeros_like(known)))
+                for seat, source in _SOURCES.items()
+            },
+        }
+        self._real[1].add(self.federation.engine, parameters, noise)
 
     def _keep_uploads(self, outcome: RoundOutcome) -> None:
         m = self._head.stop - self._head.start

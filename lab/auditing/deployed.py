@@ -31,9 +31,9 @@ from precad.deploy.errors import ConfigError, UnfulfilledError
 from precad.deploy.files.whole import write_whole
 from precad.deploy.reporting.audits import FILE, MECHANISM
 from precad.dp.auditing.observed import Observed
-from precad.lab.auditing.audited import Seat
 from precad.lab.auditing.judged import judged, label_of
 from precad.lab.auditing.kinks import Kinks, audit_kinks
+from precad.lab.auditing.seats import Seat
 from precad.mpc import fixed_point
 from precad.mpc.ring import RingArray
 from precad.protos.messages import convert
@@ -76,7 +76,7 @@ class Evidence:
 
 
 def audit_run(folder: Path, confidence: float = 0.95) -> dict[str, Any]:
-    """Audit a local run, and write the report into its folder, where `precad report` shows it.
+    """Audit a local run, and write the report into its folder and its servers', for reports and dashboards.
 
     Raises: ConfigError, UnfulfilledError, AuditError, and what `evidence_of` raises.
     """
@@ -90,7 +90,8 @@ def audit_run(folder: Path, confidence: float = 0.95) -> dict[str, Any]:
         "kinks": {"pairs": kinks.pairs, "most": kinks.most, "alarms": kinks.alarms},
         "passed": report["passed"] and not kinks.alarms,
     }
-    write_report(folder / FILE, report)
+    for place in (folder, *servers):
+        write_report(place / FILE, report)
     return report
 
 

@@ -8,7 +8,7 @@ from precad.dp.accountants.pld import SampledGaussian
 from precad.dp.auditing import f_dp, per_round, strict
 from precad.dp.auditing.observed import Observed, planned_guesses
 from precad.dp.task_privacy import task_privacy
-from precad.lab.auditing.audited import Seat
+from precad.lab.auditing.seats import Seat
 from precad.protos.task.task import Task
 
 

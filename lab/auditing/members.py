@@ -11,13 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from precad.clients.attacks.canaries import Canaries
+from precad.clients.attacks.attack import Attack
+from precad.clients.attacks.canaries import Canaries, RealRecords
 from precad.clients.auditing.head import CanaryHead
 from precad.clients.models.learning import Learning
 from precad.clients.models.losses import CROSS_ENTROPY
 from precad.clients.records import Records
 from precad.deploy.configuration.sections import parse_section
 from precad.deploy.errors import ConfigError
+from precad.lab.auditing.real import CLIENT as REAL
+from precad.lab.auditing.real import MOST as MOST_REAL
+from precad.lab.auditing.real import RealAudit
 from precad.lab.simulation.algorithms import Deployed
 from precad.lab.simulation.simulate import Plan
 from precad.protos.task.audit_fields import most_canaries
@@ -36,6 +40,13 @@ class AuditedTask:
     """By audit client."""
     coins: NDArray[np.bool_]
     """(m,)."""
+    real: RealAudit | None = None
+    """The audit of one more client, with real records; None where there are none of nobody's."""
+
+    @property
+    def attacks(self) -> dict[str, Attack]:
+        """Return what each audit client does."""
+        return {**self.conducts, **({} if self.real is None else {REAL: self.real.conduct})}
 
     @property
     def head(self) -> slice:
@@ -62,17 +73,19 @@ def with_canaries(plan: Plan, n_canaries: int, random_bytes: Callable[[int], byt
     parts = [np.arange(start, min(start + per_client, n_canaries)) for start in range(0, n_canaries, per_client)]
     head = slice(d, d + n_canaries)
     conducts = {CLIENT.format(i): Canaries(part, coins[part], head) for i, part in enumerate(parts)}
-    if taken := sorted(conducts.keys() & task.clients.keys()):
+    real = plan.split.test.take(np.arange(min(MOST_REAL, per_client, len(plan.split.test))))
+    if taken := sorted({*conducts, REAL} & task.clients.keys()):
         raise ConfigError(f"task.clients: expected other ids than those of audit clients, found {taken[0]!r}")
-    declared = {**task.clients, **{client: len(held.places) for client, held in conducts.items()}}
+    held = {client: len(of_client.places) for client, of_client in conducts.items()} | {REAL: len(real)}
+    declared = {**task.clients, **{client: n for client, n in held.items() if n}}
     fields = task.model_dump(exclude_none=True, exclude={"model_digest"})
     valid = parse_section(Task, fields | {"clients": declared, "dim": d + n_canaries}, "task", base=Path())
     nobodys = next(iter(plan.records.values())).take(np.zeros(0, dtype=np.int64))
-    records: dict[str, Records] = {**plan.records, **dict.fromkeys(conducts, nobodys)}
+    records: dict[str, Records] = {**plan.records, **dict.fromkeys(declared.keys() - task.clients.keys(), nobodys)}
     learning = _headed(plan, n_canaries)
     initial = None if plan.initial is None else np.pad(plan.initial, (0, n_canaries))
     audited = replace(plan, task=valid, records=records, learning=learning, initial=initial)
-    return AuditedTask(audited, conducts, coins)
+    return AuditedTask(audited, conducts, coins, RealAudit(RealRecords(real), task.record_clip) if len(real) else None)
 
 
 def _headed(plan: Plan, n_canaries: int) -> Learning:

@@ -46,21 +46,20 @@ class SystemRandomness:
 
 
 class KeptNoise:
-    """Draw from another source, and keep what each server drew at the canaries' places.
-
-    Only there: of every other coordinate nothing is kept, so that an audit's record says nothing about records.
-    """
+    """Draw from another source, and keep what each server drew last, beside what it drew at the canaries' places."""
 
     def __init__(self, source: Randomness, head: slice) -> None:
         """head: where the canaries' parameters are in the vector."""
         self._source, self._head = source, head
         self.kept: dict[str, RingArray] = {}
         """The last noise of each server, (m,), by source."""
+        self.whole: dict[str, RingArray] = {}
+        """All of it, (d,), until the next draw: for records that move every coordinate."""
 
     def noise(self, t: int, source: str, std_on_grid: float, dim: int) -> RingArray:
         """See Randomness."""
         drawn = self._source.noise(t, source, std_on_grid, dim)
-        self.kept[source] = drawn[self._head].copy()
+        self.kept[source], self.whole[source] = drawn[self._head].copy(), drawn
         return drawn
 
     def chosen(self, t: int, clients: Sequence[str], client_rate: float) -> list[str]:

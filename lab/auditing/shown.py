@@ -37,6 +37,16 @@ def print_audit(console: Console, report: Mapping[str, Any]) -> None:
         markup=False,
         soft_wrap=True,
     )
+    if real := report.get("real"):
+        of_seats = ", ".join(
+            f"{_SEATS[seat['seat']]} {lower(seat['per_round'])} of {upper(seat['printed'])}" for seat in real["seats"]
+        )
+        console.print(
+            f"{label} by {real['records']} real records in {real['rounds']} rounds, per round: {of_seats}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 def _share(report: Mapping[str, Any]) -> str:
@@ -66,4 +76,20 @@ def faults_of(report: Mapping[str, Any]) -> list[str]:
                 f"{where}: expected an epsilon of at most {seat['printed']:.4g}, found {figure:.4g} by "
                 f"{report['label']}, {_METHODS[method]}"
             )
+    lines += _faults_of_real(report.get("real"))
     return [*lines, *(f"records at kinks: {alarm}" for alarm in report.get("kinks", {"alarms": ()})["alarms"])]
+
+
+def _faults_of_real(real: Mapping[str, Any] | None) -> list[str]:
+    """Return a line for each contradiction by real records."""
+    if real is None:
+        return []
+    lines = [f"real records: {alarm}" for alarm in real["alarms"]]
+    for seat in real["seats"]:
+        where = f"real records, {_SEATS[seat['seat']]}"
+        lines += [f"{where}: {alarm}" for alarm in seat["alarms"]]
+        if seat["exceeded"]:
+            lines.append(
+                f"{where}: expected an epsilon of at most {seat['printed']:.4g}, found {seat['per_round']:.4g}"
+            )
+    return lines

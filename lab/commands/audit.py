@@ -45,7 +45,7 @@ def privacy(
         typer.Option(
             "--output",
             metavar="FILE.json",
-            help="Write the report here; a run folder's audit.json is shown by precad report.",
+            help="Write the report here; audit.json in a state_dir is shown by that server's dashboard.",
         ),
     ] = None,
     threads: Threads = None,
@@ -54,7 +54,8 @@ def privacy(
     """Attack a training with canaries: lower figures for each epsilon.
 
     Audit clients join the task, whose records are known directions that pass the real sampler, clip, projection,
-    encoding, check, noise and opening. With --run or --server it is a training that has been run, else a simulation.
+    encoding, check, noise and opening. With --run or --server it is a training that has been run, else a simulation, in
+    which one more audit client has real records.
     Exit code 1 says that a printed epsilon, or what it rests on, was contradicted.
     """
     with exit_codes():

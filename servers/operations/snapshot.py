@@ -14,6 +14,7 @@ from precad.protos.task.task import Task
 from precad.servers.rounds.sessions import Sessions
 from precad.servers.rounds.uploads import Spool
 from precad.servers.store.rounds import CommittedRound
+from precad.servers.telemetry.audited import AuditFile
 from precad.servers.telemetry.events import Flight, RoundNotes, Telemetry
 from precad.servers.telemetry.status import (
     INCOMPLETE,
@@ -53,6 +54,7 @@ class AggregatorSnapshots:
     def __init__(self, task: Task, telemetry: Telemetry, sessions: Sessions, spool: Spool, state_dir: Path) -> None:
         self._task, self._telemetry, self._sessions = task, telemetry, sessions
         self._spool, self._state_dir = spool, state_dir
+        self._audit = AuditFile(state_dir, task.digest())
         self._n_summed = 0
         self._uploads: Counter[str] = Counter(dict.fromkeys(VERDICTS, 0))
         self._bytes: Counter[str] = Counter()
@@ -88,6 +90,7 @@ class AggregatorSnapshots:
             refused={str(reason): n for reason, n in sorted(telemetry.refused.items())},
             bytes=dict(self._bytes),
             epsilons=epsilons,
+            audit=self._audit.read(),
             measuring_fault=telemetry.measuring_fault or "",
             queues=self._queues(),
             rounds=rounds,

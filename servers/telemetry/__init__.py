@@ -6,5 +6,6 @@ Modules:
     status  the snapshot of it that the dashboard, `/status.json` and `precad status` show
     evaluations  figures of evaluations by the clients, beside the rounds whose models they are of
     quality  how good committed models are on public records, measured by a program beside the server
+    audited  the audit of the task, which an operator's command leaves beside the server's state
     logs    every log line says which server, task and round it is about
 """

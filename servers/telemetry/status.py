@@ -15,6 +15,7 @@ from precad.dp.accountants.pld import Unit, View
 from precad.dp.accountants.task_cost import NOTHING_CHARGED, Charged, Level
 from precad.dp.task_privacy import task_cost, task_privacy
 from precad.protos.task.task import Task
+from precad.servers.telemetry.audited import Audit
 
 MAX_ROUNDS = 120
 """Rounds in a snapshot, the latest ones."""
@@ -292,6 +293,8 @@ class Status(_Value):
     says how many they are."""
     clients: tuple[ClientStanding, ...] = ()
     """Enrolled clients, at most MAX_NAMED: those that were rejected or missing most often first."""
+    audit: Audit | None = None
+    """An audit of this task; None where there is none."""
     live: LiveRound | None = None
     hides_draws: bool = False
     """Whether a figure of the task rests on draws that clients do not learn. Counts and times of rounds tell them."""

@@ -25,6 +25,7 @@ from precad.dp.accountants.pld import View
 from precad.protos.tls.identity import Role
 from precad.servers.operations.access import Token
 from precad.servers.operations.port import OperationsPort
+from precad.servers.rounds.sessions import Sessions
 from precad.servers.telemetry.events import Telemetry
 from precad.servers.telemetry.status import (
     AbsentClient,
@@ -40,6 +41,8 @@ from precad.servers.telemetry.status import (
 from tests.harness.browser import Page, chromium, find_chromium
 from tests.harness.harness import Pki, asynchronous, small_task, until
 from tests.integration.test_operations import CLIENTS, TOKEN, join_all, submission, tampered, watched
+from tests.servers.operations import test_audit_file as audit_file
+from tests.servers.operations.test_client_table import snapshots
 
 CHROMIUM = find_chromium()
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium in PATH, and PRECAD_CHROMIUM names none")
@@ -296,6 +299,30 @@ async def test_hostile_names_and_reasons_are_text(tmp_path: Path) -> None:
         assert await page.evaluate("document.querySelectorAll('img').length") == 1
         assert await page.evaluate("document.querySelectorAll('script').length") == 1
         assert not [address for address in page.requests if "evil" in address]
+        assert page.complaints == []
+
+
+@asynchronous
+async def test_an_audit_appears_beside_the_proved_figures_without_a_reload(tmp_path: Path) -> None:
+    """Rounded down, with its own label; and in words where it contradicts what is proved."""
+    assert CHROMIUM is not None
+    telemetry = Telemetry(Role.AGGREGATOR_A)
+    taken = snapshots(telemetry, Sessions(("alice", "bob", "mallory")), tmp_path)
+    operations = OperationsPort(Token(TOKEN), telemetry, taken.take, None, is_tls=False)
+    async with operations.listening("127.0.0.1:0", None) as number, chromium(CHROMIUM, tmp_path / "browser") as page:
+        await page.look_like(*DESK)
+        await sign_in(page, f"http://127.0.0.1:{number}")
+        await page.until(says("#connection", "Live"))
+        await page.until(says('[data-view="one_server"]', "so far"))
+        assert not await page.evaluate(says("#epsilons", "audit"))
+        audit_file.write(tmp_path, audit_file.report())
+        shown = "audit (95 %): an attack showed ε\u00a0≥\u00a03.90, of ε ≤ 4.38 proved for the same 20 rounds"
+        await page.until(says('[data-view="one_server"] .audit', shown))
+        assert await page.evaluate(says('[data-view="clients_only"] .audit', "ε\u00a0≥\u00a02.00, of ε ≤ 2.90"))
+        await require_readable(page, "audit")
+        audit_file.write(tmp_path, audit_file.report(passed=False))
+        await page.until(says("#epsilons", "The audit contradicts what is proved"))
+        await require_readable(page, "contradicted")
         assert page.complaints == []
 
 

@@ -342,12 +342,12 @@ function waiting(status) {
 
 function drawPrivacy(status) {
   show("privacy", status.epsilons.length > 0);
-  byId("epsilons").replaceChildren(...status.epsilons.map(epsilonCard));
+  byId("epsilons").replaceChildren(...status.epsilons.map((epsilon) => epsilonCard(epsilon, status.audit)));
   show("epsilon-figure", status.rounds.length > 1);
   if (status.rounds.length > 1) drawEpsilonChart(status);
 }
 
-function epsilonCard(epsilon) {
+function epsilonCard(epsilon, audit) {
   const children = [
     element("h3", {}, VIEWS[epsilon.view] ?? epsilon.view),
     ...(epsilon.unit === "client"
@@ -369,7 +369,20 @@ function epsilonCard(epsilon) {
       share >= 0.95 ? "full" : share >= 0.8 ? "near" : ""));
     children.push(element("p", { class: "quiet" }, `of a budget of ${epsilon.budget}, ${left} left${roundsLeft(epsilon)} · δ = ${small(epsilon.delta)}`));
   }
+  children.push(...auditLines(epsilon, audit));
   return element("div", { class: "card epsilon", "data-view": epsilon.is_level ? "client" : epsilon.view }, ...children);
+}
+
+// A lower figure is rounded down, and never drawn as a bound.
+function auditLines(epsilon, audit) {
+  const found = epsilon.is_level || !audit ? undefined : audit.views.find((one) => one.view === epsilon.view);
+  if (found === undefined) return [];
+  const label = `audit (${Number((100 * audit.confidence).toFixed(2))} %)`;
+  const lower = (Math.floor(found.lower * 100) / 100).toFixed(2);
+  const lines = [element("p", { class: "audit" },
+    `${label}: an attack showed ε\u00a0≥\u00a0${lower}, of ${atMost(found.proved)} proved for the same ${plural(found.participation, "round")}`)];
+  if (!audit.passed) lines.push(element("p", { class: "audit", "data-kind": "bad" }, "The audit contradicts what is proved: precad audit privacy says where."));
+  return lines;
 }
 
 function roundsLeft(epsilon) {

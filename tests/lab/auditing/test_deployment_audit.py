@@ -30,13 +30,14 @@ from precad.deploy.reporting.folders import read_folders
 from precad.dp.accountants.pld import View
 from precad.dp.auditing.per_round import least_deficit
 from precad.dp.task_privacy import task_privacy
-from precad.lab.auditing.audited import Seat
 from precad.lab.auditing.deployed import audit_deployment, audit_run, evidence_of, observed
 from precad.lab.auditing.kinks import Kinks
+from precad.lab.auditing.seats import Seat
 from precad.lab.auditing.shown import faults_of
 from precad.protos.task.task import Task
 from precad.servers.errors import AuditError, SetupError
 from precad.servers.store import canary_noise
+from precad.servers.telemetry.audited import AuditFile
 from tests.harness.command_line import CliRunner
 from tests.lab.auditing import planted
 from tests.test_front_door import require_examples
@@ -133,6 +134,10 @@ def test_the_report_of_the_run_shows_the_audit_of_that_run(copied: Path) -> None
     notes = read_folders([copied])[0].notes
     assert any(note.startswith(f"audit (95 %) of this run, {ROUNDS} rounds, 288 observations: ") for note in notes)
     written = json.loads((copied / "audit.json").read_text())
+    for state_dir in (copied / "a", copied / "b"):  # where dashboards look
+        shown = AuditFile(state_dir, task_of(copied).digest()).read()
+        assert shown is not None
+        assert [one.lower for one in shown.views] == [seat["figures"]["per_round"] for seat in written["seats"]]
     (copied / "audit.json").write_text(json.dumps(written | {"task_digest": "ab" * 32}))
     with pytest.raises(
         ConfigError, match=r"audit\.json: expected an audit of task [0-9a-f]{16}, found abababababababab"

@@ -23,9 +23,9 @@ from precad.dp.accountants.pld import SampledGaussian, View
 from precad.dp.auditing import per_round
 from precad.dp.task_privacy import task_privacy
 from precad.lab.auditing import audit as auditing
-from precad.lab.auditing.audited import Seat
 from precad.lab.auditing.kinks import at_kinks, audit_kinks
 from precad.lab.auditing.members import with_canaries
+from precad.lab.auditing.seats import Seat
 from precad.lab.auditing.shown import faults_of, lower, upper
 from precad.lab.simulation import SeededRandomness
 from precad.lab.simulation.simulate import Plan, resolve

@@ -1,0 +1,131 @@
+"""Audit with real records: one more audit client trains on records of the data set, through the task's own model.
+
+Canaries have gradients of one parameter each. A real record's gradient is of all of them, and changes from round to
+round. The auditor computes each by itself, in float64, by automatic differentiation of one record at a time. The
+client's update must be a sum of them, each at most R long: its weights are solved for.
+
+Everybody else colludes with the auditor, and its own client's draws are known to it, too. So the noise is what is left
+of the opened sum once all uploads are taken out. It is seen along the directions that these records can move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn import functional
+
+from precad.clients.attacks.canaries import RealRecords
+from precad.clients.gradients.engine import RecordEngine
+from precad.clients.models.networks import trained
+from precad.clients.records import Records
+from precad.dp.accountants.pld import SampledGaussian, View
+from precad.dp.auditing import per_round
+from precad.dp.auditing.observed import Observed
+from precad.dp.task_privacy import task_privacy
+from precad.lab.auditing.seats import Seat
+from precad.protos.task.task import Task
+
+Vector = NDArray[np.float64]
+
+CLIENT: Final = "audit-real"
+MOST: Final = 32
+"""Records, at most: enough to judge the clip, and few enough to solve for."""
+SLACK: Final = 1e-3
+"""Room for float32, whose rounding the solution for single records may enlarge: in units of R."""
+_LEAST: Final = 0.01
+"""Least length over R of a gradient whose presence can be told."""
+
+
+@dataclass(slots=True, eq=False)
+class RealAudit:
+    """Hold what the rounds so far showed of an audit client with real records."""
+
+    conduct: RealRecords
+    clip: float
+    weights: list[Vector] = field(default_factory=list)
+    """(k,) by round that the client was in: how far each record moved the update, in units of R."""
+    residuals: dict[Seat, list[Vector]] = field(default_factory=lambda: {seat: [] for seat in Seat})
+    """Likewise: the noise of a seat, along directions that span the records' gradients."""
+    unexplained: float = 0.0
+    """Largest part of an update, over R, that is no sum of its records' gradients; or the largest misfit of one."""
+
+    def add(self, engine: RecordEngine, parameters: NDArray[np.float32], noise: Mapping[Seat, Vector]) -> None:
+        """Take in a round that accepted the client's last update. noise: (d,) by seat, in units of R."""
+        gradients = single_gradients(engine.model_copy(), parameters, self.conduct.records)
+        lengths = np.linalg.norm(gradients, axis=1)
+        directions = gradients / np.where(lengths > 0, lengths, 1.0)[:, None]
+        added = -self.conduct.updates[-1] / self.clip
+        weights = np.linalg.lstsq(directions.T, added, rcond=None)[0]
+        expected = np.minimum(1.0, lengths / self.clip)
+        drawn = (weights > expected / 2) & (expected > _LEAST)
+        misfit = np.abs(weights - np.where(drawn, expected, 0.0))[expected > _LEAST].max(initial=0.0)
+        rest = float(np.linalg.norm(added - directions.T @ weights))
+        self.unexplained = max(self.unexplained, rest, float(misfit))
+        self.weights.append(np.where(drawn, weights, 0.0))
+        basis = np.linalg.qr(directions.T)[0]
+        for seat, vector in noise.items():
+            self.residuals[seat].append(vector @ basis)
+
+    def report(self, task: Task, confidence: float) -> dict[str, Any] | None:
+        """Return what the seats showed, beside what is printed; None where the client was in no round."""
+        if not self.weights:
+            return None
+        seats = [self._of_seat(seat, task, confidence) for seat in Seat]
+        alarms = []
+        if self.unexplained > SLACK:
+            alarms.append(
+                "gradients: expected an update that is a sum of its records' clipped gradients, found "
+                f"{self.unexplained:.3g} R beside it"
+            )
+        return {"records": len(self.weights[0]), "rounds": len(self.weights), "alarms": alarms, "seats": seats}
+
+    def _of_seat(self, seat: Seat, task: Task, confidence: float) -> dict[str, Any]:
+        privacy, weights = task_privacy(task), np.array(self.weights)
+        event, rounds = privacy.events[View(seat.view)], len(weights)
+        assert isinstance(event, SampledGaussian)  # of the algorithm `precad`
+        whole = np.ones(weights.shape, dtype=np.bool_)
+        scores = weights + np.array(self.residuals[seat])
+        found = per_round.limits(Observed(scores, weights, whole, whole[0]), confidence)
+        alarms = per_round.alarms(found, event, rounding=SLACK)
+        most = replace(found, clip_at_least=_of_the_longest(weights))
+        printed = privacy.epsilon(seat.view, rounds, task.delta)
+        figure = most.epsilon(rounds, task.delta, event.group_size)
+        return {
+            "seat": seat.value,
+            "view": seat.view.value,
+            "printed": printed,
+            "per_round": figure,
+            "exceeded": figure > printed,
+            "alarms": alarms,
+        }
+
+
+def has_failed(report: Mapping[str, Any] | None) -> bool:
+    """Return whether real records contradict what is printed."""
+    if report is None:
+        return False
+    return bool(report["alarms"]) or any(seat["alarms"] or seat["exceeded"] for seat in report["seats"])
+
+
+def _of_the_longest(weights: Vector) -> float:
+    """Return the least weight, over the rounds that had it, of the record whose least weight is largest."""
+    least = np.where(weights > 0, weights, np.inf).min(axis=0)
+    return float(np.where(np.isfinite(least), least, 0.0).max())
+
+
+def single_gradients(model: nn.Module, parameters: NDArray[np.float32], records: Records) -> Vector:
+    """Return each record's gradient of the cross-entropy by itself, in float64; (k, d)."""
+    precise = trained(model, parameters).double().eval().requires_grad_(True)
+    found = []
+    for i in range(len(records)):
+        features = torch.from_numpy(records.features[i : i + 1]).double()
+        loss = functional.cross_entropy(precise(features), torch.from_numpy(records.labels[i : i + 1]))
+        gradients = torch.autograd.grad(loss, list(precise.parameters()))
+        found.append(torch.cat([one.flatten() for one in gradients]).numpy())
+    return np.array(found)
