@@ -9,7 +9,15 @@ from precad.dp.accountants.pld import SampledGaussian
 from precad.dp.accountants.self_composed import SelfComposition
 
 
-@pytest.mark.parametrize("event", [SampledGaussian(0.05, 1.0), SampledGaussian(0.6, 0.7), SampledGaussian(0.001, 8.0)])
+@pytest.mark.parametrize(
+    "event",
+    [
+        SampledGaussian(0.05, 1.0),
+        SampledGaussian(0.6, 0.7),
+        SampledGaussian(0.001, 8.0),
+        SampledGaussian(0.9, 0.3),  # losses of 700 and more
+    ],
+)
 @pytest.mark.parametrize("rounds", [2, 7, 61, 400])
 def test_it_is_the_librarys_composition_to_the_bit(event, rounds):
     """Both directions: losses, masses and the mass of infinite loss, and so every epsilon."""
@@ -20,7 +28,7 @@ def test_it_is_the_librarys_composition_to_the_bit(event, rounds):
         assert our._lower_loss == their._lower_loss
         assert our._infinity_mass == their._infinity_mass
         np.testing.assert_array_equal(our._probs, their._probs)
-    for delta in (1e-3, 1e-6, 1e-9):
+    for delta in (1e-6, 1e-9, 1e-3, 0.5, 1e-12, 1e-6):  # in any order: sums are kept from one to the next
         assert ours.get_epsilon_for_delta(delta) == theirs.get_epsilon_for_delta(delta)
 
 
