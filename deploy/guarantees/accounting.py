@@ -16,7 +16,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from precad.deploy.errors import ConfigError, flag_of, refusing_values
-from precad.deploy.figures import at_least, plain, shown
+from precad.deploy.figures import at_least, plain, shown, why_no_bound
 from precad.deploy.tables import titled
 from precad.dp.accountants.calibration import most_rounds, short_noise_multiplier, smallest_noise_multiplier
 from precad.dp.accountants.composed import Beside
@@ -192,7 +192,7 @@ def account(plan: TrainingPlan, *, target_epsilon: float | None = None, is_by_ro
         warnings.simplefilter("always", OrderGridWarning)
         for view in View:
             report[view.value] = _view_report(plan, view)
-    report["warnings"] = sorted({f"rdp: {warning.message}" for warning in caught})
+    report["warnings"] = [*sorted({f"rdp: {warning.message}" for warning in caught}), *_without_bound(plan, report)]
     if plan.record_clip is not None and plan.client_clip is not None:
         sigma_bar = client_noise_multiplier(plan.sigma, plan.record_clip, plan.client_clip)
         client = TwoStageSampledGaussian(plan.q, 1.0, sigma_bar)  # drawn visibly, see precad.dp.task_privacy
@@ -215,6 +215,13 @@ def account(plan: TrainingPlan, *, target_epsilon: float | None = None, is_by_ro
     if is_by_round:
         report["by_round"] = epsilon_by_round(plan)
     return report
+
+
+def _without_bound(plan: TrainingPlan, report: Mapping[str, Any]) -> list[str]:
+    """Say why a figure of a record is infinite, where mode `proved` takes so much of delta."""
+    of_views = [report[view.value] for view in View]
+    figures = [figure["epsilon"] for found in of_views for figure in (found["accountants"]["pld"], found["if_discarded"])]
+    return [why_no_bound(plan.delta, plan.slack)] if plan.slack and "inf" in figures else []
 
 
 def epsilon_by_round(plan: TrainingPlan) -> dict[str, Any]:
