@@ -220,7 +220,9 @@ def account(plan: TrainingPlan, *, target_epsilon: float | None = None, is_by_ro
 def _without_bound(plan: TrainingPlan, report: Mapping[str, Any]) -> list[str]:
     """Say why a figure of a record is infinite, where mode `proved` takes so much of delta."""
     of_views = [report[view.value] for view in View]
-    figures = [figure["epsilon"] for found in of_views for figure in (found["accountants"]["pld"], found["if_discarded"])]
+    figures = [
+        figure["epsilon"] for found in of_views for figure in (found["accountants"]["pld"], found["if_discarded"])
+    ]
     return [why_no_bound(plan.delta, plan.slack)] if plan.slack and "inf" in figures else []
 
 

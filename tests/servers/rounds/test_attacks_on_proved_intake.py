@@ -134,6 +134,30 @@ async def test_a_peer_decides_slots_that_it_holds_and_each_once(tmp_path: Path) 
     assert not server.uploads.complete
 
 
+@asynchronous
+async def test_a_peer_cannot_say_that_a_proof_which_is_due_here_is_over(tmp_path: Path) -> None:
+    """Rule S6, of proofs: alice is awaited all the same, and bob, whose holder speaks for him, is not."""
+    server = Server(tmp_path)
+    await send(server, "alice", submission("alice"))
+    server.uploads.relay(relay(server.seed))
+    server.uploads.close()
+    proofs = server.proofs("alice", "bob")
+    for client in ("alice", "bob", "bob"):
+        proofs.relay(Relay(3, client, b"", b""))
+    assert proofs.n_waiting == 1
+    assert not proofs.complete
+
+
+@asynchronous
+async def test_a_word_after_the_lock_changes_nothing(tmp_path: Path) -> None:
+    """The binding was sent without it: whoever counts it later holds another list than the one that is locked."""
+    server = Server(tmp_path)
+    assert server.uploads.close() == {}
+    server.uploads.relay(relay(server.seed))
+    assert not server.uploads.complete
+    assert server.uploads.n_waiting == len(SLOTS)
+
+
 @pytest.mark.parametrize("length", [0, 31, 33])
 @asynchronous
 async def test_a_digest_of_another_length_counts_for_nothing(tmp_path: Path, length: int) -> None:
