@@ -16,7 +16,16 @@ import pytest
 from precad.mpc.prg import Label, Seed
 from precad.mpc.proved.check import ProofCheck
 from precad.mpc.proved.sizes import ProofSizes
-from precad.mpc.proved.submission import Binding, Relay, ShareSeeds, Submission, salted_digest, statement
+from precad.mpc.proved.submission import (
+    Binding,
+    ProofBinding,
+    Relay,
+    ShareSeeds,
+    Submission,
+    proof_statement,
+    salted_digest,
+    statement,
+)
 from precad.protos.messages import proved
 from precad.servers.errors import Limit, OverloadedError, RefusalReason, SubmissionRefusedError
 from precad.servers.rounds.proved_intake import Proofs, ProvedUploads
@@ -142,10 +151,15 @@ async def test_a_peer_cannot_say_that_a_proof_which_is_due_here_is_over(tmp_path
     server.uploads.relay(relay(server.seed))
     server.uploads.close()
     proofs = server.proofs("alice", "bob")
-    for client in ("alice", "bob", "bob"):
-        proofs.relay(Relay(3, client, b"", b""))
+    proofs.relay(Relay(3, "alice", b"", b""))
+    assert proofs.n_waiting == 2
+    locked, digest = bound("bob", bytes(range(32))).digest(), bytes(32)
+    binding = ProofBinding("task", 3, "bob", locked, challenge=bytes(16), proof_digest=digest)
+    said = proof_statement(server.seed, Label("task", 3, str(SLOTS["bob"])), binding.digest())
+    proofs.relay(Relay(3, "bob", digest, said))
+    proofs.relay(Relay(3, "bob", b"", b""))  # the first word of a slot decides
     assert proofs.n_waiting == 1
-    assert not proofs.complete
+    assert proofs.complete == {"bob"}
 
 
 @asynchronous
