@@ -14,7 +14,6 @@ from precad.deploy.client_evaluations import told
 from precad.deploy.figures import three_digits, why_no_bound
 from precad.dp.accountants.pld import Conduct, Unit, View
 from precad.dp.task_privacy import TaskPrivacy, task_privacy
-from precad.protos.task.proved_fields import STANDING
 from precad.protos.task.task import Task
 from precad.protos.task.validation_fields import UNCHECKED
 
