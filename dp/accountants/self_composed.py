@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
+import threading
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -82,13 +83,13 @@ class _Part:
 class _Composed(pld_pmf.DensePLDPmf):  # type: ignore[misc]  # the library has no types
     """The library's, which adds up Python's floats: the same sums, without an object of NumPy's for each term.
 
-    No sum depends on delta, so they are kept: `precad.dp.accountants.slack` asks at several deltas.
+    No sum depends on delta, so they are kept: `precad.dp.accountants.slack` asks at several deltas. Threads share them.
     """
 
     def __init__(self, *of_library: Any) -> None:
         super().__init__(*of_library)
         highest = (self._lower_loss + len(self._probs) - 1) * self._discretization
-        self._are_moderate = highest < _LARGEST_LOSS
+        self._are_moderate, self._lock = highest < _LARGEST_LOSS, threading.Lock()
         self._coming, self._losses = itertools.count(highest, -self._discretization), list[float]()
         self._upper, self._lower = [float(self._infinity_mass)], [0.0]
         """Sums of the masses above each loss, in the one world and in the other."""
@@ -99,10 +100,11 @@ class _Composed(pld_pmf.DensePLDPmf):  # type: ignore[misc]  # the library has n
             return math.inf
         if not self._are_moderate:  # e^-loss vanishes
             return float(super().get_epsilon_for_delta(delta))
-        n = len(self._losses)
-        while n < len(self._probs) and (n == 0 or not self._is_passed(n - 1, delta)):
-            self._add_up()
+        with self._lock:
             n = len(self._losses)
+            while n < len(self._probs) and (n == 0 or not self._is_passed(n - 1, delta)):
+                self._add_up()
+                n = len(self._losses)
         at = bisect.bisect_left(range(n), True, key=lambda i: self._is_passed(i, delta))
         upper, lower = self._upper[at], self._lower[at]
         return 0.0 if upper <= lower + delta else math.log((upper - delta) / lower)
