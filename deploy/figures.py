@@ -1,6 +1,6 @@
 """How figures about privacy are written: a bound rounded up and marked <=, all else marked ~, infinity as a word.
 
-A bound above `LARGEST_USEFUL` is written as no useful bound. Its figure is in JSON alone.
+A bound above `LARGEST_USEFUL` is written as no useful bound. Its figure is in JSON alone. An infinite one is no bound.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from precad.dp.accountants.pld import Label
 LARGEST_USEFUL: Final = 100.0
 """An epsilon above it says nothing: the odds of a guess may change by a factor of e^100, which is above 10^43."""
 NO_USEFUL_BOUND: Final = "no useful bound"
+NO_BOUND: Final = "no bound"
 
 
 def says_nothing(epsilon: float) -> bool:
@@ -39,7 +40,9 @@ def rounded_down(share: float) -> str:
 
 
 def at_most(epsilon: float | str, decimals: int = 2) -> str:
-    """Return a bound with its sign, or that it is none which is of any use."""
+    """Return a bound with its sign, or that it is none, or none which is of any use."""
+    if math.isinf(float(epsilon)):
+        return NO_BOUND
     return NO_USEFUL_BOUND if says_nothing(float(epsilon)) else f"<= {rounded_up(epsilon, decimals)}"
 
 
@@ -48,8 +51,17 @@ def three_digits(epsilon: float) -> str:
     if says_nothing(epsilon):
         return NO_USEFUL_BOUND
     if not math.isfinite(epsilon):
-        return "<= inf"
+        return NO_BOUND
     return f"<= {Context(prec=3, rounding=ROUND_CEILING).plus(Decimal(epsilon)):f}"
+
+
+def why_no_bound(delta: float, slack: float) -> str:
+    """Say why mode `proved` has no bound at this delta, and what to change. slack: what the mode takes, as eta."""
+    most = math.floor(10 * math.log(max(delta / slack - 1, 1))) / 10
+    return (
+        f"{NO_BOUND} at delta = {delta:g}: of it mode proved takes {slack:.1e} (1 + e^epsilon), all from epsilon = "
+        f"{most:g} on; lower rounds, or raise noise_multiplier or delta"
+    )
 
 
 def shown(epsilon: float | str, label: Label) -> str:

@@ -62,7 +62,7 @@ def init_deployment(
     say("  one-machine/   compose.yaml, to try all roles on one machine")
     say("  monitoring/    for Prometheus and Grafana")
     if not has_dealer:
-        say(f"mode proved is {STANDING}: docs/explanation/proved.md says what is open")
+        say(f"mode proved {STANDING} (docs/explanation/proved.md)")
     say("  project.toml   for precad provision, which makes a kit for each organisation; task.toml is its [task]")
     say("next: agree on task.toml, make keys (precad pki request), then precad provision project.toml")
     say("      or each organisation fills in its own files, and runs precad check ROLE.toml")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
-from precad.deploy.figures import NO_USEFUL_BOUND, at_most, says_nothing
+from precad.deploy.figures import NO_USEFUL_BOUND, at_most, says_nothing, why_no_bound
 from precad.dp.accountants.pld import Label, PrivacyStatement, View
 from precad.dp.task_privacy import noise_left, task_cost, task_privacy
 from precad.mpc.parameters import MAX_FRAC_BITS
@@ -61,7 +62,14 @@ def promised(task: Task) -> str:
         epsilon, task.delta, View.ONE_SERVER, Label.BOUND, unit=found.unit, group_size=found.group_size
     )
     of_rounds = NO_USEFUL_BOUND if says_nothing(epsilon) else str(statement)
-    if_discarded = at_most(task_cost(task).view_if_discarded(View.ONE_SERVER))
+    discarded = task_cost(task).view_if_discarded(View.ONE_SERVER)
+    if_discarded = at_most(discarded)
+    if task.is_proved and found.events[View.ONE_SERVER] is not None:
+        why = why_no_bound(task.delta, task.delta_slack)
+        if math.isinf(epsilon):
+            of_rounds = why
+        elif math.isinf(discarded):
+            if_discarded = why
     evaluations = f" and {task.most_evaluations} evaluations" if task.most_evaluations else ""
     turns = "" if task.min_separation == 1 else f", {task.rounds_of_a_client} of them a client's turns,"
     said = f"after {task.rounds} rounds{turns}{evaluations} {of_rounds}"

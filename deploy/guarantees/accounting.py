@@ -17,7 +17,7 @@ from rich.console import Console
 
 from precad.deploy.configuration.check_privacy import LEAST_NOISE_TAKEN, MOST_OF_EPSILON
 from precad.deploy.errors import ConfigError, flag_of, refusing_values
-from precad.deploy.figures import at_least, plain, shown
+from precad.deploy.figures import at_least, plain, shown, why_no_bound
 from precad.deploy.guarantees.bins import account_of_bins, print_bins
 from precad.deploy.tables import titled
 from precad.dp.accountants.calibration import most_rounds, short_noise_multiplier, smallest_noise_multiplier
@@ -201,7 +201,7 @@ def account(plan: TrainingPlan, *, target_epsilon: float | None = None, is_by_ro
         for view in View:
             report[view.value] = _view_report(plan, view)
     report["warnings"] = sorted({f"rdp: {warning.message}" for warning in caught})
-    report["warnings"] += _of_rounding(plan)
+    report["warnings"] += [*_of_rounding(plan), *_without_bound(plan, report)]
     if plan.balls_in_bins is not None:
         report["balls_in_bins"] = account_of_bins(
             plan.balls_in_bins,
@@ -248,6 +248,15 @@ def _of_rounding(plan: TrainingPlan) -> list[str]:
         return []
     share = f"{rounded / exact - 1:.1%} of it"
     return [f'frac_bits: {plan.frac_bits} add to epsilon {share}; "{LARGEST}", the most for client_clip, costs nothing']
+
+
+def _without_bound(plan: TrainingPlan, report: Mapping[str, Any]) -> list[str]:
+    """Say why a figure of a record is infinite, where mode `proved` takes so much of delta."""
+    of_views = [report[view.value] for view in View]
+    figures = [
+        figure["epsilon"] for found in of_views for figure in (found["accountants"]["pld"], found["if_discarded"])
+    ]
+    return [why_no_bound(plan.delta, plan.slack)] if plan.slack and "inf" in figures else []
 
 
 def epsilon_by_round(plan: TrainingPlan) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -10,11 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from precad.deploy.client_evaluations import told
-from precad.deploy.figures import three_digits
+from precad.deploy.figures import three_digits, why_no_bound
 from precad.dp.accountants.pld import Conduct, Unit, View
 from precad.dp.task_privacy import TaskPrivacy, task_privacy
 from precad.protos.task.function_fields import function_claim
-from precad.protos.task.proved_fields import STANDING
 from precad.protos.task.task import Task
 from precad.protos.task.validation_fields import UNCHECKED
 
@@ -69,8 +69,7 @@ def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> N
         counts = f"{trainer['trained']} trainings, {trainer['clipped']} clipped to C, {trainer['failed']} failed"
         table.add_row("trainer", Text(f"{trainer['name']}: {counts}"))  # a colon on either side of a word is no emoji
     if task.is_proved:
-        of_mode = f"{task.delta_slack:.1e} (1 + e^epsilon)"
-        table.add_row("", f"mode proved, {STANDING}, takes {of_mode} of delta, counted in every figure")
+        table.add_row("", _of_mode(summary, task))
     table.add_row("not covered", NOT_COVERED if task.evaluation_round is None else NOT_COVERED_BESIDE_EVALUATIONS)
     table.add_row(
         "cost",
@@ -119,6 +118,15 @@ def _privacy(summary: Mapping[str, Any], task: Task) -> Table:
         figures = (float(summary[key]) for key in (f"epsilon_{name}", f"realised_epsilon_{name}"))
         found.add_row(unit, against, *("no guarantee" if is_nothing else three_digits(x) for x in figures))
     return found
+
+
+def _of_mode(summary: Mapping[str, Any], task: Task) -> str:
+    """Say what mode `proved` takes of delta, and where that leaves no bound."""
+    events = task_privacy(task).events
+    figures = [float(summary[f"epsilon_{view}"]) for view in View if events[view] is not None]
+    if any(math.isinf(figure) for figure in figures):
+        return why_no_bound(task.delta, task.delta_slack)
+    return f"mode proved takes {task.delta_slack:.1e} (1 + e^epsilon) of delta, counted in every figure"
 
 
 def _together(privacy: TaskPrivacy) -> str:

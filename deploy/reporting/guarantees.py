@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from precad.deploy.configuration.trainers import NO_RECORD_FIGURE
-from precad.deploy.figures import LARGEST_USEFUL, NO_USEFUL_BOUND, rounded_down, says_nothing
+from precad.deploy.figures import LARGEST_USEFUL, NO_BOUND, NO_USEFUL_BOUND, rounded_down, says_nothing, why_no_bound
 from precad.deploy.reporting.certificates import AT_MOST, RunCertificate
 from precad.deploy.reporting.numbers import power_of_ten, rounded_up
 from precad.deploy.reporting.runs import Run, Statement
@@ -81,14 +81,13 @@ def _at(statement: Statement) -> str:
     return f"δ\u00a0=\u00a0{power_of_ten(statement.delta)}"
 
 
-def _why(statement: Statement) -> str:
+def _why(statement: Statement, slack: float = 0.0) -> str:
+    """Say why nothing is guaranteed. slack: what the task's mode takes of delta, where that is known."""
     if statement.epsilon is None:
         return statement.note
-    return (
-        f"{NO_USEFUL_BOUND}: ε is above {LARGEST_USEFUL:g}"
-        if says_nothing(statement.epsilon)
-        else "epsilon is infinite"
-    )
+    if says_nothing(statement.epsilon):
+        return f"{NO_USEFUL_BOUND}: ε is above {LARGEST_USEFUL:g}"
+    return why_no_bound(statement.delta, slack) if slack else f"{NO_BOUND} at {_at(statement)}"
 
 
 def _is_proved(statement: Statement) -> bool:
@@ -148,7 +147,7 @@ def _of_statement(run: Run, statement: Statement) -> Guarantee:
         return Guarantee(
             against=statement.against,
             what=f"nothing is guaranteed for {statement.whose}",
-            rests_on=_why(statement),
+            rests_on=_why(statement, run.task.delta_slack),
             is_proved=False,
         )
     is_weak = statement.epsilon is not None and statement.epsilon > _NEXT_TO_NOTHING

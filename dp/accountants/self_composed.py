@@ -7,8 +7,10 @@ and what counts as infinite are the library's, and a test holds both to the same
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
+import threading
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -23,6 +25,7 @@ _MOST_ORDER: Final = 20
 
 _AT_ONCE: Final = 1024
 """Grid points: few of them are looked at."""
+_LARGEST_LOSS: Final = 700.0
 
 Distribution: TypeAlias = "privacy_loss_distribution.PrivacyLossDistribution"
 
@@ -78,12 +81,45 @@ class _Part:
 
 
 class _Composed(pld_pmf.DensePLDPmf):  # type: ignore[misc]  # the library has no types
-    """The library's, which adds up Python's floats: the same sums, without an object of NumPy's for each term."""
+    """The library's, which adds up Python's floats: the same sums, without an object of NumPy's for each term.
+
+    No sum depends on delta, so they are kept: `precad.dp.accountants.slack` asks at several deltas. Threads share them.
+    """
+
+    def __init__(self, *of_library: Any) -> None:
+        super().__init__(*of_library)
+        highest = (self._lower_loss + len(self._probs) - 1) * self._discretization
+        self._are_moderate, self._lock = highest < _LARGEST_LOSS, threading.Lock()
+        self._coming, self._losses = itertools.count(highest, -self._discretization), list[float]()
+        self._upper, self._lower = [float(self._infinity_mass)], [0.0]
+        """Sums of the masses above each loss, in the one world and in the other."""
 
     def get_epsilon_for_delta(self, delta: float) -> float:
         """Return the least epsilon at this delta, as the library does."""
-        highest = (self._lower_loss + len(self._probs) - 1) * self._discretization
-        losses, masses = itertools.count(highest, -self._discretization), np.flip(self._probs)
-        parts = (masses[start : start + _AT_ONCE].tolist() for start in range(0, len(masses), _AT_ONCE))
-        found = pld_pmf._get_epsilon_for_delta(self._infinity_mass, losses, itertools.chain.from_iterable(parts), delta)
-        return float(found)
+        if self._infinity_mass > delta:
+            return math.inf
+        if not self._are_moderate:  # e^-loss vanishes
+            return float(super().get_epsilon_for_delta(delta))
+        with self._lock:
+            n = len(self._losses)
+            while n < len(self._probs) and (n == 0 or not self._is_passed(n - 1, delta)):
+                self._add_up()
+                n = len(self._losses)
+        at = bisect.bisect_left(range(n), True, key=lambda i: self._is_passed(i, delta))
+        upper, lower = self._upper[at], self._lower[at]
+        return 0.0 if upper <= lower + delta else math.log((upper - delta) / lower)
+
+    def _add_up(self) -> None:
+        """Take in the next losses, the highest first."""
+        end = len(self._probs) - len(self._losses)
+        masses = np.flip(self._probs[max(0, end - _AT_ONCE) : end]).tolist()
+        losses = list(itertools.islice(self._coming, len(masses)))
+        others = [math.exp(-loss) * mass for loss, mass in zip(losses, masses, strict=True)]
+        self._losses += losses
+        self._upper += itertools.islice(itertools.accumulate(masses, initial=self._upper[-1]), 1, None)
+        self._lower += itertools.islice(itertools.accumulate(others, initial=self._lower[-1]), 1, None)
+
+    def _is_passed(self, at: int, delta: float) -> bool:
+        """Return whether epsilon is no less than this loss: it rises from loss to loss, so one search finds where."""
+        upper, lower = self._upper[at], self._lower[at]
+        return upper > delta and lower > 0 and math.log((upper - delta) / lower) >= self._losses[at]

@@ -15,8 +15,8 @@ from precad.mpc.errors import ParameterError
 from precad.protos.task.parameters import TaskParameters
 
 MODE: Final = "proved"
-STANDING: Final = "experimental"
-"""The standing of the mode, as commands say it. Of the documents, docs/explanation/proved.md alone has the word."""
+STANDING: Final = "rests on proofs of our own, which nobody outside the project has read"
+"""Caution of the commands that offer the mode."""
 PROTOCOL_VERSION: Final = "precad/v2"
 OF_A_DEALER: Final = ("gate", "batches_ahead", "accept_weak_wire_form")
 """Fields that say nothing in this mode."""

@@ -45,6 +45,8 @@ SUBMIT_TIMEOUT_S: Final = 1.0
 TRAINING_S: Final = 0.05
 MANY: Final = 1_000_000
 """Lost rounds, and uploads for one model: the deaths shall end nothing here."""
+N_LEFT: Final = 5
+"""Rounds at the end that nobody disturbs."""
 P_CLIENT, P_FREEZE, P_LONG = 0.1, 0.15, 0.05
 """The probabilities that a disturbance is a client's death, that it is a freeze, and that a freeze is a long one."""
 SHORT_FREEZE_S, LONG_FREEZE_S = 2 * SUBMIT_TIMEOUT_S, 15.0
@@ -58,16 +60,21 @@ async def chaos(processes: Processes, n_kills: int, draw: random.Random) -> Coun
     processes.start(*processes.addresses)
     async with processes.clients():
         while (n := _kills(done)) < n_kills:
-            if n * rounds >= processes.n_committed * n_kills:
+            if is_ahead(n, n_kills, processes.n_committed, rounds):
                 await processes.until_next_round(limit_s=LONGEST_WAIT_S)
                 await asyncio.sleep(draw.uniform(0.0, LONGEST_LIFE_S))
             else:
                 await asyncio.sleep(draw.uniform(0.0, LONGEST_DEATH_S))
-            if processes.n_committed >= rounds - 5:
+            if processes.n_committed >= rounds - N_LEFT:
                 break
             await disturb(processes, draw, done)
         await processes.finish()
     return done
+
+
+def is_ahead(n_killed: int, n_kills: int, n_committed: int, rounds: int) -> bool:
+    """Return whether the next kill waits for a round. All kills are over shortly before the last rounds."""
+    return n_killed * max(1, rounds - 2 * N_LEFT) >= n_committed * n_kills
 
 
 async def disturb(processes: Processes, draw: random.Random, done: Counter[str]) -> None:

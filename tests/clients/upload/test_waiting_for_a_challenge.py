@@ -9,7 +9,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from precad.clients.upload.session import ClientSession
+from precad.clients.upload.events import Waiting
+from precad.clients.upload.session import ClientSession, Inbox
 from precad.protos.precad.v1 import aggregator_pb2
 from tests.harness.harness import asynchronous, small_task
 
@@ -48,6 +49,30 @@ async def test_a_challenge_from_before_the_invitation_is_none_of_its_round() -> 
     assert len(client._news) == 1
     server, news = await client._news.get()
     assert (server, news.round) == (0, 1)
+
+
+@asynchronous
+async def test_whoever_takes_part_in_a_round_has_forgotten_what_came_before_its_invitation() -> None:
+    """Both servers' challenge of an earlier task's round of this number: whoever knew it may have chosen by it."""
+    client, found = session(), asyncio.Queue[int]()
+
+    async def take_part(*_: Any) -> None:
+        found.put_nowait(len(client._news))
+
+    client._take_part_and_prove = take_part  # type: ignore[method-assign]
+    inboxes: tuple[Inbox, Inbox] = (Waiting(), Waiting())
+    for server, inbox in enumerate(inboxes):
+        client._tell(server, aggregator_pb2.Challenge(round=0, challenge=CHALLENGE))
+        told = invitation("new", 0)
+        told.slot, told.dim, told.model_digest = 0, client.task.dim, bytes(32)
+        told.mask_seed = bytes(16) if server else b""  # of slot 0, B is the seeded server
+        inbox.put(server, told)
+        client._tell(server, told)
+    answering = asyncio.create_task(client._answer([], inboxes))
+    try:
+        assert await asyncio.wait_for(found.get(), 5.0) == 0
+    finally:
+        answering.cancel()
 
 
 @asynchronous

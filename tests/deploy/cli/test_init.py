@@ -105,7 +105,7 @@ def test_a_deployment_is_without_a_dealer_unless_one_is_asked_for(tmp_path: Path
     without = precad("init", "deployment", tmp_path / "without")
     with_one = precad("init", "deployment", tmp_path / "with", "--mode", "dealer")
     assert (without.exit_code, with_one.exit_code) == (0, 0)
-    said = "mode proved is experimental: docs/explanation/proved.md says what is open"
+    said = "mode proved rests on proofs of our own, which nobody outside the project has read"
     assert (said in without.output, said in with_one.output) == (True, False)
     files = [path for path in (tmp_path / "without").rglob("*") if path.is_file()]
     assert not [path for path in files if "dealer" in str(path.relative_to(tmp_path))]

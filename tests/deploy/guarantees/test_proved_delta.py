@@ -5,22 +5,31 @@ Failure means: somebody is told an epsilon at a delta at which the mode does not
 
 from __future__ import annotations
 
+import io
+import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from rich.console import Console
 
 from precad.deploy.configuration.check_privacy import promised
 from precad.deploy.guarantees.accounting import account_of_flags
 from precad.deploy.guarantees.planning import task_of_run
+from precad.deploy.localhost.summary import print_summary
+from precad.deploy.reporting.deployed import read_deployed
+from precad.deploy.reporting.guarantees import guarantees_of
+from precad.deploy.reporting.runs import Run
 from precad.dp.accountants.pld import Conduct, PldAccountant, SampledGaussian, View
 from precad.dp.accountants.slack import with_slack
 from precad.dp.task_privacy import task_cost, task_privacy
 from precad.protos.task.task import Task
 from precad.servers.store.folder import open_ledger
 from precad.servers.telemetry.status import epsilons_of
+from tests.deploy.reporting.test_report import changed, deployed
 from tests.dp.accountants.test_slack import gaussian_delta, least_epsilon
 from tests.harness.harness import small_task
 
@@ -156,6 +165,39 @@ def test_account_reads_the_mode_of_a_configuration() -> None:
     assert plain["one_server"]["published"] == ours["one_server"]["published"]
     fewer = account_of_flags({"rounds": 1}, task)
     assert fewer["one_server"]["bound"] < epsilon
+
+
+def told(task: Task, run: Run, epsilon: float) -> list[str]:
+    """Return what a check, `precad account`, a summary and a report say of this bound."""
+    plan = {"sigma": task.noise_multiplier, "q": 1.0, "p": 1.0, "rounds": task.rounds, "delta": task.delta}
+    account = account_of_flags(plan | {"is_proved": True}, None)
+    of_both = {f"{prefix}epsilon_{view}": epsilon for view in View for prefix in ("", "realised_")}
+    summary, file = json.loads((run.folder / "summary.json").read_text()) | of_both, io.StringIO()
+    print_summary(Console(file=file, width=400), summary, task)
+    statements = tuple(replace(one, epsilon=epsilon, delta=task.delta) for one in run.statements)
+    rows = guarantees_of(replace(run, task=task, statements=statements), "none")
+    return [promised(task), " ".join(account["warnings"]), file.getvalue(), " ".join(row.rests_on for row in rows)]
+
+
+def test_where_there_is_no_bound_people_are_told_why_and_what_to_change(tmp_path: Path) -> None:
+    """Delta is (1 + e^9.95) eta, so that an epsilon of 9 may be a bound and one of 10 is none, also where that is the
+    one of rounds that may be lost."""
+    unit = {"algorithm": "user-dp-fedavg", "delta": (1 + math.exp(9.95)) * ETA}
+    (below, _), (above, _) = (tasks(noise_multiplier=sigma, **unit) for sigma in (2.0, 0.7))
+    bound = task_privacy(below).epsilon(View.ONE_SERVER, 2, below.delta)
+    assert bound < task_cost(below).view_if_discarded(View.ONE_SERVER) < 9.95
+    assert math.isinf(task_privacy(above).epsilon(View.ONE_SERVER, 2, above.delta))
+    folder = deployed(tmp_path / "run", mode="proved")
+    changed(folder / "summary.json", mode="proved", gate=None)
+    run = read_deployed(folder)
+    assert not any("no bound" in text for text in told(below, run, bound))
+    cure = "all from epsilon = 9.9 on; lower rounds, or raise noise_multiplier or delta"
+    for text in told(above, run, math.inf):
+        assert f"no bound at delta = {above.delta:g}" in text
+        assert cure in text
+    between, _ = tasks(noise_multiplier=1.2, **unit)
+    assert math.isfinite(task_privacy(between).epsilon(View.ONE_SERVER, 2, between.delta))
+    assert promised(between).count("no bound") == promised(between).count(cure) == 1
 
 
 def test_a_plan_for_runs_counts_it() -> None:

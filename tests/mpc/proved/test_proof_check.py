@@ -4,9 +4,11 @@ Failure means: a server that opens its shares of a proof that was made for other
 gives its peer a linear function of an honest update.
 """
 
+import gc
 import hashlib
 import tempfile
 from dataclasses import replace
+from types import FunctionType, ModuleType
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from precad.mpc.proved.field import P
 from precad.mpc.proved.prover import ProofMasks
 from precad.mpc.proved.shares import HeldBytes, PackedShare, payload_pieces, proof_payload
 from precad.mpc.proved.sizes import ProofSizes
+from precad.mpc.proved.streams import FieldStream
 from precad.mpc.proved.submission import ProofBinding, Submission, holder_of, proof_statement, salted_digest
 from precad.mpc.proved.sums import row_sums
 from tests.mpc.fixed_randomness import random_bytes_of
@@ -323,6 +326,34 @@ def test_no_row_value_is_left_after_the_round():
     server.forget()
     server.project()
     assert server._rows == {}
+
+
+def reached(check):
+    """Return every object that a check holds, but the round's challenge and query, which are public by then."""
+    waiting = [value for name, value in vars(check).items() if name not in {"_challenge", "_query"}]
+    found = {}
+    while waiting:
+        one = waiting.pop()
+        if id(one) not in found and not isinstance(one, type | ModuleType | FunctionType):
+            found[id(one)] = one
+            waiting += gc.get_referents(one)
+    return list(found.values())
+
+
+def test_no_seed_share_or_opening_is_left_after_the_round():
+    """S4, of a round that came to its end and of one that did not: whatever still holds a check holds no secret."""
+    ended, given_up = Round(vectors(2)), Round(vectors(2))
+    for round_ in (ended, given_up):
+        for slot in LABELS[:2]:
+            round_.send(slot)
+        for server in round_.servers:
+            server.project()
+    ended.finish()
+    secret = (Seed, PackedShare, FieldStream, np.ndarray)
+    for server in (*ended.servers, *given_up.servers):
+        assert any(isinstance(one, secret) for one in reached(server))
+        server.forget()
+        assert not [one for one in reached(server) if isinstance(one, secret)]
 
 
 def test_nothing_is_opened_before_the_intake_is_closed_or_without_a_proof():

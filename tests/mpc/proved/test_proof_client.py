@@ -121,6 +121,7 @@ def test_a_proof_leaves_when_both_servers_have_sent_one_challenge(order):
     [
         [(0, CHALLENGE), (1, OTHER), (1, CHALLENGE), (0, OTHER)],
         [(0, CHALLENGE), (0, OTHER), (1, OTHER), (1, CHALLENGE)],
+        [(0, CHALLENGE), (0, OTHER), (1, CHALLENGE)],
         [(0, CHALLENGE[1:]), (1, CHALLENGE), (0, CHALLENGE)],
         [(0, b""), (1, b""), (0, CHALLENGE), (1, CHALLENGE)],
     ],

@@ -6,12 +6,12 @@ Failure means: servers that release a sum of other clients than those that both 
 import numpy as np
 import pytest
 
-from precad.mpc import ring
+from precad.mpc import joint_coin, ring
 from precad.mpc.channel import run_pair
-from precad.mpc.errors import VerdictsDifferError
+from precad.mpc.errors import ProofRefusedError, VerdictsDifferError
 from precad.mpc.local.cpu_engine import CpuEngine
 from precad.mpc.local.engines import CPU
-from precad.mpc.proved import field, sums, validation
+from precad.mpc.proved import field, query, sums, validation
 from precad.mpc.proved.check import ProofCheck
 from precad.mpc.proved.sizes import ProofSizes
 from tests.mpc.proved import test_proof_check
@@ -53,6 +53,33 @@ def test_a_round_without_an_upload_has_a_sum_of_zeros():
     for found in both(round_):
         assert found.verdicts == {}
         assert not found.share_sum.any()
+
+
+def test_the_coin_of_the_points_is_fresh_and_drawn_when_no_proof_can_change(monkeypatch):
+    """Drawn before, it might be known to a client whose proof is still to come: two roots of a false F would do."""
+    round_, drawn, points = Round(vectors(2)), [], []
+    assert all(round_.send(slot) for slot in LABELS[:2])
+    prepare = validation.prepare
+    monkeypatch.setattr(validation, "prepare", lambda found, sizes: points.append(found) or prepare(found, sizes))
+
+    def at(channel):
+        check = round_.servers[channel.party]
+
+        def random_bytes(n):
+            with pytest.raises(ProofRefusedError, match="late"):
+                check.take_proof(LABELS[1 - channel.party], *round_.proof(LABELS[1 - channel.party]))
+            drawn.append((n, bytes([channel.party + 1]) * n))
+            return drawn[-1][1]
+
+        return validation.validate(check, LABELS, channel, CPU, random_bytes)
+
+    run_pair(at)
+    assert [n for n, _ in drawn] == [joint_coin.COIN_BYTES] * 2
+    coins = tuple(coin for _, coin in sorted(drawn))
+    a, b = round_.servers
+    proved = a.proved(b.close())
+    elements = query.query_elements(query.query_seed(ROUND, coins, list(proved.values())), ROUND)
+    assert points == [query.admissible_points(elements, SIZES)] * 2
 
 
 def test_servers_that_differ_release_nothing(monkeypatch):

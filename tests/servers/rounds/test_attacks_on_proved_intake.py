@@ -16,7 +16,16 @@ import pytest
 from precad.mpc.prg import Label, Seed
 from precad.mpc.proved.check import ProofCheck
 from precad.mpc.proved.sizes import ProofSizes
-from precad.mpc.proved.submission import Binding, Relay, ShareSeeds, Submission, salted_digest, statement
+from precad.mpc.proved.submission import (
+    Binding,
+    ProofBinding,
+    Relay,
+    ShareSeeds,
+    Submission,
+    proof_statement,
+    salted_digest,
+    statement,
+)
 from precad.protos.messages import proved
 from precad.servers.errors import Limit, OverloadedError, RefusalReason, SubmissionRefusedError
 from precad.servers.rounds.proved_intake import Proofs, ProvedUploads
@@ -132,6 +141,35 @@ async def test_a_peer_decides_slots_that_it_holds_and_each_once(tmp_path: Path) 
     server.uploads.relay(replace(honest, statement=bytes(32)))
     server.uploads.relay(honest)
     assert not server.uploads.complete
+
+
+@asynchronous
+async def test_a_peer_cannot_say_that_a_proof_which_is_due_here_is_over(tmp_path: Path) -> None:
+    """Rule S6, of proofs: alice is awaited all the same, and bob, whose holder speaks for him, is not."""
+    server = Server(tmp_path)
+    await send(server, "alice", submission("alice"))
+    server.uploads.relay(relay(server.seed))
+    server.uploads.close()
+    proofs = server.proofs("alice", "bob")
+    proofs.relay(Relay(3, "alice", b"", b""))
+    assert proofs.n_waiting == 2
+    locked, digest = bound("bob", bytes(range(32))).digest(), bytes(32)
+    binding = ProofBinding("task", 3, "bob", locked, challenge=bytes(16), proof_digest=digest)
+    said = proof_statement(server.seed, Label("task", 3, str(SLOTS["bob"])), binding.digest())
+    proofs.relay(Relay(3, "bob", digest, said))
+    proofs.relay(Relay(3, "bob", b"", b""))  # the first word of a slot decides
+    assert proofs.n_waiting == 1
+    assert proofs.complete == {"bob"}
+
+
+@asynchronous
+async def test_a_word_after_the_lock_changes_nothing(tmp_path: Path) -> None:
+    """The binding was sent without it: whoever counts it later holds another list than the one that is locked."""
+    server = Server(tmp_path)
+    assert server.uploads.close() == {}
+    server.uploads.relay(relay(server.seed))
+    assert not server.uploads.complete
+    assert server.uploads.n_waiting == len(SLOTS)
 
 
 @pytest.mark.parametrize("length", [0, 31, 33])
