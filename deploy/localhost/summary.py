@@ -43,7 +43,7 @@ def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> N
     table.add_column(overflow="fold")
     if not task.rules.is_default:
         table.add_row("algorithm", task.algorithm)
-    table.add_row("model", f"{task.model}, {task.n_parameters} parameters{_quality(summary)}")
+    table.add_row("model", ", ".join((task.model, f"{task.n_parameters} parameters", *quality(summary))))
     for name, figures in _measured(summary):
         table.add_row(name, Text(figures))  # a metric's name is its author's text
     if "learnt_bound" in summary:
@@ -91,11 +91,11 @@ def _measured(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "held-out records", f"{told(evaluations[-1])}; error bars are of the noise"
 
 
-def _quality(summary: Mapping[str, Any]) -> str:
-    """Return the accuracy, where labels are classes, and the metrics that were asked for."""
+def quality(summary: Mapping[str, Any]) -> list[str]:
+    """Return the accuracy, where labels are classes, and the metrics that were asked for; each in words."""
     accuracy = {} if summary["accuracy"] is None else {"accuracy": summary["accuracy"]}
     found = {**accuracy, **summary.get("metrics", {})}
-    return "".join(f", test {name} {value:.3f}" for name, value in found.items())
+    return [f"test {name} {value:.3f}" for name, value in found.items()]
 
 
 def _public(letter: str, found: Mapping[str, Any]) -> str:

@@ -219,11 +219,19 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     DataError."""
     start = public_start(folder)
     cases = [experiment.case(name, start) for name in METHODS if name in (experiment.methods or METHODS)]
-    outcomes = runner.run_cases(cases, experiment, folder, console, workers)
-    report = runner.report_of("adapters", experiment, folder)
-    report["public_accuracy"] = start.accuracy
-    report["cases"] = [_of_case(outcome) for outcome in outcomes]
-    runner.write(folder, report, outcomes, paragraph(report))
+    outcomes, report = runner.reported(
+        "adapters",
+        experiment,
+        cases,
+        folder,
+        console,
+        workers,
+        found=lambda outcomes: {
+            "public_accuracy": start.accuracy,
+            "cases": [_of_case(outcome) for outcome in outcomes],
+        },
+        paragraph=paragraph,
+    )
     runner.save_figure(lambda axes: _draw(axes[0], outcomes), folder / "adapters.png", panels=1)
     return report
 

@@ -109,10 +109,16 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
     DataError."""
     cases = [experiment.case(name) for name in NOISES]
-    outcomes = runner.run_cases(cases, experiment, folder, console, workers)
-    report = runner.report_of("correlated-noise", experiment, folder)
-    report["cases"] = [_of_case(outcome) for outcome in outcomes]
-    runner.write(folder, report, outcomes, paragraph(report))
+    outcomes, report = runner.reported(
+        "correlated-noise",
+        experiment,
+        cases,
+        folder,
+        console,
+        workers,
+        found=lambda outcomes: {"cases": [_of_case(outcome) for outcome in outcomes]},
+        paragraph=paragraph,
+    )
     runner.save_figure(lambda axes: _draw(axes[0], outcomes, experiment), folder / "correlated-noise.png", panels=1)
     return report
 

@@ -215,6 +215,25 @@ def run_cases(
     return outcomes
 
 
+def reported(
+    name: str,
+    experiment: Experiment,
+    cases: Sequence[Case],
+    folder: Path,
+    console: Console,
+    workers: Workers | None,
+    *,
+    found: Callable[[Sequence[Outcome]], Mapping[str, Any]],
+    paragraph: Callable[[Mapping[str, Any]], str],
+) -> tuple[list[Outcome], dict[str, Any]]:
+    """Run all trainings, and write the report with what was `found` in them. Return both. Raises ConfigError,
+    ArgumentError."""
+    outcomes = run_cases(cases, experiment, folder, console, workers)
+    report = {**report_of(name, experiment, folder), **found(outcomes)}
+    write(folder, report, outcomes, paragraph(report))
+    return outcomes, report
+
+
 def _side_by_side(cases: Sequence[Case], seeds: int, folder: Path, console: Console, workers: Workers) -> list[Outcome]:
     """Run every seed of every case as a job of its own."""
     jobs, dims = [], []

@@ -8,14 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from precad.deploy.localhost.summary import quality
 from precad.lab.simulation.algorithms import ALGORITHMS
-
-
-def _quality(run: Mapping[str, Any]) -> str:
-    """Return the metrics that were asked for, and the accuracy where labels are classes."""
-    accuracy = {} if run["accuracy"] is None else {"accuracy": run["accuracy"]}
-    found = {**accuracy, **run.get("metrics", {})}
-    return ", ".join(f"test {name} {value:.3f}" for name, value in found.items())
 
 
 def print_simulation(console: Console, summary: Mapping[str, Any]) -> None:
@@ -32,7 +26,7 @@ def print_simulation(console: Console, summary: Mapping[str, Any]) -> None:
         speed = "" if run["rounds_per_second"] is None else f", {run['rounds_per_second']:.1f} rounds/s"
         table.add_row(
             f"seed {run['seed']}",
-            f"{_quality(run)}{attack} after {run['rounds']} rounds ({run['ended']}){speed}",
+            f"{', '.join(quality(run))}{attack} after {run['rounds']} rounds ({run['ended']}){speed}",
         )
         if run["learnt_bound"] is not None:
             table.add_row("", f"updates clipped to {run['learnt_bound']:.4g} in the end, a bound that was learnt")

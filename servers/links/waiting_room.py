@@ -8,6 +8,7 @@ one address, whoever answers before `capacity` others have come is heard.
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -76,12 +77,7 @@ class WaitingRoom:
 
     def late(self, now: float) -> list[Caller]:
         """Those whose time is over."""
-        overdue = []
-        for caller in self._callers:
-            if caller.deadline > now:
-                break
-            overdue.append(caller)
-        return overdue
+        return list(itertools.takewhile(lambda caller: caller.deadline <= now, self._callers))
 
 
 def source_of(host: str) -> str:

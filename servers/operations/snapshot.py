@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -243,13 +244,12 @@ def epsilon_of(record: CommittedRound) -> dict[View, float]:
 
 def outcomes(verdicts: Mapping[Verdict, Iterable[str]], notes: RoundNotes) -> tuple[ClientOutcome, ...]:
     """At most MAX_NAMED clients by name: those that were left out first, with the reason that this server knows."""
-    named: list[ClientOutcome] = []
-    for verdict in ("rejected", "missing", "accepted"):
-        for client in verdicts.get(verdict, ()):
-            if len(named) == MAX_NAMED:
-                return tuple(named)
-            named.append(ClientOutcome(client=client, verdict=verdict, reason=_reason(client, verdict, notes)))
-    return tuple(named)
+    named = (
+        ClientOutcome(client=client, verdict=verdict, reason=_reason(client, verdict, notes))
+        for verdict in ("rejected", "missing", "accepted")
+        for client in verdicts.get(verdict, ())
+    )
+    return tuple(itertools.islice(named, MAX_NAMED))
 
 
 def _reason(client: str, verdict: str, notes: RoundNotes) -> str:

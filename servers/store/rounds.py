@@ -361,10 +361,11 @@ class TaskStore(Database):
                 _names(accepted),
                 _names(rejected),
                 digest,
-                *epsilons,
-                noisy_sum=tuple(json.loads(opened)),
+                one_server,
+                clients_only,
+                tuple(json.loads(opened)),
             )
-            for number, chosen, accepted, rejected, digest, opened, *epsilons in rows
+            for number, chosen, accepted, rejected, digest, opened, one_server, clients_only in rows
         ]
 
     def committed(self) -> list[CommittedRound]:

@@ -159,13 +159,19 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
     DataError."""
     cases = [experiment.case(defence, k) for k in experiment.attackers for defence in DEFENCES]
-    outcomes = runner.run_cases(cases, experiment, folder, console, workers)
-    report = runner.report_of("central-local-backdoor", experiment, folder)
-    report |= {
-        "cases": [_of_case(outcome) for outcome in outcomes],
-        "clean_accuracy_floor": backdoors.CLEAN_ACCURACY_FLOOR,
-    }
-    runner.write(folder, report, outcomes, paragraph(report))
+    outcomes, report = runner.reported(
+        "central-local-backdoor",
+        experiment,
+        cases,
+        folder,
+        console,
+        workers,
+        found=lambda outcomes: {
+            "cases": [_of_case(outcome) for outcome in outcomes],
+            "clean_accuracy_floor": backdoors.CLEAN_ACCURACY_FLOOR,
+        },
+        paragraph=paragraph,
+    )
     for k in experiment.attackers:
         runner.save_figure(partial(_draw, outcomes=outcomes, k=k), folder / f"backdoor-k{k}.png")
     return report

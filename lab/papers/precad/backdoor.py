@@ -148,17 +148,23 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
     DataError."""
     cases = [experiment.case(defence, k) for k in experiment.numbers for defence in experiment.trained]
-    outcomes = runner.run_cases(cases, experiment, folder, console, workers)
-    report = runner.report_of("precad-backdoor", experiment, folder)
-    report |= {
-        "attackers": experiment.numbers,
-        "model": cases[0].config["task"]["model"],
-        "attack": experiment.attack,
-        "cases": [backdoors.of_case(outcome, outcome.reported()) for outcome in outcomes],
-        "evaluations": runner.what_is_reported(outcomes),
-        "clean_accuracy_floor": backdoors.CLEAN_ACCURACY_FLOOR,
-    }
-    runner.write(folder, report, outcomes, paragraph(report))
+    outcomes, report = runner.reported(
+        "precad-backdoor",
+        experiment,
+        cases,
+        folder,
+        console,
+        workers,
+        found=lambda outcomes: {
+            "attackers": experiment.numbers,
+            "model": cases[0].config["task"]["model"],
+            "attack": experiment.attack,
+            "cases": [backdoors.of_case(outcome, outcome.reported()) for outcome in outcomes],
+            "evaluations": runner.what_is_reported(outcomes),
+            "clean_accuracy_floor": backdoors.CLEAN_ACCURACY_FLOOR,
+        },
+        paragraph=paragraph,
+    )
     for k in experiment.numbers:
         runner.save_figure(partial(_draw, outcomes=outcomes, k=k), folder / f"backdoor-k{k}.png")
     return report

@@ -73,15 +73,21 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
     DataError."""
     cases = [experiment.case(sigma) for sigma in experiment.sigmas]
-    outcomes = runner.run_cases(cases, experiment, folder, console, workers)
-    report = runner.report_of("precad-mnist", experiment, folder)
-    report |= {
-        "clients": N_CLIENTS,
-        "delta": DELTA,
-        "evaluations": runner.what_is_reported(outcomes),
-        "sigmas": [_of_sigma(outcome, rounds=experiment.rounds) for outcome in outcomes],
-    }
-    runner.write(folder, report, outcomes, paragraph(report))
+    outcomes, report = runner.reported(
+        "precad-mnist",
+        experiment,
+        cases,
+        folder,
+        console,
+        workers,
+        found=lambda outcomes: {
+            "clients": N_CLIENTS,
+            "delta": DELTA,
+            "evaluations": runner.what_is_reported(outcomes),
+            "sigmas": [_of_sigma(outcome, rounds=experiment.rounds) for outcome in outcomes],
+        },
+        paragraph=paragraph,
+    )
     runner.save_figure(lambda axes: _draw(axes, outcomes), folder / "figure-2.png")
     return report
 

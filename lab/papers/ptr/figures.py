@@ -101,11 +101,15 @@ def after_rounds(tau: float) -> list[dict[str, float]]:
         name: {order: bound(order, *_SAMPLED, tau, LAPLACE, DELTA_0) for order in orders}
         for name, bound in bounds.items()
     }
-    found = []
-    for rounds in ROUNDS:
-        composed = {name: _epsilon(loss, rounds, orders) for name, loss in losses.items()}
-        found.append({"tau": tau, "rounds": rounds, **composed, "direct": composed_directly(rounds)})
-    return found
+    return [
+        {
+            "tau": tau,
+            "rounds": rounds,
+            **{name: _epsilon(loss, rounds, orders) for name, loss in losses.items()},
+            "direct": composed_directly(rounds),
+        }
+        for rounds in ROUNDS
+    ]
 
 
 def _epsilon(losses: dict[int, float], rounds: int, orders: Sequence[int]) -> float:

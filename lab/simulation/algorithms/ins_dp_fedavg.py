@@ -33,9 +33,11 @@ class InsDpFedAvg(PlainServer):
 
     def run_round(self, t: int, parameters: Parameters, chosen: Sequence[str]) -> RoundOutcome:
         """Run the round. The server does nothing for privacy."""
-        updates: dict[str, Vector] = {}
-        for group in self.federation.groups(chosen):
-            updates.update(zip(group, self._train(t, parameters, group), strict=True))
+        updates = {
+            client: update
+            for group in self.federation.groups(chosen)
+            for client, update in zip(group, self._train(t, parameters, group), strict=True)
+        }
         updates = self.federation.attacked(t, parameters, updates, bound=math.inf, step=self.step_at(t))
         return RoundOutcome(self.moved(t, parameters, updates), tuple(updates))
 
