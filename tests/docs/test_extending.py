@@ -50,7 +50,7 @@ def test_a_model_an_attack_and_an_algorithm_of_a_newcomer_run(simulate: Callable
     (run,) = summary["seeds"]
     assert run["rounds"] == 10
     assert run["accuracy"] > 0.3
-    assert "nobody has proved any" in run["guarantees"][0]["sentence"]
+    assert "not proved yet" in run["guarantees"][0]["sentence"]
 
 
 def test_a_rule_of_a_newcomer_runs(simulate: Callable[[str], dict[str, Any]]) -> None:
