@@ -1,4 +1,4 @@
-"""What `--to` may name, and what it says otherwise; nothing is imported or opened before it is sound."""
+"""Destinations that `--to` takes, and what it says otherwise; nothing is imported or opened before one is sound."""
 
 from __future__ import annotations
 
