@@ -31,13 +31,15 @@ from precad.deploy.run_folder import RunFolder
 from precad.deploy.run_state import RunState, state_of
 from precad.dp.accountants.pld import View
 from precad.lab.simulation.config import SimulationSettings
-from precad.protos.task.algorithms import ALIASES, AS_DEPLOYED, DEFAULT, RULES
+from precad.protos.task.algorithms import ALIASES, AS_DEPLOYED, DEFAULT, RULES, AlgorithmRules
 from precad.protos.task.task import Task
 
 PROCESSES: Final = 4
 """Client processes of a run."""
 UNBOUNDED: Final = 1000.0
 """C where a case has clients that do not clip. Honest updates are shorter, so that it changes none."""
+UNBOUNDED_BITS: Final = 16
+"""Fractional bits at most with that C, whose square must have room in the ring."""
 _READ_ELSEWHERE: Final = ("algorithm", "validation", "client_clipping", "attack", "evaluate_every", "first_seed")
 """Fields of a simulation that a deployment has in another form."""
 
@@ -54,10 +56,9 @@ def deployment_of(config: Mapping[str, Any]) -> dict[str, Any]:
     if simulation.get("first_seed", 0):
         raise ConfigError("--deployed: expected no --first-seed, as every draw is the operating system's, found one")
     task |= {} if algorithm in (AS_DEPLOYED, DEFAULT) else {"algorithm": algorithm}
-    if algorithm != AS_DEPLOYED and not RULES[ALIASES.get(algorithm, algorithm)].is_private:
-        task["noise_multiplier"] = 0.0
     task |= {} if simulation.get("validation", True) else {"validation": "none"}
-    task |= {} if simulation.get("client_clipping", True) else {"client_clip": UNBOUNDED}
+    if algorithm != AS_DEPLOYED:
+        task |= _by_rules(RULES[ALIASES.get(algorithm, algorithm)], task, simulation)
     task |= _carried(simulation)
     ids = ids_of(task["clients"])
     if (attack := simulation.get("attack")) is not None:
@@ -67,6 +68,18 @@ def deployment_of(config: Mapping[str, Any]) -> dict[str, Any]:
         "client": client,
         "localhost": {"clients_per_process": math.ceil(len(ids) / PROCESSES)},
     }
+
+
+def _by_rules(rules: AlgorithmRules, task: Mapping[str, Any], simulation: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a task that a simulation of this algorithm does not read, or has in another way.
+
+    A simulation of InsDP-FedAvg bounds no update. C and the fractional bits then have room for any honest one.
+    """
+    is_unbounded = not simulation.get("client_clipping", True) or (rules.trains_locally and rules.clients_add_noise)
+    found: dict[str, Any] = {"client_clip": UNBOUNDED} if is_unbounded else {}
+    if is_unbounded and "frac_bits" in task:
+        found["frac_bits"] = min(UNBOUNDED_BITS, task["frac_bits"])
+    return found if rules.is_private else found | {"noise_multiplier": 0.0}
 
 
 def _carried(simulation: Mapping[str, Any]) -> dict[str, Any]:
