@@ -234,8 +234,7 @@ def bench_adapters(
         rounds=(0 if quick else 10) if rounds is None else rounds,
     )
     run = partial(adapters.run, plan, peers_python=peers_python, say=say)
-    written = (adapter_tables.print_adapters, table) if table else None
-    measure(run, adapter_tables.print_adapters, as_json=as_json, written=written)
+    measure(run, adapter_tables.print_adapters, as_json=as_json, table=table)
 
 
 @bench_app.command("local-training")
