@@ -3,6 +3,8 @@
 Modules:
 
     accounting         `precad account`
+    bins               balls in bins inside a client, beside Poisson sampling
+    task_account       the account of a task of another algorithm
     certifying         certificates from confidences, or from run folders
     certificates       `precad certify`
     certificates_shown its report, printed

@@ -42,7 +42,6 @@ from precad.dp.accountants.side_by_side import accountant_of, side_by_side
 from precad.dp.accountants.slack import with_slack
 from precad.dp.checks import require_count, require_delta, require_positive, require_probability
 from precad.dp.queries.kinds import EVALUATION_DIM, RECORD_BOUND
-from precad.mpc.parameters import MAX_FRAC_BITS
 from precad.protos.task.algorithms import names_default
 from precad.protos.task.evaluation import BY_CLIENTS, frac_bits_of
 from precad.protos.task.grid import LARGEST, with_largest_frac_bits
@@ -238,12 +237,12 @@ def _of_rounding(plan: TrainingPlan) -> list[str]:
     """Return a line where rounding to fixed point adds more than a thousandth to epsilon against one server."""
     if plan.dim is None or plan.record_clip is None:
         return []
-    finest = replace(plan, frac_bits=MAX_FRAC_BITS)
+    unrounded = replace(plan, dim=None)
     left = plan.round_of(View.ONE_SERVER).noise_multiplier / plan.sigma
     if 1 - left < LEAST_NOISE_TAKEN:
         return []
     accountant = plan.accountant(View.ONE_SERVER)
-    rounded, exact = (accountant.epsilon(*one.composed(View.ONE_SERVER), plan.delta) for one in (plan, finest))
+    rounded, exact = (accountant.epsilon(*one.composed(View.ONE_SERVER), plan.delta) for one in (plan, unrounded))
     if rounded <= exact * (1 + MOST_OF_EPSILON):
         return []
     share = f"{rounded / exact - 1:.1%} of it"
