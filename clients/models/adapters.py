@@ -15,7 +15,7 @@ import copy
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 import torch
 from torch import Tensor, nn
@@ -76,7 +76,7 @@ class AdaptedLayer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(.., inputs) -> (.., outputs)."""
         if self.whole_weight is not None:
-            return nn.functional.linear(x, self.whole_weight, self.base.bias)
+            return nn.functional.linear(x, self.whole_weight, cast("Tensor | None", self.base.bias))
         out: Tensor = self.base(x) + self.scale * self.B(self.read_by_b(x))
         return out
 
@@ -99,11 +99,13 @@ def merged_layers(model: nn.Module) -> Iterator[dict[nn.Module, AdaptedLayer]]:
 
     A pass then has one product in the place of three. Nothing reaches B, whose gradient is scale dL/dy (A x)^T.
     """
-    layers = {layer.B: layer for layer in model.modules() if isinstance(layer, AdaptedLayer)}
+    layers: dict[nn.Module, AdaptedLayer] = {
+        layer.B: layer for layer in model.modules() if isinstance(layer, AdaptedLayer)
+    }
     try:
         for layer in layers.values():
             layer.whole_weight = layer.merge()
-        yield dict(layers)
+        yield layers
     finally:
         for layer in layers.values():
             layer.whole_weight = None

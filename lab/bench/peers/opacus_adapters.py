@@ -26,7 +26,7 @@ from torch import Tensor, nn
 class AdaptedLayer(nn.Module):
     """Add B A x to a constant layer; of B every record has a gradient."""
 
-    def __init__(self, base: nn.Linear, a: Tensor) -> None:
+    def __init__(self, base: Any, a: Tensor) -> None:
         super().__init__()
         self.base = base
         self.register_buffer("A", a)
@@ -65,7 +65,8 @@ def by_hooks(plain: nn.Module, clip_norm: float) -> Callable[[Tensor, Tensor], T
 
     def clipped(texts: Tensor, labels: Tensor) -> Tensor:
         optimizer.zero_grad()
-        nn.functional.cross_entropy(hooked(texts), labels, reduction="sum").backward()
+        loss: Any = nn.functional.cross_entropy(hooked(texts), labels, reduction="sum")
+        loss.backward()
         optimizer.clip_and_accumulate()
         return torch.cat([parameter.summed_grad.reshape(-1) for parameter in trained])
 

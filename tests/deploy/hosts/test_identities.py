@@ -217,7 +217,8 @@ def test_a_client_of_step_ca_calls_a_server_of_step_ca(authority: Authority, tmp
 def test_the_recipe_s_commands_and_files_exist() -> None:
     """Those of precad are taken by its command line; each file named is beside the text."""
     text = written(True)["identities/README.md"]
-    commands = [line.split()[1:] for line in text.splitlines() if line.startswith("precad ")]
+    blocks = "".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
+    commands = [line.split()[1:] for line in blocks.splitlines() if line.startswith("precad ")]
     assert commands
     for arguments in commands:
         require_accepted(arguments)

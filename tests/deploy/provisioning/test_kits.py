@@ -19,9 +19,11 @@ from precad.deploy.authority import pki
 from precad.deploy.cli import main as cli
 from precad.deploy.configuration.sections import load
 from precad.deploy.provisioning.manifest import MANIFEST, Manifest, seal, sha256
+from precad.protos.messages import convert
 from precad.protos.tls.identity import Identity, Role
 from precad.servers.private_files import private_folder
-from precad.servers.store.folder import open_task_store
+from precad.servers.store.folder import open_ledger, open_task_store, store_path
+from precad.servers.store.rounds import TaskStore
 from tests.harness.kits import PARTICIPANTS, SERVERS, Project
 from tests.harness.organisations import ROOT
 
@@ -379,6 +381,45 @@ def test_the_folder_of_another_task_is_refused(project: Project, digest: str) ->
     assert (code, "expected a folder of this task, found" in said) == (errors.INVALID_INPUT, True), said
 
 
+def test_a_folder_that_an_earlier_protocol_began_is_refused(project: Project, digest: str) -> None:
+    """By the check that `join` makes, with the name that the task had there."""
+    config = project.home(A) / A / f"{A}.toml"
+    assert joined(project, A, digest)[0] == 0
+    task, initial = load(config).task, np.load(config.parent / "initial.npy").tobytes()
+    digests = {"config_digest": task.digest_before, "initial_model_digest": convert.sha256(initial)}
+    private_folder(config.parent / "state")
+    with TaskStore(store_path(config.parent / "state"), **digests) as store:
+        store.begin("before-1", Role.AGGREGATOR_A)
+    code, said = joined(project, A, digest)
+    assert (code, "found 'before-1', which was begun under" in said) == (errors.INVALID_INPUT, True), said
+
+
+def charged(project: Project, digest: str) -> Path:
+    """Let A's ledger hold a round that its other files do not know; return the folder."""
+    config = project.home(A) / A / f"{A}.toml"
+    assert joined(project, A, digest)[0] == 0
+    task, state = load(config).task, config.parent / "state"
+    private_folder(state)
+    initial = np.load(config.parent / "initial.npy").tobytes()
+    with open_ledger(state, task) as ledger, open_task_store(state, task, initial) as store:
+        store.begin("kits-1", Role.AGGREGATOR_A)
+        ledger.charge(0, [CLIENT])
+    return state
+
+
+def test_files_of_different_days_are_refused(project: Project, digest: str) -> None:
+    charged(project, digest)
+    code, said = joined(project, A, digest)
+    assert (code, "of which nothing else is known here" in said) == (errors.INVALID_INPUT, True), said
+
+
+def test_a_changed_line_of_the_ledger_is_refused(project: Project, digest: str) -> None:
+    """By the check, as a file that is wrong; a server that finds it ends with code 3."""
+    edit(charged(project, digest) / "ledger.jsonl", '"hospital-1"', '"hospital-2"')
+    code, said = joined(project, A, digest)
+    assert (code, "the line was changed after it was written" in said) == (errors.INVALID_INPUT, True), said
+
+
 def test_a_seal_is_the_authority_s_and_names_no_role(project: Project) -> None:
     """It opens no port: TLS peers ask for `<role>.precad` and an identity."""
     seal_pem = x509.load_pem_x509_certificate((project.kit(A) / "seal.pem").read_bytes())
@@ -392,6 +433,7 @@ PROJECT, KIT, OWN = (
     "test_a_kit_that_was_changed_or_is_not_ours_is_refused_and_nothing_is_written",
     "test_wrong_settings_of_one_s_own_are_named",
 )
+BEGINNING = "tests/integration/test_kit_mistakes.py::test_servers_that_cannot_begin_say_why"
 BEFORE_A_START = {
     "config_digest differs between the servers": KIT,  # every field by its name
     "client.state_dir: expected": OWN,
@@ -400,6 +442,9 @@ BEFORE_A_START = {
     "servers_follow_protocol: expected true": PROJECT,
     "model differs between the servers": KIT,  # initial models; later ones differ while running
     "aggregator B refused the link": KIT,  # for want of a pin
+    "of which nothing else is known here": "test_files_of_different_days_are_refused",
+    "the line was changed after it was written": "test_a_changed_line_of_the_ledger_is_refused",
+    "which was begun under": "test_a_folder_that_an_earlier_protocol_began_is_refused",
     "expected a folder of this task, found": "test_the_folder_of_another_task_is_refused",
     "memory_budget_mb: expected at least": OWN,
     "database_url: expected a database that takes us": OWN,
@@ -409,24 +454,28 @@ BEFORE_A_START = {
 }
 """Mistakes of the runbook's table that a kit, or its check, finds out before anything runs, and the tests here."""
 WHILE_RUNNING = {
-    "stops: expected at most",
-    "which was begun under",
-    "the task ended without a round",
-    "the training diverged",
-    "has a server lost its state_dir?",
-    "was a server given back an old state_dir?",
-    "min_clients: expected",
-    "nothing was recorded",
-    "the line was changed after it was written",
-    "of which nothing else is known here",
-    "must be open to us",
-    "require_pqc differs between the servers",
-    "require_pqc: expected",
+    "has a server lost its state_dir?": "tests/faults/test_restored.py",
+    "was a server given back an old state_dir?": "tests/faults/test_restored.py",
+    "min_clients: expected": BEGINNING,
+    "must be open to us": BEGINNING,
+    "require_pqc differs between the servers": BEGINNING,
+    "stops: expected at most": "tests/integration/test_client_restarts.py",
+    "the task ended without a round": "tests/servers/test_aggregator.py",
+    "the training diverged": "tests/integration/test_own_records_run.py",
+    "nothing was recorded": "tests/faults/test_disk_full.py",
+    "require_pqc: expected": "tests/integration/test_post_quantum_links.py",
 }
-"""Those that only a running task, or its folder, can have, with kits as without."""
+"""Those that only a running task, or its folder, can have, and where they are made: `BEGINNING` by organisations that
+joined by kits, the others without kits."""
 
 
-def test_every_mistake_of_the_table_is_tried_here_or_needs_a_running_task() -> None:
+def test_every_mistake_of_the_table_is_tried() -> None:
+    """Here or, where it needs a running task, in the test that is named, which has the table's words."""
     table = (ROOT / "docs/reference/endings.md").read_text()
     assert set(re.findall(r"^\| `([^`]+)` \| \d \|", table, re.MULTILINE)) == {*BEFORE_A_START, *WHILE_RUNNING}
     assert set(BEFORE_A_START.values()) <= globals().keys()
+    for words, place in WHILE_RUNNING.items():
+        path, _, name = place.partition("::")
+        text = (ROOT / path).read_text()
+        assert words.removesuffix(" between the servers") in text, (words, path)
+        assert f"def {name}" in text
