@@ -104,6 +104,28 @@ def test_two_servers_train_as_one_trusted_one_does(
     assert np.abs(got - simulation(engine, two, algorithm="deployed").progress.parameters).max() > 0.01  # it has moved
 
 
+@pytest.mark.parametrize(("algorithm", "fields"), [("krum", {}), ("multi-krum", {}), ("multi-krum", {"krum_keep": 2})])
+def test_two_servers_choose_as_one_that_sees_every_update(
+    engine: RecordEngine, algorithm: str, fields: dict[str, int]
+) -> None:
+    """Krum's rule of a server that sees all, on fedavg's updates, within the grid's steps; nobody is rejected."""
+    of_task = {"client_clip": LARGE, "noise_multiplier": 0.0, "local_steps": 3, "client_rate": 1.0}
+    two = task(algorithm=algorithm, **of_task, **fields)
+    rule = {"f": 1} | ({"keep": fields["krum_keep"]} if fields else {})
+    one = task(**{name: value for name, value in of_task.items() if "noise" not in name and "local" not in name})
+    deployed = simulation(engine, two, algorithm="deployed")
+    trusted = simulation(
+        engine, one, algorithm="fedavg", local_steps=3, aggregation=algorithm, aggregation_parameters=rule
+    )
+    for run in (deployed, trusted):
+        assert [metrics.rejected for metrics in run.run()] == [(), ()]
+    got, expected = deployed.progress.parameters, trusted.progress.parameters
+    assert np.abs(got - expected).max() < 6 * 2 * STEP + 1e-5
+    everybody = simulation(engine, task(algorithm="fedavg", **of_task), algorithm="deployed")
+    list(everybody.run())
+    assert np.abs(got - everybody.progress.parameters).max() > 0.001
+
+
 @pytest.mark.parametrize(
     ("algorithm", "changes", "sources", "std"),
     [
@@ -377,7 +399,7 @@ def test_a_budget_of_a_whole_client_needs_a_bound_on_it(engine: RecordEngine) ->
 def test_a_simulation_knows_every_name_of_a_task() -> None:
     """Deployed algorithms, their other names, and the names that a task refuses because only a simulation has them."""
     assert {*RULES, *ALIASES, AS_DEPLOYED} <= ALGORITHMS.keys() | AGGREGATION_RULES.keys()
-    assert {AS_DEPLOYED, *(name for name, rules in RULES.items() if not rules.trims)} <= ALGORITHMS.keys()
+    assert {AS_DEPLOYED, *(name for name, rules in RULES.items() if not rules.keeps_some)} <= ALGORITHMS.keys()
     assert set(ONLY_SIMULATED) <= ALGORITHMS.keys() | AGGREGATION_RULES.keys()
     assert {name for name, kind in ALGORITHMS.items() if kind.has_two_servers} == {"precad", "deployed"}
     assert {name for name, kind in ALGORITHMS.items() if kind.is_of_any_task} == {AS_DEPLOYED}

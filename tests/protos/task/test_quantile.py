@@ -131,7 +131,10 @@ def test_the_model_is_all_but_the_last_number() -> None:
         ({"quantile": 1.0}, "less than 1"),
         ({"quantile_rate": 0.0}, "greater than 0"),
         ({"dim": 1}, "dim must be at least 2, the last one being the learnt bound, got 1"),
-        ({"algorithm": "ins-dp-fedavg"}, "update_clipping is of user-dp-fedavg and tsgd-ptr and fedavg only"),
+        (
+            {"algorithm": "ins-dp-fedavg"},
+            "update_clipping is of user-dp-fedavg and tsgd-ptr and fedavg and krum and multi-krum only",
+        ),
     ],
 )
 def test_what_cannot_be_learnt_is_refused(changes: dict[str, Any], message: str) -> None:

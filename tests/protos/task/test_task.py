@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from precad.protos.task.algorithms import OF_AN_ALGORITHM, TRIM_FIELDS
+from precad.protos.task.algorithms import KRUM_FIELDS, OF_AN_ALGORITHM, TRIM_FIELDS
 from precad.protos.task.audit_fields import AUDIT_FIELDS
 from precad.protos.task.evaluation import EVALUATION_FIELDS
 from precad.protos.task.function_fields import FUNCTION_FIELDS
@@ -85,6 +85,8 @@ OTHER_VALUES_OF_AN_ALGORITHM: dict[str, Any] = {
     "trim_failure": 1e-9,
     "trim_count": 2,
     "trim_step": 2,
+    "krum_attackers": 0,
+    "krum_keep": 2,
 }
 """Other values of the fields that mean nothing to `precad`."""
 EVALUATED = {"evaluation": "clients", "evaluation_every": 1, "evaluation_noise": 5.0}
@@ -124,11 +126,13 @@ def test_the_digest_covers_every_single_field() -> None:
     assert len(digests) == 1 + len(OTHER_VALUES)
     assert all(len(digest) == 32 for digest in digests)
     for name, value in OTHER_VALUES_OF_AN_ALGORITHM.items():
-        base = {"algorithm": OF_AN_ALGORITHM[name][0], "client_clip": 100.0}
+        base: dict[str, Any] = {"algorithm": OF_AN_ALGORITHM[name][0], "client_clip": 100.0}
+        if name.startswith("krum"):
+            base |= {"noise_multiplier": 0.0, "clients": dict.fromkeys("abcde", 10)}
         if name.startswith("quantile"):
             base["update_clipping"] = "private-quantile"
         digests |= {small_task(**base).digest(), small_task(**base, **{name: value}).digest()}
-    n_bases = 4  # three algorithms, and one of them with a quantile
+    n_bases = 6  # five algorithms, and one of them with a quantile
     assert len(digests) == 1 + len(OTHER_VALUES) + len(OTHER_VALUES_OF_AN_ALGORITHM) + n_bases
     digests |= {small_task(**{**BESIDE[name], name: value}).digest() for name, value in OTHER_VALUES_BESIDE.items()}
     assert len(digests) == 1 + len(OTHER_VALUES) + len(OTHER_VALUES_OF_AN_ALGORITHM) + n_bases + len(BESIDE)
@@ -162,7 +166,8 @@ def test_the_digest_of_a_task_without_a_later_field_is_what_it_was_before_that_f
     task = small_task(algorithm="user-dp-fedavg", local_steps=2)
     later = {"update_clipping", "quantile", "quantile_rate", "quantile_noise", *RECORD_FIELDS, *LEARNING_FIELDS}
     later |= {"validation", "record_rates", *SERVER_STEP_FIELDS, *PROVED_FIELDS, *QUERY_FIELDS, *AUDIT_FIELDS}
-    names = Task.model_fields.keys() - later - {*EVALUATION_FIELDS, *TURN_FIELDS, *TRIM_FIELDS, *FUNCTION_FIELDS}
+    names = Task.model_fields.keys() - later - {*EVALUATION_FIELDS, *TURN_FIELDS, *TRIM_FIELDS}
+    names -= {*FUNCTION_FIELDS, *KRUM_FIELDS}
     text = json.dumps({name: getattr(task, name) for name in names}, sort_keys=True, separators=(",", ":"))
     assert task.digest() == hashlib.sha256(b"precad/v1.1\n" + text.encode()).digest()
     by_layer = small_task(algorithm="user-dp-fedavg", local_steps=2, update_clipping="per-layer")
@@ -234,6 +239,8 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("trim_failure", 0.0, "greater than 0"),
     ("trim_count", -1, "greater than or equal to 0"),
     ("trim_step", 0, "greater than or equal to 1"),
+    ("krum_attackers", -1, "greater than or equal to 0"),
+    ("krum_keep", 0, "greater than or equal to 1"),
     ("record_rate", 0.0, "greater than 0"),
     ("record_rate", 1.5, "less than or equal to 1"),
     ("record_rates", {"alice": 0.0}, "greater than 0"),

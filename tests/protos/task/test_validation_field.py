@@ -29,7 +29,7 @@ def test_mode_proved_is_its_check() -> None:
         small_task(mode="proved", gate="crypten", validation="none")
 
 
-@pytest.mark.parametrize("algorithm", [name for name, rules in RULES.items() if not rules.trims])
+@pytest.mark.parametrize("algorithm", [name for name, rules in RULES.items() if not rules.keeps_some])
 def test_an_honest_clients_figures_need_no_check(algorithm: str) -> None:
     """The honest client clips by itself: the statements about it are those of the checked task."""
     checked, unchecked = task_of(algorithm), task_of(algorithm, validation="none")
