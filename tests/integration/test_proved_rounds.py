@@ -441,6 +441,23 @@ def test_a_client_refuses_a_seed_from_the_holder() -> None:
         proved.agree(from_a, from_b, proved_task())
 
 
+def test_a_client_refuses_a_slot_that_no_client_of_the_task_has() -> None:
+    """Labels are below the number of enrolled clients: others would have streams that the servers never drew."""
+    task = proved_task()
+    most = len(task.clients)
+    assert proved.agree(*in_slot(most - 1), task)[0].slot == most - 1
+    with pytest.raises(ProtocolError, match=f"slot: expected fewer than {most}, the servers say {most}"):
+        proved.agree(*in_slot(most), task)
+
+
+def in_slot(slot: int) -> tuple[aggregator_pb2.Invitation, aggregator_pb2.Invitation]:
+    """Return honest invitations to a slot, whichever server holds it."""
+    from_a, from_b = invitations(slot)
+    if slot % 2:
+        from_a.mask_seed, from_b.mask_seed = from_b.mask_seed, b""
+    return from_a, from_b
+
+
 @asynchronous
 async def test_a_second_invitation_of_a_round_is_not_answered(pki: Pki, tmp_path: Path) -> None:
     """A server that invites twice, with two seeds, has one upload."""
