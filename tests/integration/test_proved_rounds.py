@@ -24,6 +24,7 @@ from precad.clients.errors import ProtocolError
 from precad.clients.training.conduct import Conduct, Honest
 from precad.clients.upload import proved
 from precad.clients.upload.session import ClientSession
+from precad.dp.ledger import verified_charges
 from precad.mpc import fixed_point
 from precad.mpc.errors import CommitmentError, MpcError
 from precad.mpc.local import engines
@@ -337,16 +338,22 @@ async def test_a_false_coin_ends_the_task_before_a_client_hears_a_challenge(pki:
     assert not watched.of_kind(0, Charged)
 
 
+@pytest.mark.parametrize("step", [PROOFS_STEP, VERIFIER_STEP])
 @asynchronous
-async def test_a_server_that_hangs_up_before_the_verifier_message_gets_no_sum(pki: Pki, tmp_path: Path) -> None:
-    """The round was charged, A opened its shares once, at one pair of points, and releases nothing of it (S3, S5)."""
+async def test_a_server_that_hangs_up_before_the_verifier_message_gets_no_sum(
+    pki: Pki, tmp_path: Path, step: str
+) -> None:
+    """The round was charged on disk, A opened its shares once at most, at one pair of points, and releases nothing of
+    it (S3, S5)."""
     task, watched = proved_task(("at-bound", "short"), rounds=1, lost_rounds=1), Watched()
-    with b_meddles(VERIFIER_STEP, None, method="_validate"):
+    with b_meddles(step, None, method="_validate"):
         async with rounds_of(task, pki, tmp_path, watched, reconnect_timeout_s=5.0) as (deployment, _):
             with pytest.raises((ServerError, MpcError)):
                 await deployment.finish()
     assert watched.of_kind(0, Charged)
     assert not watched.of_kind(0, Opened)
+    ledgers = sorted(tmp_path.rglob("ledger.jsonl"))
+    assert [verified_charges(ledger) for ledger in ledgers] == [{0: sorted(task.clients)}] * 2
 
 
 @asynchronous
@@ -439,6 +446,23 @@ def test_a_client_refuses_a_seed_from_the_holder() -> None:
     from_b.mask_seed = from_a.mask_seed
     with pytest.raises(ProtocolError, match="share_seed"):
         proved.agree(from_a, from_b, proved_task())
+
+
+def test_a_client_refuses_a_slot_that_no_client_of_the_task_has() -> None:
+    """Labels are below the number of enrolled clients: others would have streams that the servers never drew."""
+    task = proved_task()
+    most = len(task.clients)
+    assert proved.agree(*in_slot(most - 1), task)[0].slot == most - 1
+    with pytest.raises(ProtocolError, match=f"slot: expected fewer than {most}, the servers say {most}"):
+        proved.agree(*in_slot(most), task)
+
+
+def in_slot(slot: int) -> tuple[aggregator_pb2.Invitation, aggregator_pb2.Invitation]:
+    """Return honest invitations to a slot, whichever server holds it."""
+    from_a, from_b = invitations(slot)
+    if slot % 2:
+        from_a.mask_seed, from_b.mask_seed = from_b.mask_seed, b""
+    return from_a, from_b
 
 
 @asynchronous
