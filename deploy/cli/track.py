@@ -35,7 +35,7 @@ def track(
     ] = False,
     tell_draws: Annotated[
         bool,
-        typer.Option("--tell-draws", help="Track a task of hidden draws too: no client ever sees what is written."),
+        typer.Option("--tell-draws", help="Tell draws of a task that hides them: no client ever sees this."),
     ] = False,
 ) -> None:
     """Write a task's rounds to trackers or as spans, until it ends; never names of clients."""

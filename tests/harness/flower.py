@@ -47,7 +47,7 @@ def write_app(folder: Path, n_sites: int) -> None:
     """Copy the app, put precad's twin of its model beside it, and deal the digits over so many sites on disk."""
     shutil.copytree(APP, folder, dirs_exist_ok=True)
     (folder / "twin.py").write_text(MODEL)
-    (folder / "records").mkdir()
+    (folder / "records").mkdir(exist_ok=True)
     train = records.digits().train
     for i in range(n_sites):
         x, y = train.features[i::n_sites].reshape(-1, 64), np.asarray(train.labels[i::n_sites])
