@@ -55,6 +55,7 @@ class Purpose(enum.IntEnum):
     TRIM_BIT = 24
     TRIM_SHARE = 25
     TURNS = 26
+    LAYER_SQUARES = 27
 
 
 @dataclass(frozen=True, slots=True)

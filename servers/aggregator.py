@@ -45,7 +45,7 @@ from precad.servers.rounds.equipment import SYSTEM_RANDOMNESS, Compute, Randomne
 from precad.servers.rounds.sessions import Sessions
 from precad.servers.rounds.states import Aborted, RoundState
 from precad.servers.store.canary_noise import CanaryNoise
-from precad.servers.store.folder import load_initial_model, read_earlier, restore_records
+from precad.servers.store.folder import load_initial_model, read_earlier, require_set, restore_records
 from precad.servers.store.state import TaskState
 from precad.servers.task.drain import Drain
 from precad.servers.task.patience import LINGER_S
@@ -81,6 +81,7 @@ class Aggregator:
         """addresses: of aggregator B (dialled by A) and of the dealer, if there is one. measuring: how committed models
         are measured, if they are. Raises SetupError."""
         require_dealer(task, config, addresses[1])
+        require_set(task)
         self.party: Party = party
         self.task, self.config = task, config
         self._addresses, self._randomness, self._on_state = addresses, randomness, on_state

@@ -285,8 +285,12 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
             raise MalformedMessageError(f"a batch has at most {MAX_CLIENTS} clients, got {request.batch.n_clients}")
         if request.batch.round > MAX_ROUND:
             raise MalformedMessageError(f"rounds end at {MAX_ROUND}, got {request.batch.round}")
-        if request.batch.trims not in self._may_trim(request.batch.dim):
+        rounds = self._rounds_of(request.batch.dim)
+        if request.batch.trims not in {one.rules.trims for one in rounds}:
             raise PeerMismatchError("trims", ours=self._task.rules.trims, peers=request.batch.trims)
+        if list(request.batch.layer_sizes) not in [one.layer_sizes for one in rounds]:
+            theirs = f"{len(request.batch.layer_sizes)} layers"
+            raise PeerMismatchError("layer_sizes", ours=f"{len(self._task.layer_sizes)} layers", peers=theirs)
         shape = convert.batch_shape(self.telemetry.task_id, request.batch)
         if shape.n_products > MAX_PRODUCTS:
             raise MalformedMessageError(f"a batch has at most {MAX_PRODUCTS} products, got {shape.n_products}")
@@ -308,11 +312,9 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         self.telemetry.batch_dealt(AGGREGATORS[party])
         return part
 
-    def _may_trim(self, dim: int) -> set[bool]:
-        """Return whether rounds of so many coordinates may ask for trim tuples: the task's may, no evaluation may."""
-        one = self._task.evaluation_round
-        is_evaluation = {False} if one is not None and one.dim == dim else set[bool]()
-        return is_evaluation | ({self._task.rules.trims} if dim == self._task.dim else set())
+    def _rounds_of(self, dim: int) -> list[Task]:
+        """Return the kinds of rounds of so many coordinates: the training's, or an evaluation's."""
+        return [one for one in (self._task, self._task.evaluation_round) if one is not None and one.dim == dim]
 
     async def _record(self, party: Party, shape: BatchShape) -> None:
         """This part leaves. What cannot be recorded ends the dealer. Raises what `DealLedger.record` raises."""

@@ -24,6 +24,7 @@ from precad.mpc.tuples.held import (
     correlation_streams,
     equality_share_a,
     field_words,
+    layer_squares_a,
     mask_seed,
     mask_seed_digest,
     squared_mask_share_a,
@@ -51,6 +52,7 @@ def deal(shape: BatchShape, random_bytes: RandomBytes = os.urandom) -> tuple[Dea
             equality=np.array(equality, dtype=np.int64).reshape(len(shape.clients), 3, FIELD_WORDS),
             products=_product_corrections(key_a, key_b, shape),
             trims=_trim_corrections(key_a, key_b, shape),
+            layer_squares=_layer_corrections(key_a, key_b, shape),
         ),
     )
 
@@ -100,6 +102,24 @@ def _trim_corrections(key_a: Seed, key_b: Seed, shape: BatchShape) -> RingArray:
                 part += u * more
             product.fill(more)
             part -= more
+    return corrections
+
+
+def _layer_corrections(key_a: Seed, key_b: Seed, shape: BatchShape) -> RingArray:
+    """Server B's shares of <a_l, a_l> of each layer, client by client, (n_layer_squares,)."""
+    n_layers, ends = len(shape.layer_sizes), np.cumsum(shape.layer_sizes, dtype=np.int64)
+    corrections = np.zeros(shape.n_layer_squares, dtype=np.int64)
+    a, a_b = np.empty((2, min(shape.dim, ring.TILE)), dtype=np.int64)
+    for slot, label in enumerate(map(shape.label, shape.clients if n_layers else ())):
+        squares = corrections[n_layers * slot : n_layers * (slot + 1)]
+        stream_a, stream_b = (mask_stream(mask_seed(key, label), label) for key in (key_a, key_b))
+        for tile in ring.tiles(shape.dim):
+            m = tile.stop - tile.start
+            stream_a.fill(a[:m])
+            stream_b.fill(a_b[:m])
+            a += a_b
+            ring.add_by_layer(squares, a[:m] * a[:m], ends, tile)
+        squares -= layer_squares_a(key_a, label, n_layers)
     return corrections
 
 

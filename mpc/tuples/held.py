@@ -54,20 +54,31 @@ class BatchShape:
     """Binary correlations of the comparison gate, for the whole round, in the order of their use."""
     trims: bool = False
     """Whether each client has a trim tuple, too: for a sum whose summands stay secret (`precad.mpc.robust`)."""
+    layer_sizes: tuple[int, ...] = ()
+    """Layers whose norms are checked, too, by their numbers of coordinates (`precad.mpc.convex_set`)."""
 
     def __post_init__(self) -> None:
         if len(set(self.clients)) != len(self.clients):
             raise ParameterError("clients of a batch must be distinct")
         if self.dim < 1 or self.round < 0:
             raise ParameterError(f"dim must be >= 1 and round >= 0; got {self.dim} and {self.round}")
+        if self.layer_sizes and not (min(self.layer_sizes) >= 1 and sum(self.layer_sizes) == self.dim):
+            raise ParameterError(f"layer_sizes must be >= 1 and cover the {self.dim} coordinates of a batch")
 
     @classmethod
     def anonymous(
-        cls, task: str, round: int, n_clients: int, dim: int, blocks: tuple[Block, ...], trims: bool = False
+        cls,
+        task: str,
+        round: int,
+        n_clients: int,
+        dim: int,
+        blocks: tuple[Block, ...],
+        trims: bool = False,
+        layer_sizes: tuple[int, ...] = (),
     ) -> BatchShape:
         """Return the shape as the dealer knows it: slots without names. It deals exactly what the named shape
         expects."""
-        return cls(task, round, tuple(str(slot) for slot in range(n_clients)), dim, blocks, trims)
+        return cls(task, round, tuple(str(slot) for slot in range(n_clients)), dim, blocks, trims, layer_sizes)
 
     @property
     def n_products(self) -> int:
@@ -78,6 +89,11 @@ class BatchShape:
     def n_trim_words(self) -> int:
         """Words of trim tuples: the dealer's corrections to server B, d + 1 for each client."""
         return len(self.clients) * (self.dim + 1) if self.trims else 0
+
+    @property
+    def n_layer_squares(self) -> int:
+        """Words of squared norms of the masks' layers: the dealer's corrections to server B."""
+        return len(self.clients) * len(self.layer_sizes)
 
     def slot_of(self, client: str) -> int:
         """Return the client's place in the round. Streams are labelled by it: the dealer need not know who was
@@ -104,6 +120,7 @@ class Dealt:
     - equality: (n, 3, 2) words, three field elements a client; empty at A
     - products: (n_products,) words; empty at A
     - trims: (n_trim_words,) words, client by client; empty at A
+    - layer_squares: (n_layer_squares,) words, client by client; empty at A
     """
 
     key: Seed
@@ -112,6 +129,7 @@ class Dealt:
     equality: RingArray = field(default_factory=lambda: np.zeros((0, 3, FIELD_WORDS), dtype=np.int64))
     products: RingArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     trims: RingArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    layer_squares: RingArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -154,8 +172,12 @@ class ServerTuples:
         found = (dealt.squared_masks.shape, dealt.equality.shape, dealt.products.shape)
         if found != expected:
             raise MalformedMessageError(f"corrections of a batch must have shapes {expected}, got {found}")
-        if dealt.trims.size != (trims := shape.n_trim_words if corrected else 0):
-            raise MalformedMessageError(f"trims of a batch must have {trims} words, got {dealt.trims.size}")
+        for name, words, n_words in (
+            ("trims", dealt.trims, shape.n_trim_words),
+            ("layer_squares", dealt.layer_squares, shape.n_layer_squares),
+        ):
+            if words.size != (due := n_words if corrected else 0):
+                raise MalformedMessageError(f"{name} of a batch must have {due} words, got {words.size}")
         if not _are_elements(dealt.equality):
             raise MalformedMessageError("equality corrections of a batch must be below p = 2^127 - 1")
         if len(dealt.peer_seed_digests) != n * DIGEST_BYTES:
@@ -185,11 +207,14 @@ class ServerTuples:
             self._squared_masks = np.array([squared_mask_share_a(key, label) for label in labels], dtype=np.int64)
             self._equality = np.array([equality_share_a(key, label).words for label in labels], dtype=np.int64)
             self._equality = self._equality.reshape(len(labels), 3, FIELD_WORDS)
+            squares = [layer_squares_a(key, label, len(shape.layer_sizes)) for label in labels]
         else:
+            squares = [dealt.layer_squares]
             self._squared_masks, self._equality, products = dealt.squared_masks, dealt.equality, dealt.products
         self._correlations: Correlations | None = Correlations(shape.blocks, masks, products)
         self._after_check = self._correlations
         self._trims: Dealt | None = dealt if shape.trims else None
+        self._layer_squares = np.reshape(squares, (len(labels), len(shape.layer_sizes))).astype(np.int64, copy=False)
 
     def hand_out_mask_seeds(self, clients: Collection[str]) -> dict[str, Seed]:
         """Return the seeds of this server's halves of these clients' masks, for them. Once: raises TupleReusedError
@@ -232,6 +257,10 @@ class ServerTuples:
     def squared_mask_shares(self, clients: Sequence[str]) -> RingArray:
         """r_P of each, with r_A + r_B = <a, a> modulo 2^64. Shape (n,)."""
         return self._squared_masks[self._slots_of(clients)]
+
+    def layer_square_shares(self, clients: Sequence[str]) -> RingArray:
+        """r_P of each layer of each, with r_A + r_B = <a_l, a_l> modulo 2^64. Shape (n, L)."""
+        return self._layer_squares[self._slots_of(clients)]
 
     def equality_tuples(self, clients: Sequence[str]) -> RingArray:
         """This server's shares of each client's rho, omega and rho omega, as words (n, 3, 2).
@@ -299,6 +328,11 @@ def mask_seed_digest(seed: Seed) -> bytes:
 def squared_mask_share_a(key: Seed, label: Label) -> int:
     """r_A: one word of A's key."""
     return int(prg.stream(key, Purpose.SQUARED_MASK_SHARE, label, 1)[0])
+
+
+def layer_squares_a(key: Seed, label: Label, n_layers: int) -> RingArray:
+    """r_A of each layer: words of A's key, (L,)."""
+    return prg.stream(key, Purpose.LAYER_SQUARES, label, n_layers)
 
 
 def equality_share_a(key: Seed, label: Label) -> EqualityTuple:

@@ -16,6 +16,7 @@ Modules:
     server_step     the rate by round, and the servers' optimiser
     model_update    what an opened sum does to the model
     quantile        a bound of updates that is learnt with noise
+    convex_fields     what bounds layers of an update beside C
     trim_fields     sums without the longest updates, behind a noisy test
     turns           clients that take turns, and noise that is correlated between two turns
     query           a question about a column, in the place of a training

@@ -27,7 +27,7 @@ def blocks_of(task: Task, gate: Gate, n_clients: int) -> tuple[Block, ...]:
     """Return the binary correlations of a round of so many clients: its check's, then those of its test."""
     if not task.checks_norms:
         return ()
-    of_check = top_bits.blocks(gate, n_clients, task.norm_bound.low_bits)
+    of_check = top_bits.blocks(gate, n_clients, task.update_set.low_bits)
     if not task.rules.trims:
         return of_check
     return (*of_check, *proposal.blocks(gate, n_clients, Proposal(task.norm_bound, task.trim_tau)))

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from precad.protos.precad.v1 import common_pb2 as precad_dot_protos_dot_precad_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$precad/protos/precad/v1/dealer.proto\x12\tprecad.v1\x1a$precad/protos/precad/v1/common.proto\"\x8c\x01\n\x0b\x44\x65\x61lRequest\x12!\n\x05hello\x18\x01 \x01(\x0b\x32\x10.precad.v1.HelloH\x00\x12(\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x17.precad.v1.BatchRequestH\x00\x12%\n\x07goodbye\x18\x03 \x01(\x0b\x32\x12.precad.v1.GoodbyeH\x00\x42\t\n\x07request\"t\n\x0c\x42\x61tchRequest\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x11\n\tn_clients\x18\x02 \x01(\r\x12\x0b\n\x03\x64im\x18\x03 \x01(\x04\x12 \n\x06\x62locks\x18\x05 \x03(\x0b\x32\x10.precad.v1.Block\x12\r\n\x05trims\x18\x06 \x01(\x08J\x04\x08\x04\x10\x05\"\x9e\x01\n\x05\x42lock\x12#\n\x04kind\x18\x01 \x01(\x0e\x32\x15.precad.v1.Block.Kind\x12\x0f\n\x07n_words\x18\x02 \x01(\x04\x12\x12\n\nblock_bits\x18\x03 \x01(\r\x12\x10\n\x08n_blocks\x18\x04 \x01(\r\"9\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x07\n\x03\x41ND\x10\x01\x12\x07\n\x03\x42IT\x10\x02\x12\t\n\x05\x43\x41RRY\x10\x03\"\x8a\x01\n\tDealReply\x12!\n\x05hello\x18\x01 \x01(\x0b\x32\x10.precad.v1.HelloH\x00\x12\"\n\x03key\x18\x02 \x01(\x0b\x32\x13.precad.v1.BatchKeyH\x00\x12-\n\x0b\x63orrections\x18\x03 \x01(\x0b\x32\x16.precad.v1.CorrectionsH\x00\x42\x07\n\x05reply\"&\n\x08\x42\x61tchKey\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0b\n\x03key\x18\x02 \x01(\x0c\"\x80\x01\n\x0b\x43orrections\x12\x15\n\rsquared_masks\x18\x01 \x01(\x0c\x12\x10\n\x08\x65quality\x18\x02 \x01(\x0c\x12\x10\n\x08products\x18\x03 \x01(\x0c\x12\x0c\n\x04last\x18\x04 \x01(\x08\x12\x19\n\x11peer_seed_digests\x18\x05 \x01(\x0c\x12\r\n\x05trims\x18\x06 \x01(\x0c\x32\x42\n\x06\x44\x65\x61ler\x12\x38\n\x04\x44\x65\x61l\x12\x16.precad.v1.DealRequest\x1a\x14.precad.v1.DealReply(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$precad/protos/precad/v1/dealer.proto\x12\tprecad.v1\x1a$precad/protos/precad/v1/common.proto\"\x8c\x01\n\x0b\x44\x65\x61lRequest\x12!\n\x05hello\x18\x01 \x01(\x0b\x32\x10.precad.v1.HelloH\x00\x12(\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x17.precad.v1.BatchRequestH\x00\x12%\n\x07goodbye\x18\x03 \x01(\x0b\x32\x12.precad.v1.GoodbyeH\x00\x42\t\n\x07request\"\x89\x01\n\x0c\x42\x61tchRequest\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x11\n\tn_clients\x18\x02 \x01(\r\x12\x0b\n\x03\x64im\x18\x03 \x01(\x04\x12 \n\x06\x62locks\x18\x05 \x03(\x0b\x32\x10.precad.v1.Block\x12\r\n\x05trims\x18\x06 \x01(\x08\x12\x13\n\x0blayer_sizes\x18\x07 \x03(\x04J\x04\x08\x04\x10\x05\"\x9e\x01\n\x05\x42lock\x12#\n\x04kind\x18\x01 \x01(\x0e\x32\x15.precad.v1.Block.Kind\x12\x0f\n\x07n_words\x18\x02 \x01(\x04\x12\x12\n\nblock_bits\x18\x03 \x01(\r\x12\x10\n\x08n_blocks\x18\x04 \x01(\r\"9\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x07\n\x03\x41ND\x10\x01\x12\x07\n\x03\x42IT\x10\x02\x12\t\n\x05\x43\x41RRY\x10\x03\"\x8a\x01\n\tDealReply\x12!\n\x05hello\x18\x01 \x01(\x0b\x32\x10.precad.v1.HelloH\x00\x12\"\n\x03key\x18\x02 \x01(\x0b\x32\x13.precad.v1.BatchKeyH\x00\x12-\n\x0b\x63orrections\x18\x03 \x01(\x0b\x32\x16.precad.v1.CorrectionsH\x00\x42\x07\n\x05reply\"&\n\x08\x42\x61tchKey\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0b\n\x03key\x18\x02 \x01(\x0c\"\x97\x01\n\x0b\x43orrections\x12\x15\n\rsquared_masks\x18\x01 \x01(\x0c\x12\x10\n\x08\x65quality\x18\x02 \x01(\x0c\x12\x10\n\x08products\x18\x03 \x01(\x0c\x12\x0c\n\x04last\x18\x04 \x01(\x08\x12\x19\n\x11peer_seed_digests\x18\x05 \x01(\x0c\x12\r\n\x05trims\x18\x06 \x01(\x0c\x12\x15\n\rlayer_squares\x18\x07 \x01(\x0c\x32\x42\n\x06\x44\x65\x61ler\x12\x38\n\x04\x44\x65\x61l\x12\x16.precad.v1.DealRequest\x1a\x14.precad.v1.DealReply(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,18 +34,18 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_DEALREQUEST']._serialized_start=90
   _globals['_DEALREQUEST']._serialized_end=230
-  _globals['_BATCHREQUEST']._serialized_start=232
-  _globals['_BATCHREQUEST']._serialized_end=348
-  _globals['_BLOCK']._serialized_start=351
-  _globals['_BLOCK']._serialized_end=509
-  _globals['_BLOCK_KIND']._serialized_start=452
-  _globals['_BLOCK_KIND']._serialized_end=509
-  _globals['_DEALREPLY']._serialized_start=512
-  _globals['_DEALREPLY']._serialized_end=650
-  _globals['_BATCHKEY']._serialized_start=652
-  _globals['_BATCHKEY']._serialized_end=690
-  _globals['_CORRECTIONS']._serialized_start=693
-  _globals['_CORRECTIONS']._serialized_end=821
-  _globals['_DEALER']._serialized_start=823
-  _globals['_DEALER']._serialized_end=889
+  _globals['_BATCHREQUEST']._serialized_start=233
+  _globals['_BATCHREQUEST']._serialized_end=370
+  _globals['_BLOCK']._serialized_start=373
+  _globals['_BLOCK']._serialized_end=531
+  _globals['_BLOCK_KIND']._serialized_start=474
+  _globals['_BLOCK_KIND']._serialized_end=531
+  _globals['_DEALREPLY']._serialized_start=534
+  _globals['_DEALREPLY']._serialized_end=672
+  _globals['_BATCHKEY']._serialized_start=674
+  _globals['_BATCHKEY']._serialized_end=712
+  _globals['_CORRECTIONS']._serialized_start=715
+  _globals['_CORRECTIONS']._serialized_end=866
+  _globals['_DEALER']._serialized_start=868
+  _globals['_DEALER']._serialized_end=934
 # @@protoc_insertion_point(module_scope)

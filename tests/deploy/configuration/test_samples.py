@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 from precad.clients.config import ClientConfig
 from precad.deploy.configuration.init import deployment_files
 from precad.deploy.configuration.sections import Deployment, LocalhostConfig, Network, OperatorConfig, load, parse
+from precad.protos.task.convex_fields import CONVEX_FIELDS
 from precad.protos.task.evaluation import EVALUATION_FIELDS
 from precad.protos.task.proved_fields import OF_A_DEALER
 from precad.protos.task.task import Task
@@ -101,8 +102,8 @@ def test_a_sample_is_accepted_by_the_real_parser(name: str, has_dealer: bool) ->
     found = parsed(as_it_stands(name, has_dealer))
     document = tomllib.loads(complete(name, has_dealer))
     document["task"] |= {"algorithm": "user-dp-fedavg", "update_clipping": "private-quantile"}  # of which fields are
-    for field in ("trim_count", "trim_step"):
-        del document["task"][field]  # of tsgd-ptr alone
+    for field in ("trim_count", "trim_step", *CONVEX_FIELDS):
+        del document["task"][field]  # of tsgd-ptr alone, and of fixed bounds
     document["task"]["learning_rate_schedule"] = "step"
     document.get("client", {}).pop("dataset", None)  # there are records of its own
     if has_dealer:
