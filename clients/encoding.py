@@ -6,14 +6,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.mpc import fixed_point
+from precad.mpc.convex_set import ConvexSet
+from precad.mpc.errors import ParameterError
 from precad.mpc.ring import RingArray
 from precad.protos.task.task import Task
 
 
 def encode_update(update: NDArray[np.float64], task: Task) -> RingArray:
-    """Return the integers that a client shares of its update (d,). Their norm is certain to be within the bound.
+    """Return the integers that a client shares of its update (d,). They are certain to be within the task's bounds.
 
     Raises: ArgumentError; MpcError.
     """
-    threshold = task.norm_bound.threshold
-    return fixed_point.encode_within(update, squared_norm_threshold=threshold, frac_bits=task.frac_bits)
+    bound = task.update_set
+    encoded = fixed_point.encode_within(update, squared_norm_threshold=bound.threshold, frac_bits=task.frac_bits)
+    if isinstance(bound, ConvexSet) and not bound.holds(encoded):
+        raise ParameterError("the vector is outside the task's set by more than rounding: project it before encoding")
+    return encoded

@@ -8,6 +8,7 @@ Modules:
     prg          16-byte seeds, domain-separated, expanded by AES-128-CTR
     sharing      additive shares, and the two forms of a submission
     norm_bound   the public parameters of the norm check and the conditions its soundness rests on
+    convex_set   the ball of the norm check, cut by balls of layers and by half-spaces
     channel      the seam between a protocol and its transport, with its in-process twin
     opening      a vector of two shares, opened piece by piece
     joint_coin   a coin that neither server chose (commit, then reveal), and the random selection of clients

@@ -56,10 +56,10 @@ def exact_squared_norm(x: RingArray) -> int:
     if largest * largest * x.size < 1 << 63:  # nothing wraps
         return int(np.dot(x, x))
     low, high = x & 0xFFFFFFFF, x >> 32  # x = high * 2^32 + low, 0 <= low < 2^32, |high| <= 2^31
-    return (_exact_dot(high, high) << 64) + (_exact_dot(high, low) << 33) + _exact_dot(low, low)
+    return (exact_dot(high, high) << 64) + (exact_dot(high, low) << 33) + exact_dot(low, low)
 
 
-def _exact_dot(x: RingArray, y: RingArray) -> int:
+def exact_dot(x: RingArray, y: RingArray) -> int:
     """<x, y> over the integers for |x_i| and |y_i| at most 2^32: 16-bit pieces of y, partial sums below 2^63."""
     tile = 1 << 14  # 2^32 * 2^16 * 2^14 = 2^62
     total = 0

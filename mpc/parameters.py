@@ -14,6 +14,9 @@ from precad.mpc.errors import ParameterError
 MODULUS = 1 << 64
 DEFAULT_FRAC_BITS = 16
 MAX_FRAC_BITS = 40
+MAX_LAYERS: Final = 1024
+"""Layers of a convex set at most. So many more words change the error of the check by less than 2^-116."""
+MAX_HALF_SPACES: Final = 16
 
 
 class Mode(enum.StrEnum):

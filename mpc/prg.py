@@ -56,6 +56,7 @@ class Purpose(enum.IntEnum):
     TRIM_SHARE = 25
     TURNS = 26
     PAIR_SHARE = 27
+    LAYER_SQUARES = 28
 
 
 @dataclass(frozen=True, slots=True)

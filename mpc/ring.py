@@ -50,6 +50,16 @@ def dot(x: RingArray, y: RingArray) -> int:
     return int(np.dot(x, y))
 
 
+def add_by_layer(totals: RingArray, products: RingArray, ends: RingArray, tile: slice) -> None:
+    """Add the sum of each layer's part of a tile of products to the layer's total, modulo 2^64. In place.
+
+    Shapes: totals and ends (L,), layer l ends before coordinate ends[l]; products (m,), of the tile.
+    """
+    first, last = np.searchsorted(ends, (tile.start, tile.stop - 1), side="right")
+    starts = np.concatenate([[0], ends[first:last] - tile.start])
+    totals[first : last + 1] += np.add.reduceat(products, starts)
+
+
 def to_bytes(x: RingArray) -> bytes:
     """Little-endian words in C order: 8 bytes per element."""
     return np.ascontiguousarray(x, dtype="<i8").tobytes()

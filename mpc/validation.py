@@ -24,12 +24,14 @@ import numpy as np
 
 from precad.mpc import joint_coin, opening, ring
 from precad.mpc.channel import Channel, exchange_alike
+from precad.mpc.convex_set import ConvexSet
 from precad.mpc.errors import MalformedMessageError, VerdictsDifferError
 from precad.mpc.gate import equality, top_bits
 from precad.mpc.gate.top_bits import Gate
 from precad.mpc.joint_coin import COIN_BYTES, CoinShare
 from precad.mpc.local.engines import CPU
 from precad.mpc.local.rows import RowStreams
+from precad.mpc.local.set_sums import set_sums
 from precad.mpc.local.step import (
     Engine,
     LocalSums,
@@ -194,6 +196,8 @@ def validate(
     rows, hash_key = RowStreams(revealed.challenge, label), equality.hash_key(revealed.challenge, label)
     sums = local_sums(tuples.party, masked_shares(active, opened, tuples), rows, bound.dim, engine)
     words = words_to_check(active, sums, tuples, bound)
+    if isinstance(bound, ConvexSet):
+        words = np.hstack([words, words_of_set(active, opened, tuples, bound, engine)])
     verdicts = equality.all_zero(
         top_bits.shares_of_zero(words, bound.low_bits, gate, tuples.correlations(), channel),
         hash_key,
@@ -236,17 +240,37 @@ def masked_shares(clients: Sequence[str], opened: Sequence[Words], tuples: Serve
 def words_to_check(active: Sequence[str], sums: LocalSums, tuples: ServerTuples, bound: NormBound) -> RingArray:
     """This server's shares of the words whose top bits must vanish: v_j + 2^29 per row, and T - N. (n, n_rows + 1)."""
     norms = squared_norm_shares(tuples.party, tuples.squared_mask_shares(active), sums.by_mask, sums.by_opened)
-    words = np.empty((len(active), bound.words_per_client), dtype=np.int64)
+    words = np.empty((len(active), bound.n_rows + 1), dtype=np.int64)
     window, threshold = (WINDOW, bound.threshold) if tuples.party == 0 else (0, 0)
     np.add(sums.rows[:, : bound.n_rows], window, out=words[:, :-1])
     np.subtract(threshold, norms, out=words[:, -1])
     return words
 
 
+def words_of_set(
+    active: Sequence[str], opened: Sequence[Words], tuples: ServerTuples, within: ConvexSet, engine: Engine
+) -> RingArray:
+    """Return shares of further words whose top bits must vanish: T_l - N_l per layer, <X, g> - t per half-space.
+
+    Shape: (n, L + J). They say nothing of a vector that wraps, so they count beside the rows and the norm alone.
+    """
+    party, directions = tuples.party, [it.direction for it in within.half_spaces]
+    clients = masked_shares(active, opened, tuples)
+    sums = set_sums(party, clients, within.layer_sizes, directions, within.dim, engine)
+    norms = squared_norm_shares(party, tuples.layer_square_shares(active), sums.by_mask, sums.by_opened)
+    if party == 1:
+        return np.hstack([-norms, sums.along])
+    most = np.array(within.layer_thresholds, dtype=np.int64)
+    least = np.array([within.threshold_of(it) for it in within.half_spaces], dtype=np.int64)
+    return np.hstack([most - norms, sums.along - least])
+
+
 def squared_norm_shares(
     party: Party, squared_mask_shares: RingArray, by_mask: RingArray, by_opened: RingArray
 ) -> RingArray:
-    """n_P with n_A + n_B = <X, X> modulo 2^64: r_P + 2 <b, a_P>, and server A adds the public <b, b>. Shapes: (n,).
+    """n_P with n_A + n_B = <X, X> modulo 2^64: r_P + 2 <b, a_P>, and server A adds the public <b, b>.
+
+    Shapes: all alike, (n,) of whole vectors or (n, L) of their layers.
 
     Source: PRECAD, Sec. 4.3, step 2. The printed halving has no meaning modulo 2^64: one server adds the public term.
     """

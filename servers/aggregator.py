@@ -46,7 +46,7 @@ from precad.servers.rounds.functions import memory_bytes, ready_function
 from precad.servers.rounds.sessions import Sessions
 from precad.servers.rounds.states import Aborted, RoundState
 from precad.servers.store.canary_noise import CanaryNoise
-from precad.servers.store.folder import load_initial_model, read_earlier, restore_records
+from precad.servers.store.folder import load_initial_model, read_earlier, require_set, restore_records
 from precad.servers.store.state import TaskState
 from precad.servers.task.drain import Drain
 from precad.servers.task.patience import LINGER_S
@@ -83,6 +83,7 @@ class Aggregator:
         are measured, if they are. Raises SetupError."""
         require_dealer(task, config, addresses[1])
         self._function = ready_function(task, config)
+        require_set(task)
         self.party: Party = party
         self.task, self.config = task, config
         self._addresses, self._randomness, self._on_state = addresses, randomness, on_state

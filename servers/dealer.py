@@ -285,10 +285,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
             raise MalformedMessageError(f"a batch has at most {MAX_CLIENTS} clients, got {request.batch.n_clients}")
         if request.batch.round > MAX_ROUND:
             raise MalformedMessageError(f"rounds end at {MAX_ROUND}, got {request.batch.round}")
-        if request.batch.trims not in self._may_trim(request.batch.dim):
-            raise PeerMismatchError("trims", ours=self._task.rules.keeps_some, peers=request.batch.trims)
-        if request.batch.pairs is not self._task.rules.selects:
-            raise PeerMismatchError("pairs", ours=self._task.rules.selects, peers=request.batch.pairs)
+        self._require_tuples_of_a_round(request.batch)
         shape = convert.batch_shape(self.telemetry.task_id, request.batch)
         if shape.has_ring_products and self._task.sum_function is None:
             raise PeerMismatchError("blocks", ours="none of kind PRODUCT or SQUARE", peers="such a block")
@@ -312,11 +309,20 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         self.telemetry.batch_dealt(AGGREGATORS[party])
         return part
 
-    def _may_trim(self, dim: int) -> set[bool]:
-        """Return whether rounds of so many coordinates may ask for trim tuples: the task's may, no evaluation may."""
-        one = self._task.evaluation_round
-        is_evaluation = {False} if one is not None and one.dim == dim else set[bool]()
-        return is_evaluation | ({self._task.rules.keeps_some} if dim == self._task.dim else set())
+    def _require_tuples_of_a_round(self, asked: dealer_pb2.BatchRequest) -> None:
+        """Refuse tuples that no round of so many coordinates has a use for. Raises PeerMismatchError."""
+        rounds = self._rounds_of(asked.dim)
+        if asked.trims not in {one.rules.keeps_some for one in rounds}:
+            raise PeerMismatchError("trims", ours=self._task.rules.keeps_some, peers=asked.trims)
+        if asked.pairs not in {one.rules.selects for one in rounds}:
+            raise PeerMismatchError("pairs", ours=self._task.rules.selects, peers=asked.pairs)
+        if list(asked.layer_sizes) not in [one.layer_sizes for one in rounds]:
+            theirs = f"{len(asked.layer_sizes)} layers"
+            raise PeerMismatchError("layer_sizes", ours=f"{len(self._task.layer_sizes)} layers", peers=theirs)
+
+    def _rounds_of(self, dim: int) -> list[Task]:
+        """Return the kinds of rounds of so many coordinates: the training's, or an evaluation's."""
+        return [one for one in (self._task, self._task.evaluation_round) if one is not None and one.dim == dim]
 
     async def _record(self, party: Party, shape: BatchShape) -> None:
         """This part leaves. What cannot be recorded ends the dealer. Raises what `DealLedger.record` raises."""

@@ -112,7 +112,7 @@ ROOMS = (
         "protos", "", "The wire: messages of precad.v1, the values they carry, and the transport that they travel on."
     ),
     Room("protos/tls", "", "Mutual TLS: who is at the other end, and with which files."),
-    Room("protos/task", "mpc dp | tls", "A task's public parameters, and the one step that an opened sum takes."),
+    Room("protos/task", "mpc dp | . tls", "A task's public parameters, and the one step that an opened sum takes."),
     Room("protos/messages", "mpc | task", "Messages to values and back."),
     Room("servers", "mpc protos", "The servers: two aggregators from one program, and the dealer."),
     Room("servers/database", "dp protos | .", "Durable tables: one door, with SQLite or PostgreSQL behind it."),

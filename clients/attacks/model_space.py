@@ -1,7 +1,8 @@
-"""Updates as the model sees them, for attackers who craft one where the bound of updates is learnt.
+"""Updates as the model sees them, for attackers who craft one where the bound of updates is learnt, or a set smaller.
 
-There an upload is ( r / S u, a c ) of an update u within S (`precad.protos.task.quantile`). The last number counts
-whether u was within S. An attacker crafts u, and counts itself as an honest client does.
+Where the task has a smaller set than the ball, they project what they craft onto it: outside it would be refused.
+Where a bound is learnt, an upload is ( r / S u, a c ) of an update u within S (`precad.protos.task.quantile`). The last
+number counts whether u was within S. An attacker crafts u, and counts itself as an honest client does.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from precad.clients.training.convex_projection import project_onto
+from precad.mpc.convex_set import ConvexSet
 from precad.protos.task.quantile import QuantileRule
 from precad.protos.task.task import Task
 
@@ -27,6 +30,8 @@ class ModelSpace:
     bound: float
     """S; what the task enforces where no bound is learnt, infinity where nothing is enforced."""
     rule: QuantileRule | None = None
+    cut: ConvexSet | None = None
+    """The smaller set, where the task has one."""
 
     @classmethod
     def of(cls, task: Task, parameters: NDArray[np.float32], enforced: float) -> Self:
@@ -34,7 +39,8 @@ class ModelSpace:
         range."""
         rule = task.quantile_rule
         if rule is None:
-            return cls(task.n_parameters, enforced)
+            cut = task.update_set
+            return cls(task.n_parameters, enforced, cut=cut if isinstance(cut, ConvexSet) else None)
         return cls(task.n_parameters, rule.bound(float(parameters[-1])), rule)
 
     def updates(self, uploads: Vector) -> Vector:
@@ -45,7 +51,9 @@ class ModelSpace:
 
     def upload(self, update: Vector) -> Vector:
         """Return what is uploaded of an update (n,), (d,). It is within C if the update is within S."""
-        if self.rule is None or not np.isfinite(update).all():
+        if not np.isfinite(update).all():
             return update
+        if self.rule is None:
+            return update if self.cut is None else project_onto(update, self.cut)
         is_within = math.sqrt(float(np.sum(np.square(update)))) <= self.bound
         return np.append(update * (self.rule.room / self.bound), self.rule.unit if is_within else -self.rule.unit)

@@ -24,7 +24,7 @@ from precad.clients.models import networks
 from precad.clients.own_code import look_in
 from precad.clients.records.own.described import CLIENT
 from precad.clients.training.conduct import Conduct
-from precad.clients.training.round_update import bounded, difference
+from precad.clients.training.round_update import bounded, difference, require_set
 from precad.mpc.ring import RingArray
 from precad.protos.task.task import Task
 
@@ -54,6 +54,7 @@ class ExternalTraining:
     def __init__(self, *, task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) -> None:
         """Start every trainer, and wait until its code is loaded. Raises ArgumentError (also TrainerError)."""
         require_task(task)
+        require_set(task)
         look_in(config.folder)
         model = networks.of_task(task)
         self._task, self._conducts = task, conducts

@@ -32,7 +32,7 @@ def project(vector: NDArray[np.float64], bound: float) -> NDArray[np.float64]:
 def shrinkage(vector: NDArray[np.float64], bound: float) -> float:
     """Return the factor of `project`, 1 within the ball. Raises: ArgumentError as there."""
     require_positive("bound", bound)
-    norm = _norm(vector)
+    norm = norm_of(vector)
     if not norm < math.inf:  # this form refuses NaN too
         raise ArgumentError("the vector to project must have a finite norm")
     return 1.0 if norm <= bound * (1 - _ROUNDING_SLACK / 2) else bound * (1 - _ROUNDING_SLACK) / norm
@@ -54,7 +54,7 @@ def project_layers(vector: NDArray[np.float64], bound: float, layer_sizes: Seque
     return np.concatenate([project(layer, bound / math.sqrt(len(layers))) for layer in layers])
 
 
-def _norm(vector: NDArray[np.float64]) -> float:
+def norm_of(vector: NDArray[np.float64]) -> float:
     """||v||_2 in float64. Where squares overflow, or so many vanish that it could be seen, the largest entry is divided
     out first."""
     with np.errstate(over="ignore"):

@@ -32,11 +32,14 @@ from precad.clients.errors import ArgumentError, NonFiniteGradientError, NonFini
 from precad.clients.gradients.engine import RecordEngine
 from precad.clients.gradients.record_clipping import Clipping, RecordClip
 from precad.clients.records import Records
+from precad.clients.training.convex_projection import project_onto
 from precad.clients.training.descent import descend
 from precad.clients.training.local_update import local_updates
 from precad.clients.training.projection import project, project_layers
 from precad.dp.noise import rounded_gaussian
 from precad.mpc import fixed_point
+from precad.mpc.convex_set import ConvexSet
+from precad.mpc.errors import ParameterError
 from precad.mpc.prg import RandomBytes
 from precad.mpc.ring import RingArray
 from precad.protos.task.quantile import QuantileRule
@@ -91,13 +94,31 @@ def round_updates(
     if not rules.clients_add_noise:
         return exact
     noisy = [_noised(task, who, 0, update) for who, update in zip(participants, exact, strict=True)]
-    return [project(update, task.client_clip) for update in noisy] if rules.clips_own_noise else noisy
+    return [projected(task, update) for update in noisy] if rules.clips_own_noise else noisy
+
+
+def projected(task: Task, vector: Vector) -> Vector:
+    """Return the vector's projection (d,) onto what the task allows: the ball of radius C, or a smaller convex set.
+
+    Raises: ArgumentError unless its norm is finite.
+    """
+    bound = task.update_set
+    return project_onto(vector, bound) if isinstance(bound, ConvexSet) else project(vector, task.client_clip)
 
 
 def require_runnable(task: Task, engine: RecordEngine) -> None:
     """Before the first round: this model can be clipped as the task says. Raises ArgumentError."""
+    require_set(task)
     if task.clips_layers:
         engine.require_layer_sizes("task.update_clipping")
+
+
+def require_set(task: Task) -> None:
+    """Before the first round: the set of updates is known here, with its directions. Raises ArgumentError."""
+    try:
+        _ = task.update_set
+    except ParameterError as error:
+        raise ArgumentError(f"task.{error}") from None
 
 
 def record_clip(task: Task) -> RecordClip:
@@ -113,7 +134,7 @@ def _gradient_sums(
     clip: RecordClip,
     bound: float,
 ) -> list[Vector]:
-    """One pass over the records of all."""
+    """One pass over the records of all. A set within the ball has a projection of its own."""
     streams = iter([who.random_bytes for who in participants])
 
     def draw(n: int) -> bytes:
@@ -125,9 +146,11 @@ def _gradient_sums(
         engine=engine,
         sample_rate=[who.record_rate for who in participants],
         record_clip=clip,
-        client_clip_norm=bound,
+        client_clip_norm=math.inf if isinstance(task.update_set, ConvexSet) else bound,
         random_bytes=draw,
     )
+    if isinstance(task.update_set, ConvexSet) and bound < math.inf:
+        return [projected(task, update) for update in updates]
     beyond = task.dim - engine.dim  # canaries' coordinates, where no other record has a gradient
     return [np.pad(update, (0, beyond)) for update in updates] if beyond else list(updates)
 
@@ -154,7 +177,7 @@ def bounded(task: Task, last: float, found: Vector | None, layer_sizes: Sequence
         return _counted(task.quantile_rule, update, last, is_finite=found is not None, layer_sizes=layer_sizes)
     if task.clips_layers:
         return project_layers(update, task.client_clip, layer_sizes)
-    return project(update, task.client_clip)
+    return projected(task, update)
 
 
 def difference(trained: Vector, parameters: NDArray[np.float32]) -> Vector | None:
@@ -225,7 +248,7 @@ def _trained_privately(task: Task, parameters: NDArray[np.float32], who: Partici
         decay = task.local_weight_decay * size * at
         velocity = task.local_momentum * velocity + _noised(task, who, step, update) - decay
         at = at + task.local_rate / size * velocity
-    return project(at - parameters.astype(np.float64), task.client_clip)
+    return projected(task, at - parameters.astype(np.float64))
 
 
 def _noised(task: Task, who: Participant, step: int, update: Vector) -> Vector:

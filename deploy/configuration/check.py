@@ -33,7 +33,7 @@ from precad.servers.links.credentials import require_dealer
 from precad.servers.operations.access import load_token
 from precad.servers.rounds import memory
 from precad.servers.rounds.functions import require_function
-from precad.servers.store.folder import load_initial_model
+from precad.servers.store.folder import load_initial_model, require_set
 from precad.servers.store.rehearsal import require_aggregator_opens, require_dealer_opens
 
 
@@ -106,6 +106,7 @@ def _aggregator(task: Task, config: AggregatorConfig, roles: tuple[Role, Role], 
     _require_usable_server(config, role)
     if not task.is_proved:
         require_gate(task.gate)
+    require_set(task)
     initial = load_initial_model(config.initial_model, task)
     has_database = url_of(config.database_url) is not None
     require_aggregator_opens(config.state_dir, task, initial, has_database=has_database)

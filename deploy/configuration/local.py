@@ -22,6 +22,7 @@ from precad.clients.errors import (
 from precad.clients.own_code import look_in, offer
 from precad.deploy.configuration.auditing import audit_ids, declared_canaries
 from precad.deploy.configuration.sections import Deployment, parse, parse_section
+from precad.deploy.configuration.update_set import draft_layer_sizes, supply_directions, supply_layer_sizes
 from precad.deploy.errors import ConfigError
 from precad.deploy.run_folder import RunFolder
 from precad.protos.task.evaluation import BY_CLIENTS
@@ -60,6 +61,8 @@ def draft(raw: Mapping[str, Any], folder: RunFolder) -> Deployment | None:
         task = resolved["task"]
         supply_own_records(resolved["client"], holds_out=task.get("evaluation") == BY_CLIENTS)
         task.setdefault("dim", dimension)
+        draft_layer_sizes(task)
+        supply_directions(task)
         if isinstance(task.get("clients"), list | int):
             ids = ids_of(task["clients"])
             require_ids(ids)
@@ -257,6 +260,8 @@ def supply_model_dimension(task: dict[str, Any]) -> dict[str, int]:
             require_layer_sizes(model, "task.update_clipping")
         except ArgumentError as error:
             raise ConfigError(str(error)) from None
+    supply_layer_sizes(task, model)
+    supply_directions(task)
     n_learnt = int(clipping in LEARNT)
     canaries = declared_canaries(task, networks.parameter_count(model))
     dimension = networks.parameter_count(model) + n_learnt + sum(canaries.values())

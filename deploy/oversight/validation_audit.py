@@ -16,6 +16,7 @@ import numpy as np
 from precad.deploy.errors import ConfigError
 from precad.mpc import ring, sharing, validation
 from precad.mpc.channel import MemoryChannel, run_pair
+from precad.mpc.convex_set import ConvexSet
 from precad.mpc.gate import top_bits
 from precad.mpc.gate.top_bits import Gate
 from precad.mpc.gates import make_gate
@@ -45,7 +46,8 @@ def audit(vectors: RingArray, bound: NormBound, *, gate: Gate, mode: Mode = Mode
     """Run one round of the complete validation with fresh randomness. Shapes: vectors (n, d)."""
     clients = tuple(f"vector-{i}" for i in range(len(vectors)))
     blocks = top_bits.blocks(gate, len(vectors), bound.low_bits)
-    shape = BatchShape("audit", 0, clients, bound.dim, blocks)
+    layer_sizes = bound.layer_sizes if isinstance(bound, ConvexSet) else ()
+    shape = BatchShape("audit", 0, clients, bound.dim, blocks, layer_sizes=layer_sizes)
     dealt = deal(shape)
     tuples = (ServerTuples(0, shape, dealt[0]), ServerTuples(1, shape, dealt[1]))
     payloads: tuple[dict[str, RingArray], dict[str, RingArray]] = ({}, {})

@@ -76,6 +76,22 @@ class PrecadClientsFlags(TrainingFlags):
     dataset: PaperImages = ImagesName.MNIST
 
 
+@trains(experiment_app, "convex-sets", "convex_sets")
+@dataclass(frozen=True, kw_only=True)
+class ConvexSetsFlags(TrainingFlags):
+    """Compare backdoors against one ball and against smaller convex sets, at one epsilon (PRECAD_DATA)."""
+
+    quick: ExperimentQuick = False
+    seeds: Seeds = None
+    attackers: Annotated[
+        list[int] | None, typer.Option("--attackers", help="Take K attackers instead of 5 and 10; repeat.", min=1)
+    ] = None
+    sigma: Sigma = 1.0
+    rounds: Rounds = None
+    dataset: PaperImages = ImagesName.MNIST
+    model: Annotated[str, typer.Option(help="Train this model.")] = "cnn-standardised"
+
+
 @trains(experiment_app, "precad-backdoor", "precad.backdoor")
 @dataclass(frozen=True, kw_only=True)
 class PrecadBackdoorFlags(TrainingFlags):

@@ -6,6 +6,7 @@ Contents:
     backdoors  the common part of experiments with backdoors: a case's two accuracies, in words, in a table and
                as curves
     adapters   `precad experiment adapters`: fine-tuning with private adapters, beside central DP-SGD
+    convex_sets  `precad experiment convex-sets`: backdoors against one ball and against smaller convex sets
     correlated_noise  `precad experiment correlated-noise`: noise correlated over rounds, beside independent noise
     tightness  `precad experiment tightness`: what each method certifies of the same trainings, and the attack
                that ends it

@@ -20,6 +20,7 @@ import numpy as np
 from precad.deploy.oversight.proved_audit import proved_round
 from precad.mpc import fixed_point, ring, sharing, validation
 from precad.mpc.channel import Channel, MemoryChannel, run_pair
+from precad.mpc.convex_set import ConvexSet
 from precad.mpc.gate import top_bits
 from precad.mpc.gates import make_gate
 from precad.mpc.parameters import Mode
@@ -70,7 +71,7 @@ class CleartextServers:
 
     def __init__(self, task: Task, *, has_validation: bool = True) -> None:
         self._task = task
-        self._threshold = task.norm_bound.threshold if has_validation else None
+        self._bound = task.update_set if has_validation else None
         self._dim = task.dim
 
     def check_and_sum(self, t: int, uploads: Mapping[str, RingArray], proposed: Proposed | None = None) -> Checked:
@@ -99,7 +100,9 @@ class CleartextServers:
         return rule.tested(noisy, proposed.trim_count)
 
     def _fits(self, upload: RingArray) -> bool:
-        return self._threshold is None or fixed_point.exact_squared_norm(upload) <= self._threshold
+        if isinstance(self._bound, ConvexSet):
+            return self._bound.holds(upload)
+        return self._bound is None or fixed_point.exact_squared_norm(upload) <= self._bound.threshold
 
 
 class MpcServers:
@@ -112,12 +115,13 @@ class MpcServers:
     def check_and_sum(self, t: int, uploads: Mapping[str, RingArray], proposed: Proposed | None = None) -> Checked:
         """Mask or split every upload, lock, validate, test, and reconstruct the sum that is released."""
         task, clients = self._task, tuple(uploads)
-        blocks = top_bits.blocks(self._gate, len(clients), task.norm_bound.low_bits) if task.checks_norms else ()
+        blocks = top_bits.blocks(self._gate, len(clients), task.update_set.low_bits) if task.checks_norms else ()
         if task.rules.trims:
             blocks += proposal.blocks(self._gate, len(clients), Proposal(task.norm_bound, task.trim_tau))
         if (choice := task.krum_rule) is not None:
             blocks += krum.blocks(self._gate, len(clients), choice.krum(len(clients)))
-        shape = BatchShape("simulation", t, clients, task.dim, blocks, task.rules.keeps_some, task.rules.selects)
+        further = (task.rules.keeps_some, task.rules.selects, tuple(task.layer_sizes))
+        shape = BatchShape("simulation", t, clients, task.dim, blocks, *further)
         dealt = deal(shape)
         tuples = (ServerTuples(0, shape, dealt[0]), ServerTuples(1, shape, dealt[1]))
         held: tuple[dict[str, RingArray], dict[str, RingArray]] = ({}, {})
@@ -140,7 +144,7 @@ class MpcServers:
                 return validation.accept_all_shares(locked.active, own, task.dim), None
             reveal = validation.reveal if task.wire_mode is Mode.MASKED else validation.reveal_and_open
             revealed = reveal(locked, own, mine, channel)
-            checked = validation.validate(revealed, mine, task.norm_bound, self._gate, channel)
+            checked = validation.validate(revealed, mine, task.update_set, self._gate, channel)
             of_check = (checked.active, checked.verdicts, revealed.opened, checked.squared_norms)
             accepted, test = Accepted.of(*of_check, checked.accepted_share_sum), None
             share = accepted.share_sum

@@ -24,6 +24,7 @@ from precad.mpc.tuples.held import (
     correlation_streams,
     equality_share_a,
     field_words,
+    layer_squares_a,
     mask_seed,
     mask_seed_digest,
     pair_shares_a,
@@ -53,6 +54,7 @@ def deal(shape: BatchShape, random_bytes: RandomBytes = os.urandom) -> tuple[Dea
             products=_product_corrections(key_a, key_b, shape),
             trims=_trim_corrections(key_a, key_b, shape),
             pairs=_pair_corrections(key_a, key_b, shape),
+            layer_squares=_layer_corrections(key_a, key_b, shape),
         ),
     )
 
@@ -121,6 +123,24 @@ def _pair_corrections(key_a: Seed, key_b: Seed, shape: BatchShape) -> RingArray:
             mask[:m] += scratch[:m]
         products += masks[:, :m] @ masks[:, :m].T
     return products[np.triu_indices(n, 1)] - pair_shares_a(key_a, shape)
+
+
+def _layer_corrections(key_a: Seed, key_b: Seed, shape: BatchShape) -> RingArray:
+    """Server B's shares of <a_l, a_l> of each layer, client by client, (n_layer_squares,)."""
+    n_layers, ends = len(shape.layer_sizes), np.cumsum(shape.layer_sizes, dtype=np.int64)
+    corrections = np.zeros(shape.n_layer_squares, dtype=np.int64)
+    a, a_b = np.empty((2, min(shape.dim, ring.TILE)), dtype=np.int64)
+    for slot, label in enumerate(map(shape.label, shape.clients if n_layers else ())):
+        squares = corrections[n_layers * slot : n_layers * (slot + 1)]
+        stream_a, stream_b = (mask_stream(mask_seed(key, label), label) for key in (key_a, key_b))
+        for tile in ring.tiles(shape.dim):
+            m = tile.stop - tile.start
+            stream_a.fill(a[:m])
+            stream_b.fill(a_b[:m])
+            a += a_b
+            ring.add_by_layer(squares, a[:m] * a[:m], ends, tile)
+        squares -= layer_squares_a(key_a, label, n_layers)
+    return corrections
 
 
 def _equality_correction(key_a: Seed, shape: BatchShape, client: str, random_bytes: RandomBytes) -> list[RingArray]:

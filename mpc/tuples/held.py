@@ -59,6 +59,8 @@ class BatchShape:
     """Whether each client has a trim tuple, too: for a sum whose summands stay secret (`precad.mpc.robust`)."""
     pairs: bool = False
     """Whether each pair of clients has the inner product of its masks, too: for distances between updates."""
+    layer_sizes: tuple[int, ...] = ()
+    """Layers whose norms are checked, too, by their numbers of coordinates (`precad.mpc.convex_set`)."""
 
     def __post_init__(self) -> None:
         if len(set(self.clients)) != len(self.clients):
@@ -67,6 +69,8 @@ class BatchShape:
             raise ParameterError(f"dim must be >= 1 and round >= 0; got {self.dim} and {self.round}")
         if self.pairs and len(self.clients) > MAX_OF_PAIRS:
             raise ParameterError(f"a batch with pairs has at most {MAX_OF_PAIRS} clients, got {len(self.clients)}")
+        if self.layer_sizes and not (min(self.layer_sizes) >= 1 and sum(self.layer_sizes) == self.dim):
+            raise ParameterError(f"layer_sizes must be >= 1 and cover the {self.dim} coordinates of a batch")
 
     @classmethod
     def anonymous(
@@ -78,10 +82,12 @@ class BatchShape:
         blocks: tuple[Block, ...],
         trims: bool = False,
         pairs: bool = False,
+        layer_sizes: tuple[int, ...] = (),
     ) -> BatchShape:
         """Return the shape as the dealer knows it: slots without names. It deals exactly what the named shape
         expects."""
-        return cls(task, round, tuple(str(slot) for slot in range(n_clients)), dim, blocks, trims, pairs)
+        slots = tuple(str(slot) for slot in range(n_clients))
+        return cls(task, round, slots, dim, blocks, trims, pairs, layer_sizes)
 
     @property
     def n_products(self) -> int:
@@ -102,6 +108,11 @@ class BatchShape:
     def n_pairs(self) -> int:
         """Words of pairs of clients: the dealer's corrections to server B."""
         return math.comb(len(self.clients), 2) if self.pairs else 0
+
+    @property
+    def n_layer_squares(self) -> int:
+        """Words of squared norms of the masks' layers: the dealer's corrections to server B."""
+        return len(self.clients) * len(self.layer_sizes)
 
     def slot_of(self, client: str) -> int:
         """Return the client's place in the round. Streams are labelled by it: the dealer need not know who was
@@ -129,6 +140,7 @@ class Dealt:
     - products: (n_products,) words; empty at A
     - trims: (n_trim_words,) words, client by client; empty at A
     - pairs: (n_pairs,) words, slots (0, 1), (0, 2), .., (1, 2), ..; empty at A
+    - layer_squares: (n_layer_squares,) words, client by client; empty at A
     """
 
     key: Seed
@@ -138,6 +150,7 @@ class Dealt:
     products: RingArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     trims: RingArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     pairs: RingArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    layer_squares: RingArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -180,10 +193,13 @@ class ServerTuples:
         found = (dealt.squared_masks.shape, dealt.equality.shape, dealt.products.shape)
         if found != expected:
             raise MalformedMessageError(f"corrections of a batch must have shapes {expected}, got {found}")
-        if dealt.trims.size != (trims := shape.n_trim_words if corrected else 0):
-            raise MalformedMessageError(f"trims of a batch must have {trims} words, got {dealt.trims.size}")
-        if dealt.pairs.size != (n_pairs := shape.n_pairs if corrected else 0):
-            raise MalformedMessageError(f"pairs of a batch must have {n_pairs} words, got {dealt.pairs.size}")
+        for name, words, n_words in (
+            ("trims", dealt.trims, shape.n_trim_words),
+            ("pairs", dealt.pairs, shape.n_pairs),
+            ("layer_squares", dealt.layer_squares, shape.n_layer_squares),
+        ):
+            if words.size != (due := n_words if corrected else 0):
+                raise MalformedMessageError(f"{name} of a batch must have {due} words, got {words.size}")
         if not _are_elements(dealt.equality):
             raise MalformedMessageError("equality corrections of a batch must be below p = 2^127 - 1")
         if len(dealt.peer_seed_digests) != n * DIGEST_BYTES:
@@ -213,12 +229,15 @@ class ServerTuples:
             self._squared_masks = np.array([squared_mask_share_a(key, label) for label in labels], dtype=np.int64)
             self._equality = np.array([equality_share_a(key, label).words for label in labels], dtype=np.int64)
             self._equality = self._equality.reshape(len(labels), 3, FIELD_WORDS)
+            squares = [layer_squares_a(key, label, len(shape.layer_sizes)) for label in labels]
         else:
+            squares = [dealt.layer_squares]
             self._squared_masks, self._equality, products = dealt.squared_masks, dealt.equality, dealt.products
         self._correlations: Correlations | None = Correlations(shape.blocks, masks, products)
         self._after_check = self._correlations
         self._trims: Dealt | None = dealt if shape.trims else None
         self._pairs = pair_shares_a(key, shape) if self.party == 0 else dealt.pairs
+        self._layer_squares = np.reshape(squares, (len(labels), len(shape.layer_sizes))).astype(np.int64, copy=False)
 
     def hand_out_mask_seeds(self, clients: Collection[str]) -> dict[str, Seed]:
         """Return the seeds of this server's halves of these clients' masks, for them. Once: raises TupleReusedError
@@ -273,6 +292,10 @@ class ServerTuples:
         first, second = (slots[index] for index in np.triu_indices(len(slots), 1))
         shares: RingArray = self._pairs[first * (2 * n - first - 1) // 2 + second - first - 1]
         return shares
+
+    def layer_square_shares(self, clients: Sequence[str]) -> RingArray:
+        """r_P of each layer of each, with r_A + r_B = <a_l, a_l> modulo 2^64. Shape (n, L)."""
+        return self._layer_squares[self._slots_of(clients)]
 
     def equality_tuples(self, clients: Sequence[str]) -> RingArray:
         """This server's shares of each client's rho, omega and rho omega, as words (n, 3, 2).
@@ -349,6 +372,11 @@ def mask_seed_digest(seed: Seed) -> bytes:
 def squared_mask_share_a(key: Seed, label: Label) -> int:
     """r_A: one word of A's key."""
     return int(prg.stream(key, Purpose.SQUARED_MASK_SHARE, label, 1)[0])
+
+
+def layer_squares_a(key: Seed, label: Label, n_layers: int) -> RingArray:
+    """r_A of each layer: words of A's key, (L,)."""
+    return prg.stream(key, Purpose.LAYER_SQUARES, label, n_layers)
 
 
 def equality_share_a(key: Seed, label: Label) -> EqualityTuple:

@@ -35,7 +35,7 @@ CHUNK_BYTES = 1 << 20
 FIRST_CHUNK_BYTES = 1 << 18
 """Bytes of the first chunk of an upload or a download. On the slowest line that a server waits for, by default, it is
 there within `transfer_grace_s`."""
-DEALT_PARTS = ("squared_masks", "equality", "products", "trims", "pairs", "peer_seed_digests")
+DEALT_PARTS = ("squared_masks", "equality", "products", "trims", "pairs", "layer_squares", "peer_seed_digests")
 """Names of the parts that `Corrections` has pieces of."""
 SALT_BYTES = 32
 """Bytes of the salt that goes to B alone beside its share (`salted_digest`)."""
@@ -175,14 +175,15 @@ def batch_request(shape: BatchShape) -> dealer_pb2.BatchRequest:
         blocks=[_block_message(block) for block in shape.blocks],
         trims=shape.trims,
         pairs=shape.pairs,
+        layer_sizes=shape.layer_sizes,
     )
 
 
 def batch_shape(task_id: str, request: dealer_pb2.BatchRequest) -> BatchShape:
     """Raises ParameterError on a request that no server makes."""
     blocks = tuple(_block(message) for message in request.blocks)
-    asked = (request.trims, request.pairs)
-    return BatchShape.anonymous(task_id, request.round, request.n_clients, request.dim, blocks, *asked)
+    further = (request.trims, request.pairs, tuple(request.layer_sizes))
+    return BatchShape.anonymous(task_id, request.round, request.n_clients, request.dim, blocks, *further)
 
 
 _KINDS: Final[Mapping[dealer_pb2.Block.Kind, type[AndBlock | BitBlock | ChoiceBlock | ProductBlock | SquareBlock]]] = {
@@ -242,5 +243,4 @@ def dealt_from_parts(key: bytes, parts: dict[str, bytes]) -> Dealt:
     if words["equality"].size % (3 * FIELD_WORDS):
         raise MalformedMessageError("equality corrections come in threes of field elements")
     equality = words["equality"].reshape(-1, 3, FIELD_WORDS)
-    of_products = (words[name] for name in ("products", "trims", "pairs"))
-    return Dealt(Seed(key), digests, words["squared_masks"], equality, *of_products)
+    return Dealt(Seed(key), digests, equality=equality, **{name: words[name] for name in words if name != "equality"})

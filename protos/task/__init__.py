@@ -17,6 +17,7 @@ Modules:
     server_step     the rate by round, and the servers' optimiser
     model_update    what an opened sum does to the model
     quantile        a bound of updates that is learnt with noise
+    convex_fields     what bounds layers of an update beside C
     trim_fields     sums without the longest updates, behind a noisy test
     krum_fields     sums of the updates that are closest to their neighbours
     function_fields a CrypTen function of the shared sum, before noise

@@ -42,6 +42,7 @@ from precad.protos.task.algorithms import (
 )
 from precad.protos.task.audit_fields import AUDIT_FIELDS, AuditFields, canary_places, refuse_audit
 from precad.protos.task.carried_fields import carried
+from precad.protos.task.convex_fields import CONVEX_FIELDS, DIRECTIONS_FILE, ConvexFields, refuse_convex, set_of
 from precad.protos.task.evaluation import (
     BY_CLIENTS,
     EVALUATION_FIELDS,
@@ -85,7 +86,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 ABSENT_AT_DEFAULT: Final = (
     *("record_rates", "update_clipping", *QUANTILE_FIELDS),
     *(*RECORD_FIELDS, *LEARNING_FIELDS, *SERVER_STEP_FIELDS, *PROVED_FIELDS, *QUERY_FIELDS, *EVALUATION_FIELDS),
-    *(*VALIDATION_FIELDS, *AUDIT_FIELDS, *TURN_FIELDS, *TRIM_FIELDS, *KRUM_FIELDS, *FUNCTION_FIELDS),
+    *(*VALIDATION_FIELDS, *AUDIT_FIELDS, *TURN_FIELDS, *TRIM_FIELDS, *KRUM_FIELDS, *FUNCTION_FIELDS, *CONVEX_FIELDS),
 )
 """Fields that came later than the algorithms that they are of, or than tasks. The canonical text has them where they
 are not at their default, so that tasks without them keep their digest."""
@@ -109,6 +110,7 @@ class Task(
     TrimFields,
     KrumFields,
     FunctionFields,
+    ConvexFields,
 ):
     """The `[task]` section. Symbols are those of PRECAD's Algorithms 1 and 2."""
 
@@ -261,13 +263,14 @@ class Task(
 
     @model_validator(mode="after")
     def _check_bounds(self) -> Self:
+        rules, given = self.rules, self._given
+        refuse_convex(self, given)
         try:
-            _ = self.norm_bound
+            _ = self.norm_bound if self.half_spaces and self.directions is None else self.update_set
         except ParameterError as error:
             raise ValueError(str(error).replace("clip_norm", "client_clip")) from error
         if self.min_clients > len(self.clients):
             raise ValueError(f"min_clients must be at most the {len(self.clients)} enrolled, got {self.min_clients}")
-        rules, given = self.rules, self._given
         refusals.refuse_wire_form(self.mode, accepts_weak=self.accept_weak_wire_form)
         refuse_proved_fields(self.mode, given)
         is_query = self.query is not None
@@ -375,6 +378,14 @@ class Task(
     def norm_bound(self) -> NormBound:
         """Return the norm check's parameters. Raises ParameterError."""
         return NormBound(clip_norm=self.client_clip, dim=self.dim, frac_bits=self.frac_bits)
+
+    @cached_property
+    def update_set(self) -> NormBound:
+        """Return what each upload is checked for: `norm_bound`, or a smaller convex set.
+
+        Raises ParameterError, also where the file of its directions is not at hand.
+        """
+        return set_of(self)
 
     @cached_property
     def proof_sizes(self) -> ProofSizes:
@@ -588,7 +599,7 @@ class Task(
         return self._canonical()
 
     def _canonical(self, *, without: Collection[str] = ()) -> str:
-        left_out = set(ABSENT_AT_DEFAULT) - self._given
+        left_out = {DIRECTIONS_FILE, *ABSENT_AT_DEFAULT} - (self._given - {DIRECTIONS_FILE})
         if self.is_proved:
             left_out = (left_out | set(OF_A_DEALER)) - {"proof_timeout_s"}
         if self.rules.is_default:

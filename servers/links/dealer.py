@@ -135,7 +135,7 @@ class TupleSource:
         if key.round != shape.round:
             raise MalformedMessageError(f"the dealer sent a batch of round {key.round}, asked for {shape.round}")
         parts = {name: bytearray() for name in convert.DEALT_PARTS}
-        n_words = shape.n_products + shape.n_trim_words + shape.n_pairs
+        n_words = shape.n_products + shape.n_trim_words + shape.n_pairs + shape.n_layer_squares
         limit = 8 * n_words + (7 * 8 + DIGEST_BYTES) * len(shape.clients)
         is_complete = False
         while not is_complete:

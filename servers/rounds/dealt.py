@@ -82,7 +82,8 @@ class DealtForm(Form):
         gate, dealt = self._ground.compute.gate, (of_round.rules.keeps_some, of_round.rules.selects)
         assert gate is not None  # of every mode but `proved`
         blocks = (*blocks_of(of_round, gate, len(chosen)), *blocks_of_function(of_round, self._ground.compute.function))
-        return BatchShape(self._ground.state.store.task_id, t, tuple(chosen), of_round.dim, blocks, *dealt)
+        further = (*dealt, tuple(of_round.layer_sizes))
+        return BatchShape(self._ground.state.store.task_id, t, tuple(chosen), of_round.dim, blocks, *further)
 
     def _open_intake(self, t: int, chosen: list[str]) -> Intake:
         relays = self._link.party == 0 and self.task.wire_mode is Mode.MASKED
@@ -171,7 +172,7 @@ class DealtForm(Form):
             rooms = {client: intake.room(client) for client in active}
             revealed = validation.reveal_and_open(state.lock, uploads, tuples, channel, rooms)
         of_round = self._ground.round_task(state.round)
-        checked = validation.validate(revealed, tuples, of_round.norm_bound, compute.gate, channel, compute.engine)
+        checked = validation.validate(revealed, tuples, of_round.update_set, compute.gate, channel, compute.engine)
         try:
             validation.compare_verdicts(checked, channel)
         except VerdictsDifferError as error:

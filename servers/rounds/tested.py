@@ -27,7 +27,7 @@ def blocks_of(task: Task, gate: Gate, n_clients: int) -> tuple[Block, ...]:
     """Return the binary correlations of a round of so many clients: its check's, then of its test or its choice."""
     if not task.checks_norms:
         return ()
-    of_check = top_bits.blocks(gate, n_clients, task.norm_bound.low_bits)
+    of_check = top_bits.blocks(gate, n_clients, task.update_set.low_bits)
     if (rule := task.krum_rule) is not None:
         return (*of_check, *krum.blocks(gate, n_clients, rule.krum(n_clients)))
     if not task.rules.trims:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import floor, isqrt
+from operator import mul
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,12 +33,16 @@ def run_round(
     frac_bits: int,
     learning_rate: float,
     divisor: float,
+    layers: Sequence[tuple[int, float]] = (),
+    half_spaces: Sequence[tuple[Sequence[int], float]] = (),
 ) -> ReferenceRound:
     """Return theta + eta / W * (sum of the updates with norm <= C, plus both servers' noise), exactly.
 
     - `updates`: of the honest clients, as real vectors.
     - `forgeries`: what malicious clients upload, as 64-bit integers.
     - `noises`: of server A and of server B, on the integer grid.
+    - `layers`: size and bound of each, and `half_spaces`: g and t of each, of which only acceptance depends here. In a
+      task with these, honest clients project otherwise: their vectors come as integers.
 
     C = clip_norm, f = frac_bits, W = divisor. Shapes: every vector is (d,).
 
@@ -55,6 +60,12 @@ def run_round(
 
     # every client's norm is checked exactly: nothing wraps, nothing is rounded
     fits = {client: sum(word**2 for word in vector) <= floor(encoded_clip**2) for client, vector in vectors.items()}
+    for client, vector in vectors.items():  # and so is every further bound of the task
+        rest = iter(vector)
+        parts = [([next(rest) for _ in range(size)], Fraction(bound) * 2**frac_bits) for size, bound in layers]
+        sides = [(sum(map(mul, vector, g)), Fraction(t) * 2**frac_bits) for g, t in half_spaces]
+        fits[client] &= all(sum(word**2 for word in part) <= bound**2 for part, bound in parts)
+        fits[client] &= all(product >= least for product, least in sides)
     accepted = sorted(client for client in vectors if fits[client])
     rejected = sorted(client for client in vectors if not fits[client])
 

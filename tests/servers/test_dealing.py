@@ -422,6 +422,7 @@ MALFORMED: dict[str, tuple[tuple[dealer_pb2.DealRequest, ...], grpc.StatusCode, 
         "blocks differs",
     ),
     "squares": ((hello(), batch(blocks=blocks(5, kind=5))), STATUS.FAILED_PRECONDITION, "blocks differs"),
+    "layers": ((hello(), batch(layer_sizes=[12, 12])), STATUS.FAILED_PRECONDITION, "layer_sizes differs"),
     "no kind": ((hello(), batch(blocks=blocks(5, kind=0))), STATUS.INVALID_ARGUMENT, "kind of a block must be"),
     "no blocks": ((hello(), batch(blocks=carry_blocks(5, 5, 0))), STATUS.INVALID_ARGUMENT, "n_blocks in 1..12"),
     "large blocks": ((hello(), batch(blocks=carry_blocks(5, 9, 1))), STATUS.INVALID_ARGUMENT, "block_bits must be in"),
@@ -469,6 +470,18 @@ async def test_trim_tuples_are_dealt_to_a_task_that_trims_alone(pki: Pki, monkey
         monkeypatch.setattr(dealer_module, "MAX_TRIM_WORDS", 2 * (task.dim + 1) - 1)
         code, text = await desk.refusal(pki.tls(Role.AGGREGATOR_A), greeting, batch(trims=True))
         assert (code, "trim words" in text) == (STATUS.INVALID_ARGUMENT, True)
+
+
+@pytest.mark.flaky(reason=LOST_STATUS)
+@asynchronous
+async def test_squares_are_dealt_of_the_layers_that_the_task_bounds_alone(pki: Pki) -> None:
+    """A server cannot ask for squared norms of other runs of coordinates: they would be known of smaller parts."""
+    task = small_task(layer_sizes=[20, 4], layer_clips=[1.0, 0.5])
+    async with dealing(pki, task=task) as desk:
+        for asked in ([], [20], [4, 20], [1] * 24):
+            greeting = hello(config_digest=task.digest())
+            code, text = await desk.refusal(pki.tls(Role.AGGREGATOR_A), greeting, batch(layer_sizes=asked))
+            assert (code, "layer_sizes differs" in text) == (STATUS.FAILED_PRECONDITION, True)
 
 
 @pytest.mark.flaky(reason=LOST_STATUS)

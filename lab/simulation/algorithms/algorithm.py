@@ -16,6 +16,7 @@ from precad.lab.simulation.federation import Federation
 from precad.lab.simulation.guarantee import REALISED, Guarantee
 from precad.mpc.ring import RingArray
 from precad.protos.task.algorithms import BUDGETS
+from precad.protos.task.convex_fields import CONVEX_FIELDS
 from precad.protos.task.model_update import Past, moved_along, updated
 
 Parameters = NDArray[np.float32]
@@ -59,6 +60,11 @@ class Algorithm(ABC):
         if not self.is_of_any_task and federation.task.sum_function is not None:
             raise ArgumentError(
                 "simulation.algorithm: expected 'deployed' for a task with sum_function, found "
+                f"{federation.settings.algorithm!r}"
+            )
+        if not self.is_of_any_task and any(getattr(federation.task, name) for name in CONVEX_FIELDS):
+            raise ArgumentError(
+                "simulation.algorithm: expected 'deployed' for a task with layer_clips or half_spaces, found "
                 f"{federation.settings.algorithm!r}"
             )
         self.federation = federation

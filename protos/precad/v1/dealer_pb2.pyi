@@ -19,20 +19,22 @@ class DealRequest(_message.Message):
     def __init__(self, hello: _Optional[_Union[_common_pb2.Hello, _Mapping]] = ..., batch: _Optional[_Union[BatchRequest, _Mapping]] = ..., goodbye: _Optional[_Union[_common_pb2.Goodbye, _Mapping]] = ...) -> None: ...
 
 class BatchRequest(_message.Message):
-    __slots__ = ("round", "n_clients", "dim", "blocks", "trims", "pairs")
+    __slots__ = ("round", "n_clients", "dim", "blocks", "trims", "pairs", "layer_sizes")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     N_CLIENTS_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     TRIMS_FIELD_NUMBER: _ClassVar[int]
     PAIRS_FIELD_NUMBER: _ClassVar[int]
+    LAYER_SIZES_FIELD_NUMBER: _ClassVar[int]
     round: int
     n_clients: int
     dim: int
     blocks: _containers.RepeatedCompositeFieldContainer[Block]
     trims: bool
     pairs: bool
-    def __init__(self, round: _Optional[int] = ..., n_clients: _Optional[int] = ..., dim: _Optional[int] = ..., blocks: _Optional[_Iterable[_Union[Block, _Mapping]]] = ..., trims: _Optional[bool] = ..., pairs: _Optional[bool] = ...) -> None: ...
+    layer_sizes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, round: _Optional[int] = ..., n_clients: _Optional[int] = ..., dim: _Optional[int] = ..., blocks: _Optional[_Iterable[_Union[Block, _Mapping]]] = ..., trims: _Optional[bool] = ..., pairs: _Optional[bool] = ..., layer_sizes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Block(_message.Message):
     __slots__ = ("kind", "n_words", "block_bits", "n_blocks")
@@ -81,7 +83,7 @@ class BatchKey(_message.Message):
     def __init__(self, round: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class Corrections(_message.Message):
-    __slots__ = ("squared_masks", "equality", "products", "last", "peer_seed_digests", "trims", "pairs")
+    __slots__ = ("squared_masks", "equality", "products", "last", "peer_seed_digests", "trims", "pairs", "layer_squares")
     SQUARED_MASKS_FIELD_NUMBER: _ClassVar[int]
     EQUALITY_FIELD_NUMBER: _ClassVar[int]
     PRODUCTS_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +91,7 @@ class Corrections(_message.Message):
     PEER_SEED_DIGESTS_FIELD_NUMBER: _ClassVar[int]
     TRIMS_FIELD_NUMBER: _ClassVar[int]
     PAIRS_FIELD_NUMBER: _ClassVar[int]
+    LAYER_SQUARES_FIELD_NUMBER: _ClassVar[int]
     squared_masks: bytes
     equality: bytes
     products: bytes
@@ -96,4 +99,5 @@ class Corrections(_message.Message):
     peer_seed_digests: bytes
     trims: bytes
     pairs: bytes
-    def __init__(self, squared_masks: _Optional[bytes] = ..., equality: _Optional[bytes] = ..., products: _Optional[bytes] = ..., last: _Optional[bool] = ..., peer_seed_digests: _Optional[bytes] = ..., trims: _Optional[bytes] = ..., pairs: _Optional[bytes] = ...) -> None: ...
+    layer_squares: bytes
+    def __init__(self, squared_masks: _Optional[bytes] = ..., equality: _Optional[bytes] = ..., products: _Optional[bytes] = ..., last: _Optional[bool] = ..., peer_seed_digests: _Optional[bytes] = ..., trims: _Optional[bytes] = ..., pairs: _Optional[bytes] = ..., layer_squares: _Optional[bytes] = ...) -> None: ...

@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 from precad.clients.config import ClientConfig
 from precad.deploy.configuration.init import deployment_files
 from precad.deploy.configuration.sections import Deployment, LocalhostConfig, Network, OperatorConfig, load, parse
+from precad.protos.task.convex_fields import CONVEX_FIELDS
 from precad.protos.task.evaluation import EVALUATION_FIELDS
 from precad.protos.task.function_fields import FUNCTION_FIELDS
 from precad.protos.task.proved_fields import OF_A_DEALER
@@ -102,8 +103,8 @@ def test_a_sample_is_accepted_by_the_real_parser(name: str, has_dealer: bool) ->
     found = parsed(as_it_stands(name, has_dealer))
     document = tomllib.loads(complete(name, has_dealer))
     document["task"] |= {"algorithm": "user-dp-fedavg", "update_clipping": "private-quantile"}  # of which fields are
-    for field in ("trim_count", "trim_step", "krum_keep"):
-        del document["task"][field]  # of tsgd-ptr and multi-krum alone
+    for field in ("trim_count", "trim_step", "krum_keep", *CONVEX_FIELDS):
+        del document["task"][field]  # of tsgd-ptr and multi-krum alone, and of fixed bounds
     for field in FUNCTION_FIELDS:
         del document["task"][field]  # of 16 fractional bits alone
     document["task"]["learning_rate_schedule"] = "step"

@@ -194,7 +194,11 @@ def test_a_statement_is_hmac_under_a_key_of_its_own() -> None:
 # The dealer's messages
 
 
-@pytest.mark.parametrize("more", [(False, False), (True, False), (True, True)], ids=["plain", "trims", "pairs"])
+@pytest.mark.parametrize(
+    "more",
+    [(False, False, ()), (True, False, ()), (True, True, ()), (False, False, (20, 1, 3))],
+    ids=["plain", "trims", "pairs", "layers"],
+)
 @pytest.mark.parametrize("party", [0, 1])
 @pytest.mark.parametrize("n_clients", [0, 1, 3])
 @pytest.mark.parametrize(
@@ -203,12 +207,13 @@ def test_a_statement_is_hmac_under_a_key_of_its_own() -> None:
     ids=["no products", "one block", "blocks of several kinds", "two messages"],
 )
 def test_a_dealt_part_survives_the_wire(
-    party: int, n_clients: int, blocks: tuple[Block, ...], more: tuple[bool, bool]
+    party: int, n_clients: int, blocks: tuple[Block, ...], more: tuple[bool, bool, tuple[int, ...]]
 ) -> None:
     clients = tuple(f"client-{i}" for i in range(n_clients))
     dealt = deal(BatchShape("small-1", 2, clients, 24, blocks, *more))[party]
     assert dealt.trims.size == (25 * n_clients if more[0] and party == 1 else 0)
     assert dealt.pairs.size == (n_clients * (n_clients - 1) // 2 if more[1] and party == 1 else 0)
+    assert dealt.layer_squares.size == (n_clients * len(more[2]) if party == 1 else 0)
     messages = list(convert.dealt_to_messages(dealt, 2))
     assert messages[0].key.round == 2
     assert [message.corrections.last for message in messages[1:]] == [False] * (len(messages) - 2) + [True]
@@ -219,33 +224,35 @@ def test_a_dealt_part_survives_the_wire(
     assert back.key == dealt.key
     assert back.peer_seed_digests == dealt.peer_seed_digests
     assert len(back.peer_seed_digests) == 32 * n_clients
-    for name in ("squared_masks", "equality", "products", "trims", "pairs"):
+    for name in ("squared_masks", "equality", "products", "trims", "pairs", "layer_squares"):
         assert_array_equal(getattr(back, name), getattr(dealt, name))
         assert getattr(back, name).shape == getattr(dealt, name).shape
 
 
 def parts_of(messages: list[dealer_pb2.DealReply]) -> dict[str, bytes]:
-    names = ("squared_masks", "equality", "products", "trims", "pairs", "peer_seed_digests")
+    names = ("squared_masks", "equality", "products", "trims", "pairs", "layer_squares", "peer_seed_digests")
     return {name: b"".join(getattr(message.corrections, name) for message in messages) for name in names}
 
 
 @pytest.mark.parametrize(
     ("key_bytes", "lengths", "error"),
     [
-        (15, (0, 0, 0, 0), ParameterError),
-        (17, (0, 0, 0, 0), ParameterError),
-        (16, (7, 0, 0, 0), MalformedMessageError),
-        (16, (8, 32, 0, 0), MalformedMessageError),
-        (16, (8, 40, 0, 0), MalformedMessageError),
-        (16, (8, 49, 0, 0), MalformedMessageError),
-        (16, (8, 48, 4, 0), MalformedMessageError),
-        (16, (8, 48, 0, 9), MalformedMessageError),
+        (15, (0, 0, 0, 0, 0), ParameterError),
+        (17, (0, 0, 0, 0, 0), ParameterError),
+        (16, (7, 0, 0, 0, 0), MalformedMessageError),
+        (16, (8, 32, 0, 0, 0), MalformedMessageError),
+        (16, (8, 40, 0, 0, 0), MalformedMessageError),
+        (16, (8, 49, 0, 0, 0), MalformedMessageError),
+        (16, (8, 48, 4, 0, 0), MalformedMessageError),
+        (16, (8, 48, 0, 9, 0), MalformedMessageError),
+        (16, (8, 48, 0, 0, 9), MalformedMessageError),
     ],
 )
 def test_a_dealt_part_of_other_lengths_is_refused(
-    key_bytes: int, lengths: tuple[int, int, int, int], error: type[Exception]
+    key_bytes: int, lengths: tuple[int, int, int, int, int], error: type[Exception]
 ) -> None:
-    parts = dict(zip(("squared_masks", "equality", "products", "trims"), map(bytes, lengths), strict=True))
+    names = ("squared_masks", "equality", "products", "trims", "layer_squares")
+    parts = dict(zip(names, map(bytes, lengths), strict=True))
     parts |= {"pairs": b"", "peer_seed_digests": b""}
     with pytest.raises(error):
         convert.dealt_from_parts(bytes(key_bytes), parts)

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from precad.protos.task.algorithms import KRUM_FIELDS, OF_AN_ALGORITHM, TRIM_FIELDS
 from precad.protos.task.audit_fields import AUDIT_FIELDS
+from precad.protos.task.convex_fields import CONVEX_FIELDS
 from precad.protos.task.evaluation import EVALUATION_FIELDS
 from precad.protos.task.function_fields import FUNCTION_FIELDS
 from precad.protos.task.learning import LEARNING_FIELDS
@@ -117,8 +118,8 @@ OTHER_VALUES_BESIDE: dict[str, Any] = {
 
 def test_the_digest_covers_every_single_field() -> None:
     """A field that is added to `Task` fails here until it has another value to try."""
-    with_mode = {"accept_weak_wire_form", *PROVED_FIELDS, *QUERY_FIELDS, *AUDIT_FIELDS, *TURN_FIELDS}  # never alone
-    with_mode |= set(FUNCTION_FIELDS)  # tests/protos/task/test_function_fields.py
+    with_mode = {"accept_weak_wire_form", *PROVED_FIELDS, *QUERY_FIELDS, *AUDIT_FIELDS, *TURN_FIELDS, *CONVEX_FIELDS}
+    with_mode |= set(FUNCTION_FIELDS)  # never alone: tests/protos/task/test_function_fields.py
     tried = OTHER_VALUES.keys() | OTHER_VALUES_OF_AN_ALGORITHM.keys() | OTHER_VALUES_BESIDE.keys()
     assert tried | with_mode == Task.model_fields.keys()
     assert OTHER_VALUES_OF_AN_ALGORITHM.keys() == OF_AN_ALGORITHM.keys()
@@ -166,7 +167,7 @@ def test_the_digest_of_a_task_without_a_later_field_is_what_it_was_before_that_f
     task = small_task(algorithm="user-dp-fedavg", local_steps=2)
     later = {"update_clipping", "quantile", "quantile_rate", "quantile_noise", *RECORD_FIELDS, *LEARNING_FIELDS}
     later |= {"validation", "record_rates", *SERVER_STEP_FIELDS, *PROVED_FIELDS, *QUERY_FIELDS, *AUDIT_FIELDS}
-    names = Task.model_fields.keys() - later - {*EVALUATION_FIELDS, *TURN_FIELDS, *TRIM_FIELDS}
+    names = Task.model_fields.keys() - later - {*EVALUATION_FIELDS, *TURN_FIELDS, *TRIM_FIELDS, *CONVEX_FIELDS}
     names -= {*FUNCTION_FIELDS, *KRUM_FIELDS}
     text = json.dumps({name: getattr(task, name) for name in names}, sort_keys=True, separators=(",", ":"))
     assert task.digest() == hashlib.sha256(b"precad/v1.1\n" + text.encode()).digest()
@@ -230,6 +231,17 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("client_rate", 0.0, "client_rate must be > 0"),
     ("client_rate", math.nan, "finite|less than|greater than"),
     ("client_rate", "0.5", "valid number"),
+    ("layer_clips", [0.0], "greater than 0"),
+    ("layer_clips", [math.nan], "finite"),
+    ("layer_clips", [math.inf], "finite"),
+    ("layer_clips", [1.0] * 1025, "at most 1024 items"),
+    ("layer_sizes", [0], "greater than or equal to 1"),
+    ("layer_sizes", [1.5], "valid integer"),
+    ("half_spaces", [0.5], "less than or equal to 0"),
+    ("half_spaces", [-math.inf], "finite"),
+    ("half_spaces", [-1.0] * 17, "at most 16 items"),
+    ("directions_sha256", "f" * 63, "pattern"),
+    ("directions", 5, "path"),
     ("trim_tau", 0.0, "greater than 0"),
     ("trim_tau", 1.0, "less than 1"),
     ("trim_tau", math.nan, "less than 1"),

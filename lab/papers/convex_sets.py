@@ -1,0 +1,178 @@
+"""`precad experiment convex-sets`: K backdoor attackers of 100 against one ball, and against smaller convex sets.
+
+The setting is that of PRECAD's Figure 4 with the pixel pattern, C = 20 and the same noise, so every defence has the
+same epsilon. Each attacker of a round uploads the whole malicious update, projected onto the set that the servers
+check: none is rejected. One training for each seed of
+
+    the ball           ||x|| <= C alone
+    equal layers       each of the L layers within C / sqrt(L)
+    layers by size     each layer of d_l parameters within C sqrt(d_l / d)
+    a half-space       <x, g> >= t beside C: g is minus the initial model's gradient on public records, t almost zero
+
+Backdoor accuracy is counted as in `precad.lab.papers.precad.backdoor`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+
+from precad.clients.config import DatasetName
+from precad.clients.gradients.layers import require_layer_sizes
+from precad.clients.models import networks
+from precad.clients.records import DataSource, model_inputs
+from precad.lab.papers import backdoors, runner
+from precad.lab.papers.runner import Case, Outcome
+from precad.lab.simulation.workers import Workers
+
+ROUNDS, QUICK_ROUNDS = 5000, 600
+ATTACKERS: Final = (5, 10)
+CLIP: Final = 20.0
+N_CLIENTS: Final = 100
+N_PUBLIC: Final = 1000
+"""Records whose gradient is the direction. The first of the test half, which no client has; accuracies count them."""
+_LENGTH: Final = 2.0**14
+"""Euclidean length of the direction's integers: their rounding turns it by less than a hundredth."""
+
+TaskFields = Callable[["Experiment", Path], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Defence:
+    """A set that the servers check."""
+
+    name: str
+    words: str
+    fields: TaskFields
+    """Fields of the task beside C."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment(runner.DatasetExperiment):
+    """Describe what is run."""
+
+    attackers: Sequence[int] = ATTACKERS
+    sigma: float = 1.0
+    rounds: int = ROUNDS
+    model: str = "cnn-standardised"
+
+    @property
+    def layer_sizes(self) -> list[int]:
+        """Return the number of parameters of each of the model's layers."""
+        return require_layer_sizes(networks.build(self.model), "model")
+
+    def case(self, defence: Defence, n_attackers: int, folder: Path) -> Case:
+        """Return one defence against so many attackers. The folder takes files of directions."""
+        name = f"{defence.name}-k{n_attackers}"
+        attack = {"kind": "pixel-backdoor", "clients": n_attackers, "parameters": {"divides": False}}
+        config = runner.paper_config(
+            name=name,
+            rounds=self.rounds,
+            clients=N_CLIENTS,
+            sigma=self.sigma,
+            clip=CLIP,
+            dataset=self.dataset,
+            model=self.model,
+            device=self.device,
+            simulation={"algorithm": "deployed", "attack": attack},
+        )
+        config["task"] |= defence.fields(self, folder)
+        return Case(name=name, labels={"defence": defence.words, "attackers": n_attackers}, config=config)
+
+
+def _equal_layers(experiment: Experiment, folder: Path) -> Mapping[str, Any]:
+    n = len(experiment.layer_sizes)
+    return {"layer_clips": [CLIP / math.sqrt(n)] * n}
+
+
+def _layers_by_size(experiment: Experiment, folder: Path) -> Mapping[str, Any]:
+    sizes = experiment.layer_sizes
+    return {"layer_clips": [CLIP * math.sqrt(size / sum(sizes)) for size in sizes]}
+
+
+def _half_space(experiment: Experiment, folder: Path) -> Mapping[str, Any]:
+    path = folder / "directions.npy"
+    g = public_direction(experiment)
+    if not path.exists():  # a file of the same bytes, whenever it is written
+        np.save(path, g[None])
+    least = np.abs(g).sum() + 1.0
+    return {"half_spaces": [-1.01 * math.ldexp(least, -16)], "directions": str(path)}
+
+
+def public_direction(experiment: Experiment) -> NDArray[np.int64]:
+    """Return minus the gradient of the initial model on the public records, as integers (d,)."""
+    model = networks.build(experiment.model, seed=0)
+    test = DataSource(dataset=cast(DatasetName, experiment.dataset)).load().test
+    public = test.take(np.arange(min(N_PUBLIC, len(test))))
+    features, labels = model_inputs(torch.tensor(public.features), torch.float32), torch.tensor(public.labels)
+    loss = torch.nn.functional.cross_entropy(model(features), labels.long())
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    flat = torch.cat([gradient.flatten() for gradient in gradients]).double().numpy()
+    direction: NDArray[np.int64] = np.rint(-flat * (_LENGTH / np.linalg.norm(flat))).astype(np.int64)
+    return direction
+
+
+DEFENCES: Final = (
+    Defence("ball", "the ball, C = 20", lambda experiment, folder: {}),
+    Defence("equal-layers", "equal layers", _equal_layers),
+    Defence("layers-by-size", "layers by size", _layers_by_size),
+    Defence("half-space", "a half-space", _half_space),
+)
+
+
+def quick(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what --quick takes in place of what is left out."""
+    return {"seeds": 1, "rounds": QUICK_ROUNDS}
+
+
+def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
+    """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
+    DataError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    cases = [experiment.case(defence, k, folder) for k in experiment.attackers for defence in DEFENCES]
+    outcomes = runner.run_cases(cases, experiment, folder, console, workers)
+    report = runner.report_of("convex-sets", experiment, folder)
+    report |= {
+        "attackers": list(experiment.attackers),
+        "model": experiment.model,
+        "layer_sizes": experiment.layer_sizes,
+        "cases": [backdoors.of_case(outcome, outcome.reported()) for outcome in outcomes],
+        "evaluations": runner.what_is_reported(outcomes),
+        "clean_accuracy_floor": backdoors.CLEAN_ACCURACY_FLOOR,
+    }
+    runner.write(folder, report, outcomes, paragraph(report))
+    for k in experiment.attackers:
+        runner.save_figure(partial(_draw, outcomes=outcomes, k=k), folder / f"convex-sets-k{k}.png")
+    return report
+
+
+def paragraph(report: Mapping[str, Any]) -> str:
+    """Say what came out."""
+    return (
+        f"pixel-backdoor on {report['dataset']}, model {report['model']} with layers of {report['layer_sizes']} "
+        f"parameters, {N_CLIENTS} clients, C = {CLIP:g}, sigma = {report['sigma']:g}, {report['rounds']} rounds, "
+        f"{report['seeds']} seed(s), one epsilon for all. Each attacker of a round uploads the whole malicious update, "
+        f"projected onto the set. Backdoor accuracy and accuracy, {report['evaluations']}: "
+        f"{backdoors.in_words(report)}. {backdoors.floor_in_words()}"
+    )
+
+
+def _draw(axes: Any, outcomes: Sequence[Outcome], k: int) -> None:
+    words = [defence.words for defence in DEFENCES]
+    title = f"K = {k} of {N_CLIENTS}"
+    backdoors.draw(axes, outcomes, k=k, defences=words, title=title, xlabel="epoch (200 rounds)")
+
+
+def print_report(console: Console, report: Mapping[str, Any]) -> None:
+    """Print the report for people."""
+    rejected = {"rejected": lambda case: f"{case['rejected']['mean']:.0f}"}
+    backdoors.print_cases(console, report, title="Backdoors against convex sets", extra=rejected)

@@ -1,0 +1,75 @@
+"""`precad experiment convex-sets` in small: attackers stay in every set that the servers check, at one epsilon."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from precad.clients.attacks.model_space import ModelSpace
+from precad.clients.errors import ArgumentError
+from precad.clients.records import digits
+from precad.dp.task_privacy import task_privacy
+from precad.lab.papers import convex_sets
+from precad.lab.simulation import SeededRandomness, Simulation, SimulationSettings
+from precad.mpc import fixed_point
+from precad.mpc.convex_set import ConvexSet
+from tests.harness.harness import small_task
+from tests.lab.papers.test_experiments import experiment, rows_of
+
+
+def test_every_set_is_trained_against_and_nobody_is_rejected(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    folder = tmp_path / "run"
+    arguments = ("--dataset", "digits", "--model", "mlp", "--attackers", 20, "--rounds", 3, "--seeds", 1)
+    done = experiment("convex-sets", *arguments, "--output", folder, "--json")
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    assert [case["defence"] for case in report["cases"]] == [defence.words for defence in convex_sets.DEFENCES]
+    assert [case["rejected"]["mean"] for case in report["cases"]] == [0] * 4
+    assert "3 rounds, 1 seed(s), one epsilon for all" in report["paragraph"]
+    assert report["layer_sizes"] == [4160, 650]
+    accuracies = {row["defence"]: row["accuracy"] for row in rows_of(folder)}
+    assert len(accuracies) == 4
+    assert np.load(folder / "directions.npy").shape == (1, 4810)
+
+
+def test_the_sets_lie_in_the_ball_and_the_direction_is_one_that_honest_clients_follow() -> None:
+    setting = convex_sets.Experiment(dataset="digits", model="mlp")
+    equal, by_size = (defence.fields(setting, Path()) for defence in convex_sets.DEFENCES[1:3])
+    for found in (equal, by_size):
+        assert sum(clip**2 for clip in found["layer_clips"]) == pytest.approx(convex_sets.CLIP**2)
+    g = convex_sets.public_direction(setting)
+    assert np.linalg.norm(g) == pytest.approx(2.0**14, rel=1e-2)
+    assert_array_equal(convex_sets.public_direction(setting), g)
+
+
+def test_what_an_attacker_crafts_is_projected_onto_the_set() -> None:
+    """Within the ball alone it would be refused: all of C is in the layer of the smaller bound."""
+    task = small_task(layer_sizes=[20, 4], layer_clips=[1.0, 0.25])
+    space = ModelSpace.of(task, np.zeros(24, dtype=np.float32), task.enforced_bound)
+    crafted = np.zeros(24)
+    crafted[22] = task.client_clip
+    cut = task.update_set
+    assert isinstance(cut, ConvexSet)
+    assert not cut.holds(fixed_point.encode(crafted, task.frac_bits))
+    uploaded = space.upload(crafted)
+    assert cut.holds(fixed_point.encode(uploaded, task.frac_bits))
+    assert uploaded[22] == pytest.approx(0.25, rel=1e-9)
+    assert task_privacy(task) == task_privacy(small_task())
+
+
+def test_a_simulation_that_would_not_check_the_set_refuses_the_task() -> None:
+    task = small_task(("c0", "c1"), dim=4810, model="mlp", layer_sizes=[4160, 650], layer_clips=[1.0, 0.25])
+    with pytest.raises(ArgumentError, match="expected 'deployed' for a task with layer_clips or half_spaces"):
+        Simulation(
+            task=task,
+            settings=SimulationSettings(algorithm="precad"),
+            records={client: digits().train.take(np.arange(10)) for client in task.clients},
+            test=digits().test,
+            randomness=SeededRandomness(1),
+            device="cpu",
+        )
