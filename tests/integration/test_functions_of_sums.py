@@ -81,6 +81,7 @@ def wait_for(event: str, log: Path) -> None:
         pytest.param({"gate": "crypten"}, id="crypten", marks=pytest.mark.slow),
         pytest.param({"mode": "shares"}, id="shares", marks=pytest.mark.slow),
         pytest.param({"sum_function_factor": 2.0}, id="factor", marks=pytest.mark.slow),
+        pytest.param({"layer_sizes": [2, 1, 21], "layer_clips": [1.0, 0.3, 1.0]}, id="layers", marks=pytest.mark.slow),
     ],
 )
 def test_processes_open_the_clip_of_the_sum_and_both_servers_noise(changes: dict[str, Any], tmp_path: Path) -> None:
@@ -115,14 +116,15 @@ def test_processes_open_the_clip_of_the_sum_and_both_servers_noise(changes: dict
         everybody_takes_part()
         codes = exit_codes(processes)
     assert codes == dict.fromkeys(processes, 0), {r: (tmp_path / f"{r}.log").read_text() for r in codes if codes[r]}
-    clipped = np.clip(vectors["alice"] + vectors["bob"], -(2**15), 2**15)
+    rejected = ["bob", "carol"] if "layer_clips" in changes else ["carol"]  # bob's third coordinate is -0.4
+    clipped = np.clip(sum(vectors[client] for client in CLIENTS if client not in rejected), -(2**15), 2**15)
     assert 2**15 in clipped
     assert -(2**15) in clipped
     assert len(set(clipped.tolist())) > 3
     for role in AGGREGATORS:
         opened = np.load(tmp_path / role / "opened.npy")
         assert (opened == clipped + noise.sum(axis=0)).all()
-        assert [record["rejected"] for record in read_rounds(tmp_path / role)] == [["carol"]] * task.rounds
+        assert [record["rejected"] for record in read_rounds(tmp_path / role)] == [rejected] * task.rounds
 
 
 def trained(folder: Path, **changes: Any) -> tuple[NDArray[np.float32], str]:

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import io
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,15 +42,15 @@ LENGTHS = {"alice": 0.10, "bob": 0.11, "carol": 0.12, "dave": -0.9}
 """Lie along one line, in units of C: a score adds up two distances, and bob's is the least."""
 
 
-def task_of(**changes: Any) -> Task:
+def task_of(clients: Sequence[str] = CLIENTS, **changes: Any) -> Task:
     fields = {"gate": "native", "krum_attackers": 0, "learning_rate": 1.0, "noise_multiplier": 0.0}
-    return small_task(CLIENTS, algorithm="krum", rounds=2, lost_rounds=3, batches_ahead=0, **fields | changes)
+    return small_task(clients, algorithm="krum", rounds=2, lost_rounds=3, batches_ahead=0, **fields | changes)
 
 
 @contextlib.asynccontextmanager
-async def attacked(task: Task, folder: Path) -> AsyncIterator[Any]:
+async def attacked(task: Task, folder: Path, lengths: Mapping[str, float] = LENGTHS) -> AsyncIterator[Any]:
     """Three servers and the clients."""
-    vectors = {client: update(task, length) for client, length in LENGTHS.items()}
+    vectors = {client: update(task, length) for client, length in lengths.items()}
     async with deployment(task, folder, vectors=vectors) as (servers, _):
         yield servers
 
@@ -75,6 +75,24 @@ async def test_a_model_moves_by_the_update_of_least_score_alone(gate: str, tmp_p
     assert committed(task, tmp_path) == [0, 1]
     (first, *_) = entries(tmp_path, "validated")
     assert sorted(first["accepted"]) == sorted(CLIENTS)  # who was chosen is in no record
+
+
+BESIDE_A_BOUND = {"alice": 0.24, "bob": 0.29, "carol": 0.20, "dave": 0.31, "erin": -0.20, "frank": 0.31}
+"""Of all six, bob's score is the least; of those up to 0.3 C, alice's."""
+
+
+@pytest.mark.parametrize(("clip", "chosen"), [(0.3, "alice"), (0.31, "bob")])
+@asynchronous
+async def test_krum_chooses_among_the_updates_in_a_convex_set(clip: float, chosen: str, tmp_path: Path) -> None:
+    """Updates beyond a layer's bound, with which the rule would choose another, have no part in any score."""
+    task = task_of(tuple(BESIDE_A_BOUND), layer_sizes=[1, 23], layer_clips=[clip, 1.0])
+    async with attacked(task, tmp_path, BESIDE_A_BOUND) as servers:
+        await servers.finish()
+    expected = 2 * np.ldexp(update(task, BESIDE_A_BOUND[chosen]).astype(np.float64), -task.frac_bits)
+    for role in AGGREGATORS:
+        assert np.load(tmp_path / role / "model.npy") == pytest.approx(expected, rel=1e-6)
+    (first, *_) = entries(tmp_path, "validated")
+    assert sorted(first["accepted"]) == [client for client, length in BESIDE_A_BOUND.items() if length <= clip]
 
 
 def fewer_pairs(b: Dealt) -> Dealt:
