@@ -294,16 +294,16 @@ ROOMS = (
     ),
     Room(
         "lab/papers",
-        "dp clients deploy | simulation simulation^",
+        "dp protos clients deploy | simulation simulation^",
         "Repeat what the papers report: a module for each experiment, and what several of them share.",
     ),
     Room("lab/papers/precad", "dp deploy | simulation simulation^ papers", "Experiments of PRECAD's paper."),
     Room(
         "lab/papers/ptr",
-        "dp deploy | simulation/rules simulation papers",
+        "dp clients deploy | simulation/rules simulation papers",
         "Experiments of the propose-test-release paper.",
     ),
-    Room("lab/papers/naseri", "deploy | simulation papers", "Experiments of Naseri et al.'s paper."),
+    Room("lab/papers/naseri", "clients deploy | simulation papers", "Experiments of Naseri et al.'s paper."),
     Room(
         "lab/papers/xie",
         "dp protos clients deploy | simulation/rules simulation simulation^ papers",
