@@ -78,7 +78,7 @@ async def test_a_model_moves_by_the_update_of_least_score_alone(gate: str, tmp_p
 
 
 BESIDE_A_BOUND = {"alice": 0.24, "bob": 0.29, "carol": 0.20, "dave": 0.31, "erin": -0.20, "frank": 0.31}
-"""Of all six, bob's score is the least; of those up to 0.3 C, alice's."""
+"""Among all six, bob's score is the least; among those up to 0.3 C, alice's."""
 
 
 @pytest.mark.parametrize(("clip", "chosen"), [(0.3, "alice"), (0.31, "bob")])
