@@ -23,7 +23,8 @@ ITEMS = {
     ],
     "xie": [
         "Table 1", "Table 2", "Table 3", *(f"Table {i}, accuracy" for i in range(4, 9)),
-        *(f"Table {i}, epsilon" for i in range(4, 9)), "Table 9", *(f"Figure {i}" for i in range(1, 11)),
+        *(f"Table {i}, epsilon" for i in range(4, 9)), "Table 4, on two servers", "Table 7, on two servers",
+        "Table 9", *(f"Figure {i}" for i in range(1, 11)),
     ],
     "xie-preprint": ["Table 1", *(f"Figure {i}" for i in range(3, 12))],
     "ptr": [
