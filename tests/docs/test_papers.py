@@ -18,7 +18,7 @@ from docs.generate.results import DATA
 
 ITEMS = {
     "precad": [
-        "Figure 1", "Figure 2, left", "Figure 2, right", "Figure 3a", "Figure 3b", "Figure 4a", "Figure 4a, on two servers", "Figure 4b",
+        "Figure 1", "Figure 2, left", "Figure 2, right", "Figure 3a", "Figure 3b", "Figure 4a", "Figure 2, on two servers", "Figure 4a, on two servers", "Figure 4b",
         "Figure 5a", "Figure 5b", "Figure 6", "Figure 7", "Table 1", "Table 2", "Theorem 2",
     ],
     "xie": [
