@@ -19,12 +19,13 @@ from docs.generate.results import DATA
 ITEMS = {
     "precad": [
         "Figure 1", "Figure 2, left", "Figure 2, right", "Figure 3a", "Figure 3b", "Figure 4a", "Figure 4b",
-        "Figure 4a, on two servers",
+        "Figure 2, on two servers", "Figure 4a, on two servers",
         "Figure 5a", "Figure 5b", "Figure 6", "Figure 7", "Table 1", "Table 2", "Theorem 2",
     ],
     "xie": [
         "Table 1", "Table 2", "Table 3", *(f"Table {i}, accuracy" for i in range(4, 9)),
-        *(f"Table {i}, epsilon" for i in range(4, 9)), "Table 9", *(f"Figure {i}" for i in range(1, 11)),
+        *(f"Table {i}, epsilon" for i in range(4, 9)), "Table 4, on two servers", "Table 7, on two servers",
+        "Table 9", *(f"Figure {i}" for i in range(1, 11)),
     ],
     "xie-preprint": ["Table 1", *(f"Figure {i}" for i in range(3, 12))],
     "ptr": [

@@ -59,6 +59,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
         "public_start": None if start is None else start.to_json(),
         "rounds": experiment.rounds,
         "seeds": experiment.seeds,
+        "deployed": experiment.deployed,
         "output": str(folder),
         "cases": [{name: value for name, value in case.items() if name != "curves"} for case in found],
     }
