@@ -349,7 +349,7 @@ class ClientProcess:
         if task.krum_rule is not None:
             log.warning("client.releases_updates", why=task.krum_rule.released)
         if task.accept_weak_wire_form:
-            log.warning("client.weak_wire_form", mode=task.mode)
+            log.warning("client.weak_wire_form", mode=task.mode, bounds=task.fixed_word)
         if not task.checks_norms:
             log.warning("client.no_norm_is_checked", validation=task.validation)
         require_writable(config.state_dir)

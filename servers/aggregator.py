@@ -213,7 +213,7 @@ class Aggregator:
         if self.task.krum_rule is not None:
             log.warning("aggregator.releases_updates", why=self.task.krum_rule.released)
         if self.task.accept_weak_wire_form:
-            log.warning("aggregator.weak_wire_form", mode=self.task.mode)
+            log.warning("aggregator.weak_wire_form", mode=self.task.mode, bounds=self.task.fixed_word)
         if not self.task.checks_norms:
             log.warning("aggregator.no_norm_is_checked", validation=self.task.validation)
         if self.task.sum_function is not None:

@@ -62,7 +62,7 @@ def check(deployment: Deployment) -> dict[str, Any]:
     report: dict[str, Any] = {"task": task.name, "task_digest": task.digest().hex(), **privacy_facts(task)}
     if task.accept_weak_wire_form:
         report["wire_form"] = (
-            f"{task.mode}: a server that deviates reads coordinates (docs/explanation/threat-model.md)"
+            f"{task.fixed_word or task.mode}: a server that deviates reads coordinates (docs/explanation/threat-model.md)"
         )
     if not task.checks_norms:
         report["validation"] = UNCHECKED

@@ -85,7 +85,8 @@ class Experiment(runner.DatasetExperiment):
             device=self.device,
             simulation={"algorithm": "deployed", "attack": attack},
         )
-        config["task"] |= defence.fields(self, folder)
+        if further := defence.fields(self, folder):
+            config["task"] |= {**further, "accept_weak_wire_form": True}
         return Case(name=name, labels={"defence": defence.words, "attackers": n_attackers}, config=config)
 
 

@@ -55,6 +55,8 @@ class ConvexFields(BaseModel):
 
 
 CONVEX_FIELDS: Final = tuple(ConvexFields.model_fields)
+FIXED_WORDS: Final = ("layer_clips", "half_spaces")
+"""Fields that are checked by words of an update which no coin draws: one that deviates may ask about the same again."""
 
 
 class _Bounded(Protocol):

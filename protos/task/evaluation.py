@@ -31,7 +31,7 @@ DEFAULT_LOSS_BOUND: Final = 4.0
 _WITHOUT_CLASSES: Final = ("mse", "huber")
 """Losses whose targets are numbers, so that no share of them is right."""
 _KEPT: Final = (
-    *("name", "clients", "client_rate", "delta", "mode", "accept_weak_wire_form", "gate", "batches_ahead"),
+    *("name", "clients", "client_rate", "delta", "mode", "gate", "batches_ahead"),
     *("submit_timeout_s", "registration_timeout_s", "proof_timeout_s", "round_period_s", "min_clients"),
 )
 """Fields of the training's task that its evaluations have as well."""
@@ -99,6 +99,7 @@ def round_fields(task: TaskParameters) -> dict[str, Any]:
         client_clip=clip,
         noise_multiplier=task.evaluation_noise,
         learning_rate=1.0,
+        accept_weak_wire_form=task.mode == "shares",  # its vectors have no bounds of layers
         dim=EVALUATION_DIM,
         frac_bits=frac_bits_of(task.mode, clip),
     )

@@ -11,16 +11,26 @@ MIN_NOISE_STD_ON_GRID, MAX_NOISE_STD_ON_GRID = 8.0, 2.0**40
 """With C * 2^f <= 9.4e7 and any number of clients below 9e10, the noisy sum then stays far from wrapping around."""
 
 
-def refuse_wire_form(mode: str, *, accepts_weak: bool) -> None:
-    """Refuse the weaker form unless the task accepts it by name, and an acceptance without it. Raises ValueError."""
+def refuse_wire_form(mode: str, *, accepts_weak: bool, fixed_word: str | None) -> None:
+    """Refuse what is weaker unless the task accepts it by name, and an acceptance of nothing. Raises ValueError.
+
+    fixed_word: the field, if any, whose bounds the servers check by words that no coin draws.
+    """
     if mode == "shares" and not accepts_weak:
         raise ValueError(
             "accept_weak_wire_form: expected true with mode 'shares', in which a server that deviates reads "
             "coordinates of updates bit by bit (docs/explanation/threat-model.md), found false; mode 'masked' "
             "needs no consent"
         )
-    if mode != "shares" and accepts_weak:
-        raise ValueError(f"accept_weak_wire_form is of mode 'shares' only, found mode {mode!r}")
+    if fixed_word is not None and not accepts_weak:
+        raise ValueError(
+            f"accept_weak_wire_form: expected true with {fixed_word}, as a server that deviates reads what they bound, "
+            "a coordinate where they are of one, bit by bit (docs/reference/protocol-convex-sets.md), found false"
+        )
+    if mode != "shares" and fixed_word is None and accepts_weak:
+        raise ValueError(
+            f"accept_weak_wire_form is of mode 'shares', layer_clips and half_spaces only, found mode {mode!r}"
+        )
 
 
 def refuse_noise(rules: AlgorithmRules, std_on_grid: float) -> None:

@@ -42,7 +42,14 @@ from precad.protos.task.algorithms import (
 )
 from precad.protos.task.audit_fields import AUDIT_FIELDS, AuditFields, canary_places, refuse_audit
 from precad.protos.task.carried_fields import carried
-from precad.protos.task.convex_fields import CONVEX_FIELDS, DIRECTIONS_FILE, ConvexFields, refuse_convex, set_of
+from precad.protos.task.convex_fields import (
+    CONVEX_FIELDS,
+    DIRECTIONS_FILE,
+    FIXED_WORDS,
+    ConvexFields,
+    refuse_convex,
+    set_of,
+)
 from precad.protos.task.evaluation import (
     BY_CLIENTS,
     EVALUATION_FIELDS,
@@ -192,7 +199,8 @@ class Task(
     """Wire form of a submission. `shares` is the paper's, for comparison: a server that deviates reads coordinates of
     updates there (docs/explanation/threat-model.md). With `proved` each client proves its norm; there is no dealer."""
     accept_weak_wire_form: bool = False
-    """Must be said, for everybody to see, of a task of mode `shares`, and of no other."""
+    """Must be said, for everybody to see, of a task of mode `shares`, or with `layer_clips` or `half_spaces`, and of no
+    other: a server that deviates reads parts of updates there, bit by bit."""
     gate: Literal["crypten", "native"] = "crypten"
     """Comparison gate (`precad.mpc.gates`)."""
     batches_ahead: Annotated[int, Field(ge=0, le=16)] = 1
@@ -271,7 +279,7 @@ class Task(
             raise ValueError(str(error).replace("clip_norm", "client_clip")) from error
         if self.min_clients > len(self.clients):
             raise ValueError(f"min_clients must be at most the {len(self.clients)} enrolled, got {self.min_clients}")
-        refusals.refuse_wire_form(self.mode, accepts_weak=self.accept_weak_wire_form)
+        refusals.refuse_wire_form(self.mode, accepts_weak=self.accept_weak_wire_form, fixed_word=self.fixed_word)
         refuse_proved_fields(self.mode, given)
         is_query = self.query is not None
         refuse_unchecked(self.mode, checks_norms=self.checks_norms, is_query=is_query)
@@ -510,6 +518,11 @@ class Task(
         noise = math.sqrt(2) * two_norm * self.noise_std_on_grid * (root + 10) + one_norm * root
         longest = self.n_summed(n_accepted) * (math.isqrt(self.norm_bound.threshold) + 1)
         return self.sum_factor * longest + noise
+
+    @property
+    def fixed_word(self) -> str | None:
+        """Return the field of bounds that servers check by words which no coin draws, None where there are none."""
+        return next((name for name in FIXED_WORDS if getattr(self, name)), None)
 
     @property
     def enforced_bound(self) -> float:

@@ -223,7 +223,7 @@ def test_a_server_without_the_directions_does_not_start(tmp_path: Path) -> None:
 
 RUN: dict[str, Any] = {
     "clients": 3, "rounds": 2, "client_rate": 1.0, "record_rate": 1.0, "record_clip": 1.0, "client_clip": 4.0,
-    "noise_multiplier": 4.0, "learning_rate": 1.0, "gate": "native",
+    "noise_multiplier": 4.0, "learning_rate": 1.0, "gate": "native", "accept_weak_wire_form": True,
 }  # fmt: skip
 
 

@@ -76,7 +76,8 @@ def records() -> dict[str, Records]:
 
 
 LOCAL = {"client_clip": 0.2, "learning_rate": 1.0, "local_steps": 3, "local_momentum": 0.5}
-BY_LAYERS = {"algorithm": "precad", "client_clip": 3.5, "layer_sizes": [4160, 650], "layer_clips": [3.0, 2.5]}
+LAYERS = {"layer_sizes": [4160, 650], "accept_weak_wire_form": True}
+BY_LAYERS = {"algorithm": "precad", "client_clip": 3.5, **LAYERS, "layer_clips": [3.0, 2.5]}
 """Bounds of both layers of the MLP, which honest updates of the first round exceed; the whole then exceeds C, too."""
 ALGORITHMS: dict[str, dict[str, object]] = {
     "precad": {},
@@ -113,16 +114,16 @@ ALGORITHMS: dict[str, dict[str, object]] = {
         "accept_weak_wire_form": True,
     },
     "precad, bounds of layers": BY_LAYERS,
-    "precad, bounds of layers, shares": {**BY_LAYERS, "mode": "shares", "accept_weak_wire_form": True},
+    "precad, bounds of layers, shares": {**BY_LAYERS, "mode": "shares"},
     "user-dp-fedavg, bounds of layers": {
         "algorithm": "user-dp-fedavg",
-        "layer_sizes": [4160, 650],
+        **LAYERS,
         "layer_clips": [0.1, 0.19],
         **LOCAL,
     },
     "tsgd-ptr, bounds of layers": {
         "algorithm": "tsgd-ptr",
-        "layer_sizes": [4160, 650],
+        **LAYERS,
         "layer_clips": [0.1, 0.19],
         "noise_multiplier": 4.0,
         **{name: value for name, value in LOCAL.items() if name != "local_momentum"},

@@ -63,11 +63,20 @@ def test_tasks_without_such_a_set_keep_their_text_and_others_say_theirs(tmp_path
     plain, layered = small_task(), small_task(**LAYERS)
     names = {"layer_clips", "layer_sizes", "half_spaces", "directions_sha256", "directions"}
     assert not names & json.loads(plain.canonical()).keys()
-    assert json.loads(layered.canonical()) == json.loads(plain.canonical()) | LAYERS
+    accepted = json.loads(plain.canonical()) | {"accept_weak_wire_form": True}
+    assert json.loads(layered.canonical()) == accepted | LAYERS
     cut = file_of(tmp_path)
     found = json.loads(small_task(**cut).canonical())
-    assert found == json.loads(plain.canonical()) | {name: cut[name] for name in cut if name != "directions"}
+    assert found == accepted | {name: cut[name] for name in cut if name != "directions"}
     assert len({task.digest() for task in (plain, layered, small_task(**cut), small_task(**LAYERS, **cut))}) == 4
+
+
+@pytest.mark.parametrize("field", ["layer_clips", "half_spaces"])
+def test_a_set_needs_the_word_that_a_deviating_server_reads_what_it_bounds(field: str, tmp_path: Path) -> None:
+    """Its words are fixed (tests/mpc/local/test_fixed_words.py)."""
+    fields = LAYERS if field == "layer_clips" else file_of(tmp_path)
+    with pytest.raises(ValidationError, match=f"accept_weak_wire_form: expected true with {field}, .* found false"):
+        small_task(**fields, accept_weak_wire_form=False)
 
 
 def test_where_a_party_has_the_file_is_its_own(tmp_path: Path) -> None:

@@ -278,7 +278,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("dim", 2**35, "dim must be at most"),
     ("model_seed", -1, "greater than or equal to 0"),
     ("mode", "plain", "'masked', 'shares' or 'proved'"),
-    ("accept_weak_wire_form", True, "is of mode 'shares' only, found mode 'masked'"),
+    ("accept_weak_wire_form", True, "is of mode 'shares', layer_clips and half_spaces only, found mode 'masked'"),
     ("gate", "none", "'crypten' or 'native'"),
     ("batches_ahead", -1, "greater than or equal to 0"),
     ("batches_ahead", 17, "less than or equal to 16"),
