@@ -283,14 +283,14 @@ ROOMS = (
         "`precad audit privacy`: what an attack on the running system shows, beside each epsilon that is printed.",
     ),
     Room(
-        "lab/bench",
-        "mpc dp protos servers clients deploy | simulation^ bench/peers",
-        "`precad bench`: what the protocol costs, beside what a user would otherwise pick, measured in one run.",
-    ),
-    Room(
         "lab/bench/peers",
         "deploy",
         "Other people's answers to the same question, each a program with an environment of its own.",
+    ),
+    Room(
+        "lab/bench",
+        "mpc dp protos servers clients deploy | simulation^ bench/peers",
+        "`precad bench`: what the protocol costs, beside what a user would otherwise pick, measured in one run.",
     ),
     Room(
         "lab/papers",
