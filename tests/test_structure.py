@@ -284,7 +284,7 @@ ROOMS = (
     ),
     Room(
         "lab/bench",
-        "mpc dp protos servers clients deploy | simulation^",
+        "mpc dp protos servers clients deploy | simulation^ bench/peers",
         "`precad bench`: what the protocol costs, beside what a user would otherwise pick, measured in one run.",
     ),
     Room(

@@ -29,9 +29,11 @@ Contents:
     delaying_relay    the delay
     audited           a whole round of an audited task, beside the same without an audit
     training          per-record gradients, beside Opacus
+    adapters          a round of private adapters, beside Opacus
     local_training    several local steps of many clients
     simulation        simulated rounds, and where their time goes
     tables            what people see
+    adapter_tables    what people see
     plots             what people see
     errors            what may go wrong
     peers/            other people's answers to the same question, each a program with an environment of its own

@@ -5,6 +5,8 @@
     spu_norm         SecretFlow SPU, SEMI2K and CHEETAH, over its own brpc link; `make peers`
     opendp_gaussian  OpenDP's discrete Gaussian; `make peers`
     opacus_clients   Opacus' per-sample gradient hooks, client by client
+    opacus_adapters  the hooks on adapters alone, a round whenever it is asked for one
+    adapted_transformer  the model of that, which is ours too
 
-The last two import nothing of ours: their environment does not have it.
+All but the first import nothing of ours: their environment does not have it.
 """
