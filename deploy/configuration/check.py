@@ -61,9 +61,8 @@ def check(deployment: Deployment) -> dict[str, Any]:
     task = deployment.task
     report: dict[str, Any] = {"task": task.name, "task_digest": task.digest().hex(), **privacy_facts(task)}
     if task.accept_weak_wire_form:
-        report["wire_form"] = (
-            f"{task.fixed_word or task.mode}: a server that deviates reads coordinates (docs/explanation/threat-model.md)"
-        )
+        weak = task.fixed_word or task.mode
+        report["wire_form"] = f"{weak}: a server that deviates reads coordinates (docs/explanation/threat-model.md)"
     if not task.checks_norms:
         report["validation"] = UNCHECKED
     if task.sum_function is not None:

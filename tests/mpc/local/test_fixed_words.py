@@ -1,4 +1,4 @@
-"""Why bounds of layers and half-spaces need `accept_weak_wire_form`: docs/reference/protocol-convex-sets.md, "Security".
+"""Why bounds of layers and half-spaces need `accept_weak_wire_form`: docs/reference/protocol-convex-sets.md.
 
 Server A deviates: to its share of one further word it adds a number of its choice. No coin draws these words. So it
 asks about the same function of an update again, an upload for each question.
