@@ -42,6 +42,7 @@ class Spans:
         name = hashlib.sha256(f"{url} {training}".encode()).hexdigest()[:16]
         self._journal = Journal(folder / f"otlp-{name}.jsonl")
         self._training, self._url = training, url
+        self._host = urlsplit(url).netloc  # for messages: a path may hold a token
         self._sent = {number for _, number in self._journal.read()}
 
     def show(self, status: Status, rounds: Sequence[RoundSummary], seen_at: float, *, are_new: bool) -> None:
@@ -64,12 +65,14 @@ class Spans:
             answer = connection.getresponse()
             said = answer.read(_LONGEST_ANSWER)
         except (OSError, http.client.HTTPException) as error:
-            raise RunFailedError(f"otlp: {self._url}: {error or type(error).__name__}", exit_code=UNREACHABLE) from None
+            raise RunFailedError(
+                f"otlp: {self._host}: {error or type(error).__name__}", exit_code=UNREACHABLE
+            ) from None
         finally:
             connection.close()
         if answer.status != 200 or (n_refused := _refused(said)):
             found = f"HTTP {answer.status}" if answer.status != 200 else f"{n_refused} spans refused"
-            raise RunFailedError(f"otlp: {self._url}: expected all spans taken, found {found}", exit_code=UNREACHABLE)
+            raise RunFailedError(f"otlp: {self._host}: expected all spans taken, found {found}", exit_code=UNREACHABLE)
 
     def close(self) -> None:
         """Let another process send."""

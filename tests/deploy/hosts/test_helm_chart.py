@@ -67,6 +67,7 @@ def test_the_chart_renders_the_manifests(site: Site) -> None:
     found = comparable(rendered(site))
     configuration = found.pop(("ConfigMap", "precad-config"))
     assert (configuration["data"], configuration["immutable"]) == ({"precad.toml": site.manifest("precad.toml")}, True)
+    assert configuration["metadata"]["annotations"] == KEEP, "a running pod names it until it is replaced"
     if site.role is Role.CLIENT:
         assert found["PersistentVolumeClaim", "hospital-1-state"]["metadata"].pop("annotations") == KEEP
     assert found == expected
@@ -84,6 +85,15 @@ def test_a_pod_gets_the_configuration_that_it_was_made_for(site: Site) -> None:
 
     before, after = names(), names(configuration="[task]\n")
     assert before[0] == before[1] != after[0] == after[1]
+
+
+@pytest.mark.parametrize("name", ["123", "true", "null", "1e3"])
+def test_a_client_may_have_a_name_that_yaml_takes_for_something_else(name: str) -> None:
+    client = next(site for site in SITES if site.role is Role.CLIENT)
+    for document in rendered(client, name=name):
+        assert isinstance(document["metadata"]["name"], str)
+        if document["kind"] == "Job":
+            assert document["metadata"]["name"] == name
 
 
 def opened(has_dealer: bool, **given: Any) -> set[Link]:
