@@ -35,6 +35,8 @@ from precad.lab.papers.runner import Case, Outcome
 from precad.lab.simulation.workers import Workers
 
 N_CLIENTS, QUICK_CLIENTS, EVALUATE_EVERY = 10_000, 60, 10
+REGISTRATION_TIMEOUT_S: Final = 3600.0
+"""How long the run waits for its clients' twenty thousand connections, which take minutes of processor time."""
 HOLDOUT: Final = 0.2
 """Share of the records that the accuracy is measured on: a quarter as many as clients have."""
 NAMES: Final = tuple(corruption.name for corruption in CORRUPTIONS)
@@ -120,6 +122,7 @@ class Experiment(runner.Experiment):
                     "delta": DELTA,
                     "model": MODEL,
                     "gate": "native",
+                    "registration_timeout_s": REGISTRATION_TIMEOUT_S,
                 },
                 "client": {
                     "records": f"{__name__}:{'sixty' if self.is_quick else 'ten_thousand'}",
