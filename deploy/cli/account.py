@@ -49,7 +49,7 @@ class AccountFlags(Shown):
     ] = None
     balls_in_bins: Annotated[
         int | None,
-        typer.Option(metavar="T", help="Put each record into exactly one of T participations, in place of -p."),
+        typer.Option(metavar="T", help="Count each record in exactly one of T participations, in place of -p."),
     ] = None
     calibrate: Annotated[
         float | None,

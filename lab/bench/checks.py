@@ -20,7 +20,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from precad.lab.bench.unsound import NoRows, UnsoundEngine
-from precad.lab.bench.workload import Case, Held
+from precad.lab.bench.workload import KRUM, Case, Held
 from precad.mpc import ring, validation
 from precad.mpc.channel import Channel
 from precad.mpc.gate import equality, top_bits
@@ -41,7 +41,7 @@ from precad.mpc.tuples.held import ServerTuples
 from precad.mpc.validation import Revealed, Validated
 
 UNSOUND, FLOOR, EXCHANGE = "unsound", "floor", "exchange"
-TESTED, TRIMMED, KRUM = "tested", "trimmed", "krum"
+TESTED, TRIMMED = "tested", "trimmed"
 NATIVE_ONLY = (UNSOUND, TESTED, TRIMMED, KRUM)
 GATE_OF_UNSOUND = "native"
 TAU = 0.5

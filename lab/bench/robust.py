@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from precad.lab.bench import machine, server_pair
-from precad.lab.bench.checks import KRUM, TESTED, TRIMMED, gate_blocks
+from precad.lab.bench.checks import TESTED, TRIMMED, gate_blocks
 from precad.lab.bench.server_pair import PairResult
-from precad.lab.bench.workload import Case, shape_of
+from precad.lab.bench.workload import KRUM, Case, shape_of
 from precad.mpc.gate.native_gate import CarryGate
 from precad.mpc.tuples.held import DIGEST_BYTES, FIELD_WORDS
 

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -29,6 +29,9 @@ from precad.mpc.tuples.correlations import Block
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, ServerTuples
 from precad.servers.rounds.uploads import Spool
+
+KRUM: Final = "krum"
+"""Implementation that sums the updates closest to their neighbours."""
 
 CLIP_NORM = 16.0
 MEMORY_BYTES = 1 << 30
@@ -75,7 +78,7 @@ class Case:
     @property
     def krum(self) -> Krum | None:
         """Return the rule of multi-Krum: a quarter of the clients may be attackers, and as many are left out."""
-        if self.implementation != "krum":
+        if self.implementation != KRUM:
             return None
         f = self.clients // 4
         return Krum(self.bound, f, max(1, self.clients - 1 - f))
@@ -155,7 +158,7 @@ class Held:
 
 def shape_of(case: Case, blocks: tuple[Block, ...], repetition: int = 0) -> BatchShape:
     """Return the batch that the case's round asks for."""
-    trims, pairs = case.implementation in ("tested", "trimmed", "krum"), case.krum is not None
+    trims, pairs = case.implementation in ("tested", "trimmed", KRUM), case.krum is not None
     return BatchShape(TASK, repetition, case.client_ids, case.dim, blocks, trims, pairs)
 
 

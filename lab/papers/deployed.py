@@ -50,15 +50,14 @@ def deployment_of(config: Mapping[str, Any]) -> dict[str, Any]:
     Raises ConfigError for what two servers do not run.
     """
     task, client, simulation = (dict(config[name]) for name in ("task", "client", "simulation"))
-    algorithm = simulation.get("algorithm", DEFAULT)
-    if algorithm not in {AS_DEPLOYED, *RULES, *ALIASES}:
-        raise ConfigError(f"--deployed: expected an algorithm that two servers run, found {algorithm!r}")
+    name = simulation.get("algorithm", DEFAULT)
+    rules = RULES.get(ALIASES.get(name, name))
+    if rules is None and name != AS_DEPLOYED:
+        raise ConfigError(f"--deployed: expected an algorithm that two servers run, found {name!r}")
     if simulation.get("first_seed", 0):
         raise ConfigError("--deployed: expected no --first-seed, as every draw is the operating system's, found one")
-    task |= {} if algorithm in (AS_DEPLOYED, DEFAULT) else {"algorithm": algorithm}
     task |= {} if simulation.get("validation", True) else {"validation": "none"}
-    if algorithm != AS_DEPLOYED:
-        task |= _by_rules(RULES[ALIASES.get(algorithm, algorithm)], task, simulation)
+    task |= {} if rules is None else _by_rules(rules, task, simulation)
     task |= _carried(simulation)
     ids = ids_of(task["clients"])
     if (attack := simulation.get("attack")) is not None:
@@ -76,7 +75,8 @@ def _by_rules(rules: AlgorithmRules, task: Mapping[str, Any], simulation: Mappin
     A simulation of InsDP-FedAvg bounds no update. C and the fractional bits then have room for any honest one.
     """
     is_unbounded = not simulation.get("client_clipping", True) or (rules.trains_locally and rules.clients_add_noise)
-    found: dict[str, Any] = {"client_clip": UNBOUNDED} if is_unbounded else {}
+    found: dict[str, Any] = {} if rules.is_default else {"algorithm": rules.name}
+    found |= {"client_clip": UNBOUNDED} if is_unbounded else {}
     if is_unbounded and "frac_bits" in task:
         found["frac_bits"] = min(UNBOUNDED_BITS, task["frac_bits"])
     return found if rules.is_private else found | {"noise_multiplier": 0.0}

@@ -37,7 +37,7 @@ class StatOpt(StatOptOfBound):
 
     def gamma(self, known: Knowledge, mean: Vector, p: Vector) -> float:
         """Return the largest gamma that passes the rule."""
-        return _past_krum(known, mean, p) if self.rule == "krum" else StatOptOfBound.gamma(self, known, mean, p)
+        return StatOptOfBound.gamma(self, known, mean, p) if self.rule == "bound" else _past_krum(known, mean, p)
 
 
 def _past_krum(known: Knowledge, mean: Vector, p: Vector) -> float:

@@ -297,6 +297,9 @@ class WordsAhead:
     def __init__(self, correlations, step):
         self._correlations, self._left = correlations, step
 
+    def __getattr__(self, name):
+        return getattr(self._correlations, name)  # of kinds that the check does not use
+
     def _ahead(self):
         self._left -= 1
         return 8 if self._left == -1 else 0

@@ -221,6 +221,7 @@ EXIT_CODES = {
         "clients.StateFileError",
     ],
     3: [
+        "mpc.FunctionRefusedError",
         "deploy.ExportRefusedError",
         "deploy.UnfulfilledError",
         "clients.DivergedError",

@@ -54,7 +54,8 @@ def make_seed(self: prg.Seed, value: bytes) -> None:
 def expand(key: prg.Seed, n_words: int) -> prg.RingArray:
     """prg.expand, overheard."""
     words = _expand(key, n_words)
-    note("stream", words[:2].tobytes())
+    if n_words:
+        note("stream", words[:2].tobytes())
     return words
 
 
