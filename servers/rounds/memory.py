@@ -2,7 +2,8 @@
 
 What grows with d, beside uploads, is bounded by what lies in memory at once. Two copies of the model (parameters, and
 their bytes for clients) lie there. Beside them lie two vectors of words (sum of shares and noise), or one with the next
-model's two copies. Of each moment of the servers' optimiser, the last one and the next lie there.
+model's two copies. Of each moment of the servers' optimiser, the last one and the next lie there. So does the direction
+of each half-space of the set of updates.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def of_server(config: AggregatorConfig, task: Task, *, function_bytes: int = 0) 
         n_clients=n_clients,
         n_threads=config.check_threads,
         n_moments=task.n_moments,
+        n_half_spaces=len(task.half_spaces),
         proofs_bytes=n_clients * max(map(_proof_bytes, _kinds(task))) + function_bytes,
     )
 
@@ -59,14 +61,21 @@ def _proof_bytes(task: Task) -> int:
 
 
 def for_uploads(
-    budget_mb: int, dim: int, *, n_clients: int = 0, n_threads: int = 1, n_moments: int = 0, proofs_bytes: int = 0
+    budget_mb: int,
+    dim: int,
+    *,
+    n_clients: int = 0,
+    n_threads: int = 1,
+    n_moments: int = 0,
+    n_half_spaces: int = 0,
+    proofs_bytes: int = 0,
 ) -> int:
     """Return the bytes of the budget that uploads may take. n_clients: enrolled; all may be in a round.
 
-    n_threads: of the check. n_moments: of the optimiser. proofs_bytes: of what proofs open to. Raises SetupError when
-    the task alone exceeds it.
+    n_threads: of the check. n_moments: of the optimiser. n_half_spaces: of the set of updates. proofs_bytes: of what
+    proofs open to. Raises SetupError when the task alone exceeds it.
     """
-    of_model = (BYTES_PER_COORDINATE + BYTES_PER_MOMENT * n_moments) * dim
+    of_model = (BYTES_PER_COORDINATE + BYTES_PER_MOMENT * n_moments + WORD_BYTES * n_half_spaces) * dim
     bytes_needed = of_model + BYTES_PER_CLIENT * n_clients * (n_threads - 1) + proofs_bytes
     needed_mb = BASE_MB + -(-bytes_needed // MIB)
     if budget_mb < needed_mb:

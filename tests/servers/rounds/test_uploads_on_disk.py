@@ -7,6 +7,7 @@ means a file that outlives its use, or a full disk that costs more than the uplo
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import resource
 import stat
 import subprocess
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -22,6 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
+from precad.mpc.convex_set import ConvexSet
 from precad.mpc.errors import MalformedMessageError
 from precad.mpc.ring import RingArray
 from precad.protos.messages import convert
@@ -323,6 +326,19 @@ def test_what_all_proofs_open_to_comes_before_uploads(tmp_path: Path) -> None:
     tasks = [small_task(clients, dim=10**6, frac_bits=16, mode=mode) for mode in ("masked", "proved")]
     masked, proved = (memory.of_server(config, task) for task in tasks)
     assert abs(masked - proved - 1000 * 3 * 8 * 1960) <= memory.MIB
+
+
+def test_directions_come_before_uploads(tmp_path: Path) -> None:
+    """A server holds those of all half-spaces from its start, whatever integers the file has."""
+    config = Pki.create(tmp_path / "pki", CLIENTS).aggregator(0, listen="127.0.0.1:1", folder=tmp_path)
+    dim, directions = 10**6, tmp_path / "directions.npy"
+    np.save(directions, np.ones((3, dim), dtype=np.int8))
+    digest = hashlib.sha256(directions.read_bytes()).hexdigest()
+    cut: dict[str, Any] = {"half_spaces": [-20.0] * 3, "directions_sha256": digest, "directions": directions}
+    plain, task = (small_task(dim=dim, frac_bits=16, **more) for more in ({}, cut))
+    assert isinstance(task.update_set, ConvexSet)
+    held = sum(one.direction.nbytes for one in task.update_set.half_spaces)
+    assert abs(memory.of_server(config, plain) - memory.of_server(config, task) - held) <= memory.MIB
 
 
 def test_the_model_comes_first_and_uploads_get_the_rest() -> None:
