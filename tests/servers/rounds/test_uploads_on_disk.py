@@ -12,6 +12,7 @@ import resource
 import stat
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,11 +27,15 @@ from numpy.testing import assert_array_equal
 
 from precad.mpc.convex_set import ConvexSet
 from precad.mpc.errors import MalformedMessageError
+from precad.mpc.gates import make_gate
 from precad.mpc.ring import RingArray
+from precad.mpc.tuples.dealt import deal
+from precad.mpc.tuples.held import BatchShape, ServerTuples
 from precad.protos.messages import convert
 from precad.servers.errors import SetupError, StoreError
 from precad.servers.rounds import memory, receiving
 from precad.servers.rounds.relayed import RelayedUploads
+from precad.servers.rounds.tested import blocks_of
 from precad.servers.rounds.uploads import MemoryPayload, Payload, Spool
 from precad.servers.store.folder import spool_path
 from tests.harness.harness import AGGREGATORS, LeashedClient, Pki, asynchronous, running, small_task, until
@@ -339,6 +344,25 @@ def test_directions_come_before_uploads(tmp_path: Path) -> None:
     assert isinstance(task.update_set, ConvexSet)
     held = sum(one.direction.nbytes for one in task.update_set.half_spaces)
     assert abs(memory.of_server(config, plain) - memory.of_server(config, task) - held) <= memory.MIB
+
+
+@pytest.mark.parametrize("gate", ["native", "crypten"])
+def test_the_tuples_of_krums_comparisons_come_before_uploads(gate: str, tmp_path: Path) -> None:
+    """Two batches for 64 expected clients, as a server holds them while one round runs and the next is drawn."""
+    config = Pki.create(tmp_path / "pki", CLIENTS).aggregator(0, listen="127.0.0.1:1", folder=tmp_path)
+    clients = [f"c{i}" for i in range(64)]
+    plain = small_task(clients, gate=gate)
+    task = small_task(clients, gate=gate, algorithm="krum", noise_multiplier=0.0)
+    blocks = blocks_of(task, make_gate(gate), len(clients))
+    shape = BatchShape("t", 0, tuple(clients), task.dim, blocks, trims=True, pairs=True)
+    of_a, _ = deal(shape)
+    tracemalloc.start()
+    tuples = ServerTuples(0, shape, of_a)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    del tuples
+    assert held > 10 * memory.MIB
+    assert abs(memory.of_server(config, plain) - memory.of_server(config, task) - 2 * held) <= 2 * memory.MIB
 
 
 def test_the_model_comes_first_and_uploads_get_the_rest() -> None:
