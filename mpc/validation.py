@@ -185,7 +185,8 @@ def validate(
 ) -> Validated:
     """The check of every active client and the sum of the accepted shares. Run by both servers.
 
-    Every b is read twice at most, tile by tile. Rounds: the gate's, one for additive carries, 3.
+    Every b is read twice at most, and once more for a smaller set than the ball, tile by tile. Rounds: the gate's, one
+    for additive carries, 3.
     Raises: MalformedMessageError, PeerMismatchError, ChannelClosedError, TupleReusedError.
     """
     active, opened = revealed.active, revealed.opened

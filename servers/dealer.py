@@ -316,9 +316,9 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
             raise PeerMismatchError("trims", ours=self._task.rules.keeps_some, peers=asked.trims)
         if asked.pairs not in {one.rules.selects for one in rounds}:
             raise PeerMismatchError("pairs", ours=self._task.rules.selects, peers=asked.pairs)
-        if list(asked.layer_sizes) not in [one.layer_sizes for one in rounds]:
-            theirs = f"{len(asked.layer_sizes)} layers"
-            raise PeerMismatchError("layer_sizes", ours=f"{len(self._task.layer_sizes)} layers", peers=theirs)
+        if (theirs := list(asked.layer_sizes)) not in [one.layer_sizes for one in rounds]:
+            our_sizes, their_sizes = _told_apart(rounds[0].layer_sizes, theirs)
+            raise PeerMismatchError("layer_sizes", ours=our_sizes, peers=their_sizes)
 
     def _rounds_of(self, dim: int) -> list[Task]:
         """Return the kinds of rounds of so many coordinates: the training's, or an evaluation's."""
@@ -351,3 +351,11 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
             self.telemetry.entered("waiting for the aggregators")
         self._changed.set()
         self._on_departure()
+
+
+def _told_apart(ours: list[int], theirs: list[int]) -> tuple[str, str]:
+    """Say of two lists of layers' sizes how many these are, or the first that differs."""
+    if len(ours) != len(theirs):
+        return f"{len(ours)} layers", f"{len(theirs)} layers"
+    layer, sizes = next((i, pair) for i, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1])
+    return f"{sizes[0]} coordinates in layer {layer}", f"{sizes[1]} coordinates in layer {layer}"

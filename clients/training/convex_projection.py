@@ -8,7 +8,7 @@ Two non-expansive maps, one after the other:
    which the direction lies.
 
 So the result is inside all sets after one pass, whatever v is, and nothing is scaled or stopped at the end. Adding or
-removing a record moves it by no more than the record moves v.
+removing a record moves it by no more than the record moves v, up to rounding (`project_onto`).
 Source: ours, docs/reference/protocol-convex-sets.md.
 """
 

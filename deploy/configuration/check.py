@@ -150,6 +150,7 @@ def _dealer(config: DealerConfig) -> dict[str, Any]:
 def _clients(task: Task, config: ClientConfig) -> dict[str, Any]:
     """Return those of the task's clients whose folder is here. They trust the pinned aggregators; any of the
     authority's where none is pinned."""
+    require_set(task)
     certificates, here = config.certificates, _here(task, config)
     require_writable(config.state_dir)
     for client in here:

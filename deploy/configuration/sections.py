@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from precad.clients.config import ClientConfig, require_source
 from precad.clients.upload_limit import require_covered
+from precad.deploy.configuration.update_set import with_directions
 from precad.deploy.errors import ConfigError
 from precad.protos.config_path import ConfigPath
 from precad.protos.task.proved_fields import MODE as PROVED
@@ -252,7 +253,8 @@ def _settings(raw: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str, An
 def read_local(path: Path) -> dict[str, Any]:
     """Return the contents of a local run's file. Raises ConfigError.
 
-    Where it names modules or records of the user's own, they are looked for in its folder, which is then added.
+    Where it names modules, records or directions of the user's own, they are looked for in its folder, which is then
+    added.
     """
     return with_folder(read_toml(path), path.parent.absolute())
 
@@ -271,7 +273,7 @@ def with_folder(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             beside = {"folder": "", **{name: client[name] for name in _OF_TRAINERS if name in client}}
             paths = {name: str(folder / str(client.get(name, place))) for name, place in beside.items()}
             raw = {**raw, "client": {**client, **paths}}
-    return _with_holder_ledger(_with_evaluation_folder(raw, folder), folder)
+    return _with_holder_ledger(_with_evaluation_folder(with_directions(raw, folder), folder), folder)
 
 
 def _with_holder_ledger(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:

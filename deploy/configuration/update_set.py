@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from precad.clients.errors import ArgumentError
 from precad.deploy.errors import ConfigError
+from precad.protos.task.convex_fields import DIRECTIONS_FILE
 
 if TYPE_CHECKING:
     import torch
 
 
+def with_directions(raw: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+    """Return a local run's configuration whose directions of half-spaces are beside it."""
+    task = raw.get("task")
+    if not isinstance(task, Mapping) or not isinstance(file := task.get(DIRECTIONS_FILE), str):
+        return raw
+    return {**raw, "task": {**task, DIRECTIONS_FILE: str(folder / file)}}
+
+
 def supply_directions(task: dict[str, Any]) -> None:
     """Write the digest of the file of directions, and its path from anywhere. Raises ConfigError."""
-    if not isinstance(file := task.get("directions"), str):
+    if not isinstance(file := task.get(DIRECTIONS_FILE), str):
         return
     path = Path(file).absolute()
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise ConfigError(f"task.directions: expected a .npy file, found {file}: {error.strerror or error}") from None
-    task["directions"] = str(path)
+    task[DIRECTIONS_FILE] = str(path)
     task.setdefault("directions_sha256", digest)
 
 

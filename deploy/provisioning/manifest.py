@@ -155,7 +155,7 @@ def _require_one_project(manifest: Manifest, path: Path) -> None:
 
 def _require_task(path: Path, manifest: Manifest) -> None:
     """Require that this program reads the task as the one that made the kits did."""
-    task = parse_section(Task, read_toml(path).get("task", {}), "task", base=Path())
+    task = parse_section(Task, read_toml(path).get("task", {}), "task", base=path.parent)
     if (found := task.digest().hex()) != manifest.task_digest:
         named = differences("task", manifest.task, json.loads(task.canonical()))
         raise ConfigError(
@@ -209,15 +209,16 @@ def _faults(path: Path, digest: str, manifest: Manifest) -> list[str]:
     found = sha256(_read(path))
     if found == digest:
         return []
-    if path.name == TASK and (named := _differences(read_toml(path), manifest)):
+    if path.name == TASK and (named := _differences(path, manifest)):
         return [f"{path}: {fault}" for fault in named]
     return [f"{path}: expected the kit's file, SHA-256 {digest}, found {found}: join again with an unchanged kit"]
 
 
-def _differences(raw: dict[str, Any], manifest: Manifest) -> list[str]:
+def _differences(path: Path, manifest: Manifest) -> list[str]:
     """Return the fields in which a shared file is not the project's. A task that is not valid says so itself."""
-    task = json.loads(parse_section(Task, raw.get("task", {}), "task", base=Path()).canonical())
-    network = parse_section(Network, raw.get("network", {}), "network", base=Path()).model_dump(exclude_none=True)
+    raw, base = read_toml(path), path.parent
+    task = json.loads(parse_section(Task, raw.get("task", {}), "task", base=base).canonical())
+    network = parse_section(Network, raw.get("network", {}), "network", base=base).model_dump(exclude_none=True)
     return [*differences("task", manifest.task, task), *differences("network", manifest.network, network)]
 
 

@@ -91,6 +91,11 @@ def read(path: Path) -> Project:
         shared_text=shared_text(path) or tomli_w.dumps(shared).encode(),
         sections={role: _settings(raw, role) for role in SECTIONS},
     )
+    if task.half_spaces:
+        raise ConfigError(
+            f"task.half_spaces: expected none in a project, whose kits bring no file of directions, found "
+            f"{len(task.half_spaces)}"
+        )
     if task.is_proved and "dealer" in raw:
         raise ConfigError("dealer: expected none in mode 'proved', which has no dealer, found one")
     return found

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from precad.clients.config import WITHHELD, ClientConfig
 from precad.deploy.configuration.sections import Deployment
+from precad.protos.task.convex_fields import DIRECTIONS_FILE
 from precad.protos.task.proved_fields import OF_A_DEALER
 from precad.protos.task.task import Task
 
@@ -49,11 +50,11 @@ def shown_section(path: str, values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def shown_task(task: Task) -> dict[str, str]:
-    """Show a task; of its clients, only how many they are and how many records they have.
+    """Show a task without its path; of its clients, only how many they are and how many records they have.
 
     One of mode `proved` has no dealer, and none of its fields.
     """
-    values = task.model_dump(exclude={"clients", *(OF_A_DEALER if task.is_proved else ())})
+    values = task.model_dump(exclude={"clients", DIRECTIONS_FILE, *(OF_A_DEALER if task.is_proved else ())})
     sizes = task.clients.values()
     spread = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
     clients = f"{len(sizes)}, with {spread} records each, {sum(sizes)} in all"

@@ -108,6 +108,8 @@ def _require_auditable(plan: Plan) -> None:
         ("task.record_rates", {}, dict(task.record_rates)),
         ("task.audit_clients", [], task.audit_clients),
         ("task.record_clipping", "flat", task.record_clipping),
+        ("task.layer_clips", [], task.layer_clips),
+        ("task.half_spaces", [], task.half_spaces),
     )
     faults = [
         f"{name}: expected {wanted!r} in an audit, found {value!r}" for name, wanted, value in found if value != wanted

@@ -29,6 +29,10 @@ DIRECTIONS_FILE: Final = "directions"
 """Field of which the canonical text has nothing: each party has the file where it likes, and the digest says which."""
 
 
+class NoDirectionsError(ParameterError):
+    """Say that the file of directions is not here: such a party has the task, and no set to check."""
+
+
 class ConvexFields(BaseModel):
     """A part of `precad.protos.task.task.Task`. The text has them where they are not at their default."""
 
@@ -101,7 +105,7 @@ def _half_spaces_of(task: _Bounded) -> tuple[HalfSpace, ...]:
     from precad.mpc.convex_set import HalfSpace
 
     if task.directions is None:
-        raise ParameterError(f"directions: expected the file of SHA-256 {task.directions_sha256}, found none")
+        raise NoDirectionsError(f"directions: expected the file of SHA-256 {task.directions_sha256}, found none")
     directions = _read_directions(task.directions, task.directions_sha256)
     if directions.shape != (len(task.half_spaces), task.dim):
         raise ParameterError(
@@ -120,7 +124,7 @@ def _read_directions(path: Path, sha256: str | None) -> RingArray:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise ParameterError(f"directions: expected a .npy file, found {path}: {error.strerror or error}") from None
+        raise NoDirectionsError(f"directions: expected a .npy file, found {path}: {error.strerror or error}") from None
     if (found := hashlib.sha256(content).hexdigest()) != sha256:
         raise ParameterError(f"directions: expected the file of SHA-256 {sha256}, found {found} in {path}")
     try:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
@@ -47,6 +48,7 @@ from precad.protos.task.convex_fields import (
     DIRECTIONS_FILE,
     FIXED_WORDS,
     ConvexFields,
+    NoDirectionsError,
     refuse_convex,
     set_of,
 )
@@ -274,7 +276,9 @@ class Task(
         rules, given = self.rules, self._given
         refuse_convex(self, given)
         try:
-            _ = self.norm_bound if self.half_spaces and self.directions is None else self.update_set
+            _ = self.norm_bound
+            with suppress(NoDirectionsError):  # the dealer needs none; others do not start
+                _ = self.update_set
         except ParameterError as error:
             raise ValueError(str(error).replace("clip_norm", "client_clip")) from error
         if self.min_clients > len(self.clients):

@@ -2,18 +2,21 @@
 
 What grows with d, beside uploads, is bounded by what lies in memory at once. Two copies of the model (parameters, and
 their bytes for clients) lie there. Beside them lie two vectors of words (sum of shares and noise), or one with the next
-model's two copies. Of each moment of the servers' optimiser, the last one and the next lie there.
+model's two copies. Of each moment of the servers' optimiser, the last one and the next lie there. So does the direction
+of each half-space of the set of updates.
 """
 
 from __future__ import annotations
 
 import math
 
+from precad.mpc.gates import make_gate
 from precad.mpc.proved.sizes import N_POINTS
 from precad.mpc.ring import WORD_BYTES
 from precad.protos.task.task import Task
 from precad.servers.config import AggregatorConfig
 from precad.servers.errors import Limit, SetupError
+from precad.servers.rounds.tested import blocks_of
 from precad.servers.rounds.transfers import Capacity, Transfers
 from precad.servers.rounds.uploads import Spool
 from precad.servers.store.folder import spool_path
@@ -40,7 +43,8 @@ def of_server(config: AggregatorConfig, task: Task, *, function_bytes: int = 0) 
         n_clients=n_clients,
         n_threads=config.check_threads,
         n_moments=task.n_moments,
-        proofs_bytes=n_clients * max(map(_proof_bytes, _kinds(task))) + function_bytes,
+        n_half_spaces=len(task.half_spaces),
+        round_bytes=n_clients * max(map(_proof_bytes, _kinds(task))) + function_bytes + _krum_bytes(task),
     )
 
 
@@ -58,16 +62,34 @@ def _proof_bytes(task: Task) -> int:
     return 3 * WORD_BYTES * N_POINTS * task.proof_sizes.opened_elements if task.is_proved else 0
 
 
+def _krum_bytes(task: Task) -> int:
+    """Return what the tuples of Krum's comparisons take, in the batches of a round and of those that are drawn ahead.
+
+    By the expected number of a round's clients: they grow with its cube.
+    """
+    if task.krum_rule is None:
+        return 0
+    blocks = blocks_of(task, make_gate(task.gate), math.ceil(task.expected_clients))
+    return WORD_BYTES * (1 + task.draws_ahead) * sum(block.n_masks + block.n_products for block in blocks)
+
+
 def for_uploads(
-    budget_mb: int, dim: int, *, n_clients: int = 0, n_threads: int = 1, n_moments: int = 0, proofs_bytes: int = 0
+    budget_mb: int,
+    dim: int,
+    *,
+    n_clients: int = 0,
+    n_threads: int = 1,
+    n_moments: int = 0,
+    n_half_spaces: int = 0,
+    round_bytes: int = 0,
 ) -> int:
     """Return the bytes of the budget that uploads may take. n_clients: enrolled; all may be in a round.
 
-    n_threads: of the check. n_moments: of the optimiser. proofs_bytes: of what proofs open to. Raises SetupError when
-    the task alone exceeds it.
+    n_threads: of the check. n_moments: of the optimiser. n_half_spaces: of the set of updates. round_bytes: of a
+    round's proofs, function and comparisons. Raises SetupError when the task alone exceeds it.
     """
-    of_model = (BYTES_PER_COORDINATE + BYTES_PER_MOMENT * n_moments) * dim
-    bytes_needed = of_model + BYTES_PER_CLIENT * n_clients * (n_threads - 1) + proofs_bytes
+    of_model = (BYTES_PER_COORDINATE + BYTES_PER_MOMENT * n_moments + WORD_BYTES * n_half_spaces) * dim
+    bytes_needed = of_model + BYTES_PER_CLIENT * n_clients * (n_threads - 1) + round_bytes
     needed_mb = BASE_MB + -(-bytes_needed // MIB)
     if budget_mb < needed_mb:
         raise SetupError(f"memory_budget_mb: expected at least {needed_mb} for {dim} parameters, found {budget_mb}")

@@ -1,8 +1,9 @@
 """One server of a test's deployment as a process of its own: noise from a file in, every opened noisy sum out.
 
 Its folder holds deployment.json (the task, the three addresses, where the certificates are), initial.npy, and noise.npy
-of shape (2, rounds, d). Where the servers test a margin, the noise is of the seed in deployment.json instead. An
-aggregator writes opened.npy, shape (rounds so far, d), beside its ledger and model.
+of shape (2, rounds, d). The dealer may have fields of the task of its own. Where the servers test a margin, the noise
+is of the seed in deployment.json instead. An aggregator writes opened.npy, shape (rounds so far, d), beside its ledger
+and model.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from tests.harness.seeded_servers import SeededNoise
 def main(folder: Path, role: Role) -> None:
     """Runs the server until its task is over."""
     deployment = json.loads((folder / "deployment.json").read_text())
-    task, pki, addresses = Task(**deployment["task"]), Pki(Path(deployment["pki"])), deployment["addresses"]
+    pki, addresses = Pki(Path(deployment["pki"])), deployment["addresses"]
+    task = Task(**deployment["task"] | (deployment.get("own_of_dealer", {}) if role is Role.DEALER else {}))
     if role is Role.DEALER:
         asyncio.run(_deal(task, pki, addresses[Role.DEALER], folder))
     else:

@@ -179,11 +179,13 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
 
 
 def test_server_processes_equal_the_reference(pki: Pki, tmp_path: Path) -> None:
-    """A dealer's and two aggregators' processes read the directions from a file; layers' squares come by the wire."""
+    """Two aggregators' processes read the directions from a file, which the dealer's has not; layers' squares come by
+    the wire."""
     task = task_of(tmp_path)
     noise = noise_of_both(task)
     addresses = dict(zip((*AGGREGATORS, Role.DEALER), free_addresses(3), strict=True))
     deployment = {"task": task.model_dump(mode="json"), "pki": str(pki.directory), "addresses": addresses}
+    deployment["own_of_dealer"] = {"directions": str(tmp_path / "nowhere.npy")}
     (tmp_path / "deployment.json").write_text(json.dumps(deployment))
     np.save(tmp_path / "initial.npy", np.zeros(task.dim, dtype=np.float32))
     np.save(tmp_path / "noise.npy", noise)

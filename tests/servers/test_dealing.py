@@ -477,11 +477,19 @@ async def test_trim_tuples_are_dealt_to_a_task_that_trims_alone(pki: Pki, monkey
 async def test_squares_are_dealt_of_the_layers_that_the_task_bounds_alone(pki: Pki) -> None:
     """A server cannot ask for squared norms of other runs of coordinates: they would be known of smaller parts."""
     task = small_task(layer_sizes=[20, 4], layer_clips=[1.0, 0.5])
+    said = {
+        (): "ours 2 layers, peer's 0 layers",
+        (20,): "ours 2 layers, peer's 1 layers",
+        (4, 20): "ours 20 coordinates in layer 0, peer's 4 coordinates in layer 0",
+        (20, 5): "ours 4 coordinates in layer 1, peer's 5 coordinates in layer 1",
+        (1,) * 24: "ours 2 layers, peer's 24 layers",
+    }
     async with dealing(pki, task=task) as desk:
-        for asked in ([], [20], [4, 20], [1] * 24):
+        for asked, words in said.items():
             greeting = hello(config_digest=task.digest())
             code, text = await desk.refusal(pki.tls(Role.AGGREGATOR_A), greeting, batch(layer_sizes=asked))
-            assert (code, "layer_sizes differs" in text) == (STATUS.FAILED_PRECONDITION, True)
+            assert code is STATUS.FAILED_PRECONDITION
+            assert f"layer_sizes differs between the servers: {words}" in text
 
 
 @pytest.mark.flaky(reason=LOST_STATUS)

@@ -6,6 +6,7 @@ Failure means an honest client whose upload is rejected, or a record that moves 
 import dataclasses
 import math
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,10 +16,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize
 
 from precad.clients.errors import ArgumentError
+from precad.clients.gradients.record_clipping import ROUNDING_SLACK
 from precad.clients.training.convex_projection import ball_factors, project_onto
 from precad.clients.training.projection import project
 from precad.mpc import fixed_point
 from precad.mpc.convex_set import ConvexSet, HalfSpace, LayerBall
+from precad.mpc.parameters import MAX_HALF_SPACES
 from tests.harness.examples import examples
 from tests.mpc.ring_strategies import generator
 
@@ -102,6 +105,18 @@ def test_two_vectors_do_not_move_apart(seed):
     room = it.clip_norm * (2.0**-44 + len(it.half_spaces) * 2.0**-45)
     moved = [float(value) for value in project_onto(v, it) - project_onto(w, it)]
     assert math.hypot(*moved) <= math.hypot(*(v - w)) * (1 + 2.0**-50) + room
+
+
+@pytest.mark.parametrize("n_half_spaces", range(MAX_HALF_SPACES + 1))
+def test_r_bounds_a_record_up_to_the_c_that_the_page_says(n_half_spaces):
+    """Steps 2 to 5 of privacy.md over the rationals: what all roundings add is what R' leaves, and no less."""
+    page = " ".join((Path(__file__).parents[3] / "docs/explanation/privacy.md").read_text().split())
+    assert "<= R as long as C (1 + J/2) <= 256 R and m n <= 2^17" in page
+    clipped = (1 - Fraction(ROUNDING_SLACK)) * (1 + Fraction(1, 2**36)) + Fraction(2**17, 2**52)
+    apart = Fraction(1, 2**44) + n_half_spaces * Fraction(1, 2**45)  # as above, of C
+    most = 256 / (1 + Fraction(n_half_spaces, 2))
+    assert clipped + most * apart <= 1
+    assert clipped + most * apart * (1 + Fraction(1, 2**20)) > 1
 
 
 @given(seed=st.integers(0, 2**32), scale=st.sampled_from([0.01, 1.0, 10.0, 1e6, 1e200]))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tomli_w
 import torch
 from numpy.testing import assert_array_equal
 
@@ -24,10 +25,11 @@ from precad.clients.records import Records
 from precad.deploy.cli import main as cli
 from precad.deploy.configuration.check_records import local_records
 from precad.deploy.configuration.demo import demo_config
-from precad.deploy.configuration.local import resolve
+from precad.deploy.configuration.local import draft, resolve
 from precad.deploy.configuration.sections import Deployment, load, parse, read_local
 from precad.deploy.errors import ConfigError
 from precad.deploy.run_folder import RunFolder
+from precad.mpc.convex_set import ConvexSet
 from precad.protos.tls.identity import Role
 from tests.harness.command_line import CliRunner
 from tests.harness.hospital import hospital, patients, write_csv
@@ -174,6 +176,26 @@ def test_precad_check_says_what_a_client_has(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert f"{here / CLIENTS[0]}.csv, row 3, column 'y': expected a number" in result.output
     assert "sekret" not in result.output
+
+
+def test_directions_of_a_local_run_are_beside_its_file(elsewhere: Path) -> None:
+    """Not in the current folder, where another file has their name; `precad check` and `simulate` read it alike."""
+    directions = np.array([[0] * 4160 + [100] * 650])
+    np.save(elsewhere / "directions.npy", directions)
+    Path("directions.npy").write_bytes(b"another")
+    config = elsewhere / "task.toml"
+    raw = demo_config(n_clients=4)
+    cut = {"half_spaces": [-60.0], "directions": "directions.npy", "accept_weak_wire_form": True}
+    raw["task"] |= {"mode": "masked", **cut}
+    config.write_text(tomli_w.dumps(raw))
+    task = resolved(config)[1].task
+    assert task.directions == elsewhere / "directions.npy"
+    assert isinstance(task.update_set, ConvexSet)
+    assert_array_equal(task.update_set.half_spaces[0].direction, directions[0])
+    draft(read_local(config), RunFolder(elsewhere / "run"))
+    (elsewhere / "directions.npy").unlink()
+    with pytest.raises(ConfigError, match=f"task.directions: expected a .npy file, found {elsewhere}"):
+        draft(read_local(config), RunFolder(elsewhere / "run"))
 
 
 def test_a_section_that_no_source_fits_is_named(elsewhere: Path) -> None:

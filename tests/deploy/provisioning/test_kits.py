@@ -29,6 +29,10 @@ from tests.harness.organisations import ROOT
 
 ADDRESSES = {"aggregator-a": "127.0.0.1:9", "aggregator-b": "127.0.0.1:10", "lane": "127.0.0.1:11"}
 A, B, CLIENT = (*SERVERS, "hospital-1")
+HALF_SPACES = f"""accept_weak_wire_form = true
+half_spaces = [-5.0]
+directions_sha256 = "{"0" * 64}"
+directions = "directions.npy\""""
 
 
 def tried(*arguments: object) -> tuple[int, str]:
@@ -139,6 +143,7 @@ def of_another_key(project: Project) -> None:
         (in_task('mode = "proved"', 'mode = "shares"'), "accept_weak_wire_form: expected true"),
         (in_project("[project]", "[dealer]\n[project]"), "in mode 'proved', which has no dealer"),
         (in_task('algorithm = "precad"', 'algorithm = "distributed-dp"'), "servers_follow_protocol: expected true"),
+        (in_task('mode = "proved"', HALF_SPACES), "task.half_spaces: expected none in a project, whose kits bring no"),
         (in_task("rounds = 3", "rounds = 0"), "task.rounds: expected greater than or equal to 1, found 0"),
         (in_task("rounds = 3", "round = 3"), "task.round: expected no such key, found 3"),
         (in_task("dim = 14", "dim = 15"), "task.dim: expected 14, found 15"),

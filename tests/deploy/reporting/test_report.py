@@ -45,18 +45,19 @@ from precad.deploy.reporting.figures import png_files
 from precad.deploy.reporting.folders import read_folders
 from precad.deploy.reporting.guarantees import sentence
 from precad.deploy.reporting.numbers import Format, power_of_ten, shown
-from precad.deploy.reporting.settings import shown_configuration
+from precad.deploy.reporting.settings import shown_configuration, shown_task
 from precad.deploy.reporting.write import Report
 from precad.deploy.run_folder import RunFolder
 from precad.dp.accountants.pld import PldAccountant, View, round_event
 from precad.lab.simulation import SeededRandomness
 from precad.protos.precad.v1 import control_pb2
 from precad.protos.task.query import Query
+from precad.protos.task.task import Task
 from precad.servers.store.folder import open_ledger
 from tests.harness import browser
 from tests.harness.browser import chromium, find_chromium
 from tests.harness.command_line import CliRunner
-from tests.harness.harness import asynchronous
+from tests.harness.harness import asynchronous, small_task
 
 TASK: dict[str, Any] = {
     "name": "small",
@@ -602,6 +603,19 @@ def test_no_path_of_a_client_is_shown(run: Path, tmp_path: Path) -> None:
     own = client.model_copy(update={"records": f"csv:{tmp_path}/patients.csv", "label": "diagnosis"})
     told = shown_configuration(deployment.model_copy(update={"client": own}))
     assert (told["client.dataset"], told["client.label"]) == ("csv:patients.csv", "diagnosis")
+    assert not [value for value in told.values() if str(tmp_path) in value]
+
+
+def test_no_path_of_a_task_is_shown(tmp_path: Path) -> None:
+    """The file of directions is each party's own; its digest is the task's."""
+    fields = {name for name, field in Task.model_fields.items() if "Path" in str(field.annotation)}
+    assert fields == {"directions"}
+    directions = tmp_path / "directions.npy"
+    np.save(directions, np.ones((1, 24), dtype=np.int64))
+    digest = hashlib.sha256(directions.read_bytes()).hexdigest()
+    told = shown_task(small_task(half_spaces=[-5.0], directions_sha256=digest, directions=directions))
+    assert told["task.directions_sha256"] == digest
+    assert "task.directions" not in told
     assert not [value for value in told.values() if str(tmp_path) in value]
 
 

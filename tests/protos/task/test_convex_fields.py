@@ -132,9 +132,20 @@ def test_another_file_than_that_of_the_digest_is_refused(tmp_path: Path) -> None
     fields["directions_sha256"] = hashlib.sha256(b"nothing").hexdigest()
     with pytest.raises(ValidationError, match=r"directions: expected a \.npy file"):
         small_task(**fields)
-    fields["directions"].unlink()
-    with pytest.raises(ValidationError, match=r"directions: expected a \.npy file, found .*: No such file"):
-        small_task(**fields)
+
+
+@pytest.mark.parametrize("gone", ["file", "folder", "what is not a folder"])
+def test_a_task_names_its_file_where_nobody_has_it(gone: str, tmp_path: Path) -> None:
+    """The dealer may read the line that the others share, and needs no set. Who needs one is told what is missing."""
+    fields = file_of(tmp_path)
+    expected = small_task(**fields).digest()
+    place = {"file": "gone.npy", "folder": "gone/d.npy", "what is not a folder": "directions.npy/d.npy"}[gone]
+    task = small_task(**fields | {"directions": tmp_path / place})
+    assert task.digest() == expected
+    with pytest.raises(ParameterError, match=r"directions: expected a \.npy file, found .*: No(t| such)"):
+        _ = task.update_set
+    with pytest.raises(ValidationError, match="client_clip"):
+        small_task(**fields | {"directions": tmp_path / place, "client_clip": 1e300})  # the norm's faults are told
 
 
 def test_no_figure_depends_on_the_set() -> None:

@@ -7,13 +7,16 @@ means a file that outlives its use, or a full disk that costs more than the uplo
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import resource
 import stat
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -22,12 +25,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
+from precad.mpc.convex_set import ConvexSet
 from precad.mpc.errors import MalformedMessageError
+from precad.mpc.gates import make_gate
 from precad.mpc.ring import RingArray
+from precad.mpc.tuples.dealt import deal
+from precad.mpc.tuples.held import BatchShape, ServerTuples
 from precad.protos.messages import convert
 from precad.servers.errors import SetupError, StoreError
 from precad.servers.rounds import memory, receiving
 from precad.servers.rounds.relayed import RelayedUploads
+from precad.servers.rounds.tested import blocks_of
 from precad.servers.rounds.uploads import MemoryPayload, Payload, Spool
 from precad.servers.store.folder import spool_path
 from tests.harness.harness import AGGREGATORS, LeashedClient, Pki, asynchronous, running, small_task, until
@@ -323,6 +331,38 @@ def test_what_all_proofs_open_to_comes_before_uploads(tmp_path: Path) -> None:
     tasks = [small_task(clients, dim=10**6, frac_bits=16, mode=mode) for mode in ("masked", "proved")]
     masked, proved = (memory.of_server(config, task) for task in tasks)
     assert abs(masked - proved - 1000 * 3 * 8 * 1960) <= memory.MIB
+
+
+def test_directions_come_before_uploads(tmp_path: Path) -> None:
+    """A server holds those of all half-spaces from its start, whatever integers the file has."""
+    config = Pki.create(tmp_path / "pki", CLIENTS).aggregator(0, listen="127.0.0.1:1", folder=tmp_path)
+    dim, directions = 10**6, tmp_path / "directions.npy"
+    np.save(directions, np.ones((3, dim), dtype=np.int8))
+    digest = hashlib.sha256(directions.read_bytes()).hexdigest()
+    cut: dict[str, Any] = {"half_spaces": [-20.0] * 3, "directions_sha256": digest, "directions": directions}
+    plain, task = (small_task(dim=dim, frac_bits=16, **more) for more in ({}, cut))
+    assert isinstance(task.update_set, ConvexSet)
+    held = sum(one.direction.nbytes for one in task.update_set.half_spaces)
+    assert abs(memory.of_server(config, plain) - memory.of_server(config, task) - held) <= memory.MIB
+
+
+@pytest.mark.parametrize("gate", ["native", "crypten"])
+def test_the_tuples_of_krums_comparisons_come_before_uploads(gate: str, tmp_path: Path) -> None:
+    """Two batches for 64 expected clients, as a server holds them while one round runs and the next is drawn."""
+    config = Pki.create(tmp_path / "pki", CLIENTS).aggregator(0, listen="127.0.0.1:1", folder=tmp_path)
+    clients = [f"c{i}" for i in range(64)]
+    plain = small_task(clients, gate=gate)
+    task = small_task(clients, gate=gate, algorithm="krum", noise_multiplier=0.0)
+    blocks = blocks_of(task, make_gate(gate), len(clients))
+    shape = BatchShape("t", 0, tuple(clients), task.dim, blocks, trims=True, pairs=True)
+    of_a, _ = deal(shape)
+    tracemalloc.start()
+    tuples = ServerTuples(0, shape, of_a)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    del tuples
+    assert held > 10 * memory.MIB
+    assert abs(memory.of_server(config, plain) - memory.of_server(config, task) - 2 * held) <= 2 * memory.MIB
 
 
 def test_the_model_comes_first_and_uploads_get_the_rest() -> None:
