@@ -1,6 +1,7 @@
 """Differential privacy of a PRECAD round: noise, accounting and the record of what was spent.
 
     task_privacy   what a round of a deployment's task is, by its algorithm
+    conditions     what its figures rest on, and when that must be said beside them
     ledger         one server's durable record of the rounds each client took part in
     ledger_lines   the lines of its file, each sealed by a chain
     sealed_file    such a file, open in one process

@@ -47,12 +47,15 @@ from precad.dp.accountants.precad_client import client_noise_multiplier
 from precad.dp.accountants.ptr_event import SampledProposeTestRelease
 from precad.dp.accountants.slack import with_slack
 from precad.dp.accountants.task_cost import Evaluations, Level, TaskCost
+from precad.dp.conditions import OF_SERVERS, must_be_said, on_a_function
 from precad.dp.noise.correlated import Strategy
 
 
 class AlgorithmRules(Protocol):
     """Answer what the privacy of a round depends on; a row of `precad.protos.task.algorithms` does."""
 
+    @property
+    def is_default(self) -> bool: ...
     @property
     def is_private(self) -> bool: ...
     @property
@@ -134,6 +137,8 @@ class TaskPrivacy:
     """A step as one unit of a client that takes part meets it; None: a step costs everything."""
     rests_on: Mapping[View, str]
     """Under which condition, in words that follow a semicolon."""
+    says_conditions: bool = False
+    """Whether no figure is printed without its condition."""
     is_local: bool = False
     """Whether what leaves a client is private by itself, so that both servers together learn no more."""
     steps_per_round: int = 1
@@ -146,6 +151,11 @@ class TaskPrivacy:
     """Part of delta that the protocol of one task takes, as eta (`precad.dp.accountants.slack`)."""
     evaluations: Evaluations | None = None
     """Evaluations among a task's rounds; None where there are none."""
+
+    @property
+    def said(self) -> dict[View, str]:
+        """Return the condition that a printed figure of each view has beside it; empty where none is needed."""
+        return {view: self.rests_on[view] if self.says_conditions else "" for view in View}
 
     @property
     def most_evaluations(self) -> int:
@@ -173,27 +183,12 @@ def task_privacy(task: PublicParameters) -> TaskPrivacy:
     found = _round_of(task)
     return replace(
         found,
-        rests_on={view: f"{why}{_on_a_function(task, view)}" for view, why in found.rests_on.items()},
+        rests_on={view: f"{why}{on_a_function(task, view)}" for view, why in found.rests_on.items()},
+        says_conditions=must_be_said(task),
         slack=task.delta_slack,
         group_size=task.records_per_person,
         evaluations=_evaluations_of(task),
     )
-
-
-def _on_a_function(task: PublicParameters, view: View) -> str:
-    """Return what the figures rest on where the servers evaluate a function of the sum.
-
-    With factor L it moves by at most L times as far as the sum, and the servers' noise is L times as much. So each
-    multiplier, noise over sensitivity, is what it is without a function. A server that deviates in the function's steps
-    can make it another one, which moves further.
-    """
-    if task.sum_function is None:
-        return ""
-    if task.has_unbounded_sum:
-        return "; no bound: sum_function has no declared factor"
-    follows = "; if both servers follow the protocol in its steps" if view is View.ONE_SERVER else ""
-    moves = f"moves at most {task.sum_factor:g} times as far as the sum does, as operators say"
-    return f"; if {task.sum_function} {moves}{follows}"
 
 
 def _evaluations_of(task: PublicParameters) -> Evaluations | None:
@@ -310,10 +305,6 @@ def budgets_of(task: PublicParameters) -> dict[View | Level, float]:
 
 DRAWS_HIDDEN: Final = "if they learn no draw but their own, by times or otherwise, and no round overran its period"
 """Condition of the level `hidden_client`, beside that of the view."""
-_OF_SERVERS: Final = {
-    View.ONE_SERVER: "whether or not the corrupted server adds its own noise",
-    View.CLIENTS_ONLY: "if both servers follow the protocol",
-}
 
 
 def _precad(task: PublicParameters) -> TaskPrivacy:
@@ -326,7 +317,7 @@ def _precad(task: PublicParameters) -> TaskPrivacy:
         ),
     }
     every_round |= _hidden_client(task, client_multiplier)
-    return TaskPrivacy(unit=Unit.RECORD, events=events, rests_on=_OF_SERVERS, every_round=every_round)
+    return TaskPrivacy(unit=Unit.RECORD, events=events, rests_on=OF_SERVERS, every_round=every_round)
 
 
 def _hidden_client(task: PublicParameters, multiplier: float) -> dict[Level, Event]:
@@ -358,7 +349,7 @@ def _user_dp_fedavg(task: PublicParameters) -> TaskPrivacy:
     return TaskPrivacy(
         unit=Unit.CLIENT,
         events=events,
-        rests_on={view: f"what its updates say, not that it took part; {_OF_SERVERS[view]}{turns}" for view in View},
+        rests_on={view: f"what its updates say, not that it took part; {OF_SERVERS[view]}{turns}" for view in View},
         every_round={}
         if turns
         else {Level.CLIENT: TwoStageSampledGaussian(task.client_rate, 1.0, both), **_hidden_client(task, both)},
@@ -372,7 +363,7 @@ def _tsgd_ptr(rounds: TestedRounds) -> TaskPrivacy:
         events={view: rounds.event(view) for view in View},
         rests_on={
             View.ONE_SERVER: "what its updates say, not that it took part; if both servers follow the protocol",
-            View.CLIENTS_ONLY: f"what its updates say, not that it took part; {_OF_SERVERS[View.CLIENTS_ONLY]}",
+            View.CLIENTS_ONLY: f"what its updates say, not that it took part; {OF_SERVERS[View.CLIENTS_ONLY]}",
         },
     )
 

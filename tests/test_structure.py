@@ -106,7 +106,7 @@ ROOMS = (
         "dp^",
         "| . accountants noise",
         "What servers use: the ledger, and what a task's round is to those whom it protects.",
-        "ledger ledger_events earlier_ledgers task_privacy spending holder_ledger",
+        "ledger ledger_events earlier_ledgers task_privacy conditions spending holder_ledger",
     ),
     Room(
         "protos", "", "The wire: messages of precad.v1, the values they carry, and the transport that they travel on."

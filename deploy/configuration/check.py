@@ -66,7 +66,8 @@ def check(deployment: Deployment) -> dict[str, Any]:
     if not task.checks_norms:
         report["validation"] = UNCHECKED
     if task.sum_function is not None:
-        report["sum_function"] = f"{task.sum_function}; {function_claim(task)}"
+        memory_said = "what it takes of memory_budget_mb is counted when a server starts"  # a dry run would run it here
+        report["sum_function"] = f"{task.sum_function}; {function_claim(task)}; {memory_said}"
     dealer = deployment.network.dealer
     if task.servers_follow_protocol:
         report["servers"] = "must follow the protocol: no noise protects one client's update from one that deviates"

@@ -27,6 +27,8 @@ def privacy_facts(task: Task) -> dict[str, Any]:
     if not task.rules.is_private:
         return {} if task.krum_rule is None else {"privacy": task.krum_rule.released}
     facts = {"noise_multiplier": task.noise_multiplier, "privacy": promised(task)}
+    if condition := task_privacy(task).said[View.ONE_SERVER]:
+        facts["privacy_rests_on"] = condition
     if task.is_proved:
         facts["delta"] = f"mode proved itself takes {task.delta_slack:.1e} (1 + e^epsilon), which every epsilon counts"
     if not task.rules.protects_clients and (said := rounding_said(task)):

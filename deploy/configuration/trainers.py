@@ -53,7 +53,7 @@ def promised_to_clients(task: Task) -> Iterator[str]:
         most = at_most(cost.view_if_discarded(view))
         yield (
             f"one whole client, against {against}: epsilon {planned} at delta = {task.delta:g} after {task.rounds} "
-            f"rounds; {most} if draws may be discarded"
+            f"rounds; {most} if draws may be discarded{f'; rests on: {said}' if (said := privacy.said[view]) else ''}"
         )
     yield f"one record: no figure; {NO_RECORD_FIGURE}"
 

@@ -271,7 +271,7 @@ def statement_of(
             certificate=certificate_part(certificate) if isinstance(certificate, RunCertificate) else None,
             why_none="" if isinstance(certificate, RunCertificate) else certificate,
         ),
-        guarantee=in_words(words, certificate, with_notes=not task.rules.is_default),
+        guarantee=in_words(words, certificate, with_notes=task_privacy(task).says_conditions),
         date=date,
     )
 

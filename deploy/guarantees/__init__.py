@@ -3,6 +3,7 @@
 Modules:
 
     accounting         `precad account`
+    conditions         what figures of PRECAD rest on with a function of the sum
     bins               balls in bins inside a client, beside Poisson sampling
     task_account       the account of a task of another algorithm
     certifying         certificates from confidences, or from run folders

@@ -18,6 +18,7 @@ from rich.console import Console
 from precad.deploy.configuration.check_privacy import LEAST_NOISE_TAKEN, MOST_OF_EPSILON
 from precad.deploy.errors import ConfigError, flag_of, refusing_values
 from precad.deploy.figures import at_least, plain, shown, why_no_bound
+from precad.deploy.guarantees import conditions
 from precad.deploy.guarantees.bins import account_of_bins, print_bins
 from precad.deploy.tables import titled
 from precad.dp.accountants.calibration import most_rounds, short_noise_multiplier, smallest_noise_multiplier
@@ -328,6 +329,8 @@ def account_of_flags(
         report = account(TrainingPlan(**flags), target_epsilon=target_epsilon, is_by_round=is_by_round)
     if own_target is not None and "dim" not in flags:
         report["warnings"].append(_NO_DIM)
+    if rests_on := conditions.of_draft(task):
+        report["rests_on"] = rests_on
     return report
 
 
@@ -517,6 +520,7 @@ def print_account(console: Console, report: dict[str, Any]) -> None:
                 f"{of_view['most_rounds_of_a_client']} rounds of a client",
                 highlight=False,
             )
+    conditions.print_conditions(console, report, words)
 
 
 def _print_evaluations(console: Console, report: dict[str, Any], words: Mapping[str, str]) -> None:

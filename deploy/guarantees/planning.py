@@ -51,6 +51,8 @@ def task_of_run(task: ConfiguredTask) -> PrecadTask:
     """Return the task to plan with. Raises ConfigError for another algorithm's."""
     if not task.rules.is_default:
         raise ConfigError(f"--run: expected runs of precad with --attackers, found {task.algorithm}")
+    if task.sum_function is not None:
+        raise ConfigError(f"--run: expected runs without task.sum_function with --attackers, found {task.sum_function}")
     if task.records_per_person > 1:
         raise ConfigError(
             f"--run: expected runs whose epsilon is of one record, found records_per_person {task.records_per_person}"

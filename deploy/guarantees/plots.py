@@ -7,6 +7,7 @@ The legend says of every line whether it is a proved bound, and of every other t
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -84,9 +85,9 @@ def plot_account(report: Mapping[str, Any], path: Path) -> None:
         axes[0].set_ylabel(
             f"ε of {unit_words(Unit.RECORD, report.get('records_per_person', 1))} at δ = {report['delta']:g}"
         )
-        figure.suptitle(
-            f"σ = {report['sigma']:.4g}, client rate q = {report['q']:g}, record rate p = {report['p']:g}", fontsize=11
-        )
+        said = [textwrap.fill(f"{VIEWS[View(view)]}: {why}", 130) for view, why in report.get("rests_on", {}).items()]
+        rates = f"σ = {report['sigma']:.4g}, client rate q = {report['q']:g}, record rate p = {report['p']:g}"
+        figure.suptitle("\n".join([rates, *said]), fontsize=8 if said else 11)
         look = {"loc": "outside lower center", "ncols": 2, "fontsize": 9, "frameon": False}
         figure.legend(*axes[0].get_legend_handles_labels(), **look)
 

@@ -119,7 +119,7 @@ def training_of(task: Task) -> Training:
     participation can end the task, the end depends on who was drawn. Nothing is then claimed of the draw: the rate is
     1.
     Raises ConfigError for an algorithm whose servers add no noise: a client that adds none meets what others like. So
-    for a task whose servers check no norm.
+    for a task whose servers check no norm, and for a function of the sum, whose factor is the operators' word.
     """
     whole_client = task_privacy(task).every_round.get(Level.CLIENT)
     if task.min_separation > 1:
@@ -128,6 +128,8 @@ def training_of(task: Task) -> Training:
         raise ConfigError(f"--run: expected a task whose rounds are sampled Gaussians, found one of {task.algorithm}")
     if whole_client is None:
         raise ConfigError(f"--run: expected a task whose servers add noise, found one of {task.algorithm}")
+    if task.sum_function is not None:
+        raise ConfigError(f"--run: expected a task without sum_function, found {task.sum_function}")
     if not task.checks_norms:
         raise ConfigError("--run: expected a task whose servers check norms, found task.validation 'none'")
     rate = 1.0 if _may_end_early(task) else task.client_rate

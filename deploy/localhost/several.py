@@ -21,6 +21,7 @@ from rich.table import Table
 
 from precad.deploy.configuration.local import resolve
 from precad.deploy.errors import ConfigError, UnfulfilledError
+from precad.deploy.localhost.summary import conditions_of
 from precad.deploy.localhost.whole import complete, prepare
 from precad.deploy.run_folder import RunFolder, default_output, require_new, write_trainings
 from precad.deploy.run_state import RunState, state_of
@@ -112,6 +113,7 @@ def together(summaries: Sequence[Mapping[str, Any]], task: Task) -> dict[str, An
             view.value: _plain(privacy.epsilon(view, int(rounds), task.delta, number)) for view in View
         },
         "delta": task.delta,
+        **({"rests_on": conditions} if (conditions := conditions_of(task)) else {}),
     }
 
 
@@ -151,6 +153,8 @@ def print_together(console: Console, found: Mapping[str, Any]) -> None:
             table.add_row(name.replace("_", " "), f"{value['mean']:.4g}{said}")
     of_all = ", ".join(f"{view.replace('_', ' ')} {_bound(e)}" for view, e in found["epsilon_of_all_models"].items())
     table.add_row("privacy", f"all models together, at delta = {found['delta']:g}: {of_all}")
+    for condition in found.get("rests_on", ()):
+        table.add_row("", f"rests on: {condition}")
     table.add_row("certificate", f"precad certify --run {found['output']}")
     console.print(table, highlight=False)
 

@@ -28,12 +28,8 @@ _PLAIN: Final[dict[str, Any]] = {"box": None, "pad_edge": False, "title_justify"
 
 
 def conditions_of(task: Task) -> list[str]:
-    """Return what the figures rest on, in words, where the algorithm is not the one of a task that names none.
-
-    Of that one, too, where its servers evaluate a function of the sum.
-    """
-    privacy, is_said = task_privacy(task), task.sum_function is not None or not task.rules.is_default
-    return list(dict.fromkeys(privacy.rests_on[view] for view in View if is_said))
+    """Return what the figures rest on, in words, where that must be said."""
+    return list(dict.fromkeys(filter(None, task_privacy(task).said.values())))
 
 
 def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> None:

@@ -426,6 +426,17 @@ def _facts(status: Status) -> dict[str, str]:
         facts["verdicts unknown"] = f"{n_unknown} uploads of {n_clients} clients, in lost rounds"
     if status.refused:
         facts["refused"] = ", ".join(f"{n} {reason}" for reason, n in status.refused.items())
+    facts |= _epsilon_facts(status)
+    facts |= _audited(status)
+    facts |= _progress(status)
+    if status.ended:
+        facts["ended"] = status.ended
+    return facts
+
+
+def _epsilon_facts(status: Status) -> dict[str, str]:
+    """Return both figures of each epsilon, its budget, and its condition where one must be said."""
+    facts: dict[str, str] = {}
     for epsilon in status.epsilons:
         budget = "no budget" if epsilon.budget is None else f"budget {epsilon.budget:g}, {epsilon.left:.2f} left"
         whose = "" if epsilon.unit is Unit.RECORD else f" of a whole {epsilon.unit}"
@@ -436,10 +447,8 @@ def _facts(status: Status) -> dict[str, str]:
         if epsilon.if_discarded is not None:
             facts[f"{name}, draws discarded or not"] = f"{at_most(epsilon.if_discarded)} in the end"
         facts[f"{name}, no draw discarded"] = f"{at_most(epsilon.spent)} ({budget})"
-    facts |= _audited(status)
-    facts |= _progress(status)
-    if status.ended:
-        facts["ended"] = status.ended
+        if epsilon.rests_on:
+            facts[f"{name}, rests on"] = _printable(epsilon.rests_on)
     return facts
 
 

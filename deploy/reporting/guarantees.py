@@ -35,7 +35,8 @@ class Guarantee:
 
 def sentence(run: Run, certificate: RunCertificate | str) -> str:
     """Return all of it, shortly."""
-    text = in_words(run.statements, certificate, with_notes=run.is_simulation or not run.task.rules.is_default)
+    with_notes = run.is_simulation or task_privacy(run.task).says_conditions
+    text = in_words(run.statements, certificate, with_notes=with_notes)
     if not run.is_simulation:
         return text
     which = "any one of these trainings" if len(run.trainings) > 1 else "this training"
@@ -44,7 +45,7 @@ def sentence(run: Run, certificate: RunCertificate | str) -> str:
 
 def in_words(statements: Sequence[Statement], certificate: RunCertificate | str, *, with_notes: bool = False) -> str:
     """Say in one sentence what the statements and the certificate guarantee. with_notes: what an algorithm takes for
-    granted. For PRECAD in a deployment the sentence says who is corrupted, and no more."""
+    granted. For PRECAD without a function of the sum the sentence says who is corrupted, and no more."""
     parts = [_privacy(statements, with_notes=with_notes)]
     if isinstance(certificate, RunCertificate):
         parts.append(f"against poisoning, {_certified(certificate)}")

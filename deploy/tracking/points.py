@@ -62,6 +62,7 @@ def labels_of(status: Status) -> dict[str, str]:
         whose = unit_words(epsilon.unit, epsilon.group_size)
         drawn = ", drawn or not" if epsilon.is_level else " in the rounds that it was drawn for"
         about = f"for {whose}{drawn}, against {_AGAINST[epsilon.view]}, at delta = {epsilon.delta:g}"
+        about += f", {epsilon.rests_on}" if epsilon.rests_on else ""
         found[f"epsilon/{epsilon.name}/{_SPENT}"] = f"Proved epsilon so far {about}. Holds if no draw is discarded."
         if epsilon.if_discarded is not None:
             found[f"epsilon/{epsilon.name}/{_MOST}"] = f"Proved epsilon of the most rounds that there can be, {about}."

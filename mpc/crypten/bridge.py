@@ -50,7 +50,8 @@ def to_crypten(share: RingArray) -> Any:
 def from_crypten(tensor: Any) -> RingArray:
     """Return the share in an `MPCTensor`, with its words where they are. Invert `to_crypten`.
 
-    Raises FunctionRefusedError unless it is additive and has 16 fractional bits.
+    Words keep the tensor's strides, whichever they are. Raises FunctionRefusedError unless it is additive, has 16
+    fractional bits, and its words are int64.
     """
     crypten = load_crypten()
     found = getattr(tensor, "_tensor", None)
@@ -58,6 +59,8 @@ def from_crypten(tensor: Any) -> RingArray:
         raise FunctionRefusedError(f"expected an MPCTensor that is shared additively, found {type(tensor).__name__}")
     if found.encoder.scale != 1 << FRAC_BITS:
         raise FunctionRefusedError(f"expected a tensor of scale 2^{FRAC_BITS}, found {found.encoder.scale}")
+    if found.share.dtype != crypten.torch.int64:
+        raise FunctionRefusedError(f"expected a share of torch.int64, found {found.share.dtype}")
     words: RingArray = found.share.numpy()
     return words
 
@@ -69,7 +72,8 @@ class DryRun:
     blocks: tuple[Block, ...]
     """Correlations that it uses up, in the order of their use."""
     is_exact: bool
-    """Whether no step truncates. CrypTen truncates each share by itself: the result depends on how a sum is shared."""
+    """Whether no step truncates by `div_`, which CrypTen's own steps do. CrypTen truncates each share by itself: the
+    result depends on how a sum is shared. Code that divides a share's words by other means passes unseen."""
     keeps_zero: bool
     """Whether zero goes to zero."""
 

@@ -34,7 +34,7 @@ class FunctionFields(BaseModel):
     sum_function: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", max_length=256)] | None = None
     """`package.module:function` of CrypTen tensors, such as `precad.mpc.crypten.examples:clip`: both servers evaluate
     it on the shared sum, before their noise. Each must name it in its own configuration, too
-    (`aggregator.sum_function`)."""
+    (`aggregator.sum_function`). `precad simulate` runs it by this field alone, in its own process."""
     sum_function_arguments: dict[str, bool | int | Annotated[float, Field(allow_inf_nan=False)] | str] = Field(
         default_factory=dict
     )

@@ -1,7 +1,7 @@
 """A function of the shared sum in a round: behind the check, before the noise. Both operators consent to it by name.
 
-The round was charged before its check. Nothing is opened but what the dealer's tuples hide, so the step releases
-nothing by itself (docs/reference/protocol-crypten-functions.md).
+The round was charged before its check. CrypTen's own steps open nothing but what the dealer's tuples hide, so they
+release nothing by themselves. The function is trusted to take no others (docs/reference/protocol-crypten-functions.md).
 """
 
 from __future__ import annotations

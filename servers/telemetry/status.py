@@ -158,6 +158,8 @@ class Epsilon(_Value):
     """How many more rounds the budget allows for certain; None without one. Of a view: draws of the client with most
     rounds. Of a level: rounds."""
     delta: float
+    rests_on: str = ""
+    """Condition that is shown beside it; empty where none is needed, or none is told."""
 
     @property
     def name(self) -> str:
@@ -188,6 +190,7 @@ def epsilons_of(task: Task, spent: Mapping[View, float], charged: Charged = NOTH
             budget=cost.budgets.get(v),
             rounds_left=cost.rounds_left(v, charged) if v in cost.budgets else None,
             delta=task.delta,
+            rests_on=privacy.said[v],
         )
         for v in View
     ]
@@ -201,6 +204,7 @@ def epsilons_of(task: Task, spent: Mapping[View, float], charged: Charged = NOTH
             budget=task.epsilon_budget_client,
             rounds_left=cost.rounds_left(Level.CLIENT, charged),
             delta=task.delta,
+            rests_on=privacy.said[View.CLIENTS_ONLY],
         )
         found.insert(0, whole)
     return tuple(found)

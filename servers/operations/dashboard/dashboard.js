@@ -369,6 +369,7 @@ function epsilonCard(epsilon, audit) {
       share >= 0.95 ? "full" : share >= 0.8 ? "near" : ""));
     children.push(element("p", { class: "quiet" }, `of a budget of ${epsilon.budget}, ${left} left${roundsLeft(epsilon)} · δ = ${small(epsilon.delta)}`));
   }
+  if (epsilon.rests_on) children.push(element("p", { class: "quiet" }, `rests on: ${epsilon.rests_on}`));
   children.push(...auditLines(epsilon, audit));
   return element("div", { class: "card epsilon", "data-view": epsilon.is_level ? "client" : epsilon.view }, ...children);
 }

@@ -114,6 +114,28 @@ def test_tensors_of_another_kind_are_refused() -> None:
         from_crypten(np.arange(3))
 
 
+@pytest.mark.parametrize("kind", ["float64", "int32"])
+def test_a_share_of_other_words_is_refused(kind: str) -> None:
+    """Its 8-byte words would be read as they lie, or its shape would pass with fewer bits."""
+    dtype = getattr(load_crypten().torch, kind)
+
+    def other_words(x: Any) -> Any:
+        x.share = x.share.to(dtype)
+        return x
+
+    why = rf"expected a share of torch\.int64, found torch\.{kind}"
+    with pytest.raises(FunctionRefusedError, match=why):
+        from_crypten(other_words(to_crypten(np.arange(3))))
+    with pytest.raises(FunctionRefusedError, match=why):
+        SumFunction("other", other_words, {}, 3)
+
+
+def test_a_share_of_other_strides_keeps_its_words() -> None:
+    assert_array_equal(SumFunction("flip", lambda x: x.flip(0), {}, 3).in_the_clear(np.arange(3)), [2, 1, 0])
+    words = random_words("strides", 3, 4)
+    assert_array_equal(from_crypten(to_crypten(words.T)), words.T)
+
+
 # Results and costs
 
 

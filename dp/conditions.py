@@ -1,0 +1,56 @@
+"""Conditions that printed figures of a task rest on, in words, and when they must be said beside them."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from precad.dp.accountants.pld import View
+
+OF_SERVERS: Final = {
+    View.ONE_SERVER: "whether or not the corrupted server adds its own noise",
+    View.CLIENTS_ONLY: "if both servers follow the protocol",
+}
+
+
+class Evaluated(Protocol):
+    """A task, as far as a function of its sum is in it."""
+
+    sum_function: str | None
+
+    @property
+    def sum_factor(self) -> float: ...
+    @property
+    def has_unbounded_sum(self) -> bool: ...
+
+
+class _Rules(Protocol):
+    @property
+    def is_default(self) -> bool: ...
+
+
+class _Ruled(Evaluated, Protocol):
+    @property
+    def rules(self) -> _Rules: ...
+
+
+def must_be_said(task: _Ruled) -> bool:
+    """Return whether no figure of the task is printed without its condition: another algorithm, or a function of the
+    sum, whose factor is the operators' word.
+    """
+    return task.sum_function is not None or not task.rules.is_default
+
+
+def on_a_function(task: Evaluated, view: View) -> str:
+    """Return what the figures rest on where the servers evaluate a function of the sum.
+
+    With factor L it moves by at most L times as far as the sum, and the servers' noise is L times as much. So each
+    multiplier, noise over sensitivity, is what it is without a function. A server that deviates in the function's steps
+    can make it another one, which moves further.
+    """
+    if task.sum_function is None:
+        return ""
+    if task.has_unbounded_sum:
+        return "; no bound: sum_function has no declared factor"
+    follows = "; if both servers follow the protocol in its steps" if view is View.ONE_SERVER else ""
+    moves = f"moves at most {task.sum_factor:g} times as far as the sum does, as operators say"
+    return f"; if {task.sum_function} {moves}{follows}"
