@@ -270,6 +270,8 @@ class LocalRun:
             with LiveTable(self._console, title=title, rounds=task.rounds, done=n_done) as table:
                 if (warning := warning_of(task)) is not None:
                     table.warn(warning)
+                for condition in conditions_of(task):
+                    table.note(f"every epsilon rests on: {condition}")
                 await self._watch_until_done(table, self._interrupted)
             is_over = True
         finally:

@@ -517,8 +517,13 @@ async def show_rounds(statuses: AsyncIterator[Status], console: Console, *, titl
     last: Status | None = None
     n_shown = 0
     measured: set[int] = set()
+    told: dict[str, None] = {}
     with LiveTable(console, title=title) as table:
         async for last in statuses:
+            if not told:
+                told = dict.fromkeys(_printable(one.rests_on) for one in last.epsilons if one.rests_on)
+                for condition in told:
+                    table.note(f"every epsilon rests on: {condition}")
             n_new = min(last.rounds_done - n_shown, len(last.rounds))
             new = last.rounds[len(last.rounds) - n_new :]
             for round in new:

@@ -72,9 +72,11 @@ def _plain(status: Status) -> Iterator[tuple[str, str, float]]:
 
 
 def _epsilons(status: Status) -> Iterator[Metric]:
+    conditions = dict.fromkeys(f" {one.name}: {one.rests_on}." for one in status.epsilons if one.rests_on)
+    rests_on = "".join((" Rests on:", *conditions)) if conditions else ""
     for name, text in (
-        ("spent", "Proved epsilon so far, largest over clients, if no draw is discarded."),
-        ("if_discarded", "Proved epsilon of the most rounds that there can be."),
+        ("spent", f"Proved epsilon so far, largest over clients, if no draw is discarded.{rests_on}"),
+        ("if_discarded", f"Proved epsilon of the most rounds that there can be.{rests_on}"),
         ("budget", "The task's budget; absent without one."),
         ("left", "What is left of the budget; absent without one."),
         ("rounds_left", "Rounds that the budget still allows for certain; absent without one."),

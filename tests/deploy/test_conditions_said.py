@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -27,7 +28,7 @@ from precad.deploy.guarantees.planning import task_of_run
 from precad.deploy.guarantees.run_evidence import training_of
 from precad.deploy.localhost import several
 from precad.deploy.localhost.summary import conditions_of
-from precad.deploy.oversight.operations import status_table
+from precad.deploy.oversight.operations import show_rounds, status_table
 from precad.deploy.reporting.deployed import Figures, deployed_statements
 from precad.deploy.reporting.guarantees import sentence
 from precad.deploy.reporting.runs import Run
@@ -35,10 +36,11 @@ from precad.deploy.tracking.points import labels_of
 from precad.dp.accountants.pld import View
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
+from precad.servers.operations.metrics import StatusCollector
 from precad.servers.telemetry.status import Status, epsilons_of
 from tests.deploy.exporting.test_export import TRAINED, write_state
 from tests.harness.command_line import CliRunner
-from tests.harness.harness import small_task
+from tests.harness.harness import asynchronous, small_task
 
 FUNCTION = {
     "sum_function": "precad.mpc.crypten.examples:clip",
@@ -130,8 +132,14 @@ def test_precad_check() -> None:
     assert found == plain
 
 
-def test_labels_of_trackers_and_the_table_of_a_status() -> None:
-    labels, tables = [], []
+@asynchronous
+async def test_labels_of_trackers_metrics_and_tables_of_a_status() -> None:
+    labels, tables, helps, watched = [], [], [], []
+
+    async def statuses(status: Status) -> AsyncIterator[Status]:
+        for _ in range(2):
+            yield status
+
     for task in (WITH, PLAIN):
         status = Status(
             role="aggregator-a", version="0", state="x", since=0.0, started_at=0.0, is_ready=True,
@@ -141,10 +149,17 @@ def test_labels_of_trackers_and_the_table_of_a_status() -> None:
         screen = io.StringIO()
         Console(file=screen, width=400).print(status_table({"a": status}))
         tables.append(screen.getvalue())
+        gauges = StatusCollector(lambda one=status: one).collect()
+        helps.append("\n".join(one.documentation for one in gauges if "epsilon" in one.name))
+        screen = io.StringIO()
+        await show_rounds(statuses(status), Console(file=screen, width=400), title="")
+        watched.append(screen.getvalue())
     assert all(OPERATORS_WORD in text for text in labels[0].values())
     assert all(FOLLOWS in text for name, text in labels[0].items() if "one_server" in name)
     require_said("\n".join(labels[0].values()), "\n".join(labels[1].values()))
-    require_said(*tables)
+    for printed in (tables, helps, watched):
+        require_said(*printed)
+    assert watched[0].count(FOLLOWS) == 1
 
 
 def test_the_summary_of_several_trainings() -> None:
