@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
@@ -17,13 +17,12 @@ from precad.mpc.errors import ParameterError
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.parameters import MAX_HALF_SPACES, MAX_LAYERS
 from precad.protos.config_path import ConfigPath
+from precad.protos.task.parameters import TaskParameters
 from precad.protos.task.proved_fields import MODE as PROVED
 
 if TYPE_CHECKING:
     from precad.mpc.convex_set import HalfSpace
     from precad.mpc.ring import RingArray
-    from precad.protos.task.algorithms import AlgorithmRules
-    from precad.protos.task.query import Query
 
 DIRECTIONS_FILE: Final = "directions"
 """Field of which the canonical text has nothing: each party has the file where it likes, and the digest says which."""
@@ -63,31 +62,7 @@ FIXED_WORDS: Final = ("layer_clips", "half_spaces")
 """Fields that are checked by words of an update which no coin draws: one that deviates may ask about the same again."""
 
 
-class _Bounded(Protocol):
-    """A task, as far as the set of its updates needs it."""
-
-    dim: int
-    client_clip: float
-    frac_bits: int
-    layer_clips: list[float]
-    layer_sizes: list[int]
-    half_spaces: list[float]
-    directions_sha256: str | None
-    directions: Path | None
-    query: Query | None
-    audit_clients: list[str]
-
-    @property
-    def mode(self) -> str: ...
-    @property
-    def update_clipping(self) -> str: ...
-    @property
-    def checks_norms(self) -> bool: ...
-    @property
-    def rules(self) -> AlgorithmRules: ...
-
-
-def set_of(task: _Bounded) -> NormBound:
+def set_of(task: TaskParameters) -> NormBound:
     """Return the set that each update has to lie in. Raises ParameterError, also without the file of directions."""
     plain = NormBound(clip_norm=task.client_clip, dim=task.dim, frac_bits=task.frac_bits)
     if not task.layer_clips and not task.half_spaces:
@@ -98,7 +73,7 @@ def set_of(task: _Bounded) -> NormBound:
     return ConvexSet(plain.clip_norm, plain.dim, plain.frac_bits, layers=layers, half_spaces=_half_spaces_of(task))
 
 
-def _half_spaces_of(task: _Bounded) -> tuple[HalfSpace, ...]:
+def _half_spaces_of(task: TaskParameters) -> tuple[HalfSpace, ...]:
     """Read the directions, if there are half-spaces. Raises ParameterError."""
     if not task.half_spaces:
         return ()
@@ -136,7 +111,7 @@ def _read_directions(path: Path, sha256: str | None) -> RingArray:
     return directions.astype(np.int64)
 
 
-def refuse_convex(task: _Bounded, given: Collection[str]) -> None:
+def refuse_convex(task: TaskParameters, given: Collection[str]) -> None:
     """Refuse a smaller set in a task that cannot have one, or one that does not fit its vector. Raises ValueError.
 
     given: fields that are not at their default.
@@ -163,7 +138,7 @@ def refuse_convex(task: _Bounded, given: Collection[str]) -> None:
     _refuse_others(name, task)
 
 
-def _refuse_others(name: str, task: _Bounded) -> None:
+def _refuse_others(name: str, task: TaskParameters) -> None:
     """Refuse what a smaller set does not go with. Raises ValueError."""
     if task.mode == PROVED:
         raise ValueError(f"mode: expected one with a dealer with {name}, found {PROVED!r}, whose proofs are of C alone")

@@ -8,11 +8,11 @@ Source: ours (docs/reference/protocol-crypten-functions.md).
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from precad.protos.task.algorithms import AlgorithmRules
+from precad.protos.task.parameters import TaskParameters
 from precad.protos.task.proved_fields import MODE as PROVED
 from precad.protos.task.quantile import LEARNT
 
@@ -67,25 +67,7 @@ def function_claim(task: FunctionFields) -> str:
 FUNCTION_FIELDS: Final = tuple(FunctionFields.model_fields)
 
 
-class _Evaluated(Protocol):
-    """A task, as far as a function of its sum needs it."""
-
-    frac_bits: int
-    sum_function: str | None
-    sum_function_sha256: str | None
-    sum_function_factor: float | None
-
-    @property
-    def mode(self) -> str: ...
-    @property
-    def update_clipping(self) -> str: ...
-    @property
-    def rules(self) -> AlgorithmRules: ...
-    @property
-    def checks_norms(self) -> bool: ...
-
-
-def refuse_function(task: _Evaluated, given: Collection[str]) -> None:
+def refuse_function(task: TaskParameters, given: Collection[str]) -> None:
     """Refuse a function of the sum in a task that has no shares for it, or whose figures would not hold.
 
     given: fields that are not at their default. Raises ValueError.
@@ -111,7 +93,7 @@ def refuse_function(task: _Evaluated, given: Collection[str]) -> None:
     _refuse_claims(task)
 
 
-def _refuse_claims(task: _Evaluated) -> None:
+def _refuse_claims(task: TaskParameters) -> None:
     """Refuse a factor of nothing, and an epsilon without a factor. Raises ValueError."""
     rules = task.rules
     if rules.keeps_some or rules.clients_add_noise:

@@ -8,18 +8,15 @@ Source: Blanchard, El Mhamdi, Guerraoui and Stainer, NeurIPS '17.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from precad.protos.task.proved_fields import MODE as PROVED
-from precad.protos.task.quantile import LEARNT
-from precad.protos.task.trim_fields import MOST_DEALT
+from precad.protos.task.parameters import TaskParameters
+from precad.protos.task.trim_fields import refuse_unranked
 
 if TYPE_CHECKING:
-    from precad.mpc.norm_bound import NormBound
     from precad.mpc.robust.krum import Krum
-    from precad.protos.task.algorithms import AlgorithmRules
 
 MOST_EXPECTED: Final = 64
 """Expected clients of a round at most: each three of them take a comparison of shared distances. A round of more than
@@ -38,33 +35,11 @@ class KrumFields(BaseModel):
     """`multi-krum`: how many updates are averaged, all where fewer are accepted. None: m - f."""
 
 
-class _Selecting(Protocol):
-    """A task, as far as Krum's rule needs it."""
-
-    clients: dict[str, int]
-    dim: int
-    krum_attackers: int
-    krum_keep: int | None
-
-    @property
-    def mode(self) -> str: ...
-    @property
-    def rules(self) -> AlgorithmRules: ...
-    @property
-    def checks_norms(self) -> bool: ...
-    @property
-    def update_clipping(self) -> str: ...
-    @property
-    def expected_clients(self) -> float: ...
-    @property
-    def norm_bound(self) -> NormBound: ...
-
-
 @dataclass(frozen=True)
 class KrumRule:
     """Which of a round's accepted updates are added up."""
 
-    task: _Selecting
+    task: TaskParameters
 
     def n_kept(self, n_accepted: int) -> int:
         """Return how many: one, or krum_keep, or m - f; no more than there are."""
@@ -94,27 +69,12 @@ class KrumRule:
         return "krum_keep" in self.task.rules.own_fields
 
 
-def refuse_krum(task: _Selecting) -> None:
+def refuse_krum(task: TaskParameters) -> None:
     """Refuse Krum's rule in a task whose servers cannot compute it, or that says two things. Raises ValueError."""
     if not task.rules.selects:
         return
-    name, n = task.rules.name, len(task.clients)
-    if task.mode == PROVED:
-        raise ValueError(f"mode: expected one with a dealer with algorithm {name!r}, whose distances are shared there")
-    if not task.checks_norms:
-        raise ValueError(f"validation: expected 'norm' with algorithm {name!r}, whose distances are of checked updates")
-    if task.update_clipping in LEARNT:
-        raise ValueError(f"update_clipping: expected a fixed bound with algorithm {name!r}, found a learnt one")
-    if task.expected_clients > MOST_EXPECTED:
-        raise ValueError(
-            f"client_rate: expected at most {MOST_EXPECTED} clients of a round with algorithm {name!r}, which compares "
-            f"two distances from each of them, found {task.expected_clients:g}"
-        )
-    if (words := task.expected_clients * (task.dim + 1)) > MOST_DEALT:
-        raise ValueError(
-            f"dim: expected at most 2^28 dealt words of a round with algorithm {name!r}, dim + 1 for each expected "
-            f"client, found {words:.3g}"
-        )
+    compared, n = "two distances from each of them", len(task.clients)
+    refuse_unranked(task, "distances", "distances are of checked updates", compared, MOST_EXPECTED)
     if 2 * task.krum_attackers + 3 > n:
         raise ValueError(
             f"krum_attackers: expected 2 f + 3 <= {n}, the enrolled clients, without which Krum promises nothing, "

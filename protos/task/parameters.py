@@ -9,6 +9,9 @@ from precad.dp.task_privacy import PublicParameters
 from precad.protos.task.algorithms import AlgorithmRules
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from precad.mpc.norm_bound import NormBound
     from precad.mpc.proved.sizes import ProofSizes
 
 
@@ -32,6 +35,16 @@ class TaskParameters(PublicParameters, Protocol):
     trim_failure: float
     trim_count: int | None
     trim_step: int | None
+    krum_attackers: int
+    krum_keep: int | None
+    sum_function: str | None
+    sum_function_sha256: str | None
+    sum_function_factor: float | None
+    layer_clips: list[float]
+    layer_sizes: list[int]
+    half_spaces: list[float]
+    directions_sha256: str | None
+    directions: Path | None
 
     @property
     def mode(self) -> str: ...
@@ -49,5 +62,7 @@ class TaskParameters(PublicParameters, Protocol):
     def expected_clients(self) -> float: ...
     @property
     def noise_std_on_grid(self) -> float: ...
+    @property
+    def norm_bound(self) -> NormBound: ...
     @property
     def proof_sizes(self) -> ProofSizes: ...

@@ -115,27 +115,35 @@ class TrimRule:
         return next_trim_count(trim_count, has_passed=has_passed, step=step, at_most=most)
 
 
-def refuse_trims(task: TaskParameters) -> None:
-    """Refuse a trimmed sum in a task whose servers cannot compute or account for one. Raises ValueError."""
-    if not task.rules.trims:
-        return
+def refuse_unranked(task: TaskParameters, shared: str, checked: str, compared: str, most_expected: int) -> None:
+    """Refuse a task whose servers would rank secret updates that they cannot rank. Raises ValueError.
+
+    shared, checked, compared: what has shares, what the check is for, and what takes a comparison, in words.
+    """
     name = task.rules.name
     if task.mode == PROVED:
-        raise ValueError(f"mode: expected one with a dealer with algorithm {name!r}, whose norms are shared there")
+        raise ValueError(f"mode: expected one with a dealer with algorithm {name!r}, whose {shared} are shared there")
     if not task.checks_norms:
-        raise ValueError(f"validation: expected 'norm' with algorithm {name!r}, whose ranks are those of checked norms")
+        raise ValueError(f"validation: expected 'norm' with algorithm {name!r}, whose {checked}")
     if task.update_clipping in LEARNT:
         raise ValueError(f"update_clipping: expected a fixed bound with algorithm {name!r}, found a learnt one")
-    if task.expected_clients > MOST_EXPECTED:
+    if task.expected_clients > most_expected:
         raise ValueError(
-            f"client_rate: expected at most {MOST_EXPECTED} clients of a round with algorithm {name!r}, which compares "
-            f"each pair of them, found {task.expected_clients:g}"
+            f"client_rate: expected at most {most_expected} clients of a round with algorithm {name!r}, which compares "
+            f"{compared}, found {task.expected_clients:g}"
         )
     if (words := task.expected_clients * (task.dim + 1)) > MOST_DEALT:
         raise ValueError(
             f"dim: expected at most 2^28 dealt words of a round with algorithm {name!r}, dim + 1 for each expected "
             f"client, found {words:.3g}"
         )
+
+
+def refuse_trims(task: TaskParameters) -> None:
+    """Refuse a trimmed sum in a task whose servers cannot compute or account for one. Raises ValueError."""
+    if not task.rules.trims:
+        return
+    refuse_unranked(task, "norms", "ranks are those of checked norms", "each pair of them", MOST_EXPECTED)
     if not task.trim_tau * task.noise_std_on_grid >= MIN_NOISE_STD_ON_GRID:
         raise ValueError(
             "trim_tau * noise_multiplier * client_clip * 2^frac_bits must be at least 8, the noise of a passed test on "
