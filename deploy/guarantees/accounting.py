@@ -16,7 +16,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from precad.deploy.configuration.check_privacy import LEAST_NOISE_TAKEN, MOST_OF_EPSILON
-from precad.deploy.errors import ConfigError, flag_of, refusing_values
+from precad.deploy.errors import ConfigError, flag_of, refusing
 from precad.deploy.figures import at_least, plain, shown, why_no_bound
 from precad.deploy.guarantees import conditions
 from precad.deploy.guarantees.bins import account_of_bins, print_bins
@@ -319,7 +319,7 @@ def account_of_flags(
     missing = [name for name in ("sigma", "q", "p", "rounds", "delta") if name not in flags]
     if missing:
         raise ConfigError("\n".join(f"{flag_of(name)}: expected a value, found none" for name in missing))
-    with refusing_values():
+    with refusing(ValueError):
         if flags["sigma"] is None:
             unknown = TrainingPlan(**(flags | {"sigma": 1.0}))
             if own_target is not None:
@@ -340,7 +340,7 @@ def _rate_of_bins(flags: Mapping[str, Any], given: Mapping[str, Any]) -> dict[st
         return {}
     if given.get("p") is not None:
         raise ConfigError(f"{flag_of('p')}: expected none beside --balls-in-bins, found {given['p']}")
-    with refusing_values():
+    with refusing(ValueError):
         require_count("balls_in_bins", bins, at_least=1)
     return {"p": 1 / bins}
 

@@ -33,7 +33,7 @@ from rich.text import Text
 from precad.deploy.client_evaluations import with_bars
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.durations import in_words
-from precad.deploy.errors import UNREACHABLE, ConfigError, RunFailedError
+from precad.deploy.errors import UNREACHABLE, ConfigError, RunFailedError, refusing
 from precad.deploy.figures import at_most
 from precad.deploy.localhost.watch import LiveTable
 from precad.deploy.oversight.state_dirs import charged_in, is_state_dir, read_state_dir
@@ -132,10 +132,8 @@ def _token(path: Path | None) -> str:
         if not (token := os.environ.get(ENVIRONMENT_VARIABLE, "").strip()):
             raise ConfigError(f"--token: expected a file, or {ENVIRONMENT_VARIABLE} in the environment, found neither")
     else:
-        try:
+        with refusing(OSError, f"--token: expected a readable file, found {path}"):
             token = path.read_text(encoding="utf-8-sig", errors="replace").strip()
-        except OSError as error:
-            raise ConfigError(f"--token: expected a readable file, found {path}: {error.strerror}") from None
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise ConfigError("--token: expected one token, found something else")
     return token
@@ -314,12 +312,12 @@ def read_rounds(folder: RunFolder) -> tuple[list[RoundSummary], int]:
     if not folder.metrics.exists():
         return [], 0
     lines = folder.metrics.read_text(encoding="utf-8").split("\n")[:-1]  # the last one may still be written
-    try:
+    with refusing(
+        (ValueError, KeyError, TypeError, AttributeError), f"{folder.metrics}: expected a round per line, found"
+    ):
         read = [json.loads(line) for line in lines]
         drawn = Counter(client for line in read for client in line["participants"])
         return [_round(line) for line in read], max(drawn.values(), default=0)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{folder.metrics}: expected a round per line, found: {error}") from None
 
 
 def _round(metrics: dict[str, Any]) -> RoundSummary:
