@@ -11,7 +11,7 @@ from rich.table import Table
 
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.figures import at_least, plain, shown
-from precad.deploy.guarantees.accounting import TrainingPlan
+from precad.deploy.guarantees.training_plan import TrainingPlan
 from precad.deploy.tables import titled
 from precad.dp.accountants.pld import Label, PldAccountant, View
 from precad.dp.accountants.slack import with_slack
