@@ -32,7 +32,6 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from precad.deploy.authority import certificate_forms as forms
-from precad.deploy.errors import refusing
 from precad.deploy.files.whole import appearing
 from precad.protos.tls import private_key
 from precad.protos.tls.files import TlsFiles
@@ -113,8 +112,10 @@ def request(directory: Path, identity: Identity, *, passphrase: bytes | None = N
         .add_extension(x509.SubjectAlternativeName([x509.UniformResourceIdentifier(identity.uri)]), critical=False)
         .sign(key, hashes.SHA256())
     )
-    with refusing(OSError, f"cannot write {directory}", PkiError):
+    try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise PkiError(f"cannot write {directory}: {error.strerror}") from None
     made = (("key.pem", key_pem, 0o600), ("request.pem", asked.public_bytes(Encoding.PEM), 0o644))
     return _new_folder(directory, identity, made) / "request.pem"
 
@@ -260,8 +261,10 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
 
 
 def _read_request(path: Path) -> bytes:
-    with refusing(OSError, f"{path}: expected a readable request, found", PkiError):
+    try:
         return path.read_bytes()
+    except OSError as error:
+        raise PkiError(f"{path}: expected a readable request, found: {error.strerror}") from None
 
 
 def requested_key(pem: bytes, source: str, identity: Identity) -> ec.EllipticCurvePublicKey:
@@ -298,9 +301,12 @@ def _require_new(folder: Path) -> None:
 def _new_folder(directory: Path, identity: Identity, files: Sequence[tuple[str, bytes, int]]) -> Path:
     """Return `directory`/<name> with these files (name, content, mode); it appears complete or not at all."""
     folder = directory / identity.name
-    with refusing(OSError, f"cannot write {folder}", PkiError), appearing(folder) as staging:
-        for name, content, mode in files:
-            _write_new(staging / name, content, mode=mode)
+    try:
+        with appearing(folder) as staging:
+            for name, content, mode in files:
+                _write_new(staging / name, content, mode=mode)
+    except OSError as error:
+        raise PkiError(f"cannot write {folder}: {error.strerror}") from None
     return folder
 
 
@@ -361,8 +367,10 @@ def _open_authority(directory: Path, passphrase: bytes | None) -> tuple[x509.Cer
 def _new_key(passphrase: bytes | None) -> tuple[ec.EllipticCurvePrivateKey, bytes]:
     """Return a key on P-256, and its file's content."""
     key = ec.generate_private_key(ec.SECP256R1())
-    with refusing(PrivateKeyError, refusal=PkiError):
+    try:
         return key, private_key.to_pem(key, passphrase)
+    except PrivateKeyError as error:
+        raise PkiError(str(error)) from None
 
 
 def _write_new(path: Path, content: bytes, *, mode: int) -> None:
