@@ -119,12 +119,18 @@ def _codes_below() -> tuple[tuple[type[Exception], int], ...]:
 
 
 @contextmanager
-def refusing_values() -> Iterator[None]:
-    """Raise ConfigError, in the same words, for a ValueError of `precad.dp`. A decorator too."""
+def refusing(
+    kinds: type[Exception] | tuple[type[Exception], ...], before: str = "", refusal: type[Exception] = ConfigError
+) -> Iterator[None]:
+    """Raise `refusal` in place of errors of these `kinds`, with their words behind `before`. A decorator too.
+
+    An error of the system has only its reason as words, since `before` names the file.
+    """
     try:
         yield
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    except kinds as error:
+        reason = getattr(error, "strerror", None) or error
+        raise refusal(f"{before}: {reason}" if before else str(reason)) from None
 
 
 def flag_of(name: str) -> str:

@@ -31,7 +31,7 @@ from typing import Any, Final
 
 import tomli_w
 
-from precad.deploy.errors import ConfigError
+from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.files.whole import write_whole
 
 TRAININGS: Final = "trainings.json"
@@ -67,10 +67,8 @@ class RunFolder:
     @classmethod
     def create(cls, root: Path) -> RunFolder:
         """Create a new folder. Raises ConfigError when it exists and holds anything: a run never overwrites another."""
-        try:
+        with refusing(OSError, f"--output: expected a folder to write to, found {root}"):
             root.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"--output: expected a folder to write to, found {root}: {error.strerror}") from None
         require_new(root)
         folder = cls(root.absolute())
         folder.logs.mkdir()

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from precad.deploy.errors import ConfigError, refusing
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -28,7 +30,6 @@ _OTHERWISE: Final = {None: "folder", "output": "folder", "run": "runs"}
 @contextmanager
 def named() -> Iterator[None]:
     """Name arguments in a ConfigError as callers of a function do: `rounds` for the command's `--rounds`."""
-    from precad.deploy.errors import ConfigError
 
     def name(found: re.Match[str]) -> str:
         flag = found["flag"]
@@ -47,7 +48,6 @@ def contents(config: Config) -> dict[str, Any]:
     import tomli_w
 
     from precad.deploy.configuration.sections import read_local
-    from precad.deploy.errors import ConfigError
     from precad.tasks import Task
 
     if isinstance(config, str | os.PathLike):
@@ -58,16 +58,14 @@ def contents(config: Config) -> dict[str, Any]:
         raise ConfigError(f"config: expected a path or a mapping, found {config!r:.60}")
     if not config:
         raise ConfigError("config: expected a configuration with a section task, found an empty one")
-    try:
+    with refusing(
+        (TypeError, ValueError, AttributeError), "config: expected names with values that TOML has, found another"
+    ):
         return tomllib.loads(tomli_w.dumps(config))
-    except (TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(f"config: expected names with values that TOML has, found another: {error}") from None
 
 
 def apps_of(clients: Any) -> Sequence[App] | Mapping[str, App]:
     """Return the apps of at least two clients. Raises ConfigError."""
-    from precad.deploy.errors import ConfigError
-
     if not isinstance(clients, Mapping | list | tuple) or len(clients) < 2:
         raise ConfigError(f"clients: expected two apps at least, a list or by client, found {type(clients).__name__}")
     return clients
@@ -87,8 +85,6 @@ def console(is_shown: bool) -> Console:
 
 def seeds_of(seeds: int | Iterable[int]) -> list[int]:
     """Return the seeds: so many from 0 on, or these. Raises ConfigError."""
-    from precad.deploy.errors import ConfigError
-
     try:
         found = [operator.index(seed) for seed in seeds] if isinstance(seeds, Iterable) else list(range(seeds))
     except TypeError:
@@ -100,24 +96,18 @@ def seeds_of(seeds: int | Iterable[int]) -> list[int]:
 
 def require_count(name: str, value: object) -> None:
     """Raise ConfigError unless it is a positive integer."""
-    from precad.deploy.errors import ConfigError
-
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ConfigError(f"{name}: expected a positive integer, found {value!r:.60}")
 
 
 def require_all(**given: object) -> None:
     """Raise ConfigError naming all arguments that are None."""
-    from precad.deploy.errors import ConfigError
-
     if missing := [name for name, value in given.items() if value is None]:
         raise ConfigError("\n".join(f"{name}: expected a value, found none" for name in missing))
 
 
 def require_none(beside: str, **given: object) -> None:
     """Raise ConfigError naming all arguments that are not None."""
-    from precad.deploy.errors import ConfigError
-
     if wrong := {name: value for name, value in given.items() if value is not None}:
         lines = (f"{name}: expected none beside {beside}, found {value!r:.60}" for name, value in wrong.items())
         raise ConfigError("\n".join(lines))
@@ -125,8 +115,6 @@ def require_none(beside: str, **given: object) -> None:
 
 def folders_of(name: str, given: Sequence[Folder]) -> list[Path]:
     """Return at least one folder. Raises ConfigError."""
-    from precad.deploy.errors import ConfigError
-
     if isinstance(given, str | os.PathLike) or not (found := [Path(folder) for folder in given]):
         raise ConfigError(f"{name}: expected a list of folders, at least one, found {given!r:.60}")
     return found
@@ -136,7 +124,6 @@ def request_of(
     delta: float | None, *, threat: str, method: str, at_most: int, psi: float
 ) -> Callable[[float], Request]:
     """Return what a certificate is asked for, once it is known which delta is the evidence's. Raises ConfigError."""
-    from precad.deploy.errors import ConfigError
     from precad.deploy.guarantees.certificates import Request, methods_of
     from precad.dp.certificates.prediction import Method, Threat
 

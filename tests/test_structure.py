@@ -556,6 +556,7 @@ STARTS = {
     "deploy.configuration.check": (*SERVERS_DO_WITHOUT, "scipy"),
     "deploy.localhost.whole": (*SERVERS_DO_WITHOUT, "scipy"),
     "deploy.oversight.operations": (*SERVERS_DO_WITHOUT, "scipy"),
+    "deploy.oversight.status_shown": (*SERVERS_DO_WITHOUT, "scipy"),
     "servers.aggregator": SERVERS_DO_WITHOUT,
     "deploy.tracking.follow": SERVERS_DO_WITHOUT,
     "deploy.cli.track": SERVERS_DO_WITHOUT,

@@ -96,7 +96,18 @@ def largest_z(n: int, m: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class MaximalDirection(AllSeeing):
+class _Reaching(AllSeeing):
+    """An attack that goes as far as the bound C lets it, or as `reach` says where there is none."""
+
+    reach: float = 10.0
+
+    def __post_init__(self) -> None:
+        AllSeeing.__post_init__(self)
+        require_positive("reach", self.reach)
+
+
+@dataclass(frozen=True, slots=True)
+class MaximalDirection(_Reaching):
     """Upload -C s / ||s||, s the sum of the honest updates. Of all vectors in the ball, this one takes most from the
     round's progress along s.
 
@@ -105,12 +116,6 @@ class MaximalDirection(AllSeeing):
     """
 
     name: ClassVar[str] = "adaptive"
-
-    reach: float = 10.0
-
-    def __post_init__(self) -> None:
-        AllSeeing.__post_init__(self)
-        require_positive("reach", self.reach)
 
     def crafted(self, known: Knowledge, mean: Vector) -> Vector:
         """Return the antipode of the honest sum, on the sphere."""
@@ -231,7 +236,7 @@ def largest_gamma(honest: NDArray[np.float64], mean: Vector, p: Vector) -> float
 
 
 @dataclass(frozen=True, slots=True)
-class StatOpt(AllSeeing):
+class StatOpt(_Reaching):
     """Every attacker uploads mu + gamma p, p = -sign(mu), mu the honest mean, with the largest gamma that passes.
 
     What passes here is what is within the norm bound C; where there is none, `reach` times the longest honest update.
@@ -241,12 +246,6 @@ class StatOpt(AllSeeing):
     """
 
     name: ClassVar[str] = "stat-opt"
-
-    reach: float = 10.0
-
-    def __post_init__(self) -> None:
-        AllSeeing.__post_init__(self)
-        require_positive("reach", self.reach)
 
     def crafted(self, known: Knowledge, mean: Vector) -> Vector:
         """Return mu + gamma p."""

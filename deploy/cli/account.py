@@ -60,7 +60,7 @@ class AccountFlags(Shown):
 @declared(AccountFlags)
 def account(flags: AccountFlags) -> None:
     """Print what the training costs. A flag goes before the configuration's task."""
-    from precad.deploy.guarantees import accounting, plots, task_account
+    from precad.deploy.guarantees import accounting, accounting_shown, plots, task_account
     from precad.protos.task.algorithms import names_default
 
     flags.require_plot()
@@ -69,7 +69,7 @@ def account(flags: AccountFlags) -> None:
         report = accounting.account_of_flags(
             vars(flags), task, target_epsilon=flags.calibrate, is_by_round=flags.plot is not None
         )
-        flags.show(report, accounting.print_account, plots.plot_account)
+        flags.show(report, accounting_shown.print_account, plots.plot_account)
         return
     if flags.plot is not None:
         raise ConfigError(f"--plot: expected precad, whose rounds are drawn, found {task['algorithm']!r:.60}")

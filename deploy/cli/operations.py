@@ -33,14 +33,14 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show where a task stands: rounds, clients, verdicts, both epsilons."""
-    from precad.deploy.oversight import operations
+    from precad.deploy.oversight import operations, status_shown
 
     statuses, faults = asyncio.run(operations.statuses_at(operations.place_of(target), token))
     if as_json:
         shown = {name: json.loads(found.model_dump_json()) for name, found in statuses.items()}
         write_json({"servers": shown, "unreachable": faults})
     elif statuses:
-        people.print(operations.status_table(statuses), highlight=False)
+        people.print(status_shown.status_table(statuses), highlight=False)
     unready = [f"{name} is not ready" for name, found in statuses.items() if ready and not found.is_ready]
     if faults or unready:
         raise RunFailedError("\n".join([*faults, *unready]), exit_code=UNREACHABLE)
@@ -49,10 +49,10 @@ def status(
 @exit_codes()
 def watch(target: Target = None, token: TokenFile = None) -> None:
     """Follow a task, a line per round, until it ends."""
-    from precad.deploy.oversight import operations
+    from precad.deploy.oversight import operations, status_shown
 
     place = operations.place_of(target)
     try:
-        asyncio.run(operations.show_rounds(operations.as_it_goes(place, token), people, title=str(place)))
+        asyncio.run(status_shown.show_rounds(operations.as_it_goes(place, token), people, title=str(place)))
     except KeyboardInterrupt:
         raise InterruptedRunError("interrupted; the task goes on") from None

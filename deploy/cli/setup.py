@@ -9,7 +9,7 @@ import typer
 
 from precad.deploy.cli.common import AppName, ConfigFile, Json, exit_codes, say, write_json
 from precad.deploy.configuration import sections as configuration
-from precad.deploy.errors import ConfigError
+from precad.deploy.errors import ConfigError, refusing
 
 
 @exit_codes()
@@ -63,11 +63,8 @@ def initial_model(
     parameters = initial_vector(task)
     if parameters.size != task.dim:
         raise ConfigError(f"task.dim: expected {parameters.size}, of model {task.model!r}, found {task.dim}")
-    try:
-        with path.open("xb") as file:
-            np.save(file, parameters)
-    except OSError as error:
-        raise ConfigError(f"FILE.npy: expected a new file to write, found {path}: {error.strerror}") from None
+    with refusing(OSError, f"FILE.npy: expected a new file to write, found {path}"), path.open("xb") as file:
+        np.save(file, parameters)
     say(f"{path}: {task.dim} parameters, digest {convert.sha256(convert.model_to_bytes(parameters)).hex()}")
 
 
@@ -87,10 +84,8 @@ def adapter(
 
     look_in(config.parent)
     model = networks.build(task.model, seed=task.model_seed, arguments=task.model_arguments)
-    try:
+    with refusing(OSError, f"FILE.safetensors: expected a new file, found {path}"):
         digest = write_adapter(path, model)
-    except OSError as error:
-        raise ConfigError(f"FILE.safetensors: expected a new file, found {path}: {error.strerror}") from None
     if task.adapter_sha256 not in (None, digest):
         say(f"another file than task.adapter_sha256 names, {task.adapter_sha256}")
     say(f'{path}: task.adapter_sha256 = "{digest}"')

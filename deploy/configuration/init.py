@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from precad.deploy.errors import ConfigError
+from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.files.whole import appearing
 from precad.protos.task.proved_fields import MODE as PROVED
 
@@ -97,7 +97,7 @@ def write(files: Mapping[str, str], folder: Path) -> None:
 
     An empty folder stays the one that it is, with its mode: the caller's shell may be in it.
     """
-    try:
+    with refusing(OSError, f"FOLDER: expected a folder to write to, found {folder}"):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ConfigError(f"FOLDER: expected a new or empty folder, found {folder}: nothing is overwritten")
         if folder.exists():
@@ -110,8 +110,6 @@ def write(files: Mapping[str, str], folder: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         with appearing(target, mode=0o755) as made:
             _fill(made, files)
-    except OSError as error:
-        raise ConfigError(f"FOLDER: expected a folder to write to, found {folder}: {error.strerror}") from None
 
 
 def _fill(folder: Path, files: Mapping[str, str]) -> None:
@@ -123,7 +121,5 @@ def _fill(folder: Path, files: Mapping[str, str]) -> None:
 
 def _text(path: Path) -> str:
     """Return a file of the installation. Raises ConfigError where whoever installed precad left it out."""
-    try:
+    with refusing(OSError, f"{path}: expected a file that precad installs, found"):
         return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path}: expected a file that precad installs, found: {error.strerror}") from None

@@ -13,7 +13,7 @@ from precad.clients.records import Records
 from precad.clients.training import evaluation
 from precad.deploy.configuration.public_records import Measure, load_of_server
 from precad.deploy.configuration.sections import Deployment
-from precad.deploy.errors import ConfigError
+from precad.deploy.errors import refusing
 from precad.protos.task.task import Task
 
 
@@ -21,13 +21,11 @@ def learning_of(task: Task, config: ClientConfig, test: Records) -> Learning:
     """Return what the task trains, with metrics that give numbers on the test records. Raises ConfigError, naming
     `client.metrics`, and as `Learning.of_task`."""
     learning = Learning.of_task(task)
-    try:
+    with refusing(ArgumentError, "client.metrics"):
         with_metrics = Learning.of_task(task, config.metrics)
         if with_metrics.metrics:
             model = learning.build(0)
             evaluation.measured(networks.flatten(model), model, test, with_metrics.metrics)
-    except ArgumentError as error:
-        raise ConfigError(f"client.metrics: {error}") from None
     return with_metrics
 
 

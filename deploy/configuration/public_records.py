@@ -29,7 +29,7 @@ from precad.clients.records.own.described import OwnRecords
 from precad.clients.records.own.reading import app_of, read, read_given
 from precad.clients.records.own.source import classes_of
 from precad.clients.training import evaluation
-from precad.deploy.errors import ConfigError
+from precad.deploy.errors import ConfigError, refusing
 from precad.protos.task.task import Task
 from precad.servers.config import AggregatorConfig
 
@@ -115,14 +115,12 @@ def _load(task: Task, public: PublicRecords) -> Measure:
     records = networks.fitted(model, split, loss).test
     require_range(model, {"evaluation_records": records}, loss)
     require_same_model(task, model, example_of(records), loss, example_label_of(records))
-    try:
+    with refusing(ArgumentError, "evaluation_metrics"):
         wanted = metrics_of([*_metrics_of_apps(task, app), *public.metrics])
         if has_accuracy(loss, records.labels):
             wanted = {"accuracy": METRICS["accuracy"], **wanted}
         measure = Measure(model, records, wanted)
         measure.of(networks.flatten(model))  # what raises for the first model is refused at the start
-    except ArgumentError as error:
-        raise ConfigError(f"evaluation_metrics: {error}") from None
     if not wanted:
         raise ConfigError(
             "evaluation_metrics: expected a figure, as labels are numbers and have no accuracy, found none"

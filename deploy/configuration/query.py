@@ -25,7 +25,7 @@ from precad.deploy.configuration.local import (
     supply_own_records,
 )
 from precad.deploy.configuration.sections import Deployment, load, parse, parse_section
-from precad.deploy.errors import ConfigError
+from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.run_folder import RunFolder
 from precad.dp.task_privacy import task_cost
 from precad.mpc.errors import ParameterError
@@ -121,10 +121,8 @@ def _declared(clients: object, config: ClientConfig, query: Query) -> dict[str, 
     ids = [] if clients is None else ids_of(clients)
     require_ids(ids)
     look_in(config.folder)
-    try:
+    with refusing(ClientError):
         return sizes(values_of(config, query.column, ids, ids))
-    except ClientError as error:
-        raise ConfigError(str(error)) from None
 
 
 def _supply(task: dict[str, Any], question: Question, query: Query) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from precad.clients.errors import ArgumentError
-from precad.deploy.errors import ConfigError
+from precad.deploy.errors import ConfigError, refusing
 from precad.protos.task.convex_fields import DIRECTIONS_FILE
 
 if TYPE_CHECKING:
@@ -28,10 +28,8 @@ def supply_directions(task: dict[str, Any]) -> None:
     if not isinstance(file := task.get(DIRECTIONS_FILE), str):
         return
     path = Path(file).absolute()
-    try:
+    with refusing(OSError, f"task.directions: expected a .npy file, found {file}"):
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise ConfigError(f"task.directions: expected a .npy file, found {file}: {error.strerror or error}") from None
     task[DIRECTIONS_FILE] = str(path)
     task.setdefault("directions_sha256", digest)
 

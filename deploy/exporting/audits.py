@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from precad.deploy.errors import ConfigError, ExportRefusedError
+from precad.deploy.errors import ConfigError, ExportRefusedError, refusing
 from precad.deploy.reporting.audits import FILE, Audit, read_audit, sentence_of
 from precad.deploy.reporting.files import read_object
 from precad.protos.task.task import Task
@@ -41,10 +41,8 @@ def verified_audit(folder: Path, configuration_sha256: str) -> str:
     path = folder / AUDIT
     if not path.exists():
         return NO_AUDIT
-    try:
+    with refusing(ConfigError, refusal=ExportRefusedError):
         found = read_object(path, Audit)
-    except ConfigError as error:
-        raise ExportRefusedError(str(error)) from None
     if found.task_digest != configuration_sha256:
         raise ExportRefusedError(f"{path}: expected an audit of the exported task, found another's")
     return sentence_of(found)

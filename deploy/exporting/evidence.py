@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from precad.deploy.errors import ConfigError
+from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.exporting.statement import Count, Part, Probability, Sha256, canonical, parse
 from precad.deploy.guarantees.certificates import require_confidences
 from precad.deploy.guarantees.run_evidence import RunEvidence, read_runs, training_of
@@ -53,10 +53,8 @@ class Evidence(Part):
         require_confidences(rows, labels, EVIDENCE)
         if len(set(self.models)) < len(self.models):
             raise ConfigError(f"{EVIDENCE}: expected different trainings, found a model twice")
-        try:
+        with refusing(ValueError, EVIDENCE):
             training = Training(SampledGaussian(self.client_rate, self.noise_multiplier), self.rounds)
-        except ValueError as error:
-            raise ConfigError(f"{EVIDENCE}: {error}") from None
         return certified(rows, labels, training, self.delta, len(self.models))
 
     def canonical(self) -> bytes:
@@ -68,10 +66,8 @@ def evidence_for(task: Task, paths: Sequence[Path]) -> Evidence:
     """Read the evidence from the folders of finished runs, or from a file that another export has. Raises ConfigError,
     ExportRefusedError."""
     if len(paths) == 1 and paths[0].is_file():
-        try:
+        with refusing(OSError, f"--certificate: {paths[0]}"):
             evidence = parse(paths[0].read_bytes(), Evidence, str(paths[0]))
-        except OSError as error:
-            raise ConfigError(f"--certificate: {paths[0]}: {error.strerror}") from None
     else:
         evidence = _of_runs(paths)
     _require_of(task, evidence)

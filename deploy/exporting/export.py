@@ -23,7 +23,7 @@ from precad.clients.models.adapter_files import Constants
 from precad.clients.own_code import look_in
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.sections import Deployment
-from precad.deploy.errors import ConfigError, ExportRefusedError
+from precad.deploy.errors import ConfigError, ExportRefusedError, refusing
 from precad.deploy.exporting import formats, signing
 from precad.deploy.exporting.audits import AUDIT, audit_for
 from precad.deploy.exporting.evidence import EVIDENCE, Evidence, evidence_for
@@ -111,7 +111,7 @@ def export(
     evidence = evidence_for(task, certificate) if certificate else None
     certified, audited = _certificate(source, evidence), audit_for(task, audit, source.run)
     statement = _agreed([statement_of(found, names, certified, date=date) for found in finished])
-    try:
+    with refusing(OSError, f"--out: expected a folder to write to, found {out}"):
         out.parent.mkdir(parents=True, exist_ok=True)
         with appearing(out, mode=0o755) as staging:
             written = formats.write_files(staging, task.model, module, tuple(dict.fromkeys(kinds)))
@@ -125,8 +125,6 @@ def export(
             (staging / STATEMENT).write_bytes(statement.canonical())
             for found, (_, tls) in zip(finished, source.servers, strict=True):
                 _sign(staging, found, tls, statement, files, today or dt.datetime.now(dt.UTC).date())
-    except OSError as error:
-        raise ConfigError(f"--out: expected a folder to write to, found {out}: {error.strerror}") from None
     return {
         "out": str(out),
         "statement_sha256": sha256(statement.canonical()),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.deploy.errors import ConfigError
+from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.oversight.log_audit import check_log
 from precad.dp.accountants.pld import Conduct, PrivacyStatement, View
 from precad.dp.ledger import Ledger, Level
@@ -108,12 +108,10 @@ def read_finished(state_dir: Path, task: Task, role: Role) -> FinishedTask:
 def _ledger(state_dir: Path, task: Task) -> Ledger:
     """Open. It is whole: opening would cut off an incomplete last line, which no server leaves that has ended."""
     path = ledger_path(state_dir)
-    try:
+    with refusing(OSError, f"{path}: expected a ledger that can be opened and locked", SetupError):
         if not path.read_bytes().endswith(b"\n"):
             raise AuditError(f"{path}: expected whole lines, found one that is cut off at the end")
         return open_ledger(state_dir, task)
-    except OSError as error:
-        raise SetupError(f"{path}: expected a ledger that can be opened and locked: {error.strerror}") from None
 
 
 def _standing(last: audit_log.Entry, n_committed: int, task: Task) -> str:

@@ -26,7 +26,7 @@ from precad.clients.models.adapter_files import NO_FILES, Constants
 from precad.clients.models.adapters import adapted
 from precad.clients.records.records import example
 from precad.clients.records.tweets import VOCABULARY
-from precad.deploy.errors import ConfigError, ExportRefusedError
+from precad.deploy.errors import ConfigError, ExportRefusedError, refusing
 from precad.deploy.exporting.adapters import write_adapters
 from precad.protos.messages import convert
 from precad.protos.task.learning import Argument
@@ -61,11 +61,11 @@ def module_of(
     constants: Constants = NO_FILES,
 ) -> nn.Module:
     """Return the trained module, in evaluation mode. Raises ConfigError."""
-    try:
+    with refusing(
+        (ClientError, RuntimeError), f"task.model: expected a model of {parameters.size} parameters to build"
+    ):
         module = networks.build(architecture, arguments=arguments, constants=constants).eval()
         nn.utils.vector_to_parameters(torch.tensor(parameters), module.parameters())
-    except (ClientError, RuntimeError) as error:
-        raise ConfigError(f"task.model: expected a model of {parameters.size} parameters to build: {error}") from None
     return module
 
 

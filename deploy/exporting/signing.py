@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
-from precad.deploy.errors import ConfigError, ExportRefusedError
+from precad.deploy.errors import ConfigError, ExportRefusedError, refusing
 from precad.deploy.exporting.finished import FinishedTask
 from precad.deploy.exporting.statement import Count, Date, Part, Sha256, canonical, parse, sha256
 from precad.protos.tls.files import TlsFileError, TlsMaterial, require_issuer
@@ -99,11 +99,9 @@ def read_signature(
     content, signature, chain = (_read(folder / name) for name in names_of(role))
     path = folder / f"{role}.pem"
     certificate, pem = _leaf(chain, path)
-    try:
+    with refusing((TlsFileError, IdentityError), refusal=ExportRefusedError):
         require_issuer(path, certificate, authority_path, (authority,))
         identity = Identity.from_certificate(pem)
-    except (TlsFileError, IdentityError) as error:
-        raise ExportRefusedError(str(error)) from None
     if identity.role is not role:
         raise ExportRefusedError(f"{path}: expected a certificate of {role}, found one of {identity.uri}")
     key = certificate.public_key()
@@ -121,10 +119,8 @@ def read_signature(
 
 
 def _read(path: Path) -> bytes:
-    try:
+    with refusing(OSError, f"{path}: expected a file of the signature, found", ExportRefusedError):
         return path.read_bytes()
-    except OSError as error:
-        raise ExportRefusedError(f"{path}: expected a file of the signature, found: {error.strerror}") from None
 
 
 def _leaf(chain: bytes, path: Path) -> tuple[x509.Certificate, bytes]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from cryptography import x509
 
-from precad.deploy.errors import ConfigError, ExportRefusedError
+from precad.deploy.errors import ConfigError, ExportRefusedError, refusing
 from precad.deploy.exporting import formats, signing
 from precad.deploy.exporting.audits import verified_audit
 from precad.deploy.exporting.evidence import EVIDENCE, Evidence
@@ -74,10 +74,8 @@ def _verified(
 ) -> tuple[ExportStatement | ExportStatement1, dict[Role, tuple[Endorsement, str]], dict[str, str]]:
     """Return the statement of a folder, the signatures there, and the files' digests, once all of it belongs
     together."""
-    try:
+    with refusing(OSError, f"{folder / STATEMENT}: expected an export, found", ExportRefusedError):
         content = (folder / STATEMENT).read_bytes()
-    except OSError as error:
-        raise ExportRefusedError(f"{folder / STATEMENT}: expected an export, found: {error.strerror}") from None
     statement = parse_statement(content, str(folder / STATEMENT))
     signatures = {role: signing.read_signature(folder, role, trusted, authority) for role in signing.signed_by(folder)}
     for role, (said, _) in signatures.items():
@@ -97,10 +95,8 @@ def _evidence(folder: Path, statement: ExportStatement | ExportStatement1) -> Ev
     evidence = parse(path.read_bytes(), Evidence, str(path))
     if evidence.configuration_sha256 != statement.task.configuration_sha256:
         raise ExportRefusedError(f"{path}: expected trainings of the exported task, found another configuration")
-    try:
+    with refusing(ConfigError, str(folder), ExportRefusedError):
         followed = certificate_part(evidence.certificate())
-    except ConfigError as error:
-        raise ExportRefusedError(f"{folder}: {error}") from None
     if stated is None:
         raise ExportRefusedError(f"{path}: expected none, since the statement has no certificate")
     if (found := difference(followed, stated)) is not None:

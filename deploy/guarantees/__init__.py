@@ -3,6 +3,8 @@
 Modules:
 
     accounting         `precad account`
+    accounting_shown   its report, printed
+    training_plan      the training that it is asked about
     conditions         what figures of PRECAD rest on with a function of the sum
     bins               balls in bins inside a client, beside Poisson sampling
     task_account       the account of a task of another algorithm

@@ -1,7 +1,7 @@
-"""`precad account`: what a training costs, for people and for programs.
+"""`precad account`: what a training costs.
 
-Everything here is a function from parameters to plain data, and from that to tables. Every epsilon carries the label
-of the accountant that made it; JSON has no infinity, so an infinite one is the string "inf".
+Everything here is a function from parameters to plain data (`accounting_shown` prints it). Every epsilon carries the
+label of the accountant that made it; JSON has no infinity, so an infinite one is the string "inf".
 """
 
 from __future__ import annotations
@@ -10,171 +10,39 @@ import functools
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Final
 
-from rich.console import Console
-
 from precad.deploy.configuration.check_privacy import LEAST_NOISE_TAKEN, MOST_OF_EPSILON
-from precad.deploy.errors import ConfigError, flag_of, refusing_values
-from precad.deploy.figures import at_least, plain, shown, why_no_bound
+from precad.deploy.errors import ConfigError, flag_of, refusing
+from precad.deploy.figures import plain, why_no_bound
 from precad.deploy.guarantees import conditions
-from precad.deploy.guarantees.bins import account_of_bins, print_bins
-from precad.deploy.tables import titled
+from precad.deploy.guarantees.bins import account_of_bins
+from precad.deploy.guarantees.training_plan import TrainingPlan
 from precad.dp.accountants.calibration import most_rounds, short_noise_multiplier, smallest_noise_multiplier
-from precad.dp.accountants.composed import Beside
 from precad.dp.accountants.pld import (
     Event,
-    Label,
-    PldAccountant,
-    PrivacyAccountant,
     PrivacyStatement,
     SampledGaussian,
     TwoStageSampledGaussian,
-    Unit,
     View,
     effective_noise_multiplier,
-    round_event,
-    unit_words,
 )
 from precad.dp.accountants.precad_client import client_noise_multiplier, participation_quantile
 from precad.dp.accountants.renyi_accounting import OrderGridWarning
 from precad.dp.accountants.side_by_side import accountant_of, side_by_side
-from precad.dp.accountants.slack import with_slack
-from precad.dp.checks import require_count, require_delta, require_positive, require_probability
+from precad.dp.checks import require_count, require_positive
 from precad.dp.queries.kinds import EVALUATION_DIM, RECORD_BOUND
 from precad.protos.task.algorithms import names_default
 from precad.protos.task.evaluation import BY_CLIENTS, frac_bits_of
 from precad.protos.task.grid import LARGEST, with_largest_frac_bits
 from precad.protos.task.proved_fields import MODE as PROVED
-from precad.protos.task.proved_fields import eta
-from precad.protos.task.record_fields import MOST_PER_PERSON
 from precad.protos.task.target import TARGET, least_noise
 
 _QUANTILE_SHARE = 0.1  # of delta, spent on a client's taking part more often than the quantile
 _NO_DIM: Final = "sigma: without dim no rounding is counted; the task's own may be larger, as `precad check` shows"
 _POINTS = 48  # of a curve by round
 _COLUMNS = {"bound": "pld", "approximation": "gdp_clt", "published": "precad"}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainingPlan:
-    """A training as its privacy sees it. Symbols are those of PRECAD's Algorithms 1 and 2."""
-
-    sigma: float
-    """Each server's noise over the record clip."""
-    q: float
-    """Probability that a client is in a round."""
-    p: float
-    """Probability that a record is in a round of its client."""
-    rounds: int
-    delta: float
-    participation: int | None = None
-    """Rounds that the client took part in, once they are known; None plans with the expected number, q * rounds."""
-    record_clip: float | None = None
-    client_clip: float | None = None
-    dim: int | None = None
-    """With record_clip and frac_bits: what rounding to fixed point adds to the sensitivity is counted."""
-    frac_bits: int = 16
-    lost_rounds: int | None = None
-    """How many rounds the task may lose; None: as many as a task that does not say."""
-    batches_ahead: int = 1
-    """Rounds drawn while clients train: when a round is lost, those drawn ahead of it are too."""
-    records_per_person: int = 1
-    """Records of one person, all of one client, that a figure is of together."""
-    is_proved: bool = False
-    """Whether the task is of mode `proved`, which takes its own part of delta."""
-    evaluations: int = 0
-    """Evaluations by clients among the rounds, lost ones too."""
-    evaluation_sigma: float | None = None
-    """Each server's noise on an evaluation, over what a record adds to it."""
-    balls_in_bins: int | None = None
-    """Also account for a record that is in exactly one of so many participations of its client, where p is 1 in so
-    many."""
-
-    def __post_init__(self) -> None:
-        """Refuse a field that is not a number in its range. The file need not be a valid deployment's. Raises
-        ValueError."""
-        require_positive("sigma", self.sigma)
-        require_probability("q", self.q)
-        require_probability("p", self.p)
-        require_count("rounds", self.rounds)
-        require_count("records_per_person", self.records_per_person, at_least=1)
-        if self.records_per_person > MOST_PER_PERSON:
-            raise ValueError(f"records_per_person must be <= {MOST_PER_PERSON}, got {self.records_per_person}")
-        require_delta(self.delta)
-        if self.lost_rounds is not None:
-            require_count("lost_rounds", self.lost_rounds)
-        require_count("batches_ahead", self.batches_ahead)
-        require_count("evaluations", self.evaluations)
-        if self.evaluations and self.evaluation_sigma is None:
-            raise ValueError("evaluation_sigma must be given with evaluations, got None")
-        if self.evaluation_sigma is not None:
-            require_positive("evaluation_sigma", self.evaluation_sigma)
-        if self.participation is not None:
-            require_count("participation", self.participation)
-            if self.participation > self.rounds:
-                raise ValueError(f"participation must be <= rounds = {self.rounds}, got {self.participation}")
-        if self.balls_in_bins is not None and (self.records_per_person > 1 or self.evaluations):
-            raise ValueError("balls_in_bins must be given without records_per_person and evaluations, got one")
-
-    @property
-    def most_rounds(self) -> int:
-        """Return rounds that a client can be in, if draws may be discarded: all of them, with those that may be
-        lost."""
-        most_lost = max(3 + self.rounds // 10, self.batches_ahead + 2) if self.lost_rounds is None else self.lost_rounds
-        return self.rounds + most_lost + max(self.batches_ahead - 1, 0)
-
-    @property
-    def expected_participation(self) -> int:
-        """Return rounds that a client takes part in: the realised number, or q * rounds, rounded up."""
-        return math.ceil(self.q * self.rounds - 1e-9) if self.participation is None else self.participation
-
-    @property
-    def slack(self) -> float:
-        """Return what the mode takes from delta (`precad.dp.accountants.slack`)."""
-        return eta(self.rounds, self.evaluations) if self.is_proved else 0.0
-
-    def accountant(self, view: View) -> PrivacyAccountant:
-        """Return the accountant of every proved bound: all evaluations count beside the rounds that it is asked for."""
-        if not self.evaluations or self.evaluation_sigma is None:
-            return with_slack(PldAccountant(), self.slack)
-        sigma = self.evaluation_sigma * (1.0 if view is View.ONE_SERVER else math.sqrt(2))
-        one = SampledGaussian(1.0, sigma, self.records_per_person)
-        return with_slack(Beside(one, self.evaluations), self.slack)
-
-    def round_of(self, view: View, sigma: float | None = None) -> SampledGaussian:
-        """Return one round of a client that takes part, as `view` sees it."""
-        sigma = self.sigma if sigma is None else sigma
-        if self.dim is None:
-            return SampledGaussian(
-                self.p, sigma if view is View.ONE_SERVER else math.sqrt(2) * sigma, self.records_per_person
-            )
-        if self.record_clip is None:
-            raise ValueError("record_clip must be given with dim, got None")
-        return round_event(
-            view,
-            record_sampling_rate=self.p,
-            noise_multiplier=sigma,
-            record_clip=self.record_clip,
-            dim=self.dim,
-            frac_bits=self.frac_bits,
-            group_size=self.records_per_person,
-        )
-
-    def composed(self, view: View, sigma: float | None = None) -> tuple[Event, int]:
-        """Return (event, rounds) that the view's epsilon is about.
-
-        One server knows when the client took part. Its statement is therefore about a client that is in the expected,
-        or realised, number of rounds. Clients who see models only get the number as well once it is given. Before, each
-        round is one that the client visibly is in, or is not.
-        """
-        event = self.round_of(view, sigma)
-        if view is View.ONE_SERVER or self.participation is not None:
-            return event, self.expected_participation
-        return TwoStageSampledGaussian(
-            self.q, event.sampling_rate, event.noise_multiplier, event.group_size
-        ), self.rounds
 
 
 def account(plan: TrainingPlan, *, target_epsilon: float | None = None, is_by_round: bool = False) -> dict[str, Any]:
@@ -211,20 +79,7 @@ def account(plan: TrainingPlan, *, target_epsilon: float | None = None, is_by_ro
             slack=plan.slack,
         )
     if plan.record_clip is not None and plan.client_clip is not None:
-        sigma_bar = client_noise_multiplier(plan.sigma, plan.record_clip, plan.client_clip)
-        client = TwoStageSampledGaussian(plan.q, 1.0, sigma_bar)  # drawn visibly, see precad.dp.task_privacy
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", OrderGridWarning)
-            statements = side_by_side(client, plan.rounds, delta=plan.delta, view=View.CLIENTS_ONLY, slack=plan.slack)
-            hidden = side_by_side(
-                SampledGaussian(plan.q, sigma_bar),
-                plan.rounds,
-                delta=plan.delta,
-                view=View.CLIENTS_ONLY,
-                slack=plan.slack,
-            )
-        report["client_level"] = {"noise_multiplier": sigma_bar, **_by_label(statements)}
-        report["client_level_if_draws_hidden"] = {"noise_multiplier": sigma_bar, **_by_label(hidden)}
+        report |= _client_levels(plan, client_noise_multiplier(plan.sigma, plan.record_clip, plan.client_clip))
     if target_epsilon is not None:
         report["calibrated"] = {"target_epsilon": target_epsilon} | {
             view.value: _calibrated(plan, view, target_epsilon) for view in View
@@ -232,6 +87,20 @@ def account(plan: TrainingPlan, *, target_epsilon: float | None = None, is_by_ro
     if is_by_round:
         report["by_round"] = epsilon_by_round(plan)
     return report
+
+
+def _client_levels(plan: TrainingPlan, sigma_bar: float) -> dict[str, Any]:
+    """Return the figures of a whole client: drawn visibly, see `precad.dp.task_privacy`, and where draws are hidden."""
+    events: dict[str, Event] = {
+        "client_level": TwoStageSampledGaussian(plan.q, 1.0, sigma_bar),
+        "client_level_if_draws_hidden": SampledGaussian(plan.q, sigma_bar),
+    }
+    figures = functools.partial(
+        side_by_side, rounds=plan.rounds, delta=plan.delta, view=View.CLIENTS_ONLY, slack=plan.slack
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", OrderGridWarning)
+        return {name: {"noise_multiplier": sigma_bar, **_by_label(figures(event))} for name, event in events.items()}
 
 
 def _of_rounding(plan: TrainingPlan) -> list[str]:
@@ -319,7 +188,7 @@ def account_of_flags(
     missing = [name for name in ("sigma", "q", "p", "rounds", "delta") if name not in flags]
     if missing:
         raise ConfigError("\n".join(f"{flag_of(name)}: expected a value, found none" for name in missing))
-    with refusing_values():
+    with refusing(ValueError):
         if flags["sigma"] is None:
             unknown = TrainingPlan(**(flags | {"sigma": 1.0}))
             if own_target is not None:
@@ -340,7 +209,7 @@ def _rate_of_bins(flags: Mapping[str, Any], given: Mapping[str, Any]) -> dict[st
         return {}
     if given.get("p") is not None:
         raise ConfigError(f"{flag_of('p')}: expected none beside --balls-in-bins, found {given['p']}")
-    with refusing_values():
+    with refusing(ValueError):
         require_count("balls_in_bins", bins, at_least=1)
     return {"p": 1 / bins}
 
@@ -467,69 +336,3 @@ def _calibrated(plan: TrainingPlan, view: View, target_epsilon: float) -> dict[s
         ),
         "most_rounds_of_a_client": most_rounds(target_epsilon, plan.round_of(view), plan.delta, pld),
     }
-
-
-def print_account(console: Console, report: dict[str, Any]) -> None:
-    """Print both views, every accountant, strongest label first."""
-    words = {View.ONE_SERVER.value: "one server corrupted", View.CLIENTS_ONLY.value: "only clients corrupted"}
-    whose, said = unit_words(Unit.RECORD, report.get("records_per_person", 1)), ("accountant", "what it is")
-    title = f"epsilon at delta = {report['delta']:g}, add/remove {whose}"
-    table = titled(title, *said, *words.values(), words=said)
-    first, second = (report[view]["accountants"] for view in words)
-    for label in Label:
-        for name in first | second:
-            of_views = [rows.get(name) for rows in (first, second)]
-            if any(row is not None and row["label"] == label.value for row in of_views):
-                cells = [shown(row["epsilon"], label) if row else "-" for row in of_views]
-                table.add_row(name, label.value.replace("_", " "), *cells)
-    console.print(table)
-    console.print(
-        f"one server: a client that takes part in {report['participation']} of {report['rounds']} rounds, if no draw "
-        "is discarded",
-        highlight=False,
-    )
-    _print_evaluations(console, report, words)
-    if found := report.get("balls_in_bins"):
-        print_bins(console, found, words)
-    discarded = {who: report[view]["if_discarded"] for view, who in words.items()}
-    most = report[View.ONE_SERVER.value]["if_discarded"]["rounds"]
-    figures = ", ".join(f"{who} {shown(found['epsilon'], Label.BOUND)}" for who, found in discarded.items())
-    console.print(f"draws discarded or not, a client in at most {most} rounds: {figures}", highlight=False)
-    if found := report[View.ONE_SERVER.value].get("bound_by_participation"):
-        console.print(
-            f"  in a random number of rounds, seen: {shown(found['random'], Label.BOUND)}; in any number up to "
-            f"{found['quantile_rounds']}: {shown(found['quantile'], Label.BOUND)}",
-            highlight=False,
-        )
-    for warning in report["warnings"]:
-        console.print(warning, highlight=False)
-    if client := report.get("client_level"):
-        hidden = shown(report["client_level_if_draws_hidden"]["bound"], Label.BOUND)
-        console.print(
-            f"a whole client, multiplier {client['noise_multiplier']:.3g}: {shown(client['bound'], Label.BOUND)}; "
-            f"if no client learns who else is drawn (mode proved, task.round_period_s): {hidden}",
-            highlight=False,
-        )
-    if found := report.get("calibrated"):
-        for view, who in words.items():
-            of_view = found[view]
-            console.print(
-                f"epsilon <= {found['target_epsilon']:g}, {who}, draws discarded or not: sigma >= "
-                f"{at_least(of_view['smallest_sigma'])}; if no draw is discarded: sigma >= "
-                f"{at_least(of_view['smallest_sigma_if_no_draw_is_discarded'])}; with this sigma "
-                f"{of_view['most_rounds_of_a_client']} rounds of a client",
-                highlight=False,
-            )
-    conditions.print_conditions(console, report, words)
-
-
-def _print_evaluations(console: Console, report: dict[str, Any], words: Mapping[str, str]) -> None:
-    """Print what evaluations by clients add, where there are any. words: for the views."""
-    if (evaluations := report.get("evaluations")) is None:
-        return
-    both = ", ".join(f"{who} {shown(report[view]['with_evaluations'], Label.BOUND)}" for view, who in words.items())
-    console.print(
-        f"the table is of the rounds of the training; with {evaluations['most']} evaluations: {both}. Figures of a "
-        "record below count these too",
-        highlight=False,
-    )

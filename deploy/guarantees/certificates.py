@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from precad.deploy.errors import ConfigError, refusing_values
+from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.figures import plain
 from precad.dp.accountants.pld import Label, PldAccountant, SampledGaussian
 from precad.dp.accountants.slack import with_slack
@@ -60,7 +60,7 @@ class Request:
     slack: float = 0.0
     """Part that the training's protocol takes, as eta, from the delta of the planner's epsilons."""
 
-    @refusing_values()
+    @refusing(ValueError)
     def __post_init__(self) -> None:
         """Refuse a delta or psi out of its range, also where nothing that is asked for reads them: the report says
         them. Raises ConfigError."""
@@ -78,7 +78,7 @@ def request_of(threat: str, method: str, **rest: Any) -> Request:
     return Request(threat=Threat(threat), methods=methods_of(method), **rest)
 
 
-@refusing_values()
+@refusing(ValueError)
 def certify_samples(
     confidences: list[list[float]],
     labels: list[int],
@@ -258,7 +258,7 @@ def median_lead(correct: list[bool], leads: list[tuple[float, float]]) -> tuple[
     return right[len(right) // 2]
 
 
-@refusing_values()
+@refusing(ValueError)
 def lead_of_confidences(confidences: list[list[float]], labels: list[int]) -> tuple[float, float]:
     """Return the median lead of these confidences, taken as exact. Raises ConfigError if no prediction is correct."""
     leads = [_lead(row, None, 1.0, len(confidences)) for row in confidences]

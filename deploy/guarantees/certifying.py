@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from precad.deploy.errors import refusing_values
+from precad.deploy.errors import refusing
 from precad.deploy.guarantees.certificates import Request, certify_runs, certify_samples
 from precad.deploy.run_folder import each_training
 from precad.dp.accountants.pld import SampledGaussian
@@ -17,7 +17,7 @@ DEFAULT_DELTA: Final = 1e-5
 """Given to the published method where no run says another."""
 
 
-@refusing_values()
+@refusing(ValueError)
 def certify_given(
     confidences: list[list[float]],
     labels: list[int],

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from precad.deploy.errors import ConfigError, refusing_values
+from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.figures import NO_USEFUL_BOUND, plain, rounded_up, says_nothing
 from precad.dp.accountants.pld import SampledGaussian
 from precad.dp.holder_ledger import Account, HolderLedger, Line, Payment, Terms, read
@@ -77,23 +77,18 @@ def charge(
         raise ConfigError(f"--{next(iter(terms)).replace('_', '-')}: expected none, as {path} has its own, found one")
     if not path.exists() and "limit_epsilon" not in terms:
         raise ConfigError(f"--limit-epsilon: expected a number, as {path} is new, found none")
-    with refusing_values():
+    with refusing(ValueError):
         began = _read(path)[0].terms if path.exists() else Terms(**{"delta": 1e-5, **terms})  # type: ignore[arg-type]
         event = SampledGaussian(record_rate, noise_multiplier, began.records_per_person)
         payment = Payment(client=client, task=task, why=why, event=event, times=rounds)
         Account(began).require_room(payment)  # or a file would begin with nothing in it
-        try:
-            with HolderLedger(path, began) as ledger:
-                ledger.pay(payment)
-        except OSError as error:
-            raise ConfigError(f"{path}: expected a file to write, found: {error.strerror or error}") from None
+        with refusing(OSError, f"{path}: expected a file to write, found"), HolderLedger(path, began) as ledger:
+            ledger.pay(payment)
 
 
 def _read(path: Path) -> tuple[Account, str]:
-    try:
+    with refusing(OSError, f"{path}: expected a holder's ledger, found"):
         return read(path)
-    except OSError as error:
-        raise ConfigError(f"{path}: expected a holder's ledger, found: {error.strerror or error}") from None
 
 
 def lines_of(found: Mapping[str, Any]) -> list[str]:

@@ -9,9 +9,9 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from precad.deploy.errors import ConfigError, refusing_values
+from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.figures import at_least, plain, shown
-from precad.deploy.guarantees.accounting import TrainingPlan
+from precad.deploy.guarantees.training_plan import TrainingPlan
 from precad.deploy.tables import titled
 from precad.dp.accountants.pld import Label, PldAccountant, View
 from precad.dp.accountants.slack import with_slack
@@ -33,7 +33,7 @@ FRONTIER: Final = (1, 2, 4, 8, 16, 32)
 _SHOWN: Final = 8
 
 
-@refusing_values()
+@refusing(ValueError)
 def plan_given(wish: Mapping[str, Any], task: ConfiguredTask | Mapping[str, Any]) -> dict[str, Any]:
     """Return the report on a wish in the task of a run, or in one of these parameters. Raises ConfigError."""
     found = task_of_run(task) if isinstance(task, ConfiguredTask) else _task_of(**task)

@@ -26,7 +26,7 @@ from precad.clients.records.own import source_of
 from precad.clients.training import evaluation
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.sections import Deployment
-from precad.deploy.errors import ConfigError
+from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.figures import plain
 from precad.deploy.run_folder import RunFolder
 from precad.dp.accountants.pld import SampledGaussian, View
@@ -157,10 +157,8 @@ def _read(path: Path) -> _Run:
     if deployment.client is None:
         raise ConfigError(f"--run: expected a [client] section in {folder.config}, found none")
     deployment.client.look_around()
-    try:
+    with refusing(ClientError, f"--run: expected a model that can be built in {path}"):
         networks.of_task(deployment.task)
-    except ClientError as error:
-        raise ConfigError(f"--run: expected a model that can be built in {path}: {error}") from None
     try:
         summary = json.loads(folder.summary.read_text(encoding="utf-8"))
         metrics = [json.loads(line) for line in folder.metrics.read_text(encoding="utf-8").splitlines()]

@@ -16,7 +16,7 @@ from rich.console import Console
 from precad.deploy.configuration.check_privacy import rounding_said
 from precad.deploy.configuration.local import ids_of
 from precad.deploy.configuration.sections import parse_section
-from precad.deploy.errors import ConfigError, refusing_values
+from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.figures import plain, shown
 from precad.deploy.tables import titled
 from precad.dp.accountants.pld import Label, Unit, View, unit_words
@@ -109,7 +109,7 @@ def account_of_task(task: Task, participation: int | None = None) -> dict[str, A
     """
     privacy, cost, turns = task_privacy(task), task_cost(task), task.rounds_of_a_client
     rounds = math.ceil(task.client_rate * turns - 1e-9) if participation is None else participation
-    with refusing_values():
+    with refusing(ValueError):
         require_count("participation", rounds)
         if rounds > turns:
             raise ValueError(f"participation must be <= {turns}, the rounds that a client can be in, got {rounds}")

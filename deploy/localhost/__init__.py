@@ -3,6 +3,8 @@
 Modules:
 
     deployment   dealer, aggregators and clients as processes
+    observing    what both aggregators report of a task
+    guarding     who has ended, and whether a run can go on without them
     processes    processes that cannot outlive their parent
     forks        processes that are forked: the runner's side
     fork_server  the process that loads every role's code once and forks the others

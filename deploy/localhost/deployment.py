@@ -8,19 +8,16 @@ holds no share and no seed, and takes no part in the protocol.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import grpc
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -38,12 +35,13 @@ from precad.deploy.configuration.local import resolve
 from precad.deploy.configuration.measures import learning_of, public_measures
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.configuration.trainers import NO_RECORD_FIGURE, counted
-from precad.deploy.errors import FAILURE, REFUSED, UNREACHABLE, ConfigError, InterruptedRunError, RunFailedError
-from precad.deploy.figures import plain
+from precad.deploy.errors import REFUSED, ConfigError, InterruptedRunError, RunFailedError
 from precad.deploy.localhost import resuming
 from precad.deploy.localhost.fork_server import CLIENTS, SERVERS
 from precad.deploy.localhost.forks import ForkedChildren, Forks
+from precad.deploy.localhost.guarding import Guard
 from precad.deploy.localhost.links import Dashboards
+from precad.deploy.localhost.observing import Observation, Observers, Progress, round_metrics
 from precad.deploy.localhost.processes import Child, Children
 from precad.deploy.localhost.summary import conditions_of
 from precad.deploy.localhost.watch import LiveTable, warning_of
@@ -55,8 +53,6 @@ from precad.dp.accountants import pld
 from precad.dp.task_privacy import task_cost
 from precad.mpc.gates import require_gate
 from precad.mpc.local.engines import require_engine
-from precad.protos.messages import convert
-from precad.protos.messages.undecoded import decoded, stub_of_bytes
 from precad.protos.precad.v1 import control_pb2
 from precad.protos.task.evaluation import n_due
 from precad.protos.task.model_update import learnt_bound
@@ -64,15 +60,11 @@ from precad.protos.task.target import TARGET, said
 from precad.protos.tls.address import require_free
 from precad.protos.tls.files import TransportError
 from precad.protos.tls.identity import Identity, Role
-from precad.protos.tls.transport import dial
 from precad.servers.errors import SetupError
 from precad.servers.rounds import memory
 from precad.servers.rounds.functions import require_function
 from precad.servers.store.record import to_message
 
-_CONTROL = control_pb2.DESCRIPTOR.services_by_name["Control"]
-START_TIMEOUT_S = 120.0
-POLL_S = 0.2
 CERTIFICATES_AT_ONCE = 8
 _LOOKED_AT = 16
 """Test records on which each round's model is looked at for numbers that are not finite."""
@@ -80,24 +72,6 @@ DIAGNOSIS_S = 5.0
 """How long a failed run waits for the process that failed to say why."""
 _INTERRUPTED = "interrupted; every process was stopped"
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """A finished round as one aggregator reports it, with its model where that came along."""
-
-    record: control_pb2.RoundRecord
-    parameters: NDArray[np.float32] | None
-
-
-@dataclass(slots=True)
-class Progress:
-    """Hold what the runner has seen of the task."""
-
-    task_id: str = ""
-    metrics: list[dict[str, Any]] = field(default_factory=list)
-    final: NDArray[np.float32] | None = None
-    ended: str = ""
 
 
 def require_engines_and_memory(deployment: Deployment) -> None:
@@ -308,8 +282,9 @@ class LocalRun:
         servers = await self._unless_stopped(self._start_servers, stopping)
         if why := self._children.refusal:
             table.warn(f"each process loads its code by itself, which takes longer: {why}")
-        watching = asyncio.create_task(self._watch(table))
-        guarding = asyncio.create_task(self._guard(servers, table))
+        guard = Guard(servers, self._children, self.folder.logs, self._progress)
+        watching = asyncio.create_task(Observers(self.deployment, self._progress, self._take_in).run(table))
+        guarding = asyncio.create_task(guard.run(table))
         linking = asyncio.create_task(self._dashboards.show_links(self._console, table.note))
         try:
             done, _ = await asyncio.wait((watching, stopping, guarding), return_when=asyncio.FIRST_COMPLETED)
@@ -320,7 +295,7 @@ class LocalRun:
             if guarding.done():
                 guarding.result()
             watching.result()
-            if (alone := self._why_alone(servers)) is not None:  # rounds without anybody are soon over
+            if (alone := guard.why_alone()) is not None:  # rounds without anybody are soon over
                 raise alone
         finally:
             for task in (watching, stopping, guarding, linking):
@@ -367,89 +342,7 @@ class LocalRun:
             flags = [part for client in group for part in ("--id", client)]
             self._children.start(name, "client", str(self.folder.config), *flags)
 
-    async def _guard(self, servers: list[Child], table: LiveTable) -> None:
-        """Raises RunFailedError when a server has ended with an error, or every client before the first round. Any
-        other client that ends is reported, no more."""
-        reported: set[str] = set()
-        while True:
-            for child in self._children.all:
-                if child.exit_code in (None, 0) or child.name in reported:
-                    continue
-                if child in servers:
-                    await asyncio.sleep(1.0)  # the others notice, say so in their logs, and exit
-                    raise RunFailedError(self._why_failed(servers), exit_code=self._exit_code(servers))
-                reported.add(child.name)
-                table.warn(f"{child.name} ended with code {child.exit_code}: {child.last_words()}")
-            if (alone := self._why_alone(servers)) is not None:
-                await asyncio.sleep(1.0)  # their last rounds arrive
-                raise alone
-            await asyncio.sleep(POLL_S)
-
-    def _why_alone(self, servers: list[Child]) -> RunFailedError | None:
-        """Return why no client is left, where none has come to a first round, or all have refused to go on.
-
-        None while one may go on: nobody starts one of them again.
-        """
-        clients = [child for child in self._children.all if child not in servers]
-        codes = {child.exit_code for child in clients}
-        if not clients or codes & {None, 0} or (self._progress.metrics and codes != {REFUSED}):
-            return None
-        first, code = clients[0], clients[0].exit_code or FAILURE
-        why = f"no client is left: {first.name} ended with code {first.exit_code}: {first.last_words()}"
-        return RunFailedError(f"{why}\nlogs: {self.folder.logs}", exit_code=code if code > 0 else FAILURE)
-
-    def _why_failed(self, servers: list[Child]) -> str:
-        ended = [child for child in servers if child.exit_code not in (None, 0)]
-        lines = [f"{child.name} ended with code {child.exit_code}: {child.last_words()}" for child in ended]
-        return "\n".join([*lines, f"logs: {self.folder.logs}"])
-
-    def _exit_code(self, servers: list[Child]) -> int:
-        """Return the run's exit code: that of the first server which says why. A killed server says nothing, and its
-        peers say 4."""
-        codes = [child.exit_code for child in servers if child.exit_code not in (None, 0)]
-        return next((code for code in codes if code is not None and code > 1), UNREACHABLE if codes else FAILURE)
-
     # -- watching -----------------------------------------------------------------------------------------------------
-
-    async def _watch(self, table: LiveTable) -> None:
-        """Join the two aggregators' records round by round, until both say that the task is finished."""
-        assert self.deployment.operator is not None  # resolve() supplied it
-        operator, network = self.deployment.operator.tls, self.deployment.network
-        addresses = ((network.aggregator_a, Role.AGGREGATOR_A), (network.aggregator_b, Role.AGGREGATOR_B))
-        channels = [dial(address, role, operator) for address, role in addresses]
-        inboxes: list[asyncio.Queue[Observation | None]] = [asyncio.Queue(), asyncio.Queue()]
-        up = [asyncio.Event(), asyncio.Event()]
-        observers = [
-            asyncio.create_task(self._observe(channels[i], inboxes[i], up[i], table if i == 0 else None))
-            for i in (0, 1)
-        ]
-        joining = asyncio.create_task(self._join_records(inboxes, up, table))
-        try:
-            for finished in asyncio.as_completed((*observers, joining)):
-                await finished
-        finally:
-            for task in (*observers, joining):
-                task.cancel()
-            await asyncio.gather(*observers, joining, return_exceptions=True)
-            for channel in channels:
-                await channel.close()
-
-    async def _join_records(
-        self, inboxes: list[asyncio.Queue[Observation | None]], up: list[asyncio.Event], table: LiveTable
-    ) -> None:
-        for event in up:
-            await event.wait()
-        n_known = len(self._progress.metrics)  # of a run that is continued
-        for index in itertools.count():
-            a, b = await inboxes[0].get(), await inboxes[1].get()
-            if a is None or b is None:
-                if a is not b:
-                    raise RunFailedError("the aggregators report different numbers of rounds", exit_code=FAILURE)
-                return
-            if index >= n_known:
-                await self._take_in(a, b, table)
-            elif a.parameters is not None:
-                self._progress.final = a.parameters
 
     async def _take_in(self, a: Observation, b: Observation, table: LiveTable) -> None:
         """Write down and show a finished round."""
@@ -490,51 +383,6 @@ class LocalRun:
 
     def _is_measured(self, t: int) -> bool:
         return self._measured_every > 0 and (t + 1) % self._measured_every == 0
-
-    async def _observe(
-        self,
-        channel: grpc.aio.Channel,
-        inbox: asyncio.Queue[Observation | None],
-        up: asyncio.Event,
-        table: LiveTable | None,
-    ) -> None:
-        """Report the finished rounds of one aggregator, then None. Tries again until it is up. Raises RunFailedError,
-        MalformedMessageError."""
-        deadline = time.monotonic() + START_TIMEOUT_S
-        request = control_pb2.WatchRequest(with_models=table is not None)
-        model = bytearray()
-        while True:
-            try:
-                async for data in stub_of_bytes(channel, _CONTROL).Watch(request):
-                    event = decoded(control_pb2.ControlEvent, data, "an aggregator")
-                    up.set()
-                    match event.WhichOneof("event"):
-                        case "model":
-                            model += event.model.data
-                        case "round":
-                            inbox.put_nowait(Observation(event.round, self._parameters(bytes(model))))
-                            model.clear()
-                        case "status" if table is not None:
-                            self._show_status(event.status, table)
-                        case "goodbye":
-                            self._progress.ended = event.goodbye.reason
-                            if not event.goodbye.finished:
-                                raise RunFailedError(event.goodbye.reason, exit_code=UNREACHABLE)
-                            inbox.put_nowait(None)
-                            return
-                raise RunFailedError("an aggregator hung up", exit_code=UNREACHABLE)
-            except grpc.aio.AioRpcError as error:
-                if up.is_set() or time.monotonic() > deadline:
-                    raise RunFailedError(f"lost an aggregator: {error.details()}", exit_code=UNREACHABLE) from None
-                await asyncio.sleep(POLL_S)
-
-    def _show_status(self, status: control_pb2.Status, table: LiveTable) -> None:
-        self._progress.task_id = status.task
-        n = len(self.deployment.task.clients)
-        table.say(f"{status.state}; {status.n_registered} of {n} clients connected")
-
-    def _parameters(self, data: bytes) -> NDArray[np.float32] | None:
-        return convert.model_from_bytes(data, self.deployment.task.dim) if data else None
 
     def _quality(self, parameters: NDArray[np.float32]) -> dict[str, Any]:
         """Return the accuracy, None where labels are no classes, the metrics that were asked for, and the attackers'
@@ -608,31 +456,3 @@ class LocalRun:
                 quality[name] = round(quality[name], 4)
         is_finite = evaluation.is_finite(parameters, model, self._test, self._learning.loss)
         return {"model_is_finite": is_finite, **quality}
-
-
-def round_metrics(a: control_pb2.RoundRecord, b: control_pb2.RoundRecord, *, accuracy: float | None) -> dict[str, Any]:
-    """Return one line of metrics.jsonl from both servers' records. Raises RunFailedError when the servers disagree."""
-    for name in ("round", "chosen", "accepted", "rejected", "missing", "model_digest"):
-        if getattr(a, name) != getattr(b, name):
-            raise RunFailedError(f"the aggregators disagree on {name} of round {a.round}", exit_code=FAILURE)
-    return {
-        "round": a.round,
-        "participants": list(a.chosen),
-        "accepted": list(a.accepted),
-        "rejected": list(a.rejected),
-        "missing": list(a.missing),
-        "bytes": {
-            "clients_to_a": a.bytes_by_link["from_clients"],
-            "clients_to_b": b.bytes_by_link["from_clients"],
-            "a_to_b": a.bytes_by_link["to_peer"],
-            "b_to_a": b.bytes_by_link["to_peer"],
-            "dealer_to_a": a.bytes_by_link["from_dealer"],
-            "dealer_to_b": b.bytes_by_link["from_dealer"],
-        },
-        "seconds": {name: round(value, 5) for name, value in a.seconds.items()},
-        "seconds_total": round(max(sum(record.seconds.values()) for record in (a, b)), 5),
-        "epsilon_one_server": plain(max(a.epsilon_one_server, b.epsilon_one_server)),
-        "epsilon_clients_only": plain(max(a.epsilon_clients_only, b.epsilon_clients_only)),
-        "accuracy": accuracy,
-        "model_digest": a.model_digest.hex(),
-    }

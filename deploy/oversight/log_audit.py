@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from precad.deploy.configuration.sections import Deployment, section
-from precad.deploy.errors import ConfigError
+from precad.deploy.errors import ConfigError, refusing
 from precad.dp.ledger import verified_charges
 from precad.dp.ledger_events import ledger_events
 from precad.protos.tls.identity import Role
@@ -29,10 +29,8 @@ def copy_state(deployment: Deployment, role: Role, folder: Path) -> list[Path]:
         own = section(getattr(deployment.aggregator, letter), f"aggregator.{letter}")
     if (url := url_of(own.database_url)) is None:
         raise ConfigError("database_url: expected one, found none: the state_dir itself holds everything")
-    try:
+    with refusing(OSError, f"DIR: expected a new folder, found {folder}"):
         folder.mkdir(mode=0o700)
-    except OSError as error:
-        raise ConfigError(f"DIR: expected a new folder, found {folder}: {error.strerror}") from None
     from precad.servers.store.copy import copy_database
 
     try:
@@ -88,10 +86,8 @@ def events_of(state_dir: Path) -> dict[str, Any]:
     Raises: SetupError; LedgerCorruptedError.
     """
     path = _ledger(state_dir)
-    try:
+    with refusing(OSError, f"{path}: expected a ledger to read", SetupError):
         return ledger_events(path)
-    except OSError as error:
-        raise SetupError(f"{path}: expected a ledger to read: {error.strerror}") from None
 
 
 def _ledger(state_dir: Path) -> Path:

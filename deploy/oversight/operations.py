@@ -1,4 +1,4 @@
-"""Read the state of servers and runs for `precad status` and `precad watch`, from operations ports or a run folder.
+"""Read the status of servers and runs for `precad status` and `precad watch`, from operations ports or a run folder.
 
     URL       http[s]://HOST:PORT of one operations port; https is checked against the system's authorities
     CONFIG    every server of the file that has `operations_listen`; TLS is checked against the file's own authority
@@ -13,53 +13,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import os
 import ssl
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from precad.deploy.client_evaluations import with_bars
 from precad.deploy.configuration import sections as configuration
-from precad.deploy.durations import in_words
-from precad.deploy.errors import UNREACHABLE, ConfigError, RunFailedError
-from precad.deploy.figures import at_most
-from precad.deploy.localhost.watch import LiveTable
-from precad.deploy.oversight.state_dirs import charged_in, is_state_dir, read_state_dir
-from precad.deploy.run_folder import RunFolder
-from precad.deploy.run_state import RunState, state_of
-from precad.dp.accountants.pld import Unit, View, unit_words
-from precad.dp.accountants.task_cost import Charged
-from precad.dp.errors import DpError
-from precad.protos.task.evaluation import n_due
-from precad.protos.task.task import Task
+from precad.deploy.errors import UNREACHABLE, ConfigError, RunFailedError, refusing
+from precad.deploy.oversight.run_status import read_run
 from precad.protos.tls.address import is_loopback
 from precad.protos.tls.identity import Role
 from precad.servers.config import ServerConfig
 from precad.servers.operations.access import ENVIRONMENT_VARIABLE
-from precad.servers.store.folder import ledger_path
-from precad.servers.telemetry.audited import AuditFile
-from precad.servers.telemetry.status import (
-    ACCURACY,
-    NORM_EXCEEDED,
-    ClientOutcome,
-    Epsilon,
-    RoundSummary,
-    Status,
-    epsilons_of,
-    rounds_left_in_budget,
-)
+from precad.servers.telemetry.status import Status
 
 POLL_S = 0.5
 PATIENCE_S = 30.0
@@ -132,10 +103,8 @@ def _token(path: Path | None) -> str:
         if not (token := os.environ.get(ENVIRONMENT_VARIABLE, "").strip()):
             raise ConfigError(f"--token: expected a file, or {ENVIRONMENT_VARIABLE} in the environment, found neither")
     else:
-        try:
+        with refusing(OSError, f"--token: expected a readable file, found {path}"):
             token = path.read_text(encoding="utf-8-sig", errors="replace").strip()
-        except OSError as error:
-            raise ConfigError(f"--token: expected a readable file, found {path}: {error.strerror}") from None
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise ConfigError("--token: expected one token, found something else")
     return token
@@ -250,290 +219,3 @@ async def _run_as_it_goes(folder: Path) -> AsyncIterator[Status]:
         if found.is_finished or found.ended:
             return
         await asyncio.sleep(POLL_S)
-
-
-# -- run folders -------------------------------------------------------------------------------------------------------
-
-
-def read_run(root: Path) -> Status:
-    """Return the state of a run on this machine, or of a server, by its folder. Raises ConfigError."""
-    if is_state_dir(root):
-        return read_state_dir(root)
-    folder = RunFolder(root.absolute())
-    deployment = configuration.load(folder.config)
-    rounds, most_of_a_client = read_rounds(folder)
-    epsilons = _epsilons(deployment.task, rounds, _charged(folder, deployment.task, rounds, most_of_a_client))
-    state = state_of(folder.root)
-    is_over = state in (RunState.FINISHED, RunState.INTERRUPTED, RunState.FAILED, RunState.CRASHED)
-    modified = max(path.stat().st_mtime for path in (folder.config, folder.metrics, folder.summary) if path.exists())
-    return Status(
-        role="run",
-        version="",
-        task=deployment.task.name,
-        state=state,
-        since=modified,
-        started_at=folder.config.stat().st_mtime,
-        is_ready=not is_over,
-        is_finished=state is RunState.FINISHED,
-        ended=_ended(state, len(rounds), deployment.task.rounds) if is_over else "",
-        rounds_planned=deployment.task.rounds,
-        rounds_done=len(rounds),
-        n_enrolled=len(deployment.task.clients),
-        uploads={
-            "accepted": sum(round.n_accepted for round in rounds),
-            "rejected": sum(round.n_rejected for round in rounds),
-            "missing": sum(round.n_missing for round in rounds),
-        },
-        hides_draws=deployment.task.hides_draws,
-        checks_norms=deployment.task.checks_norms,
-        epsilons=epsilons,
-        audit=AuditFile(folder.root, deployment.task.digest()).read(),
-        rounds_left_in_budget=rounds_left_in_budget(epsilons),
-        rounds=tuple(rounds),
-    )
-
-
-def _ended(state: RunState, n_rounds: int, planned: int) -> str:
-    """Say how a run ended, and where its rounds are if it ended early."""
-    done = f"{n_rounds} of {planned} rounds done"
-    match state:
-        case RunState.CRASHED:
-            return f"its process is gone, and said nothing; {done}"
-        case RunState.FAILED:
-            return f"it failed: logs/ says why; {done}"
-        case RunState.INTERRUPTED:
-            return f"interrupted; {done}"
-    return done
-
-
-def read_rounds(folder: RunFolder) -> tuple[list[RoundSummary], int]:
-    """Return the rounds of metrics.jsonl whose lines are whole, and the draws of the client with most of them.
-
-    Raises ConfigError for a line that is not a round's.
-    """
-    if not folder.metrics.exists():
-        return [], 0
-    lines = folder.metrics.read_text(encoding="utf-8").split("\n")[:-1]  # the last one may still be written
-    try:
-        read = [json.loads(line) for line in lines]
-        drawn = Counter(client for line in read for client in line["participants"])
-        return [_round(line) for line in read], max(drawn.values(), default=0)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{folder.metrics}: expected a round per line, found: {error}") from None
-
-
-def _round(metrics: dict[str, Any]) -> RoundSummary:
-    rejected, missing = metrics["rejected"], metrics["missing"]
-    return RoundSummary(
-        round=metrics["round"],
-        n_chosen=len(metrics["participants"]),
-        n_accepted=len(metrics["accepted"]),
-        n_rejected=len(rejected),
-        n_missing=len(missing),
-        seconds=metrics["seconds"],
-        bytes=metrics["bytes"],
-        epsilon={view: metrics[f"epsilon_{view}"] for view in View},
-        epsilon_client=metrics.get("epsilon_client"),
-        model_digest=metrics["model_digest"],
-        quality=_quality_in(metrics),
-        outcomes=(
-            *(ClientOutcome(client=client, verdict="rejected", reason=NORM_EXCEEDED) for client in rejected),
-            *(ClientOutcome(client=client, verdict="missing") for client in missing),
-        ),
-    )
-
-
-def _quality_in(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return what the runner of a local run measured on its records for testing, attackers' success too."""
-    found = {ACCURACY: metrics.get("accuracy"), "attack_success": metrics.get("attack_success")}
-    found |= metrics.get("metrics", {})
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _charged(folder: RunFolder, task: Task, rounds: list[RoundSummary], most_of_a_client: int) -> Charged:
-    """Return what was charged, by the lines of a run and by its servers' ledgers, the more of each.
-
-    Servers may charge rounds that have no line: those that were lost, or that outlived their runner.
-    Raises ConfigError for a ledger that was changed.
-    """
-    due = n_due(task.evaluation_every, max(len(rounds) - 1, 0))
-    found = [Charged(rounds[-1].round + 1 - due if rounds else 0, len(rounds), most_of_a_client)]
-    try:
-        found += [charged_in(ledger_path(folder.state_dir(letter))) for letter in ("a", "b")]
-    except (OSError, DpError) as error:
-        raise ConfigError(f"{folder.root}: expected ledgers as servers write them, found: {error}") from None
-    return Charged(*(max(each) for each in zip(*found, strict=True)))
-
-
-def _epsilons(task: Task, rounds: list[RoundSummary], charged: Charged) -> tuple[Epsilon, ...]:
-    return epsilons_of(task, rounds[-1].epsilon if rounds else dict.fromkeys(View, 0.0), charged)
-
-
-# -- for people --------------------------------------------------------------------------------------------------------
-
-
-def status_table(statuses: Mapping[str, Status]) -> Table:
-    """Return a column per server."""
-    table = Table(show_header=True, box=None, pad_edge=False)
-    table.add_column("")
-    for name in statuses:
-        table.add_column(_shown(name), overflow="fold")
-    facts = [_facts(status) for status in statuses.values()]
-    for key in dict.fromkeys(key for found in facts for key in found):
-        table.add_row(Text(key, style="bold"), *(_shown(found.get(key, "-")) for found in facts))
-    return table
-
-
-def _printable(text: str) -> str:
-    """Return what of a text from outside a terminal shows and does not obey: names and reasons are not ours."""
-    return "".join(character if character.isprintable() else "?" for character in text)
-
-
-def _shown(text: str) -> Text:
-    """Return a text from outside as it is, not as markup."""
-    return Text(_printable(text))
-
-
-def _facts(status: Status) -> dict[str, str]:
-    """Return the cells of one column, by row. Values of servers are shown as they are, not as markup."""
-    facts = {"task": status.task or "-", "state": status.state + (", draining" if status.is_draining else "")}
-    if status.role != "run":
-        facts["ready"] = "yes" if status.is_ready else "no"
-    if status.role == Role.DEALER:
-        return facts | {
-            "aggregators": f"{status.n_connected} of {status.n_enrolled} connected",
-            "batches dealt": str(status.n_batches_dealt),
-        }
-    planned = f" of {status.rounds_planned}" if status.rounds_planned else ""  # a state_dir does not say
-    facts["rounds"] = f"{status.rounds_done}{planned}"
-    if status.live is not None:
-        facts["in flight"] = (
-            f"round {status.live.round}: {status.live.phase}, "
-            f"{status.live.n_complete} of {status.live.n_chosen} uploads complete"
-        )
-    if status.role != "run" and status.n_enrolled:
-        facts["clients"] = f"{status.n_connected} of {status.n_enrolled} connected"
-    if status.absent:
-        named = ", ".join(f"{one.client} since {datetime.fromtimestamp(one.since):%H:%M:%S}" for one in status.absent)
-        n_more = status.n_enrolled - status.n_connected - len(status.absent)
-        facts["absent"] = named + (f" and {n_more} more" if n_more > 0 else "")
-    facts["uploads"] = ", ".join(f"{n} {verdict}" for verdict, n in status.uploads.items())
-    facts |= {} if status.checks_norms else {"validation": "none: no norm is checked, and nothing is enforced"}
-    if status.rounds_lost:
-        facts["lost"] = f"{status.rounds_lost} rounds ({status.rounds_lost_at_most} end the task)"
-    if status.verdicts_unknown:
-        n_unknown, n_clients = sum(status.verdicts_unknown.values()), len(status.verdicts_unknown)
-        facts["verdicts unknown"] = f"{n_unknown} uploads of {n_clients} clients, in lost rounds"
-    if status.refused:
-        facts["refused"] = ", ".join(f"{n} {reason}" for reason, n in status.refused.items())
-    facts |= _epsilon_facts(status)
-    facts |= _audited(status)
-    facts |= _progress(status)
-    if status.ended:
-        facts["ended"] = status.ended
-    return facts
-
-
-def _epsilon_facts(status: Status) -> dict[str, str]:
-    """Return both figures of each epsilon, its budget, and its condition where one must be said."""
-    facts: dict[str, str] = {}
-    for epsilon in status.epsilons:
-        budget = "no budget" if epsilon.budget is None else f"budget {epsilon.budget:g}, {epsilon.left:.2f} left"
-        whose = "" if epsilon.unit is Unit.RECORD else f" of a whole {epsilon.unit}"
-        if epsilon.group_size > 1:
-            whose = f" of {unit_words(epsilon.unit, epsilon.group_size)}"
-        drawn = ", drawn or not" if epsilon.is_level else ""
-        name = f"epsilon{whose}{drawn}, {epsilon.view.replace('_', ' ')}"
-        if epsilon.if_discarded is not None:
-            facts[f"{name}, draws discarded or not"] = f"{at_most(epsilon.if_discarded)} in the end"
-        facts[f"{name}, no draw discarded"] = f"{at_most(epsilon.spent)} ({budget})"
-        if epsilon.rests_on:
-            facts[f"{name}, rests on"] = _printable(epsilon.rests_on)
-    return facts
-
-
-def _audited(status: Status) -> dict[str, str]:
-    """Return what an attack showed beside what is proved for the same rounds; nothing where nobody audited."""
-    if (audit := status.audit) is None:
-        return {}
-    label = f"audit ({100 * audit.confidence:g} %)"
-    facts = {
-        f"{label}, {found.view.replace('_', ' ')}": (
-            f">= {math.floor(100 * found.lower) / 100:.2f} shown, of {at_most(found.proved)} proved for "
-            f"{found.participation} rounds"
-        )
-        for found in audit.views
-    }
-    return facts if audit.passed else facts | {label: "CONTRADICTS what is proved: precad audit privacy says where"}
-
-
-def _progress(status: Status) -> dict[str, str]:
-    """Return how good the model is, and how far the task is from its end."""
-    facts: dict[str, str] = {}
-    if status.rounds_left_in_budget is not None:
-        facts["budget"] = f"for {status.rounds_left_in_budget} more rounds at least"
-    if (measured := next((one for one in reversed(status.rounds) if one.quality), None)) is not None:
-        figures = ", ".join(f"{_printable(name)} {value}" for name, value in _shown_quality(measured.quality).items())
-        facts["quality"] = f"{figures} (round {measured.round})"
-    if status.measuring_fault:
-        facts["not measured"] = f"the latest model: {status.measuring_fault.replace('_', ' ')}"
-    if status.rounds:
-        facts["last round"] = f"{status.rounds[-1].seconds_total:.2f} s"
-    if status.seconds_left is not None:
-        facts["time left"] = in_words(status.seconds_left)
-    return facts
-
-
-def _shown_quality(quality: Mapping[str, float]) -> dict[str, str]:
-    """Return figures for people, with the error bars of those that have one."""
-    bars = with_bars(quality)
-    ends = {f"{name}_{end}" for name in bars for end in ("low", "high")}
-    shown = {name: f"{value:.4g}" for name, value in quality.items() if name not in ends}
-    return shown | {name: f"{one['value']:.4g} [{one['low']:.4g}, {one['high']:.4g}]" for name, one in bars.items()}
-
-
-def metrics_of(round: RoundSummary) -> dict[str, Any]:
-    """Return a round as `LiveTable` takes it, from a server's status: who was accepted is counted, who was not is
-    named."""
-    left_out: dict[str, list[str]] = {"rejected": [], "missing": []}
-    for outcome in round.outcomes:
-        if outcome.verdict != "accepted":
-            left_out[outcome.verdict].append(_printable(outcome.client))
-    return {
-        "round": round.round,
-        "participants": range(round.n_chosen),
-        "accepted": range(round.n_accepted),
-        **left_out,
-        "accuracy": round.quality.get(ACCURACY),
-        "seconds": round.seconds,
-        "seconds_total": round.seconds_total,
-        **{f"epsilon_{view}": epsilon for view, epsilon in round.epsilon.items()},
-        **({} if round.epsilon_client is None else {"epsilon_client": round.epsilon_client}),
-    }
-
-
-async def show_rounds(statuses: AsyncIterator[Status], console: Console, *, title: str) -> None:
-    """Show a line per round as it comes. Raises RunFailedError when the task ended early."""
-    last: Status | None = None
-    n_shown = 0
-    measured: set[int] = set()
-    told: dict[str, None] = {}
-    with LiveTable(console, title=title) as table:
-        async for last in statuses:
-            if not told:
-                told = dict.fromkeys(_printable(one.rests_on) for one in last.epsilons if one.rests_on)
-                for condition in told:
-                    table.note(f"every epsilon rests on: {condition}")
-            n_new = min(last.rounds_done - n_shown, len(last.rounds))
-            new = last.rounds[len(last.rounds) - n_new :]
-            for round in new:
-                table.add(metrics_of(round))
-            n_shown = last.rounds_done
-            found = {round.round: round for round in last.rounds if ACCURACY in round.quality}
-            for number in sorted(found.keys() - measured - {round.round for round in new}):
-                table.measured(metrics_of(found[number]))
-            measured |= found.keys()
-            task = _printable(f"{last.task}: {last.state}")
-            table.say(f"{task}; {last.rounds_done} of {last.rounds_planned} rounds")
-    if last is not None and last.ended and not last.is_finished:
-        raise RunFailedError(f"the task ended early: {_printable(last.ended)}", exit_code=UNREACHABLE)

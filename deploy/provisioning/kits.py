@@ -25,7 +25,7 @@ import tomli_w
 
 from precad.deploy.authority import pki
 from precad.deploy.configuration.sections import parse
-from precad.deploy.errors import ConfigError
+from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.files.whole import appearing
 from precad.deploy.provisioning.manifest import AUTHORITY, CERTIFICATE, INITIAL_MODEL, TASK, Manifest, seal, sha256
 from precad.deploy.provisioning.project import SECTIONS, Project
@@ -179,7 +179,7 @@ def _initial_model(project: Project) -> bytes:
 
 
 def _write(out: Path, kits: Mapping[str, Mapping[str, bytes]]) -> None:
-    try:
+    with refusing(OSError, f"--out: expected a folder to write to, found {out}"):
         out.absolute().parent.mkdir(parents=True, exist_ok=True)
         with appearing(out.absolute(), mode=0o755) as staging:
             for participant, files in kits.items():
@@ -187,5 +187,3 @@ def _write(out: Path, kits: Mapping[str, Mapping[str, bytes]]) -> None:
                     path = staging / participant / name
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_bytes(content)
-    except OSError as error:
-        raise ConfigError(f"--out: expected a folder to write to, found {out}: {error.strerror}") from None

@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from precad.deploy.authority import pki
 from precad.deploy.configuration.sections import Network, parse_section, read_toml
-from precad.deploy.errors import ConfigError
+from precad.deploy.errors import ConfigError, refusing
 from precad.protos.task.task import Task
 from precad.protos.tls.files import TlsFileError, require_issuer
 from precad.protos.tls.identity import Identity, IdentityError, Role, parse_certificate
@@ -105,10 +105,8 @@ def verify(folder: Path) -> tuple[Manifest, str]:
     differs.
     """
     manifest = _signed(folder)
-    try:
+    with refusing(IdentityError, f"{folder / CERTIFICATE}"):
         own = Identity.from_certificate(_read(folder / CERTIFICATE))
-    except IdentityError as error:
-        raise ConfigError(f"{folder / CERTIFICATE}: {error}") from None
     files = manifest.of(own.name)
     _require_layout(files, own, folder)
     _require_one_project(manifest, folder / MANIFEST)
@@ -236,7 +234,5 @@ def _shown(value: Any) -> str:
 
 
 def _read(path: Path) -> bytes:
-    try:
+    with refusing(OSError, f"{path}: expected a file of the kit, found"):
         return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path}: expected a file of the kit, found: {error.strerror}") from None

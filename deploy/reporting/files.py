@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from precad.deploy.configuration.sections import parse_section
-from precad.deploy.errors import ConfigError
+from precad.deploy.errors import ConfigError, refusing
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -50,8 +50,6 @@ def _text(path: Path) -> str:
 
 
 def _parsed(text: str, kind: type[M], where: str) -> M:
-    try:
+    with refusing((ValueError, RecursionError), f"{where}: expected JSON, found"):
         raw = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{where}: expected JSON, found: {error}") from None
     return parse_section(kind, raw, where, base=Path())

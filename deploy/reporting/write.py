@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from precad.deploy.errors import ConfigError
+from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.files.whole import write_whole
 from precad.deploy.reporting import page
 from precad.deploy.reporting.certificates import RunCertificate, certificate_of, with_certificate_note
@@ -80,8 +80,6 @@ def require_writable(page_file: Path, figures: Path) -> None:
 def write_files(files: Mapping[Path, bytes]) -> None:
     """Write each in one step: whoever looks finds the file before or the file after. Raises ConfigError."""
     for path, content in files.items():
-        try:
+        with refusing(OSError, f"--output: expected a file to write, found {path}"):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, content)
-        except OSError as error:
-            raise ConfigError(f"--output: expected a file to write, found {path}: {error.strerror}") from None

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from precad.deploy.errors import ConfigError
+from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.tracking.scalars import Named
 
 
@@ -18,11 +18,9 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         """Raises ConfigError where another process has it, or nobody can."""
-        try:
+        with refusing(OSError, f"--folder: expected a folder to write to, found {path}"):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise ConfigError(f"--folder: expected a folder to write to, found {path}: {error.strerror}") from None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

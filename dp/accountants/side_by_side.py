@@ -47,9 +47,7 @@ class RdpAccountant:
 
     def epsilon(self, event: Event, rounds: int, delta: float) -> float:
         """Return an upper bound on epsilon, see PrivacyAccountant. Warns if the best order is an end of the grid."""
-        require_count("rounds", rounds)
-        require_delta(delta)
-        if _is_nothing(event, rounds):
+        if _is_nothing(event, rounds, delta):
             return 0.0
         if event.group_size > 1:
             raise UnsupportedEventError("the rdp accountant", event)
@@ -69,9 +67,7 @@ class GdpAccountant:
 
     def epsilon(self, event: Event, rounds: int, delta: float) -> float:
         """Return the exact epsilon of sqrt(rounds)/sigma-GDP, raised by more than the root finder's error."""
-        require_count("rounds", rounds)
-        require_delta(delta)
-        if _is_nothing(event, rounds):
+        if _is_nothing(event, rounds, delta):
             return 0.0
         if _rates(event) != (1, 1):
             raise UnsupportedEventError("the gdp accountant", event)
@@ -106,9 +102,7 @@ class PrecadAccountant:
 
 
 def _eps_of_limit(factor: float, record_rate: float, event: Event, rounds: int, delta: float) -> float:
-    require_count("rounds", rounds)
-    require_delta(delta)
-    if _is_nothing(event, rounds):
+    if _is_nothing(event, rounds, delta):
         return 0.0
     mu = factor * gdp_clt(record_rate, event.noise_multiplier, rounds)
     return eps_from_mu(delta, mu) if math.isfinite(mu) else math.inf
@@ -121,8 +115,7 @@ def _eps_of_limit_of_group(event: Event, rounds: float, delta: float) -> float:
     """
     from scipy.stats import binom  # half a second, which a start does not wait for
 
-    require_delta(delta)
-    if _is_nothing(event, 1) or rounds == 0:
+    if _is_nothing(event, 1, delta) or rounds == 0:
         return 0.0
     k, p = event.group_size, _rates(event)[1]
     drawn = np.arange(k + 1)
@@ -201,5 +194,8 @@ def _rates(event: Event) -> tuple[float, float]:
     return 1.0, event.sampling_rate
 
 
-def _is_nothing(event: Event, rounds: int) -> bool:
+def _is_nothing(event: Event, rounds: int, delta: float) -> bool:
+    """Return whether nothing is ever drawn. Raises ValueError for numbers outside their range."""
+    require_count("rounds", rounds)
+    require_delta(delta)
     return rounds == 0 or 0 in _rates(event)

@@ -27,7 +27,7 @@ from precad.clients.loading import load_split_of
 from precad.clients.models.losses import loss_of
 from precad.clients.records import example_label_of, example_of
 from precad.deploy.configuration import sections as configuration
-from precad.deploy.errors import ConfigError, UnfulfilledError
+from precad.deploy.errors import ConfigError, UnfulfilledError, refusing
 from precad.deploy.files.whole import write_whole
 from precad.deploy.reporting.audits import FILE, MECHANISM
 from precad.dp.auditing.observed import Observed
@@ -116,10 +116,8 @@ def write_report(path: Path, report: Mapping[str, Any]) -> None:
     """Write a report as one JSON object. Raises ConfigError."""
     import json
 
-    try:
+    with refusing(OSError, f"--output: expected a file to write to, found {path}"):
         write_whole(path, (json.dumps(report, indent=2, allow_nan=False) + "\n").encode())
-    except OSError as error:
-        raise ConfigError(f"--output: expected a file to write to, found {path}: {error.strerror}") from None
 
 
 def audit_deployment(

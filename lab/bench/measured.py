@@ -1,15 +1,23 @@
-"""Hold what one of the two server processes measures, and count what it sends and how long it waits."""
+"""Measure a case at one of the two server processes: its times, what it sends and how long it waits."""
 
 from __future__ import annotations
 
+import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
 
+from precad.lab.bench.machine import peak_rss, reset_peak_rss
+from precad.lab.bench.workload import Case, open_spool
 from precad.mpc.channel import Prefixed
 from precad.mpc.sharing import Party
 from precad.servers.links.lane import Lane
+from precad.servers.rounds.uploads import Spool
 
+T = TypeVar("T")
 NOISE_STD = 2.0**17
 
 
@@ -77,3 +85,53 @@ class CountingChannel:
             if piece is None:
                 return
             yield piece
+
+
+class CaseRun(ABC):
+    """One case on its way."""
+
+    def __init__(self, case: Case, channel: CountingChannel) -> None:
+        self.case, self.measured, self._channel = case, Measured(), channel
+
+    @abstractmethod
+    def repeat(self, repetition: int, *, is_timed: bool) -> None:
+        """Run one repetition, at both servers; the warm-up's leave no time."""
+
+
+class BatchRun(CaseRun):
+    """A check, every time on a fresh batch. All verdicts are looked at; in the warm-up, the opened sum as well."""
+
+    def repeat(self, repetition: int, *, is_timed: bool) -> None:
+        """See base. Raises WrongVerdictError."""
+        with (
+            tempfile.TemporaryDirectory(prefix="precad-bench-") as folder,
+            open_spool(self.case, Path(folder)) as spool,
+        ):
+            self._repeat(repetition, spool, is_timed=is_timed)
+
+    @abstractmethod
+    def _repeat(self, repetition: int, spool: Spool, *, is_timed: bool) -> None: ...
+
+    def _check(self, check: Callable[[], T]) -> tuple[T, float]:
+        """Run a check that both servers begin at once. Return its outcome and its seconds."""
+        channel, measured = self._channel, self.measured
+        channel.exchange("barrier", b"")
+        channel.begin()
+        reset_peak_rss()
+        start = time.perf_counter()
+        checked = check()
+        seconds = time.perf_counter() - start
+        measured.bytes_sent, measured.rounds = channel.sent, channel.rounds
+        measured.peak_rss = max(measured.peak_rss, peak_rss())
+        return checked, seconds
+
+    def _aggregate(self, open_noisy_sum: Callable[[], object]) -> None:
+        """Time Algorithm 1, line 5: this server's noise, then both noisy shares are exchanged and added."""
+        channel, measured = self._channel, self.measured
+        channel.exchange("barrier", b"")
+        channel.begin()
+        start = time.perf_counter()
+        open_noisy_sum()
+        measured.aggregate_s.append(time.perf_counter() - start)
+        measured.aggregate_bytes_sent = channel.sent
+        measured.peak_rss = max(measured.peak_rss, peak_rss())

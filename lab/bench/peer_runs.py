@@ -110,11 +110,11 @@ def _run_parties(
         finally:
             children.close()
         a, b = (json.loads(job.with_name(f"result-{rank}.json").read_text()) for rank in (0, 1))
-        results = []
-        for cell, at_a, at_b, (n_bytes, rounds) in zip(cells, a, b, traffic(Path(folder), b), strict=True):
-            check = Spread.of([max(pair) for pair in zip(at_a["seconds"], at_b["seconds"], strict=True)])
-            results.append(PeerResult(cell, check, n_bytes, rounds))
-        return results
+        seconds = ((at_a["seconds"], at_b["seconds"]) for at_a, at_b in zip(a, b, strict=True))
+        return [
+            PeerResult(cell, Spread.of([max(pair) for pair in zip(*both, strict=True)]), n_bytes, rounds)
+            for cell, both, (n_bytes, rounds) in zip(cells, seconds, traffic(Path(folder), b), strict=True)
+        ]
 
 
 def _crypten_traffic(folder: Path, results: list[dict[str, Any]]) -> list[tuple[float, int]]:

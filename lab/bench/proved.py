@@ -11,10 +11,8 @@ where server A holds every slot. Of the latter, only what a server computes is r
 
 from __future__ import annotations
 
-import tempfile
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -22,9 +20,8 @@ import numpy as np
 from precad.clients.attacks.attack import Attack
 from precad.dp.noise import rounded_gaussian
 from precad.lab.bench.errors import WrongVerdictError
-from precad.lab.bench.machine import peak_rss, reset_peak_rss
-from precad.lab.bench.measured import NOISE_STD, CountingChannel, Measured
-from precad.lab.bench.workload import TASK, Case, Updates, open_spool, recorded, sizes_of
+from precad.lab.bench.measured import NOISE_STD, BatchRun, CountingChannel
+from precad.lab.bench.workload import TASK, Case, Updates, recorded, sizes_of
 from precad.mpc.local.rows import RowStreams
 from precad.mpc.prg import Label, RandomBytes, Seed
 from precad.mpc.proved import opening, validation
@@ -113,33 +110,15 @@ def _take(check: ProofCheck, slot: int, made: tuple[Submission, bytes], party: P
     check.take_proof(slot, submission, room)
 
 
-class ProvedRun:
-    """A check, every time on fresh uploads and proofs. Verdicts are looked at; in the warm-up, the opened sum too."""
-
-    def __init__(self, case: Case, channel: CountingChannel) -> None:
-        self.case, self.measured, self._channel = case, Measured(), channel
-
-    def repeat(self, repetition: int, *, is_timed: bool) -> None:
-        """See `precad.lab.bench.server.CaseRun.repeat`. Raises WrongVerdictError."""
-        with (
-            tempfile.TemporaryDirectory(prefix="precad-bench-") as folder,
-            open_spool(self.case, Path(folder)) as spool,
-        ):
-            self._repeat(repetition, spool, is_timed=is_timed)
+class ProvedRun(BatchRun):
+    """A check of uploads and proofs."""
 
     def _repeat(self, repetition: int, spool: Spool, *, is_timed: bool) -> None:
         case, channel, measured = self.case, self._channel, self.measured
         check = prepare(case, repetition, channel.party, spool)
         channel.exchange("barrier", b"")
         rows_s = _seconds_of_rows(check)
-        channel.exchange("barrier", b"")
-        channel.begin()
-        reset_peak_rss()
-        start = time.perf_counter()
-        checked = validation.validate(check, slots_of(case), channel)
-        seconds = time.perf_counter() - start
-        measured.bytes_sent, measured.rounds = channel.sent, channel.rounds
-        measured.peak_rss = max(measured.peak_rss, peak_rss())
+        checked, seconds = self._check(lambda: validation.validate(check, slots_of(case), channel))
         _require_verdicts(case, repetition, checked)
         if not is_timed:
             _require_right_sum(Updates(case).accepted_sum(repetition), checked, channel)
@@ -147,19 +126,12 @@ class ProvedRun:
         measured.check_s.append(seconds)
         measured.rows_s.append(rows_s)
         measured.computing_s.append(seconds - channel.waited_s)
-        self._aggregate(checked.share_sum)
+        self._aggregate(lambda: _open_noisy_sum(checked.share_sum, channel))
 
-    def _aggregate(self, share_sum: FieldArray) -> None:
-        """Time Algorithm 1, line 5: this server's noise, then both noisy shares are exchanged and added."""
-        channel, measured = self._channel, self.measured
-        channel.exchange("barrier", b"")
-        channel.begin()
-        start = time.perf_counter()
-        opening.add_noise(share_sum, rounded_gaussian.sample(NOISE_STD, share_sum.size))
-        opening.open_in_place(share_sum, "noisy sum", channel)
-        measured.aggregate_s.append(time.perf_counter() - start)
-        measured.aggregate_bytes_sent = channel.sent
-        measured.peak_rss = max(measured.peak_rss, peak_rss())
+
+def _open_noisy_sum(share_sum: FieldArray, channel: CountingChannel) -> None:
+    opening.add_noise(share_sum, rounded_gaussian.sample(NOISE_STD, share_sum.size))
+    opening.open_in_place(share_sum, "noisy sum", channel)
 
 
 def _seconds_of_rows(check: ProofCheck) -> float:

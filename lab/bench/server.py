@@ -11,23 +11,21 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from precad.dp.noise import rounded_gaussian
 from precad.lab.bench.checks import EXCHANGE, FLOOR, GATE_OF_UNSOUND, NATIVE_ONLY, gate_blocks, run_check, run_floor
 from precad.lab.bench.errors import WrongVerdictError
-from precad.lab.bench.machine import peak_rss, reset_peak_rss, take_own_core
-from precad.lab.bench.measured import NOISE_STD, CountingChannel, Measured
+from precad.lab.bench.machine import take_own_core
+from precad.lab.bench.measured import NOISE_STD, BatchRun, CaseRun, CountingChannel, Measured
 from precad.lab.bench.proved import PROVED, ProvedRun
-from precad.lab.bench.workload import Case, Updates, open_spool, prepare
+from precad.lab.bench.workload import Case, Updates, prepare
 from precad.mpc.gate.top_bits import Gate
 from precad.mpc.gates import make_gate
 from precad.mpc.opening import open_in_place
@@ -166,16 +164,6 @@ def run_cases(cases: tuple[Case, ...], lane: Lane) -> list[Measured]:
     return [run.measured for run in runs]
 
 
-class CaseRun(Protocol):
-    """One case on its way."""
-
-    case: Case
-    measured: Measured
-
-    def repeat(self, repetition: int, *, is_timed: bool) -> None:
-        """Run one repetition, at both servers; the warm-up's leave no time."""
-
-
 def _run_of(case: Case, channel: CountingChannel, gates: dict[str, Gate]) -> CaseRun:
     if case.implementation == FLOOR:
         return FloorRun(case, channel)
@@ -188,14 +176,11 @@ def _run_of(case: Case, channel: CountingChannel, gates: dict[str, Gate]) -> Cas
     return CheckRun(case, gates[name], channel)
 
 
-class FloorRun:
+class FloorRun(CaseRun):
     """Both servers at the same time: they share the memory's bandwidth in the check, too."""
 
-    def __init__(self, case: Case, channel: CountingChannel) -> None:
-        self.case, self.measured, self._channel = case, Measured(), channel
-
     def repeat(self, repetition: int, *, is_timed: bool) -> None:
-        """See `CaseRun.repeat`."""
+        """See base."""
         self._channel.exchange("barrier", b"")
         floor = run_floor(self.case)
         if is_timed:
@@ -204,59 +189,36 @@ class FloorRun:
                 self.measured.parts.setdefault(name, []).append(seconds)
 
 
-class ExchangeRun:
+class ExchangeRun(CaseRun):
     """An empty step of the link, there and back, as the protocol makes one per round."""
 
-    def __init__(self, case: Case, channel: CountingChannel) -> None:
-        self.case, self.measured, self._channel = case, Measured(), channel
-
     def repeat(self, repetition: int, *, is_timed: bool) -> None:
-        """See `CaseRun.repeat`."""
+        """See base."""
         start = time.perf_counter()
         self._channel.exchange("empty", b"")
         if is_timed:
             self.measured.check_s.append(time.perf_counter() - start)
 
 
-class CheckRun:
-    """A check, every time on a fresh batch. All verdicts are looked at; in the warm-up, the opened sum as well."""
+class CheckRun(BatchRun):
+    """A check of shares or masked updates."""
 
     def __init__(self, case: Case, gate: Gate, channel: CountingChannel) -> None:
-        self.case, self.measured = case, Measured()
-        self._gate, self._channel = gate, channel
-        self._blocks = gate_blocks(case, gate)
-
-    def repeat(self, repetition: int, *, is_timed: bool) -> None:
-        """See `CaseRun.repeat`. Raises WrongVerdictError."""
-        with (
-            tempfile.TemporaryDirectory(prefix="precad-bench-") as folder,
-            open_spool(self.case, Path(folder)) as spool,
-        ):
-            self._repeat(repetition, spool, is_timed=is_timed)
+        super().__init__(case, channel)
+        self._gate, self._blocks = gate, gate_blocks(case, gate)
 
     def _repeat(self, repetition: int, spool: Spool, *, is_timed: bool) -> None:
-        case, channel, measured, updates = self.case, self._channel, self.measured, Updates(self.case)
+        case, channel, updates = self.case, self._channel, Updates(self.case)
         held = prepare(case, updates, repetition, channel.party, self._blocks, spool)
-        channel.exchange("barrier", b"")
-        channel.begin()
-        reset_peak_rss()
-        start = time.perf_counter()
-        checked = run_check(case, held, self._gate, channel)
-        seconds = time.perf_counter() - start
-        measured.bytes_sent, measured.rounds = channel.sent, channel.rounds
-        measured.peak_rss = max(measured.peak_rss, peak_rss())
+        checked, seconds = self._check(lambda: run_check(case, held, self._gate, channel))
         if checked.verdicts != case.expected(repetition):
             raise WrongVerdictError(f"{case}: expected {case.expected(repetition)}, found {checked.verdicts}")
         if not is_timed:
             _require_right_sum(updates.accepted_sum(repetition), checked, channel)
             return
-        measured.check_s.append(seconds)
-        measured.dealer_s.append(held.dealer_seconds)
-        channel.exchange("barrier", b"")
-        channel.begin()
-        measured.aggregate_s.append(_aggregate(checked.accepted_share_sum, channel))
-        measured.aggregate_bytes_sent = channel.sent
-        measured.peak_rss = max(measured.peak_rss, peak_rss())
+        self.measured.check_s.append(seconds)
+        self.measured.dealer_s.append(held.dealer_seconds)
+        self._aggregate(lambda: _open_noisy_sum(checked.accepted_share_sum, channel))
 
 
 def _require_right_sum(expected: RingArray, checked: Validated, channel: CountingChannel) -> None:
@@ -265,9 +227,6 @@ def _require_right_sum(expected: RingArray, checked: Validated, channel: Countin
         raise WrongVerdictError("the shares of the accepted clients do not add up to their updates")
 
 
-def _aggregate(share_sum: RingArray, channel: CountingChannel) -> float:
-    """Return seconds of Algorithm 1, line 5: this server's noise, then both noisy shares are exchanged and added."""
-    start = time.perf_counter()
+def _open_noisy_sum(share_sum: RingArray, channel: CountingChannel) -> None:
     share_sum += rounded_gaussian.sample(NOISE_STD, share_sum.size)
     open_in_place(share_sum, "noisy sum", channel)
-    return time.perf_counter() - start

@@ -128,9 +128,7 @@ class Experiment(runner.Experiment):
     """Names of `METHODS`, of those that are trained; none: all."""
 
     def __post_init__(self) -> None:
-        for name in self.methods:
-            if name not in METHODS:
-                raise ConfigError(f"--method: expected one of {', '.join(METHODS)}, found {name!r}")
+        runner.require_known("--method", self.methods, METHODS)
 
     def case(self, name: str, start: PublicStart) -> Case:
         """Return one training from the public start."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
@@ -25,6 +27,8 @@ That bounds the share that it takes for the target class without any backdoor. O
 class has an accuracy of 0.1.
 """
 
+EPOCHS: Final = "epoch (200 rounds)"
+"""Label of an axis."""
 Shown = Callable[[Mapping[str, Any]], str]
 
 
@@ -102,6 +106,23 @@ def draw(
     backdoor = f"backdoor accuracy (where accuracy > {floor:g})"
     for panel, what in zip(axes, ("test accuracy", backdoor), strict=True):
         panel.set(xlabel=xlabel, ylabel=what, title=title, ylim=(-0.02, 1.02))
+
+
+def save_figures(
+    path: Path,
+    outcomes: Sequence[Outcome],
+    numbers: Sequence[int],
+    defences: Sequence[str],
+    n_clients: int,
+    *,
+    xlabel: str = "round",
+    floor: float = CLEAN_ACCURACY_FLOOR,
+) -> None:
+    """Save a figure for each number K of attackers, as `path` with -kK.png behind it."""
+    for k in numbers:
+        title = f"K = {k} of {n_clients}"
+        looks = partial(draw, outcomes=outcomes, k=k, defences=defences, title=title, xlabel=xlabel, floor=floor)
+        runner.save_figure(looks, path.with_name(f"{path.name}-k{k}.png"))
 
 
 def print_cases(

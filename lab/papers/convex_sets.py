@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -31,7 +30,7 @@ from precad.clients.gradients.layers import require_layer_sizes
 from precad.clients.models import networks
 from precad.clients.records import DataSource, model_inputs
 from precad.lab.papers import backdoors, runner
-from precad.lab.papers.runner import Case, Outcome
+from precad.lab.papers.runner import Case
 from precad.lab.simulation.workers import Workers
 
 ROUNDS, QUICK_ROUNDS = 5000, 600
@@ -140,19 +139,31 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     DataError."""
     folder.mkdir(parents=True, exist_ok=True)
     cases = [experiment.case(defence, k, folder) for k in experiment.attackers for defence in DEFENCES]
-    outcomes = runner.run_cases(cases, experiment, folder, console, workers)
-    report = runner.report_of("convex-sets", experiment, folder)
-    report |= {
-        "attackers": list(experiment.attackers),
-        "model": experiment.model,
-        "layer_sizes": experiment.layer_sizes,
-        "cases": [backdoors.of_case(outcome, outcome.reported()) for outcome in outcomes],
-        "evaluations": runner.what_is_reported(outcomes),
-        "clean_accuracy_floor": backdoors.CLEAN_ACCURACY_FLOOR,
-    }
-    runner.write(folder, report, outcomes, paragraph(report))
-    for k in experiment.attackers:
-        runner.save_figure(partial(_draw, outcomes=outcomes, k=k), folder / f"convex-sets-k{k}.png")
+    outcomes, report = runner.reported(
+        "convex-sets",
+        experiment,
+        cases,
+        folder,
+        console,
+        workers,
+        found=lambda outcomes: {
+            "attackers": list(experiment.attackers),
+            "model": experiment.model,
+            "layer_sizes": experiment.layer_sizes,
+            "cases": [backdoors.of_case(outcome, outcome.reported()) for outcome in outcomes],
+            "evaluations": runner.what_is_reported(outcomes),
+            "clean_accuracy_floor": backdoors.CLEAN_ACCURACY_FLOOR,
+        },
+        paragraph=paragraph,
+    )
+    backdoors.save_figures(
+        folder / "convex-sets",
+        outcomes,
+        experiment.attackers,
+        [defence.words for defence in DEFENCES],
+        N_CLIENTS,
+        xlabel=backdoors.EPOCHS,
+    )
     return report
 
 
@@ -165,12 +176,6 @@ def paragraph(report: Mapping[str, Any]) -> str:
         f"projected onto the set. Backdoor accuracy and accuracy, {report['evaluations']}: "
         f"{backdoors.in_words(report)}. {backdoors.floor_in_words()}"
     )
-
-
-def _draw(axes: Any, outcomes: Sequence[Outcome], k: int) -> None:
-    words = [defence.words for defence in DEFENCES]
-    title = f"K = {k} of {N_CLIENTS}"
-    backdoors.draw(axes, outcomes, k=k, defences=words, title=title, xlabel="epoch (200 rounds)")
 
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:

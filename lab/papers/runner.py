@@ -18,7 +18,7 @@ import io
 import json
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum
 from pathlib import Path
@@ -314,6 +314,13 @@ def asked_for(module: Any, given: Mapping[str, Any], *, quick: bool) -> Any:
     names = {field.name for field in fields(module.Experiment)}
     found = {name: _as_field(value) for name, value in given.items() if name in names and value not in (None, [])}
     return module.Experiment(**((module.quick(found) if quick else {}) | found))
+
+
+def require_known(flag: str, given: Sequence[str], known: Collection[str]) -> None:
+    """Raise ConfigError, naming the flag, unless all given names are among the known ones."""
+    for name in given:
+        if name not in known:
+            raise ConfigError(f"{flag}: expected one of {', '.join(known)}, found {name!r}")
 
 
 def _as_field(value: Any) -> Any:

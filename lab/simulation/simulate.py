@@ -52,7 +52,7 @@ from precad.deploy.configuration.local import (
     supply_own_records,
 )
 from precad.deploy.configuration.sections import parse_section
-from precad.deploy.errors import ConfigError, UnfulfilledError
+from precad.deploy.errors import ConfigError, UnfulfilledError, refusing
 from precad.deploy.files.whole import write_whole
 from precad.lab.simulation import RoundMetrics, SeededRandomness, Simulation, SimulationSettings, records_of
 from precad.lab.simulation.algorithms import Deployed
@@ -192,7 +192,7 @@ class Runs:
         """Raises ConfigError when the folder holds something else, or more rounds."""
         self.plan, self.folder = plan, folder
         config = folder / "config.toml"
-        try:
+        with refusing(OSError, f"--output: expected a folder to write to, found {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
             if config.exists():
                 _require_same(plan, config)
@@ -201,8 +201,6 @@ class Runs:
             resolved = tomli_w.dumps(plan.raw)
             if not config.exists() or config.read_text() != resolved:  # as it is, workers beside us may read it
                 write_whole(config, resolved.encode())
-        except OSError as error:
-            raise ConfigError(f"--output: expected a folder to write to, found {folder}: {error.strerror}") from None
 
     def run(
         self,
@@ -316,10 +314,8 @@ def _require_same(plan: Plan, config: Path) -> None:
             f"--output: expected a folder of at most {plan.task.rounds} rounds, found {rounds} in {config}"
         )
     found["task"]["rounds"] = plan.task.rounds
-    try:
+    with refusing(ConfigError, f"--output: expected a configuration of this version, found {config}"):
         is_same = _completed(found) == _completed(plan.raw)
-    except ConfigError as error:
-        raise ConfigError(f"--output: expected a configuration of this version, found {config}: {error}") from None
     ours, theirs = _section(plan.raw, "app"), _section(found, "app")
     if ours != theirs:  # of objects, which the file cannot hold: digests of records and code
         names = ", ".join(f"app.{name}" for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name))

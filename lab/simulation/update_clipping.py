@@ -44,16 +44,12 @@ class UpdateClipping:
         self.start = bound
         self.noise_multiplier = noise_multiplier
         """z': the noise on the sum has standard deviation z' times the bound of the round."""
-
-    @property
-    def known_bound(self) -> float:
-        """Return what clients know of the coming round's bound; infinity where it depends on the round's updates."""
-        return self.start
-
-    @property
-    def largest_bound(self) -> float:
-        """Return the largest bound that any round can have."""
-        return self.start
+        self.known_bound = bound
+        """What clients know of the coming round's bound; infinity where it depends on the round's updates."""
+        self.largest_bound = bound
+        """The largest bound that any round can have."""
+        self.count_noise_std = 0.0
+        """Standard deviation of the noise on the count, in counts; 0 means that there is none."""
 
     def bound(self, updates: Sequence[Vector]) -> float:
         """Return S of the round."""
@@ -66,11 +62,6 @@ class UpdateClipping:
     def count(self, updates: Sequence[Vector]) -> int | None:
         """Return what else is released of the round, before `count_noise_std` is added; None: nothing."""
         return None
-
-    @property
-    def count_noise_std(self) -> float:
-        """Return the standard deviation of the noise on the count, in counts; 0 means that there is none."""
-        return 0.0
 
     def learn(self, noisy_count: int) -> None:
         """Set the next round's bound by what was released."""
@@ -85,19 +76,23 @@ class UpdateClipping:
             raise ArgumentError(f"{self.name} clipping has no state, got {len(state)} numbers")
 
 
-class PerLayerClipping(UpdateClipping):
+class _ByLayer(UpdateClipping):
     """Each of the L layers within S / sqrt(L), so that the whole is within S:
     `precad.clients.training.projection.project_layers`."""
 
-    name = "per-layer"
-
-    def __init__(self, bound: float, noise_multiplier: float, *, layer_sizes: Sequence[int]) -> None:
-        super().__init__(bound, noise_multiplier)
+    def __init__(self, *arguments: float, layer_sizes: Sequence[int], **ways: Any) -> None:
+        super().__init__(*arguments, **ways)
         self._layer_sizes = layer_sizes
 
     def clipped(self, update: Vector, bound: float) -> Vector:
         """See UpdateClipping."""
         return project_layers(update, bound, self._layer_sizes)
+
+
+class PerLayerClipping(_ByLayer):
+    """The same of a fixed S."""
+
+    name = "per-layer"
 
 
 class QuantileClipping(UpdateClipping):
@@ -146,69 +141,46 @@ class QuantileClipping(UpdateClipping):
                 f"{noise_multiplier / 2:g}, found {sigma_b:g}"
             )
         super().__init__(bound, (noise_multiplier**-2 - (2 * sigma_b) ** -2) ** -0.5)
-        self._sigma_b, self._quantile, self._rate, self._expected = sigma_b, quantile, rate, expected_clients
-        self._bound = bound
-
-    @property
-    def known_bound(self) -> float:
-        """Return the bound as learnt so far."""
-        return self._bound
-
-    @property
-    def largest_bound(self) -> float:
-        """See UpdateClipping."""
-        return self.start * RANGE
+        self._quantile, self._rate, self._expected = quantile, rate, expected_clients
+        self.largest_bound, self.count_noise_std = self.start * RANGE, 2 * sigma_b
 
     def count(self, updates: Sequence[Vector]) -> int:
         """Return sum_i c_i."""
         return sum(1 if self._is_within(update) else -1 for update in updates)
 
     def _is_within(self, update: Vector) -> bool:
-        return bool(np.linalg.norm(update) <= self._bound)
-
-    @property
-    def count_noise_std(self) -> float:
-        """Return 2 sigma_b."""
-        return 2 * self._sigma_b
+        return bool(np.linalg.norm(update) <= self.known_bound)
 
     def learn(self, noisy_count: int) -> None:
         """See the class."""
         moved = quantile_rule.moved(
-            math.log(self._bound / self.start),
+            math.log(self.known_bound / self.start),
             noisy_count,
             expected_clients=self._expected,
             quantile=self._quantile,
             rate=self._rate,
         )
-        self._bound = self.start * math.exp(moved)
+        self.known_bound = self.start * math.exp(moved)
 
     def state(self) -> tuple[float, ...]:
         """Return S."""
-        return (self._bound,)
+        return (self.known_bound,)
 
     def restore(self, state: tuple[float, ...]) -> None:
         """See UpdateClipping."""
         if len(state) != 1 or not self.start / (2 * RANGE) <= state[0] <= self.start * 2 * RANGE:
             raise ArgumentError(f"the state of {self.name} clipping must be one bound near {self.start:g}")
-        (self._bound,) = state
+        (self.known_bound,) = state
 
 
-class PerLayerQuantileClipping(QuantileClipping):
+class PerLayerQuantileClipping(_ByLayer, QuantileClipping):
     """S follows the quantile of the largest sqrt(L) ||u_l|| of an update, each layer being within S / sqrt(L)."""
 
     name = "private-quantile-per-layer"
 
-    def __init__(self, *arguments: float, layer_sizes: Sequence[int], **ways: Any) -> None:
-        super().__init__(*arguments, **ways)
-        self._layer_sizes = layer_sizes
-
-    def clipped(self, update: Vector, bound: float) -> Vector:
-        """See UpdateClipping."""
-        return project_layers(update, bound, self._layer_sizes)
-
     def _is_within(self, update: Vector) -> bool:
         layers = _layers(update, self._layer_sizes)
-        return all(bool(np.linalg.norm(layer) <= self._bound / math.sqrt(len(layers))) for layer in layers)
+        return all(bool(np.linalg.norm(layer) <= self.known_bound / math.sqrt(len(layers))) for layer in layers)
 
 
 def _layers(update: Vector, sizes: Sequence[int]) -> list[Vector]:
@@ -230,15 +202,9 @@ class MedianClipping(UpdateClipping):
         "infinite"
     )
 
-    @property
-    def known_bound(self) -> float:
-        """Return infinity: nobody knows the bound beforehand."""
-        return math.inf
-
-    @property
-    def largest_bound(self) -> float:
-        """See UpdateClipping."""
-        return self.start * RANGE
+    def __init__(self, bound: float, noise_multiplier: float) -> None:
+        super().__init__(bound, noise_multiplier)
+        self.known_bound, self.largest_bound = math.inf, bound * RANGE  # nobody knows the bound beforehand
 
     def bound(self, updates: Sequence[Vector]) -> float:
         """Return the median, within a factor of 2^10 of the task's bound; that bound for nobody."""

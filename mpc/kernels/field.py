@@ -13,7 +13,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from precad.mpc.kernels.machine_code import compiled
+from precad.mpc.kernels.machine_code import READ_2D, READ_3D, WRITE_2D, compiled
 from precad.mpc.kernels.wide import high_product
 
 Words = NDArray[np.uint64]
@@ -23,9 +23,6 @@ TOP = np.uint64(2**63 - 1)
 """The high word of p; the low one is all ones."""
 
 _U64, _PAIR = types.uint64, types.UniTuple(types.uint64, 2)
-_READ = types.Array(types.uint64, 2, "C", readonly=True)
-_READ_3D = types.Array(types.uint64, 3, "C", readonly=True)
-_WRITE = types.Array(types.uint64, 2, "C")
 
 
 @compiled(_PAIR(_U64, _U64, _U64, _U64))
@@ -59,7 +56,7 @@ def multiply(x0: np.uint64, x1: np.uint64, y0: np.uint64, y1: np.uint64) -> tupl
     return low, high
 
 
-@compiled(types.void(_READ, _U64, _U64, _WRITE))
+@compiled(types.void(READ_2D, _U64, _U64, WRITE_2D))
 def hashes(words: Words, key0: np.uint64, key1: np.uint64, out: Words) -> None:
     """`precad.mpc.gate.equality.polynomial_hashes`, by Horner's rule. Shapes: words (n, w), out (n, 2)."""
     for i in range(words.shape[0]):
@@ -70,7 +67,7 @@ def hashes(words: Words, key0: np.uint64, key1: np.uint64, out: Words) -> None:
         out[i, 0], out[i, 1] = low, high
 
 
-@compiled(types.void(_READ, _READ_3D, _U64, _WRITE))
+@compiled(types.void(READ_2D, READ_3D, _U64, WRITE_2D))
 def differences(hashed: Words, tuples: Words, sign: np.uint64, out: Words) -> None:
     """hash - omega where `sign` is zero, -hash - omega where it is all ones. Shapes: (n, 2), (n, 3, 2), (n, 2)."""
     for i in range(hashed.shape[0]):
@@ -78,7 +75,7 @@ def differences(hashed: Words, tuples: Words, sign: np.uint64, out: Words) -> No
         out[i, 0], out[i, 1] = add(low, high, ~tuples[i, 1, 0], ~tuples[i, 1, 1] & TOP)
 
 
-@compiled(types.void(_READ, _READ, _READ_3D, _WRITE))
+@compiled(types.void(READ_2D, READ_2D, READ_3D, WRITE_2D))
 def masked(ours: Words, theirs: Words, tuples: Words, out: Words) -> None:
     """rho e + rho omega in shares, with e the sum of both servers' elements. Shapes: (n, 2), tuples (n, 3, 2)."""
     for i in range(ours.shape[0]):
@@ -87,7 +84,7 @@ def masked(ours: Words, theirs: Words, tuples: Words, out: Words) -> None:
         out[i, 0], out[i, 1] = add(low, high, tuples[i, 2, 0], tuples[i, 2, 1])
 
 
-@compiled(types.void(_READ, _READ, _WRITE))
+@compiled(types.void(READ_2D, READ_2D, WRITE_2D))
 def sums(ours: Words, theirs: Words, out: Words) -> None:
     """Element by element. Shapes: (n, 2)."""
     for i in range(ours.shape[0]):

@@ -14,7 +14,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from precad.mpc.kernels.machine_code import compiled
+from precad.mpc.kernels.machine_code import READ, READ_2D, WRITE_2D, compiled
 from precad.mpc.tuples.correlations import Planes
 
 Words = NDArray[np.uint64]
@@ -22,9 +22,6 @@ Indices = NDArray[np.intp]
 
 ZERO, ONE, BYTE_BITS = np.uint64(0), np.uint64(1), 8
 
-_WORDS = types.Array(types.uint64, 1, "C", readonly=True)
-_WORDS_2D = types.Array(types.uint64, 2, "C", readonly=True)
-_WRITE_WORDS = types.Array(types.uint64, 2, "C")
 _INDICES = types.Array(types.intp, 1, "C", readonly=True)
 _PLANE = types.Array(types.uint8, 1, "C", readonly=True)
 _PLANES = types.Array(types.uint8, 2, "C", readonly=True)
@@ -34,7 +31,7 @@ _WRITE_PLANES = types.Array(types.uint8, 2, "C")
 _WRITE_BLOCKS = types.Array(types.uint8, 3, "C")
 
 
-@compiled(types.void(_WORDS, types.uint64, _WRITE_BLOCKS))
+@compiled(types.void(READ, types.uint64, _WRITE_BLOCKS))
 def monomials(words: Words, pad: np.uint64, products: Planes) -> None:
     """The product over each non-empty set S of a block's bits, in products[S - 1]. Shape: (2^k - 1, s, lanes).
 
@@ -110,7 +107,7 @@ def join(
         n_sets *= 2
 
 
-@compiled(types.void(_WORDS_2D, _INDICES, types.uint64, _PLANE, _WORDS, types.boolean, types.uint64, _WRITE_WORDS))
+@compiled(types.void(READ_2D, _INDICES, types.uint64, _PLANE, READ, types.boolean, types.uint64, WRITE_2D))
 def top_shares(
     words: Words,
     columns: Indices,

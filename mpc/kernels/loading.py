@@ -8,37 +8,16 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 
-@functools.cache
-def local() -> Any:
-    """`precad.mpc.kernels.local`."""
-    return importlib.import_module("precad.mpc.kernels.local")
+def _later(name: str) -> Callable[[], Any]:
+    """Return what imports a module of this folder at its first call."""
+    return functools.cache(lambda: importlib.import_module(f"precad.mpc.kernels.{name}"))
 
 
-@functools.cache
-def gate() -> Any:
-    """`precad.mpc.kernels.gate`."""
-    return importlib.import_module("precad.mpc.kernels.gate")
-
-
-@functools.cache
-def field() -> Any:
-    """`precad.mpc.kernels.field`."""
-    return importlib.import_module("precad.mpc.kernels.field")
-
-
-@functools.cache
-def prime_field() -> Any:
-    """`precad.mpc.kernels.prime_field`."""
-    return importlib.import_module("precad.mpc.kernels.prime_field")
-
-
-@functools.cache
-def proofs() -> Any:
-    """`precad.mpc.kernels.proofs`."""
-    return importlib.import_module("precad.mpc.kernels.proofs")
+local, gate, field, prime_field, proofs = map(_later, ("local", "gate", "field", "prime_field", "proofs"))
 
 
 def warm_up() -> None:

@@ -23,7 +23,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from precad.mpc.kernels.machine_code import compiled
+from precad.mpc.kernels.machine_code import READ, READ_2D, READ_3D, WRITE, WRITE_2D, compiled
 from precad.mpc.kernels.wide import add_four
 from precad.mpc.local.cpu_engine import BYTE_VALUES, BYTES, LANES
 
@@ -31,14 +31,8 @@ Words = NDArray[np.uint64]
 
 ZERO, ONE, BYTE_BITS, BYTE_MASK = np.uint64(0), np.uint64(1), np.uint64(8), np.uint64(255)
 
-_READ = types.Array(types.uint64, 1, "C", readonly=True)
-_WRITE = types.Array(types.uint64, 1, "C")
-_READ_2D = types.Array(types.uint64, 2, "C", readonly=True)
-_WRITE_2D = types.Array(types.uint64, 2, "C")
-_READ_3D = types.Array(types.uint64, 3, "C", readonly=True)
 
-
-@compiled(types.UniTuple(types.uint64, 2)(_READ, _WRITE, _READ, _WRITE, types.uint64))
+@compiled(types.UniTuple(types.uint64, 2)(READ, WRITE, READ, WRITE, types.uint64))
 def combine(
     opened: Words, mask: Words, sign_words: Words, share_sum: Words, opened_mask: np.uint64
 ) -> tuple[np.uint64, np.uint64]:
@@ -62,7 +56,7 @@ def combine(
     return by_mask, by_opened
 
 
-@compiled(types.void(_READ, _READ, _WRITE))
+@compiled(types.void(READ, READ, WRITE))
 def scatter_one(row_words: Words, signed: Words, buckets: Words) -> None:
     """Add each y_i to its eight buckets. Shapes: row_words and signed (m,), buckets (8 * 256,)."""
     for i in range(row_words.size):
@@ -72,7 +66,7 @@ def scatter_one(row_words: Words, signed: Words, buckets: Words) -> None:
             word >>= BYTE_BITS
 
 
-@compiled(types.void(_READ, _READ_2D, _WRITE))
+@compiled(types.void(READ, READ_2D, WRITE))
 def scatter_four(row_words: Words, signed: Words, buckets: Words) -> None:
     """`scatter_one` for four clients. Shapes: row_words (m,), signed (4, >= m), buckets (8 * 256 * 4,)."""
     for i in range(row_words.size):
@@ -84,7 +78,7 @@ def scatter_four(row_words: Words, signed: Words, buckets: Words) -> None:
             word >>= BYTE_BITS
 
 
-@compiled(types.void(_READ_3D, _WRITE, _WRITE_2D))
+@compiled(types.void(READ_3D, WRITE, WRITE_2D))
 def add_up(buckets: Words, folded: Words, rows: Words) -> None:
     """Add up row 8 g + j of each lane: the sum of the buckets of byte g whose index has bit j.
 

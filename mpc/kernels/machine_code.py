@@ -13,7 +13,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from numba import config, njit
+from numba import config, njit, types
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -22,6 +22,14 @@ config.CACHE_LOCATOR_CLASSES = ",".join(f"precad.mpc.kernels.private_cache.{name
 """Places of the machine code: beside the source, or a folder that was found closed to others. Numba's own choice would
 be the user's cache folder unseen, which $HOME or $XDG_CACHE_HOME may put under /tmp. Whoever is first there would have
 us run what they left."""
+
+READ = types.Array(types.uint64, 1, "C", readonly=True)
+READ_2D = types.Array(types.uint64, 2, "C", readonly=True)
+READ_3D = types.Array(types.uint64, 3, "C", readonly=True)
+READ_SIGNED = types.Array(types.int64, 1, "C", readonly=True)
+WRITE = types.Array(types.uint64, 1, "C")
+WRITE_2D = types.Array(types.uint64, 2, "C")
+"""Arrays of words that a loop reads, or writes too."""
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 

@@ -19,7 +19,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from precad.mpc.kernels.machine_code import compiled
+from precad.mpc.kernels.machine_code import READ, READ_SIGNED, WRITE, compiled
 from precad.mpc.kernels.wide import high_product
 
 Words = NDArray[np.uint64]
@@ -40,12 +40,6 @@ LIMB_BLOCK = 128
 """Coordinates whose products of 28-bit limbs, two of each, fit into a word: 2 * 128 * (2^28 - 1)^2 < 2^64."""
 
 _U64 = types.uint64
-_READ = types.Array(types.uint64, 1, "C", readonly=True)
-_READ_2D = types.Array(types.uint64, 2, "C", readonly=True)
-_WRITE = types.Array(types.uint64, 1, "C")
-_WRITE_2D = types.Array(types.uint64, 2, "C")
-_READ_SIGNED = types.Array(types.int64, 1, "C", readonly=True)
-_ORDER = types.Array(types.int64, 1, "C", readonly=True)
 
 
 @compiled(_U64(_U64))
@@ -103,14 +97,14 @@ def quotient_of(factor: np.uint64) -> np.uint64:
     return quotient
 
 
-@compiled(types.void(_READ, _WRITE))
+@compiled(types.void(READ, WRITE))
 def quotients(factors: Words, out: Words) -> None:
     """`quotient_of` of each factor."""
     for i in range(factors.size):
         out[i] = quotient_of(factors[i])
 
 
-@compiled(types.void(_U64, _U64, _WRITE))
+@compiled(types.void(_U64, _U64, WRITE))
 def powers(first: np.uint64, base: np.uint64, out: Words) -> None:
     """out[i] = first base^i. A product waits for the one CHAINS before it, so that several are under way."""
     value, step = first, ONE
@@ -123,7 +117,7 @@ def powers(first: np.uint64, base: np.uint64, out: Words) -> None:
         out[i] = canonical(times(out[i - CHAINS], factor, quotient))
 
 
-@compiled(_U64(_WRITE))
+@compiled(_U64(WRITE))
 def mask(words: Words) -> np.uint64:
     """Keep the low 56 bits of each word. Return how many of them are p or above."""
     refused = ZERO
@@ -134,7 +128,7 @@ def mask(words: Words) -> np.uint64:
     return refused
 
 
-@compiled(_U64(_READ, _WRITE))
+@compiled(_U64(READ, WRITE))
 def unpack(packed: Words, out: Words) -> np.uint64:
     """Seven words of 64 bits to eight of 56. Return how many are p or above. Shapes: (7 g,), (8 g,)."""
     for group in range(out.size // 8):
@@ -146,7 +140,7 @@ def unpack(packed: Words, out: Words) -> np.uint64:
     return mask(out)
 
 
-@compiled(types.void(_READ, _WRITE))
+@compiled(types.void(READ, WRITE))
 def pack(elements: Words, out: Words) -> None:
     """Eight words of 56 bits to seven of 64. Shapes: (8 g,), (7 g,)."""
     for group in range(elements.size // 8):
@@ -155,7 +149,7 @@ def pack(elements: Words, out: Words) -> None:
             to[k] = (words[k] >> np.uint64(8 * k)) | (words[k + 1] << np.uint64(56 - 8 * k))
 
 
-@compiled(types.void(_READ_SIGNED, _WRITE))
+@compiled(types.void(READ_SIGNED, WRITE))
 def residues(integers: NDArray[np.int64], out: Words) -> None:
     """Integers of (-p/2, p/2) modulo p."""
     for i in range(integers.size):
@@ -163,28 +157,28 @@ def residues(integers: NDArray[np.int64], out: Words) -> None:
         out[i] = word + (P & (ZERO - (word >> B63)))
 
 
-@compiled(types.void(_READ, _READ, _U64, _WRITE))
+@compiled(types.void(READ, READ, _U64, WRITE))
 def add(x: Words, y: Words, sign: np.uint64, out: Words) -> None:
     """x + y modulo p where `sign` is zero, x - y where it is all ones. Both below 2^62; `out` may be either of them."""
     for i in range(x.size):
         out[i] = canonical(x[i] + ((y[i] ^ sign) - sign) + (MANY_P & sign))
 
 
-@compiled(types.void(_WRITE, _READ, _U64))
+@compiled(types.void(WRITE, READ, _U64))
 def add_to(total: Words, y: Words, sign: np.uint64) -> None:
     """`add` in place: where the compiler knows that nothing overlaps it makes eight sums at a time."""
     for i in range(total.size):
         total[i] = canonical(total[i] + ((y[i] ^ sign) - sign) + (MANY_P & sign))
 
 
-@compiled(types.void(_READ, _WRITE))
+@compiled(types.void(READ, WRITE))
 def squares(x: Words, out: Words) -> None:
     """x^2 modulo p, below p, of elements."""
     for i in range(x.size):
         out[i] = canonical(multiply(x[i], x[i]))
 
 
-@compiled(types.void(_WRITE, _READ, _READ))
+@compiled(types.void(WRITE, READ, READ))
 def scrambling(values: Words, roots: Words, root_quotients: Words) -> None:
     """The discrete Fourier transform in place: natural order in, bits of the index reversed out.
 
@@ -201,7 +195,7 @@ def scrambling(values: Words, roots: Words, root_quotients: Words) -> None:
         half, n_blocks = half // 2, 2 * n_blocks
 
 
-@compiled(types.void(_WRITE, _READ, _READ))
+@compiled(types.void(WRITE, READ, READ))
 def ordering(values: Words, roots: Words, root_quotients: Words) -> None:
     """The discrete Fourier transform in place: bits of the index reversed in, natural order out.
 
@@ -217,7 +211,7 @@ def ordering(values: Words, roots: Words, root_quotients: Words) -> None:
         half *= 2
 
 
-@compiled(types.void(_READ, _ORDER, _READ, _READ, _WRITE))
+@compiled(types.void(READ, READ_SIGNED, READ, READ, WRITE))
 def scaled(values: Words, order: NDArray[np.int64], factors: Words, factor_quotients: Words, out: Words) -> None:
     """out[i] = values[order[i]] factors[i], below p."""
     for i in range(out.size):
@@ -231,7 +225,7 @@ def _joined(low: np.uint64, middle: np.uint64, high: np.uint64) -> np.uint64:
     return canonical(low + shifted + multiply(high, TWO_TO_56))
 
 
-@compiled(types.UniTuple(_U64, 2)(_READ, _READ, _READ))
+@compiled(types.UniTuple(_U64, 2)(READ, READ, READ))
 def two_products(x: Words, weights: Words, others: Words) -> tuple[np.uint64, np.uint64]:
     """(<x, weights>, <x, others>) modulo p, below p. All elements below 2^56; x may be shorter.
 
@@ -269,7 +263,7 @@ def _over(scale: np.uint64, divisor: np.uint64) -> np.uint64:
     return result
 
 
-@compiled(types.void(_U64, _U64, _READ, _WRITE))
+@compiled(types.void(_U64, _U64, READ, WRITE))
 def lagrange(point: np.uint64, scale: np.uint64, roots: Words, out: Words) -> None:
     """out[j] = scale w_j / (point - w_j), with one inversion for all: Montgomery's way, in CHAINS at once.
 

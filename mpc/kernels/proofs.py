@@ -12,7 +12,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from precad.mpc.kernels.local import BYTE_BITS, BYTE_MASK, scatter_one
-from precad.mpc.kernels.machine_code import compiled
+from precad.mpc.kernels.machine_code import READ, READ_2D, READ_SIGNED, WRITE, WRITE_2D, compiled
 from precad.mpc.kernels.prime_field import (
     B63,
     ONE,
@@ -33,15 +33,10 @@ from precad.mpc.local.cpu_engine import BYTE_VALUES, BYTES, LANES
 from precad.mpc.ring import TILE
 
 _U64 = types.uint64
-_READ = types.Array(types.uint64, 1, "C", readonly=True)
-_READ_2D = types.Array(types.uint64, 2, "C", readonly=True)
-_WRITE = types.Array(types.uint64, 1, "C")
-_WRITE_2D = types.Array(types.uint64, 2, "C")
 _SIZES, _CONSTANTS = types.UniTuple(types.int64, 4), types.UniTuple(_U64, 2)
-_READ_SIGNED = types.Array(types.int64, 1, "C", readonly=True)
 
 
-@compiled(types.void(_WRITE, _READ))
+@compiled(types.void(WRITE, READ))
 def apply_signs(share: Words, sign_words: Words) -> None:
     """Replace each x by s x, in 0..p. Bit i of the signs is set for s_i = -1. Shapes: (m,), (ceil(m / 64),)."""
     for block in range(sign_words.size):
@@ -51,21 +46,21 @@ def apply_signs(share: Words, sign_words: Words) -> None:
             share[start + k] = (share[start + k] ^ negative) - negative + (P & negative)
 
 
-@compiled(types.void(_WRITE))
+@compiled(types.void(WRITE))
 def fold_all(words: Words) -> None:
     """Each word modulo p, below 2^56 + 2^40."""
     for i in range(words.size):
         words[i] = fold(words[i])
 
 
-@compiled(types.void(_WRITE))
+@compiled(types.void(WRITE))
 def reduce_all(words: Words) -> None:
     """Each word modulo p, below p."""
     for i in range(words.size):
         words[i] = canonical(words[i])
 
 
-@compiled(types.void(_READ, _READ_2D, _WRITE))
+@compiled(types.void(READ, READ_2D, WRITE))
 def scatter(row_words: Words, signed: Words, buckets: Words) -> None:
     """Add each s x to the eight buckets of its row word, and fold the buckets after each tile.
 
@@ -87,7 +82,7 @@ def scatter(row_words: Words, signed: Words, buckets: Words) -> None:
         fold_all(buckets)
 
 
-@compiled(types.void(_READ, types.int64, _READ_2D, _WRITE_2D, _WRITE))
+@compiled(types.void(READ, types.int64, READ_2D, WRITE_2D, WRITE))
 def weigh(share: Words, start: int, weights: Words, sums: Words, share_sum: Words) -> None:
     """Add a tile's part of both weighted sums of each wire: sums[e, m] += sum_j weights[e, j] x_(m N + j).
 
@@ -106,7 +101,7 @@ def weigh(share: Words, start: int, weights: Words, sums: Words, share_sum: Word
         share_sum[i] += share[i]
 
 
-@compiled(types.void(_READ, _READ, types.int64, types.int64, _WRITE))
+@compiled(types.void(READ, READ, types.int64, types.int64, WRITE))
 def derived_bits(values: Words, sent: Words, row_bits: int, norm_bits: int, bits: Words) -> None:
     """Fill in all bits of the 65 numbers, the lowest of each derived: b_0 = V - sum_(i >= 1) 2^i b_i modulo p.
 
@@ -124,7 +119,7 @@ def derived_bits(values: Words, sent: Words, row_bits: int, norm_bits: int, bits
         at, to = at + width - 1, to + width
 
 
-@compiled(types.void(_READ_2D, _READ, _READ, _READ, _READ, _WRITE_2D))
+@compiled(types.void(READ_2D, READ, READ, READ, READ, WRITE_2D))
 def masked_wires(wires: Words, s: Words, s_x: Words, points: Words, vanishing: Words, opened: Words) -> None:
     """opened[e, m] = wires[e, m] + vanishing[e] (s_m + s'_m t_e). Shapes: (2, c), (c,), (c,), opened (2, >= c)."""
     for e in range(wires.shape[0]):
@@ -133,7 +128,7 @@ def masked_wires(wires: Words, s: Words, s_x: Words, points: Words, vanishing: W
             opened[e, m] = canonical(wires[e, m] + multiply(mask, vanishing[e]))
 
 
-@compiled(types.void(_READ, _U64, _U64, _U64, _WRITE))
+@compiled(types.void(READ, _U64, _U64, _U64, WRITE))
 def numbers(rows: Words, norm: np.uint64, window: np.uint64, threshold: np.uint64, out: Words) -> None:
     """The 65 numbers whose bits are shown, below p: each row value plus b, and T - sum X_i^2. norm: below p."""
     for j in range(rows.size):
@@ -141,7 +136,7 @@ def numbers(rows: Words, norm: np.uint64, window: np.uint64, threshold: np.uint6
     out[rows.size] = canonical(threshold + P - norm)
 
 
-@compiled(types.void(_READ, _READ_2D, _READ, _SIZES, _CONSTANTS, _READ_2D, _READ_2D, _READ_2D, _WRITE_2D))
+@compiled(types.void(READ, READ_2D, READ, _SIZES, _CONSTANTS, READ_2D, READ_2D, READ_2D, WRITE_2D))
 def open_proof(
     rows: Words,
     wires: Words,
@@ -181,7 +176,7 @@ def open_proof(
         opened[e, n_wires + 2] = of_quotient[e]
 
 
-@compiled(types.boolean(_READ_2D, _READ_2D, _READ_2D))
+@compiled(types.boolean(READ_2D, READ_2D, READ_2D))
 def is_valid(ours: Words, theirs: Words, points: Words) -> bool:
     """Whether sum f^2 = F and u^2 - u = (t^n - 1) q at both points, for both servers' parts, (2, c + 3), below p.
 
@@ -201,7 +196,7 @@ def is_valid(ours: Words, theirs: Words, points: Words) -> bool:
     return is_zero
 
 
-@compiled(types.void(_READ_SIGNED, _READ_2D, _U64, _READ_2D, _READ_2D, _READ_2D, _WRITE_2D, _WRITE))
+@compiled(types.void(READ_SIGNED, READ_2D, _U64, READ_2D, READ_2D, READ_2D, WRITE_2D, WRITE))
 def wires(
     x: NDArray[np.int64],
     masks: Words,

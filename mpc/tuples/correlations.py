@@ -68,7 +68,23 @@ class Block(Protocol):
         """Server B's share of the products, (n_products,). Run by the dealer."""
 
 
-class _XorShared:
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """A run for `n_words` words, with one word of products for each unless its kind says otherwise."""
+
+    n_words: int
+
+    def __post_init__(self) -> None:
+        if self.n_words < 0:
+            raise ParameterError(f"n_words must be >= 0, got {self.n_words}")
+
+    @property
+    def n_products(self) -> int:
+        """One word of products per word."""
+        return self.n_words
+
+
+class _XorShared(_Words):
     """Products that the servers share by XOR."""
 
     def correction(self, products: RingArray, share_a: RingArray) -> RingArray:
@@ -76,7 +92,7 @@ class _XorShared:
         return products ^ share_a
 
 
-class _Additive:
+class _Additive(_Words):
     """Products that the servers share modulo 2^64."""
 
     def correction(self, products: RingArray, share_a: RingArray) -> RingArray:
@@ -84,24 +100,17 @@ class _Additive:
         return products - share_a
 
 
-@dataclass(frozen=True, slots=True)
-class AndBlock(_XorShared):
-    """Binary triples, c = a & b bit by bit, in any order of use: what CrypTen's circuits ask for."""
-
-    n_words: int
-
-    def __post_init__(self) -> None:
-        _require_count(self.n_words)
+class _Triples(_Words):
+    """Masks are a, then b; products are c."""
 
     @property
     def n_masks(self) -> int:
         """a, then b."""
         return 2 * self.n_words
 
-    @property
-    def n_products(self) -> int:
-        """c."""
-        return self.n_words
+
+class AndBlock(_XorShared, _Triples):
+    """Binary triples, c = a & b bit by bit, in any order of use: what CrypTen's circuits ask for."""
 
     def products(self, masks_a: RingArray, masks_b: RingArray) -> RingArray:
         """See `Block.products`."""
@@ -109,48 +118,21 @@ class AndBlock(_XorShared):
         return a & b
 
 
-@dataclass(frozen=True, slots=True)
 class BitBlock(_Additive):
     """Random bits in both forms: r shared by XOR in a plane (masks), and r as an integer modulo 2^64 (products)."""
-
-    n_words: int
-
-    def __post_init__(self) -> None:
-        _require_count(self.n_words)
 
     @property
     def n_masks(self) -> int:
         """Return the plane."""
         return _words_in(lane_bytes(self.n_words))
 
-    @property
-    def n_products(self) -> int:
-        """One word per bit."""
-        return self.n_words
-
     def products(self, masks_a: RingArray, masks_b: RingArray) -> RingArray:
         """See `Block.products`."""
         return bits_of_plane((masks_a ^ masks_b).view(np.uint8), self.n_words)
 
 
-@dataclass(frozen=True, slots=True)
-class ProductBlock(_Additive):
+class ProductBlock(_Additive, _Triples):
     """Triples modulo 2^64, c = a * b word by word: what a function of the sum multiplies with."""
-
-    n_words: int
-
-    def __post_init__(self) -> None:
-        _require_count(self.n_words)
-
-    @property
-    def n_masks(self) -> int:
-        """a, then b."""
-        return 2 * self.n_words
-
-    @property
-    def n_products(self) -> int:
-        """c."""
-        return self.n_words
 
     def products(self, masks_a: RingArray, masks_b: RingArray) -> RingArray:
         """See `Block.products`."""
@@ -158,23 +140,12 @@ class ProductBlock(_Additive):
         return a * b
 
 
-@dataclass(frozen=True, slots=True)
 class SquareBlock(_Additive):
     """Pairs modulo 2^64, c = a * a word by word."""
-
-    n_words: int
-
-    def __post_init__(self) -> None:
-        _require_count(self.n_words)
 
     @property
     def n_masks(self) -> int:
         """Return the a."""
-        return self.n_words
-
-    @property
-    def n_products(self) -> int:
-        """Return the c."""
         return self.n_words
 
     def products(self, masks_a: RingArray, masks_b: RingArray) -> RingArray:
@@ -183,17 +154,11 @@ class SquareBlock(_Additive):
         return a * a
 
 
-@dataclass(frozen=True, slots=True)
 class ChoiceBlock(_Additive):
     """For a shared bit times a shared word: random bits u in both forms, random words y, and u y.
 
     Masks: u shared by XOR in a plane, then shares of y modulo 2^64. Products: u, then u y, modulo 2^64.
     """
-
-    n_words: int
-
-    def __post_init__(self) -> None:
-        _require_count(self.n_words)
 
     @property
     def n_masks(self) -> int:
@@ -238,12 +203,11 @@ class CarryBlock(_XorShared):
     `subset_products` gives them.
     """
 
-    n_words: int
     block_bits: int
     n_blocks: int
 
     def __post_init__(self) -> None:
-        _require_count(self.n_words)
+        super(CarryBlock, self).__post_init__()  # a class with slots is made anew: a bare super() misses it
         is_small = 1 <= self.block_bits <= MAX_BLOCK_BITS and 1 <= self.n_blocks <= MAX_BLOCKS
         if not is_small or self.block_bits * self.n_blocks > WORD_BITS:
             raise ParameterError(
@@ -488,8 +452,3 @@ def _planes(words: RingArray, n_planes: int, lanes: int) -> Planes:
 
 def _words_in(n_bytes: int) -> int:
     return -(-n_bytes // WORD_BYTES)
-
-
-def _require_count(n_words: int) -> None:
-    if n_words < 0:
-        raise ParameterError(f"n_words must be >= 0, got {n_words}")

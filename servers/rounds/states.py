@@ -53,11 +53,17 @@ class Selecting:
 
 
 @dataclass(frozen=True, slots=True)
-class Collecting:
-    """Chosen clients were invited; uploads come in."""
+class _Chosen:
+    """A round whose clients are drawn."""
 
     round: int
     chosen: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Collecting(_Chosen):
+    """Chosen clients were invited; uploads come in."""
+
     held: Held
     intake: Receiving
     model: bytes = field(repr=False)
@@ -65,11 +71,9 @@ class Collecting:
 
 
 @dataclass(frozen=True, slots=True)
-class Locked:
-    """Uploads are fixed at both servers; the challenge is still unknown to everybody."""
+class _Uploaded(_Chosen):
+    """A round whose uploads are fixed."""
 
-    round: int
-    chosen: tuple[str, ...]
     held: Held
     lock: validation.Locked
     intake: Receiving
@@ -77,43 +81,42 @@ class Locked:
 
 
 @dataclass(frozen=True, slots=True)
-class Proving:
+class Locked(_Uploaded):
+    """Uploads are fixed at both servers; the challenge is still unknown to everybody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proving(_Uploaded):
     """Mode `proved`: the challenge is known, and the clients of active slots answer it."""
 
-    round: int
-    chosen: tuple[str, ...]
     held: Slots
-    lock: validation.Locked
-    intake: Receiving
-    """Closed; holds the active clients' uploads."""
     proofs: Proofs
     check: ProofCheck
 
 
 @dataclass(frozen=True, slots=True)
-class Charged:
+class Charged(_Uploaded):
     """The ledger holds this round, durably; only now may anything of its check leave."""
 
-    round: int
-    chosen: tuple[str, ...]
-    held: Held
-    lock: validation.Locked
-    intake: Receiving
     check: ProofCheck | None = None
     """Mode `proved`: closed, with the proofs that both servers may count."""
 
 
 @dataclass(frozen=True, slots=True)
-class Validated:
+class _Checked(_Chosen):
+    """A round of which one bit per client is known."""
+
+    accepted: tuple[str, ...]
+    rejected: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Validated(_Checked):
     """One bit per client is known, and this server's share of the accepted sum.
 
     That vector is the next states' too: noise and the peer's share are added to it where it lies.
     """
 
-    round: int
-    chosen: tuple[str, ...]
-    accepted: tuple[str, ...]
-    rejected: tuple[str, ...]
     share_sum: RingArray | FieldArray = field(repr=False)
     """Words modulo 2^64; elements in mode `proved`."""
     test: Tested | None = None
@@ -121,13 +124,9 @@ class Validated:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(_Checked):
     """The noisy sum is public to both servers."""
 
-    round: int
-    chosen: tuple[str, ...]
-    accepted: tuple[str, ...]
-    rejected: tuple[str, ...]
     noisy_sum: RingArray
     test: Tested | None = None
 

@@ -43,10 +43,7 @@ class Checkpoints:
             sync_folder(folder)
         except OSError as error:
             raise SetupError(f"state_dir: expected a folder to write to, found {folder}: {error.strerror}") from None
-        self._rounds: dict[int, Path] = {}
-        for path in self._paths:
-            if (round := _round_in(path)) is not None:
-                self._rounds[round] = path
+        self._rounds = {round: path for path in self._paths if (round := _round_in(path)) is not None}
 
     def keep_only(self, committed: Collection[int]) -> None:
         """Whatever is here of other rounds makes room first. To be said once it is known which rounds are committed."""

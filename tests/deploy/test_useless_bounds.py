@@ -13,7 +13,7 @@ from rich.console import Console
 
 from precad.deploy.figures import LARGEST_USEFUL, NO_USEFUL_BOUND, at_most, says_nothing, shown, three_digits
 from precad.deploy.localhost.summary import print_summary
-from precad.deploy.oversight.operations import status_table
+from precad.deploy.oversight.status_shown import status_table
 from precad.deploy.reporting.deployed import read_deployed
 from precad.deploy.reporting.guarantees import guarantees_of
 from precad.deploy.reporting.key_figures import key_figures

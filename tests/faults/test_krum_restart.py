@@ -6,15 +6,14 @@ accepted, a round that is charged twice or not, correlations that served twice.
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
 from precad.protos.tls.identity import Role
-from tests.faults.deployment import Processes, assert_nothing_wrong, committed
+from tests.faults.deployment import committed
+from tests.faults.kills import kills, require_nothing_wrong_after_a_kill
 from tests.faults.server_main import POINTS, POINTS_OF_SELECTED
-from tests.faults.test_restart import SCENARIO_S, scenario
 from tests.harness.harness import small_task
 from tests.harness.pki import AGGREGATORS
 
@@ -27,21 +26,9 @@ DEFAULT = {(A, "after-select"), (B, "after-validated")}
 """In the default suite; everything else is slow."""
 
 
-@pytest.mark.parametrize(
-    ("victim", "point"),
-    [
-        pytest.param(role, point, marks=[] if (role, point) in DEFAULT else pytest.mark.slow)
-        for role in AGGREGATORS
-        for point in [*POINTS_OF_SELECTED, *POINTS]
-    ],
-)
+@pytest.mark.parametrize(("victim", "point"), kills([*POINTS_OF_SELECTED, *POINTS], DEFAULT))
 def test_what_is_chosen_is_released_once_wherever_a_server_dies(victim: Role, point: str, tmp_path: Path) -> None:
     """Two of those who were drawn move the model, by the rule; who they are is in no record."""
-    processes = Processes(tmp_path, TASK)
-    try:
-        asyncio.run(asyncio.wait_for(scenario(processes, victim, point), SCENARIO_S))
-        assert_nothing_wrong(processes)
-    finally:
-        processes.close()
+    require_nothing_wrong_after_a_kill(tmp_path, TASK, victim, point)
     sizes = {len(one.accepted) for one in committed(tmp_path, TASK, A)}
     assert max(sizes) > 2

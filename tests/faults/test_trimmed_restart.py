@@ -7,7 +7,6 @@ Failure means what `tests.faults.deployment` names, or one of these:
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -16,9 +15,9 @@ from precad.dp.accountants.pld import View
 from precad.protos.tls.identity import Role
 from precad.servers.store import audit_log
 from precad.servers.store.folder import open_ledger, store_path
-from tests.faults.deployment import Processes, assert_nothing_wrong, committed
+from tests.faults.deployment import committed
+from tests.faults.kills import kills, require_nothing_wrong_after_a_kill
 from tests.faults.server_main import POINTS, POINTS_OF_TESTED
-from tests.faults.test_restart import SCENARIO_S, scenario
 from tests.harness.harness import small_task
 from tests.harness.pki import AGGREGATORS
 
@@ -32,22 +31,10 @@ DEFAULT = {(A, "after-margin"), (B, "after-validated")}
 """In the default suite; everything else is slow."""
 
 
-@pytest.mark.parametrize(
-    ("victim", "point"),
-    [
-        pytest.param(role, point, marks=[] if (role, point) in DEFAULT else pytest.mark.slow)
-        for role in AGGREGATORS
-        for point in [*POINTS_OF_TESTED, *POINTS]
-    ],
-)
+@pytest.mark.parametrize(("victim", "point"), kills([*POINTS_OF_TESTED, *POINTS], DEFAULT))
 def test_what_a_margin_said_is_paid_for_wherever_a_server_dies(victim: Role, point: str, tmp_path: Path) -> None:
     """The margin of the round in flight opens at the second call, so that its round is lost or taken over."""
-    processes = Processes(tmp_path, TASK)
-    try:
-        asyncio.run(asyncio.wait_for(scenario(processes, victim, point), SCENARIO_S))
-        assert_nothing_wrong(processes)
-    finally:
-        processes.close()
+    require_nothing_wrong_after_a_kill(tmp_path, TASK, victim, point)
     rule = TASK.trim_rule
     assert rule is not None
     for role in AGGREGATORS:

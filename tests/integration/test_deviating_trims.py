@@ -7,28 +7,28 @@ Failure means one of these:
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 
-from precad.mpc.channel import Prefixed
 from precad.mpc.errors import PeerMismatchError
-from precad.mpc.tuples.dealt import deal
-from precad.mpc.tuples.held import BatchShape, Dealt
+from precad.mpc.tuples.held import Dealt
 from precad.protos.task.task import Task
-from precad.servers import dealer as dealer_module
 from precad.servers.errors import TaskRefusedError
-from precad.servers.store.folder import open_task_store
-from tests.harness.harness import AGGREGATORS, asynchronous, small_task
+from tests.harness.harness import asynchronous, small_task
 from tests.integration.deviating import HangsUpAt, deviating_b
-from tests.integration.test_deviating_server import charges, deployment, end_of_a, entries, update
+from tests.integration.deviating_robust import (
+    attacked,
+    committed,
+    other_trims,
+    require_no_model_by_a_lying_dealer,
+    require_the_end_of_a_paid_task_without_a_sum,
+)
+from tests.integration.test_deviating_server import charges, end_of_a
 
 CLIENTS = ("alice", "bob", "carol")
 LENGTHS = {"alice": 0.1, "bob": 0.2, "carol": 0.3}
@@ -44,21 +44,6 @@ def task_of(**changes: Any) -> Task:
     )  # fmt: skip
 
 
-@contextlib.asynccontextmanager
-async def attacked(task: Task, folder: Path) -> AsyncIterator[Any]:
-    """Three servers and the clients, without noise on sums."""
-    vectors = {client: update(task, length) for client, length in LENGTHS.items()}
-    async with deployment(task, folder, vectors=vectors) as (servers, _):
-        yield servers
-
-
-def committed(task: Task, folder: Path) -> list[int]:
-    """Return the rounds that server A released."""
-    initial = np.zeros(task.dim, dtype=np.float32).tobytes()
-    with open_task_store(folder / AGGREGATORS[0], task, initial) as store:
-        return [one.number for one in store.committed()]
-
-
 def longer(b: Dealt) -> Dealt:
     return replace(b, trims=np.append(b.trims, np.int64(0)))
 
@@ -67,62 +52,22 @@ def shorter(b: Dealt) -> Dealt:
     return replace(b, trims=b.trims[:-1])
 
 
-def other_words(b: Dealt) -> Dealt:
-    """Corrections that fit in their number alone."""
-    words = np.random.default_rng(7).integers(-(2**63), 2**63 - 1, size=b.trims.size)
-    return replace(b, trims=words.astype(np.int64))
-
-
-@pytest.mark.parametrize("change", [longer, shorter, other_words])
+@pytest.mark.parametrize("change", [longer, shorter, other_trims])
 @asynchronous
 async def test_no_model_moves_by_what_a_dealer_makes_up(change: Callable[[Dealt], Dealt], tmp_path: Path) -> None:
     """Words of another number are refused before a round, others with the sum that they make. F of three is one."""
-    task = task_of()
-
-    def lying(shape: BatchShape, random_bytes: Any) -> tuple[Dealt, Dealt]:
-        a, b = deal(shape, random_bytes)
-        return a, change(b)
-
-    with patch.object(dealer_module, "deal", lying):
-        async with attacked(task, tmp_path) as servers:
-            (ended, *_), _ = await asyncio.wait(servers._runs[1:], return_when=asyncio.FIRST_COMPLETED)
-            error = ended.exception()
-    if change is other_words:
-        assert isinstance(error, TaskRefusedError)
-        assert "opened sum: expected accepted updates and both servers' noise" in str(error)
-        assert charges(tmp_path)
-    else:
-        assert any(why in str(error) for why in ("trims of a batch must have", "corrections exceed"))
-        assert not charges(tmp_path)
-    assert committed(task, tmp_path) == []
-
-
-class Changes(Prefixed):
-    """A round's channel that sends another word in one step."""
-
-    def __init__(self, channel: Any, step: str) -> None:
-        super().__init__(channel._inner, channel._prefix)
-        self._step = step
-
-    def exchange(self, label: str, payload: bytes, at_most: int | None = None) -> bytes:
-        """See `Channel.exchange`."""
-        if label == self._step:
-            payload = bytes([payload[0] ^ 1]) + payload[1:]
-        return super().exchange(label, payload, at_most)
+    noisy = " and both servers' noise"
+    await require_no_model_by_a_lying_dealer(task_of(), tmp_path, LENGTHS, change, sum_of=noisy, words="trims")
 
 
 @pytest.mark.parametrize("step", ["robust/test/margin", "robust/test/compare"])
 @asynchronous
 async def test_a_margin_on_which_servers_differ_ends_the_task_paid_and_without_a_sum(step: str, tmp_path: Path) -> None:
-    task = task_of()
-    with deviating_b(lambda channel: Changes(channel, step)):
-        async with attacked(task, tmp_path) as servers:
-            error = await end_of_a(servers)
+    error = await require_the_end_of_a_paid_task_without_a_sum(
+        task_of(), tmp_path, LENGTHS, step, lambda payload: bytes([payload[0] ^ 1]) + payload[1:]
+    )
     assert isinstance(error, PeerMismatchError)
     assert "noisy margin" in str(error)
-    assert charges(tmp_path) == {0: sorted(CLIENTS)}
-    assert committed(task, tmp_path) == []
-    assert entries(tmp_path, "validated") == []  # nothing of a sum had left
 
 
 @asynchronous
@@ -136,7 +81,7 @@ async def test_every_margin_that_b_reads_before_it_hangs_up_is_paid_and_there_ar
         margins.append(word % 2**64)
 
     with deviating_b(lambda channel: HangsUpAt(channel, "robust/test/margin", seen)):
-        async with attacked(task, tmp_path) as servers:
+        async with attacked(task, tmp_path, LENGTHS) as servers:
             error = await end_of_a(servers)
     assert isinstance(error, TaskRefusedError)
     assert f"lost_rounds: expected fewer than {LOST_ROUNDS}" in str(error)

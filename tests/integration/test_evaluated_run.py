@@ -20,7 +20,7 @@ from precad.deploy.exporting.statement import statement_of
 from precad.deploy.localhost.deployment import LocalRun
 from precad.deploy.localhost.summary import print_summary
 from precad.deploy.oversight.log_audit import check_log
-from precad.deploy.oversight.operations import read_run
+from precad.deploy.oversight.run_status import read_run
 from precad.deploy.reporting.charts import charts_of
 from precad.deploy.reporting.deployed import read_deployed
 from precad.deploy.reporting.key_figures import key_figures

@@ -9,14 +9,12 @@ Failure means one of these:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import io
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -25,17 +23,18 @@ from rich.console import Console
 from precad.deploy.localhost.deployment import LocalRun
 from precad.deploy.reporting.deployed import read_deployed
 from precad.deploy.reporting.guarantees import guarantees_of, sentence
-from precad.mpc.channel import Prefixed
 from precad.mpc.errors import MalformedMessageError
-from precad.mpc.tuples.dealt import deal
-from precad.mpc.tuples.held import BatchShape, Dealt
+from precad.mpc.tuples.held import Dealt
 from precad.protos.task.task import Task
-from precad.servers import dealer as dealer_module
-from precad.servers.errors import TaskRefusedError
-from precad.servers.store.folder import open_task_store
 from tests.harness.harness import AGGREGATORS, asynchronous, small_task
-from tests.integration.deviating import deviating_b
-from tests.integration.test_deviating_server import charges, deployment, end_of_a, entries, update
+from tests.integration.deviating_robust import (
+    attacked,
+    committed,
+    other_trims,
+    require_no_model_by_a_lying_dealer,
+    require_the_end_of_a_paid_task_without_a_sum,
+)
+from tests.integration.test_deviating_server import entries, update
 
 CLIENTS = ("alice", "bob", "carol", "dave")
 LENGTHS = {"alice": 0.10, "bob": 0.11, "carol": 0.12, "dave": -0.9}
@@ -47,27 +46,12 @@ def task_of(clients: Sequence[str] = CLIENTS, **changes: Any) -> Task:
     return small_task(clients, algorithm="krum", rounds=2, lost_rounds=3, batches_ahead=0, **fields | changes)
 
 
-@contextlib.asynccontextmanager
-async def attacked(task: Task, folder: Path, lengths: Mapping[str, float] = LENGTHS) -> AsyncIterator[Any]:
-    """Three servers and the clients."""
-    vectors = {client: update(task, length) for client, length in lengths.items()}
-    async with deployment(task, folder, vectors=vectors) as (servers, _):
-        yield servers
-
-
-def committed(task: Task, folder: Path) -> list[int]:
-    """Return the rounds that server A released."""
-    initial = np.zeros(task.dim, dtype=np.float32).tobytes()
-    with open_task_store(folder / AGGREGATORS[0], task, initial) as store:
-        return [one.number for one in store.committed()]
-
-
 @pytest.mark.parametrize("gate", ["native", "crypten"])
 @asynchronous
 async def test_a_model_moves_by_the_update_of_least_score_alone(gate: str, tmp_path: Path) -> None:
     """Over gRPC and TLS, two rounds of four clients, of whom one is far away and within C."""
     task = task_of(gate=gate)
-    async with attacked(task, tmp_path) as servers:
+    async with attacked(task, tmp_path, LENGTHS) as servers:
         await servers.finish()
     expected = 2 * np.ldexp(update(task, LENGTHS["bob"]).astype(np.float64), -task.frac_bits)
     for role in AGGREGATORS:
@@ -103,48 +87,11 @@ def more_pairs(b: Dealt) -> Dealt:
     return replace(b, pairs=np.append(b.pairs, np.int64(0)))
 
 
-def other_trims(b: Dealt) -> Dealt:
-    """Corrections that fit in their number alone."""
-    words = np.random.default_rng(7).integers(-(2**63), 2**63 - 1, size=b.trims.size)
-    return replace(b, trims=words.astype(np.int64))
-
-
 @pytest.mark.parametrize("change", [fewer_pairs, more_pairs, other_trims])
 @asynchronous
 async def test_no_model_moves_by_what_a_dealer_makes_up(change: Callable[[Dealt], Dealt], tmp_path: Path) -> None:
     """Words of another number are refused before a round, others with the sum that they make."""
-    task = task_of()
-
-    def lying(shape: BatchShape, random_bytes: Any) -> tuple[Dealt, Dealt]:
-        a, b = deal(shape, random_bytes)
-        return a, change(b)
-
-    with patch.object(dealer_module, "deal", lying):
-        async with attacked(task, tmp_path) as servers:
-            (ended, *_), _ = await asyncio.wait(servers._runs[1:], return_when=asyncio.FIRST_COMPLETED)
-            error = ended.exception()
-    if change is other_trims:
-        assert isinstance(error, TaskRefusedError)
-        assert "opened sum: expected accepted updates" in str(error)
-        assert charges(tmp_path)
-    else:
-        assert any(why in str(error) for why in ("pairs of a batch must have", "corrections exceed"))
-        assert not charges(tmp_path)
-    assert committed(task, tmp_path) == []
-
-
-class Shortens(Prefixed):
-    """A round's channel that leaves out the last byte of one step, and takes the other server's whole message."""
-
-    def __init__(self, channel: Any, step: str) -> None:
-        super().__init__(channel._inner, channel._prefix)
-        self._step = step
-
-    def exchange(self, label: str, payload: bytes, at_most: int | None = None) -> bytes:
-        """See `Channel.exchange`."""
-        if label == self._step:
-            return super().exchange(label, payload[:-1], len(payload) if at_most is None else at_most)
-        return super().exchange(label, payload, at_most)
+    await require_no_model_by_a_lying_dealer(task_of(), tmp_path, LENGTHS, change, sum_of="", words="pairs")
 
 
 @pytest.mark.parametrize(
@@ -159,15 +106,11 @@ class Shortens(Prefixed):
 )
 @asynchronous
 async def test_a_message_that_does_not_fit_ends_the_task_paid_and_without_a_sum(step: str, tmp_path: Path) -> None:
-    task = task_of()
-    with deviating_b(lambda channel: Shortens(channel, step)):
-        async with attacked(task, tmp_path) as servers:
-            error = await end_of_a(servers)
+    error = await require_the_end_of_a_paid_task_without_a_sum(
+        task_of(), tmp_path, LENGTHS, step, lambda payload: payload[:-1]
+    )
     assert isinstance(error, MalformedMessageError)
     assert "bytes" in str(error)
-    assert charges(tmp_path) == {0: sorted(CLIENTS)}
-    assert committed(task, tmp_path) == []
-    assert entries(tmp_path, "validated") == []  # nothing of a sum had left
 
 
 @pytest.mark.slow

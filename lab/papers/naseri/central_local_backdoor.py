@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -172,8 +171,9 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
         },
         paragraph=paragraph,
     )
-    for k in experiment.attackers:
-        runner.save_figure(partial(_draw, outcomes=outcomes, k=k), folder / f"backdoor-k{k}.png")
+    backdoors.save_figures(
+        folder / "backdoor", outcomes, experiment.attackers, [defence.words for defence in DEFENCES], N_CLIENTS
+    )
     return report
 
 
@@ -209,11 +209,6 @@ def _verdict(report: Mapping[str, Any], k: int) -> str:
         f"{defence.words} below non-private": at[defence.words] < at[NOTHING.words] for defence in (CENTRAL, LOCAL)
     } | {f"{defence.words} below norm bounding and weak DP": at[defence.words] < others for defence in (CENTRAL, LOCAL)}
     return f"At K = {k}: " + ", ".join(f"{what}: {'yes' if is_so else 'NO'}" for what, is_so in holds.items()) + ". "
-
-
-def _draw(axes: Any, outcomes: Sequence[Outcome], k: int) -> None:
-    words = [defence.words for defence in DEFENCES]
-    backdoors.draw(axes, outcomes, k=k, defences=words, title=f"K = {k} of {N_CLIENTS}", xlabel="round")
 
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:

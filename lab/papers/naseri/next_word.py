@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -30,7 +29,6 @@ from precad.clients.attacks.backdoors import Backdoor
 from precad.clients.attacks.records import evenly, require_share
 from precad.clients.records.records import Records
 from precad.clients.records.tweets import VOCABULARY, sentiment140_50k, tokens
-from precad.deploy.errors import ConfigError
 from precad.deploy.figures import at_most
 from precad.lab.papers import backdoors, runner
 from precad.lab.papers.naseri.central_local_backdoor import CLIENT_RATE, DEFENCES, Defence
@@ -149,10 +147,7 @@ class Experiment(OfImages):
     """Names of `DEFENCES`, of those that are trained; none: all."""
 
     def __post_init__(self) -> None:
-        known = [defence.name for defence in DEFENCES]
-        for name in self.defences:
-            if name not in known:
-                raise ConfigError(f"--defence: expected one of {', '.join(known)}, found {name!r}")
+        runner.require_known("--defence", self.defences, [defence.name for defence in DEFENCES])
 
     @property
     def trained(self) -> tuple[Defence, ...]:
@@ -186,13 +181,22 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
     DataError."""
     cases = [experiment.case(defence, k) for k in experiment.attackers for defence in experiment.trained]
-    outcomes = runner.run_cases(cases, experiment, folder, console, workers)
-    report = runner.report_of("word-backdoor", experiment, folder)
-    report |= {"sentences": [" ".join(sentence) for sentence in SENTENCES], "expected_clients": CLIENT_RATE * N_CLIENTS}
-    report["cases"] = [_of_case(outcome) for outcome in outcomes]
-    runner.write(folder, report, outcomes, paragraph(report))
-    for k in experiment.attackers:
-        runner.save_figure(partial(_draw, outcomes=outcomes, k=k), folder / f"backdoor-k{k}.png")
+    outcomes, report = runner.reported(
+        "word-backdoor",
+        experiment,
+        cases,
+        folder,
+        console,
+        workers,
+        found=lambda outcomes: {
+            "sentences": [" ".join(sentence) for sentence in SENTENCES],
+            "expected_clients": CLIENT_RATE * N_CLIENTS,
+            "cases": [_of_case(outcome) for outcome in outcomes],
+        },
+        paragraph=paragraph,
+    )
+    words = [defence.words for defence in DEFENCES]
+    backdoors.save_figures(folder / "backdoor", outcomes, experiment.attackers, words, N_CLIENTS, floor=0.0)
     return report
 
 
@@ -213,11 +217,6 @@ def paragraph(report: Mapping[str, Any]) -> str:
         "and local DP defend against backdoors; its numbers are not known to us. A word is right by its hash. Central "
         "DP's epsilon is a client's, local DP's a record's: they do not compare."
     )
-
-
-def _draw(axes: Any, outcomes: Sequence[Outcome], k: int) -> None:
-    words = [defence.words for defence in DEFENCES]
-    backdoors.draw(axes, outcomes, k=k, defences=words, title=f"K = {k} of {N_CLIENTS}", xlabel="round", floor=0.0)
 
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:

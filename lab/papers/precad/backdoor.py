@@ -19,15 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
 
-from precad.deploy.errors import ConfigError
 from precad.lab.papers import backdoors, runner
-from precad.lab.papers.runner import Case, Outcome
+from precad.lab.papers.runner import Case
 from precad.lab.simulation.workers import Workers
 
 ROUNDS, QUICK_ROUNDS = 5000, 600
@@ -93,10 +91,7 @@ class Experiment(runner.DatasetExperiment):
     """In place of the paper's for the data set."""
 
     def __post_init__(self) -> None:
-        known = [defence.name for defence in DEFENCES]
-        for name in self.defences:
-            if name not in known:
-                raise ConfigError(f"--defence: expected one of {', '.join(known)}, found {name!r}")
+        runner.require_known("--defence", self.defences, [defence.name for defence in DEFENCES])
 
     @property
     def trained(self) -> tuple[Defence, ...]:
@@ -165,8 +160,14 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
         },
         paragraph=paragraph,
     )
-    for k in experiment.numbers:
-        runner.save_figure(partial(_draw, outcomes=outcomes, k=k), folder / f"backdoor-k{k}.png")
+    backdoors.save_figures(
+        folder / "backdoor",
+        outcomes,
+        experiment.numbers,
+        [defence.words for defence in DEFENCES],
+        N_CLIENTS,
+        xlabel=backdoors.EPOCHS,
+    )
     return report
 
 
@@ -198,12 +199,6 @@ def _verdict(report: Mapping[str, Any]) -> str:
         "non-private above 0.8": nothing is not None and nothing > 0.8,
     }
     return "At K = 5: " + ", ".join(f"{what}: {'yes' if is_so else 'NO'}" for what, is_so in holds.items()) + ". "
-
-
-def _draw(axes: Any, outcomes: Sequence[Outcome], k: int) -> None:
-    words = [defence.words for defence in DEFENCES]
-    title = f"K = {k} of {N_CLIENTS}"
-    backdoors.draw(axes, outcomes, k=k, defences=words, title=title, xlabel="epoch (200 rounds)")
 
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:

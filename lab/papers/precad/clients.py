@@ -19,7 +19,6 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from precad.deploy.errors import ConfigError
 from precad.deploy.figures import at_most
 from precad.deploy.tables import titled
 from precad.lab.papers import runner
@@ -63,9 +62,7 @@ class Experiment(runner.DatasetExperiment):
     """Names of `ALL`, of those that are trained; none: all."""
 
     def __post_init__(self) -> None:
-        for name in self.methods:
-            if name not in ALL:
-                raise ConfigError(f"--method: expected one of {', '.join(ALL)}, found {name!r}")
+        runner.require_known("--method", self.methods, ALL)
 
     @property
     def trained(self) -> tuple[Method, ...]:

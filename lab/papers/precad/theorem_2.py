@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from precad.deploy.errors import ConfigError
+from precad.deploy.errors import refusing
 from precad.deploy.figures import plain
 from precad.deploy.tables import titled
 from precad.dp.accountants.pld import Label
@@ -38,13 +38,11 @@ class Question:
 def theorem_2(question: Question) -> dict[str, Any]:
     """Return a row for each sigma, C and K: mu, the lowest and highest loss. Raises ConfigError."""
     rows = []
-    try:
+    with refusing(ValueError):
         for sigma in question.sigmas:
             for clip in question.client_clips:
                 mu = client_level_mu(question.client_rate, question.rounds, sigma, question.record_clip, clip)
                 rows += [_row(question, sigma, clip, mu, k) for k in question.attackers]
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
     return {
         "experiment": "precad-theorem-2",
         "label": Label.PUBLISHED_REPRODUCTION.value,

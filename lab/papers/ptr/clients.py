@@ -73,9 +73,7 @@ class Experiment(runner.Experiment):
     is_quick: bool = False
 
     def __post_init__(self) -> None:
-        for wanted in self.corruptions:
-            if wanted not in NAMES:
-                raise ConfigError(f"--corruption: expected one of {', '.join(NAMES)}, found {wanted!r}")
+        runner.require_known("--corruption", self.corruptions, NAMES)
         if not self.rounds:
             raise ConfigError(f"--epsilon: expected enough for a round, found {self.epsilon}")
 
@@ -151,15 +149,25 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
     DataError."""
     cases = [experiment.case(corruption) for corruption in experiment.settings]
-    outcomes = runner.run_cases(cases, experiment, folder, console, workers)
-    report = runner.report_of("ptr-clients", experiment, folder)
-    report |= {"clients": experiment.n_clients, "rounds": experiment.rounds, "model": MODEL}
-    report["cases"] = [
-        _of_case(experiment, corruption, outcome)
-        for corruption, outcome in zip(experiment.settings, outcomes, strict=True)
-    ]
-    report["evaluations"] = runner.what_is_reported(outcomes)
-    runner.write(folder, report, outcomes, paragraph(report))
+    outcomes, report = runner.reported(
+        "ptr-clients",
+        experiment,
+        cases,
+        folder,
+        console,
+        workers,
+        found=lambda outcomes: {
+            "clients": experiment.n_clients,
+            "rounds": experiment.rounds,
+            "model": MODEL,
+            "cases": [
+                _of_case(experiment, corruption, outcome)
+                for corruption, outcome in zip(experiment.settings, outcomes, strict=True)
+            ],
+            "evaluations": runner.what_is_reported(outcomes),
+        },
+        paragraph=paragraph,
+    )
     runner.save_figure(lambda axes: _draw(axes[0], outcomes), folder / "ptr-clients.png", panels=1)
     return report
 

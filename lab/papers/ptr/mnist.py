@@ -66,10 +66,7 @@ class Experiment(runner.DatasetExperiment):
     with_dpsgd: bool = False
 
     def __post_init__(self) -> None:
-        names = [corruption.name for corruption in CORRUPTIONS + TABLE_3]
-        for wanted in self.corruptions:
-            if wanted not in names:
-                raise ConfigError(f"--corruption: expected one of {', '.join(names)}, found {wanted!r}")
+        runner.require_known("--corruption", self.corruptions, [one.name for one in CORRUPTIONS + TABLE_3])
         for epsilon in self.epsilons:
             if not 0 < epsilon < float("inf"):
                 raise ConfigError(f"--epsilon: expected a positive number, found {epsilon}")

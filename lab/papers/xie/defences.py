@@ -107,9 +107,7 @@ class Experiment(Starting):
             if not 1 <= k <= self.row.n_clients // 2:
                 raise ConfigError(f"--attackers: expected 1 .. {self.row.n_clients // 2}, found {k}")
         for option, found, known in (("--attack", self.attacks, ATTACK_NAMES), ("--rule", self.rules, RULES)):
-            for name in found:
-                if name not in known:
-                    raise ConfigError(f"{option}: expected one of {', '.join(known)}, found {name!r}")
+            runner.require_known(option, found, known)
         if self.sigma is not None and not 0 < self.sigma < math.inf:
             raise ConfigError(f"--sigma: expected a positive number, found {self.sigma}")
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 from precad.deploy.errors import ConfigError
 from precad.dp.accountants.pld import SampledGaussian
 from precad.dp.certificates.prediction import Training
+from precad.lab.papers import runner
 from precad.lab.papers.runner import Case
 from precad.lab.papers.xie import certified_setting
 from precad.lab.papers.xie.certified_setting import Setting
@@ -113,8 +114,7 @@ class Experiment(certified_setting.Experiment):
     """None: i.i.d."""
 
     def __post_init__(self) -> None:
-        if self.clipping not in CLIPPINGS:
-            raise ConfigError(f"--clipping: expected one of {', '.join(CLIPPINGS)}, found {self.clipping!r}")
+        runner.require_known("--clipping", [self.clipping], CLIPPINGS)
         if self.dirichlet_alpha is not None and not 0 < self.dirichlet_alpha < math.inf:
             raise ConfigError(f"--dirichlet-alpha: expected a positive number, found {self.dirichlet_alpha}")
 

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from precad.deploy.configuration.check_privacy import promised
 from precad.deploy.errors import ConfigError
-from precad.deploy.guarantees.accounting import account_of_flags, print_account
+from precad.deploy.guarantees.accounting import account_of_flags
+from precad.deploy.guarantees.accounting_shown import print_account
 from precad.dp.accountants.pld import View
 from precad.dp.task_privacy import task_cost, task_privacy
 from precad.protos.task.task import Task

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from precad.deploy.localhost.summary import print_summary
 from precad.deploy.localhost.watch import LiveTable
-from precad.deploy.oversight.operations import metrics_of, status_table
+from precad.deploy.oversight.status_shown import metrics_of, status_table
 from precad.deploy.reporting.deployed import read_deployed
 from precad.deploy.spent import epsilon_of_a_client, spent_epsilons
 from precad.dp.accountants.pld import PldAccountant, TwoStageSampledGaussian, View

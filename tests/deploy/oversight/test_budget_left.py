@@ -14,7 +14,7 @@ from rich.console import Console
 
 from precad.deploy.configuration.check import check_file
 from precad.deploy.errors import ConfigError
-from precad.deploy.oversight.operations import show_rounds, status_table
+from precad.deploy.oversight.status_shown import show_rounds, status_table
 from precad.dp.accountants.pld import View
 from precad.dp.accountants.task_cost import Charged
 from precad.servers.telemetry.status import RoundSummary, Status, epsilons_of, rounds_left_in_budget, seconds_left

@@ -30,16 +30,10 @@ from precad.deploy.configuration.demo import demo_config
 from precad.deploy.configuration.local import with_operations
 from precad.deploy.errors import ConfigError, RunFailedError
 from precad.deploy.localhost.deployment import LocalRun
-from precad.deploy.oversight import operations
-from precad.deploy.oversight.operations import (
-    as_it_goes,
-    metrics_of,
-    place_of,
-    read_run,
-    show_rounds,
-    sources_of,
-    status_table,
-)
+from precad.deploy.oversight import operations, run_status
+from precad.deploy.oversight.operations import as_it_goes, place_of, sources_of
+from precad.deploy.oversight.run_status import read_run
+from precad.deploy.oversight.status_shown import metrics_of, show_rounds, status_table
 from precad.protos.tls.identity import Role
 from precad.servers.operations.access import Token, load_token
 from precad.servers.operations.opening import operations_port
@@ -353,7 +347,7 @@ async def test_the_token_follows_no_redirect() -> None:
 
 def test_a_round_of_a_server_fits_the_live_table() -> None:
     """Show of a server's round in `watch` what it shows of a run's."""
-    (summary,) = [operations._round(ROUND)]
+    (summary,) = [run_status._round(ROUND)]
     metrics = metrics_of(summary)
     assert (len(metrics["participants"]), len(metrics["accepted"])) == (3, 1)
     assert (metrics["rejected"], metrics["missing"]) == (["client-7"], ["client-1"])

@@ -29,7 +29,9 @@ from precad.deploy.cli import main as cli
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import InterruptedRunError, RunFailedError
 from precad.deploy.oversight import state_dirs
-from precad.deploy.oversight.operations import as_it_goes, read_run, show_rounds
+from precad.deploy.oversight.operations import as_it_goes
+from precad.deploy.oversight.run_status import read_run
+from precad.deploy.oversight.status_shown import show_rounds
 from precad.deploy.run_folder import RunFolder
 from precad.deploy.run_state import RunState, state_of
 from precad.dp.accountants.pld import View

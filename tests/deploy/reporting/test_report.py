@@ -36,7 +36,7 @@ from precad.clients.models import networks
 from precad.deploy.cli.main import app
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.local import resolve
-from precad.deploy.localhost.deployment import round_metrics
+from precad.deploy.localhost.observing import round_metrics
 from precad.deploy.localhost.summary import print_summary
 from precad.deploy.public_quality import last_public_figures
 from precad.deploy.reporting.certificates import RunCertificate

@@ -5,20 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from precad.mpc import prg, sharing, validation
-from precad.mpc.channel import MemoryChannel, run_pair
 from precad.mpc.gate import top_bits
 from precad.mpc.gate.top_bits import Gate
 from precad.mpc.norm_bound import NormBound
-from precad.mpc.opening import open_in_place
 from precad.mpc.parameters import Mode
 from precad.mpc.robust.margin import open_noisy_margin
-from precad.mpc.robust.proposal import MARGIN_BITS, Accepted, Proposal, TrimmedRound, blocks
+from precad.mpc.robust.proposal import MARGIN_BITS, Proposal, TrimmedRound, blocks
 from precad.mpc.robust.trimming import trimmed_share_sum
-from precad.mpc.tuples import held
-from precad.mpc.tuples.dealt import deal
-from precad.mpc.tuples.held import BatchShape, ServerTuples
+from precad.mpc.tuples.held import BatchShape
 from tests.mpc.recording import RecordingChannel
+from tests.mpc.robust.rounds import Server, run_round
 
 
 @dataclass(frozen=True)
@@ -65,44 +61,17 @@ def shape_of(chosen: int, bound: NormBound, gate: Gate, proposal: Proposal) -> B
 def run(it: Round, gate: Gate, random_bytes: Any = None, wrap: Any = RecordingChannel) -> tuple[Outcome, Outcome]:
     """The round by both servers. wrap: what stands between each of them and the channel."""
     shape = shape_of(len(it.vectors) + it.n_silent, it.bound, gate, it.proposal)
-    dealt = deal(shape) if random_bytes is None else deal(shape, random_bytes)
-    sides = (ServerTuples(0, shape, dealt[0]), ServerTuples(1, shape, dealt[1]))
-    uploads = _uploads(it, shape, sides, random_bytes)
-    coins = {} if random_bytes is None else {"random_bytes": lambda n: bytes(range(n))}
 
-    def party(channel: MemoryChannel) -> Outcome:
-        lane, tuples = wrap(channel), sides[channel.party]
-        locked = validation.lock(dict.fromkeys(uploads[channel.party], bytes([7]) * 32), shape, lane, **coins)
-        reveal = validation.reveal if it.mode is Mode.MASKED else validation.reveal_and_open
-        revealed = reveal(locked, uploads[channel.party], tuples, lane)
-        checked = validation.validate(revealed, tuples, it.bound, gate, lane)
-        validation.compare_verdicts(checked, lane)
-        held_of = (revealed.active, checked.verdicts, revealed.opened, checked.squared_norms)
-        accepted = Accepted.of(*held_of, checked.accepted_share_sum)
-        ours = TrimmedRound(accepted, it.proposal, it.trim_count, tuples, gate)
-        margin = open_noisy_margin(ours, it.margin_noise[channel.party], lane)
+    def end(server: Server) -> Outcome:
+        ours = TrimmedRound(server.held, it.proposal, it.trim_count, server.tuples, gate)
+        margin = open_noisy_margin(ours, it.margin_noise[server.party], server.lane)
         has_passed = margin > it.threshold
-        share = trimmed_share_sum(ours, lane) if has_passed else accepted.share_sum
+        share = trimmed_share_sum(ours, server.lane) if has_passed else server.held.share_sum
         if it.sum_noise is not None:
-            share = share + it.sum_noise[channel.party][int(has_passed)]
-        open_in_place(share, "noisy sum", lane)
-        own = [held.trim_bit(dealt[channel.party].key, shape.label(client)) for client in checked.accepted]
-        return Outcome(checked.accepted, margin, has_passed, share, getattr(lane, "sent", []), own)
+            share = share + it.sum_noise[server.party][int(has_passed)]
+        return Outcome(server.accepted, margin, has_passed, server.opened(share), server.sent, server.own_bits)
 
-    return run_pair(party)
-
-
-def _uploads(it: Round, shape: BatchShape, sides: Any, random_bytes: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    uploads: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
-    for client, x in zip(shape.clients, it.vectors, strict=False):
-        if it.mode is Mode.MASKED:
-            seeds = (sides[0].hand_out_mask_seed(client), sides[1].hand_out_mask_seed(client))
-            uploads[0][client] = uploads[1][client] = sharing.mask(x, seeds, shape.label(client))
-        else:
-            seed = prg.Seed.random() if random_bytes is None else prg.Seed(random_bytes(16))
-            uploads[0][client] = sharing.expand_share(seed, shape.label(client), x.size)
-            uploads[1][client] = x - uploads[0][client]
-    return uploads
+    return run_round(it, shape, gate, end, random_bytes, wrap)
 
 
 def in_the_clear(it: Round) -> tuple[list[int], int, bool, list[int]]:

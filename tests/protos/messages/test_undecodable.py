@@ -21,7 +21,7 @@ import structlog
 from google.protobuf.descriptor import ServiceDescriptor
 
 from precad.deploy.errors import REFUSED, exit_code_of
-from precad.deploy.localhost.deployment import LocalRun, Observation
+from precad.deploy.localhost.observing import Observation, Observers
 from precad.mpc.errors import MalformedMessageError
 from precad.mpc.tuples.burning import MemoryBurns
 from precad.protos.precad.v1 import common_pb2, control_pb2, dealer_pb2, dealer_pb2_grpc, peer_pb2, peer_pb2_grpc
@@ -185,7 +185,7 @@ async def test_the_dealer_refuses_what_an_aggregator_sends(pki: Pki, tmp_path: P
 async def test_a_local_run_refuses_what_an_aggregator_shows_it(pki: Pki) -> None:
     """`precad run` watches both; what it waits for would never come."""
     inbox: asyncio.Queue[Observation | None] = asyncio.Queue()
-    run = object.__new__(LocalRun)  # nothing of it is needed before the first event
+    run = object.__new__(Observers)  # nothing of it is needed before the first event
     async with (
         scripted(pki, Role.AGGREGATOR_A, CONTROL, "Watch", JUNK) as address,
         dial(address, Role.AGGREGATOR_A, pki.tls("operator")) as channel,

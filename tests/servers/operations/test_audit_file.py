@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from precad.deploy.oversight.operations import _facts
+from precad.deploy.oversight.status_shown import _facts
 from precad.dp.accountants.pld import View
 from precad.protos.tls.identity import Role
 from precad.servers.rounds.sessions import Sessions

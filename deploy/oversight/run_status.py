@@ -1,0 +1,146 @@
+"""The status of a run on this machine, read from what its folder holds."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from precad.deploy.configuration import sections as configuration
+from precad.deploy.errors import ConfigError, refusing
+from precad.deploy.oversight.state_dirs import charged_in, is_state_dir, read_state_dir
+from precad.deploy.run_folder import RunFolder
+from precad.deploy.run_state import RunState, state_of
+from precad.dp.accountants.pld import View
+from precad.dp.accountants.task_cost import Charged
+from precad.dp.errors import DpError
+from precad.protos.task.evaluation import n_due
+from precad.protos.task.task import Task
+from precad.servers.store.folder import ledger_path
+from precad.servers.telemetry.audited import AuditFile
+from precad.servers.telemetry.status import (
+    ACCURACY,
+    NORM_EXCEEDED,
+    ClientOutcome,
+    Epsilon,
+    RoundSummary,
+    Status,
+    epsilons_of,
+    rounds_left_in_budget,
+)
+
+
+def read_run(root: Path) -> Status:
+    """Return the state of a run on this machine, or of a server, by its folder. Raises ConfigError."""
+    if is_state_dir(root):
+        return read_state_dir(root)
+    folder = RunFolder(root.absolute())
+    deployment = configuration.load(folder.config)
+    rounds, most_of_a_client = read_rounds(folder)
+    epsilons = _epsilons(deployment.task, rounds, _charged(folder, deployment.task, rounds, most_of_a_client))
+    state = state_of(folder.root)
+    is_over = state in (RunState.FINISHED, RunState.INTERRUPTED, RunState.FAILED, RunState.CRASHED)
+    modified = max(path.stat().st_mtime for path in (folder.config, folder.metrics, folder.summary) if path.exists())
+    return Status(
+        role="run",
+        version="",
+        task=deployment.task.name,
+        state=state,
+        since=modified,
+        started_at=folder.config.stat().st_mtime,
+        is_ready=not is_over,
+        is_finished=state is RunState.FINISHED,
+        ended=_ended(state, len(rounds), deployment.task.rounds) if is_over else "",
+        rounds_planned=deployment.task.rounds,
+        rounds_done=len(rounds),
+        n_enrolled=len(deployment.task.clients),
+        uploads={
+            "accepted": sum(round.n_accepted for round in rounds),
+            "rejected": sum(round.n_rejected for round in rounds),
+            "missing": sum(round.n_missing for round in rounds),
+        },
+        hides_draws=deployment.task.hides_draws,
+        checks_norms=deployment.task.checks_norms,
+        epsilons=epsilons,
+        audit=AuditFile(folder.root, deployment.task.digest()).read(),
+        rounds_left_in_budget=rounds_left_in_budget(epsilons),
+        rounds=tuple(rounds),
+    )
+
+
+def _ended(state: RunState, n_rounds: int, planned: int) -> str:
+    """Say how a run ended, and where its rounds are if it ended early."""
+    done = f"{n_rounds} of {planned} rounds done"
+    match state:
+        case RunState.CRASHED:
+            return f"its process is gone, and said nothing; {done}"
+        case RunState.FAILED:
+            return f"it failed: logs/ says why; {done}"
+        case RunState.INTERRUPTED:
+            return f"interrupted; {done}"
+    return done
+
+
+def read_rounds(folder: RunFolder) -> tuple[list[RoundSummary], int]:
+    """Return the rounds of metrics.jsonl whose lines are whole, and the draws of the client with most of them.
+
+    Raises ConfigError for a line that is not a round's.
+    """
+    if not folder.metrics.exists():
+        return [], 0
+    lines = folder.metrics.read_text(encoding="utf-8").split("\n")[:-1]  # the last one may still be written
+    with refusing(
+        (ValueError, KeyError, TypeError, AttributeError), f"{folder.metrics}: expected a round per line, found"
+    ):
+        read = [json.loads(line) for line in lines]
+        drawn = Counter(client for line in read for client in line["participants"])
+        return [_round(line) for line in read], max(drawn.values(), default=0)
+
+
+def _round(metrics: dict[str, Any]) -> RoundSummary:
+    rejected, missing = metrics["rejected"], metrics["missing"]
+    return RoundSummary(
+        round=metrics["round"],
+        n_chosen=len(metrics["participants"]),
+        n_accepted=len(metrics["accepted"]),
+        n_rejected=len(rejected),
+        n_missing=len(missing),
+        seconds=metrics["seconds"],
+        bytes=metrics["bytes"],
+        epsilon={view: metrics[f"epsilon_{view}"] for view in View},
+        epsilon_client=metrics.get("epsilon_client"),
+        model_digest=metrics["model_digest"],
+        quality=_quality_in(metrics),
+        outcomes=(
+            *(ClientOutcome(client=client, verdict="rejected", reason=NORM_EXCEEDED) for client in rejected),
+            *(ClientOutcome(client=client, verdict="missing") for client in missing),
+        ),
+    )
+
+
+def _quality_in(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return what the runner of a local run measured on its records for testing, attackers' success too."""
+    found = {ACCURACY: metrics.get("accuracy"), "attack_success": metrics.get("attack_success")}
+    found |= metrics.get("metrics", {})
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _charged(folder: RunFolder, task: Task, rounds: list[RoundSummary], most_of_a_client: int) -> Charged:
+    """Return what was charged, by the lines of a run and by its servers' ledgers, the more of each.
+
+    Servers may charge rounds that have no line: those that were lost, or that outlived their runner.
+    Raises ConfigError for a ledger that was changed.
+    """
+    due = n_due(task.evaluation_every, max(len(rounds) - 1, 0))
+    found = [Charged(rounds[-1].round + 1 - due if rounds else 0, len(rounds), most_of_a_client)]
+    try:
+        found += [charged_in(ledger_path(folder.state_dir(letter))) for letter in ("a", "b")]
+    except (OSError, DpError) as error:
+        raise ConfigError(f"{folder.root}: expected ledgers as servers write them, found: {error}") from None
+    return Charged(*(max(each) for each in zip(*found, strict=True)))
+
+
+def _epsilons(task: Task, rounds: list[RoundSummary], charged: Charged) -> tuple[Epsilon, ...]:
+    return epsilons_of(task, rounds[-1].epsilon if rounds else dict.fromkeys(View, 0.0), charged)

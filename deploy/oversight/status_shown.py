@@ -1,0 +1,191 @@
+"""Statuses for people: a column per server, and a line per round as it comes.
+
+Names, reasons and conditions come from outside: they are shown as they are, and obeyed by no terminal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from precad.deploy.client_evaluations import with_bars
+from precad.deploy.durations import in_words
+from precad.deploy.errors import UNREACHABLE, RunFailedError
+from precad.deploy.figures import at_most
+from precad.deploy.localhost.watch import LiveTable
+from precad.dp.accountants.pld import Unit, unit_words
+from precad.protos.tls.identity import Role
+from precad.servers.telemetry.status import ACCURACY, RoundSummary, Status
+
+
+def status_table(statuses: Mapping[str, Status]) -> Table:
+    """Return a column per server."""
+    table = Table(show_header=True, box=None, pad_edge=False)
+    table.add_column("")
+    for name in statuses:
+        table.add_column(_shown(name), overflow="fold")
+    facts = [_facts(status) for status in statuses.values()]
+    for key in dict.fromkeys(key for found in facts for key in found):
+        table.add_row(Text(key, style="bold"), *(_shown(found.get(key, "-")) for found in facts))
+    return table
+
+
+def _printable(text: str) -> str:
+    """Return what of a text from outside a terminal shows and does not obey: names and reasons are not ours."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def _shown(text: str) -> Text:
+    """Return a text from outside as it is, not as markup."""
+    return Text(_printable(text))
+
+
+def _facts(status: Status) -> dict[str, str]:
+    """Return the cells of one column, by row. Values of servers are shown as they are, not as markup."""
+    facts = {"task": status.task or "-", "state": status.state + (", draining" if status.is_draining else "")}
+    if status.role != "run":
+        facts["ready"] = "yes" if status.is_ready else "no"
+    if status.role == Role.DEALER:
+        return facts | {
+            "aggregators": f"{status.n_connected} of {status.n_enrolled} connected",
+            "batches dealt": str(status.n_batches_dealt),
+        }
+    planned = f" of {status.rounds_planned}" if status.rounds_planned else ""  # a state_dir does not say
+    facts["rounds"] = f"{status.rounds_done}{planned}"
+    if status.live is not None:
+        facts["in flight"] = (
+            f"round {status.live.round}: {status.live.phase}, "
+            f"{status.live.n_complete} of {status.live.n_chosen} uploads complete"
+        )
+    if status.role != "run" and status.n_enrolled:
+        facts["clients"] = f"{status.n_connected} of {status.n_enrolled} connected"
+    if status.absent:
+        named = ", ".join(f"{one.client} since {datetime.fromtimestamp(one.since):%H:%M:%S}" for one in status.absent)
+        n_more = status.n_enrolled - status.n_connected - len(status.absent)
+        facts["absent"] = named + (f" and {n_more} more" if n_more > 0 else "")
+    facts["uploads"] = ", ".join(f"{n} {verdict}" for verdict, n in status.uploads.items())
+    facts |= {} if status.checks_norms else {"validation": "none: no norm is checked, and nothing is enforced"}
+    if status.rounds_lost:
+        facts["lost"] = f"{status.rounds_lost} rounds ({status.rounds_lost_at_most} end the task)"
+    if status.verdicts_unknown:
+        n_unknown, n_clients = sum(status.verdicts_unknown.values()), len(status.verdicts_unknown)
+        facts["verdicts unknown"] = f"{n_unknown} uploads of {n_clients} clients, in lost rounds"
+    if status.refused:
+        facts["refused"] = ", ".join(f"{n} {reason}" for reason, n in status.refused.items())
+    facts |= _epsilon_facts(status)
+    facts |= _audited(status)
+    facts |= _progress(status)
+    if status.ended:
+        facts["ended"] = status.ended
+    return facts
+
+
+def _epsilon_facts(status: Status) -> dict[str, str]:
+    """Return both figures of each epsilon, its budget, and its condition where one must be said."""
+    facts: dict[str, str] = {}
+    for epsilon in status.epsilons:
+        budget = "no budget" if epsilon.budget is None else f"budget {epsilon.budget:g}, {epsilon.left:.2f} left"
+        whose = "" if epsilon.unit is Unit.RECORD else f" of a whole {epsilon.unit}"
+        if epsilon.group_size > 1:
+            whose = f" of {unit_words(epsilon.unit, epsilon.group_size)}"
+        drawn = ", drawn or not" if epsilon.is_level else ""
+        name = f"epsilon{whose}{drawn}, {epsilon.view.replace('_', ' ')}"
+        if epsilon.if_discarded is not None:
+            facts[f"{name}, draws discarded or not"] = f"{at_most(epsilon.if_discarded)} in the end"
+        facts[f"{name}, no draw discarded"] = f"{at_most(epsilon.spent)} ({budget})"
+        if epsilon.rests_on:
+            facts[f"{name}, rests on"] = _printable(epsilon.rests_on)
+    return facts
+
+
+def _audited(status: Status) -> dict[str, str]:
+    """Return what an attack showed beside what is proved for the same rounds; nothing where nobody audited."""
+    if (audit := status.audit) is None:
+        return {}
+    label = f"audit ({100 * audit.confidence:g} %)"
+    facts = {
+        f"{label}, {found.view.replace('_', ' ')}": (
+            f">= {math.floor(100 * found.lower) / 100:.2f} shown, of {at_most(found.proved)} proved for "
+            f"{found.participation} rounds"
+        )
+        for found in audit.views
+    }
+    return facts if audit.passed else facts | {label: "CONTRADICTS what is proved: precad audit privacy says where"}
+
+
+def _progress(status: Status) -> dict[str, str]:
+    """Return how good the model is, and how far the task is from its end."""
+    facts: dict[str, str] = {}
+    if status.rounds_left_in_budget is not None:
+        facts["budget"] = f"for {status.rounds_left_in_budget} more rounds at least"
+    if (measured := next((one for one in reversed(status.rounds) if one.quality), None)) is not None:
+        figures = ", ".join(f"{_printable(name)} {value}" for name, value in _shown_quality(measured.quality).items())
+        facts["quality"] = f"{figures} (round {measured.round})"
+    if status.measuring_fault:
+        facts["not measured"] = f"the latest model: {status.measuring_fault.replace('_', ' ')}"
+    if status.rounds:
+        facts["last round"] = f"{status.rounds[-1].seconds_total:.2f} s"
+    if status.seconds_left is not None:
+        facts["time left"] = in_words(status.seconds_left)
+    return facts
+
+
+def _shown_quality(quality: Mapping[str, float]) -> dict[str, str]:
+    """Return figures for people, with the error bars of those that have one."""
+    bars = with_bars(quality)
+    ends = {f"{name}_{end}" for name in bars for end in ("low", "high")}
+    shown = {name: f"{value:.4g}" for name, value in quality.items() if name not in ends}
+    return shown | {name: f"{one['value']:.4g} [{one['low']:.4g}, {one['high']:.4g}]" for name, one in bars.items()}
+
+
+def metrics_of(round: RoundSummary) -> dict[str, Any]:
+    """Return a round as `LiveTable` takes it, from a server's status: who was accepted is counted, who was not is
+    named."""
+    left_out: dict[str, list[str]] = {"rejected": [], "missing": []}
+    for outcome in round.outcomes:
+        if outcome.verdict != "accepted":
+            left_out[outcome.verdict].append(_printable(outcome.client))
+    return {
+        "round": round.round,
+        "participants": range(round.n_chosen),
+        "accepted": range(round.n_accepted),
+        **left_out,
+        "accuracy": round.quality.get(ACCURACY),
+        "seconds": round.seconds,
+        "seconds_total": round.seconds_total,
+        **{f"epsilon_{view}": epsilon for view, epsilon in round.epsilon.items()},
+        **({} if round.epsilon_client is None else {"epsilon_client": round.epsilon_client}),
+    }
+
+
+async def show_rounds(statuses: AsyncIterator[Status], console: Console, *, title: str) -> None:
+    """Show a line per round as it comes. Raises RunFailedError when the task ended early."""
+    last: Status | None = None
+    n_shown = 0
+    measured: set[int] = set()
+    told: dict[str, None] = {}
+    with LiveTable(console, title=title) as table:
+        async for last in statuses:
+            if not told:
+                told = dict.fromkeys(_printable(one.rests_on) for one in last.epsilons if one.rests_on)
+                for condition in told:
+                    table.note(f"every epsilon rests on: {condition}")
+            n_new = min(last.rounds_done - n_shown, len(last.rounds))
+            new = last.rounds[len(last.rounds) - n_new :]
+            for round in new:
+                table.add(metrics_of(round))
+            n_shown = last.rounds_done
+            found = {round.round: round for round in last.rounds if ACCURACY in round.quality}
+            for number in sorted(found.keys() - measured - {round.round for round in new}):
+                table.measured(metrics_of(found[number]))
+            measured |= found.keys()
+            task = _printable(f"{last.task}: {last.state}")
+            table.say(f"{task}; {last.rounds_done} of {last.rounds_planned} rounds")
+    if last is not None and last.ended and not last.is_finished:
+        raise RunFailedError(f"the task ended early: {_printable(last.ended)}", exit_code=UNREACHABLE)
