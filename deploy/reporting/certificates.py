@@ -65,6 +65,8 @@ def certificate_of(run: Run) -> RunCertificate | str:
     """Return the certificate, or why there is none. Raises ConfigError where a model's file is damaged."""
     if (why := uncertified(run)) is not None:
         return why
+    if not any(trained.rounds for trained in run.trainings):
+        return "its model is the initial one, as no round was done"
     try:
         confidences, labels = _confidences(run)
     except MissingDataError:
@@ -114,8 +116,6 @@ def uncertified(run: Run) -> str | None:
         return f"certificates are of trainings whose {expected}, this is {run.task.algorithm}"
     if not run.is_validated:
         return "nothing bounds what an attacker uploads where norms are not checked"
-    if not any(trained.rounds for trained in run.trainings):
-        return "its model is the initial one, as no round was done"
     if (what := names_own(run)) is not None:
         return f"its configuration names {what}"
     if run.reacting_attack is not None:
