@@ -102,12 +102,13 @@ class Progress:
 
 def require_engines_and_memory(deployment: Deployment) -> None:
     """Raise EngineUnavailableError or ConfigError unless this machine has what both aggregators need."""
-    for letter, server in (("a", deployment.aggregator.a), ("b", deployment.aggregator.b)):
+    both = deployment.aggregator
+    for letter, role, server in (("a", Role.AGGREGATOR_A, both.a), ("b", Role.AGGREGATOR_B, both.b)):
         assert server is not None  # resolve() supplied it
         require_engine(server.engine)
         try:
             require_function(deployment.task, server)
-            memory.of_server(server, deployment.task)
+            memory.of_server(server, deployment.task, role)
         except SetupError as error:
             raise ConfigError(f"aggregator.{letter}.{error}") from None
 
