@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -80,7 +80,7 @@ def read_given(given: object, source: OwnRecords) -> Found:
             raise OwnRecordsError(given, "another source of records than itself", "itself")
         return read(replace(source, source=given))
     where = source.source
-    if callable(given) and not hasattr(given, "__getitem__"):
+    if isinstance(given, type) or (callable(given) and not hasattr(given, "__getitem__")):
         raising = Unspoken(
             lambda error: OwnRecordsError(
                 where, "a function that gives records", f"one that raises {type(error).__name__}"
@@ -88,6 +88,8 @@ def read_given(given: object, source: OwnRecords) -> Found:
         )
         with raising:
             given = given()
+    if isinstance(given, Coroutine):
+        given.close()  # nobody awaits it, which Python would print
     return from_value(given, where, source.wanted)
 
 
