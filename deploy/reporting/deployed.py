@@ -184,7 +184,7 @@ def _require_agreement(path: Path, task: Task, summary: _Summary, lines: Sequenc
     }
     for view in View:
         said, there = summary.realised(view), _after(lines, view)
-        found[f"epsilon_{view}"] = (said, max(said, there) if may_say_more else there)
+        found[f"epsilon_{view}"] = (said, there if said is None or not may_say_more else max(said, there))
     for name, (expected, got) in found.items():
         if expected != got:
             what = f"{expected!r:.60} of summary.json" if name != "numbers of rounds" else "0, 1, 2, ..."
