@@ -54,6 +54,8 @@ from precad.protos.task.query import Query
 from precad.protos.task.task import Task
 
 _SPARE_THREADS = 4
+_SURELY_DRAWN = 20
+"""Expected number of drawn records from which on a round without any has a probability below 2^-28."""
 log = structlog.get_logger(__name__)
 
 
@@ -110,6 +112,7 @@ class Trainer:
         require_some_gradient(self._engine, own_records)
         self._training = threading.Lock()
         self._waiting: list[_Request] = []
+        self._idle = set[str]()
         self._waiting_lock = threading.Lock()
         # the first pass loads kernels and costs a second: not in the first round
         self._engine.clipped_sums(networks.flatten(self._engine.model_copy()), [_made_up(some)], record_clip(task))
@@ -158,7 +161,16 @@ class Trainer:
         if isinstance(request.result, ClientError):
             raise request.result
         assert request.result is not None  # `_train_waiting` filled it
+        self._look_for_nothing(client, request.result)
         return request.result
+
+    def _look_for_nothing(self, client: str, update: NDArray[np.float64]) -> None:
+        """Say once, to the client's own operator, that its records move the model no more. It uploads all the same."""
+        n_drawn = self._task.rate_of(client) * len(self._records[client])
+        if client not in self._idle and n_drawn >= _SURELY_DRAWN and not update.any():
+            self._idle.add(client)
+            why = "no drawn record gave a finite gradient other than zero: model or loss may have diverged"
+            log.warning("client.learns_nothing", client=client, reason=why)
 
     def _train_waiting(self, first: _Request) -> None:
         with self._waiting_lock:
