@@ -115,6 +115,21 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
+def test_provision_says_which_bound_of_evaluations_would_do(project: Project) -> None:
+    """Where clients hold out fewer than they declare and the task names no C; named, nothing is said."""
+    terms = 'evaluation = "clients"\nevaluation_every = 1\nevaluation_noise = 40.0\n'
+    edit(project.start / "task.toml", "rounds = 3\n", f"rounds = 3\n{terms}")
+    edit(project.start / "project.toml", "[client]\n", "[client]\nholdout = 0.2\n")
+    code, said = provisioned(project)
+    assert code == 0, said
+    (named,) = re.findall(r"note: task\.evaluation_clip is not set: .*evaluation_clip = (\d+) lowers", said)
+    shutil.rmtree(project.root / "again")
+    edit(project.start / "task.toml", terms, f"{terms}evaluation_clip = {named}.0\n")
+    code, said = provisioned(project)
+    assert code == 0
+    assert "note:" not in said
+
+
 Wrong = Callable[[Project], None]
 
 
