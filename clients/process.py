@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from precad.clients.auditing.head import with_head
 from precad.clients.config import ClientConfig
 from precad.clients.errors import ArgumentError, ClientError, QueryRefusedError, StoppedError
-from precad.clients.external.beside import Beside, Training
+from precad.clients.external.beside import Beside, Evaluating, Training
 from precad.clients.external.training import ExternalTraining
 from precad.clients.gradients.bit_exactness import made_up_records
 from precad.clients.gradients.engine import RecordEngine
@@ -284,7 +284,7 @@ def records_of(loaded: Loaded, task: Task, conducts: Mapping[str, Conduct] | Non
     }
 
 
-def _work_of(task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) -> tuple[Training, HeldOut | None]:
+def _work_of(task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) -> tuple[Training, Evaluating | None]:
     """Return what makes these clients' uploads, and what answers evaluations, if there are any.
 
     Uploads are of Algorithm 2 on their records, of foreign trainers that the configuration names, or answers to the
@@ -296,13 +296,17 @@ def _work_of(task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) 
         return _own_training(task, config, conducts)
     foreign = {client: conduct for client, conduct in conducts.items() if client not in config.attackers}
     attackers = {client: conduct for client, conduct in conducts.items() if client in config.attackers}
-    own = _own_training(task, config, attackers)[0] if attackers else None  # before a trainer is started
+    own = _own_training(task, config, attackers) if attackers else None  # before a trainer is started
     if not foreign and own is not None:
-        return own, None
+        return own
     external = ExternalTraining(task=task, config=config, conducts=foreign)
     if own is None:
-        return external, None
-    return Beside({**dict.fromkeys(foreign, external), **dict.fromkeys(attackers, own)}), None
+        return external, external if task.evaluation_round is not None else None
+    trainings: dict[str, Training] = {**dict.fromkeys(foreign, external), **dict.fromkeys(attackers, own[0])}
+    if own[1] is None:
+        return Beside(trainings, {}), None
+    both = Beside(trainings, {**dict.fromkeys(foreign, external), **dict.fromkeys(attackers, own[1])})
+    return both, both
 
 
 def _own_training(task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) -> tuple[Trainer, HeldOut | None]:
@@ -321,7 +325,7 @@ def _own_training(task: Task, config: ClientConfig, conducts: Mapping[str, Condu
 
 
 def _evaluating(
-    client: str, task: Task, config: ClientConfig, held_out: HeldOut | None, payer: Payer | None
+    client: str, task: Task, config: ClientConfig, held_out: Evaluating | None, payer: Payer | None
 ) -> tuple[Train, UploadLimit] | None:
     """Return what answers evaluations of this client, once for each model; None where there are none.
 
