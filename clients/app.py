@@ -16,8 +16,8 @@ class App:
     """A model, the records that it is trained on, its loss, and what is measured.
 
         model    a class or function that gives a `torch.nn.Module`; or its name, as `task.model` has it
-        records  a data set, arrays (features, labels), a source as `client.records` has it, or a function of no
-                 arguments that gives one of the first two
+        records  a data set, arrays (features, labels), a source as `client.records` has it, `{client}` in it the
+                 client's id, or a function of no arguments that gives one of the first two
         label    column with the labels, or a list of columns, where the source is a table
         loss     by name, or a function of (model, record) (docs/tutorial/library.md)
         metrics  by name, or functions of (outputs, labels)

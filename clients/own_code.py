@@ -6,6 +6,7 @@ user's hides a library. Where a library hides a module of the user's, the module
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import importlib.util
 import sys
@@ -26,11 +27,15 @@ _OFFERED: Final[list[str]] = [USUAL_ADAPTER]
 """Files of an adapted model's constants that this process may use: those with the task's digests are."""
 
 
+_NO_ERRORS: Final = (KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)
+"""What ends a process, a generator or a task from outside."""
+
+
 class Unspoken:
     """Turns an error of a user's code, or of a library that reads records, into one of ours without its text.
 
     The text, and the chain of errors in a traceback, may hold values of a record. Errors that `passes` has keep theirs.
-    Code that ends the process is in error like any other: SystemExit is taken for one.
+    Code that ends the process is in error like any other: so are errors of kinds of its own. Ctrl-C is none.
     """
 
     def __init__(self, spoken: Callable[[Any], ClientError], passes: tuple[type[Exception], ...] = ()) -> None:
@@ -42,7 +47,7 @@ class Unspoken:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Raise ours in its place."""
-        if isinstance(error, (Exception, SystemExit)) and not isinstance(error, self._passes):
+        if error is not None and not isinstance(error, (*_NO_ERRORS, *self._passes)):
             raise self._spoken(error) from None
 
 

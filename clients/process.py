@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from precad.clients.auditing.head import with_head
 from precad.clients.config import ClientConfig
 from precad.clients.errors import ArgumentError, ClientError, QueryRefusedError, StoppedError
-from precad.clients.external.beside import Beside, Training
+from precad.clients.external.beside import Beside, Evaluating, Training
 from precad.clients.external.training import ExternalTraining
 from precad.clients.gradients.bit_exactness import made_up_records
 from precad.clients.gradients.engine import RecordEngine
@@ -54,6 +54,8 @@ from precad.protos.task.query import Query
 from precad.protos.task.task import Task
 
 _SPARE_THREADS = 4
+_SURELY_DRAWN = 20
+"""Expected number of drawn records from which on a round without any has a probability below 2^-28."""
 log = structlog.get_logger(__name__)
 
 
@@ -110,6 +112,7 @@ class Trainer:
         require_some_gradient(self._engine, own_records)
         self._training = threading.Lock()
         self._waiting: list[_Request] = []
+        self._idle = set[str]()
         self._waiting_lock = threading.Lock()
         # the first pass loads kernels and costs a second: not in the first round
         self._engine.clipped_sums(networks.flatten(self._engine.model_copy()), [_made_up(some)], record_clip(task))
@@ -158,7 +161,16 @@ class Trainer:
         if isinstance(request.result, ClientError):
             raise request.result
         assert request.result is not None  # `_train_waiting` filled it
+        self._look_for_nothing(client, request.result)
         return request.result
+
+    def _look_for_nothing(self, client: str, update: NDArray[np.float64]) -> None:
+        """Say once, to the client's own operator, that its records move the model no more. It uploads all the same."""
+        n_drawn = self._task.rate_of(client) * len(self._records[client])
+        if client not in self._idle and n_drawn >= _SURELY_DRAWN and not update.any():
+            self._idle.add(client)
+            why = "no drawn record gave a finite gradient other than zero: model or loss may have diverged"
+            log.warning("client.learns_nothing", client=client, reason=why)
 
     def _train_waiting(self, first: _Request) -> None:
         with self._waiting_lock:
@@ -272,7 +284,7 @@ def records_of(loaded: Loaded, task: Task, conducts: Mapping[str, Conduct] | Non
     }
 
 
-def _work_of(task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) -> tuple[Training, HeldOut | None]:
+def _work_of(task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) -> tuple[Training, Evaluating | None]:
     """Return what makes these clients' uploads, and what answers evaluations, if there are any.
 
     Uploads are of Algorithm 2 on their records, of foreign trainers that the configuration names, or answers to the
@@ -284,13 +296,17 @@ def _work_of(task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) 
         return _own_training(task, config, conducts)
     foreign = {client: conduct for client, conduct in conducts.items() if client not in config.attackers}
     attackers = {client: conduct for client, conduct in conducts.items() if client in config.attackers}
-    own = _own_training(task, config, attackers)[0] if attackers else None  # before a trainer is started
+    own = _own_training(task, config, attackers) if attackers else None  # before a trainer is started
     if not foreign and own is not None:
-        return own, None
+        return own
     external = ExternalTraining(task=task, config=config, conducts=foreign)
     if own is None:
-        return external, None
-    return Beside({**dict.fromkeys(foreign, external), **dict.fromkeys(attackers, own)}), None
+        return external, external if task.evaluation_round is not None else None
+    trainings: dict[str, Training] = {**dict.fromkeys(foreign, external), **dict.fromkeys(attackers, own[0])}
+    if own[1] is None:
+        return Beside(trainings, {}), None
+    both = Beside(trainings, {**dict.fromkeys(foreign, external), **dict.fromkeys(attackers, own[1])})
+    return both, both
 
 
 def _own_training(task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) -> tuple[Trainer, HeldOut | None]:
@@ -309,7 +325,7 @@ def _own_training(task: Task, config: ClientConfig, conducts: Mapping[str, Condu
 
 
 def _evaluating(
-    client: str, task: Task, config: ClientConfig, held_out: HeldOut | None, payer: Payer | None
+    client: str, task: Task, config: ClientConfig, held_out: Evaluating | None, payer: Payer | None
 ) -> tuple[Train, UploadLimit] | None:
     """Return what answers evaluations of this client, once for each model; None where there are none.
 

@@ -17,7 +17,7 @@ def client_evaluations(folder: RunFolder, task: Task, rounds: Sequence[Mapping[s
     """Return the summary's part: every evaluation, oldest first; nothing of a task without.
 
     A server that was lost in an evaluation lacks its figures, which the other one may have. rounds: the lines of
-    metrics.jsonl, at least one.
+    metrics.jsonl.
     """
     if task.evaluation != BY_CLIENTS:
         return {}

@@ -27,7 +27,7 @@ def last_public_figures(folder: RunFolder, task: Task, rounds: Sequence[Mapping[
     """Return the summary's part: figures of the last model that each server's operator measured; nothing where nobody
     does.
 
-    rounds: the lines of metrics.jsonl, at least one.
+    rounds: the lines of metrics.jsonl.
     """
     if task.evaluation != "public":
         return {}

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from precad.deploy.figures import plain
@@ -12,23 +14,22 @@ from precad.dp.accountants.pld import Conduct, View
 from precad.dp.accountants.task_cost import TaskCost
 from precad.dp.ledger import Ledger, Level
 from precad.protos.task.task import Task
-from precad.servers.store.folder import open_ledger
+from precad.servers.store.folder import ledger_path, open_ledger
 
 Written = dict[str, float | str | int | None]
 
 
-def spent_epsilons(state_dir: Path, task: Task, last: Mapping[str, Any]) -> Written:
+def spent_epsilons(state_dir: Path, task: Task, last: Mapping[str, Any] | None) -> Written:
     """Return the summary's part about privacy, from the ledger of a server that has ended.
 
     `epsilon_NAME` holds whoever discards draws, `realised_epsilon_NAME` if nobody does. last: the line of metrics.jsonl
-    of the last round, whose epsilons are realised ones. The ledger may have more: servers that are stopped with the run
-    finish their round first. Raises SetupError, DpError.
+    of the last round, whose epsilons are realised ones; None where there was none. The ledger may have more: servers
+    that are stopped with the run finish their round first. Raises SetupError, DpError.
     """
-    with open_ledger(state_dir, task) as ledger:
+    stated = dict.fromkeys(View, 0.0) if last is None else {view: float(last[f"epsilon_{view}"]) for view in View}
+    with _ledger_of(state_dir, task) as ledger:
         found = {view.value: ledger.statement(view, conduct=Conduct.MAY_DISCARD).epsilon for view in View}
-        realised = {
-            view.value: plain(max(float(last[f"epsilon_{view}"]), ledger.statement(view).epsilon)) for view in View
-        }
+        realised = {view.value: plain(max(stated[view], ledger.statement(view).epsilon)) for view in View}
         for level in ledger.levels.intersection((Level.CLIENT, Level.HIDDEN_CLIENT)):
             found[level.value] = ledger.task_statement(level, Conduct.MAY_DISCARD).epsilon
             realised[level.value] = plain(ledger.task_statement(level).epsilon)
@@ -40,6 +41,18 @@ def spent_epsilons(state_dir: Path, task: Task, last: Mapping[str, Any]) -> Writ
             "discarded_draws": ledger.discarded_draws,
             **_evaluations(ledger, task),
         }
+
+
+@contextmanager
+def _ledger_of(state_dir: Path, task: Task) -> Iterator[Ledger]:
+    """Open a server's ledger; an empty one elsewhere where the server was stopped before it made its own.
+
+    A ledger that we made there would stand alone, and the server would refuse the folder. Raises SetupError, DpError.
+    """
+    with ExitStack() as stack:
+        if not ledger_path(state_dir).exists():
+            state_dir = Path(stack.enter_context(TemporaryDirectory()))
+        yield stack.enter_context(open_ledger(state_dir, task))
 
 
 def _evaluations(ledger: Ledger, task: Task) -> Written:

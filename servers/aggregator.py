@@ -89,7 +89,7 @@ class Aggregator:
         self._addresses, self._randomness, self._on_state = addresses, randomness, on_state
         self._sessions, self._capacity = (
             Sessions(task.clients),
-            memory.capacity_of(config, task, function_bytes=memory_bytes(task, self._function)),
+            memory.capacity_of(config, task, ROLES[party], function_bytes=memory_bytes(task, self._function)),
         )
         self._telemetry = Telemetry(ROLES[party])
         self._snapshots = AggregatorSnapshots(

@@ -17,6 +17,7 @@ import precad
 from precad.clients.config import ClientConfig
 from precad.clients.errors import DropoutLayerError, OwnRecordsError, RecordMixingLayerError, TargetError
 from precad.clients.models.learning import Learning
+from precad.clients.process import load_records
 from precad.deploy.configuration.apps import client_of_app, with_app
 from precad.deploy.configuration.check_records import records_here
 from precad.deploy.configuration.local import resolve
@@ -88,6 +89,7 @@ zoo = precad.App(
 )
 arrays = (ROWS, SICK)
 app = precad.App(model=net, records=lambda: arrays, loss=confident, metrics=["accuracy", share_of_sick])
+each = precad.App(model=net, records="csv:{client}.csv", label="sick", loss=confident)
 tested = replace(app, test=(ROWS[:2], SICK[:2]))
 
 
@@ -247,6 +249,27 @@ def test_a_run_names_the_app_and_deals_its_records(tmp_path: Path) -> None:
         with_app({"task": {}}, f"{__name__}:net")
     with pytest.raises(precad.ConfigError, match="app: expected module:name, found 'app'"):
         with_app({"task": {}}, "app")
+
+
+def test_an_app_names_a_source_for_each_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the client's id, in a notebook, in local processes and at an organisation; without an id it names no file."""
+    monkeypatch.chdir(tmp_path)
+    for client, n in (("anna", 12), ("boris", 8)):
+        lines = [",".join(map(str, [*row, label])) for row, label in zip(ROWS[:n].tolist(), SICK, strict=False)]
+        Path(f"{client}.csv").write_text("\n".join(["a,b,c,sick", *lines]) + "\n")
+    sizes, here = {"anna": 12, "boris": 8}, f"{__name__}:each"
+    plan = resolve_apps({"task": TASK}, dict.fromkeys(sizes, each))
+    assert {name: len(own) for name, own in plan.records.items()} == plan.task.clients == sizes
+    _, deployment, _ = resolve(with_app({"task": {**TASK, "clients": [*sizes]}}, here), RunFolder(tmp_path))
+    assert deployment.task.clients == sizes
+    assert deployment.client is not None
+    assert {name: len(own) for name, own in load_records(deployment.task, deployment.client, ["boris"]).items()} == {
+        "boris": 8
+    }
+    config = ClientConfig.model_validate({"certificates": "c", "authority": "a"}, context={"base": tmp_path})
+    own = client_of_app(deployment.task, config, here)
+    found = records_here(deployment.task, own, ["anna", "boris"])
+    assert [said.partition(" ")[0] for said in found.values()] == ["12", "8"]
 
 
 def test_records_that_are_trained_and_measured_on_are_not_kept_for_testing() -> None:

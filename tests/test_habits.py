@@ -274,6 +274,16 @@ def test_it_runs_without_root_programs_or_network_and_says_what_is_missing(tmp_p
         assert line in done.stdout.splitlines()
 
 
+def test_nobody_is_told_to_take_precad_from_an_index() -> None:
+    """It came from somewhere, and a package of that name elsewhere may be anybody's."""
+    folders = ("clients", "deploy", "docs", "dp", "lab", "mpc", "protos", "servers")
+    files = [path for name in folders for path in (ROOT / name).rglob("*") if path.suffix in (".py", ".md", ".sh")]
+    assert len(files) > 500
+    said = re.compile(r"pip3? install [^\n]*\bprecad\b(?!/)")
+    found = [str(path) for path in [*files, ROOT / "README.md"] if said.search(path.read_text(encoding="utf-8"))]
+    assert found == []
+
+
 def test_pre_commit_runs_what_continuous_integration_runs() -> None:
     text = (ROOT / ".pre-commit-config.yaml").read_text()
     assert "://" not in text

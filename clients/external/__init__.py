@@ -7,6 +7,7 @@ Modules:
     trainer   one client's process: what it is given, how long it may take, and what its end costs
     arrays    a model's arrays by name, shape and place
     frames    what goes through the pipes
+    counts    counts of held-out records, in whatever words a foreign evaluation has
     child     the process's program, in an interpreter that need not have precad
     sandbox   what the process is shut off from
     flower    a Flower ClientApp, called as Flower calls it

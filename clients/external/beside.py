@@ -14,6 +14,13 @@ from numpy.typing import NDArray
 from precad.mpc.ring import RingArray
 
 
+class Evaluating(Protocol):
+    """Answer evaluations for some clients."""
+
+    def evaluate(self, client: str, parameters: NDArray[np.float32]) -> RingArray:
+        """Return a client's encoded answer (3,), given the model (d,)."""
+
+
 class Training(Protocol):
     """Make the uploads of some clients."""
 
@@ -25,15 +32,19 @@ class Training(Protocol):
 
 
 class Beside:
-    """Ask the training of each client."""
+    """Ask the training of each client, and what answers its evaluations."""
 
-    def __init__(self, trainings: Mapping[str, Training]) -> None:
-        """trainings: by client; several clients may have one."""
-        self._trainings = trainings
+    def __init__(self, trainings: Mapping[str, Training], evaluations: Mapping[str, Evaluating]) -> None:
+        """Both by client; several clients may have one. evaluations: none in a task without."""
+        self._trainings, self._evaluations = trainings, evaluations
 
     def train(self, client: str, parameters: NDArray[np.float32]) -> RingArray:
         """Return a client's encoded update (d,). Raises what its training raises."""
         return self._trainings[client].train(client, parameters)
+
+    def evaluate(self, client: str, parameters: NDArray[np.float32]) -> RingArray:
+        """Return a client's encoded answer (3,). Raises what its evaluation raises."""
+        return self._evaluations[client].evaluate(client, parameters)
 
     def close(self) -> None:
         """End every training, once."""

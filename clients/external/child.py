@@ -77,26 +77,28 @@ def _watch(worker: int, lifeline: int) -> None:
 
 
 def _work(frames: ModuleType, hello: dict[str, Any], inward: int, outward: int) -> None:
-    """Be the worker: load the trainer, then train whenever a model comes. Foreign code runs here and nowhere else."""
+    """Be the worker: load the trainer, then train or evaluate whenever a model comes. Foreign code runs here alone."""
     os.setpgid(0, 0)
     os.chdir(hello["folder"])
     sys.path.insert(0, hello["folder"])
     try:
         _, constants = frames.receive(inward, {frames.CONSTANTS: hello["constant_bytes"]})
         arrays = Arrays(hello["arrays"], constants)
-        train = _loaded(hello)
-        frames.send(outward, frames.LOADED)
+        train, evaluate = _loaded(hello)
+        frames.send(outward, frames.LOADED, bytes([evaluate is not None]))
     except BaseException as error:  # noqa: BLE001 - foreign code raises what it likes
         frames.send(outward, frames.FAILED, _reason(error))
         return
+    answers, pack = {frames.MODEL: frames.TRAINED, frames.EVALUATE: frames.EVALUATED}, _beside("counts").packed
     while True:
-        _, body = frames.receive(inward, {frames.MODEL: 4 * arrays.n_trained})
+        kind, body = frames.receive(inward, dict.fromkeys(answers, 4 * arrays.n_trained))
         try:
-            found = arrays.flat(train(arrays.named(body)))
+            named = arrays.named(body)
+            found = arrays.flat(train(named)) if kind == frames.MODEL else pack(evaluate(named))
         except BaseException as error:  # noqa: BLE001 - foreign code raises what it likes
             frames.send(outward, frames.FAILED, _reason(error))
             continue
-        frames.send(outward, frames.TRAINED, found)
+        frames.send(outward, answers[kind], found)
 
 
 class Arrays:
@@ -138,16 +140,22 @@ class Arrays:
         return bytes(flat.tobytes())
 
 
-def _loaded(hello: dict[str, Any]) -> Callable[[dict[str, Any]], Any]:
-    """Import what the configuration names. Return a function from arrays to new arrays."""
+Asked = Callable[[dict[str, Any]], Any]
+
+
+def _loaded(hello: dict[str, Any]) -> tuple[Asked, Any]:
+    """Import what the configuration names.
+
+    Return two functions of arrays: one to new arrays, and one to counts of held-out records or None.
+    """
     if hello["kind"] == "nvflare":
-        return _beside("nvflare").trainer(hello)  # type: ignore[no-any-return]
+        return _beside("nvflare").trainer(hello, _beside("counts"))  # type: ignore[no-any-return]
     module, _, name = hello["path"].partition(":")
     found: Any = importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part)
     if hello["kind"] == "flower":
-        return _beside("flower").trainer(found, hello)  # type: ignore[no-any-return]
+        return _beside("flower").trainer(found, hello, _beside("counts"))  # type: ignore[no-any-return]
     if not callable(found):
         raise TypeError
     n_done = 0
@@ -157,7 +165,10 @@ def _loaded(hello: dict[str, Any]) -> Callable[[dict[str, Any]], Any]:
         n_done += 1
         return found(arrays, {**hello["config"], **hello["node"], "round": n_done})
 
-    return train
+    def evaluate(arrays: dict[str, Any]) -> Any:
+        return found.evaluate(arrays, {**hello["config"], **hello["node"], "round": n_done})
+
+    return train, evaluate if hasattr(found, "evaluate") else None
 
 
 def _reason(error: BaseException) -> bytes:

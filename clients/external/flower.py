@@ -1,4 +1,4 @@
-"""Call a Flower `ClientApp` as Flower's own client does: a message of type `train` in, its reply out.
+"""Call a Flower `ClientApp` as Flower's own client does: a message of type `train` or `evaluate` in, its reply out.
 
 The trainer's process loads this file, in an interpreter that holds Flower (1.21 or newer) and need not have precad.
 The app is not changed: it finds arrays, `config`, `context.node_config` and `context.run_config` where it expects them.
@@ -10,55 +10,85 @@ import os
 import time
 import tomllib
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
-_OF_A_CLIENT_FN = ("fitins.parameters", "fitins.config")
-_OF_A_FUNCTION = ("arrays", "config")
-"""Names of the records that a message of type `train` has: for `ClientApp(client_fn)`, and for `@app.train()`."""
+_TRAIN, _EVALUATE = "train", "evaluate"
+_OF_A_CLIENT_FN = {_TRAIN: "fitins", _EVALUATE: "evaluateins"}
+"""Prefix of the names of a message's records, by its type, for `ClientApp(client_fn)`. For `@app.train()` and
+`@app.evaluate()` they are `arrays` and `config`."""
 _TTL_S = 43_200.0
 
 
-def trainer(app: Any, hello: dict[str, Any]) -> Callable[[dict[str, Any]], Any]:
-    """Return a function from arrays by name to new ones. Raises TypeError unless `app` is a `ClientApp`."""
-    from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, Metadata, RecordDict
+def trainer(app: Any, hello: dict[str, Any], counts: ModuleType) -> tuple[Callable[[dict[str, Any]], Any], Any]:
+    """Return two functions of arrays by name: one to new arrays, and one to `counts` or None.
+
+    Raises TypeError unless `app` is a `ClientApp`.
+    """
+    from flwr.app import Context, RecordDict
     from flwr.clientapp import ClientApp
 
     if not isinstance(app, ClientApp):
         raise TypeError
-    arrays_name, config_name = _OF_A_FUNCTION if app._call is None else _OF_A_CLIENT_FN
-    run_config = {**_flat(_own_run_config(hello["folder"])), **hello["config"]}
+    config = counts.without_names(hello["config"])
+    run_config = {**_flat(_own_run_config(hello["folder"])), **config}
     context = Context(
         run_id=1, node_id=1, node_config=dict(hello["node"]), state=RecordDict(), run_config=run_config, series_id=0
     )
     n_done = 0
 
+    def asked(kind: str, arrays: dict[str, Any]) -> Any:
+        names = ("arrays", "config")
+        if app._call is not None:
+            names = (f"{_OF_A_CLIENT_FN[kind]}.parameters", f"{_OF_A_CLIENT_FN[kind]}.config")
+        told = {**hello["message"], **config, "server-round": n_done}
+        return app(_message(kind, dict(zip(names, (arrays, told), strict=True)), n_done), context).content
+
     def train(arrays: dict[str, Any]) -> Any:
         nonlocal n_done
         n_done += 1
-        config = {**hello["message"], **hello["config"], "server-round": n_done}
-        content = RecordDict(
-            {
-                arrays_name: ArrayRecord({name: Array(values) for name, values in arrays.items()}),
-                config_name: ConfigRecord(config),
-            }
-        )
-        metadata = Metadata(
-            run_id=1,
-            message_id=str(n_done),
-            src_node_id=0,
-            dst_node_id=1,
-            reply_to_message_id="",
-            group_id=str(n_done),
-            created_at=time.time(),
-            ttl=_TTL_S,
-            message_type="train",
-        )
-        reply = app(Message(content=content, metadata=metadata), context)
-        (found,) = reply.content.array_records.values()
+        (found,) = asked(_TRAIN, arrays).array_records.values()
         values = {name: array.numpy() for name, array in found.items()}
         return values if values.keys() >= arrays.keys() else list(values.values())
 
-    return train
+    def evaluate(arrays: dict[str, Any]) -> Any:
+        content = asked(_EVALUATE, arrays)
+        metrics: dict[str, Any] = {}
+        for record in (*content.config_records.values(), *content.metric_records.values()):
+            metrics.update(record)
+        return counts.of_metrics(metrics, hello["config"], has_accuracy=hello["has_accuracy"])
+
+    return train, evaluate if _may_evaluate(app) else None
+
+
+def _may_evaluate(app: Any) -> bool:
+    """Tell whether the app has a function for messages of type `evaluate`; a client function is asked to find out."""
+    return app._call is not None or any(name.split(".")[0] == _EVALUATE for name in app._registered_funcs)
+
+
+def _message(kind: str, content: dict[str, dict[str, Any]], number: int) -> Any:
+    """Return a message of this type. content: the names and values of arrays, then of settings."""
+    from flwr.app import Array, ArrayRecord, ConfigRecord, Message, Metadata, RecordDict
+
+    (arrays_name, arrays), (config_name, config) = content.items()
+    records = RecordDict(
+        {
+            arrays_name: ArrayRecord({name: Array(values) for name, values in arrays.items()}),
+            config_name: ConfigRecord(config),
+        }
+    )
+    metadata = Metadata(
+        run_id=1,
+        message_id=f"{kind}-{number}",
+        src_node_id=0,
+        dst_node_id=1,
+        reply_to_message_id="",
+        group_id=str(number),
+        created_at=time.time(),
+        ttl=_TTL_S,
+        message_type=kind,
+    )
+    return Message(content=records, metadata=metadata)
 
 
 def _own_run_config(folder: str) -> dict[str, Any]:

@@ -3,9 +3,11 @@
     client  -> trainer   HELLO      JSON: what to load and how, and the model's arrays
     client  -> trainer   CONSTANTS  bytes of the arrays that nobody trains
     client  -> trainer   MODEL      float32, the round's parameters (n,)
+    client  -> trainer   EVALUATE   float32, parameters (n,) that held-out records are counted with
     trainer -> client    SHUT_OFF   one byte: `sandbox`'s bits, before foreign code is loaded
-    trainer -> client    LOADED     nothing
+    trainer -> client    LOADED     one byte: whether it may answer EVALUATE
     trainer -> client    TRAINED    float32, new parameters (n,)
+    trainer -> client    EVALUATED  float64, `counts`
     trainer -> client    FAILED     why, one of `REASONS` or the name of one of Python's own exceptions
 
 The trainer's process uses this file too, in an interpreter that need not have precad.
@@ -18,7 +20,7 @@ import select
 import struct
 import time
 
-HELLO, CONSTANTS, MODEL, SHUT_OFF, LOADED, TRAINED, FAILED = range(1, 8)
+HELLO, CONSTANTS, MODEL, SHUT_OFF, LOADED, TRAINED, FAILED, EVALUATE, EVALUATED = range(1, 10)
 _HEADER = struct.Struct("<4sBQ")
 _MAGIC = b"PCT1"
 LONGEST_REASON = 64

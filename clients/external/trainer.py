@@ -2,7 +2,8 @@
 
 The process gets a pipe each way, no other descriptor, an environment of a few names and an empty home. Limits hold for
 it, and the namespaces that the kernel grants (`precad.clients.external.sandbox`). A training that hangs, crashes, or
-sends anything but n numbers costs its round alone. What fails beyond repair is started again for the next round.
+sends anything but n numbers costs its round alone. What fails beyond repair is started again for the next round. An
+evaluation is asked for alike: counts of held-out records come back.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ import structlog
 from numpy.typing import NDArray
 
 from precad.clients.errors import TrainerError
-from precad.clients.external import frames, sandbox
+from precad.clients.external import counts, frames, sandbox
 from precad.clients.external.arrays import ModelArrays
+from precad.clients.external.counts import Counts
 
 START_S: Final = 180.0
 """How long a trainer may take to load, the first time. Afterwards its round's deadline counts."""
@@ -73,6 +75,8 @@ class Program:
     """Whether it is not started at all where the kernel does not grant every namespace."""
     output: Path | None = None
     """Where what it prints goes; nowhere without a file. It may hold records."""
+    has_accuracy: bool = True
+    """Whether a record can be right: in evaluations with other targets than classes, none is."""
 
 
 @dataclass(slots=True)
@@ -83,6 +87,9 @@ class Tally:
     clipped: int = 0
     """How many of those trained returned more than the bound."""
     failed: int = 0
+    evaluated: int = 0
+    """How many evaluations it answered with counts."""
+    evaluations_failed: int = 0
 
 
 class ExternalTrainer:
@@ -91,6 +98,8 @@ class ExternalTrainer:
     def __init__(self, program: Program, arrays: ModelArrays, client: str) -> None:
         """Start nothing yet."""
         self._program, self._arrays, self._client = program, arrays, client
+        self.may_evaluate = False
+        """Whether what is loaded has code that evaluates a model, or can only be asked to find out."""
         self._process: _Process | None = None
         self._one_training = threading.Lock()
         self._closed = threading.Event()
@@ -110,10 +119,20 @@ class ExternalTrainer:
 
         parameters: the round's (n,).
         """
+        found = self._asked(frames.MODEL, {frames.TRAINED: 4 * len(parameters)}, parameters)
+        return None if found is None else np.frombuffer(found, "<f4").astype(np.float64)
+
+    def evaluate(self, parameters: NDArray[np.float32]) -> Counts | None:
+        """Return counts of its held-out records with these parameters (n,), sound or not; None where that failed."""
+        found = self._asked(frames.EVALUATE, {frames.EVALUATED: counts.SIZE}, parameters)
+        return None if found is None else counts.unpacked(found)
+
+    def _asked(self, kind: int, expected: dict[int, int], parameters: NDArray[np.float32]) -> bytes | None:
+        """Return its answer to a model; None, with the reason in the log. expected: the answer's kind and size."""
         deadline = time.monotonic() + self._program.timeout_s
         with self._one_training:
             try:
-                return self._trained(parameters, deadline)
+                return self._answer(kind, expected, parameters, deadline)
             except _OwnError as error:
                 reason = str(error)  # the process is still there
             except frames.FrameError as error:
@@ -122,17 +141,17 @@ class ExternalTrainer:
         self._log.warning("client.trainer_failed", reason=reason)
         return None
 
-    def _trained(self, parameters: NDArray[np.float32], deadline: float) -> Vector:
+    def _answer(self, asked: int, expected: dict[int, int], parameters: NDArray[np.float32], deadline: float) -> bytes:
         process = self._ready(deadline)
         body = np.ascontiguousarray(parameters, dtype="<f4").tobytes()
-        frames.send(process.inward, frames.MODEL, body, deadline=deadline)
-        longest = {frames.TRAINED: len(body), frames.FAILED: frames.LONGEST_REASON}
+        frames.send(process.inward, asked, body, deadline=deadline)
+        longest = {**expected, frames.FAILED: frames.LONGEST_REASON}
         kind, found = frames.receive(process.outward, longest, deadline=deadline)
         if kind == frames.FAILED:
             raise _OwnError(_spoken(found))
-        if len(found) != len(body):
+        if len(found) != expected[kind]:
             raise frames.FrameError("length")
-        return np.frombuffer(found, "<f4").astype(np.float64)
+        return found
 
     def _ready(self, deadline: float) -> _Process:
         """Return the process, with its code loaded. Raises FrameError."""
@@ -157,16 +176,17 @@ class ExternalTrainer:
         if not granted & sandbox.PROCESSES:
             sandbox.hide_this_process()
         frames.send(process.inward, frames.CONSTANTS, self._arrays.constants, deadline=deadline)
-        longest = {frames.LOADED: 0, frames.FAILED: frames.LONGEST_REASON}
+        longest = {frames.LOADED: 1, frames.FAILED: frames.LONGEST_REASON}
         kind, found = frames.receive(process.outward, longest, deadline=deadline)
         if kind == frames.FAILED:
             raise frames.FrameError(f"loading: {_spoken(found)}")
+        self.may_evaluate = found == b"\x01"
 
     def _hello(self, home: Path) -> bytes:
         own = self._program
         return json.dumps(
             {
-                **{name: getattr(own, name) for name in ("kind", "path", "memory_bytes")},
+                **{name: getattr(own, name) for name in ("kind", "path", "memory_bytes", "has_accuracy")},
                 **{name: dict(getattr(own, name)) for name in ("config", "node", "message")},
                 "folder": str(own.folder.absolute()),
                 "home": str(home),
@@ -283,7 +303,7 @@ def _in_words(reason: str) -> str:
         "ended": "its process ended",
         "deadline": "it took longer than client.trainer_timeout_s",
         "frame": "it sent something that is no frame",
-        "length": "it sent another number of parameters than the model has",
+        "length": "it sent more or fewer numbers than were asked for",
         "isolation": "the kernel grants no namespaces to shut it off; client.trainer_isolation says which are required",
     }
     return words.get(reason, reason)

@@ -24,8 +24,10 @@ from precad.clients.models import networks
 from precad.clients.own_code import look_in
 from precad.clients.records.own.described import CLIENT
 from precad.clients.training.conduct import Conduct
+from precad.clients.training.held_out import answer_of_counts
 from precad.clients.training.round_update import bounded, difference, require_set
 from precad.mpc.ring import RingArray
+from precad.protos.task.evaluation import has_accuracy
 from precad.protos.task.task import Task
 
 _SHARE_OF_ROUND: Final = 0.8
@@ -40,11 +42,6 @@ def require_task(task: Task) -> None:
         raise ArgumentError(
             "client.trainer: expected task.algorithm 'user-dp-fedavg', whose guarantee is of whole clients, or "
             f"'fedavg', found {task.algorithm!r}: nothing holds a foreign trainer to clipping single records"
-        )
-    if task.evaluation_round is not None:
-        raise ArgumentError(
-            "task.evaluation: expected 'none' or 'public' beside client.trainer, since precad knows no model that it "
-            f"could evaluate, found {task.evaluation!r}"
         )
 
 
@@ -69,6 +66,7 @@ class ExternalTraining:
         try:
             for trainer in self._trainers.values():
                 trainer.start()
+                _require_evaluations(task, config, trainer)
         except BaseException:
             self.close()
             raise
@@ -105,6 +103,29 @@ class ExternalTraining:
         log.info("client.trained", client=client, **counts)
         write_metrics(self._files[client], client, tally)
 
+    def evaluate(self, client: str, parameters: NDArray[np.float32]) -> RingArray:
+        """Return this client's encoded answer, (3,), to an evaluation of the model (d,).
+
+        Called by one thread per client. Raises: ClientError; nothing may be uploaded then.
+        """
+        assert self._task.evaluation_round is not None  # nobody else asks
+        return self._conducts[client].encode_evaluation(self.answer(client, parameters), self._task.evaluation_round)
+
+    def answer(self, client: str, parameters: NDArray[np.float32]) -> Vector:
+        """Return what its trainer's counts come to, (3,), of norm at most C; zeros where it gives none."""
+        found = self._trainers[client].evaluate(parameters[: self._task.n_parameters])
+        if found is not None and not found.is_sound:
+            log.warning("client.trainer_failed", client=client, reason="no records can have its counts")
+            found = None
+        tally = self.tallies[client]
+        if found is None:
+            tally.evaluations_failed += 1
+        else:
+            tally.evaluated += 1
+        log.info("client.evaluated", client=client, evaluated=tally.evaluated, failed=tally.evaluations_failed)
+        write_metrics(self._files[client], client, tally)
+        return answer_of_counts(self._task, *(found or (0.0, 0.0, 0.0)))
+
     def _is_clipped(self, found: Vector, update: Vector) -> bool:
         """Tell whether the trainer returned more than the bound. Where the bound is learnt, the last number says so."""
         if self._task.quantile_rule is not None:
@@ -115,6 +136,15 @@ class ExternalTraining:
         """End every trainer."""
         for trainer in self._trainers.values():
             trainer.close()
+
+
+def _require_evaluations(task: Task, config: ClientConfig, trainer: ExternalTrainer) -> None:
+    """Raise ArgumentError where the task's clients evaluate models, and this trainer has no code for it."""
+    if task.evaluation_round is not None and not trainer.may_evaluate:
+        raise ArgumentError(
+            f"client.trainer: expected one that evaluates models, as task.evaluation = {task.evaluation!r}, found "
+            f"{config.trainer!r}, which has no evaluate"
+        )
 
 
 def program_of(task: Task, config: ClientConfig, client: str) -> Program:
@@ -143,6 +173,7 @@ def program_of(task: Task, config: ClientConfig, client: str) -> Program:
         threads=config.trainer_threads,
         is_isolation_required=config.trainer_isolation == "required",
         output=config.trainer_output,
+        has_accuracy=has_accuracy(task.loss),
         **python,
     )
     _require_apart(program)
@@ -174,15 +205,20 @@ def _require_apart(program: Program) -> None:
 def write_metrics(file: Path, client: str, tally: Tally) -> None:
     """Write a client's counts in Prometheus's text form, for a collector of text files, in place of the last ones."""
     lines = [
-        "# TYPE precad_client_trainings_total counter",
-        *(
-            f'precad_client_trainings_total{{client="{client}",outcome="{name}"}} {count}'
-            for name, count in (("trained", tally.trained), ("failed", tally.failed))
-        ),
+        *_outcomes("trainings", client, {"trained": tally.trained, "failed": tally.failed}),
         "# TYPE precad_client_updates_clipped_total counter",
         f'precad_client_updates_clipped_total{{client="{client}"}} {tally.clipped}',
-        "",
     ]
+    if tally.evaluated or tally.evaluations_failed:
+        answered = {"evaluated": tally.evaluated, "failed": tally.evaluations_failed}
+        lines += _outcomes("evaluations", client, answered)
     partial = file.with_suffix(".prom.new")
-    partial.write_text("\n".join(lines))
+    partial.write_text("\n".join([*lines, ""]))
     partial.replace(file)
+
+
+def _outcomes(what: str, client: str, counts: Mapping[str, int]) -> list[str]:
+    """Return the lines of a counter by outcome."""
+    name = f"precad_client_{what}_total"
+    each = [f'{name}{{client="{client}",outcome="{outcome}"}} {count}' for outcome, count in counts.items()]
+    return [f"# TYPE {name} counter", *each]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -40,7 +39,7 @@ def values_of(config: ClientConfig, column: str, clients: Sequence[str], wanted:
         return _labels(config, column, clients, wanted)
     described = OwnRecords.of(config, RecordFields())
     if CLIENT in described.source:
-        each = {name: replace(described, source=described.source.replace(CLIENT, name)) for name in wanted}
+        each = {name: described.of_client(name) for name in wanted}
         return {name: _column(own, column) for name, own in each.items()}
     if not config.dealt:
         if len(wanted) > 1:

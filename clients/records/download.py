@@ -53,7 +53,8 @@ def _fetch(name: str, *, train: bool, split: str | None = None) -> Any:
         library = importlib.import_module("torchvision.datasets")
     except ImportError:
         raise MissingDataError(
-            f'{name} is not there, and torchvision, which would download it, is missing: pip install "precad[datasets]"'
+            f"{name} is not there, and torchvision, which would download it, is missing: install "
+            '"precad[datasets]" from where precad came from'
         ) from None
     root = _root()
     try:

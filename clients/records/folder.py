@@ -73,5 +73,5 @@ def missing(dataset: str, files: str, *, can_download: bool = True) -> MissingDa
     """Return the error for a data set that is not there, with what helps."""
     remedy = f"set {VARIABLE} to a folder that holds {files} ({LAYOUT})"
     if can_download:
-        remedy += '; or pip install "precad[datasets]" and set client.download = true'
+        remedy += '; or install "precad[datasets]" from where precad came from, and set client.download = true'
     return MissingDataError(f"data set {dataset!r} is not there: {remedy}")

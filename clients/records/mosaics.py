@@ -85,7 +85,9 @@ def _pillow() -> Any:
     try:
         return importlib.import_module("PIL.Image")
     except ImportError:
-        raise MissingDataError('reading PNG files needs Pillow: pip install "precad[datasets]"') from None
+        raise MissingDataError(
+            'reading PNG files needs Pillow: install "precad[datasets]" from where precad came from'
+        ) from None
 
 
 def _records(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> Records:

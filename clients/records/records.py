@@ -25,8 +25,9 @@ classes stay unused."""
 
 _PIXEL_MAX: Final = 255.0
 _IMAGE_AXES = 4
-_NO_TOKEN: Final = -100
+NO_CLASS: Final = -100
 """A label of a place in a sequence that is none."""
+_LAST_CLASS: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,9 +130,15 @@ def _require_possible_labels(labels: NDArray[Any]) -> None:
         return
     if labels.dtype != np.int64:
         raise ArgumentError(f"labels must be int64 classes or float32 numbers, got {labels.dtype}")
-    is_class = labels >= 0 if labels.ndim == 1 else by_record((labels >= 0) | (labels == _NO_TOKEN)).all(axis=1)
+    is_class = labels >= 0 if labels.ndim == 1 else by_record(is_class_of_place(labels)).all(axis=1)
     if not is_class.all():
-        raise RecordRangeError("labels", int(np.argmin(is_class)), "a label", 2**31)
+        raise RecordRangeError("labels", int(np.argmin(is_class)), "a label", _LAST_CLASS + 1)
+
+
+def is_class_of_place(labels: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return where labels of several places are classes, or say that a place has none."""
+    found: NDArray[np.bool_] = ((labels >= 0) & (labels <= _LAST_CLASS)) | (labels == NO_CLASS)
+    return found
 
 
 def by_record(values: NDArray[Any]) -> NDArray[Any]:

@@ -28,7 +28,7 @@ from precad.clients.training.conduct import Conduct, Vector
 from precad.clients.training.projection import project
 from precad.dp.queries.evaluations import EvaluationEncoding
 from precad.mpc.ring import RingArray
-from precad.protos.task.task import Task
+from precad.protos.task.task import EvaluationRound, Task
 
 log = structlog.get_logger(__name__)
 
@@ -49,9 +49,7 @@ class HeldOut:
     ) -> None:
         """records: those that each client holds out; a client without any adds nothing to the sum. learning: the task's
         unless it is given. Raises ArgumentError."""
-        if task.evaluation_round is None:
-            raise ArgumentError(f"task.evaluation: expected 'clients', found {task.evaluation!r}")
-        self._round, self._n_parameters = task.evaluation_round, task.n_parameters
+        self._round, self._n_parameters = _round_of(task), task.n_parameters
         self._records, self._conducts = records, conducts
         learning = Learning.of_task(task) if learning is None else learning
         self._device, self._loss = resolve_device(device), learning.loss
@@ -72,6 +70,22 @@ class HeldOut:
             model = networks.trained(self._model, parameters[: self._n_parameters])
             right, losses = right_and_losses(model, self._records[client], self._loss, self._device)
         return project(self._encoding.total(right, losses), self._round.client_clip)
+
+
+def answer_of_counts(task: Task, right: float, n: float, loss_sum: float) -> Vector:
+    """Return the answer of a client that knows counts of its records alone, (3,), of norm at most C.
+
+    right: how many of n records, at most n. Raises ArgumentError for a task without evaluations.
+    """
+    of_round = _round_of(task)
+    encoding = EvaluationEncoding(loss_bound=task.evaluation_loss_bound, frac_bits=of_round.frac_bits)
+    return project(encoding.total_of(right, n, loss_sum), of_round.client_clip)
+
+
+def _round_of(task: Task) -> EvaluationRound:
+    if task.evaluation_round is None:
+        raise ArgumentError(f"task.evaluation: expected 'clients', found {task.evaluation!r}")
+    return task.evaluation_round
 
 
 def right_and_losses(model: nn.Module, records: Records, loss: Loss, device: torch.device) -> tuple[Vector, Vector]:

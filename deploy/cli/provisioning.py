@@ -23,15 +23,18 @@ def provision(
 ) -> None:
     """Certify the participants' requests, and write a start-up kit for each of them."""
     with exit_codes():
+        from precad.deploy.configuration.evaluation_clip import clip_advice
         from precad.deploy.provisioning import kits
         from precad.deploy.provisioning.project import read
 
-        opens = passphrase_of(authority_passphrase_file)
+        opens, agreed = passphrase_of(authority_passphrase_file), read(project)
         folder = project.parent / "kits" if out is None else out
-        made = kits.provision(read(project), folder, passphrase=opens)
+        made = kits.provision(agreed, folder, passphrase=opens)
         say(f"{made.folder}: wrote kits of {', '.join(made.participants)}")
         say(f"authority SHA-256  {made.authority}")
         say(f"project digest     {made.digest}")
+        if advice := clip_advice(agreed.task, agreed.holdout):
+            say(f"note: {advice}")
         say("next: send each its folder. A and B run precad join, then read the digest out to everybody else")
 
 

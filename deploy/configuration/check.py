@@ -118,7 +118,7 @@ def _aggregator(task: Task, config: AggregatorConfig, roles: tuple[Role, Role], 
         ],
         "authority": _authorities(config.authority),
         "initial_model": convert.sha256(convert.model_to_bytes(initial)).hex(),
-        "mib_for_uploads": memory.of_server(config, task) // memory.MIB,
+        "mib_for_uploads": memory.of_server(config, task, role) // memory.MIB,
     }
 
 

@@ -24,6 +24,7 @@ from precad.clients.records import Records, Split, example_label_of, example_of
 from precad.clients.records.own.described import CLIENT
 from precad.deploy.configuration.check_holder import room_of
 from precad.deploy.configuration.check_privacy import privacy_facts, promised
+from precad.deploy.configuration.evaluation_clip import clip_advice
 from precad.deploy.configuration.local import resolve, with_records
 from precad.deploy.configuration.measures import learning_of, public_measures
 from precad.deploy.configuration.public_records import Measure
@@ -56,7 +57,7 @@ def records_here(task: Task, config: ClientConfig, clients: Sequence[str]) -> di
     digest = _digest_to_agree_on(task, found)
     own = found.of_client.items()
     of_data = {c: f"{len(records)} of {config.dataset}, declares {task.clients[c]}" for c, records in own}
-    here = {c: f"{said}{_held_out(task, c, found)}{digest}" for c, said in of_data.items()}
+    here = {c: f"{said}{_held_out(task, config, c, found)}{digest}" for c, said in of_data.items()}
     return here | _of_auditing(task, clients)
 
 
@@ -65,13 +66,14 @@ def _of_auditing(task: Task, clients: Sequence[str]) -> dict[str, str]:
     return {c: f"canaries alone, declares {task.clients[c]}" for c in clients if c in task.audit_clients}
 
 
-def _held_out(task: Task, client: str, found: Loaded) -> str:
+def _held_out(task: Task, config: ClientConfig, client: str, found: Loaded) -> str:
     """Say how many records a client evaluates models on, in a task with such evaluations; else nothing."""
     if task.evaluation_round is None:
         return ""
     if not (n := len(found.held_out[client])):
         return "; WARNING: none held out to evaluate models on: set client.holdout"
-    return f"; {n} held out, of which {task.evaluation_round.client_clip:g} count fully"
+    advice = clip_advice(task, config.holdout)
+    return f"; {n} held out, of which {task.evaluation_round.client_clip:g} count fully{advice and f'; {advice}'}"
 
 
 def local_records(raw: Mapping[str, Any], base: Path) -> dict[str, Any]:
@@ -172,7 +174,7 @@ def _own(task: Task, config: ClientConfig, client: str, found: Loaded) -> str:
     classes = _classes(task, found.split)
     aside = "" if test is found.split.train or not len(test) else f", {len(test)} more kept for testing"
     digest = f"{_digest_to_agree_on(task, found)}{_columns_to_agree_on(found.split.columns)}"
-    digest = f"{_held_out(task, client, found)}{digest}"
+    digest = f"{_held_out(task, config, client, found)}{digest}"
     drawn = f"a round draws {task.rate_of(client) * len(own):.4g} on average{own_privacy(task, client)}"
     return f"{len(own)} of shape {own.shape} in {classes}{aside}; declares {task.clients[client]}; {drawn}{digest}"
 

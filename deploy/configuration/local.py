@@ -21,6 +21,7 @@ from precad.clients.errors import (
 )
 from precad.clients.own_code import look_in, offer
 from precad.deploy.configuration.auditing import audit_ids, declared_canaries
+from precad.deploy.configuration.evaluation_clip import supply_evaluation_clip
 from precad.deploy.configuration.sections import Deployment, parse, parse_section
 from precad.deploy.configuration.update_set import draft_layer_sizes, supply_directions, supply_layer_sizes
 from precad.deploy.errors import ConfigError, refusing
@@ -92,7 +93,8 @@ def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], 
         task["clients"] = ids_of(task["clients"])
     source, ids = _source(resolved["client"], task, folder.root), task.get("clients")
     split = complete_task(task, source, ids if isinstance(ids, list) else None)
-    require_held_out(task, split)
+    require_held_out(task, split, resolved["client"])
+    supply_evaluation_clip(task, resolved["client"], declares=not isinstance(ids, list))
     supply_model_digest(task, split)
     supply_addresses(resolved, folder)
     deployment = parse(resolved, base=folder.root)
@@ -325,9 +327,13 @@ def supply_own_records(client: dict[str, Any], *, holds_out: bool = False) -> No
     offer(*(str(client[name]) for name in ("base_model", "adapter") if client.get(name) is not None))
 
 
-def require_held_out(task: Mapping[str, Any], split: Split) -> None:
-    """Raise ConfigError where clients are to evaluate models on records that they hold out, and none is held out."""
-    if task.get("evaluation") == BY_CLIENTS and (split.held_out is None or not len(split.held_out)):
+def require_held_out(task: Mapping[str, Any], split: Split, client: Mapping[str, Any]) -> None:
+    """Raise ConfigError where clients are to evaluate models on records that they hold out, and none is held out.
+
+    A foreign trainer has records of its own.
+    """
+    is_needed = task.get("evaluation") == BY_CLIENTS and client.get("trainer") is None
+    if is_needed and (split.held_out is None or not len(split.held_out)):
         raise ConfigError(
             f"client.holdout: expected a share that keeps a record with task.evaluation = {BY_CLIENTS!r}, found less"
         )

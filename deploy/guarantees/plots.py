@@ -327,7 +327,7 @@ def _number(value: float | str) -> float:
 
 def _pyplot() -> Any:
     """Return matplotlib's pyplot, drawing to files. Raises ConfigError."""
-    return load_pyplot(ConfigError("--plot needs matplotlib: pip install 'precad[bench]'"))
+    return load_pyplot(ConfigError("--plot needs matplotlib: install 'precad[bench]' from where precad came from"))
 
 
 @contextmanager

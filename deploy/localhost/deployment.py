@@ -76,12 +76,13 @@ T = TypeVar("T")
 
 def require_engines_and_memory(deployment: Deployment) -> None:
     """Raise EngineUnavailableError or ConfigError unless this machine has what both aggregators need."""
-    for letter, server in (("a", deployment.aggregator.a), ("b", deployment.aggregator.b)):
+    both = deployment.aggregator
+    for letter, role, server in (("a", Role.AGGREGATOR_A, both.a), ("b", Role.AGGREGATOR_B, both.b)):
         assert server is not None  # resolve() supplied it
         require_engine(server.engine)
         try:
             require_function(deployment.task, server)
-            memory.of_server(server, deployment.task)
+            memory.of_server(server, deployment.task, role)
         except SetupError as error:
             raise ConfigError(f"aggregator.{letter}.{error}") from None
 
@@ -221,13 +222,19 @@ class LocalRun:
         self._earlier_s = before.seconds
         self.folder.keep_logs()
         self.folder.write_config(self._resolved)
+        self._take_rounds(before)
+        done = f"{len(self._progress.metrics)} of {self.deployment.task.rounds} rounds are done"
+        self._console.print(f"continuing the run in {self.folder.root}: {done}", highlight=False, soft_wrap=True)
+
+    def _take_rounds(self, before: resuming.Before) -> None:
+        """Take in rounds that both servers committed and that have no line, and the model after them."""
+        if before.parameters is not None:
+            self._progress.final = before.parameters
         for number, (a, b) in enumerate(before.further, start=1):
             self.folder.outdate()
             parameters = before.parameters if number == len(before.further) else None
             self._progress.metrics.append(self._line(to_message(a), to_message(b), parameters))
         self.folder.write_all_metrics(self._progress.metrics)
-        done = f"{len(self._progress.metrics)} of {self.deployment.task.rounds} rounds are done"
-        self._console.print(f"continuing the run in {self.folder.root}: {done}", highlight=False, soft_wrap=True)
 
     async def _train(self, *, stays: bool) -> None:
         """Start every process, show the rounds, and stop whoever is left, unless they stay."""
@@ -256,15 +263,24 @@ class LocalRun:
                 loop.remove_signal_handler(number)
 
     def _keep_rounds(self) -> str:
-        """Write the model and the summary of an interrupted run that has a round, and say so."""
+        """Write the model and the summary of an interrupted run, and say of how many rounds they are.
+
+        The model is the last one that both servers hold, whatever of it we were told; before a round, the initial one.
+        """
+        self._take_rounds(resuming.read_before(self.folder, self.deployment))
         n_rounds, planned = len(self._progress.metrics), self.deployment.task.rounds
-        if self._progress.final is None or not n_rounds:
-            return _INTERRUPTED
-        self._progress.ended = f"{INTERRUPTED_RUN} {n_rounds} of {planned} rounds"
-        self._finish()
+        final = self._progress.final if n_rounds else self._initial()
         root, config = self.folder.root, self.folder.config
-        how = f"`precad run {config} --output {root} --resume` continues"
-        return f"{_INTERRUPTED}; {n_rounds} of {planned} rounds are kept in {root}; {how}"
+        kept = f"{n_rounds} of {planned} rounds are kept in {root}"
+        if final is None:  # the servers' databases are elsewhere
+            return f"{_INTERRUPTED}; {kept}, without a model"
+        if not n_rounds:
+            if self.deployment.task.query is not None:  # there is no answer to keep
+                return _INTERRUPTED
+            kept = f"no round was done: {root} holds the initial model"
+        self._progress.ended = f"{INTERRUPTED_RUN} {n_rounds} of {planned} rounds"
+        self._summarise(final)
+        return f"{_INTERRUPTED}; {kept}; `precad run {config} --output {root} --resume` continues"
 
     def interrupt(self) -> None:
         """End the run with InterruptedRunError, from another thread; one that is yet to begin ends at once."""
@@ -349,8 +365,7 @@ class LocalRun:
         metrics = await asyncio.to_thread(self._line, a.record, b.record, a.parameters)
         self.folder.outdate()
         self._progress.metrics.append(metrics)
-        if a.parameters is not None:  # with its line: whoever interrupts us finds both of one round, or neither
-            self._progress.final = a.parameters
+        self._progress.final = a.parameters  # None where we are late: the last round's comes in any case
         self.folder.append_metrics(metrics)
         table.add(metrics)
         if a.parameters is not None and not self._has_diverged:
@@ -400,10 +415,15 @@ class LocalRun:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def _finish(self) -> dict[str, Any]:
-        """Write the model and the summary."""
-        task, metrics, final = self.deployment.task, self._progress.metrics, self._progress.final
-        if final is None or not metrics:
+        """Write the model and the summary. Raises RunFailedError where there was no round."""
+        final = self._progress.final
+        if final is None or not self._progress.metrics:
             raise RunFailedError(f"the task ended without a round: {self._progress.ended}", exit_code=REFUSED)
+        return self._summarise(final)
+
+    def _summarise(self, final: NDArray[np.float32]) -> dict[str, Any]:
+        """Write this model, (d,), and the summary of the rounds that there were."""
+        task, metrics = self.deployment.task, self._progress.metrics
         concluded = self._conclude(final)
         summary: dict[str, Any] = {
             "rounds": len(metrics),
@@ -413,7 +433,7 @@ class LocalRun:
             **last_public_figures(self.folder, task, metrics),
             **client_evaluations(self.folder, task, metrics),
             **({} if (bound := learnt_bound(final, task)) is None else {"learnt_bound": bound}),
-            **spent_epsilons(self.folder.state_dir("a"), task, metrics[-1]),
+            **spent_epsilons(self.folder.state_dir("a"), task, metrics[-1] if metrics else None),
             "delta": task.delta,
             **({"rests_on": conditions} if (conditions := conditions_of(task)) else {}),
             "accepted": sum(len(m["accepted"]) for m in metrics),
@@ -422,7 +442,7 @@ class LocalRun:
             "rejected_clients": sorted({client for m in metrics for client in m["rejected"]}),
             **self._trainer(),
             "seconds_total": round(self._earlier_s + time.monotonic() - self._started, 3),
-            "seconds_per_round": round(sum(m["seconds_total"] for m in metrics) / len(metrics), 4),
+            "seconds_per_round": round(sum(m["seconds_total"] for m in metrics) / max(len(metrics), 1), 4),
             "bytes_client_up": sum(m["bytes"]["clients_to_a"] + m["bytes"]["clients_to_b"] for m in metrics),
             "bytes_server_link": sum(m["bytes"]["a_to_b"] + m["bytes"]["b_to_a"] for m in metrics),
             "gate": None if task.is_proved else task.gate,

@@ -72,7 +72,7 @@ def _read(folder: Path) -> Status:
             "missing": sum(round.n_missing for round in rounds),
         },
         hides_draws=Level.HIDDEN_CLIENT in header.get("every_round", {}),
-        epsilons=_epsilons(header, charged_in(ledger), rounds),
+        epsilons=_epsilons(header, charged_in(ledger), rounds, task.get("rests_on", {})),
         rounds=tuple(rounds),
     )
 
@@ -117,8 +117,13 @@ def _charged_in(ledger: Path, n_bytes: int, modified_ns: int) -> Charged:
     )
 
 
-def _epsilons(header: dict[str, Any], charged: Charged, rounds: list[RoundSummary]) -> tuple[Epsilon, ...]:
-    """Return what the charged rounds have spent. The folder does not say which budget the task has."""
+def _epsilons(
+    header: dict[str, Any], charged: Charged, rounds: list[RoundSummary], rests_on: Mapping[str, str]
+) -> tuple[Epsilon, ...]:
+    """Return what the charged rounds have spent. The folder does not say which budget the task has.
+
+    rests_on: conditions of the figures, by view, where the task's must be said.
+    """
     if "delta" not in header or not (rounds or charged.n_charged):
         return ()
     unit = Unit(header.get("unit", Unit.RECORD))
@@ -135,5 +140,13 @@ def _epsilons(header: dict[str, Any], charged: Charged, rounds: list[RoundSummar
     spent = {view: max(stated[view], cost.of_view(view, *counted)) for view in View}
     groups = {view: 1 if (event := events[view]) is None else event.group_size for view in View}
     return tuple(
-        Epsilon(view=view, unit=unit, group_size=groups[view], spent=spent[view], delta=cost.delta) for view in View
+        Epsilon(
+            view=view,
+            unit=unit,
+            group_size=groups[view],
+            spent=spent[view],
+            delta=cost.delta,
+            rests_on=rests_on.get(view, ""),
+        )
+        for view in View
     )

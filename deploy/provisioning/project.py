@@ -69,6 +69,12 @@ class Project:
             yield Identity(Role.CLIENT, client)
 
     @property
+    def holdout(self) -> float | None:
+        """Return the share of their records that all clients hold out, if the file says one."""
+        found = self.sections[Role.CLIENT].get("holdout")
+        return float(found) if isinstance(found, int | float) else None
+
+    @property
     def servers(self) -> tuple[Role, ...]:
         """Return the roles of the servers that the task has."""
         servers = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)

@@ -65,6 +65,8 @@ def certificate_of(run: Run) -> RunCertificate | str:
     """Return the certificate, or why there is none. Raises ConfigError where a model's file is damaged."""
     if (why := uncertified(run)) is not None:
         return why
+    if not any(trained.rounds for trained in run.trainings):
+        return "its model is the initial one, as no round was done"
     try:
         confidences, labels = _confidences(run)
     except MissingDataError:

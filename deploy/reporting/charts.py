@@ -350,6 +350,7 @@ def _upload_columns(run: Run) -> Chart:
                 points=tuple((some[-1].n_done, statistics.fmean(_count(done, fate) for done in some)) for some in bins),
             )
             for fate, colour in _FATES
+            if rounds
         ),
     )
 

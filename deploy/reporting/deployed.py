@@ -75,7 +75,7 @@ class _Evaluated(Written):
 class _Summary(Written):
     """summary.json."""
 
-    rounds: Annotated[int, Field(ge=1)]
+    rounds: Count
     processes: Count
     accuracy: Share | None = None
     attack_success: Share | None = None
@@ -126,7 +126,7 @@ def read_deployed(path: Path) -> Run:
     deployment = configuration.load(folder.config)
     client = _client(deployment, path)
     summary = read_object(folder.summary, _Summary)
-    lines = read_lines(folder.metrics, _Line)
+    lines = read_lines(folder.metrics, _Line, may_be_empty=summary.rounds == 0)  # of a run interrupted before one
     _require_agreement(path, deployment.task, summary, lines)
     return Run(
         folder=path,
@@ -141,7 +141,7 @@ def read_deployed(path: Path) -> Run:
         reacting_attack=client.reacting_attack,
         trainings=(_training(folder, summary, lines),),
         statements=_statements(deployment.task, summary, lines),
-        cost=_cost(summary, lines),
+        cost=_cost(summary, lines) if lines else None,
         answer=_answer(path, deployment.task, summary),
         configuration=shown_configuration(deployment),
     )
@@ -169,7 +169,7 @@ def _require_agreement(path: Path, task: Task, summary: _Summary, lines: Sequenc
     The servers of an interrupted run may have finished a round that has no line, or lost one after its charge. So its
     summary may say more. The numbers of a run that went on have gaps.
     """
-    last, has_evaluations = lines[-1], task.evaluation_round is not None
+    has_evaluations = task.evaluation_round is not None
     may_say_more = summary.resumed > 0 or summary.ended.startswith(INTERRUPTED_RUN) or has_evaluations
     numbers = [line.round for line in lines]
     in_order = [n + n_due(task.evaluation_every, n) for n in range(len(lines))]
@@ -183,21 +183,26 @@ def _require_agreement(path: Path, task: Task, summary: _Summary, lines: Sequenc
         "delta": (summary.delta, task.delta),
     }
     for view in View:
-        said, there = summary.realised(view), getattr(last, f"epsilon_{view}")
-        found[f"epsilon_{view}"] = (said, max(said, there) if may_say_more else there)
+        said, there = summary.realised(view), _after(lines, view)
+        found[f"epsilon_{view}"] = (said, there if said is None or not may_say_more else max(said, there))
     for name, (expected, got) in found.items():
         if expected != got:
             what = f"{expected!r:.60} of summary.json" if name != "numbers of rounds" else "0, 1, 2, ..."
             what += ", but for evaluations" if has_evaluations and name == "numbers of rounds" else ""
             raise ConfigError(f"{path}: {name}: expected {what}, found {got!r:.60}: this is no finished run's folder")
     for view in View:
-        if getattr(summary, f"epsilon_{view}") < getattr(last, f"epsilon_{view}"):
+        if getattr(summary, f"epsilon_{view}") < _after(lines, view):
             raise ConfigError(f"{path}: epsilon_{view}: expected at least that of the rounds there were, found less")
     if summary.epsilon_client is None and Level.CLIENT in task_privacy(task).every_round:
         raise ConfigError(f"{path}: epsilon_client: expected a value in summary.json, found none")
     most = task.most_draws if summary.resumed else task.rounds
-    if not (len(lines) <= task.rounds and last.round < most + task.most_evaluations):
+    if not (len(lines) <= task.rounds and max(numbers, default=0) < most + task.most_evaluations):
         raise ConfigError(f"{path}: rounds: expected at most {task.rounds}, found {len(lines)}")
+
+
+def _after(lines: Sequence[_Line], view: View) -> float:
+    """Return the epsilon that the last line states; nothing was spent where there is none."""
+    return float(getattr(lines[-1], f"epsilon_{view}")) if lines else 0.0
 
 
 def _training(folder: RunFolder, summary: _Summary, lines: Sequence[_Line]) -> Trained:

@@ -24,7 +24,7 @@ _STYLES: Final = {Dash.SOLID: "-", Dash.DASHED: "--", Dash.DOTTED: ":", Dash.DAS
 
 def require_matplotlib() -> Any:
     """Return matplotlib's pyplot, drawing to files. Raises ConfigError."""
-    return load_pyplot(ConfigError("--figures needs matplotlib: pip install 'precad[bench]'"))
+    return load_pyplot(ConfigError("--figures needs matplotlib: install 'precad[bench]' from where precad came from"))
 
 
 def png_files(charts: Sequence[Chart]) -> dict[str, bytes]:

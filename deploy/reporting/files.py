@@ -32,10 +32,10 @@ def read_object(path: Path, kind: type[M]) -> M:
     return _parsed(_text(path), kind, str(path))
 
 
-def read_lines(path: Path, kind: type[M]) -> list[M]:
-    """Read a file with a JSON object a line, at least one. Raises ConfigError."""
+def read_lines(path: Path, kind: type[M], *, may_be_empty: bool = False) -> list[M]:
+    """Read a file with a JSON object a line, at least one unless it may be empty. Raises ConfigError."""
     lines = _text(path).splitlines()
-    if not lines:
+    if not (lines or may_be_empty):
         raise ConfigError(f"{path}: expected a line for every round, found none")
     return [_parsed(line, kind, f"{path} line {i}") for i, line in enumerate(lines, start=1)]
 

@@ -145,7 +145,7 @@ class Run:
     trainings: tuple[Trained, ...]
     statements: tuple[Statement, ...]
     cost: Cost | None
-    """None for a simulation."""
+    """None for a simulation, and for a run that was interrupted before its first round."""
     answer: QueryAnswer | None = None
     """None unless the run is a query, which trains nothing."""
     configuration: Mapping[str, str]

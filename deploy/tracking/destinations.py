@@ -79,7 +79,8 @@ def using(kind: str) -> Iterator[None]:
         if kind not in _LIBRARIES:
             raise
         raise ConfigError(
-            f"--to {kind}: expected its library, found no module {error.name}: pip install 'precad[{kind}]'"
+            f"--to {kind}: expected its library, found no module {error.name}: install 'precad[{kind}]' from where "
+            "precad came from"
         ) from None
     except Exception as error:
         if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] not in _LIBRARIES:

@@ -67,6 +67,17 @@ class EvaluationEncoding:
         exact: Values = np.ldexp(steps.astype(np.float64), -self.frac_bits)
         return exact
 
+    def total_of(self, right: float, n: float, loss_sum: float) -> Values:
+        """Return the sum of `rows`, (3,), but for their rounding, where counts alone are known.
+
+        right: how many of n records, at most n. loss_sum: the sum of their losses, of any content. Whatever they are,
+        the norm is at most n, as each number is a mean of rows'.
+        """
+        most = n * self.loss_bound
+        loss = min(max(loss_sum, 0.0), most) if math.isfinite(loss_sum) else most
+        found: Values = np.array([n, 2 * right - n, 2 * loss / self.loss_bound - n]) * self.weights
+        return found
+
     def figures(self, noisy_sum: Values, noise_std: float, *, level: float = LEVEL) -> Figures:
         """Return the figures that a sum, (3,), gives, whose numbers have Gaussian noise of `noise_std`.
 

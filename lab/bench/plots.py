@@ -21,7 +21,9 @@ OURS = (*GATES, PROVED)
 
 def require_matplotlib() -> Any:
     """Return matplotlib's pyplot, drawing to files. Raises PlotUnavailableError."""
-    return load_pyplot(PlotUnavailableError("--plot needs matplotlib: pip install 'precad[bench]'"))
+    return load_pyplot(
+        PlotUnavailableError("--plot needs matplotlib: install 'precad[bench]' from where precad came from")
+    )
 
 
 @contextmanager

@@ -400,4 +400,8 @@ def _legends_below(figure: Any, panels: Sequence[Any]) -> None:
 def require_matplotlib() -> Any:
     """Return pyplot, drawing into files. Raises ConfigError when it is missing, which is asked for before anything is
     run."""
-    return load_pyplot(ConfigError('matplotlib: expected for the figure, found none: pip install "precad[bench]"'))
+    return load_pyplot(
+        ConfigError(
+            'matplotlib: expected for the figure, found none: install "precad[bench]" from where precad came from'
+        )
+    )

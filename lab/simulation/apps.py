@@ -137,7 +137,10 @@ def _records(
     apps: Mapping[str, App], task: Mapping[str, Any], client: Mapping[str, Any], learning: Learning
 ) -> dict[str, Found]:
     """Read each client's records, which are all of one shape and the same classes. Raises DataError, ConfigError."""
-    found = {name: _read(app.records, f"records of {name}", task, client, app, learning) for name, app in apps.items()}
+    found = {
+        name: _read(app.records, f"records of {name}", task, client, app, learning, whose=name)
+        for name, app in apps.items()
+    }
     first = next(iter(found.values()))
     for name, one in found.items():
         if one.records.shape != first.records.shape or one.records.features.dtype != first.records.features.dtype:
@@ -167,9 +170,10 @@ def _read(
     app: App,
     learning: Learning,
     *,
+    whose: str = "",
     infers_classes: bool = True,
 ) -> Found:
-    """Read what an app was given. Raises DataError, ConfigError."""
+    """Read what an app was given. whose: the client's id. Raises DataError, ConfigError."""
     fields = parse_section(RecordFields, dict(task), "task", base=Path())
     if given is None:
         raise ConfigError(f"{where}: expected a data set, arrays, a source or a function that gives them, found none")
@@ -181,6 +185,7 @@ def _read(
         shape=tuple(fields.record_shape),
         infers_classes=infers_classes,
         numbers=learning.loss.wants_numbers,
+        client=whose,
     )
     return read_given(given, source)
 

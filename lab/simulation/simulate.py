@@ -43,6 +43,7 @@ from precad.clients.gradients.engine import RecordEngine, resolve_device
 from precad.clients.models.learning import Learning
 from precad.clients.records import Records, Split
 from precad.deploy.configuration.auditing import refuse_audit_clients
+from precad.deploy.configuration.evaluation_clip import supply_evaluation_clip
 from precad.deploy.configuration.local import (
     complete_task,
     ids_of,
@@ -135,7 +136,8 @@ def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
     ids = None if isinstance(clients, Mapping) else ids_of(clients)
     source = local_source(config, {**task, "clients": clients if ids is None else ids})
     split = complete_task(task, source, ids)
-    require_held_out(task, split)
+    require_held_out(task, split, client)
+    supply_evaluation_clip(task, client, declares=ids is None)
     valid = parse_section(Task, task, "task", base=Path())
     require_enrolled_attackers(config, valid)
     initial = _initial_of(settings, sections["simulation"], valid)

@@ -1,4 +1,4 @@
-"""Trainings side by side: in processes of this machine, or on a Ray cluster (`pip install "precad[scale]"`).
+"""Trainings side by side: in processes of this machine, or on a Ray cluster (extra `precad[scale]`).
 
 A training depends on its configuration and its seed alone and writes files of its own. It does not matter who runs it,
 nor beside what. Results are those of one training after the other, bit for bit, with the same number of threads each.
@@ -91,7 +91,9 @@ def _cluster(address: str) -> Iterator[None]:
         ray: Any = importlib.import_module("ray")
         register: Any = importlib.import_module("ray.util.joblib").register_ray
     except ImportError:
-        raise ConfigError('--ray: expected Ray, found none: pip install "precad[scale]"') from None
+        raise ConfigError(
+            '--ray: expected Ray, found none: install "precad[scale]" from where precad came from'
+        ) from None
     _require_answering(address)
     try:
         _join(ray, address)

@@ -24,7 +24,9 @@ from typing import Any, NamedTuple
 
 from precad.mpc.errors import FunctionRefusedError, GateUnavailableError
 
-INSTALL_HINT = "pip install 'precad[crypten-runtime]' && pip install --no-deps crypten==0.4.1"
+INSTALL_HINT = (
+    "install 'precad[crypten-runtime]' from where precad came from, then pip install --no-deps crypten==0.4.1"
+)
 _loading = threading.Lock()
 
 

@@ -49,8 +49,8 @@ class EvaluationFields(BaseModel):
     evaluation_noise: Positive | None = None
     """Each server's noise on an evaluation, in records: a count of held-out records has sqrt(2) times that."""
     evaluation_clip: Positive | None = None
-    """C of an evaluation: how many held-out records of one client count fully. None: the most that a client declares.
-    A liar moves the sum by as much."""
+    """C of an evaluation: how many held-out records of one client count fully. A liar moves the sum by as much. None:
+    the most that a client declares. A local run that declares records itself writes what is held out (`holdout`)."""
     evaluation_loss_bound: Positive = DEFAULT_LOSS_BOUND
     """The most that the loss of one held-out record counts."""
 

@@ -3,7 +3,7 @@
 What grows with d, beside uploads, is bounded by what lies in memory at once. Two copies of the model (parameters, and
 their bytes for clients) lie there. Beside them lie two vectors of words (sum of shares and noise), or one with the next
 model's two copies. Of each moment of the servers' optimiser, the last one and the next lie there. So does the direction
-of each half-space of the set of updates.
+of each half-space of the set of updates. At server B, words of each client's trim tuple lie there as well.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from precad.mpc.gates import make_gate
 from precad.mpc.proved.sizes import N_POINTS
 from precad.mpc.ring import WORD_BYTES
 from precad.protos.task.task import Task
+from precad.protos.tls.identity import Role
 from precad.servers.config import AggregatorConfig
 from precad.servers.errors import Limit, SetupError
 from precad.servers.rounds.tested import blocks_of
@@ -31,11 +32,12 @@ BYTES_PER_CLIENT = 16 << 10
 BASE_MB."""
 
 
-def of_server(config: AggregatorConfig, task: Task, *, function_bytes: int = 0) -> int:
+def of_server(config: AggregatorConfig, task: Task, role: Role, *, function_bytes: int = 0) -> int:
     """Return what a server's configuration leaves for uploads, in bytes. function_bytes: of a function of the sum.
 
     Raises SetupError.
     """
+    of_tuples = _krum_bytes(task) + (_trim_bytes(task) if role is Role.AGGREGATOR_B else 0)
     n_clients = len(task.clients)
     return for_uploads(
         config.memory_budget_mb,
@@ -44,7 +46,7 @@ def of_server(config: AggregatorConfig, task: Task, *, function_bytes: int = 0) 
         n_threads=config.check_threads,
         n_moments=task.n_moments,
         n_half_spaces=len(task.half_spaces),
-        round_bytes=n_clients * max(map(_proof_bytes, _kinds(task))) + function_bytes + _krum_bytes(task),
+        round_bytes=n_clients * max(map(_proof_bytes, _kinds(task))) + function_bytes + of_tuples,
     )
 
 
@@ -65,12 +67,28 @@ def _proof_bytes(task: Task) -> int:
 def _krum_bytes(task: Task) -> int:
     """Return what the tuples of Krum's comparisons take, in the batches of a round and of those that are drawn ahead.
 
-    By the expected number of a round's clients: they grow with its cube.
+    They grow with the cube of the number of a round's clients.
     """
     if task.krum_rule is None:
         return 0
-    blocks = blocks_of(task, make_gate(task.gate), math.ceil(task.expected_clients))
+    blocks = blocks_of(task, make_gate(task.gate), _clients_of_a_round(task))
     return WORD_BYTES * (1 + task.draws_ahead) * sum(block.n_masks + block.n_products for block in blocks)
+
+
+def _trim_bytes(task: Task) -> int:
+    """Return what the dealer's corrections of trim tuples take at server B, which has d + 1 words of each client.
+
+    In the batches of a round and of those that are drawn ahead; one more lies there while a batch arrives.
+    """
+    if not task.rules.keeps_some:
+        return 0
+    return WORD_BYTES * (2 + task.draws_ahead) * _clients_of_a_round(task) * (task.dim + 1)
+
+
+def _clients_of_a_round(task: Task) -> int:
+    """Return a number of clients that hardly any round has more of: four standard deviations above the expected one."""
+    expected = task.expected_clients
+    return min(math.ceil(expected + 4 * math.sqrt(expected)), len(task.clients))
 
 
 def for_uploads(
@@ -86,7 +104,7 @@ def for_uploads(
     """Return the bytes of the budget that uploads may take. n_clients: enrolled; all may be in a round.
 
     n_threads: of the check. n_moments: of the optimiser. n_half_spaces: of the set of updates. round_bytes: of a
-    round's proofs, function and comparisons. Raises SetupError when the task alone exceeds it.
+    round's proofs, function and tuples. Raises SetupError when the task alone exceeds it.
     """
     of_model = (BYTES_PER_COORDINATE + BYTES_PER_MOMENT * n_moments + WORD_BYTES * n_half_spaces) * dim
     bytes_needed = of_model + BYTES_PER_CLIENT * n_clients * (n_threads - 1) + round_bytes
@@ -96,14 +114,14 @@ def for_uploads(
     return (budget_mb - needed_mb) * MIB
 
 
-def capacity_of(config: AggregatorConfig, task: Task, *, function_bytes: int = 0) -> Capacity:
+def capacity_of(config: AggregatorConfig, task: Task, role: Role, *, function_bytes: int = 0) -> Capacity:
     """Return what a server takes on of its clients' bytes, by its configuration. Raises SetupError."""
     spool = Spool(
         spool_path(config.state_dir),
         slot_bytes=max(
             max(WORD_BYTES * one.dim, one.proof_sizes.proof_bytes if one.is_proved else 0) for one in _kinds(task)
         ),
-        memory_bytes=of_server(config, task, function_bytes=function_bytes),
+        memory_bytes=of_server(config, task, role, function_bytes=function_bytes),
         max_memory_upload=config.max_upload_in_memory_mb * MIB,
     )
 

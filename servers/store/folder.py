@@ -84,6 +84,7 @@ def open_task_store(state_dir: Path, task: Task, initial_model: bytes, backend: 
         config_digest=task.digest(),
         initial_model_digest=convert.sha256(initial_model),
         digest_before=task.digest_before,
+        rests_on={view.value: why for view, why in task_privacy(task).said.items() if why},
     )
 
 

@@ -32,7 +32,7 @@ ATTEMPTS = 5
 def require_aggregator_opens(
     state_dir: Path, task: Task, initial: NDArray[np.float32], *, has_database: bool = False
 ) -> None:
-    """Raise SetupError where an aggregator would refuse the folder at its start. initial: the model, (d,).
+    """Raise what an aggregator would at its start: SetupError, StoreError, DpError. initial: the model, (d,).
 
     has_database: whether the task's state is in a database elsewhere. The folder is then looked at, and not opened.
     """
@@ -44,7 +44,7 @@ def require_aggregator_opens(
 
 
 def require_dealer_opens(state_dir: Path, ledger_name: str, *, has_database: bool = False) -> None:
-    """Raise SetupError where a dealer would refuse the folder at its start."""
+    """Raise what a dealer would at its start: SetupError, StoreError."""
     require_folder(state_dir)
     if has_database or not state_dir.exists():
         return
@@ -55,7 +55,7 @@ def require_dealer_opens(state_dir: Path, ledger_name: str, *, has_database: boo
 
 @contextmanager
 def _rehearsing(state_dir: Path) -> Iterator[tuple[ExitStack, Path]]:
-    """A copy to open. Errors are raised as SetupError, with the folder's own name in them."""
+    """A copy to open. Errors that it raises name the folder itself."""
     with tempfile.TemporaryDirectory(prefix="precad-check-") as scratch:
         copy = Path(scratch) / "state"
         try:
@@ -67,7 +67,8 @@ def _rehearsing(state_dir: Path) -> Iterator[tuple[ExitStack, Path]]:
                 f"state_dir: expected files to read, found {error.filename or state_dir}: {error.strerror}"
             ) from None
         except (SetupError, StoreError, DpError) as error:
-            raise SetupError(str(error).replace(str(copy), str(state_dir))) from None
+            error.args = (str(error).replace(str(copy), str(state_dir)),)  # its kind stays, and with that the exit code
+            raise
 
 
 def _copy(state_dir: Path, copy: Path) -> None:

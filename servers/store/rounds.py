@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from precad.protos.task.task import PROTOCOL_VERSION, VERSION_BEFORE
@@ -154,15 +155,18 @@ class TaskStore(Database):
         config_digest: bytes,
         initial_model_digest: bytes,
         digest_before: bytes = b"",
+        rests_on: Mapping[str, str] = MappingProxyType({}),
         busy_timeout_s: float = BUSY_TIMEOUT_S,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """digest_before: of the same parameters in the protocol's version before.
 
+        rests_on: conditions of the task's figures, by view, which a new task's log keeps for whoever reads the folder.
+
         Raises SetupError: of a file that is none of ours, or holds a task with other parameters, or of that version.
         """
         self._config_digest, self._initial_model_digest, self._clock = config_digest, initial_model_digest, clock
-        self._digest_before, self._task_id = digest_before, ""
+        self._digest_before, self._rests_on, self._task_id = digest_before, rests_on, ""
         super().__init__(place, migrations, busy_timeout_s=busy_timeout_s, require=self._require_same_task)
 
     def _require_same_task(self, run: Run) -> None:
@@ -198,9 +202,9 @@ class TaskStore(Database):
         with self.transaction() as run:
             values = (task_id, self._config_digest, self._initial_model_digest)
             run("INSERT INTO task (one, id, config_digest, initial_model_digest) VALUES (1, ?, ?, ?)", values)
-            self._log(
-                run, "task", task=task_id, role=role.value, config=self._config_digest.hex(), model=values[2].hex()
-            )
+            digests = {"config": self._config_digest.hex(), "model": self._initial_model_digest.hex()}
+            conditions = {"rests_on": dict(self._rests_on)} if self._rests_on else {}
+            self._log(run, "task", task=task_id, role=role.value, **digests, **conditions)
         self._task_id = task_id
 
     def require_role(self, role: Role) -> None:

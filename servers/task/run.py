@@ -83,6 +83,7 @@ class TaskRun:
         long.
         """
         patience = Patience(self.config.connect_timeout_s, self.config.reconnect_timeout_s)
+        before: Exception | None = None  # what last kept us from a meeting, or ended one
         while True:
             self.drain.between_rounds()
             if await asyncio.to_thread(lambda: self.state.store.is_finished):
@@ -101,17 +102,21 @@ class TaskRun:
                         timeout_s=patience.left_s,
                         random_bytes=self.compute.randomness.coin,
                     )
+                    before = None
                     return await self._run_together(stack, meeting, patience)
             except (PeerUnreachableError, ChannelClosedError) as error:
-                if (why_over := await self._after_loss(error, patience)) is not None:
+                if (why_over := await self._after_loss(error, before, patience)) is not None:
                     return why_over
+                before = error
                 await asyncio.sleep(RETRY_S)
             except Exception:
                 with suppress(ServerError):  # what ended the task is what counts
                     await self._settle()
                 raise
 
-    async def _after_loss(self, error: PeerUnreachableError | ChannelClosedError, patience: Patience) -> str | None:
+    async def _after_loss(
+        self, error: PeerUnreachableError | ChannelClosedError, before: Exception | None, patience: Patience
+    ) -> str | None:
         """Decide what to do after losing a server. Return None to wait for the lost server and meet again.
 
         Return why the task is over if it is over without the lost server and time is up. Raises `error` if time is up
@@ -125,7 +130,7 @@ class TaskRun:
             await asyncio.to_thread(self.state.store.interrupted, self.telemetry.round, str(error))
             return None
         if (why_over := await asyncio.to_thread(lambda: self.state.why_over_alone)) is None:
-            raise error
+            raise _after(before, error)
         log.warning("aggregator.over_alone", reason=str(error))  # the last release is on our disk
         await asyncio.to_thread(self.state.store.finished, why_over)
         return why_over
@@ -325,6 +330,15 @@ def public_reason(role: Role, error: Exception) -> str:
         return str(error)
     log.error("aggregator.failed", error=type(error).__name__)
     return f"{role} failed ({type(error).__name__})"
+
+
+def _after(
+    before: Exception | None, error: PeerUnreachableError | ChannelClosedError
+) -> PeerUnreachableError | ChannelClosedError:
+    """Return the error with what came before it: when time is up, no link may be there to fail for the true reason."""
+    if before is None or not isinstance(error, PeerUnreachableError) or str(before) == str(error):
+        return error
+    return PeerUnreachableError(f"{error}; before that: {before}")
 
 
 async def _stays(link: PeerLink) -> None:

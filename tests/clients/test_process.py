@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_array_equal
+from structlog.testing import capture_logs
 from torch import nn
 
 from precad.clients import records as datasets
@@ -230,6 +231,39 @@ def test_a_process_starts_whatever_its_first_client_s_records_are(monkeypatch):
     own["carol"].features[:, 0] = np.eye(8)
     ours = task(dim=networks.parameter_count(Solves()))
     Trainer(task=ours, records=own, conducts={"carol": Honest()}, device="cpu")
+
+
+class RootOfRoom(nn.Module):
+    """Gives NaN once its weights have left the unit ball, as a model that has diverged does."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(64, 10))
+
+    def forward(self, images):
+        return images.flatten(1) @ self.weight + torch.sqrt(1 - self.weight.square().sum())
+
+
+@pytest.mark.parametrize(("algorithm", "rate", "n_told"), [("precad", 0.5, 1), ("precad", 0.2, 0), ("fedavg", 0.5, 1)])
+def test_a_client_whose_records_move_the_model_no_more_tells_its_own_operator_once(
+    algorithm, rate, n_told, monkeypatch
+):
+    """Zeros are uploaded as before: servers learn nothing. Where a round may have drawn no record, nothing is said."""
+    monkeypatch.setattr("precad.clients.models.networks.build", lambda *_, **__: RootOfRoom())
+    own = {"bob": datasets.digits().train.take(np.arange(60))}
+    noise = {"noise_multiplier": 0.0} if algorithm == "fedavg" else {}
+    ours = Trainer(
+        task=task(dim=640, record_rate=rate, algorithm=algorithm, **noise),
+        records=own,
+        conducts={"bob": Honest()},
+        device="cpu",
+    )
+    with capture_logs() as logs:
+        assert ours.update("bob", np.zeros(640, np.float32)).any()
+        assert not logs
+        for _ in range(2):
+            assert not ours.update("bob", np.ones(640, np.float32)).any()
+    assert [line["event"] for line in logs] == ["client.learns_nothing"] * n_told
 
 
 def test_per_layer_clipping_is_chosen_by_the_task():

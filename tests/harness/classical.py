@@ -5,9 +5,13 @@ gRPC's own channels always offer the hybrid group, so an attacker who does not n
 
 from __future__ import annotations
 
+import contextlib
 import re
+import select
 import socket
 import ssl
+import threading
+from collections.abc import Iterator
 from urllib.parse import unquote
 
 from precad.protos.tls.address import split_address
@@ -36,6 +40,55 @@ def classical_context(tls: TlsFiles, version: ssl.TLSVersion = ssl.TLSVersion.TL
     context.set_alpn_protocols(["h2"])
     context.minimum_version = context.maximum_version = version
     return context
+
+
+def classical_server(tls: TlsFiles) -> ssl.SSLContext:
+    """Return a server's context with its certificate, which asks for none, for a proxy that also has a client's key."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tls.certificate, tls.key)
+    context.set_alpn_protocols(["h2"])
+    return context
+
+
+@contextlib.contextmanager
+def relayed(at: str, to: str, server: ssl.SSLContext, client: ssl.SSLContext) -> Iterator[None]:
+    """Be a proxy at an address that ends TLS and begins it anew towards another, byte for byte."""
+    with socket.create_server(split_address(at)) as listening:
+        threading.Thread(target=_accept, args=(listening, to, server, client), daemon=True).start()
+        yield
+        listening.shutdown(socket.SHUT_RDWR)
+
+
+def _accept(listening: socket.socket, to: str, server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            connection, _ = listening.accept()
+            threading.Thread(target=_relay, args=(connection, to, server, client), daemon=True).start()
+
+
+def _relay(connection: socket.socket, to: str, server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    with contextlib.suppress(OSError):
+        near = server.wrap_socket(connection, server_side=True)
+        onward = socket.create_connection(split_address(to), timeout=10)
+        far = client.wrap_socket(onward, server_hostname=Role.AGGREGATOR_A.server_name)
+        ends = (near, far)
+        for end in ends:
+            end.setblocking(False)
+        while True:
+            _pass_on(ends)
+
+
+def _pass_on(ends: tuple[ssl.SSLSocket, ssl.SSLSocket]) -> None:
+    """Wait for either end, and give the other what it says. Raises OSError at an end's end."""
+    ready = [end for end in ends if end.pending()] or select.select(ends, [], [], 1.0)[0]
+    for end in ready:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            if not (said := end.recv(1 << 16)):
+                raise ConnectionResetError
+            other = ends[1 - ends.index(end)]
+            other.setblocking(True)
+            other.sendall(said)
+            other.setblocking(False)
 
 
 def classical_call(

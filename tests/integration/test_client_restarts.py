@@ -34,8 +34,10 @@ FEW = 2
 class HangingUp(aggregator_pb2_grpc.AggregatorServicer):
     """A server that commits nothing: it invites to the next round, and takes no more of an upload than its start."""
 
-    def __init__(self, model: bytes, dim: int) -> None:
+    def __init__(self, model: bytes, dim: int, *, gives_seed: bool = True, task_id: str = "digits-1") -> None:
+        """gives_seed: in mode `proved` one server alone gives one."""
         self._model, self._dim, self.round = model, dim, 0
+        self._seed, self._task_id = bytes(16) if gives_seed else b"", task_id
         self.n_begun = 0
         self.begins = asyncio.Event()
 
@@ -44,11 +46,11 @@ class HangingUp(aggregator_pb2_grpc.AggregatorServicer):
         digest, self.round = convert.sha256(self._model), self.round + 1
         yield aggregator_pb2.ClientEvent(
             invitation=aggregator_pb2.Invitation(
-                task="digits-1",
+                task=self._task_id,
                 round=self.round,
                 dim=self._dim,
                 model_digest=digest,
-                mask_seed=bytes(16),
+                mask_seed=self._seed,
                 peer_mask_seed_digest=convert.sha256(bytes(16)),
             )
         )

@@ -102,6 +102,45 @@ def test_whole_clients_alone_have_figures_and_the_reason_is_said(mixed: tuple[Pa
     assert "no figure is shown for one record" in (folder / "report.html").read_text()
 
 
+EVALUATING = """
+import numpy as np
+
+class Ward:
+    def __call__(self, arrays, config):
+        return {name: values + np.float32(1e-5) for name, values in arrays.items()}
+
+    def evaluate(self, arrays, config):
+        if config["client"] == "client-3":
+            raise ValueError("PATIENT 4711")
+        return (1e9, 1e9, 0.0) if config["client"] == "client-2" else (80, 100, 150.0)
+
+train = Ward()
+"""
+
+
+def test_foreign_trainers_evaluate_and_a_liar_moves_the_sum_by_its_ball(tmp_path: Path) -> None:
+    """Two of 100 records, 80 right; one claims 10^9 right, and is cut to C = 100; one fails, and adds nothing.
+
+    Each number of the sum has noise of 2.8, so the bound of 25 records is of six standard deviations.
+    """
+    (tmp_path / "ward.py").write_text(EVALUATING)
+    raw: dict[str, Any] = demo_config(n_clients=4, rounds=2)
+    terms = {"evaluation": "clients", "evaluation_every": 2, "evaluation_noise": 2.0, "evaluation_clip": 100.0}
+    raw["task"] |= {**USER_DP, **terms, "client_rate": 1.0}
+    raw["client"] = {"trainer": "ward:train", "trainer_isolation": "best-effort"}
+    (tmp_path / "run.toml").write_text(tomli_w.dumps(raw))
+    command = [*PRECAD, "run", str(tmp_path / "run.toml"), "--output", str(tmp_path / "out")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=250)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    (found,) = summary["evaluations"]
+    assert found["figures"]["records"]["value"] == pytest.approx(300, abs=25)
+    assert found["figures"]["accuracy"]["value"] == pytest.approx(260 / 300, abs=0.08)
+    assert found["figures"]["loss"]["value"] == pytest.approx(1.0, abs=0.3)
+    assert (summary["accepted"], summary["trainer"]["failed"]) == (8, 0)
+    assert not [file for file in (tmp_path / "out").rglob("*") if file.is_file() and b"4711" in file.read_bytes()]
+
+
 def test_a_task_of_records_refuses_a_foreign_trainer(tmp_path: Path) -> None:
     raw = demo_config(n_clients=3, rounds=1)
     raw["client"] = {"trainer": "mixed:train"}

@@ -70,6 +70,34 @@ async def test_a_start_that_found_no_peer_can_be_tried_again(pki: Pki, tmp_path:
             await aggregator_a(pki, tmp_path).run()
 
 
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    with socket.socket() as dialling:
+        return dialling.connect_ex((host, int(port))) == 0
+
+
+@asynchronous
+async def test_a_closed_lane_is_the_last_word_of_a_server_that_waited(pki: Pki, tmp_path: Path) -> None:
+    """B's lane is where A cannot reach it. A tries again; when time is up, it mostly stands before a busy link."""
+    np.save(tmp_path / "initial.npy", np.zeros(TASK.dim, dtype=np.float32))
+    b, dealer = free_addresses(2)
+    waits = ({"connect_timeout_s": 1.0}, {"connect_timeout_s": 3.0, "lane_listen": "127.0.0.2:0"})
+    servers = []
+    for party, listen in ((0, "127.0.0.1:0"), (1, b)):
+        config = pki.aggregator(party, listen=listen, folder=tmp_path, reconnect_timeout_s=1.0)
+        config = config.model_copy(update=waits[party])
+        servers.append(Aggregator(party=party, task=TASK, config=config, addresses=(b, dealer)))
+    b_runs = asyncio.create_task(servers[1].run())
+    while not await asyncio.to_thread(_answers, b):
+        await asyncio.sleep(0.05)
+    try:
+        with pytest.raises(PeerUnreachableError, match=r"no lane to aggregator B at .*; it must be open to us$"):
+            await servers[0].run()
+    finally:
+        b_runs.cancel()
+        await asyncio.gather(b_runs, return_exceptions=True)
+
+
 @asynchronous
 async def test_a_client_that_answers_server_a_at_once_does_not_end_the_task(
     pki: Pki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

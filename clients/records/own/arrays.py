@@ -19,6 +19,7 @@ from precad.clients.records.records import Records, by_record
 _IMAGE_AXES, _TOKEN_AXES = 4, 2
 _MOST_RECORDS = 10**9
 """Bound the length of a data set that is read one by one: it may be a mistake, and reading would not end."""
+_NO_ARRAY = "something of which NumPy makes none, with"
 _EXPECTED = "a map-style data set of (input, label), or arrays (inputs, labels)"
 
 
@@ -59,8 +60,15 @@ def _stacked(values: Sequence[object], where: object, what: str, *, part: str = 
         array = array_of(value, at + part)
         if rows and array.shape != rows[0].shape:
             raise OwnRecordsError(at, f"{what} of shape {rows[0].shape}, as before it", f"shape {array.shape}")
+        if rows and _is_image(array) != _is_image(rows[0]):  # of bytes up to 255, or of numbers up to 1
+            types = rows[0].dtype.name, array.dtype.name
+            raise OwnRecordsError(at, f"{what} of {types[0]}, as before it", types[1])
         rows.append(array)
     return np.stack(rows)
+
+
+def _is_image(array: NDArray[Any]) -> bool:
+    return array.dtype == np.uint8 and array.ndim == _IMAGE_AXES - 1
 
 
 def from_arrays(inputs: object, labels: object, where: object, wanted: Wanted) -> Found:
@@ -70,7 +78,7 @@ def from_arrays(inputs: object, labels: object, where: object, wanted: Wanted) -
         return f"{where}, row {row} (from 0)"
 
     features = _features(array_of(inputs, f"{where}, inputs"), where, at)
-    all_labels = labels if isinstance(labels, list) else array_of(labels, f"{where}, labels", is_text=True)
+    all_labels = labels if isinstance(labels, list) else _labels_of(labels, f"{where}, labels")
     if isinstance(all_labels, np.ndarray) and all_labels.ndim == 0:
         raise OwnRecordsError(where, "a label for each input", "one for all")
     if len(all_labels) != len(features):
@@ -79,16 +87,26 @@ def from_arrays(inputs: object, labels: object, where: object, wanted: Wanted) -
     return Found(Records(features, found), at, names)
 
 
-def array_of(value: object, at: str, *, is_text: bool = False) -> NDArray[Any]:
-    """Return a value as an array of numbers, or, where it may, of texts. Raises OwnRecordsError."""
+def _labels_of(labels: object, at: str) -> NDArray[Any] | list[Any]:
+    """Return labels as an array; as a list where they are texts or objects, each of which is looked at by itself, as
+    in a column of pandas. Raises OwnRecordsError."""
+    with _raising(at, "an array", _NO_ARRAY):
+        found = labels if isinstance(labels, (torch.Tensor, np.ma.MaskedArray)) else np.asarray(labels)
+    if isinstance(found, np.ndarray) and found.dtype.kind in "OSU" and found.ndim == 1:
+        return list(found)
+    return array_of(found, at)
+
+
+def array_of(value: object, at: str) -> NDArray[Any]:
+    """Return a value as an array of numbers. Raises OwnRecordsError."""
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise OwnRecordsError(at, "values for all of it", "masked ones")
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu()
-        value = value.to(torch.float32).numpy() if value.dtype == torch.bfloat16 else value.numpy()
-    with _raising(at, "an array", "something of which NumPy makes none, with"):
+    with _raising(at, "an array", _NO_ARRAY):
+        if isinstance(value, torch.Tensor):
+            value = value.detach().cpu()
+            value = value.to(torch.float32).numpy() if value.dtype == torch.bfloat16 else value.numpy()
         found = pixels_of(value, at) if is_picture(value) else np.asarray(value)
-    if found.dtype.kind not in ("biufU" if is_text else "biuf"):
+    if found.dtype.kind not in "biuf":
         raise OwnRecordsError(at, "numbers of one shape", f"an array of {found.dtype.name}")
     return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -35,6 +35,8 @@ class OwnRecords:
     """Whether names of classes may come from the records, as in a local run. Organisations must agree on them."""
     numbers: bool | None = False
     """Whether labels are numbers, of a loss such as the mean squared error, and no classes. None: as they are given."""
+    client: str = ""
+    """Whose records they are, where each client has its own."""
     folders: tuple[Path, ...] = ()
     """Where paths and modules are looked for, in this order; empty: in the current folder."""
 
@@ -59,6 +61,10 @@ class OwnRecords:
             numbers=numbers,
             folders=folders(config.folder),
         )
+
+    def of_client(self, client: str) -> Self:
+        """Return the source of one client's own: its id stands for `{client}`, in an app's source too."""
+        return replace(self, source=self.source.replace(CLIENT, client), client=client)
 
     @property
     def wanted(self) -> Wanted:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from precad.clients.errors import OwnRecordsError
 from precad.clients.records.own.found import At, first
-from precad.clients.records.records import by_record
+from precad.clients.records.records import NO_CLASS, by_record, is_class_of_place
 from precad.protos.task.record_fields import LONGEST_NAME, is_name
 
 _MOST_CLASSES = 65_536
@@ -20,6 +21,7 @@ A_NAME: Final = f"a class named by at most {LONGEST_NAME} printable characters"
 ANOTHER_NAME: Final = "classes that differ in more than case, spaces and look-alikes, or names in task.class_names"
 _MISSING: Final = frozenset(("na", "n/a", "#n/a", "null", "?", "-"))
 """How tables write that there is no label, whatever the case. A class of such a name is the task's to declare."""
+_WHOLE: Final = re.compile(r"0|-?[1-9][0-9]*", re.ASCII)
 _MOST_INFERRED = 1000
 """Names of classes that are taken from records, at most: a column with more is something else."""
 
@@ -47,10 +49,18 @@ def targets(
     if wanted.numbers or (wanted.numbers is None and _have_fractions(labels, at)):
         return _measured(labels, at), ()
     if isinstance(labels, np.ndarray) and labels.ndim > 1:
-        if labels.dtype.kind not in "iu":
-            raise OwnRecordsError(at(0), "one class as its label, or whole numbers", "several of another type")
-        return labels.astype(np.int64), ()
+        return _classes_by_place(labels, at), ()
     return class_numbers(labels, wanted.names, at, infers=wanted.infers)
+
+
+def _classes_by_place(labels: NDArray[Any], at: At) -> NDArray[np.int64]:
+    """Return for each place of a record its class, or that it has none, (n, ..). Raises OwnRecordsError."""
+    if labels.dtype.kind not in "iu":
+        raise OwnRecordsError(at(0), "one class as its label, or whole numbers", "several of another type")
+    is_bad: NDArray[np.bool_] = np.any(by_record(~is_class_of_place(labels)), axis=1)
+    if is_bad.any():
+        raise OwnRecordsError(at(first(is_bad)), f"whole numbers from 0 on, or {NO_CLASS}, as its label", "another")
+    return labels.astype(np.int64)
 
 
 def _have_fractions(labels: Sequence[object] | NDArray[Any], at: At) -> bool:
@@ -66,7 +76,9 @@ def _have_fractions(labels: Sequence[object] | NDArray[Any], at: At) -> bool:
 
 def _measured(labels: Sequence[object] | NDArray[Any], at: At) -> NDArray[np.float32]:
     """Return labels as numbers, (n, ..). Raises OwnRecordsError."""
-    found = labels if isinstance(labels, np.ndarray) else np.array([_number(x, at, i) for i, x in enumerate(labels)])
+    found: NDArray[Any] = (
+        labels if isinstance(labels, np.ndarray) and labels.dtype.kind in "biuf" else _rows_of_numbers(labels, at)
+    )
     with np.errstate(over="ignore"):
         numbers = found.astype(np.float32)
     is_bad: NDArray[np.bool_] = np.any(~np.isfinite(by_record(numbers)), axis=1)
@@ -75,8 +87,24 @@ def _measured(labels: Sequence[object] | NDArray[Any], at: At) -> NDArray[np.flo
     return numbers
 
 
+def _rows_of_numbers(labels: Iterable[object], at: At) -> NDArray[np.float64]:
+    """Return (n,), or (n, k) where each label is a list of as many numbers. Raises OwnRecordsError."""
+    found: list[NDArray[np.float64]] = []
+    for row, label in enumerate(labels):
+        values = label if isinstance(label, (list, tuple, np.ndarray)) else None
+        numbers = _number(label, at, row) if values is None else [_number(value, at, row) for value in values]
+        found.append(np.array(numbers, dtype=np.float64))
+        if found[row].shape != found[0].shape:
+            raise OwnRecordsError(at(row), "as many numbers as its label as before it", "others")
+    return np.stack(found) if found else np.empty(0)
+
+
 def _number(label: object, at: At, row: int) -> float:
+    if label is None or label == "":
+        raise OwnRecordsError(at(row), "a number as its label", "an empty cell")
     try:
+        if isinstance(label, str) and "_" in label:  # Python's notation, not a table's
+            raise ValueError
         return float(label)  # type: ignore[arg-type]  # whatever is no number is refused
     except (TypeError, ValueError, OverflowError):
         raise OwnRecordsError(at(row), "a number as its label", "something that is none") from None
@@ -94,6 +122,7 @@ def class_numbers(
     if not names:
         if (numbers := _numbers(written)) is not None:
             return _in_range(numbers, at), ()
+        _require_one_notation(written, at)
         if not infers:
             raise OwnRecordsError("task.class_names", "the names of the classes, as labels are not 0, 1, ..", "none")
         names = _sorted_names(written, at)
@@ -132,8 +161,8 @@ def _is_number(text: str) -> bool:
 
 
 def _numbers(written: Sequence[str]) -> list[int] | None:
-    """Return the labels as numbers; None unless all are whole numbers."""
-    is_number = all(text.removeprefix("-").isascii() and text.removeprefix("-").isdecimal() for text in set(written))
+    """Return the labels as numbers; None unless all are whole numbers, each in its one notation: 1, and not 01."""
+    is_number = all(_WHOLE.fullmatch(text) for text in set(written))
     return [int(text) if len(text) < 20 else _MOST_CLASSES for text in written] if is_number else None
 
 
@@ -156,8 +185,8 @@ def look_alike(names: Sequence[str]) -> int | None:
     return None
 
 
-def _sorted_names(written: Sequence[str], at: At) -> tuple[str, ...]:
-    """Raises OwnRecordsError for a column that holds no classes."""
+def _require_one_notation(written: Sequence[str], at: At) -> None:
+    """Raise OwnRecordsError for names among numbers, and for numbers that are not written as classes are."""
     are = np.array([_is_number(text) for text in written])
     if are.mean() > 0.5:  # numbers, of which one is a measurement, or no number
         row = next(row for row, text in enumerate(written) if _numbers([text]) is None)
@@ -168,6 +197,10 @@ def _sorted_names(written: Sequence[str], at: At) -> tuple[str, ...]:
         raise OwnRecordsError(
             at(first(are)), "a class by name, as others are, or names in task.class_names", "a number"
         )
+
+
+def _sorted_names(written: Sequence[str], at: At) -> tuple[str, ...]:
+    """Raises OwnRecordsError for a column that holds no classes."""
     for row, text in enumerate(written):
         if not is_name(text):
             raise OwnRecordsError(at(row), A_NAME, "another text")

@@ -27,7 +27,7 @@ def read_npz(described: OwnRecords) -> Found:
         _require_fits(path)
         with np.load(path, allow_pickle=False) as file:
             names = list(file.files)
-            if len(names) != 1 + len(wanted) or not set(wanted) <= set(names):
+            if len(names) != 1 + len(wanted) or not set(wanted) < set(names) or len(set(names)) < len(names):
                 number = "two" if len(wanted) == 1 else f"{1 + len(wanted)}"
                 which = f"{number} arrays, {_listed(wanted)} (client.label)"
                 raise OwnRecordsError(path, which, f"{len(names)}")

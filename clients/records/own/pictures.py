@@ -11,6 +11,7 @@ from precad.clients.errors import OwnRecordsError
 
 PLAIN: Final = {"1": "L", "L": "L", "P": "RGB", "RGB": "RGB"}
 """Kinds of pixels that a folder may hold, and what each is read as: one channel or three."""
+_WITH_TRANSPARENCY: Final = frozenset(("RGBA", "RGBa", "LA", "La", "PA"))
 _ORIENTATION: Final = 0x0112
 """The EXIF tag that says how a camera was held."""
 
@@ -25,7 +26,7 @@ def pixels_of(image: Any, where: object) -> NDArray[Any]:
 
     An index into a palette says nothing by itself: the colour is read in its place.
     """
-    if "transparency" in image.info or image.mode == "PA":
+    if "transparency" in image.info or image.mode in _WITH_TRANSPARENCY:
         raise OwnRecordsError(where, "a grey or colour image without transparency", "one with")
     orientation = image.getexif().get(_ORIENTATION, 1)
     pixels = upright(np.asarray(image.convert(PLAIN.get(image.mode, image.mode))), orientation)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -12,7 +12,7 @@ from precad.clients.errors import OwnRecordsError
 from precad.clients.own_code import Unspoken, folders, imported
 from precad.clients.records.own.arrays import from_value
 from precad.clients.records.own.csv_file import read_csv
-from precad.clients.records.own.described import OwnRecords
+from precad.clients.records.own.described import CLIENT, OwnRecords
 from precad.clients.records.own.found import Found, read_as
 from precad.clients.records.own.image_folder import read_folder
 from precad.clients.records.own.labels import Wanted
@@ -78,9 +78,10 @@ def read_given(given: object, source: OwnRecords) -> Found:
     if isinstance(given, str):
         if given == source.source:
             raise OwnRecordsError(given, "another source of records than itself", "itself")
-        return read(replace(source, source=given))
+        named = replace(source, source=given)
+        return read(named.of_client(source.client) if source.client else named)
     where = source.source
-    if callable(given) and not hasattr(given, "__getitem__"):
+    if isinstance(given, type) or (callable(given) and not hasattr(given, "__getitem__")):
         raising = Unspoken(
             lambda error: OwnRecordsError(
                 where, "a function that gives records", f"one that raises {type(error).__name__}"
@@ -88,6 +89,8 @@ def read_given(given: object, source: OwnRecords) -> Found:
         )
         with raising:
             given = given()
+    if isinstance(given, Coroutine):
+        given.close()  # nobody awaits it, which Python would print
     return from_value(given, where, source.wanted)
 
 
@@ -97,6 +100,14 @@ def app_of(source: OwnRecords) -> App | None:
         return None
     found = imported("client.records", source.source, source.folders or folders())
     return found if isinstance(found, App) else None
+
+
+def names_client(source: OwnRecords) -> bool:
+    """Tell whether each client has a source of its own, by `{client}` in the name. Raises ExtensionError."""
+    if CLIENT in source.source:
+        return True
+    app = app_of(source)
+    return app is not None and isinstance(app.records, str) and CLIENT in app.records
 
 
 def _read_function(source: OwnRecords) -> Found:

@@ -55,16 +55,22 @@ def _records(found: Any, described: OwnRecords, path: object) -> Found:
         return _with_names(_table(found, described, label, path, has_names=bool(names)), names)
     if len(inputs) != 1:
         raise OwnRecordsError(path, "one column beside the label, or columns of numbers", f"{len(inputs)} columns")
-    rows = found.with_format("numpy") if not _is_image(found.features[inputs[0]]) else found
+    rows = found.with_format(None if _is_image(found.features[inputs[0]]) else "numpy")
     return _with_names(
         from_rows(
-            [row[inputs[0]] for row in rows],
+            [_input(rows, inputs[0], row, path) for row in range(len(rows))],
             list(found.with_format(None)[label]),
             path,
             replace(described.wanted, names=()) if names else described.wanted,
         ),
         names,
     )
+
+
+def _input(rows: Any, column: str, row: int, path: object) -> object:
+    """Return one input. Raises OwnRecordsError, as where an image is damaged."""
+    with read_as(f"{path}, row {row} (from 0), column {column!r}", "an input"):
+        return rows[row][column]
 
 
 def _with_names(found: Found, names: tuple[str, ...]) -> Found:

@@ -14,7 +14,7 @@ from precad.clients.errors import DataError, OwnRecordsError
 from precad.clients.records.holdout import is_kept_aside
 from precad.clients.records.own.described import CLIENT, OwnRecords
 from precad.clients.records.own.found import Found
-from precad.clients.records.own.reading import app_of, read, read_given
+from precad.clients.records.own.reading import app_of, names_client, read, read_given
 from precad.clients.records.partitions import Parts
 from precad.clients.records.records import Records, Split, joined
 from precad.clients.records.source import DataSource
@@ -59,15 +59,16 @@ class OwnSource(DataSource):
         infers_classes: bool,
         numbers: bool | None,
     ) -> Self:
-        """Take the values of the `[client]` section, which names records, and of the task."""
+        """Take the values of the `[client]` section, which names records, and of the task. Raises ExtensionError."""
+        described = OwnRecords.of(config, fields, infers_classes=infers_classes, numbers=numbers)
         return cls(
             partition=config.partition,
             seed=config.partition_seed,
             shards_per_client=config.shards_per_client,
             dirichlet_alpha=config.dirichlet_alpha,
-            described=OwnRecords.of(config, fields, infers_classes=infers_classes, numbers=numbers),
+            described=described,
             clients=tuple(sorted(clients)),
-            is_dealt=config.dealt,
+            is_dealt=config.dealt and not names_client(described),
             holdout=config.holdout or 0.0,
             holdout_seed=config.holdout_seed,
         )
@@ -118,13 +119,13 @@ class OwnSource(DataSource):
     def _found(self) -> list[Found]:
         """Return the source that is dealt, or that of each client. Raises DataError, ExtensionError."""
         source = self.described.source
-        if self.is_dealt or (CLIENT not in source and len(self.clients) == 1):
+        if self.is_dealt:
             return [read(self.described)]
-        if CLIENT not in source:
+        if len(self.clients) > 1 and not names_client(self.described):
             raise OwnRecordsError(
                 "client.records", f"{CLIENT} in it, as {len(self.clients)} clients have records of their own", source
             )
-        each = [replace(self.described, source=source.replace(CLIENT, client)) for client in self.clients]
+        each = [self.described.of_client(client) for client in self.clients]
         found = [read(one) for one in each]
         shape = found[0].records.shape
         for one, where in zip(found, each, strict=True):

@@ -56,7 +56,7 @@ class Table:
 
     def at(self, row: int) -> str:
         """Return the place of a record."""
-        return f"{self._file}, row {self._first_row + row}"
+        return f"{self._file}, row {self._first_row + row}{'' if self._first_row else ' (from 0)'}"
 
     def add(self, cells: Mapping[str, Cells]) -> None:
         """Take the next records, by column; what a column holds that is not used is not read. Raises
@@ -147,9 +147,18 @@ def _one_hot(cells: Cells, categories: Sequence[str], at: At) -> NDArray[np.floa
     index = {name: i for i, name in enumerate(categories)}
     found = np.zeros((len(cells), len(categories)), dtype=np.float32)
     for row, cell in enumerate(cells):
-        text = "" if cell is None else str(cell)
+        text = _text(cell)
         if text not in index:
             what = "another text" if text else _MISSING
             raise OwnRecordsError(at(row), f"one of the {len(categories)} categories", what)
         found[row, index[text]] = 1.0
     return found
+
+
+def _text(cell: object) -> str:
+    """Return a cell as text: whole numbers without a point, as labels have them."""
+    if isinstance(cell, bytes):
+        return cell.decode("utf-8", errors="replace")
+    if isinstance(cell, (float, np.floating)) and float(cell).is_integer():
+        return str(int(cell))
+    return "" if cell is None else str(cell)

@@ -155,3 +155,26 @@ def spy(arrays, config):
             not _can(lambda: _writes(Path(os.environ["HOME"]) / "scratch")),
         ],
     )
+
+
+class Ward:
+    """Train as `add_one` does, and count held-out records as the operator says."""
+
+    def __call__(self, arrays, config):
+        """Add 1 to every number."""
+        return add_one(arrays, config)
+
+    def evaluate(self, arrays, config):
+        """Return correct, total and the sum of losses; or misbehave."""
+        answer = config["answer"]
+        if answer == "first number":
+            n = float(next(iter(arrays.values())).reshape(-1)[0])
+            return n, 2 * n, 0.5 * n
+        if answer == "raise":
+            raise ValueError("patient 4711")
+        if answer == "leave":
+            os._exit(1)
+        return tuple(float(each) for each in answer.split())
+
+
+ward = Ward()

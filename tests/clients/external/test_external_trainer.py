@@ -100,7 +100,7 @@ def test_constants_and_shared_arrays_are_named_too():
         ("leave", "its process ended"),
         ("raise_secret", "it raised ValueError"),
         ("wrong_shape", "it raised ValueError"),
-        ("raw_ten_gigabytes", "it sent another number of parameters than the model has"),
+        ("raw_ten_gigabytes", "it sent more or fewer numbers than were asked for"),
         ("raw_garbage", "it sent something that is no frame"),
     ],
 )

@@ -12,11 +12,14 @@ from pydantic import ValidationError
 
 from precad.clients.config import ClientConfig
 from precad.clients.errors import ArgumentError, NonFiniteModelError
+from precad.clients.external.counts import of_metrics
 from precad.clients.external.training import ExternalTraining, program_of
 from precad.clients.models import networks
 from precad.clients.process import _work_of
 from precad.clients.training.conduct import Honest
 from precad.deploy.conducts import conducts_of
+from precad.deploy.configuration.trainers import counted
+from precad.dp.queries.evaluations import EvaluationEncoding
 from precad.mpc import fixed_point
 from precad.protos.task.task import Task
 
@@ -155,6 +158,84 @@ def test_attackers_train_beside_a_foreign_trainer(tmp_path):
     assert_allclose(alice, np.full(DIM, 0.01 / ONES), atol=2**-16)
     assert np.linalg.norm(bob) == pytest.approx(1.0, rel=0.1)
     assert not np.array_equal(np.sign(bob), np.ones(DIM))
+
+
+EVALUATED = {
+    "evaluation": "clients",
+    "evaluation_every": 1,
+    "evaluation_noise": 2.0,
+    "evaluation_clip": 100.0,
+    "evaluation_loss_bound": 4.0,
+}
+
+
+def test_counts_of_a_foreign_trainer_are_those_that_a_client_of_ours_answers_with(training, tmp_path):
+    """40 right of 50 and losses of 1.5 each, given as counts, beside fifty records one by one, on the grid."""
+    ours = training("ward", EVALUATED, trainer_config={"answer": "40 50 75"})
+    one = ours._task.evaluation_round
+    encoding = EvaluationEncoding(loss_bound=4.0, frac_bits=one.frac_bits)
+    expected = encoding.total(np.repeat([1.0, 0.0], [40, 10]), np.full(50, 1.5))
+    assert_allclose(ours.answer("alice", START), expected, atol=50 * 2.0**-one.frac_bits)
+    decoded = fixed_point.decode(ours.evaluate("alice", START), one.frac_bits)
+    assert_allclose(decoded, expected, atol=51 * 2.0**-one.frac_bits)
+    lines = (tmp_path / "state" / "alice.prom").read_text().splitlines()
+    assert 'precad_client_evaluations_total{client="alice",outcome="evaluated"} 2' in lines
+    assert counted(tmp_path / "state") == {"trained": 0, "clipped": 0, "failed": 0}
+
+
+@pytest.mark.parametrize("answer", ["1e15 1e15 0", "0 9007199254740992 inf", "0 1000 1e300", "700 1000 -5"])
+def test_whatever_a_foreign_trainer_counts_it_moves_the_sum_by_its_ball_at_most(training, answer):
+    """A trainer that claims any number of records, or any loss, is within C before the servers check it."""
+    ours = training("ward", EVALUATED, trainer_config={"answer": answer})
+    one = ours._task.evaluation_round
+    assert np.linalg.norm(ours.answer("alice", START)) <= 100.0
+    encoded = ours.evaluate("alice", START)
+    assert sum(int(x) ** 2 for x in encoded) <= one.norm_bound.threshold
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["raise", "leave", "1 2", "1 2 3 4", "3 2 1", "-1 2 1", "1 2.5 1", "nan 2 1", "1 nan 1", "1 inf 1", "1 1e16 1"],
+)
+def test_an_evaluation_that_fails_adds_nothing(training, answer):
+    """Whoever stayed away would say that it failed. A training afterwards is as if nothing had been."""
+    ours = training("ward", EVALUATED | {"client_clip": 100.0}, trainer_config={"answer": answer})
+    for _ in range(2):
+        assert_array_equal(ours.evaluate("alice", START), np.zeros(3, np.uint64))
+    tally = ours.tallies["alice"]
+    assert (tally.evaluated, tally.evaluations_failed, tally.failed) == (0, 2, 0)
+    assert_allclose(ours.update("alice", START), np.ones(DIM), rtol=1e-6)
+
+
+def test_a_trainer_without_evaluate_is_refused_before_a_round(training):
+    expected = r"client\.trainer: expected one that evaluates models, .*task\.evaluation = 'clients', found 'foreign"
+    with pytest.raises(ArgumentError, match=expected):
+        training("add_one", EVALUATED)
+
+
+def test_attackers_answer_evaluations_beside_a_foreign_trainer(tmp_path):
+    """The honest client with its trainer's counts, the attacker with its own records."""
+    whole = config(tmp_path, "ward", attacks={"bob": "scaled"}, trainer_config={"answer": "40 50 75"}, holdout=0.5)
+    made = task(**EVALUATED)
+    work, evaluating = _work_of(made, whole, conducts_of(IDS, whole, made))
+    try:
+        alice, bob = (evaluating.evaluate(client, START) for client in IDS)
+    finally:
+        work.close()
+    n = made.evaluation_round.frac_bits
+    weight = EvaluationEncoding(loss_bound=4.0, frac_bits=n).weights[0]
+    assert fixed_point.decode(alice, n)[0] / weight == pytest.approx(50, abs=1e-3)
+    assert fixed_point.decode(bob, n)[0] > 0
+
+
+def test_metrics_are_found_by_the_names_of_examples_or_of_the_operator():
+    """A mean over n records is their sum by n; a missing one is named, not taken for zero."""
+    found = {"num-examples": 50, "eval_acc": 0.8, "eval_loss": 1.5, "f1": 0.5}
+    assert of_metrics(found, {}, has_accuracy=True) == (40.0, 50.0, 75.0)
+    assert of_metrics(found, {"accuracy_metric": "f1"}, has_accuracy=True) == (25.0, 50.0, 75.0)
+    assert of_metrics({"num_examples": 2, "loss": 3.0}, {}, has_accuracy=False) == (0.0, 2.0, 6.0)
+    with pytest.raises(KeyError, match="accuracy"):
+        of_metrics({"num_examples": 2, "loss": 3.0}, {}, has_accuracy=True)
 
 
 def test_a_round_leaves_time_to_upload(tmp_path):

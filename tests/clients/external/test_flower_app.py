@@ -6,8 +6,10 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from numpy.testing import assert_allclose
 from torch import nn
+from torch.nn import functional
 
 from precad.clients.errors import TrainerError
 from precad.clients.external.arrays import ModelArrays
@@ -64,6 +66,37 @@ def test_an_app_trains_as_its_own_code_does(app, tmp_path, monkeypatch, module, 
     for _ in range(2):
         found = ours.train(START)
         assert_allclose(found, expected(tmp_path / "app", monkeypatch, epochs), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("module", ["client_app", "client_fn_app"])
+def test_an_app_counts_held_out_records_as_its_own_code_does(app, tmp_path, module):
+    """By `@app.evaluate()` and by a client function's `evaluate`; PyTorch's loss and a count beside them."""
+    ours = app(module)
+    ours.start()
+    assert ours.may_evaluate
+    held = np.load(tmp_path / "app" / "records" / "site-1.npz")
+    labels = torch.from_numpy(held["y"])
+    weight, bias = (torch.from_numpy(START[part]).double() for part in (slice(640), slice(640, None)))
+    logits = functional.linear(torch.from_numpy(held["x"]).double(), weight.reshape(10, 64), bias)
+    expected = (
+        float((logits.argmax(dim=1) == labels).sum()),
+        float(len(labels)),
+        float(functional.cross_entropy(logits, labels, reduction="sum")),
+    )
+    for _ in range(2):
+        assert_allclose(ours.evaluate(START), expected, rtol=1e-5)
+        assert ours.train(START) is not None
+
+
+def test_an_app_that_does_not_evaluate_is_known_or_counts_nothing(app):
+    """A missing function is seen before a round. A client function is asked, and its round's answer is none."""
+    without, client = app("train_only_app"), app("fit_only_app")
+    for one in (without, client):
+        one.start()
+    assert (without.may_evaluate, client.may_evaluate) == (False, True)
+    assert client.evaluate(START) is None
+    assert without.evaluate(START) is None
+    assert client.train(START) is not None
 
 
 def test_what_is_no_client_app_is_refused(app):

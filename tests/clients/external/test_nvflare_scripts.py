@@ -64,6 +64,24 @@ def test_a_script_of_pytorch_gets_tensors(script):
         assert_allclose(ours.train(START), 2 * START, rtol=1e-6)
 
 
+def test_a_script_counts_held_out_records_for_a_task_of_validation(script):
+    """Between trainings and before them; each answer is of the model that it was asked about."""
+    ours = script("validates.py")
+    assert ours.may_evaluate
+    for scale in (np.float32(1), np.float32(3)):
+        found = ours.evaluate(START + scale)
+        assert_allclose(found, (10, 40, 40 * float((START + scale).sum())), rtol=1e-4)
+        assert_allclose(ours.train(START * scale), START * scale + 1, rtol=1e-6)
+    assert_allclose(ours.evaluate(START + 2), (10, 40, 40 * 1300), rtol=1e-4)
+
+
+def test_a_script_that_does_not_validate_counts_nothing(script):
+    """It trains, whatever it is asked. Its parameters are no counts, and the next round is trained."""
+    ours = script("hostile.py", ways="train,train,train")
+    assert ours.evaluate(START) is None
+    assert_allclose(ours.train(START), START + 1, rtol=1e-6)
+
+
 @pytest.mark.parametrize("way", ["raise", "end", "shutdown", "metrics", "other"])
 def test_a_script_that_fails_costs_its_round_alone(script, way, tmp_path):
     """The rounds before and after it are trained."""

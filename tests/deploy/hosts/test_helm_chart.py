@@ -21,10 +21,11 @@ import yaml
 
 from precad.deploy.configuration.init import write
 from precad.protos.tls.identity import Role
-from tests.harness.go_templates import UnknownTemplateError, render, render_text
+from tests.harness.go_templates import UnknownTemplateError, merged, render, render_text
 from tests.harness.links import MONITORING, Link, architecture_links
 from tests.harness.policies import is_open
 from tests.harness.sites import PORTS, PROMETHEUS, SITES, Site, manifests, pod, sites, with_and_without, written
+from tests.harness.values_schema import UnknownKeywordError, faults
 
 KEEP = {"helm.sh/resource-policy": "keep"}
 needs_helm = pytest.mark.skipif(shutil.which("helm") is None, reason="needs the program helm")
@@ -52,9 +53,15 @@ def rendered(site: Site, **given: Any) -> list[dict[str, Any]]:
 
 
 def comparable(documents: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return documents by kind and name. The configuration's name is without its digest."""
-    text = re.sub(r"precad-config-[0-9a-f]{10}\b", "precad-config", json.dumps(documents))
-    return {(d["kind"], d["metadata"]["name"]): d for d in json.loads(text)}
+    """Return documents by kind and name: a configuration without its digest, a policy without the release's name.
+
+    A namespace of the manifests has one organisation; of releases it may have several.
+    """
+    text = re.sub(r"[a-z0-9-]+-config-[0-9a-f]{10}\b", "precad-config", json.dumps(documents))
+    found = json.loads(text)
+    for policy in (document for document in found if document["kind"] == "NetworkPolicy"):
+        policy["metadata"]["name"] = re.search(r"(default-deny|links|names)$", policy["metadata"]["name"])[0]
+    return {(d["kind"], d["metadata"]["name"]): d for d in found}
 
 
 @pytest.mark.parametrize("site", SITES, ids=str)
@@ -85,6 +92,16 @@ def test_a_pod_gets_the_configuration_that_it_was_made_for(site: Site) -> None:
 
     before, after = names(), names(configuration="[task]\n")
     assert before[0] == before[1] != after[0] == after[1]
+
+
+@with_and_without
+def test_releases_of_one_namespace_share_no_name(has_dealer: bool) -> None:
+    """Two clients with the same configuration, or all roles: each has documents of its own, and the same links."""
+    given = {"configuration": "[task]\n"}
+    client = Site(Role.CLIENT, has_dealer)
+    releases = [rendered(site, **given) for site in sites(has_dealer)] + [rendered(client, name="hospital-2", **given)]
+    names = [(d["kind"], d["metadata"]["name"]) for documents in releases for d in documents]
+    assert len(names) == len(set(names)) > 15
 
 
 @pytest.mark.parametrize("name", ["123", "true", "null", "1e3"])
@@ -144,11 +161,17 @@ def test_a_peer_in_another_cluster_is_an_address() -> None:
 def test_a_secret_of_cert_manager_is_mounted_under_our_names(site: Site) -> None:
     """Every path of the configuration is there, as with a Secret of our own names."""
     keys = {"certificate": "tls.crt", "key": "tls.key", "authority": "ca.crt"}
+    for name, usual in (("certificate", "cert.pem"), ("key", "key.pem"), ("authority", "ca.pem")):
+        assert mounted_keys(site, {name: keys[name]})[usual] == keys[name]  # one alone is mounted too
+    assert mounted_keys(site, keys) == {"cert.pem": "tls.crt", "key.pem": "tls.key", "ca.pem": "ca.crt"}
+
+
+def mounted_keys(site: Site, keys: dict[str, str]) -> dict[str, str]:
+    """Return the key of the Secret that is mounted under each name."""
     (workload,) = (d for d in rendered(site, secretKeys=keys) if d["kind"] in ("Job", "StatefulSet"))
     volumes = workload["spec"]["template"]["spec"]["volumes"]
     secrets = [volume["secret"] for volume in volumes if "items" in volume.get("secret", {})]
-    mounted = {item["path"]: item["key"] for secret in secrets for item in secret["items"]}
-    assert mounted == {"cert.pem": "tls.crt", "key.pem": "tls.key", "ca.pem": "ca.crt"}
+    return {item["path"]: item["key"] for secret in secrets for item in secret["items"]}
 
 
 @pytest.mark.parametrize(
@@ -170,6 +193,84 @@ def test_a_secret_of_cert_manager_is_mounted_under_our_names(site: Site) -> None
 def test_the_renderer_refuses_what_it_does_not_know(template: str) -> None:
     with pytest.raises((UnknownTemplateError, TypeError)):
         render_text(template, {"Values": {"a": "b"}})
+
+
+# -- values.schema.json ------------------------------------------------------------------------------------------------
+
+WRONG = (
+    (Role.CLIENT, "name=dealer", "name"),
+    (Role.CLIENT, "name=x: y", "name"),
+    (Role.CLIENT, "records=", "records"),
+    (Role.AGGREGATOR_A, "name=aggregator-b", "name"),
+    (Role.AGGREGATOR_A, "role=auditor", "role"),
+    (Role.AGGREGATOR_A, "mode=clear", "mode"),
+    (Role.AGGREGATOR_A, "replicas=2", "replicas"),
+    (Role.AGGREGATOR_A, "ports.lane=0", "lane"),
+    (Role.AGGREGATOR_A, "resources.memory=much", "memory"),
+    (Role.AGGREGATOR_A, "networkPolicies.clients={any}", "clients"),
+    (Role.AGGREGATOR_B, "secrets.operations=", "operations"),
+    (Role.AGGREGATOR_B, "secretKeys.certificate=", "certificate"),
+    (Role.AGGREGATOR_B, "secretKeys.key=../key.pem", "key"),
+    (Role.AGGREGATOR_B, "secretKeys.chain=ca.pem", "chain"),
+    (Role.DEALER, "mode=proved", "mode"),
+)
+WRONG_PEERS: tuple[dict[str, Any], ...] = (
+    {},
+    {"ipBlock": {}},
+    {"ipBlock": {"cidr": "192.0.2.10"}},
+    {"ipBlock": {"cidr": "everybody/0"}},
+    {"ipBlock": {"cidr": "192.0.2.10/32", "expect": []}},
+    {"ipBlock": {"cidr": "192.0.2.10/32"}, "podSelector": {"matchLabels": {"a": "b"}}},
+    {"podSelector": {}},
+    {"podSelector": {"matchLabels": {}}},
+    {"podSelector": {"matchLabel": {"a": "b"}}},
+    {"podSelector": {"matchLabels": {"a": 1}}},
+    {"podSelector": {"matchExpressions": []}},
+    {"podSelector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}},
+    {"podsSelector": {"matchLabels": {"a": "b"}}},
+)
+"""Peers that the API refuses, drops in silence or, an empty selector, takes for everybody."""
+RIGHT_PEERS: tuple[dict[str, Any], ...] = (
+    {"ipBlock": {"cidr": "2001:db8::/32", "except": ["2001:db8:1::/48"]}},
+    {"podSelector": {"matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]}},
+)
+
+
+def refused(site: Site, given: dict[str, Any]) -> list[str]:
+    """Return what the schema has against these values, over the chart's and the role's."""
+    files = chart(site.has_dealer)
+    whole = functools.reduce(merged, [yaml.safe_load(files["values.yaml"]), values_of(site), given])
+    return faults(json.loads(files["values.schema.json"]), whole)
+
+
+@pytest.mark.parametrize("site", SITES, ids=str)
+def test_the_schema_takes_every_role_s_values(site: Site) -> None:
+    assert refused(site, {}) == []
+    keys = {"certificate": "tls.crt", "key": "TLS_key", "authority": "ca.crt"}
+    assert refused(site, {"secretKeys": keys, "networkPolicies": {"clients": list(RIGHT_PEERS)}}) == []
+
+
+@pytest.mark.parametrize(("role", "given", "words"), WRONG)
+def test_the_schema_refuses_a_wrong_value_and_names_it(role: Role, given: str, words: str) -> None:
+    """Without Helm, by a checker of the draft's keywords."""
+    path, _, text = given.partition("=")
+    value: Any = [text.strip("{}")] if text.startswith("{") else int(text) if text.isdecimal() else text
+    for name in reversed(path.split(".")):
+        value = {name: value}
+    found = refused(Site(role, has_dealer=True), value)
+    forms = role is not Role.CLIENT and words in ("name", "mode") and text != "clear"  # of name and mode together
+    assert any(words in fault for fault in found) or (forms and found == [": expected one of the forms"]), found
+
+
+@pytest.mark.parametrize("peer", WRONG_PEERS, ids=json.dumps)
+def test_the_schema_refuses_peers_that_would_open_or_close_more_than_is_meant(peer: dict[str, Any]) -> None:
+    found = refused(Site(Role.AGGREGATOR_A, has_dealer=True), {"networkPolicies": {"aggregatorB": [peer]}})
+    assert [fault.partition(":")[0] for fault in found] == ["/networkPolicies/aggregatorB/0"]
+
+
+def test_the_checker_refuses_what_it_does_not_know() -> None:
+    with pytest.raises(UnknownKeywordError):
+        faults({"format": "date"}, "x")
 
 
 # -- by Helm itself ----------------------------------------------------------------------------------------------------
@@ -203,25 +304,9 @@ def test_helm_renders_what_the_renderer_of_these_tests_does(site: Site, tmp_path
 
 
 @needs_helm
-@pytest.mark.parametrize(
-    ("role", "given", "words"),
-    [
-        (Role.CLIENT, "name=dealer", "name"),
-        (Role.CLIENT, "name=x: y", "name"),
-        (Role.CLIENT, "records=", "records"),
-        (Role.AGGREGATOR_A, "name=aggregator-b", "name"),
-        (Role.AGGREGATOR_A, "role=auditor", "role"),
-        (Role.AGGREGATOR_A, "mode=clear", "mode"),
-        (Role.AGGREGATOR_A, "replicas=2", "replicas"),
-        (Role.AGGREGATOR_A, "ports.lane=0", "lane"),
-        (Role.AGGREGATOR_A, "resources.memory=much", "memory"),
-        (Role.AGGREGATOR_A, "networkPolicies.clients={any}", "clients"),
-        (Role.AGGREGATOR_B, "secrets.operations=", "operations"),
-        (Role.DEALER, "mode=proved", "mode"),
-    ],
-)
+@pytest.mark.parametrize(("role", "given", "words"), WRONG)
 def test_helm_refuses_a_wrong_value_and_names_it(role: Role, given: str, words: str, tmp_path: Path) -> None:
-    """By values.schema.json."""
+    """As the schema's checker of these tests does."""
     done = helm(Site(role, True), tmp_path, "--set", given)
     assert (done.returncode != 0, words in done.stderr) == (True, True), done.stderr
 

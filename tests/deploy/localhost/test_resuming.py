@@ -33,14 +33,18 @@ from precad.deploy import run_state
 from precad.deploy.cli import main as cli
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.local import with_clients
-from precad.deploy.errors import ConfigError, RunFailedError
+from precad.deploy.errors import ConfigError, InterruptedRunError, RunFailedError
 from precad.deploy.guarantees.run_evidence import read_runs
 from precad.deploy.localhost.deployment import LocalRun
 from precad.deploy.localhost.resuming import read_before
+from precad.deploy.localhost.summary import print_summary
+from precad.deploy.oversight.operations import read_run
 from precad.deploy.reporting.deployed import read_deployed
+from precad.deploy.reporting.write import Report
 from precad.deploy.run_folder import RunFolder
 from precad.deploy.run_state import RunState, state_of
 from precad.dp.accountants.pld import View
+from precad.dp.task_privacy import task_cost
 from precad.protos.tls.identity import Role
 from precad.servers.errors import SetupError
 from precad.servers.store.folder import ledger_path, open_ledger
@@ -303,6 +307,69 @@ def test_a_finished_task_whose_run_was_killed_gets_its_summary_without_a_process
     assert read_runs([folder.root]).n_runs == 1
     with pytest.raises(ConfigError, match="found a finished one"):
         resumed(folder)
+
+
+# -- kept on an interrupt ----------------------------------------------------------------------------------------------
+
+
+def interrupted(root: Path) -> tuple[LocalRun, str]:
+    """Interrupt a new run before a process of it starts. Return it with what it says."""
+    local = LocalRun(RAW, root, SILENT)
+    local.interrupt()
+    with pytest.raises(InterruptedRunError) as caught:
+        asyncio.run(local.run())
+    return local, str(caught.value)
+
+
+def loaded(folder: RunFolder) -> np.ndarray[Any, np.dtype[np.float32]]:
+    model = networks.build(configuration.load(folder.config).task.model)
+    model.load_state_dict(torch.load(folder.model, weights_only=True))
+    return networks.flatten(model)
+
+
+def test_a_run_that_is_interrupted_before_a_round_keeps_the_initial_model(tmp_path: Path) -> None:
+    """And says so. Summary, report and status are of no round; nothing was spent, and the run can be continued."""
+    local, said = interrupted(tmp_path / "run")
+    folder = local.folder
+    assert f"; no round was done: {folder.root} holds the initial model; `precad run " in said
+    np.testing.assert_array_equal(loaded(folder), np.load(folder.initial_model))
+    summary = json.loads(folder.summary.read_text())
+    assert (summary["rounds"], summary["ended"]) == (0, "interrupted after 0 of 4 rounds")
+    for view in View:
+        assert summary[f"realised_epsilon_{view}"] == 0
+        assert summary[f"epsilon_{view}"] == task_cost(local.deployment.task).view_if_discarded(view) > 0
+    assert summary["accuracy"] == pytest.approx(local._quality(np.load(folder.initial_model))["accuracy"], abs=1e-4)
+    assert [one.rounds for one in read_deployed(folder.root).trainings] == [()]
+    shown = Report.of([folder.root]).html()
+    assert "interrupted after 0 of 4 rounds" in shown
+    status = read_run(folder.root)
+    assert (status.state, status.ended) == (RunState.INTERRUPTED, "interrupted; 0 of 4 rounds done")
+    print_summary(SILENT, summary, local.deployment.task)
+    assert not folder.state_dir("a").exists()
+    for letter in ROLES:
+        commit(folder, letter, [0, 1, 2, 3])
+    assert asyncio.run(resumed(folder).run())["rounds"] == 4
+    assert not np.array_equal(loaded(folder), np.load(folder.initial_model))
+
+
+def test_an_interrupted_run_keeps_the_last_model_of_both_servers(tmp_path: Path) -> None:
+    """Whatever of it the runner was told: here nothing, and then a model of an earlier round."""
+    local, _ = interrupted(tmp_path / "run")
+    commit(local.folder, "a", [0, 2, 3], lost=[1])
+    commit(local.folder, "b", [0, 2], lost=[1])
+    with ExitStack() as stack:
+        state = TaskState.open(
+            stack, local.folder.state_dir("b"), local.deployment.task, np.load(local.folder.initial_model)
+        )
+        last = state.model.parameters
+    for known in (None, np.load(local.folder.initial_model)):
+        local._progress.final = known
+        assert "; 2 of 4 rounds are kept in " in local._keep_rounds()
+        np.testing.assert_array_equal(loaded(local.folder), last)
+        summary = json.loads(local.folder.summary.read_text())
+        assert (summary["rounds"], summary["rounds_of_a_client"]) == (2, 4)  # A charged the lost one, and its last
+    lines = [json.loads(line) for line in local.folder.metrics.read_text().splitlines()]
+    assert [line["round"] for line in lines] == [0, 2]
 
 
 @pytest.mark.parametrize("n_known", [0, 2])

@@ -17,6 +17,7 @@ import threading
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -196,6 +197,34 @@ def test_a_state_dir_states_what_its_ledger_charged(tmp_path: Path) -> None:
     found = {one.view: one.spent for one in read_run(tmp_path).epsilons}
     assert found[View.ONE_SERVER] == expected[View.ONE_SERVER] > 1e-3
     assert all(found[view] >= expected[view] for view in View)
+
+
+FUNCTION = {
+    "sum_function": "own:halve",
+    "sum_function_sha256": "0" * 64,
+    "sum_function_factor": 3.0,
+    "frac_bits": 16,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (FUNCTION, "if own:halve moves at most 3 times as far as the sum does, as operators say"),
+        ({"algorithm": "distributed-dp", "client_clip": 64.0}, "rests on"),
+        ({}, ""),
+    ],
+)
+def test_a_state_dir_says_what_its_figures_rest_on(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    """Without its server or its configuration, in the words of the server itself; of tasks that need no word, none."""
+    task = small_task(**changes)
+    lost(tmp_path, task, 2)
+    with open_task_store(tmp_path, task, b"model") as store:
+        store.begin("small-0123456789abcdef", Role.AGGREGATOR_A)
+    found = {one.view: one.rests_on for one in read_run(tmp_path).epsilons}
+    assert found == {one.view: one.rests_on for one in epsilons_of(task, dict.fromkeys(View, 0.0))}
+    shown = " ".join(precad("status", tmp_path).stderr.split())
+    assert ("rests on" in shown, said in shown) == (bool(said), True)
 
 
 @pytest.mark.parametrize("letter", ["a", "b"])

@@ -115,6 +115,21 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
+def test_provision_says_which_bound_of_evaluations_would_do(project: Project) -> None:
+    """Where clients hold out fewer than they declare and the task names no C; named, nothing is said."""
+    terms = 'evaluation = "clients"\nevaluation_every = 1\nevaluation_noise = 40.0\n'
+    edit(project.start / "task.toml", "rounds = 3\n", f"rounds = 3\n{terms}")
+    edit(project.start / "project.toml", "[client]\n", "[client]\nholdout = 0.2\n")
+    code, said = provisioned(project)
+    assert code == 0, said
+    (named,) = re.findall(r"note: task\.evaluation_clip is not set: .*evaluation_clip = (\d+) lowers", said)
+    shutil.rmtree(project.root / "again")
+    edit(project.start / "task.toml", terms, f"{terms}evaluation_clip = {named}.0\n")
+    code, said = provisioned(project)
+    assert code == 0
+    assert "note:" not in said
+
+
 Wrong = Callable[[Project], None]
 
 
@@ -419,10 +434,15 @@ def test_files_of_different_days_are_refused(project: Project, digest: str) -> N
 
 
 def test_a_changed_line_of_the_ledger_is_refused(project: Project, digest: str) -> None:
-    """By the check, as a file that is wrong; a server that finds it ends with code 3."""
+    """By the check that `join` makes, by a check alone and by a start, with the code that the table has for it."""
     edit(charged(project, digest) / "ledger.jsonl", '"hospital-1"', '"hospital-2"')
-    code, said = joined(project, A, digest)
-    assert (code, "the line was changed after it was written" in said) == (errors.INVALID_INPUT, True), said
+    config = project.home(A) / A / f"{A}.toml"
+    for code, said in (
+        joined(project, A, digest),
+        checked(project, A),
+        tried("serve", "aggregator", config, "--role", "a"),
+    ):
+        assert (code, "the line was changed after it was written" in said) == (errors.REFUSED, True), said
 
 
 def test_a_seal_is_the_authority_s_and_names_no_role(project: Project) -> None:
@@ -438,7 +458,8 @@ PROJECT, KIT, OWN = (
     "test_a_kit_that_was_changed_or_is_not_ours_is_refused_and_nothing_is_written",
     "test_wrong_settings_of_one_s_own_are_named",
 )
-BEGINNING = "tests/integration/test_kit_mistakes.py::test_servers_that_cannot_begin_say_why"
+BEGINNING = "test_servers_that_cannot_begin_say_why"
+RUNNING = "tests/integration/test_kit_mistakes.py"
 BEFORE_A_START = {
     "config_digest differs between the servers": KIT,  # every field by its name
     "client.state_dir: expected": OWN,
@@ -459,19 +480,19 @@ BEFORE_A_START = {
 }
 """Mistakes of the runbook's table that a kit, or its check, finds out before anything runs, and the tests here."""
 WHILE_RUNNING = {
-    "has a server lost its state_dir?": "tests/faults/test_restored.py",
-    "was a server given back an old state_dir?": "tests/faults/test_restored.py",
+    "has a server lost its state_dir?": "test_folders_that_are_lost_or_of_an_earlier_day_end_both_servers",
+    "was a server given back an old state_dir?": "test_folders_that_are_lost_or_of_an_earlier_day_end_both_servers",
     "min_clients: expected": BEGINNING,
     "must be open to us": BEGINNING,
     "require_pqc differs between the servers": BEGINNING,
-    "stops: expected at most": "tests/integration/test_client_restarts.py",
-    "the task ended without a round": "tests/servers/test_aggregator.py",
-    "the training diverged": "tests/integration/test_own_records_run.py",
-    "nothing was recorded": "tests/faults/test_disk_full.py",
-    "require_pqc: expected": "tests/integration/test_post_quantum_links.py",
+    "stops: expected at most": "test_a_client_that_is_started_again_and_again_stops",
+    "the task ended without a round": "test_a_task_that_comes_to_nothing_ends_its_servers",
+    "the training diverged": "test_a_task_that_comes_to_nothing_ends_its_servers",
+    "nothing was recorded": "test_a_disk_that_is_full_ends_its_server",
+    "require_pqc: expected": "test_a_proxy_without_the_post_quantum_group_is_refused",
 }
-"""Those that only a running task, or its folder, can have, and where they are made: `BEGINNING` by organisations that
-joined by kits, the others without kits."""
+"""Those that only a running task, or its folder, can have, made by organisations that joined by kits, and the tests in
+`RUNNING`."""
 
 
 def test_every_mistake_of_the_table_is_tried() -> None:
@@ -479,8 +500,7 @@ def test_every_mistake_of_the_table_is_tried() -> None:
     table = (ROOT / "docs/reference/endings.md").read_text()
     assert set(re.findall(r"^\| `([^`]+)` \| \d \|", table, re.MULTILINE)) == {*BEFORE_A_START, *WHILE_RUNNING}
     assert set(BEFORE_A_START.values()) <= globals().keys()
-    for words, place in WHILE_RUNNING.items():
-        path, _, name = place.partition("::")
-        text = (ROOT / path).read_text()
-        assert words.removesuffix(" between the servers") in text, (words, path)
-        assert f"def {name}" in text
+    text = (ROOT / RUNNING).read_text()
+    for words, name in WHILE_RUNNING.items():
+        assert words in text
+        assert f"def {name}(" in text

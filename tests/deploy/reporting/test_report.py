@@ -787,7 +787,7 @@ def test_without_matplotlib_there_is_a_page_and_a_word(run: Path, monkeypatch: p
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     refused = precad("report", run, "--figures", run / "figures")
     assert refused.exit_code == 2
-    assert "--figures needs matplotlib: pip install 'precad[bench]'" in refused.stderr
+    assert "--figures needs matplotlib: install 'precad[bench]' from where precad came from" in refused.stderr
     assert not (run / "report.html").exists()
     done = precad("report", run)
     assert done.exit_code == 0

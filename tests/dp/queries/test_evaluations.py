@@ -53,6 +53,16 @@ def test_without_noise_the_figures_are_the_records() -> None:
     assert found.loss.value == pytest.approx(np.minimum(losses, 4).mean(), abs=2e-3)
 
 
+def test_counts_alone_give_the_sum_of_the_rows() -> None:
+    """But for the rounding of each row; and never more than one for each record, whatever the counts are."""
+    right, losses = held_out(500, 0.8, np.random.default_rng(1))
+    given = ENCODING.total_of(float(right.sum()), 500, float(np.minimum(losses, 4).sum()))
+    assert given == pytest.approx(ENCODING.total(right, losses), abs=500 * 2.0**-12)
+    for correct in (0.0, 250.5, 500.0):
+        for loss in (-5.0, 0.0, 700.0, 1e300, math.inf, -math.inf, math.nan):
+            assert np.linalg.norm(ENCODING.total_of(correct, 500, loss)) <= 500
+
+
 def covered(n_times: int, *, n: int, noise: float, level: float = 0.95) -> dict[str, float]:
     """Return how often each error bar covers the truth, over so many draws of the noise."""
     rng = np.random.default_rng(7)

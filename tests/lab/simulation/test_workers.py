@@ -187,4 +187,4 @@ def test_without_ray_the_command_says_what_installs_it(
     monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
     done = precad("simulate", config, "--ray", "local", "--output", tmp_path / "run")
     assert done.exit_code == 2
-    assert 'pip install "precad[scale]"' in done.stderr
+    assert 'install "precad[scale]" from where precad came from' in done.stderr

@@ -24,6 +24,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
+from scipy import stats
 
 from precad.mpc.convex_set import ConvexSet
 from precad.mpc.errors import MalformedMessageError
@@ -32,6 +33,9 @@ from precad.mpc.ring import RingArray
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, ServerTuples
 from precad.protos.messages import convert
+from precad.protos.task.task import Task
+from precad.protos.tls.identity import Role
+from precad.servers.config import AggregatorConfig
 from precad.servers.errors import SetupError, StoreError
 from precad.servers.rounds import memory, receiving
 from precad.servers.rounds.relayed import RelayedUploads
@@ -324,12 +328,17 @@ def ones(dim: int) -> RingArray:
 # The budget
 
 
+def taken(config: AggregatorConfig, plain: Task, task: Task, role: Role = Role.AGGREGATOR_A) -> int:
+    """Return by how much the task leaves uploads less than a plain one."""
+    return memory.of_server(config, plain, role) - memory.of_server(config, task, role)
+
+
 def test_what_all_proofs_open_to_comes_before_uploads(tmp_path: Path) -> None:
     """Keep three times 1960 opened elements of 8 bytes a proof, d = 10^6. Its share lies where uploads lie."""
     config = Pki.create(tmp_path / "pki", CLIENTS).aggregator(0, listen="127.0.0.1:1", folder=tmp_path)
     clients = [f"c{i}" for i in range(1000)]
     tasks = [small_task(clients, dim=10**6, frac_bits=16, mode=mode) for mode in ("masked", "proved")]
-    masked, proved = (memory.of_server(config, task) for task in tasks)
+    masked, proved = (memory.of_server(config, task, Role.AGGREGATOR_A) for task in tasks)
     assert abs(masked - proved - 1000 * 3 * 8 * 1960) <= memory.MIB
 
 
@@ -343,7 +352,7 @@ def test_directions_come_before_uploads(tmp_path: Path) -> None:
     plain, task = (small_task(dim=dim, frac_bits=16, **more) for more in ({}, cut))
     assert isinstance(task.update_set, ConvexSet)
     held = sum(one.direction.nbytes for one in task.update_set.half_spaces)
-    assert abs(memory.of_server(config, plain) - memory.of_server(config, task) - held) <= memory.MIB
+    assert abs(taken(config, plain, task) - held) <= memory.MIB
 
 
 @pytest.mark.parametrize("gate", ["native", "crypten"])
@@ -362,7 +371,40 @@ def test_the_tuples_of_krums_comparisons_come_before_uploads(gate: str, tmp_path
     tracemalloc.stop()
     del tuples
     assert held > 10 * memory.MIB
-    assert abs(memory.of_server(config, plain) - memory.of_server(config, task) - 2 * held) <= 2 * memory.MIB
+    assert abs(taken(config, plain, task) - 2 * held) <= 2 * memory.MIB
+
+
+@pytest.mark.parametrize("algorithm", ["krum", "tsgd-ptr"])
+def test_corrections_of_trim_tuples_come_before_uploads_at_server_b(algorithm: str, tmp_path: Path) -> None:
+    """It holds d + 1 words of each client in two batches, and a third of them while one arrives. A derives its own."""
+    config = Pki.create(tmp_path / "pki", CLIENTS).aggregator(0, listen="127.0.0.1:1", folder=tmp_path)
+    plain, dim = small_task(dim=10**5, frac_bits=16), 10**5
+    more: dict[str, Any] = {"noise_multiplier": 0.0, "krum_attackers": 0} if algorithm == "krum" else {"trim_count": 1}
+    task = small_task(dim=dim, frac_bits=16, algorithm=algorithm, **more)
+    shape = BatchShape(
+        "t", 0, CLIENTS, dim, blocks_of(task, make_gate(task.gate), len(CLIENTS)), True, task.rules.selects
+    )
+    messages = [reply.corrections for reply in convert.dealt_to_messages(deal(shape)[1], 0)][1:]  # behind the key
+    tracemalloc.start()
+    parts = {name: bytearray() for name in convert.DEALT_PARTS}
+    for message in messages:
+        for name, received in parts.items():
+            received.extend(getattr(message, name))
+    dealt = convert.dealt_from_parts(bytes(16), {name: bytes(part) for name, part in parts.items()})
+    _, peak = tracemalloc.get_traced_memory()
+    held = dealt.trims.nbytes
+    tracemalloc.stop()
+    assert held == 8 * len(CLIENTS) * (dim + 1)
+    assert peak >= 2 * held
+    assert abs(taken(config, plain, task, Role.AGGREGATOR_B) - 3 * held) <= memory.MIB
+    assert taken(config, plain, task) <= memory.MIB
+
+
+def test_a_round_rarely_has_more_clients_than_the_budget_counts() -> None:
+    """By the binomial law: fewer than one round in a thousand."""
+    for n, rate in ((1000, 0.1), (200, 0.5), (64, 1.0)):
+        task = small_task([f"c{i}" for i in range(n)], client_rate=rate)
+        assert stats.binom.sf(memory._clients_of_a_round(task), n, rate) < 1e-3
 
 
 def test_the_model_comes_first_and_uploads_get_the_rest() -> None:

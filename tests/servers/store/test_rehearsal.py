@@ -1,4 +1,4 @@
-"""`precad check` on a state folder: it refuses what the server's start refuses, and changes nothing."""
+"""`precad check` on a state folder: it refuses what the server's start refuses, with its code, and changes nothing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from precad.deploy.errors import exit_code_of
 from precad.dp.errors import DpError
 from precad.protos.tls.identity import Role
 from precad.servers.dealer import LEDGER_NAME
@@ -73,12 +74,13 @@ def test_what_the_start_refuses_is_refused_and_nothing_changes(spoil: Callable[[
     folder = tmp_path / "state"
     spoil(folder)
     before = content(tmp_path)
-    with pytest.raises(SetupError) as refused:
+    with pytest.raises((SetupError, StoreError, DpError)) as refused:
         require_aggregator_opens(folder, TASK, INITIAL)
     assert content(tmp_path) == before
     with pytest.raises((SetupError, StoreError, DpError)) as start_refused:
         start(folder)
     assert str(refused.value) == str(start_refused.value)
+    assert exit_code_of(refused.value) == exit_code_of(start_refused.value)
 
 
 def test_a_folder_that_the_start_takes_is_taken(tmp_path: Path) -> None:
@@ -101,7 +103,7 @@ def test_a_dealers_folder_is_opened_too(tmp_path: Path) -> None:
     require_dealer_opens(folder, LEDGER_NAME)
     assert content(folder) == before
     (folder / LEDGER_NAME).write_bytes(b"no database" * 100)
-    with pytest.raises(SetupError, match=str(folder / LEDGER_NAME)):
+    with pytest.raises((SetupError, StoreError), match=str(folder / LEDGER_NAME)):
         require_dealer_opens(folder, LEDGER_NAME)
     folder.chmod(0o1777)
     with pytest.raises(SetupError, match="state_dir: expected a folder of this server alone"):

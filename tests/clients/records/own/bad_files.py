@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import pickle
 import shutil
 import struct
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -112,6 +114,35 @@ def _pickled(folder: Path) -> None:
     (folder / "scans.npz").write_bytes(pickle.dumps(SECRET))
 
 
+def npy_header(text: str) -> bytes:
+    """An .npy file of this header, and nothing behind it."""
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text) + 1) + text.encode() + b"\n"
+
+
+def members(*each: tuple[str, Any]) -> Write:
+    """An .npz file with these members, bytes or arrays, whatever their names."""
+
+    def write(folder: Path) -> None:
+        with zipfile.ZipFile(folder / "scans.npz", "w") as packed, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a name that is there twice
+            for name, content in each:
+                data = io.BytesIO(content if isinstance(content, bytes) else b"")
+                if not isinstance(content, bytes):
+                    np.save(data, content)
+                packed.writestr(name, data.getvalue())
+
+    return write
+
+
+def _encrypted(folder: Path) -> None:
+    """Set the bit that says so, in the header of the first member and in the archive's list."""
+    np.savez(folder / "scans.npz", inputs=np.zeros((4, 3), np.float32), labels=np.arange(4) % 2)
+    data = bytearray((folder / "scans.npz").read_bytes())
+    for place in (6, data.find(b"PK\x01\x02") + 8):
+        data[place] |= 1
+    (folder / "scans.npz").write_bytes(data)
+
+
 def _picture(file: Path, width: int, height: int, *, text: int = 0) -> None:
     """Write a PNG image that says its size, with a packed text of so many bytes, and pixels of 16 at most."""
     parts = [(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))]
@@ -140,13 +171,61 @@ def _gif(file: Path) -> None:
     first.save(file, save_all=True, append_images=[second])
 
 
+SHAPED = "{'descr': '<f4', 'fortran_order': False, 'shape': (%d, 3), }"
 X = np.arange(12, dtype=np.float32).reshape(4, 3)
 LABELS = np.array([0, 1, 0, 1])
 NAMES = {"class_names": ["no", "yes"]}
 ROW = r"patients\.csv, row 3"
+NUMBERS = {"loss": "mse", "model": "tests.clients.records.own.any_shape:OneNumber"}
 IN_X = ROW + r", column 'x': "
 
 OF_CSV: dict[str, Bad] = {
+    "old ends of lines": Bad(csv(f"x,y,diagnosis\r1,2,0\r{SECRET},4,1\r"), IN_X + "expected a number"),
+    "ends of lines twice": Bad(
+        csv("x,diagnosis\r\r\n1,0\r\r\n2,1\r\r\n"), "row 3: expected no row after an empty line"
+    ),
+    "a byte order mark in a cell": Bad(cell("\ufeff987654321"), IN_X + "expected a number, found something that is no"),
+    "a space of no width": Bad(cell("\u200b987654321"), IN_X + "expected a number, found something that is no number"),
+    "a minus sign that is none": Bad(cell("\u2212987654321"), IN_X + "expected a number, found something that is no"),
+    "hexadecimal": Bad(cell("0x3ADE68B1"), IN_X + "expected a number, found something that is no number"),
+    "a date": Bad(cell("2024-01-01"), IN_X + "expected a number, found something that is no number"),
+    "half of a pair of code units": Bad(csv(b"x,y,diagnosis\n1,2,0\n\xed\xa0\x80,4,1\n"), ROW + ": expected UTF-8"),
+    "UTF-16 without a mark": Bad(
+        csv(GOOD.encode("utf-16-le")), "expected a column 'diagnosis', found none of that name"
+    ),
+    "packed": Bad(csv(gzip.compress(GOOD.encode())), r"patients\.csv, row 1: expected UTF-8, found another encoding"),
+    "a separator of its own": Bad(
+        csv(GOOD.replace(",", "|")), "expected a column 'diagnosis', found none of that name am"
+    ),
+    "a class in two notations": Bad(
+        cell("01", "diagnosis"), ROW + ".* expected a whole number as its label, or names in task.class_names"
+    ),
+    "one name among classes": Bad(
+        csv(f"x,diagnosis\n1,0\n2,{SECRET}\n3,1\n"), ROW + ".* expected a whole number as its label"
+    ),
+    "a line that ends within a cell": Bad(
+        csv("x,y,diagnosis\n1,2,0\n987654321,4,1\u20281,2,0\n"), ROW + ": expected 3 fields, .* found 5"
+    ),
+    "the command line of this process": Bad(
+        lambda folder: None, "/proc/self/cmdline: expected a column 'diagnosis', found", "csv:/proc/self/cmdline"
+    ),
+    "a name longer than a path": Bad(
+        lambda folder: None, "expected records, found File name too long", f"csv:{'a' * 5000}"
+    ),
+    "an address": Bad(
+        lambda folder: None, "a file or folder https://", "csv:https://hospital.example.org/patients.csv"
+    ),
+    "a number with underscores as a label": Bad(
+        cell("987_654_321", "diagnosis"), ROW + ".* expected a number as its label, found something that", task=NUMBERS
+    ),
+    "no number as a label": Bad(
+        cell("", "diagnosis"), ROW + ".* expected a number as its label, found an empty cell", task=NUMBERS
+    ),
+    "a number beyond float32 as a label": Bad(
+        cell("987654321e40", "diagnosis"),
+        ROW + ".* expected a finite number that float32 holds as its label",
+        task=NUMBERS,
+    ),
     "names but for case": Bad(
         csv("x,diagnosis\n1,ill\n2,well\n3,Ill \n4,well\n"), r"row 4, column 'diagnosis': expected classes that differ"
     ),
@@ -289,6 +368,44 @@ OF_CSV: dict[str, Bad] = {
     "nothing kept aside": Bad(csv(GOOD), r"client\.holdout: expected a share that keeps", client={"holdout": 0.0}),
 }
 OF_NPZ: dict[str, Bad] = {
+    "records of fields": Bad(
+        npz(inputs=np.zeros(4, dtype=[("a", [("b", "f4", (2,))])]), labels=LABELS),
+        "inputs: expected numbers of one shape",
+    ),
+    "labels that are dates": Bad(npz(inputs=X, labels=np.zeros(4, "M8[s]")), "labels: .* found an array of datetime64"),
+    "a class beyond int64": Bad(
+        npz(inputs=X, labels=np.full(4, 2**64 - 1, np.uint64)), r"row 0 \(from 0\): expected a class in \[0, 65535\]"
+    ),
+    "classes of places beyond int64": Bad(
+        npz(inputs=X, labels=np.full((4, 2), 2**64 - 1, np.uint64)),
+        r"npz, row 0 \(from 0\): expected whole numbers from 0",
+    ),
+    "negative classes of places": Bad(
+        npz(inputs=X, labels=np.full((4, 2), -7, np.int8)),
+        r"npz, row 0 \(from 0\): expected whole numbers from 0 on, or -100",
+    ),
+    "texts as numbers": Bad(
+        npz(inputs=X, labels=np.array(["1", SECRET, "2", "3"])),
+        r"row 1 \(from 0\): expected a number as its",
+        task=NUMBERS,
+    ),
+    "an array twice": Bad(members(("labels.npy", LABELS), ("labels.npy", LABELS)), "expected two arrays, one of them"),
+    "a header that is code": Bad(
+        members(("inputs.npy", npy_header("__import__('os').abort()")), ("labels.npy", LABELS)),
+        "expected an .npz file, found",
+    ),
+    "a header of brackets": Bad(
+        members(("inputs.npy", npy_header("(" * 9000)), ("labels.npy", LABELS)),
+        "expected an .npz file, found something",
+    ),
+    "a negative shape": Bad(
+        members(("inputs.npy", npy_header(SHAPED % -4)), ("labels.npy", LABELS)), "expected an .npz"
+    ),
+    "a shape beyond int64": Bad(
+        members(("inputs.npy", npy_header(SHAPED % 2**65)), ("labels.npy", LABELS)),
+        "expected an .npz file, found something",
+    ),
+    "an encrypted archive": Bad(_encrypted, r"expected an .npz file, found something that cannot be read as it"),
     "no archive": Bad(raw_npz(b"sekret"), r"scans\.npz: expected an \.npz file, as numpy"),
     "half an archive": Bad(raw_npz(_npz_bytes((4, 3))[:-30]), r"expected an \.npz file"),
     "arrays cut short": Bad(
@@ -449,6 +566,65 @@ OF_FOLDERS: dict[str, Bad] = {
 _DATA = "class Data:\n    def __len__(self): return 4\n    def __getitem__(self, i): "
 _MASKED = "import numpy as np\nmasked = np.ma.masked_equal(np.arange(8).reshape(4, 2) % 3, 2)\n"
 OF_MODULES: dict[str, Bad] = {
+    "an error of its own kind": Bad(
+        module(f"class Own(BaseException): pass\ndef load(): raise Own('{SECRET}')", "own_kind"),
+        "expected a function that gives records, found one that raises Own",
+        "own_kind:load",
+    ),
+    "a generator": Bad(
+        module(f"def load():\n    yield '{SECRET}'", "own_generator"),
+        "expected a map-style data set of .*, found a generator",
+        "own_generator:load",
+    ),
+    "a function that wants a path": Bad(
+        module("def load(path): return path", "own_path"), "found one that raises TypeError", "own_path:load"
+    ),
+    "a coroutine": Bad(
+        module("async def load(): return 3", "own_async"),
+        "expected a map-style data set of .*, found a",
+        "own_async:load",
+    ),
+    "a length below zero": Bad(
+        module(_DATA.replace("4", "-4") + "return 1.0, 1\ndef load(): return Data()", "own_negative"),
+        "expected a map-style data set of .*, found one whose length raises ValueError",
+        "own_negative:load",
+    ),
+    "fewer records than it says": Bad(
+        module(_DATA + "return [(1.0, 1)][i]\ndef load(): return Data()", "own_fewer"),
+        r"row 1 \(from 0\): expected a record, found that reading it raises IndexError",
+        "own_fewer:load",
+    ),
+    "bytes and numbers as images": Bad(
+        module(
+            "import numpy as np\ndef load():\n    return [(np.zeros((1, 4, 4), t), 0) for t in (np.uint8, np.float32)]",
+            "own_scales",
+        ),
+        r"row 1 \(from 0\): expected an input of uint8, as before it, found float32",
+        "own_scales:load",
+    ),
+    "images with transparency": Bad(
+        module(
+            "from PIL import Image\ndef load(): return [(Image.new('RGBA', (4, 4)), 0)] * 2",
+            "own_transparent",
+        ),
+        r"row 0 \(from 0\): expected a grey or colour image without transparency, found one with",
+        "own_transparent:load",
+    ),
+    "a sparse tensor": Bad(
+        module("import torch\ndef load(): return torch.eye(4).to_sparse(), torch.arange(4) % 2", "own_sparse"),
+        "own_sparse:load, inputs: expected an array, found something of which NumPy makes none",
+        "own_sparse:load",
+    ),
+    "a tensor without values": Bad(
+        module("import torch\ndef load(): return torch.empty(4, 2, device='meta'), torch.arange(4)", "own_meta"),
+        "own_meta:load, inputs: expected an array, found something of which NumPy makes none",
+        "own_meta:load",
+    ),
+    "an integer beyond all": Bad(
+        module("def load(): return [[1.0], [2.0]], [10**400, 0]", "own_huge"),
+        r"row 0 \(from 0\): expected a class in \[0, 65535\]",
+        "own_huge:load",
+    ),
     "no module": Bad(
         lambda folder: None, r"No module named 'own_nowhere' \(looked in .*, then in ", "own_nowhere:load"
     ),

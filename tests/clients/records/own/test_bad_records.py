@@ -82,6 +82,79 @@ def test_there_are_fifty_kinds_at_least() -> None:
     assert len(CASES) >= 50
 
 
+DAMAGED = {"bytes": SECRET.encode(), "path": None}
+CLASSES = {"names": ["no", "yes"], "_type": "ClassLabel"}
+NUMBER, VECTOR = (
+    {"dtype": "float64", "_type": "Value"},
+    {"feature": {"dtype": "float64", "_type": "Value"}, "_type": "List"},
+)
+ON_DISK: dict[str, tuple[list[Any], dict[str, Any], list[Any], dict[str, Any], str]] = {
+    "no class": (
+        [1.0, 2.0],
+        NUMBER,
+        [0, -1],
+        CLASSES,
+        r"d, row 1 \(from 0\), column 'label': expected a class in \[0, 65535",
+    ),
+    "no label": ([1.0, 2.0], NUMBER, [0, None], CLASSES, "row 1 .* expected a label, found an empty cell"),
+    "no number": ([1.0, None], NUMBER, [0, 1], CLASSES, "row 1 .*, column 'x': expected a number, found an empty cell"),
+    "a text": (
+        ["1", SECRET],
+        {"dtype": "string", "_type": "Value"},
+        [0, 1],
+        CLASSES,
+        "row 1 .* found something that is no",
+    ),
+    "ragged": (
+        [[1.0], [1.0, 2.0]],
+        VECTOR,
+        [0, 1],
+        CLASSES,
+        r"row 1 .* expected an input of shape \(1,\), as before it",
+    ),
+    "a hole": (
+        [[1.0, None], [1.0, 2.0]],
+        VECTOR,
+        [0, 1],
+        CLASSES,
+        "row 0 .* expected finite numbers that float32 holds",
+    ),
+    "no vector": ([[1.0], None], VECTOR, [0, 1], CLASSES, "row 1 .* expected numbers of one shape"),
+    "a damaged image": (
+        [DAMAGED, DAMAGED],
+        {"_type": "Image"},
+        [0, 1],
+        CLASSES,
+        "row 0 .*, column 'x': expected an input",
+    ),
+    "a number and a list": (
+        [1.0, 2.0],
+        NUMBER,
+        [[0.5], [1.0]],
+        VECTOR,
+        "row 0 .* expected a class as its label, found a l",
+    ),
+}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason="needs the library datasets")
+@pytest.mark.parametrize("name", ON_DISK)
+def test_bad_data_sets_on_disk_are_refused_alike(name: str, tmp_path: Path) -> None:
+    import datasets
+
+    datasets.disable_progress_bars()
+    inputs, of_inputs, labels, of_labels, message = ON_DISK[name]
+    features = datasets.Features.from_dict({"x": of_inputs, "label": of_labels})
+
+    def write(folder: Path) -> None:
+        datasets.Dataset.from_dict({"x": inputs, "label": labels}, features=features).save_to_disk(str(folder / "d"))
+
+    said = refused(Bad(write, message), "datasets:d", tmp_path)
+    assert re.search(message, said), said
+    assert said.count("\n") == 1
+    assert SECRET not in said
+
+
 @pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="needs pyarrow, of precad[records]")
 @pytest.mark.parametrize(
     ("columns", "message"),

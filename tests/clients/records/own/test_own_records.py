@@ -7,6 +7,7 @@ import importlib.util
 import json
 import traceback
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from precad.clients.errors import DataError, ExtensionError, MissingDataError, O
 from precad.clients.records import Records
 from precad.clients.records.own import OwnRecords, OwnSource, as_records, load
 from precad.clients.records.own.labels import Wanted, targets
+from precad.clients.records.own.table import _features
 from precad.protos.task.record_fields import Column
 
 X = np.array([[40.5, 1.0], [61.0, 0.0], [-3.25, 1.0]])
@@ -265,6 +267,10 @@ def test_a_hugging_face_data_set_on_disk(tmp_path: Path) -> None:
         load(described("datasets:one", tmp_path, class_names=NAMES[::-1]))
     with pytest.raises(OwnRecordsError, match="expected a column 'verdict'"):
         load(described("datasets:one", tmp_path, label="verdict"))
+    doses = {"age": X[:, 0].tolist(), "diagnosis": X.tolist()}
+    save_dataset(tmp_path / "three", doses, age=number, diagnosis=several)
+    found = load(described("datasets:three", tmp_path, numbers=True))
+    assert_array_equal(found.labels, X.astype(np.float32))
     (tmp_path / "one" / "state.json").write_text("sekret")
     with pytest.raises(OwnRecordsError, match="a data set that save_to_disk wrote") as caught:
         load(described("datasets:one", tmp_path))
@@ -279,6 +285,27 @@ def test_what_reads_it_is_missing(kind: str, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setitem(importlib.sys.modules, "datasets", None)
     with pytest.raises(MissingDataError, match=r'install "precad\[\w+\]" from where precad came from'):
         load(described(f"{kind}:file", tmp_path))
+
+
+@pytest.mark.parametrize("kind", [object, "S"])
+def test_labels_as_texts_in_an_array(kind: Any, tmp_path: Path) -> None:
+    """As a column of pandas gives them, and as C does; each label is looked at by itself."""
+    texts = np.array(["ill", "well", "ill"], dtype=kind)
+    require_same(as_records((X, texts), class_names=("well", "ill")))
+    assert_array_equal(
+        as_records((X, np.array([2, 0.5, 1], dtype=object)), numbers=True).labels, np.float32([2, 0.5, 1])
+    )
+    with pytest.raises(OwnRecordsError, match=r"row 1 \(from 0\): expected a class as its label, found a dict"):
+        as_records((X, np.array(["ill", {"sekret": 1}, "ill"], dtype=object)), class_names=("well", "ill"))
+
+
+def test_categories_of_a_typed_table_are_written_as_classes_are() -> None:
+    """Whole numbers without a point, and bytes as the text that they are."""
+    column = Column(name="sex", categories=["1", "2"])
+    for cells in ([1.0, 2.0], [np.float32(1), 2], [b"1", b"2"], ["1", "2"]):
+        assert_array_equal(_features(cells, column, str), np.eye(2))
+    with pytest.raises(OwnRecordsError, match="expected one of the 2 categories"):
+        _features([1.5, 2.0], column, str)
 
 
 class Pairs(torch.utils.data.Dataset):
@@ -353,6 +380,10 @@ def test_a_function_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(here)
     source = OwnRecords(source="own_hospital:records", folders=(beside, here))
     require_same(load(source))
+    pairs = f"zip({X.tolist()}, {LABELS.tolist()})"
+    methods = f"    def __len__(self): return 3\n    def __getitem__(self, i): return list({pairs})[i]\n"
+    (beside / "own_pairs.py").write_text(f"class Pairs:\n{methods}")
+    require_same(load(OwnRecords(source="own_pairs:Pairs", folders=(beside, here))))  # a class makes a data set
     with pytest.raises(ExtensionError, match=r"another module 'own_hospital' .*beside.* hides yours, .*here.*: rename"):
         load(OwnRecords(source="own_hospital:records", folders=(here,)))
 

@@ -4,7 +4,7 @@ import numpy as np
 from flwr.client import ClientApp, NumPyClient
 from flwr.common import Context
 
-from ward.task import load_data, train_epochs
+from ward.task import load_data, tested, train_epochs
 
 
 class WardClient(NumPyClient):
@@ -19,6 +19,11 @@ class WardClient(NumPyClient):
         run = self.context.run_config
         loss = train_epochs(arrays, self.features, self.labels, run["learning-rate"], run["local-epochs"])
         return [arrays["weight"].astype(np.float32), arrays["bias"]], len(self.labels), {"loss": loss}
+
+    def evaluate(self, parameters, config):
+        """Evaluate the model, given as a list of arrays."""
+        loss, accuracy = tested({"weight": parameters[0], "bias": parameters[1]}, self.features, self.labels)
+        return loss, len(self.labels), {"accuracy": accuracy}
 
 
 def client_fn(context: Context):
