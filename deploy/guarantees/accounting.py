@@ -17,7 +17,7 @@ from rich.console import Console
 
 from precad.deploy.configuration.check_privacy import LEAST_NOISE_TAKEN, MOST_OF_EPSILON
 from precad.deploy.errors import ConfigError, flag_of, refusing_values
-from precad.deploy.figures import at_least, plain, shown, why_no_bound
+from precad.deploy.figures import at_least, plain, shown
 from precad.deploy.guarantees import conditions
 from precad.deploy.guarantees.bins import account_of_bins, print_bins
 from precad.deploy.tables import titled
@@ -40,7 +40,7 @@ from precad.dp.accountants.pld import (
 from precad.dp.accountants.precad_client import client_noise_multiplier, participation_quantile
 from precad.dp.accountants.renyi_accounting import OrderGridWarning
 from precad.dp.accountants.side_by_side import accountant_of, side_by_side
-from precad.dp.accountants.slack import with_slack
+from precad.dp.accountants.slack import why_no_bound, with_slack
 from precad.dp.checks import require_count, require_delta, require_positive, require_probability
 from precad.dp.queries.kinds import EVALUATION_DIM, RECORD_BOUND
 from precad.protos.task.algorithms import names_default

@@ -52,6 +52,7 @@ from precad.deploy.run_folder import RunFolder
 from precad.deploy.run_state import INTERRUPTED_RUN
 from precad.deploy.spent import epsilon_of_a_client, spent_epsilons
 from precad.dp.accountants import pld
+from precad.dp.accountants.slack import why_no_bound
 from precad.dp.task_privacy import task_cost
 from precad.mpc.gates import require_gate
 from precad.mpc.local.engines import require_engine
@@ -268,6 +269,7 @@ class LocalRun:
         title = f"{task.name}: {algorithm}two aggregators, {dealer}{len(task.clients)} clients"
         try:
             with LiveTable(self._console, title=title, rounds=task.rounds, done=n_done) as table:
+                table.why_no_bound = why_no_bound(task.delta, task.delta_slack) if task.is_proved else ""
                 if (warning := warning_of(task)) is not None:
                     table.warn(warning)
                 for condition in conditions_of(task):
