@@ -27,7 +27,8 @@ from precad.mpc.errors import CommitmentError, MalformedMessageError, PeerMismat
 from precad.mpc.proved.field import P
 from precad.protos.precad.v1 import aggregator_pb2, peer_pb2
 from precad.protos.task.task import Task
-from precad.servers.rounds.states import Charged, Opened, Proving
+from precad.servers.errors import TaskRefusedError
+from precad.servers.rounds.states import Charged, Committed, Opened, Proving
 from tests.harness.harness import asynchronous, free_addresses
 from tests.harness.pki import Pki
 from tests.harness.plain_wire import Seen
@@ -312,6 +313,20 @@ async def test_a_deviation_ends_the_task_with_nothing_more(pki: Pki, tmp_path: P
     if step == CHALLENGE:
         assert not attack.server.calls_seen("Prove")
         assert not attack.beside.of_kind(Charged)
+
+
+@pytest.mark.parametrize("party", [pytest.param(0, marks=pytest.mark.slow), 1], ids=["A deviates", "B deviates"])
+@asynchronous
+async def test_a_sum_that_is_too_long_moves_no_model(pki: Pki, tmp_path: Path, party: int) -> None:
+    """A share of half the field in one coordinate, which no updates and noise add up to."""
+    far = says(lambda share: (P // 2).to_bytes(7, "little") + share[7:])
+    attack = await attacked(pki, tmp_path, [Plan({"noisy sum": far})], party=party, length=8, comes_back=False)
+    assert isinstance(attack.error, TaskRefusedError), attack.error
+    assert str(attack.error).startswith("opened sum: expected accepted updates and both servers' noise")
+    assert_nothing_more(attack)
+    assert [steps[-1] for steps in attack.server.steps_seen().values()] == ["noisy sum"]
+    assert attack.beside.of_kind(Opened)
+    assert not attack.beside.of_kind(Committed)
 
 
 OUT_OF_ORDER = [(due, instead) for due in STEPS for instead in STEPS if due.split(" 2")[0] != instead.split(" 2")[0]]
