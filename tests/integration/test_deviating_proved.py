@@ -87,6 +87,7 @@ async def attacked(
     rounds: int = 1,
     lost_rounds: int = 20,
     comes_back: bool = True,
+    kind: type[Deviant] = Deviant,
     **changes: Any,
 ) -> Attack:
     """Run a task with a server that deviates in its first rounds. length: of every update, in steps of the grid."""
@@ -94,7 +95,7 @@ async def attacked(
     task = proved_task(CLIENTS, **{"rounds": rounds, "lost_rounds": lost_rounds, **FEW_BITS, **changes})
     addresses = free_addresses(2)
     beside = Beside(task, pki, folder, 1 - party, addresses, reconnect_timeout_s=10.0)
-    server = Deviant(party, fields_of(task), task.divisor, pki.directory, (addresses[0], addresses[1]))
+    server = kind(party, fields_of(task), task.divisor, pki.directory, (addresses[0], addresses[1]))
     server.plans, server.comes_back = plans, comes_back
     vector = np.zeros(task.dim, dtype=np.int64)
     vector[0] = length
