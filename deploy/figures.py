@@ -10,11 +10,11 @@ from decimal import ROUND_CEILING, Context, Decimal
 from typing import Final
 
 from precad.dp.accountants.pld import Label
+from precad.dp.accountants.slack import NO_BOUND
 
 LARGEST_USEFUL: Final = 100.0
 """An epsilon above it says nothing: the odds of a guess may change by a factor of e^100, which is above 10^43."""
 NO_USEFUL_BOUND: Final = "no useful bound"
-NO_BOUND: Final = "no bound"
 
 
 def says_nothing(epsilon: float) -> bool:
@@ -55,22 +55,13 @@ def three_digits(epsilon: float) -> str:
     return f"<= {Context(prec=3, rounding=ROUND_CEILING).plus(Decimal(epsilon)):f}"
 
 
-def why_no_bound(delta: float, slack: float) -> str:
-    """Say why mode `proved` has no bound at this delta, and what to change. slack: what the mode takes, as eta."""
-    most = math.floor(10 * math.log(max(delta / slack - 1, 1))) / 10
-    return (
-        f"{NO_BOUND} at delta = {delta:g}: of it mode proved takes {slack:.1e} (1 + e^epsilon), all from epsilon = "
-        f"{most:g} on; lower rounds, or raise noise_multiplier or delta"
-    )
-
-
 def shown(epsilon: float | str, label: Label) -> str:
     """Return three decimals, a bound rounded up and marked <=, all else marked ~."""
-    if isinstance(epsilon, str):
-        return "inf (vacuous)"
-    if says_nothing(epsilon):
+    if math.isinf(value := float(epsilon)):
+        return NO_BOUND
+    if says_nothing(value):
         return NO_USEFUL_BOUND
-    return f"<= {rounded_up(epsilon, 3)}" if label is Label.BOUND else f"~ {epsilon:.3f}"
+    return f"<= {rounded_up(value, 3)}" if label is Label.BOUND else f"~ {value:.3f}"
 
 
 def within(radius: float, width: float = 1.0) -> str:

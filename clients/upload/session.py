@@ -375,9 +375,12 @@ class ClientSession:
     async def _upload_and_prove(self, stub: BytesStub, upload: proved.RoundUpload, ends_at: float) -> None:
         """Upload, wait for the challenge, and prove. Who calls bounds the time: nobody keeps an upload for longer."""
         left_s = ends_at - time.monotonic()
-        await _upload(stub.Submit, upload.parts, aggregator_pb2.SubmitReply, upload.holder, left_s)
+        preparing = asyncio.create_task(asyncio.to_thread(upload.prepare))  # while the upload is under way
+        try:
+            await _upload(stub.Submit, upload.parts, aggregator_pb2.SubmitReply, upload.holder, left_s)
+        finally:
+            await preparing
         self._log.info("client.submitted", task=upload.task, round=upload.round)
-        await asyncio.to_thread(upload.prepare)
         if (proof := await self._proof(upload)) is None:
             self._log.warning("client.silent", task=upload.task, round=upload.round)
             return

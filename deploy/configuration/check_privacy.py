@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from precad.deploy.figures import NO_USEFUL_BOUND, at_most, says_nothing, why_no_bound
+from precad.deploy.figures import NO_USEFUL_BOUND, at_most, says_nothing
 from precad.dp.accountants.pld import Label, PrivacyStatement, View
+from precad.dp.accountants.slack import why_no_bound
 from precad.dp.task_privacy import noise_left, task_cost, task_privacy
 from precad.mpc.parameters import MAX_FRAC_BITS
 from precad.protos.task.grid import LARGEST, largest_frac_bits

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from precad.deploy.configuration.check_privacy import LEAST_NOISE_TAKEN, MOST_OF_EPSILON
 from precad.deploy.errors import ConfigError, flag_of, refusing
-from precad.deploy.figures import plain, why_no_bound
+from precad.deploy.figures import plain
 from precad.deploy.guarantees import conditions
 from precad.deploy.guarantees.bins import account_of_bins
 from precad.deploy.guarantees.training_plan import TrainingPlan
@@ -31,6 +31,7 @@ from precad.dp.accountants.pld import (
 from precad.dp.accountants.precad_client import client_noise_multiplier, participation_quantile
 from precad.dp.accountants.renyi_accounting import OrderGridWarning
 from precad.dp.accountants.side_by_side import accountant_of, side_by_side
+from precad.dp.accountants.slack import why_no_bound
 from precad.dp.checks import require_count, require_positive
 from precad.dp.queries.kinds import EVALUATION_DIM, RECORD_BOUND
 from precad.protos.task.algorithms import names_default

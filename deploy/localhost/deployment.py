@@ -50,18 +50,21 @@ from precad.deploy.run_folder import RunFolder
 from precad.deploy.run_state import INTERRUPTED_RUN
 from precad.deploy.spent import epsilon_of_a_client, spent_epsilons
 from precad.dp.accountants import pld
+from precad.dp.accountants.slack import why_no_bound
 from precad.dp.task_privacy import task_cost
 from precad.mpc.gates import require_gate
 from precad.protos.precad.v1 import control_pb2
 from precad.protos.task.evaluation import n_due
-from precad.protos.task.model_update import learnt_bound
+from precad.protos.task.model_update import has_diverged, learnt_bound
 from precad.protos.task.target import TARGET, said
 from precad.protos.tls.identity import Identity, Role
 from precad.servers.store.record import to_message
 
 CERTIFICATES_AT_ONCE = 8
 _LOOKED_AT = 16
-"""Test records on which each round's model is looked at for numbers that are not finite."""
+"""Test records on which a model is looked at for numbers that are not finite."""
+_SHARE_OF_LOOKS = 0.02
+"""Of the time, for these looks, where rounds are short. The first model is looked at, and the last one."""
 DIAGNOSIS_S = 5.0
 """How long a failed run waits for the process that failed to say why."""
 _INTERRUPTED = "interrupted; every process was stopped"
@@ -112,6 +115,7 @@ class LocalRun:
         self._dashboards.announce(console)
         self._children = Children(self.folder.logs) if forks is None else ForkedChildren(self.folder.logs, forks)
         self._progress, self._earlier_s, self._has_diverged = Progress(), 0.0, False
+        self._looks_at = 0.0
         self._cost = task_cost(task)
 
     def _resolve(self, raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], Deployment]:
@@ -213,6 +217,7 @@ class LocalRun:
         title = f"{task.name}: {algorithm}two aggregators, {dealer}{len(task.clients)} clients"
         try:
             with LiveTable(self._console, title=title, rounds=task.rounds, done=n_done) as table:
+                table.why_no_bound = why_no_bound(task.delta, task.delta_slack) if task.is_proved else ""
                 if (warning := warning_of(task)) is not None:
                     table.warn(warning)
                 for condition in conditions_of(task):
@@ -338,10 +343,17 @@ class LocalRun:
             await asyncio.to_thread(pld.warm_up)  # for the summary: nobody waits for the accountants before
 
     def _look_for_divergence(self, t: int, parameters: NDArray[np.float32], table: LiveTable) -> None:
-        """Say once, by the public model alone, that clients learn nothing more. The run goes on, to end with code 3."""
+        """Say once, by the public model alone, that clients learn nothing more. The run goes on, to end with code 3.
+
+        Outputs and losses are looked at for a share of the time, on cores that servers and clients need.
+        """
+        own, loss, began = parameters[: self.deployment.task.n_parameters], self._learning.loss, time.monotonic()
+        if began < self._looks_at and not has_diverged(own):
+            return
         some = self._test.take(np.arange(min(_LOOKED_AT, len(self._test))))
-        own, loss = parameters[: self.deployment.task.n_parameters], self._learning.loss
-        if evaluation.is_finite(own, self._learning.build(0), some, loss):
+        is_finite = evaluation.is_finite(own, self._learning.build(0), some, loss)
+        self._looks_at = began + (time.monotonic() - began) / _SHARE_OF_LOOKS
+        if is_finite:
             return
         self._has_diverged = True
         table.warn(

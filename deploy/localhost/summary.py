@@ -11,8 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from precad.deploy.client_evaluations import told
-from precad.deploy.figures import three_digits, why_no_bound
+from precad.deploy.figures import three_digits
 from precad.dp.accountants.pld import Conduct, Unit, View
+from precad.dp.accountants.slack import why_no_bound
 from precad.dp.task_privacy import TaskPrivacy, task_privacy
 from precad.protos.task.function_fields import function_claim
 from precad.protos.task.task import Task

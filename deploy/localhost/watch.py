@@ -5,6 +5,7 @@ A terminal that is too narrow for all columns shows those that matter most, in t
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
@@ -16,7 +17,8 @@ from rich.text import Text
 
 from precad.deploy.durations import in_words
 from precad.deploy.figures import LARGEST_USEFUL, NO_USEFUL_BOUND, rounded_up, says_nothing
-from precad.protos.task.function_fields import NO_BOUND
+from precad.dp.accountants.slack import NO_BOUND
+from precad.protos.task.function_fields import NO_BOUND as NO_FACTOR
 from precad.protos.task.task import Task
 from precad.protos.task.validation_fields import UNCHECKED
 
@@ -37,6 +39,8 @@ class LiveTable:
         self._first_at: float | None = None
         self._rows: list[dict[str, str]] = []
         self._status = "starting processes"
+        self.why_no_bound = ""
+        """Why a bound may be missing, shown once one is."""
         self._live = Live(get_renderable=self._render, console=console, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> Self:
@@ -71,8 +75,9 @@ class LiveTable:
         if not self._console.is_terminal:
             if len(self._rows) == 1:
                 self._console.print(_CAPTION, highlight=False, soft_wrap=True)
-            if _USELESS in row.values() and not any(_USELESS in before.values() for before in self._rows[:-1]):
-                self._console.print(_WHY_USELESS, highlight=False, soft_wrap=True)
+            for why in self._explained(self._rows):
+                if why not in self._explained(self._rows[:-1]):
+                    self._console.print(why, highlight=False, soft_wrap=True)
             line = "  ".join(f"{name} {row[name]}" for name, _ in COLUMNS if name in row)
             self._console.print(line, highlight=False, soft_wrap=True)
 
@@ -101,9 +106,14 @@ class LiveTable:
         each = (time.monotonic() - self._first_at) / (n_shown - 1)
         return f"{number}, {in_words(each * (self._planned - n_done))} left; "
 
+    def _explained(self, rows: list[dict[str, str]]) -> list[str]:
+        """Say what stands in these rows in the place of a bound, and why."""
+        why = {_USELESS: _WHY_USELESS, NO_BOUND: self.why_no_bound}
+        return [text for cell, text in why.items() if text and any(cell in row.values() for row in rows)]
+
     def _table(self, rows: list[dict[str, str]]) -> Table:
-        why = f"; {_WHY_USELESS}" if any(_USELESS in row.values() for row in rows) else ""
-        table = Table(title=self._title, title_justify="left", caption=_CAPTION + why, caption_justify="left")
+        caption = "; ".join((_CAPTION, *self._explained(rows)))
+        table = Table(title=self._title, title_justify="left", caption=caption, caption_justify="left")
         rows = [{**row, "rejected": _short(row["rejected"])} for row in rows]
         shown = columns_that_fit(rows, self._console.width)
         for name, justify in shown:
@@ -184,7 +194,7 @@ def warning_of(task: Task) -> str | None:
     if task.rules.is_private:
         return None if task.checks_norms else f"WARNING: {UNCHECKED}."
     unchecked = "" if task.checks_norms else f" And {UNCHECKED}."
-    unchecked += f" And {NO_BOUND}." if task.has_unbounded_sum else ""
+    unchecked += f" And {NO_FACTOR}." if task.has_unbounded_sum else ""
     released = "" if task.krum_rule is None else f" It is {task.krum_rule.released}."
     return (
         f"WARNING: task.algorithm is {task.algorithm}. No noise is added by anybody, epsilon is infinite, and nothing "
@@ -195,6 +205,8 @@ def warning_of(task: Task) -> str | None:
 
 
 def _bound(epsilon: float | str) -> str:
+    if math.isinf(float(epsilon)):
+        return NO_BOUND
     return _USELESS if says_nothing(float(epsilon)) else rounded_up(epsilon)
 
 

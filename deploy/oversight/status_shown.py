@@ -101,6 +101,8 @@ def _epsilon_facts(status: Status) -> dict[str, str]:
         facts[f"{name}, no draw discarded"] = f"{at_most(epsilon.spent)} ({budget})"
         if epsilon.rests_on:
             facts[f"{name}, rests on"] = _printable(epsilon.rests_on)
+        if epsilon.no_bound:
+            facts[f"{name}, why"] = _printable(epsilon.no_bound)
     return facts
 
 
@@ -176,6 +178,7 @@ async def show_rounds(statuses: AsyncIterator[Status], console: Console, *, titl
                 told = dict.fromkeys(_printable(one.rests_on) for one in last.epsilons if one.rests_on)
                 for condition in told:
                     table.note(f"every epsilon rests on: {condition}")
+            table.why_no_bound = next((_printable(one.no_bound) for one in last.epsilons if one.no_bound), "")
             n_new = min(last.rounds_done - n_shown, len(last.rounds))
             new = last.rounds[len(last.rounds) - n_new :]
             for round in new:

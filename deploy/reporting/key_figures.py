@@ -12,6 +12,7 @@ from precad.deploy.figures import NO_USEFUL_BOUND
 from precad.deploy.reporting.numbers import Format, power_of_ten, shown
 from precad.deploy.reporting.runs import Run
 from precad.dp.accountants.pld import Unit
+from precad.dp.accountants.slack import NO_BOUND
 
 
 class Group(IntEnum):
@@ -110,7 +111,7 @@ def _privacy(run: Run) -> Iterator[KeyFigure]:
 
 def _epsilon(name: str, value: float | None, delta: float) -> KeyFigure:
     text = "no guarantee" if value is None else shown(value, Format.EPSILON)
-    if text not in ("no guarantee", NO_USEFUL_BOUND):
+    if text not in ("no guarantee", NO_USEFUL_BOUND, NO_BOUND):
         text = f"≤\u00a0{text}"
     exact = value if value is not None and math.isfinite(value) else None
     return KeyFigure(

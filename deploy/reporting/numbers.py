@@ -7,6 +7,7 @@ from decimal import ROUND_CEILING, Context, Decimal
 from enum import StrEnum
 
 from precad.deploy.figures import NO_USEFUL_BOUND, says_nothing
+from precad.dp.accountants.slack import NO_BOUND
 
 
 class Format(StrEnum):
@@ -22,7 +23,7 @@ class Format(StrEnum):
 def shown(value: float | None, kind: Format) -> str:
     """Return the number for people; the page's script writes the same."""
     if value is None or not math.isfinite(value):
-        return "none" if value is None else "∞"
+        return "none" if value is None else NO_BOUND if kind is Format.EPSILON else "∞"
     match kind:
         case Format.SHARE:
             return f"{value:.3f}"

@@ -27,6 +27,8 @@ _STEP: Final = 1e-9
 """How far above the accountant's figure, relative to 1 + epsilon, the next candidate is: epsilon is that near its
 least."""
 _MOST_STEPS: Final = 256
+NO_BOUND: Final = "no bound"
+"""Words that people read in the place of an infinite epsilon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +90,12 @@ def left_of_delta(delta: float, epsilon: float, slack: float) -> float:
 def with_slack(accountant: PrivacyAccountant, slack: float) -> PrivacyAccountant:
     """Return the accountant itself where there is no slack."""
     return accountant if slack == 0 else WithSlack(accountant, slack)
+
+
+def why_no_bound(delta: float, slack: float) -> str:
+    """Say why mode `proved` has no bound at this delta, and what to change. slack: what the mode takes, as eta."""
+    most = math.floor(10 * math.log(max(delta / slack - 1, 1))) / 10
+    return (
+        f"{NO_BOUND} at delta = {delta:g}: of it mode proved takes {slack:.1e} (1 + e^epsilon), all from epsilon = "
+        f"{most:g} on; lower rounds, or raise noise_multiplier or delta"
+    )

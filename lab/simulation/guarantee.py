@@ -10,6 +10,7 @@ from typing import Any, Literal
 from precad.deploy.figures import NO_USEFUL_BOUND
 from precad.deploy.reporting.numbers import Format, shown
 from precad.dp.accountants.pld import Unit, unit_words
+from precad.dp.accountants.slack import NO_BOUND
 
 REALISED = "of the rounds that there were, if no draw is discarded"
 """Text of a note about an epsilon without `epsilon_if_discarded`."""
@@ -48,7 +49,8 @@ class Guarantee:
         if self.epsilon_if_discarded is not None:
             if_none = f"({shown(self.epsilon, Format.EPSILON)} if no draw is discarded)"
             text = f"epsilon <= {shown(self.epsilon_if_discarded, Format.EPSILON)} {if_none}"
-        text = text.replace(f"epsilon <= {NO_USEFUL_BOUND}", NO_USEFUL_BOUND)
+        for words in (NO_USEFUL_BOUND, NO_BOUND):
+            text = text.replace(f"epsilon <= {words}", words)
         where = " in real arithmetic" if self.in_real_arithmetic else ""
         what = f"for {whose} (proved bound{where}, add/remove)"
         return f"{text} at delta = {self.delta} {what} against {self.against}{rests}"

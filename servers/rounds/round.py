@@ -117,14 +117,21 @@ class RoundRunner:
             return await self.form.lock(state)
 
     async def prove(self, state: Locked) -> Locked | Proving:
-        """Mode `proved`: the challenge is shown, and the clients of active uploads answer it. In others, do nothing."""
+        """Mode `proved`: the challenge is shown, and the clients of active uploads answer it. In others, do nothing.
+
+        The locked uploads are written down meanwhile, before the charge as in every mode.
+        """
         if not self.task.is_proved:
             return state  # no phase of its own in the record
         with self._phase("prove"):
             proving = await self.form.challenge(state)
             if proving is None:
                 return state
-            await self.form.await_proofs(self._enter(proving))
+            writing = asyncio.create_task(to_the_end(self._write_locked, proving))
+            try:
+                await self.form.await_proofs(self._enter(proving))
+            finally:
+                await writing  # whoever reads the disk next finds it there
         self._proof_bytes = proving.proofs.bytes_received
         return proving
 
@@ -141,9 +148,13 @@ class RoundRunner:
 
     def _pay(self, state: Locked | Proving) -> dict[View, float]:
         """Charge the round. Return the bounds that the task has reached with it, largest over clients."""
-        self._state.store.checking(state.round, chosen=state.chosen, active=state.lock.active)
+        if not isinstance(state, Proving):  # else it was done while proofs came
+            self._write_locked(state)
         self._state.charge(state.round, state.chosen)
         return self._state.spent
+
+    def _write_locked(self, state: Locked | Proving) -> None:
+        self._state.store.checking(state.round, chosen=state.chosen, active=state.lock.active)
 
     async def validate(self, state: Charged) -> Validated:
         """Line 4: one bit per client, ||update|| <= C, alike at both servers, and the valid clients' share sum."""

@@ -6,12 +6,14 @@ seconds since the epoch, so that a snapshot in which nothing happened equals the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from precad.dp.accountants.pld import Unit, View
+from precad.dp.accountants.slack import why_no_bound
 from precad.dp.accountants.task_cost import NOTHING_CHARGED, Charged, Level
 from precad.dp.task_privacy import task_cost, task_privacy
 from precad.protos.task.task import Task
@@ -160,6 +162,8 @@ class Epsilon(_Value):
     delta: float
     rests_on: str = ""
     """Condition that is shown beside it; empty where none is needed, or none is told."""
+    no_bound: str = ""
+    """Why a figure is infinite, where the task's mode is why; empty else."""
 
     @property
     def name(self) -> str:
@@ -207,7 +211,15 @@ def epsilons_of(task: Task, spent: Mapping[View, float], charged: Charged = NOTH
             rests_on=privacy.said[View.CLIENTS_ONLY],
         )
         found.insert(0, whole)
-    return tuple(found)
+    return tuple(_explained(one, task) for one in found)
+
+
+def _explained(epsilon: Epsilon, task: Task) -> Epsilon:
+    """Say why a figure is infinite where mode `proved` leaves none at the task's delta."""
+    is_of_mode = task.is_proved and task_privacy(task).events[epsilon.view] is not None
+    if not is_of_mode or math.inf not in (epsilon.spent, epsilon.if_discarded):
+        return epsilon
+    return epsilon.model_copy(update={"no_bound": why_no_bound(task.delta, task.delta_slack)})
 
 
 def client_epsilon(task: Task, n_drawn: int, evaluations: int = 0) -> float | None:

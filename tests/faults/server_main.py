@@ -44,6 +44,7 @@ from precad.mpc.kernels import (
 from precad.mpc.kernels import (
     local as local_kernels,  # noqa: F401
 )
+from precad.mpc.proved import validation as proved_validation
 from precad.mpc.proved.check import ProofCheck
 from precad.mpc.proved.submission import ShareSeeds
 from precad.mpc.robust import release as release_module
@@ -52,6 +53,7 @@ from precad.protos.tls.identity import Role
 from precad.servers.aggregator import Aggregator
 from precad.servers.dealer import Dealer
 from precad.servers.rounds import dealt as dealt_module
+from precad.servers.rounds import proved as proved_module
 from precad.servers.rounds.equipment import Randomness
 from precad.servers.rounds.proved import ProvedForm
 from precad.servers.rounds.proved_intake import SlotIntake
@@ -89,14 +91,14 @@ AGGREGATOR_POINTS: Final[dict[str, tuple[Any, str, int]]] = {
 PROVED_POINTS: Final[dict[str, tuple[Any, str, int]]] = {
     **{name: at for name, at in AGGREGATOR_POINTS.items() if not name.startswith("burn-")},
     "seed": (ShareSeeds, "give", 2),
-    "lock": (validation, "lock_list", 2),
+    "lock": (proved_module, "lock_list", 2),
     "challenge": (joint_coin, "reveal", 4),
     "told": (ProvedForm, "_send_challenge", 2),
     "relay": (SlotIntake, "relay", 2),
     "proof": (ProofCheck, "take_proof", 2),
     "proofs": (ProofCheck, "close", 2),
     "opened": (ProofCheck, "open", 2),
-    "verdicts": (ProvedForm, "_compare", 2),
+    "verdicts": (proved_validation, "_compare", 2),
     "open": (ProvedForm, "open", 2),
 }
 """Those of mode `proved`, which has no tuples; every second coin is a round's challenge."""

@@ -13,8 +13,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ import pytest
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from tests.faults.deployment import Processes, assert_nothing_wrong
-from tests.faults.server_main import POINTS, POINTS_OF_PROVED
+from tests.faults.server_main import AGGREGATOR_POINTS, POINTS, POINTS_OF_PROVED, PROVED_POINTS
 from tests.harness.harness import small_task
 from tests.harness.pki import AGGREGATORS
 
@@ -112,6 +113,12 @@ def test_a_learnt_bound_survives_the_death_of_a_server(tmp_path: Path) -> None:
     steps = [math.exp(t * 0.2 * 0.3) for t in range(3)]
     room = math.sqrt(1 - (1 / 2.4) ** 2)  # sigma_b = 1.2, the least
     assert model[0] == pytest.approx(0.3 / 2 * 0.5 / room * sum(steps), rel=1e-4)
+
+
+@pytest.mark.parametrize("points", [AGGREGATOR_POINTS, PROVED_POINTS], ids=["a dealer's modes", "proved"])
+def test_every_point_is_a_function_of_the_program(points: Mapping[str, tuple[Any, str, int]]) -> None:
+    """Else its cases, which are slow, would kill nobody."""
+    assert [name for name, (owner, function, _) in points.items() if not callable(getattr(owner, function, None))] == []
 
 
 @pytest.mark.parametrize(("task", "victim", "point"), cases(), ids=named)

@@ -27,7 +27,8 @@ from precad.mpc.errors import CommitmentError, MalformedMessageError, PeerMismat
 from precad.mpc.proved.field import P
 from precad.protos.precad.v1 import aggregator_pb2, peer_pb2
 from precad.protos.task.task import Task
-from precad.servers.rounds.states import Charged, Opened, Proving
+from precad.servers.errors import TaskRefusedError
+from precad.servers.rounds.states import Charged, Committed, Opened, Proving
 from tests.harness.harness import asynchronous, free_addresses
 from tests.harness.pki import Pki
 from tests.harness.plain_wire import Seen
@@ -86,6 +87,7 @@ async def attacked(
     rounds: int = 1,
     lost_rounds: int = 20,
     comes_back: bool = True,
+    kind: type[Deviant] = Deviant,
     **changes: Any,
 ) -> Attack:
     """Run a task with a server that deviates in its first rounds. length: of every update, in steps of the grid."""
@@ -93,7 +95,7 @@ async def attacked(
     task = proved_task(CLIENTS, **{"rounds": rounds, "lost_rounds": lost_rounds, **FEW_BITS, **changes})
     addresses = free_addresses(2)
     beside = Beside(task, pki, folder, 1 - party, addresses, reconnect_timeout_s=10.0)
-    server = Deviant(party, fields_of(task), task.divisor, pki.directory, (addresses[0], addresses[1]))
+    server = kind(party, fields_of(task), task.divisor, pki.directory, (addresses[0], addresses[1]))
     server.plans, server.comes_back = plans, comes_back
     vector = np.zeros(task.dim, dtype=np.int64)
     vector[0] = length
@@ -312,6 +314,20 @@ async def test_a_deviation_ends_the_task_with_nothing_more(pki: Pki, tmp_path: P
     if step == CHALLENGE:
         assert not attack.server.calls_seen("Prove")
         assert not attack.beside.of_kind(Charged)
+
+
+@pytest.mark.parametrize("party", [pytest.param(0, marks=pytest.mark.slow), 1], ids=["A deviates", "B deviates"])
+@asynchronous
+async def test_a_sum_that_is_too_long_moves_no_model(pki: Pki, tmp_path: Path, party: int) -> None:
+    """A share of half the field in one coordinate, which no updates and noise add up to."""
+    far = says(lambda share: (P // 2).to_bytes(7, "little") + share[7:])
+    attack = await attacked(pki, tmp_path, [Plan({"noisy sum": far})], party=party, length=8, comes_back=False)
+    assert isinstance(attack.error, TaskRefusedError), attack.error
+    assert str(attack.error).startswith("opened sum: expected accepted updates and both servers' noise")
+    assert_nothing_more(attack)
+    assert [steps[-1] for steps in attack.server.steps_seen().values()] == ["noisy sum"]
+    assert attack.beside.of_kind(Opened)
+    assert not attack.beside.of_kind(Committed)
 
 
 OUT_OF_ORDER = [(due, instead) for due in STEPS for instead in STEPS if due.split(" 2")[0] != instead.split(" 2")[0]]

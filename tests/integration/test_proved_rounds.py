@@ -39,7 +39,17 @@ from precad.protos.task.task import Task
 from precad.servers.errors import PeerUnreachableError, ServerError
 from precad.servers.rounds.form import Ground
 from precad.servers.rounds.proved import ProvedForm
-from precad.servers.rounds.states import Aborted, Charged, Committed, Opened, Proving, RoundState
+from precad.servers.rounds.states import (
+    Aborted,
+    Charged,
+    Collecting,
+    Committed,
+    Locked,
+    Opened,
+    Proving,
+    RoundState,
+    Slots,
+)
 from tests.harness.harness import Deployment, asynchronous, running, small_task
 from tests.harness.pki import Pki
 from tests.mpc.proved.two_servers import centred, square_root
@@ -212,6 +222,24 @@ async def test_a_client_that_vanishes_before_its_proof_costs_itself_alone(pki: P
             await asyncio.wait_for(deployment.finish(), 30.0)
     (record,) = deployment.rounds(0)
     assert (record["accepted"], record["rejected"], record["missing"]) == (["short"], [], ["at-bound"])
+
+
+@asynchronous
+async def test_share_seeds_are_drawn_with_their_invitations(pki: Pki, tmp_path: Path) -> None:
+    """Rule S0: of a client that was drawn and is not invited, no server has one. Then each client has one, of one
+    server."""
+    task, watched = proved_task(("at-bound", "short"), rounds=1), Watched()
+    drawn: dict[type, list[int]] = {Collecting: [], Locked: []}
+
+    def note(party: int, state: RoundState) -> None:
+        if isinstance(state, Collecting | Locked) and isinstance(state.held, Slots):
+            drawn[type(state)].append(len(state.held.seeds._given))
+
+    watched.react = note
+    async with rounds_of(task, pki, tmp_path, watched) as (deployment, _):
+        await deployment.finish()
+    assert drawn[Collecting] == [0, 0]
+    assert sum(drawn[Locked]) == 2
 
 
 def _vanishing(clients: Clients, hears: Callable[..., bool]) -> Callable[..., bool]:

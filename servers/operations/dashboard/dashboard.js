@@ -73,7 +73,7 @@ const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
 // An ε above it says nothing: the odds of a guess may change by e^100.
 const LARGEST_USEFUL = 100;
 const atMost = (epsilon) => {
-  if (!Number.isFinite(epsilon)) return "ε ≤ ∞";
+  if (!Number.isFinite(epsilon)) return "no bound";
   return epsilon > LARGEST_USEFUL ? "no useful bound" : `ε ≤ ${(Math.ceil(epsilon * 100 - 1e-9) / 100).toFixed(2)}`;
 };
 const isDrawn = (epsilon) => Number.isFinite(epsilon) && epsilon <= LARGEST_USEFUL;
@@ -370,6 +370,7 @@ function epsilonCard(epsilon, audit) {
     children.push(element("p", { class: "quiet" }, `of a budget of ${epsilon.budget}, ${left} left${roundsLeft(epsilon)} · δ = ${small(epsilon.delta)}`));
   }
   if (epsilon.rests_on) children.push(element("p", { class: "quiet" }, `rests on: ${epsilon.rests_on}`));
+  if (epsilon.no_bound) children.push(element("p", { class: "quiet" }, epsilon.no_bound));
   children.push(...auditLines(epsilon, audit));
   return element("div", { class: "card epsilon", "data-view": epsilon.is_level ? "client" : epsilon.view }, ...children);
 }

@@ -5,9 +5,12 @@ Failure means: somebody is told an epsilon at a delta at which the mode does not
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import math
+import re
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,15 +23,16 @@ from precad.deploy.configuration.check_privacy import promised
 from precad.deploy.guarantees.accounting import account_of_flags
 from precad.deploy.guarantees.planning import task_of_run
 from precad.deploy.localhost.summary import print_summary
+from precad.deploy.oversight.status_shown import show_rounds, status_table
 from precad.deploy.reporting.deployed import read_deployed
 from precad.deploy.reporting.guarantees import guarantees_of
 from precad.deploy.reporting.runs import Run
 from precad.dp.accountants.pld import Conduct, PldAccountant, SampledGaussian, View
-from precad.dp.accountants.slack import with_slack
+from precad.dp.accountants.slack import why_no_bound, with_slack
 from precad.dp.task_privacy import task_cost, task_privacy
 from precad.protos.task.task import Task
 from precad.servers.store.folder import open_ledger
-from precad.servers.telemetry.status import epsilons_of
+from precad.servers.telemetry.status import RoundSummary, Status, epsilons_of
 from tests.deploy.reporting.test_report import changed, deployed
 from tests.dp.accountants.test_slack import gaussian_delta, least_epsilon
 from tests.harness.harness import small_task
@@ -36,6 +40,7 @@ from tests.harness.harness import small_task
 ETA = 3 * (2 + 1) * (2.0**-40 + 2.0**-65)
 """m (rounds + 1) (2^-40 + 2^-65), of theorem 2, for two rounds."""
 DELTA, SIGMA = 4e-10, 4.0
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def tasks(**changes: Any) -> tuple[Task, Task]:
@@ -198,6 +203,42 @@ def test_where_there_is_no_bound_people_are_told_why_and_what_to_change(tmp_path
     between, _ = tasks(noise_multiplier=1.2, **unit)
     assert math.isfinite(task_privacy(between).epsilon(View.ONE_SERVER, 2, between.delta))
     assert promised(between).count("no bound") == promised(between).count(cure) == 1
+
+
+def screens(task: Task, spent: float) -> list[str]:
+    """Return what `precad run` and `watch`, in 80 columns, and `status` show of a task that has spent so much."""
+    epsilons = epsilons_of(task, dict.fromkeys(View, spent))
+    counts = {"n_chosen": 2, "n_accepted": 2, "n_rejected": 0, "n_missing": 0}
+    summary = RoundSummary(round=0, **counts, seconds={}, bytes={}, model_digest="", epsilon=dict.fromkeys(View, spent))
+    of_server = {"role": "a", "version": "1", "state": "x", "since": 0, "started_at": 0, "is_ready": True}
+    status = Status(**of_server, epsilons=epsilons, rounds=(summary,), rounds_done=1, rounds_planned=2)
+
+    async def statuses() -> AsyncIterator[Status]:
+        yield status
+
+    watched, shown = (io.StringIO() for _ in range(2))
+    terminal = Console(file=watched, width=80, force_terminal=True, no_color=True, legacy_windows=False)
+    asyncio.run(show_rounds(statuses(), terminal, title="t"))
+    Console(file=shown, width=300).print(status_table({"a": status}))
+    table = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", watched.getvalue())
+    return [" ".join(re.sub("[│┃]", " ", text).split()) for text in (table, shown.getvalue())]
+
+
+def test_screens_of_a_running_task_say_it_in_the_words_of_the_summary() -> None:
+    """A narrow terminal too. The dashboard shows the field that a status has."""
+    task, _ = tasks(noise_multiplier=0.7, algorithm="user-dp-fedavg", delta=(1 + math.exp(9.95)) * ETA)
+    why = why_no_bound(task.delta, task.delta_slack)
+    for text in screens(task, math.inf):
+        assert why in text
+        assert "inf" not in text.split()
+    for text in screens(tasks()[0], 1.5):
+        assert "no bound" not in text
+    assert {one.no_bound for one in epsilons_of(task, dict.fromkeys(View, math.inf))} == {why}
+    assert {one.no_bound for one in epsilons_of(tasks()[0], dict.fromkeys(View, 1.5))} == {""}
+    script = (ROOT / "servers/operations/dashboard/dashboard.js").read_text()
+    assert 'element("p", { class: "quiet" }, epsilon.no_bound)' in script
+    assert 'if (!Number.isFinite(epsilon)) return "no bound";' in script
+    assert "∞" not in script
 
 
 def test_a_plan_for_runs_counts_it() -> None:

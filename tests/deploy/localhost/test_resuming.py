@@ -38,7 +38,7 @@ from precad.deploy.guarantees.run_evidence import read_runs
 from precad.deploy.localhost.deployment import LocalRun
 from precad.deploy.localhost.resuming import read_before
 from precad.deploy.localhost.summary import print_summary
-from precad.deploy.oversight.operations import read_run
+from precad.deploy.oversight.run_status import read_run
 from precad.deploy.reporting.deployed import read_deployed
 from precad.deploy.reporting.write import Report
 from precad.deploy.run_folder import RunFolder

@@ -14,6 +14,7 @@ from precad.mpc.local.engines import CPU
 from precad.mpc.proved import field, query, sums, validation
 from precad.mpc.proved.check import ProofCheck
 from precad.mpc.proved.sizes import ProofSizes
+from precad.mpc.validation import lock_list
 from tests.mpc.proved import test_proof_check
 from tests.mpc.proved.test_proof_check import CHALLENGE, LABELS, SIZES, Round, vectors
 from tests.mpc.proved.two_servers import ROUND
@@ -111,3 +112,15 @@ def test_a_server_on_threads_and_one_on_one_core_agree(monkeypatch):
     assert a.verdicts == b.verdicts
     expected = sum((x for slot, x in round_.vectors.items() if slot != 3), np.zeros(sizes.dim, np.int64))
     assert field.to_integers(field.add(a.share_sum, b.share_sum)).tolist() == expected.tolist()
+
+
+def test_an_upload_that_a_server_lacks_or_holds_otherwise_is_not_locked():
+    """Neither has carol's, so both say zeros; that is no agreement."""
+
+    def lock(channel):
+        ours = {"alice": b"a" * 32, "bob": bytes([1 + channel.party] * 32)} | (
+            {"dora": b"d" * 32} if channel.party else {}
+        )
+        return lock_list(ours, ROUND, ("alice", "bob", "carol", "dora"), channel)
+
+    assert [locked.active for locked in run_pair(lock)] == [("alice",)] * 2

@@ -35,8 +35,8 @@ from tests.harness.harness import asynchronous
 
 ROUND = Label("task", 3)
 SIZES = ProofSizes(1.0, 4, 8)
-SLOTS = {"alice": 0, "bob": 1, "carol": 2}
-"""Server A holds the slots of alice and carol, and gave bob's seed."""
+SLOTS = {"alice": 0, "bob": 1, "carol": 2, "dora": 3}
+"""Server A holds the slots of alice and carol, and gave bob's seed. It has not invited dora."""
 BLANK = Binding(
     task="task", round=3, client="", config_digest=b"c", model_digest=b"m", dim=SIZES.dim, payload_digest=b""
 )
@@ -133,11 +133,14 @@ async def test_a_peer_decides_slots_that_it_holds_and_each_once(tmp_path: Path) 
     for unwanted in (
         relay(server.seed, "alice"),
         replace(honest, client="dave"),
+        relay(Seed(bytes(16)), "dora"),
+        Relay(3, "dora", b"", b""),
         replace(honest, round=2),
         replace(honest, round=4),
     ):
         server.uploads.relay(unwanted)
     assert not server.uploads.complete
+    assert server.uploads.n_waiting == len(SLOTS)
     server.uploads.relay(replace(honest, statement=bytes(32)))
     server.uploads.relay(honest)
     assert not server.uploads.complete
