@@ -41,12 +41,13 @@ from precad.servers.links.credentials import ROLES, Credentials, require_dealer
 from precad.servers.operations.opening import operations_port
 from precad.servers.operations.snapshot import AggregatorSnapshots
 from precad.servers.rounds import memory
+from precad.servers.rounds.dealt import require_set
 from precad.servers.rounds.equipment import SYSTEM_RANDOMNESS, Compute, Randomness
 from precad.servers.rounds.functions import memory_bytes, ready_function
 from precad.servers.rounds.sessions import Sessions
 from precad.servers.rounds.states import Aborted, RoundState
 from precad.servers.store.canary_noise import CanaryNoise
-from precad.servers.store.folder import load_initial_model, read_earlier, require_set, restore_records
+from precad.servers.store.folder import load_initial_model, read_earlier, restore_records
 from precad.servers.store.state import TaskState
 from precad.servers.task.drain import Drain
 from precad.servers.task.patience import LINGER_S

@@ -263,7 +263,7 @@ ROOMS = (
     ),
     Room(
         "lab/simulation",
-        "mpc dp protos clients deploy | simulation/rules",
+        "mpc dp protos servers clients deploy | simulation/rules",
         "Federated training in one process, for research: PRECAD's rounds, and what they are compared with.",
     ),
     Room(

@@ -32,8 +32,9 @@ from precad.servers.database.replicas import connect, url_of
 from precad.servers.links.credentials import require_dealer
 from precad.servers.operations.access import load_token
 from precad.servers.rounds import memory
+from precad.servers.rounds.dealt import require_set
 from precad.servers.rounds.functions import require_function
-from precad.servers.store.folder import load_initial_model, require_set
+from precad.servers.store.folder import load_initial_model
 from precad.servers.store.rehearsal import require_aggregator_opens, require_dealer_opens
 
 

@@ -25,7 +25,6 @@ from rich.console import Console
 
 from precad.clients.models import networks
 from precad.clients.models.metrics import has_accuracy
-from precad.clients.payments import payments_of
 from precad.clients.training import evaluation
 from precad.deploy import run_state
 from precad.deploy.authority import pki
@@ -35,12 +34,13 @@ from precad.deploy.configuration.local import resolve
 from precad.deploy.configuration.measures import learning_of, public_measures
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.configuration.trainers import NO_RECORD_FIGURE, counted
-from precad.deploy.errors import REFUSED, ConfigError, InterruptedRunError, RunFailedError
+from precad.deploy.errors import REFUSED, InterruptedRunError, RunFailedError
 from precad.deploy.localhost import resuming
 from precad.deploy.localhost.fork_server import CLIENTS, SERVERS
 from precad.deploy.localhost.forks import ForkedChildren, Forks
 from precad.deploy.localhost.guarding import Guard
 from precad.deploy.localhost.links import Dashboards
+from precad.deploy.localhost.needs import require_engines_and_memory, require_free_ports, require_room
 from precad.deploy.localhost.observing import Observation, Observers, Progress, round_metrics
 from precad.deploy.localhost.processes import Child, Children
 from precad.deploy.localhost.summary import conditions_of
@@ -53,41 +53,22 @@ from precad.dp.accountants import pld
 from precad.dp.accountants.slack import why_no_bound
 from precad.dp.task_privacy import task_cost
 from precad.mpc.gates import require_gate
-from precad.mpc.local.engines import require_engine
 from precad.protos.precad.v1 import control_pb2
 from precad.protos.task.evaluation import n_due
 from precad.protos.task.model_update import has_diverged, learnt_bound
 from precad.protos.task.target import TARGET, said
-from precad.protos.tls.address import require_free
-from precad.protos.tls.files import TransportError
 from precad.protos.tls.identity import Identity, Role
-from precad.servers.errors import SetupError
-from precad.servers.rounds import memory
-from precad.servers.rounds.functions import require_function
 from precad.servers.store.record import to_message
 
 CERTIFICATES_AT_ONCE = 8
 _LOOKED_AT = 16
 """Test records on which a model is looked at for numbers that are not finite."""
 _SHARE_OF_LOOKS = 0.02
-"""Of the time, for these looks, where rounds are short. The first model is looked at, and the last one."""
+"""Share of the time that these looks take, where rounds are short. The first model is looked at, and the last one."""
 DIAGNOSIS_S = 5.0
 """How long a failed run waits for the process that failed to say why."""
 _INTERRUPTED = "interrupted; every process was stopped"
 T = TypeVar("T")
-
-
-def require_engines_and_memory(deployment: Deployment) -> None:
-    """Raise EngineUnavailableError or ConfigError unless this machine has what both aggregators need."""
-    both = deployment.aggregator
-    for letter, role, server in (("a", Role.AGGREGATOR_A, both.a), ("b", Role.AGGREGATOR_B, both.b)):
-        assert server is not None  # resolve() supplied it
-        require_engine(server.engine)
-        try:
-            require_function(deployment.task, server)
-            memory.of_server(server, deployment.task, role)
-        except SetupError as error:
-            raise ConfigError(f"aggregator.{letter}.{error}") from None
 
 
 class LocalRun:
@@ -120,11 +101,11 @@ class LocalRun:
         self._resolved, self.deployment = self._resolve(raw, folder)
         if resumes:
             resuming.require_same(self.deployment, folder)
-        self._require_free_ports()
+        require_free_ports(self.deployment.network)
         if not self.deployment.task.is_proved:
             require_gate(self.deployment.task.gate)
         require_engines_and_memory(self.deployment)
-        self._require_room()
+        require_room(self.deployment)
         self.folder = folder if resumes else self._new_folder(output)
         self._console = console
         task = self.deployment.task
@@ -169,23 +150,6 @@ class LocalRun:
         clients = [Identity(Role.CLIENT, client) for client in self.deployment.task.clients]
         with ThreadPoolExecutor(CERTIFICATES_AT_ONCE) as threads:
             list(threads.map(partial(pki.issue, self.folder.pki), (*servers, *clients)))
-
-    def _require_free_ports(self) -> None:
-        network = self.deployment.network
-        for name in ("aggregator_a", "aggregator_b", "dealer"):
-            if (address := getattr(network, name)) is None:
-                continue
-            try:
-                require_free(address)
-            except TransportError as error:
-                raise ConfigError(f"network.{name}: {str(error).removeprefix('address: ')}") from None
-
-    def _require_room(self) -> None:
-        """Raise HolderLimitReachedError, ArgumentError where a client could not pay its first upload."""
-        assert self.deployment.client is not None  # resolve() supplied it
-        task = self.deployment.task
-        for payments in payments_of(task, task.clients, self.deployment.client.holder).values():
-            payments.require_room()
 
     async def run(self, *, stays: bool = False) -> dict[str, Any]:
         """Raises RunFailedError when a server or the dealer ends early, InterruptedRunError when it is interrupted.

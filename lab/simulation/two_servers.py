@@ -19,21 +19,20 @@ import numpy as np
 
 from precad.deploy.oversight.proved_audit import proved_round
 from precad.mpc import fixed_point, ring, sharing, validation
-from precad.mpc.channel import Channel, MemoryChannel, run_pair
+from precad.mpc.channel import MemoryChannel, run_pair
 from precad.mpc.convex_set import ConvexSet
-from precad.mpc.gate import top_bits
 from precad.mpc.gates import make_gate
 from precad.mpc.parameters import Mode
 from precad.mpc.prg import Label
 from precad.mpc.ring import RingArray
-from precad.mpc.robust import krum, proposal
-from precad.mpc.robust.krum import KrumRound, least_scores, selected_share_sum
-from precad.mpc.robust.proposal import MARGIN_BITS, Accepted, Proposal, TrimmedRound
-from precad.mpc.robust.release import share_of_branch
+from precad.mpc.robust.krum import least_scores
+from precad.mpc.robust.proposal import MARGIN_BITS, Proposal
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, ServerTuples
 from precad.protos.task.task import Task
 from precad.protos.task.trim_fields import Tested
+from precad.servers.rounds.selected import selected_sum
+from precad.servers.rounds.tested import blocks_of, tested_sum
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,11 +114,7 @@ class MpcServers:
     def check_and_sum(self, t: int, uploads: Mapping[str, RingArray], proposed: Proposed | None = None) -> Checked:
         """Mask or split every upload, lock, validate, test, and reconstruct the sum that is released."""
         task, clients = self._task, tuple(uploads)
-        blocks = top_bits.blocks(self._gate, len(clients), task.update_set.low_bits) if task.checks_norms else ()
-        if task.rules.trims:
-            blocks += proposal.blocks(self._gate, len(clients), Proposal(task.norm_bound, task.trim_tau))
-        if (choice := task.krum_rule) is not None:
-            blocks += krum.blocks(self._gate, len(clients), choice.krum(len(clients)))
+        blocks = blocks_of(task, self._gate, len(clients))
         further = (task.rules.keeps_some, task.rules.selects, tuple(task.layer_sizes))
         shape = BatchShape("simulation", t, clients, task.dim, blocks, *further)
         dealt = deal(shape)
@@ -145,30 +140,18 @@ class MpcServers:
             reveal = validation.reveal if task.wire_mode is Mode.MASKED else validation.reveal_and_open
             revealed = reveal(locked, own, mine, channel)
             checked = validation.validate(revealed, mine, task.update_set, self._gate, channel)
-            of_check = (checked.active, checked.verdicts, revealed.opened, checked.squared_norms)
-            accepted, test = Accepted.of(*of_check, checked.accepted_share_sum), None
-            share = accepted.share_sum
-            if choice is not None:
-                share = selected_share_sum(
-                    KrumRound(accepted, choice.krum(len(accepted.clients)), mine, self._gate), channel
-                )
+            share, test = checked.accepted_share_sum, None
+            if (choice := task.krum_rule) is not None:
+                share = selected_sum(choice, checked, revealed.opened, mine, self._gate, channel)
             elif proposed is not None:
-                share, test = self._tested(proposed, accepted, mine, channel)
+                rule, noise, F = task.trim_rule, proposed.noise[channel.party], proposed.trim_count
+                assert rule is not None  # of a task with a test
+                share, test = tested_sum(task, rule, F, checked, revealed.opened, mine, self._gate, noise, channel)
             return replace(checked, accepted_share_sum=share), test
 
         (a, test), (b, _) = run_pair(server)
         total = sharing.reconstruct(a.accepted_share_sum, b.accepted_share_sum)
         return Checked(a.accepted, a.rejected, total, test)
-
-    def _tested(
-        self, proposed: Proposed, accepted: Accepted, tuples: ServerTuples, channel: Channel
-    ) -> tuple[RingArray, Tested]:
-        """Return one server's share of the sum of the test's branch, and what the test released."""
-        task, rule = self._task, self._task.trim_rule
-        assert rule is not None  # of a task with a test
-        it = TrimmedRound(accepted, Proposal(task.norm_bound, task.trim_tau), proposed.trim_count, tuples, self._gate)
-        share, margin = share_of_branch(it, proposed.noise[channel.party], rule.mechanism.has_passed, channel)
-        return share, rule.tested(margin, proposed.trim_count)
 
 
 class ProvedServers:

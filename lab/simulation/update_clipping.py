@@ -45,7 +45,7 @@ class UpdateClipping:
         self.noise_multiplier = noise_multiplier
         """z': the noise on the sum has standard deviation z' times the bound of the round."""
         self.known_bound = bound
-        """What clients know of the coming round's bound; infinity where it depends on the round's updates."""
+        """Bound of the coming round as clients know it; infinity where it depends on the round's updates."""
         self.largest_bound = bound
         """The largest bound that any round can have."""
         self.count_noise_std = 0.0
@@ -90,7 +90,7 @@ class _ByLayer(UpdateClipping):
 
 
 class PerLayerClipping(_ByLayer):
-    """The same of a fixed S."""
+    """Clip layers under a fixed S."""
 
     name = "per-layer"
 

@@ -10,7 +10,7 @@ import numpy as np
 import structlog
 
 from precad.mpc import validation
-from precad.mpc.errors import VerdictsDifferError
+from precad.mpc.errors import ParameterError, VerdictsDifferError
 from precad.mpc.local.step import Words
 from precad.mpc.opening import open_in_place
 from precad.mpc.parameters import Mode
@@ -22,6 +22,7 @@ from precad.protos.messages import convert
 from precad.protos.precad.v1 import aggregator_pb2
 from precad.protos.task.task import Task
 from precad.protos.task.trim_fields import Tested
+from precad.servers.errors import SetupError
 from precad.servers.rounds.form import Form, Ground
 from precad.servers.rounds.functions import blocks_of_function, share_of_function
 from precad.servers.rounds.intake import Intake
@@ -32,6 +33,14 @@ from precad.servers.rounds.tested import blocks_of, tested_sum
 from precad.servers.rounds.uploads import Payload
 
 log = structlog.get_logger(__name__)
+
+
+def require_set(task: Task) -> None:
+    """Raise SetupError unless the set of updates is known here, with the file of its directions."""
+    try:
+        _ = task.update_set
+    except ParameterError as error:
+        raise SetupError(f"task.{error}") from None
 
 
 class DealtForm(Form):

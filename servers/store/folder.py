@@ -26,7 +26,6 @@ from precad.dp.accountants.earlier import EarlierTask
 from precad.dp.earlier_ledgers import counted_in, earlier_tasks
 from precad.dp.ledger import Ledger
 from precad.dp.task_privacy import budgets_of, task_privacy
-from precad.mpc.errors import ParameterError
 from precad.protos.messages import convert
 from precad.protos.task.model_update import moments_shape
 from precad.protos.task.task import Task
@@ -162,14 +161,6 @@ def load_initial_model(path: Path, task: Task) -> NDArray[np.float32]:
             f"initial_model: expected 0 beyond the model's {task.n_parameters} parameters, found another in {path}"
         )
     return vector
-
-
-def require_set(task: Task) -> None:
-    """Raise SetupError unless the set of updates is known here, with the file of its directions."""
-    try:
-        _ = task.update_set
-    except ParameterError as error:
-        raise SetupError(f"task.{error}") from None
 
 
 def load_final_model(state_dir: Path, dim: int) -> NDArray[np.float32]:

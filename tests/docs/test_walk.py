@@ -1,4 +1,7 @@
-"""The walk of one update in docs/explanation/architecture.md is the code's: its files, their order, their rooms."""
+"""The walk of one update in docs/explanation/architecture.md is the code's: its files, their order, their rooms.
+
+So are the entries of the bound C, and of a round's randomness.
+"""
 
 from __future__ import annotations
 
@@ -100,3 +103,62 @@ def test_planted_detours_are_found() -> None:
 
     assert reached_from_nowhere(files, graph(sources())) == ["clients/encoding.py"]
     assert entered_again(files) == ["clients/gradients"]
+
+
+READS_C: Final = re.compile(r"\.(?:client_clip|norm_bound|update_set|proof_sizes|sum_bound)\b")
+"""The bound C as a task has it: its number, and what a check and a sum are held against."""
+DRAWS: Final = re.compile(r"\brandomness\.(?:coin|noise|margin_noise|share_seeds|tuples)\b")
+"""A source of `Randomness`, as a server takes it up."""
+
+
+def files_with(pattern: re.Pattern[str], texts: Mapping[str, str], package: str) -> dict[str, list[str]]:
+    """Return the files of a package whose code, texts aside, has it: by room."""
+    found: dict[str, list[str]] = {}
+    for path, text in texts.items():
+        if path.startswith(package) and pattern.search(ast.unparse(_without_texts(ast.parse(text)))):
+            found.setdefault(room_of(path).name, []).append(path)
+    return found
+
+
+def _without_texts(tree: ast.Module) -> ast.Module:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node.value = ""
+    return tree
+
+
+def test_c_enters_each_room_of_a_server_once() -> None:
+    """A round checks updates against it, and the model's owner refuses a sum that is too long. Nobody else reads it."""
+    found = files_with(READS_C, sources(), "servers/")
+
+    assert found.keys() == {CONTROL, "servers/store"}
+    assert found["servers/store"] == ["servers/store/state.py"]
+
+
+def test_c_enters_a_client_where_it_clips_and_where_it_encodes() -> None:
+    """Apart from attacks, which are free to do without."""
+    found = files_with(READS_C, sources(), "clients/")
+    found.pop("clients/attacks")
+
+    assert found == {
+        "clients": ["clients/encoding.py"],
+        "clients/queries": ["clients/queries/answers.py"],
+        "clients/training": [f"clients/training/{name}.py" for name in ("held_out", "round_update")],
+        "clients/upload": ["clients/upload/proved.py"],
+    }
+
+
+def test_a_rounds_randomness_enters_the_meeting_and_the_rounds_alone() -> None:
+    """A task's name and turns are of the meeting. `tests/servers/rounds/test_rounds_randomness.py` has the draws."""
+    assert files_with(DRAWS, sources(), "servers/").keys() == {CONTROL, "servers/task"}
+
+
+def test_planted_entries_are_found() -> None:
+    planted = {
+        "servers/store/folder.py": "def _of(task):\n    return task.update_set\n",
+        "servers/door/calls.py": 'TEXT = "task.client_clip"\n',
+        "servers/links/peer.py": "def _of(compute):\n    return compute.randomness.noise\n",
+    }
+
+    assert files_with(READS_C, planted, "servers/") == {"servers/store": ["servers/store/folder.py"]}
+    assert files_with(DRAWS, planted, "servers/").keys() == {"servers/links"}

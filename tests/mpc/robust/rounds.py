@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Agreed(Protocol):
-    """What both servers have agreed on."""
+    """A round as both servers have agreed on it."""
 
     vectors: Any
     mode: Mode

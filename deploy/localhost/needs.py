@@ -1,0 +1,46 @@
+"""Look before a run writes anything whether this machine, and its clients' holders, have what it needs."""
+
+from __future__ import annotations
+
+from precad.clients.payments import payments_of
+from precad.deploy.configuration.sections import Deployment, Network
+from precad.deploy.errors import ConfigError
+from precad.mpc.local.engines import require_engine
+from precad.protos.tls.address import require_free
+from precad.protos.tls.files import TransportError
+from precad.protos.tls.identity import Role
+from precad.servers.errors import SetupError
+from precad.servers.rounds import memory
+from precad.servers.rounds.functions import require_function
+
+
+def require_engines_and_memory(deployment: Deployment) -> None:
+    """Raise EngineUnavailableError or ConfigError unless this machine has what both aggregators need."""
+    both = deployment.aggregator
+    for letter, role, server in (("a", Role.AGGREGATOR_A, both.a), ("b", Role.AGGREGATOR_B, both.b)):
+        assert server is not None  # resolve() supplied it
+        require_engine(server.engine)
+        try:
+            require_function(deployment.task, server)
+            memory.of_server(server, deployment.task, role)
+        except SetupError as error:
+            raise ConfigError(f"aggregator.{letter}.{error}") from None
+
+
+def require_free_ports(network: Network) -> None:
+    """Raise ConfigError unless every address of the network is free on this machine."""
+    for name in ("aggregator_a", "aggregator_b", "dealer"):
+        if (address := getattr(network, name)) is None:
+            continue
+        try:
+            require_free(address)
+        except TransportError as error:
+            raise ConfigError(f"network.{name}: {str(error).removeprefix('address: ')}") from None
+
+
+def require_room(deployment: Deployment) -> None:
+    """Raise HolderLimitReachedError, ArgumentError where a client could not pay its first upload."""
+    assert deployment.client is not None  # resolve() supplied it
+    task = deployment.task
+    for payments in payments_of(task, task.clients, deployment.client.holder).values():
+        payments.require_room()
