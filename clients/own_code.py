@@ -28,7 +28,7 @@ _OFFERED: Final[list[str]] = [USUAL_ADAPTER]
 
 
 _NO_ERRORS: Final = (KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)
-"""What ends a process, a generator or a task from outside."""
+"""Errors that end a process, a generator or a task from outside."""
 
 
 class Unspoken:

@@ -36,7 +36,7 @@ class OwnRecords:
     numbers: bool | None = False
     """Whether labels are numbers, of a loss such as the mean squared error, and no classes. None: as they are given."""
     client: str = ""
-    """Whose records they are, where each client has its own."""
+    """Id of the client that they are of, where each has its own."""
     folders: tuple[Path, ...] = ()
     """Where paths and modules are looked for, in this order; empty: in the current folder."""
 
