@@ -116,8 +116,10 @@ class LiveTable:
         table = Table(title=self._title, title_justify="left", caption=caption, caption_justify="left")
         rows = [{**row, "rejected": _short(row["rejected"])} for row in rows]
         shown = columns_that_fit(rows, self._console.width)
+        is_of_phases = any(name == "seconds: train" for name, _ in shown)
         for name, justify in shown:
-            table.add_column(name, justify="right" if justify else "left", no_wrap=True)
+            title = _SECONDS if name == "all" and not is_of_phases else name
+            table.add_column(title, justify="right" if justify else "left", no_wrap=True)
         for row in rows:
             table.add_row(*(row.get(name, "-") for name, _ in shown))
         return table
@@ -151,6 +153,8 @@ COLUMNS = (
     ("all", True),
 )
 
+_SECONDS: Final = "seconds"
+"""Title of the last column where no other says what it counts."""
 _LEAST_FIRST: Final = (
     "seconds: train",
     "check",
@@ -172,7 +176,8 @@ def columns_that_fit(rows: Sequence[Mapping[str, str]], width: int) -> list[tupl
     """Return the columns, and whether they are aligned right, that a table of so many characters has room for."""
     found = {name for row in rows for name in row}
     shown = [(name, is_right) for name, is_right in COLUMNS if name not in (_CLIENT, _ATTACK) or name in found]
-    sizes = {name: max(len(name), *(len(row.get(name, "-")) for row in rows), 1) for name, _ in shown}
+    titles = {"all": _SECONDS}
+    sizes = {name: max(len(titles.get(name, name)), *(len(row.get(name, "-")) for row in rows), 1) for name, _ in shown}
     for name in _LEAST_FIRST:
         if 1 + sum(size + _FRAME for size in sizes.values()) <= width:
             break
