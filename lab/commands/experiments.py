@@ -156,6 +156,10 @@ class AdaptersFlags(TrainingFlags):
     ] = None
     sigma: Annotated[float, typer.Option(help="Set the noise multiplier.")] = 1.0
     rounds: Annotated[int | None, typer.Option(help="Train for so many rounds, in place of 60.", min=1)] = None
+    peers_python: Annotated[
+        str | None,
+        typer.Option(metavar="PYTHON", help="Train centrally by Opacus too, with this interpreter (make peers)."),
+    ] = None
 
 
 @trains(experiment_app, "correlated-noise", "correlated_noise")

@@ -6,6 +6,7 @@ Contents:
     backdoors  the common part of experiments with backdoors: a case's two accuracies, in words, in a table and
                as curves
     adapters   `precad experiment adapters`: fine-tuning with private adapters, beside central DP-SGD
+    central_opacus  the same adapters trained by Opacus, at one party that holds all records
     convex_sets  `precad experiment convex-sets`: backdoors against one ball and against smaller convex sets
     correlated_noise  `precad experiment correlated-noise`: noise correlated over rounds, beside independent noise
     deployed   the cases of experiments trained on two real servers, by `precad run`

@@ -31,7 +31,7 @@ from precad.clients.training import evaluation
 from precad.deploy.errors import ConfigError
 from precad.deploy.figures import at_most
 from precad.deploy.tables import titled
-from precad.lab.papers import runner
+from precad.lab.papers import central_opacus, runner
 from precad.lab.papers.runner import Case, Outcome
 from precad.lab.simulation.workers import Workers
 
@@ -126,6 +126,8 @@ class Experiment(runner.Experiment):
     sigma: float = 1.0
     methods: Sequence[str] = ()
     """Names of `METHODS`, of those that are trained; none: all."""
+    peers_python: str | None = None
+    """An interpreter that holds Opacus, which then trains the adapters centrally too."""
 
     def __post_init__(self) -> None:
         runner.require_known("--method", self.methods, METHODS)
@@ -227,11 +229,27 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
         found=lambda outcomes: {
             "public_accuracy": start.accuracy,
             "cases": [_of_case(outcome) for outcome in outcomes],
+            **_by_opacus(experiment, start),
         },
         paragraph=paragraph,
     )
     runner.save_figure(lambda axes: _draw(axes[0], outcomes), folder / "adapters.png", panels=1)
     return report
+
+
+def _by_opacus(experiment: Experiment, start: PublicStart) -> dict[str, Any]:
+    """Return what Opacus' central training came to, where it is asked for. Raises ConfigError."""
+    if experiment.peers_python is None:
+        return {}
+    seeds = range(experiment.first_seed, experiment.first_seed + experiment.seeds)
+    runs = central_opacus.trained(experiment.case(CENTRAL, start).config, seeds, Path(experiment.peers_python))
+    return {
+        "opacus": {
+            "accuracy": runner.spread([run["accuracy"] for run in runs]),
+            "epsilon": max(run["epsilon"] for run in runs),
+            "logits_apart": max(run["apart"] for run in runs),
+        }
+    }
 
 
 def _of_case(outcome: Outcome) -> dict[str, Any]:
@@ -252,6 +270,8 @@ def paragraph(report: Mapping[str, Any]) -> str:
         for case in report["cases"]
         if case["accuracy"]["mean"] is not None
     ]
+    if (opacus := report.get("opacus")) is not None:
+        found.append(f"adapters, central DP-SGD by Opacus {opacus['accuracy']['mean']:.4f}")
     return (
         f"Accuracy on Sentiment140 from a base trained on airline tweets ({report['public_accuracy']:.4f} by itself), "
         f"sigma = {report['sigma']:g}, {report['rounds']} rounds, {report['seeds']} seed(s), final models: "
@@ -277,4 +297,7 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
             "-" if epsilon is None else at_most(epsilon),
             "-" if ms is None else f"{ms:.0f}",
         )
+    if (opacus := report.get("opacus")) is not None:
+        epsilon = at_most(opacus["epsilon"])
+        table.add_row("adapters, central DP-SGD by Opacus", "", f"{opacus['accuracy']['mean']:.4f}", epsilon, "-")
     runner.print_result(console, table, report)

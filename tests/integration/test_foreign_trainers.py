@@ -20,6 +20,7 @@ import pytest
 import tomli_w
 
 from precad.deploy.configuration.demo import demo_config
+from precad.deploy.configuration.sections import load
 from precad.deploy.reporting.deployed import read_deployed
 from precad.deploy.reporting.guarantees import guarantees_of
 from precad.dp.accountants.gaussian_dp import eps_from_mu
@@ -160,15 +161,18 @@ def _organisations(root: Path) -> Organisations:
         "rounds = 10": f"rounds = {ROUNDS}",
         "3600.0": "120.0",
         'algorithm = "precad"': 'algorithm = "user-dp-fedavg"',
-        "client_clip = 16.0": "client_clip = 0.5",
+        "client_clip = 64.0": "client_clip = 0.5",
         "noise_multiplier = 4.6": "noise_multiplier = 5.0",
         "learning_rate = 3.0": "learning_rate = 1.0",
-        'model = "mlp"': 'model = "twin:Flat"',
-        "dim = 4810": "dim = 650",
+        'model = "torch.nn:Linear"': 'model = "twin:Flat"',
+        "model_arguments = { in_features = 6, out_features = 2 }\n": "",
+        "dim = 14\n": "dim = 650\n",
         'lane_listen = "0.0.0.0:7003"': f'lane_listen = "{free_addresses(1)[0]}"',
     }
     changes |= {f'"0.0.0.0:{port}"': f'"{ports[role]}"' for role, port in zip(SERVERS, (7001, 7002, 7004), strict=True)}
     made.write_configs(ports, changes)
+    task = load(made.config(Role.CLIENT)).task
+    assert (task.model, task.dim, task.rounds, task.client_clip) == ("twin:Flat", 650, ROUNDS, 0.5)
     for role in (*SERVERS, Role.CLIENT):
         text = made.config(role).read_text().replace("127.0.0.1:9464", free_addresses(1)[0])
         made.config(role).write_text(text)

@@ -33,11 +33,11 @@ from tests.harness.kits import PARTICIPANTS, SERVERS, Project
 from tests.harness.organisations import ROOT
 from tests.integration.test_client_restarts import HangingUp
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 A, B = SERVERS
 CLIENT = "hospital-1"
-TIMEOUT_S = 200.0
+TIMEOUT_S = 600.0
 COMMAND = (sys.executable, "-P", "-m", "precad.deploy.cli.main")
 
 
@@ -166,7 +166,7 @@ def test_servers_that_cannot_begin_say_why(mistake: str, words: str, code: int, 
 
 
 UNLIMITED = {"epsilon_budget_one_server = 3.0\n": "", "epsilon_budget_clients_only = 2.0\n": ""}
-LONG = {**UNLIMITED, "rounds = 3": "rounds = 2000\nround_period_s = 0.2"}
+LONG = {**UNLIMITED, "\nrounds = 3\n": "\nrounds = 2000\n"}
 """Longer than any scenario."""
 
 
@@ -254,4 +254,4 @@ def test_a_proxy_without_the_post_quantum_group_is_refused(tmp_path: Path) -> No
     of_one_s_own(CLIENT, "[client]\nconnect_timeout_s = 20.0\n")(project)
     contexts = classical_server(tls_of(project, A)), classical_context(tls_of(project, CLIENT))
     with relayed(network.aggregator_a, behind, *contexts), Started(project, digest, (*SERVERS, CLIENT)) as started:
-        started.require_end("require_pqc: expected", UNREACHABLE, CLIENT)
+        started.require_end("require_pqc: expected", REFUSED, CLIENT)

@@ -53,9 +53,9 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """Classify texts, in which token 0 stands for no word."""
 
-    def __init__(self) -> None:
+    def __init__(self, vocabulary: int = VOCABULARY) -> None:
         super().__init__()
-        self.words, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(N_PLACES, WIDTH)
+        self.words, self.places = nn.Embedding(vocabulary, WIDTH), nn.Embedding(N_PLACES, WIDTH)
         self.norm = nn.LayerNorm(WIDTH)
         self.blocks = nn.ModuleList(Block() for _ in range(N_LAYERS))
         self.pre_classifier, self.classifier = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, N_CLASSES)

@@ -41,7 +41,7 @@ class AdaptedLayer(nn.Module):
 
 def model(job: Any) -> nn.Module:
     """Return the job's model: all constants but the B."""
-    root: nn.Module = Transformer().requires_grad_(requires_grad=False)
+    root: nn.Module = Transformer(len(job["tensor:words.weight"])).requires_grad_(requires_grad=False)
     for name in job["adapters"]:
         parent, _, child = str(name).rpartition(".")
         layer = AdaptedLayer(root.get_submodule(str(name)), torch.from_numpy(job[f"tensor:{name}.A"]))

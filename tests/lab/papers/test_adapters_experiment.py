@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from precad.clients.models import networks
+from precad.clients.models.adapters import lora
 from precad.clients.records.folder import find
-from precad.clients.records.tweets import FILE, SUBSET
+from precad.clients.records.tweets import FILE, SUBSET, VOCABULARY
 from precad.deploy.cli.main import app
 from precad.deploy.errors import ConfigError
+from precad.lab.bench.peers.adapted_transformer import N_PLACES, Transformer
 from precad.lab.papers import adapters
+from precad.lab.papers.central_opacus import NORM_EPSILON, _of_seed, peers_name
 from tests.harness.command_line import CliRunner
 
 START = adapters.PublicStart(Path("/base.safetensors"), "ab" * 32, Path("/base.npy"), 0.5)
@@ -38,6 +43,31 @@ def test_without_the_library_the_package_is_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
     with pytest.raises(ConfigError, match=r"^transformers: expected for the models, found none: pip install"):
         adapters.base()
+
+
+def test_the_peers_transformer_with_our_weights_gives_our_logits() -> None:
+    """Every tensor has its name there; B is not zero. Texts of all lengths, by both attentions, in float32."""
+    pytest.importorskip("transformers")
+    ours = networks.build(adapters.adapted)
+    theirs = lora(Transformer(VOCABULARY), adapters.RANK, adapters.TARGETS)
+    generator = torch.Generator().manual_seed(1)
+    for parameter in ours.parameters():
+        torch.nn.init.normal_(parameter, std=0.1, generator=generator)
+    theirs.load_state_dict({peers_name(name): value for name, value in ours.state_dict().items()})
+    for layer in theirs.modules():
+        if isinstance(layer, torch.nn.LayerNorm):
+            layer.eps = NORM_EPSILON
+    tokens = torch.randint(1, VOCABULARY, (40, N_PLACES), generator=generator)
+    tokens[torch.arange(N_PLACES)[None] >= torch.arange(40)[:, None] % N_PLACES] = 0
+    with torch.no_grad():
+        torch.testing.assert_close(theirs.eval()(tokens), ours.eval()(tokens), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("python", "words"), [("/nowhere/python", "No such file"), (sys.executable, "opacus")])
+def test_an_interpreter_without_opacus_is_refused(python: str, words: str) -> None:
+    """Whatever its own words are, they are said."""
+    with pytest.raises(ConfigError, match=f"--peers-python: expected .*{words}"):
+        _of_seed({"adapters": []}, 0, Path(python))
 
 
 @pytest.mark.slow
