@@ -64,7 +64,7 @@ CERTIFICATES_AT_ONCE = 8
 _LOOKED_AT = 16
 """Test records on which a model is looked at for numbers that are not finite."""
 _SHARE_OF_LOOKS = 0.02
-"""Share of the time that these looks take, where rounds are short. The first model is looked at, and the last one."""
+"""Share of the time that these looks take, where rounds are short. The first model is looked at, and the last."""
 DIAGNOSIS_S = 5.0
 """How long a failed run waits for the process that failed to say why."""
 _INTERRUPTED = "interrupted; every process was stopped"

@@ -40,7 +40,7 @@ from tests.integration.test_deviating_proved import CLIENTS, Attack, attacked
 
 ROUNDS: Final = 3
 CHANCE: Final = 0.08
-"""Chance of a deviation, at each step, message of the link, event and call."""
+"""Probability of a deviation, at each step, message of the link, event and call."""
 CUT_SHORT: Final = "Internal error from Core"
 
 
