@@ -130,6 +130,7 @@ class Trainer:
             records=self._records[client],
             update=self.update(client, parameters),
             descend=functools.partial(self._descend, client, parameters),
+            clipped_sum=functools.partial(self._clipped_sum, parameters),
         )
         return conduct.encode(conduct.on_trained(trained), self._task)
 
@@ -146,6 +147,12 @@ class Trainer:
                 training=PLAIN_DESCENT,
                 random_bytes=self._random_bytes,
             )
+
+    def _clipped_sum(self, parameters: NDArray[np.float32], records: Records) -> NDArray[np.float64]:
+        """See `Trained.clipped_sum`; only audit clients call it."""
+        with self._training, Unspoken(self._engine.spoken, EXHAUSTED):
+            found = self._engine.clipped_sums(parameters[: self._engine.dim], [records], record_clip(self._task))
+        return np.asarray(found[0, : self._task.n_parameters])
 
     def update(self, client: str, parameters: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the round's update before conduct and encoding: norm at most C."""
