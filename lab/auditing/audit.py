@@ -124,6 +124,7 @@ def _report(audited: AuditedTask, seen: Seen, kinks: Kinks, confidence: float) -
         "confidence": confidence,
         "delta": task.delta,
         "mechanism": {name: float(getattr(task, name)) for name in MECHANISM},
+        "records_per_person": task.records_per_person,
         "rounds": len(seen.present),
         "canaries": len(audited.coins),
         "audit_clients": len(audited.conducts),

@@ -133,6 +133,7 @@ def audit_deployment(
         "confidence": confidence,
         "delta": task.delta,
         "mechanism": {name: float(getattr(task, name)) for name in MECHANISM},
+        "records_per_person": task.records_per_person,
         "rounds": max(len(found.scores) for found in seen.values()),
         "canaries": task.n_canaries,
         "audit_clients": len(task.audit_clients),

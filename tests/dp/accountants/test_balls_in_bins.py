@@ -72,6 +72,52 @@ def test_an_epoch_of_two_is_that_of_numerical_integration(sigma: float) -> None:
     assert exact_of_two(sigma, found - 1e-3 * max(found, 0.01)) > 1e-3
 
 
+def delta_of_a_choice(sigma: float, epsilon: float, stops_above: float) -> float:
+    """Return delta of an adversary that loses the second release of two where the first is above a value."""
+
+    def density(x: float) -> float:
+        return float(norm.pdf(x, 0, sigma))
+
+    def with_record(x: float) -> float:
+        return (density(x - 1) + density(x)) / 2
+
+    def second(x: float) -> float:
+        """The integral over the second release, given the first."""
+        return quad(
+            lambda y: max(
+                0.0,
+                (density(x - 1) * density(y) + density(x) * density(y - 1)) / 2
+                - math.exp(epsilon) * density(x) * density(y),
+            ),
+            -9 * sigma,
+            1 + 9 * sigma,
+            limit=200,
+        )[0]
+
+    lost = quad(
+        lambda x: max(0.0, with_record(x) - math.exp(epsilon) * density(x)), stops_above, 1 + 9 * sigma, limit=200
+    )[0]
+    return float(lost + quad(second, -9 * sigma, stops_above, limit=60, epsabs=1e-7, epsrel=1e-5)[0])
+
+
+@pytest.mark.parametrize("stops_above", [-0.5, 0.5, 1.5])
+def test_releases_that_are_lost_by_choice_cost_no_more_than_the_whole_epoch(stops_above: float) -> None:
+    """By integrals over both releases, at 1e-3 and up; and more than a first release alone."""
+    sigma, epsilon = 1.0, 0.5
+    chosen = delta_of_a_choice(sigma, epsilon, stops_above)
+    alone = quad(
+        lambda x: max(0.0, (norm.pdf(x - 1) + norm.pdf(x)) / 2 - math.exp(epsilon) * norm.pdf(x)), -9, 10, limit=200
+    )[0]
+    assert alone < chosen < exact_of_two(sigma, epsilon)
+
+
+def test_releases_of_many_epochs_cost_more_than_their_number_says() -> None:
+    """One of each of five epochs, as servers could arrange, is Poisson sampling: between one epoch and five."""
+    one = BallsInBins(bins=5, noise_multiplier=1.0)
+    arranged = PldAccountant().epsilon(SampledGaussian(0.2, 1.0), 5, DELTA)
+    assert one.epsilon(5, DELTA) < arranged < one.epsilon(25, DELTA)
+
+
 @pytest.mark.parametrize("participations", [1, 7, 19])
 def test_a_part_of_an_epoch_is_between_one_release_and_all_of_them(participations: int) -> None:
     """One release of an epoch of T is one Poisson sample at rate 1 / T, and further releases cost more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import tomli_w
 import torch
 from numpy.typing import NDArray
+from rich.console import Console
 
 from precad.clients.auditing.kinks import at_kinks, audit_kinks
 from precad.clients.gradients.engine import RecordEngine
@@ -27,7 +29,7 @@ from precad.dp.task_privacy import task_privacy
 from precad.lab.auditing import audit as auditing
 from precad.lab.auditing.members import with_canaries
 from precad.lab.auditing.seats import Seat
-from precad.lab.auditing.shown import faults_of, lower, upper
+from precad.lab.auditing.shown import faults_of, lower, print_audit, upper
 from precad.lab.simulation import SeededRandomness
 from precad.lab.simulation.simulate import Plan, resolve
 from tests.harness.command_line import CliRunner
@@ -137,6 +139,14 @@ def test_every_lower_figure_is_below_the_printed_one_and_labelled() -> None:
         assert seat["printed"] == pytest.approx(privacy.epsilon(View(seat["view"]), 20, 1e-5), rel=1e-3)
         assert 0.75 * seat["printed"] < seat["figures"]["per_round"] < seat["printed"]
         assert all(0 <= figure < seat["printed"] for figure in seat["figures"].values())
+
+
+@pytest.mark.parametrize(("size", "said"), [(1, "proved; 256"), (2, "proved, of 2 records of one person; 256")])
+def test_a_printed_audit_says_whose_epsilon_it_is(size: int, said: str) -> None:
+    shown = io.StringIO()
+    print_audit(Console(file=shown, width=300), report() | {"records_per_person": size})
+    assert report()["records_per_person"] == 1
+    assert f"audit (95 %) <= true <= {said} canaries" in shown.getvalue()
 
 
 def test_seats_agree_on_what_the_servers_opened() -> None:
