@@ -73,42 +73,26 @@ def test_an_epoch_of_two_is_that_of_numerical_integration(sigma: float) -> None:
 
 
 def delta_of_a_choice(sigma: float, epsilon: float, stops_above: float) -> float:
-    """Return delta of an adversary that loses the second release of two where the first is above a value."""
+    """Return delta of an adversary that loses the second release of two where the first is above a value.
 
-    def density(x: float) -> float:
-        return float(norm.pdf(x, 0, sigma))
-
-    def with_record(x: float) -> float:
-        return (density(x - 1) + density(x)) / 2
-
-    def second(x: float) -> float:
-        """The integral over the second release, given the first."""
-        return quad(
-            lambda y: max(
-                0.0,
-                (density(x - 1) * density(y) + density(x) * density(y - 1)) / 2
-                - math.exp(epsilon) * density(x) * density(y),
-            ),
-            -9 * sigma,
-            1 + 9 * sigma,
-            limit=200,
-        )[0]
-
-    lost = quad(
-        lambda x: max(0.0, with_record(x) - math.exp(epsilon) * density(x)), stops_above, 1 + 9 * sigma, limit=200
-    )[0]
-    return float(lost + quad(second, -9 * sigma, stops_above, limit=60, epsabs=1e-7, epsrel=1e-5)[0])
+    By the midpoint rule on 2000 points of each release, within 1e-5.
+    """
+    step = (1 + 18 * sigma) / 2000
+    z = -9 * sigma + step * (np.arange(2000) + 0.5)
+    without, with_record = norm.pdf(z, 0, sigma), norm.pdf(z, 1, sigma)
+    first = np.maximum(0.0, (with_record + without) / 2 - math.exp(epsilon) * without) * step
+    both = (np.outer(with_record, without) + np.outer(without, with_record)) / 2
+    second = np.maximum(0.0, both - math.exp(epsilon) * np.outer(without, without)).sum(axis=1) * step**2
+    return float(np.where(z > stops_above, first, second).sum())
 
 
 @pytest.mark.parametrize("stops_above", [-0.5, 0.5, 1.5])
 def test_releases_that_are_lost_by_choice_cost_no_more_than_the_whole_epoch(stops_above: float) -> None:
-    """By integrals over both releases, at 1e-3 and up; and more than a first release alone."""
+    """More than the first alone, and less than both. An adversary that loses none meets the epoch's own delta."""
     sigma, epsilon = 1.0, 0.5
-    chosen = delta_of_a_choice(sigma, epsilon, stops_above)
-    alone = quad(
-        lambda x: max(0.0, (norm.pdf(x - 1) + norm.pdf(x)) / 2 - math.exp(epsilon) * norm.pdf(x)), -9, 10, limit=200
-    )[0]
-    assert alone < chosen < exact_of_two(sigma, epsilon)
+    alone, never = (delta_of_a_choice(sigma, epsilon, value) for value in (-math.inf, math.inf))
+    assert alone < delta_of_a_choice(sigma, epsilon, stops_above) < never
+    assert never == pytest.approx(exact_of_two(sigma, epsilon), abs=1e-5)
 
 
 def test_releases_of_many_epochs_cost_more_than_their_number_says() -> None:
