@@ -269,7 +269,8 @@ def records_of(loaded: Loaded, task: Task, conducts: Mapping[str, Conduct] | Non
     """Return the clients' records, or what their conducts make of the deal; see `load_records`."""
     found = loaded.of_client
     for client, records in found.items():
-        if len(records) != task.clients[client] and client not in task.audit_clients:
+        audits = client in task.audit_clients or client in task.real_audit_clients  # which holds what it declares
+        if len(records) != task.clients[client] and not audits:
             log.warning("client.declares_another_number", client=client, found=len(records))
     if conducts is None or not loaded.is_dealt:
         return found

@@ -6,7 +6,7 @@ W / eta (theta_(t+1) - theta_t). Uploads of everybody else stay secret.
 
 Guesses of coins look at released models and records alone. For each record the sum is decoded linearly, with the least
 mean square error that the noise allows. A guess that knew other records' coins would make the guesses depend on one
-another beyond what their bounds allow.
+another beyond what their bounds allow. Updates of others pull along the same directions, so such guesses show little.
 """
 
 from __future__ import annotations
