@@ -133,6 +133,7 @@ class Trainer:
             records=self._records[client],
             update=self.update(client, parameters),
             descend=functools.partial(self._descend, client, parameters),
+            clipped_sum=functools.partial(self._clipped_sum, parameters),
         )
         return conduct.encode(conduct.on_trained(trained), self._task)
 
@@ -149,6 +150,12 @@ class Trainer:
                 training=PLAIN_DESCENT,
                 random_bytes=self._random_bytes,
             )
+
+    def _clipped_sum(self, parameters: NDArray[np.float32], records: Records) -> NDArray[np.float64]:
+        """See `Trained.clipped_sum`; only audit clients call it."""
+        with self._training, Unspoken(self._engine.spoken, EXHAUSTED):
+            found = self._engine.clipped_sums(parameters[: self._engine.dim], [records], record_clip(self._task))
+        return np.asarray(found[0, : self._task.n_parameters])
 
     def update(self, client: str, parameters: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the round's update before conduct and encoding: norm at most C."""
@@ -274,7 +281,8 @@ def records_of(loaded: Loaded, task: Task, conducts: Mapping[str, Conduct] | Non
     """Return the clients' records, or what their conducts make of the deal; see `load_records`."""
     found = loaded.of_client
     for client, records in found.items():
-        if len(records) != task.clients[client] and client not in task.audit_clients:
+        audits = client in task.audit_clients or client in task.real_audit_clients  # which holds what it declares
+        if len(records) != task.clients[client] and not audits:
             log.warning("client.declares_another_number", client=client, found=len(records))
     if conducts is None or not loaded.is_dealt:
         return found

@@ -32,7 +32,7 @@ def conducts_of(clients: Iterable[str], config: ClientConfig, task: Task) -> dic
     """
     ours = list(clients)
     auditing = _audit_conducts(ours, config, task)
-    for client in task.audit_clients:
+    for client in (*task.audit_clients, *task.real_audit_clients):
         if (found := config.attacks.get(client, NO_ATTACK)) != NO_ATTACK:
             raise ConfigError(f"client.attacks.{client}: expected none of an audit client, found {found.kind!r}")
     others = _others_conducts([client for client in ours if client not in auditing], config, task)
@@ -41,11 +41,13 @@ def conducts_of(clients: Iterable[str], config: ClientConfig, task: Task) -> dic
 
 def _audit_conducts(clients: list[str], config: ClientConfig, task: Task) -> dict[str, Conduct]:
     """Return the conduct of each of these clients that audits. Without one, PyTorch is not imported for it."""
-    if not (ours := [client for client in clients if client in task.audit_clients]):
+    if not (ours := [c for c in clients if c in task.audit_clients or c in task.real_audit_clients]):
         return {}
     from precad.clients.auditing.conduct import Auditing
+    from precad.clients.auditing.real_conduct import RealAuditing
 
-    return {client: Auditing(client, task, config.state_dir) for client in ours}
+    kinds = {client: Auditing if client in task.audit_clients else RealAuditing for client in ours}
+    return {client: kind(client, task, config.state_dir) for client, kind in kinds.items()}
 
 
 def _others_conducts(clients: list[str], config: ClientConfig, task: Task) -> dict[str, Conduct]:

@@ -177,7 +177,7 @@ ROOMS = (
     ),
     Room(
         "clients/auditing",
-        "mpc dp protos | . records training",
+        "mpc dp protos | . records models training",
         "Audit clients: members of a task whose records are canaries, by coins that the auditor keeps.",
     ),
     Room("clients/upload", "mpc protos | . training", "One client's session with both servers."),

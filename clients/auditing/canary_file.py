@@ -3,6 +3,7 @@
     {"client": .., "task": digest}          the header
     {"coins": "0110.."}                     drawn once, from the operating system; a restart reads them
     {"n_committed": .., "model": digest, "head": numbers of the model, "uploaded": integers}    for every update
+    {"pairs": .., "most": ..}               records at kinks of the model, beside some updates
 
 Lines are sealed (`precad.dp.sealed_file`). Nothing of the file is ever sent or logged; its mode is 0600.
 """
@@ -10,15 +11,18 @@ Lines are sealed (`precad.dp.sealed_file`). Nothing of the file is ever sent or 
 from __future__ import annotations
 
 import base64
+import math
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from precad.clients.auditing.kinks import Kinks
 from precad.clients.errors import StateFileError
 from precad.dp.errors import LedgerCorruptedError, LedgerInUseError
 from precad.dp.ledger_lines import replay, require_same
@@ -28,6 +32,7 @@ from precad.mpc.ring import RingArray
 
 _KIND: Final = "a file of canaries"
 _BITS: Final = 8
+Held = TypeVar("Held", bound="Secrets")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -70,28 +75,64 @@ def _are_words(values: Sequence[Any]) -> bool:
     return all(type(value) is int and -(2**63) <= value < 2**63 for value in values)
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class Canaries:
+class Secrets(ABC):
     """Secrets of one audit client, as its file has them."""
 
-    n_canaries: int
-    """m: of all audit clients of the task."""
     held: int
-    """k: of this one."""
-    coins: NDArray[np.bool_] | None = None
+    """k: how many records the coins are of."""
+    coins: NDArray[np.bool_] | None
     """(k,): which are among its records; None before they are drawn."""
-    contributions: list[Contribution] = field(default_factory=list)
-    """One for each update that was encoded, in order."""
+    kinks: list[Kinks]
+    """Findings by records at kinks of the model, in the client's process, in order."""
+
+    def first_line(self, coins: str) -> dict[str, Any]:
+        """Return the fields of the line after the header."""
+        return {"coins": coins}
 
     def take(self, fields: dict[str, Any]) -> None:
         """Take in one line after the header. Raises ValueError."""
-        if self.coins is not None:
-            self.contributions.append(Contribution.of(fields, self.n_canaries, self.held))
-            return
+        if self.coins is None:
+            self.take_first(fields)
+        elif list(fields) == ["pairs", "most"]:
+            self.kinks.append(_kinks_of(fields))
+        else:
+            self.take_contribution(fields)
+
+    def take_first(self, fields: dict[str, Any]) -> None:
+        """Take in the line after the header. Raises ValueError."""
         coins = fields.get("coins")
         if list(fields) != ["coins"] or not isinstance(coins, str) or len(coins) != self.held or set(coins) - {*"01"}:
             raise ValueError(f"expected {self.held} coins, got something else")
         self.coins = np.array([coin == "1" for coin in coins])
+
+    @abstractmethod
+    def take_contribution(self, fields: dict[str, Any]) -> None:
+        """Take in one update. Raises ValueError."""
+
+
+def _kinks_of(fields: dict[str, Any]) -> Kinks:
+    """Return what a line says of kinks. Raises ValueError."""
+    pairs, most = fields["pairs"], fields["most"]
+    if type(pairs) is not int or pairs < 0 or type(most) is not float or not 0 <= most < math.inf:
+        raise ValueError("expected a number of pairs and how far one moved a sum, got others")
+    return Kinks(pairs, most)
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Canaries(Secrets):
+    """Secrets of an audit client whose records are canaries."""
+
+    n_canaries: int
+    """m: of all audit clients of the task."""
+    held: int
+    coins: NDArray[np.bool_] | None = None
+    contributions: list[Contribution] = field(default_factory=list)
+    """One for each update that was encoded, in order."""
+    kinks: list[Kinks] = field(default_factory=list)
+
+    def take_contribution(self, fields: dict[str, Any]) -> None:
+        """See `Secrets`."""
+        self.contributions.append(Contribution.of(fields, self.n_canaries, self.held))
 
 
 def path_of(state_dir: Path, client: str, config_digest: bytes) -> Path:
@@ -108,29 +149,33 @@ class CanaryFile:
     """The file, open in the client's own process."""
 
     def __init__(
-        self, path: Path, header: dict[str, Any], canaries: Canaries, random_bytes: RandomBytes = os.urandom
+        self, path: Path, header: dict[str, Any], secrets: Secrets, random_bytes: RandomBytes = os.urandom
     ) -> None:
-        """Open the file, or draw the coins and begin it. canaries: empty; takes in what is there.
+        """Open the file, or draw the coins and begin it. secrets: empty; takes in what is there.
 
         Raises: StateFileError, also where another process has it open.
         """
-        self._path, self.canaries = path, canaries
+        self._path, self._secrets = path, secrets
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._file = SealedFile(path, header, canaries.take, _KIND)
+            self._file = SealedFile(path, header, secrets.take, _KIND)
             path.chmod(0o600)
-            if canaries.coins is None:
-                bits = np.unpackbits(np.frombuffer(random_bytes(-(-canaries.held // _BITS)), dtype=np.uint8))
-                self._add({"coins": "".join(map(str, bits[: canaries.held]))})
+            if secrets.coins is None:
+                bits = np.unpackbits(np.frombuffer(random_bytes(-(-secrets.held // _BITS)), dtype=np.uint8))
+                self._add(secrets.first_line("".join(map(str, bits[: secrets.held]))))
         except (OSError, LedgerCorruptedError, LedgerInUseError) as error:
             raise _unusable(path, error) from None
 
-    def add(self, contribution: Contribution) -> None:
+    def add(self, contribution: dict[str, Any]) -> None:
         """Write down one update, durably. Raises StateFileError; then nothing of it may be uploaded."""
         try:
-            self._add(contribution.fields())
+            self._add(contribution)
         except OSError as error:
             raise _unusable(self._path, error) from None
+
+    def add_kinks(self, found: Kinks) -> None:
+        """Write down what records at kinks showed. Raises StateFileError."""
+        self.add({"pairs": found.pairs, "most": found.most})
 
     def close(self) -> None:
         """Give the file back."""
@@ -138,19 +183,19 @@ class CanaryFile:
 
     def _add(self, fields: dict[str, Any]) -> None:
         self._file.append(fields)
-        self.canaries.take(fields)
+        self._secrets.take(fields)
 
 
-def read(path: Path, header: dict[str, Any], canaries: Canaries) -> Canaries:
-    """Fill `canaries` from a file, for the auditor. Changes nothing. Raises StateFileError."""
+def read(path: Path, header: dict[str, Any], secrets: Held) -> Held:
+    """Fill `secrets` from a file, for the auditor. Changes nothing. Raises StateFileError."""
     try:
         content = path.read_bytes()
-        replay(path, content[: content.rfind(b"\n") + 1], lambda found: require_same(found, header), canaries.take)
+        replay(path, content[: content.rfind(b"\n") + 1], lambda found: require_same(found, header), secrets.take)
     except (OSError, LedgerCorruptedError) as error:
         raise _unusable(path, error) from None
-    if canaries.coins is None:
+    if secrets.coins is None:
         raise StateFileError(f"client.state_dir: expected the coins of canaries, found none in {path}")
-    return canaries
+    return secrets
 
 
 def _unusable(path: Path, error: Exception) -> StateFileError:

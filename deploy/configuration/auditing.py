@@ -1,4 +1,4 @@
-"""Complete the `[task]` section of a local run that has audit clients: how many canaries each declares."""
+"""Complete the `[task]` section of a local run that has audit clients: how many canaries or records each declares."""
 
 from __future__ import annotations
 
@@ -6,15 +6,32 @@ from collections.abc import Mapping
 from typing import Any
 
 from precad.deploy.errors import ConfigError
-from precad.protos.task.audit_fields import SHARE, most_canaries
+from precad.protos.task.audit_fields import MOST_REAL, SHARE, most_canaries
 
 
-def audit_ids(task: Mapping[str, Any]) -> list[str]:
+def audit_ids(task: Mapping[str, Any], name: str = "audit_clients") -> list[str]:
     """Return the audit clients of a `[task]` section. Raises ConfigError for anything but a list of ids."""
-    found = task.get("audit_clients", [])
+    found = task.get(name, [])
     if not isinstance(found, list) or not all(isinstance(client, str) for client in found):
-        raise ConfigError(f"task.audit_clients: expected a list of ids, found {found!r:.60}")
+        raise ConfigError(f"task.{name}: expected a list of ids, found {found!r:.60}")
     return found
+
+
+def audited_records(task: Mapping[str, Any], declared: Mapping[str, int]) -> dict[str, int]:
+    """Return how many records each client declares: a real audit client no more than an audit tells apart.
+
+    It may declare fewer. declared: by the sizes of the clients' parts. Raises ConfigError.
+    """
+    of_record, of_client = task.get("record_clip"), task.get("client_clip")
+    real = audit_ids(task, "real_audit_clients")
+    if not isinstance(of_record, int | float) or not isinstance(of_client, int | float) or of_record <= 0:
+        return dict(declared)  # the task is refused for its clips
+    most = max(1, min(MOST_REAL, most_canaries(of_record, of_client)))
+    given = clients if isinstance(clients := task.get("clients"), Mapping) else {}
+    return {
+        client: min(number, most, given.get(client, most)) if client in real else number
+        for client, number in declared.items()
+    }
 
 
 def declared_canaries(task: Mapping[str, Any], n_parameters: int) -> dict[str, int]:
@@ -34,5 +51,6 @@ def declared_canaries(task: Mapping[str, Any], n_parameters: int) -> dict[str, i
 
 def refuse_audit_clients(task: Mapping[str, Any]) -> None:
     """Refuse audit clients in a simulation, to which an audit adds its own. Raises ConfigError."""
-    if audit_ids(task):
-        raise ConfigError("task.audit_clients: expected none in a simulation, found some (`precad audit privacy`)")
+    for name in ("audit_clients", "real_audit_clients"):
+        if audit_ids(task, name):
+            raise ConfigError(f"task.{name}: expected none in a simulation, found some (`precad audit privacy`)")

@@ -63,7 +63,14 @@ def records_here(task: Task, config: ClientConfig, clients: Sequence[str]) -> di
 
 def _of_auditing(task: Task, clients: Sequence[str]) -> dict[str, str]:
     """Return what audit clients among these declare. Which canaries are theirs is drawn when they start."""
-    return {c: f"canaries alone, declares {task.clients[c]}" for c in clients if c in task.audit_clients}
+    real = {c: f"audits with {task.clients[c]} records, about half" for c in clients if c in task.real_audit_clients}
+    return real | {c: f"canaries alone, declares {task.clients[c]}" for c in clients if c in task.audit_clients}
+
+
+def _audited_by(task: Task) -> str:
+    """Say who audits a local run."""
+    real = f"; real records of {', '.join(task.real_audit_clients)}" if task.real_audit_clients else ""
+    return f"{task.n_canaries} canaries of {', '.join(task.audit_clients)}{real}"
 
 
 def _held_out(task: Task, config: ClientConfig, client: str, found: Loaded) -> str:
@@ -101,7 +108,7 @@ def local_records(raw: Mapping[str, Any], base: Path) -> dict[str, Any]:
         **({} if task.model_digest is None else {"model_digest": task.model_digest}),
         "records": f"{sum(sizes)} {kinds}; {len(split.test)} for testing",
         "clients": f"{spread} records each; a round draws {drawn:.4g} on average",
-        **({"audit": f"{task.n_canaries} canaries of {', '.join(task.audit_clients)}"} if task.audit_clients else {}),
+        **({"audit": _audited_by(task)} if task.audit_clients else {}),
         **_room_left(deployment),
         **_evaluated_on(task, split),
         **{f"aggregator_{letter}_measures_on": shown_measure(one) for letter, one in measures.items()},

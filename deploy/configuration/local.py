@@ -20,7 +20,7 @@ from precad.clients.errors import (
     UnknownNameError,
 )
 from precad.clients.own_code import look_in, offer
-from precad.deploy.configuration.auditing import audit_ids, declared_canaries
+from precad.deploy.configuration.auditing import audit_ids, audited_records, declared_canaries
 from precad.deploy.configuration.evaluation_clip import supply_evaluation_clip
 from precad.deploy.configuration.sections import Deployment, parse, parse_section
 from precad.deploy.configuration.update_set import draft_layer_sizes, supply_directions, supply_layer_sizes
@@ -100,7 +100,7 @@ def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], 
     deployment = parse(resolved, base=folder.root)
     if TARGET in task:  # once, here: the processes read what it came to
         resolved["task"] = keep_resolved(task, deployment.task)
-    real = declared_records(with_records(deployment.task.clients, task), source, split)
+    real = audited_records(task, declared_records(with_records(deployment.task.clients, task), source, split))
     for client_id, declared in deployment.task.clients.items():
         if declared != real.get(client_id, declared):
             raise ConfigError(
@@ -216,7 +216,8 @@ def complete_task(task: dict[str, Any], source: DataSource, ids: list[Any] | Non
     supply_record_fields(task, split)
     if ids is not None:
         of_audit = {client: number for client, number in canaries.items() if client in ids}
-        task["clients"] = declared_records(with_records(ids, task), source, split) | of_audit
+        own = declared_records(with_records(ids, task), source, split)
+        task["clients"] = audited_records(task, own) | of_audit
     return split
 
 

@@ -8,6 +8,7 @@ Modules:
     side_by_side         all accountants side by side
     calibration          smallest noise, or most rounds, for a target epsilon
     gaussian_dp          (epsilon, delta) of telling N(0, 1) from N(mu, 1)
+    masses               masses of sums on a grid, with a bound on what rounding to float64 moves
     privacy_loss         privacy losses on a grid, rounded so that they are only ever overstated
     self_composed        one round with itself, as dp-accounting composes it
     group_mixture        exact privacy of K sampled units

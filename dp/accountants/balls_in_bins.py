@@ -18,13 +18,27 @@ neighbours keep its mass and its mean. The law on the grid is then larger in the
 Hockey-stick divergences in both directions are means of convex functions of dP/dQ, so they only grow: the figure is
 proved. Our derivation. Mass above the grid counts as infinite loss.
 
+Rounding to float64 is bounded beside every result: `masses` carries how far masses are off, all together. A delta is a
+mean, over the law that counts, of numbers in [0, 1]. So it is off by no more, and that is taken out of delta. The other
+law of the pair follows from dP/dQ, which every point of the grid has exactly.
+
 Poisson sampling at rate 1/T does not dominate this. Without noise a record is in some participation for certain, where
 Poisson's law misses it with probability (1 - 1/T)^T: at epsilon = 0 the larger delta is here
 (tests/dp/accountants/test_balls_in_bins.py).
 
-No ledger holds such rounds. A figure counts the participations that a client drew a partition for, in order, whether
-they were released or not. Servers that lose rounds at will could else release one participation of each epoch, which
-costs what Poisson sampling does.
+Rounds that are lost. Let an adversary choose, by what was released before, which participations of an epoch are
+released at all, and what the record's gradient is in each. Release t is g_t z_t and noise in all other directions, of a
+g_t that is a function of earlier releases. So it is made from z_t, earlier releases and fresh noise. One that is left
+out is a z_t that nobody looks at. So the whole view is post-processing of z_1, .., z_T by one map for P and Q. A whole
+epoch's figure bounds each subset, chosen adaptively. Epochs whose bins are drawn independently compose adaptively.
+
+It follows that an epoch must be charged whole, at its first release. A count of releases holds only where it is fixed
+beforehand, in each epoch. Servers that lose rounds at will could else release one participation of each epoch, which
+costs what Poisson sampling does. A figure here counts participations that a client drew a partition for, in order,
+released or not. No ledger holds such rounds.
+
+Bins are drawn by themselves for each record, of two equal records too. One bin for all records of the same content
+would be known from a copy, and hide nothing.
 """
 
 from __future__ import annotations
@@ -35,11 +49,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from scipy.fft import irfft, rfft
 
-from precad.dp.accountants.group_mixture import normal_between
+from precad.dp.accountants.masses import Masses, lognormal, mixed, power, times
 from precad.dp.accountants.pld import gaussian_epsilon
-from precad.dp.accountants.privacy_loss import Array, LossDistribution
+from precad.dp.accountants.privacy_loss import ROUNDING_PER_ROUND, Array, LossDistribution
 from precad.dp.checks import require_count, require_delta, require_positive
 
 if TYPE_CHECKING:
@@ -48,9 +61,10 @@ if TYPE_CHECKING:
 MOST_BINS: Final = 10_000
 """Participations of an epoch, at most: beyond, the grid of their sum is too coarse to say anything."""
 _POINTS: Final = 1 << 17
-_ROUNDING_PER_BIN: Final = 2e-12
-"""Added to delta for every participation. A product of two transforms of N = 2^18 points, of masses below one, errs in
-all of its N / 2 entries together by less than 2 * 18 * 2^-53 * sqrt(N / 2)."""
+_AFTERWARDS: Final = (_POINTS + 100) * 2.0**-53
+"""Bound on what rounding does to a delta of an epoch once masses are summed. Each goes through fewer than 100
+operations, and at most so many additions into one place of the grid of losses. Split between two places, it is off by
+an operation over the step between these; a delta feels that times the step."""
 _FINE: Final = 1e-3  # largest step of the losses
 _BEYOND: Final = 6.0  # standard deviations of the largest single release that the grid covers: 1e-9 lies beyond
 _LOW: Final = 16.0  # where the grid for adding a record ends, over T: all losses above -ln 16 are on it
@@ -84,24 +98,39 @@ class BallsInBins:
             return 0.0
         n_epochs = -(-participations // self.bins)
         known = gaussian_epsilon(self.noise_multiplier / math.sqrt(n_epochs), delta)
-        left = delta - _ROUNDING_PER_BIN * participations
-        if self.bins == 1 or self.noise_multiplier < _LEAST_NOISE or left <= 0:
+        if self.bins == 1 or self.noise_multiplier < _LEAST_NOISE:
             return known
         found = _composed(self.bins, min(self.noise_multiplier, _MOST_NOISE), participations)
-        return min(known, float(found.get_epsilon_for_delta(left)))
+        left = delta - found.rounding
+        return min(known, float(found.losses.get_epsilon_for_delta(left))) if left > 0 else known
+
+
+@dataclass(frozen=True, slots=True)
+class _Epochs:
+    """Losses of epochs, for adding and for removing the record."""
+
+    losses: privacy_loss_distribution.PrivacyLossDistribution
+    rounding: float
+    """Bound on what rounding takes from a delta of them."""
 
 
 @functools.lru_cache(maxsize=16)
-def _composed(bins: int, sigma: float, participations: int) -> privacy_loss_distribution.PrivacyLossDistribution:
-    """Compose the losses of all epochs, for adding and for removing the record."""
+def _composed(bins: int, sigma: float, participations: int) -> _Epochs:
+    """Compose the losses of all epochs."""
     whole, rest = divmod(participations, bins)
-    parts = [_epoch(bins, sigma, bins).self_compose(whole)] if whole else []
-    parts += [_epoch(bins, sigma, rest)] if rest else []
-    return functools.reduce(lambda one, other: one.compose(other), parts)
+    parts = [_epoch(bins, sigma, bins)] if whole else []
+    losses = [one.losses.self_compose(whole) for one in parts]
+    rounding = sum(whole * one.rounding for one in parts)
+    if rest:
+        last = _epoch(bins, sigma, rest)
+        losses, rounding = [*losses, last.losses], rounding + last.rounding
+    n_epochs = whole + bool(rest)
+    composing = n_epochs * ROUNDING_PER_ROUND if n_epochs > 1 else 0.0
+    return _Epochs(functools.reduce(lambda one, other: one.compose(other), losses), 1.001 * rounding + composing)
 
 
 @functools.lru_cache(maxsize=16)
-def _epoch(bins: int, sigma: float, shown: int) -> privacy_loss_distribution.PrivacyLossDistribution:
+def _epoch(bins: int, sigma: float, shown: int) -> _Epochs:
     """Return the loss of an epoch of which the first `shown` participations are released."""
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
@@ -109,14 +138,20 @@ def _epoch(bins: int, sigma: float, shown: int) -> privacy_loss_distribution.Pri
     spread = math.sqrt(math.expm1(sigma**-2) * shown)
     top = shown + math.exp(_BEYOND / sigma + sigma**-2 / 2) + 10 * min(spread, float(shown))
 
-    def pmf(losses: Array, p: Array, q: Array, *, is_rest_lost: bool) -> pld_pmf.PLDPmf:
+    def pmf(losses: Array, p: Array, q: Array, *, is_rest_lost: bool) -> pld_pmf.DensePLDPmf:
         found = _on_grid(losses, p, q, step, is_rest_lost=is_rest_lost)
         return pld_pmf.DensePLDPmf(step, found.lowest, found.mass, found.infinite, True)
 
-    removed = pmf(*_pair(bins, sigma, shown, top), is_rest_lost=True)
-    losses, with_record, without = _pair(bins, sigma, shown, min(top, _LOW * bins))
-    added = pmf(-losses[::-1], without[::-1], with_record[::-1], is_rest_lost=False)
-    return privacy_loss_distribution.PrivacyLossDistribution(removed, added)
+    ratios, with_record, _ = _pair(bins, sigma, shown, top)
+    p, without = with_record.values, np.zeros(len(ratios))
+    np.divide(p, ratios, out=without, where=ratios > 0)
+    with np.errstate(divide="ignore"):
+        removed = pmf(np.log(ratios), np.where(ratios > 0, p, 0.0), without, is_rest_lost=True)
+        ratios, _, alone = _pair(bins, sigma, shown, min(top, _LOW * bins))
+        losses = -np.log(ratios)[::-1]
+    added = pmf(losses, alone.values[::-1], (alone.values * ratios)[::-1], is_rest_lost=False)
+    rounding = max(with_record.error, alone.error) + _AFTERWARDS
+    return _Epochs(privacy_loss_distribution.PrivacyLossDistribution(removed, added), rounding)
 
 
 def _on_grid(losses: Array, p: Array, q: Array, step: float, *, is_rest_lost: bool) -> LossDistribution:
@@ -134,48 +169,11 @@ def _on_grid(losses: Array, p: Array, q: Array, step: float, *, is_rest_lost: bo
     return LossDistribution.connect_dots(step, lowest, of_p[1:], of_q[1:], float(of_p[0]))
 
 
-def _pair(bins: int, sigma: float, shown: int, top: float) -> tuple[Array, Array, Array]:
-    """Return ln dP/dQ, ascending, and the masses that P and Q have there, of sums of the X below `top`."""
-    grid: Array = top / _POINTS * np.arange(_POINTS, dtype=np.float64)
-    one = _lognormal(grid, sigma)
-    others = _sum_of(one, shown - 1)
-    without = _times(others, one)
-    in_these = _times(others, one * grid)
-    with_record = shown / bins * in_these + (1 - shown / bins) * without
-    with np.errstate(divide="ignore"):
-        return np.log((bins - shown + grid) / bins), with_record, without
-
-
-def _lognormal(grid: Array, sigma: float) -> Array:
-    """Return the masses of exp(z / sigma - 1 / (2 sigma^2)), z standard normal, each split between its neighbours.
-
-    Mass and mean between any two points of the grid stay as they are; what is above the last is left out.
-    """
-    with np.errstate(divide="ignore"):
-        z = np.log(grid) * sigma + 1 / (2 * sigma)
-    mass, mean = normal_between(z)[1:-1], normal_between(z - 1 / sigma)[1:-1]
-    upper = np.clip((mean - grid[:-1] * mass) / grid[1], 0.0, mass)
-    found = np.zeros(len(grid))
-    found[:-1] = mass - upper
-    found[1:] += upper
-    return found
-
-
-def _sum_of(one: Array, n: int) -> Array:
-    """Return the masses of a sum of n such variables, as far as the grid reaches."""
-    total = np.zeros(len(one))
-    total[0] = 1.0
-    power = one
-    while n:
-        if n & 1:
-            total = _times(total, power)
-        if n := n >> 1:
-            power = _times(power, power)
-    return total
-
-
-def _times(one: Array, other: Array) -> Array:
-    """Return the masses of a sum of two independent variables, as far as the grid reaches."""
-    length = 2 * len(one)
-    found: Array = irfft(rfft(one, length) * rfft(other, length), length)[: len(one)]
-    return np.maximum(found, 0.0)
+def _pair(bins: int, sigma: float, shown: int, top: float) -> tuple[Array, Masses, Masses]:
+    """Return dP/dQ, ascending, and the masses that P and Q have there, of sums of the X below `top`."""
+    step = top / _POINTS
+    one, weighted = lognormal(step, _POINTS, sigma)
+    others = power(one, shown - 1)
+    without = times(others, one)
+    with_record = mixed(times(others, weighted), without, shown / bins)
+    return (bins - shown + step * np.arange(_POINTS, dtype=np.float64)) / bins, with_record, without

@@ -7,6 +7,7 @@ Modules:
     f_dp          largest epsilon of the accountant's own curves that guesses in one run refute
     observed      canaries' scores, round by round, as one view sees them
     per_round     limits of noise, rate and clip from single rounds, and the epsilon at these limits
+    beside_others limits where updates of other members are in the sum, too
     independence  tests that no noise is used twice
 
 A canary is a record whose gradient is a known direction. It is in its client's data or not, by a fair coin that the

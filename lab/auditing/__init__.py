@@ -3,8 +3,9 @@
 Modules:
 
     members     audit clients as members of a task: their canaries, their coins, the model's head
-    kinks       records at kinks of the model, for a clip that fails in floating point
     real        real records of the data set, whose gradients move every parameter
+    real_rounds rounds of a deployment's real audit clients, by what these wrote down
+    real_judged what they showed, beside the epsilons that are printed
     seats       where the auditor sits
     randomness  draws of the operating system for a simulation, and server noise kept at the canaries
     audited     the round of a deployment, with what each view sees of the canaries

@@ -6,12 +6,17 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from precad.clients.attacks.named import attacks_of
+from precad.clients.auditing.kinks import Kinks, audit_kinks
+from precad.clients.gradients.record_clipping import RecordClip
+from precad.clients.records import Records
 from precad.deploy.errors import ConfigError, UnfulfilledError
 from precad.deploy.reporting.audits import MECHANISM
 from precad.lab.auditing.audited import AuditedRound, Seen
 from precad.lab.auditing.judged import judged, label_of
-from precad.lab.auditing.kinks import Kinks, audit_kinks
 from precad.lab.auditing.members import AuditedTask, with_canaries
 from precad.lab.auditing.randomness import KeptNoise, SystemRandomness
 from precad.lab.auditing.real import CLIENT as REAL
@@ -56,9 +61,18 @@ def audit(
     audited = with_canaries(plan, n, os.urandom if seed is None else source.records(0, "coins"))
     simulation, seen = simulation_of(audited, source)
     _run(simulation, seen, on_round)
-    shape = next(iter(plan.records.values())).shape
+    return _report(audited, seen, _kinks(simulation, plan), confidence)
+
+
+def _kinks(simulation: Simulation, plan: Plan) -> Kinks:
+    """Audit the clip in floating point, with the last model."""
     engine, theta = simulation.federation.engine, simulation.progress.parameters
-    return _report(audited, seen, audit_kinks(engine, theta, shape, plan.task.record_clip), confidence)
+    shape, clip = next(iter(plan.records.values())).shape, plan.task.record_clip
+
+    def clipped_sum(records: Records) -> NDArray[np.float64]:
+        return np.asarray(engine.clipped_sums(theta, [records], RecordClip(clip))[0])
+
+    return audit_kinks(engine.model_copy(), theta, shape, clip, clipped_sum)
 
 
 def seen_of(audited: AuditedTask, source: Randomness) -> Seen:
@@ -110,6 +124,7 @@ def _report(audited: AuditedTask, seen: Seen, kinks: Kinks, confidence: float) -
         "confidence": confidence,
         "delta": task.delta,
         "mechanism": {name: float(getattr(task, name)) for name in MECHANISM},
+        "records_per_person": task.records_per_person,
         "rounds": len(seen.present),
         "canaries": len(audited.coins),
         "audit_clients": len(audited.conducts),

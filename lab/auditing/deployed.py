@@ -1,6 +1,6 @@
 """Audit a deployment by what its members wrote down: a local run's folder, or folders that operators hand over.
 
-    audit clients    coins, what each uploaded, and the models that were released to it
+    audit clients    coins, what each uploaded, and the models that were released to it; real ones their records too
     aggregators      who was in each committed round; its own noise, where an operator agreed to keep it
 
 The seat of clients reads released models alone. A server's seat needs the noise that this server kept. Nothing is
@@ -20,19 +20,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.clients.auditing import canary_file
-from precad.clients.auditing.canary_file import Canaries
-from precad.clients.config import ClientConfig
-from precad.clients.gradients.engine import RecordEngine
-from precad.clients.loading import load_split_of
-from precad.clients.models.losses import loss_of
-from precad.clients.records import example_label_of, example_of
+from precad.clients.auditing.canary_file import Canaries, Held
+from precad.clients.auditing.kinks import Kinks
+from precad.clients.auditing.real_file import RealSecrets
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import ConfigError, UnfulfilledError, refusing
 from precad.deploy.files.whole import write_whole
 from precad.deploy.reporting.audits import FILE, MECHANISM
 from precad.dp.auditing.observed import Observed
 from precad.lab.auditing.judged import judged, label_of
-from precad.lab.auditing.kinks import Kinks, audit_kinks
+from precad.lab.auditing.real import has_failed
+from precad.lab.auditing.real_judged import judged_real
+from precad.lab.auditing.real_rounds import Released, rounds_of
 from precad.lab.auditing.seats import Seat
 from precad.mpc import fixed_point
 from precad.mpc.ring import RingArray
@@ -59,12 +58,20 @@ class Evidence:
     """The committed rounds' entries in a server's log, by number."""
     first_model: str
     """Digest of the initial model."""
-    last_head: NDArray[np.float32] | None
-    """(m,): the final model at the canaries' coordinates, where a server's folder has it."""
+    last_model: NDArray[np.float32] | None
+    """(d,): the final model, where a server's folder has it."""
     secrets: Mapping[str, Canaries]
     """By audit client."""
+    real: Mapping[str, RealSecrets]
+    """By real audit client."""
     kept: Mapping[Seat, Mapping[int, canary_noise.Opened]]
     """By seat of a server that kept its noise, and round."""
+
+    @property
+    def released(self) -> Released:
+        """Return the committed rounds, as real audit clients need them."""
+        rounds = [(str(release["model"]), frozenset(release["accepted"])) for release in self.releases.values()]
+        return Released(self.first_model, rounds, self.last_model)
 
     @property
     def coins(self) -> NDArray[np.bool_]:
@@ -83,33 +90,12 @@ def audit_run(folder: Path, confidence: float = 0.95) -> dict[str, Any]:
     deployment = configuration.load(folder / "config.toml")
     if deployment.client is None:
         raise ConfigError(f"--run: expected the folder of a local run, found no clients in {folder}")
+    deployment.client.look_around()
     servers = [own.state_dir for own in (deployment.aggregator.a, deployment.aggregator.b) if own is not None]
     report = audit_deployment(deployment.task, servers, [deployment.client.state_dir], confidence)
-    kinks = _kinks(deployment.task, deployment.client, servers[0])
-    report |= {
-        "kinks": {"pairs": kinks.pairs, "most": kinks.most, "alarms": kinks.alarms},
-        "passed": report["passed"] and not kinks.alarms,
-    }
     for place in (folder, *servers):
         write_report(place / FILE, report)
     return report
-
-
-def _kinks(task: Task, client: ClientConfig, server: Path) -> Kinks:
-    """Audit the clip in floating point, of the run's clients on this machine, with the final model."""
-    loaded = load_split_of(task, client, [next(name for name in task.clients if name not in task.audit_clients)])
-    memory = None if client.memory_mb is None else client.memory_mb * 2**20
-    some, loss = loaded.split.train, loss_of(task.loss)
-    engine = RecordEngine(
-        loaded.model,
-        example_of(some),
-        loss=loss,
-        label=example_label_of(some),
-        device=client.device,
-        memory_bytes=memory,
-    )
-    theta = load_final_model(server, task.dim)[: task.n_parameters]
-    return audit_kinks(engine, theta, some.shape, task.record_clip)
 
 
 def write_report(path: Path, report: Mapping[str, Any]) -> None:
@@ -134,6 +120,10 @@ def audit_deployment(
     if not seen:
         raise UnfulfilledError("expected a round with an audit client in it, found none: more rounds are needed")
     views = [judged(seat, task, found, confidence) for seat, found in seen.items()]
+    kinks = Kinks.of_all(
+        one for secrets in (*evidence.secrets.values(), *evidence.real.values()) for one in secrets.kinks
+    )
+    real = judged_real(task, rounds_of(task, evidence.released, evidence.real), views, confidence)
     return {
         "name": task.name,
         "task_digest": task.digest().hex(),
@@ -141,12 +131,16 @@ def audit_deployment(
         "confidence": confidence,
         "delta": task.delta,
         "mechanism": {name: float(getattr(task, name)) for name in MECHANISM},
+        "records_per_person": task.records_per_person,
         "rounds": max(len(found.scores) for found in seen.values()),
         "canaries": task.n_canaries,
         "audit_clients": len(task.audit_clients),
         "observations": max(found.scores.size for found in seen.values()),
         "seats": views,
-        "passed": not any(view["alarms"] or view["exceeded"] for view in views),
+        "kinks": {"pairs": kinks.pairs, "most": kinks.most, "alarms": kinks.alarms},
+        **({} if real is None else {"real": real}),
+        "passed": not (kinks.alarms or has_failed(real))
+        and not any(view["alarms"] or view["exceeded"] for view in views),
     }
 
 
@@ -178,8 +172,15 @@ def evidence_of(task: Task, servers: Sequence[Path], clients: Sequence[Path]) ->
         task=task,
         releases=dict(sorted(releases.items())),
         first_model=next(iter(begun.values()))[1],
-        last_head=_last_head(task, servers, releases),
-        secrets={client: _secrets(task, client, clients) for client in task.canaries_of},
+        last_model=_last_model(task, servers, releases),
+        secrets={
+            client: _secrets(task, client, clients, Canaries(task.n_canaries, task.clients[client]))
+            for client in task.canaries_of
+        },
+        real={
+            client: _secrets(task, client, clients, RealSecrets.unread(task.clients[client], task.n_parameters))
+            for client in task.real_audit_clients
+        },
         kept=kept,
     )
 
@@ -196,21 +197,21 @@ def _begun(folder: Path, log: Sequence[audit_log.Entry], task: Task) -> tuple[st
     return role, str(begun.get("model", ""))
 
 
-def _secrets(task: Task, client: str, folders: Sequence[Path]) -> Canaries:
-    """Return an audit client's canaries, from the one of these folders that has them. Raises ConfigError."""
+def _secrets(task: Task, client: str, folders: Sequence[Path], unread: Held) -> Held:
+    """Return an audit client's secrets, from the one of these folders that has them. Raises ConfigError."""
     for folder in folders:
         path = canary_file.path_of(folder, client, task.digest())
         if path.exists():
             header = canary_file.header_of(client, task.digest())
-            return canary_file.read(path, header, Canaries(task.n_canaries, task.clients[client]))
+            return canary_file.read(path, header, unread)
     searched = ", ".join(map(str, folders)) or "no folder"
     raise ConfigError(f"--clients: expected the state_dir of audit client {client}, found no canaries in {searched}")
 
 
-def _last_head(
+def _last_model(
     task: Task, servers: Sequence[Path], releases: Mapping[int, Mapping[str, Any]]
 ) -> NDArray[np.float32] | None:
-    """Return the final model at the canaries' coordinates; None where no folder holds it."""
+    """Return the final model (d,); None where no folder holds it."""
     last = releases[max(releases)]["model"] if releases else None
     for folder in servers:
         try:
@@ -218,7 +219,7 @@ def _last_head(
         except SetupError:
             continue
         if convert.sha256(convert.model_to_bytes(vector)).hex() == last:
-            return vector[task.canary_coordinates]
+            return vector
     return None
 
 
@@ -249,8 +250,8 @@ def _heads(evidence: Evidence) -> list[NDArray[np.float32] | None]:
     known = {one.model_digest.hex(): one.head for secrets in evidence.secrets.values() for one in secrets.contributions}
     known[evidence.first_model] = np.zeros(evidence.task.n_canaries, dtype=np.float32)
     digests = [str(release["model"]) for release in evidence.releases.values()]
-    if digests and evidence.last_head is not None:
-        known[digests[-1]] = evidence.last_head
+    if digests and evidence.last_model is not None:
+        known[digests[-1]] = evidence.last_model[evidence.task.canary_coordinates]
     return [known.get(digest) for digest in (evidence.first_model, *digests)]
 
 

@@ -24,7 +24,7 @@ def judged(seat: Seat, task: Task, observed: Observed, confidence: float) -> dic
     assert isinstance(event, SampledGaussian)  # of the algorithm `precad`
     printed = privacy.epsilon(seat.view, rounds, task.delta)
     found = per_round.limits(observed, confidence)
-    figures = {"per_round": found.epsilon(rounds, task.delta, event.group_size)} | _in_one_run(
+    figures = {"per_round": found.epsilon(rounds, task.delta, event.group_size)} | in_one_run(
         observed, event, rounds, task.delta, confidence
     )
     return {
@@ -46,9 +46,10 @@ def judged(seat: Seat, task: Task, observed: Observed, confidence: float) -> dic
     }
 
 
-def _in_one_run(
+def in_one_run(
     observed: Observed, event: SampledGaussian, rounds: int, delta: float, confidence: float
 ) -> dict[str, float]:
+    """Return the two figures of guesses in one run."""
     made = planned_guesses(observed, event, delta, confidence)
     guesses = observed.guesses(event, made)
     return {

@@ -10,6 +10,7 @@ of the opened sum once all uploads are taken out. It is seen along the direction
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -23,7 +24,7 @@ from torch.nn import functional
 from precad.clients.attacks.canaries import RealRecords
 from precad.clients.gradients.engine import RecordEngine
 from precad.clients.models.networks import trained
-from precad.clients.records import Records
+from precad.clients.records.records import Records, model_inputs
 from precad.dp.accountants.pld import SampledGaussian, View
 from precad.dp.auditing import per_round
 from precad.dp.auditing.observed import Observed
@@ -40,6 +41,10 @@ SLACK: Final = 1e-3
 """Room for float32, whose rounding the solution for single records may enlarge: in units of R."""
 _LEAST: Final = 0.01
 """Least length over R of a gradient whose presence can be told."""
+_TELLABLE: Final = 4.0
+"""Likewise over what rounding moves its weight by."""
+_REACH: Final = 6.5
+"""Half steps, times its factors' length, that a sum of independent rounding errors exceeds once in 10^9 (Hoeffding)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -58,17 +63,10 @@ class RealAudit:
     def add(self, engine: RecordEngine, parameters: NDArray[np.float32], noise: Mapping[Seat, Vector]) -> None:
         """Take in a round that accepted the client's last update. noise: (d,) by seat, in units of R."""
         gradients = single_gradients(engine.model_copy(), parameters, self.conduct.records)
-        lengths = np.linalg.norm(gradients, axis=1)
-        directions = gradients / np.where(lengths > 0, lengths, 1.0)[:, None]
-        added = -self.conduct.updates[-1] / self.clip
-        weights = np.linalg.lstsq(directions.T, added, rcond=None)[0]
-        expected = np.minimum(1.0, lengths / self.clip)
-        drawn = (weights > expected / 2) & (expected > _LEAST)
-        misfit = np.abs(weights - np.where(drawn, expected, 0.0))[expected > _LEAST].max(initial=0.0)
-        rest = float(np.linalg.norm(added - directions.T @ weights))
-        self.unexplained = max(self.unexplained, rest, float(misfit))
-        self.weights.append(np.where(drawn, weights, 0.0))
-        basis = np.linalg.qr(directions.T)[0]
+        apart = taken_apart(gradients / self.clip, -self.conduct.updates[-1] / self.clip)
+        self.unexplained = max(self.unexplained, apart.unexplained)
+        self.weights.append(apart.weights)
+        basis = np.linalg.qr(apart.directions.T)[0]
         for seat, vector in noise.items():
             self.residuals[seat].append(vector @ basis)
 
@@ -79,10 +77,7 @@ class RealAudit:
         seats = [self._of_seat(seat, task, confidence) for seat in Seat]
         alarms = []
         if self.unexplained > SLACK:
-            alarms.append(
-                "gradients: expected an update that is a sum of its records' clipped gradients, found "
-                f"{self.unexplained:.3g} R beside it"
-            )
+            alarms.append(no_sum(self.unexplained))
         return {"records": len(self.weights[0]), "rounds": len(self.weights), "alarms": alarms, "seats": seats}
 
     def _of_seat(self, seat: Seat, task: Task, confidence: float) -> dict[str, Any]:
@@ -93,7 +88,7 @@ class RealAudit:
         scores = weights + np.array(self.residuals[seat])
         found = per_round.limits(Observed(scores, weights, whole, whole[0]), confidence)
         alarms = per_round.alarms(found, event, rounding=SLACK)
-        most = replace(found, clip_at_least=_of_the_longest(weights))
+        most = replace(found, clip_at_least=of_the_longest(weights))
         printed = privacy.epsilon(seat.view, rounds, task.delta)
         figure = most.epsilon(rounds, task.delta, event.group_size)
         return {
@@ -106,6 +101,57 @@ class RealAudit:
         }
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Apart:
+    """Hold an update that was taken apart into single records, in units of R."""
+
+    directions: Vector
+    """(k, d): each record's gradient over its length; 0 for one that has none."""
+    expected: Vector
+    """(k,): what a drawn record adds along its direction."""
+    weights: Vector
+    """(k,): what each drawn record added; 0 for one that was not."""
+    tellable: NDArray[np.bool_]
+    """(k,): of which records it can be told whether they were drawn."""
+    unexplained: float
+    """Part of the update that is no sum of its records' gradients, or the largest misfit of one, beyond rounding."""
+    error: float
+    """Most that rounding to the grid moves a weight."""
+
+
+def taken_apart(gradients: Vector, added: Vector, step: float = 0.0) -> Apart:
+    """Take an update apart. gradients: (k, d), unclipped. added: (d,), the update. All is in units of R.
+
+    step: of the grid that the update was rounded to. Its rounding errors are taken as independent of one another.
+    """
+    lengths = np.linalg.norm(gradients, axis=1)
+    directions = gradients / np.where(lengths > 0, lengths, 1.0)[:, None]
+    weights = np.linalg.lstsq(directions.T, added, rcond=None)[0]
+    expected = np.minimum(1.0, lengths)
+    rounding = step / 2 * math.sqrt(len(added))
+    error = _REACH * step / 2 / _least_singular(directions[lengths > 0]) if step else 0.0
+    tellable = expected > max(_LEAST, _TELLABLE * error)
+    drawn = (weights > expected / 2) & tellable
+    misfit = np.abs(weights - np.where(drawn, expected, 0.0))[tellable].max(initial=0.0)
+    rest = float(np.linalg.norm(added - directions.T @ weights))
+    unexplained = max(rest - rounding, float(misfit) - error, 0.0)
+    return Apart(directions, expected, np.where(drawn, weights, 0.0), tellable, unexplained, error)
+
+
+def _least_singular(directions: Vector) -> float:
+    """Return by how much any combination of unit length is moved, at least; above 0."""
+    singular = np.linalg.svd(directions, compute_uv=False)
+    return max(float(singular.min(initial=1.0)), float(np.finfo(np.float64).tiny))
+
+
+def no_sum(unexplained: float) -> str:
+    """Return the alarm for updates of which so much is unexplained."""
+    return (
+        "gradients: expected an update that is a sum of its records' clipped gradients, found "
+        f"{unexplained:.3g} R beside it"
+    )
+
+
 def has_failed(report: Mapping[str, Any] | None) -> bool:
     """Return whether real records contradict what is printed."""
     if report is None:
@@ -113,7 +159,7 @@ def has_failed(report: Mapping[str, Any] | None) -> bool:
     return bool(report["alarms"]) or any(seat["alarms"] or seat["exceeded"] for seat in report["seats"])
 
 
-def _of_the_longest(weights: Vector) -> float:
+def of_the_longest(weights: Vector) -> float:
     """Return the least weight, over the rounds that had it, of the record whose least weight is largest."""
     least = np.where(weights > 0, weights, np.inf).min(axis=0)
     return float(np.where(np.isfinite(least), least, 0.0).max())
@@ -124,7 +170,7 @@ def single_gradients(model: nn.Module, parameters: NDArray[np.float32], records:
     precise = trained(model, parameters).double().eval().requires_grad_(True)
     found = []
     for i in range(len(records)):
-        features = torch.from_numpy(records.features[i : i + 1]).double()
+        features = model_inputs(torch.from_numpy(records.features[i : i + 1]), torch.float64)
         loss = functional.cross_entropy(precise(features), torch.from_numpy(records.labels[i : i + 1]))
         gradients = torch.autograd.grad(loss, list(precise.parameters()))
         found.append(torch.cat([one.flatten() for one in gradients]).numpy())

@@ -9,6 +9,8 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
+from precad.dp.accountants.pld import Unit, unit_words
+
 _SEATS: Final = {
     "server_a": "server A corrupted",
     "server_b": "server B corrupted",
@@ -30,23 +32,32 @@ def print_audit(console: Console, report: Mapping[str, Any]) -> None:
         table.add_row(f"{_SEATS[seat['seat']]}, {seat['participation']} rounds", *found, upper(seat["printed"]))
     console.print(table, highlight=False)
     console.print(
-        f"{label} <= true <= proved; {report['canaries']} canaries in {report['audit_clients']} audit clients, "
-        f"{report['rounds']} rounds, {report['observations']} observations; noise is found too small below "
-        f"{_share(report)} of what is printed, with power 95 %",
+        f"{label} <= true <= proved{_whose(report)}; {report['canaries']} canaries in "
+        f"{report['audit_clients']} audit clients, {report['rounds']} rounds, {report['observations']} observations; "
+        f"noise is found too small below {_share(report)} of what is printed, with power 95 %",
         highlight=False,
         markup=False,
         soft_wrap=True,
     )
     if real := report.get("real"):
-        of_seats = ", ".join(
-            f"{_SEATS[seat['seat']]} {lower(seat['per_round'])} of {upper(seat['printed'])}" for seat in real["seats"]
-        )
-        console.print(
-            f"{label} by {real['records']} real records in {real['rounds']} rounds, per round: {of_seats}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+        said = f"{label} by {real['records']} real records in {real['rounds']} rounds: "
+        said += "; ".join(_of_real(seat) for seat in real["seats"])
+        console.print(said, highlight=False, markup=False, soft_wrap=True)
+    if (kinks := report.get("kinks")) and kinks["pairs"]:
+        moved = f"{kinks['pairs']} pairs of samples at kinks of the model: one record more moved a sum by at most "
+        console.print(f"{moved}{kinks['most']:.9f} R", highlight=False, markup=False, soft_wrap=True)
+
+
+def _whose(report: Mapping[str, Any]) -> str:
+    """Return whose epsilons these are, where it is not one record's."""
+    size = report.get("records_per_person", 1)
+    return "" if size == 1 else f", of {unit_words(Unit.RECORD, size)}"
+
+
+def _of_real(seat: Mapping[str, Any]) -> str:
+    """Return what real records showed at one seat."""
+    found = ", ".join(f"{lower(seat[name])} ({method})" for name, method in _METHODS.items() if name in seat)
+    return f"{_SEATS[seat['seat']]} {found} of {upper(seat['printed'])}"
 
 
 def _share(report: Mapping[str, Any]) -> str:
@@ -89,7 +100,6 @@ def _faults_of_real(real: Mapping[str, Any] | None) -> list[str]:
         where = f"real records, {_SEATS[seat['seat']]}"
         lines += [f"{where}: {alarm}" for alarm in seat["alarms"]]
         if seat["exceeded"]:
-            lines.append(
-                f"{where}: expected an epsilon of at most {seat['printed']:.4g}, found {seat['per_round']:.4g}"
-            )
+            most = max(seat[name] for name in _METHODS if name in seat)
+            lines.append(f"{where}: expected an epsilon of at most {seat['printed']:.4g}, found {most:.4g}")
     return lines

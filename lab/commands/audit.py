@@ -55,7 +55,7 @@ def privacy(
 
     Audit clients join the task, whose records are known directions that pass the real sampler, clip, projection,
     encoding, check, noise and opening. With --run or --server it is a training that has been run, else a simulation, in
-    which one more audit client has real records.
+    which one more audit client has real records. A deployment has those of task.real_audit_clients.
     Exit code 1 says that a printed epsilon, or what it rests on, was contradicted.
     """
     with exit_codes():

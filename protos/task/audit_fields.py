@@ -5,6 +5,9 @@ own coordinate and 0 elsewhere; any other record's is 0 there. So the model move
 coordinates have the canaries' noise, and the divisor W does not count them.
 
 An audit client declares how many canaries it has. Which of them are among its records is its secret.
+
+A real audit client trains on records of its own, those that its coins leave in. They move the model as any member's do.
+What it uploads must be a sum of their clipped gradients, which the auditor computes from the models that it was sent.
 """
 
 from __future__ import annotations
@@ -18,6 +21,11 @@ from precad.protos.task.parameters import TaskParameters
 
 SHARE: Final = 50
 """Parameters of the model for each canary, at least: what servers do for d numbers costs 2 % more, at most."""
+MOST_REAL: Final = 64
+"""Records of a real audit client, at most: their weights in an update are solved for."""
+FEWEST_REAL: Final = 2
+MOST_NUMBERS: Final = 2**26
+"""Parameters times rounds, at most, of a task with real audit clients: each keeps every model that it trained on."""
 
 
 class AuditFields(BaseModel):
@@ -29,7 +37,11 @@ class AuditFields(BaseModel):
     """Clients of the task that audit it (`precad audit privacy --run`). Everybody sees who they are. Each declares as
     many records as it has canaries, and no more than C bounds together: k R^2 <= C^2."""
 
-    @field_validator("audit_clients")
+    real_audit_clients: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
+    """Clients that audit the task with records of their own, each left out or not by a secret coin. Everybody sees who
+    they are. Needs audit_clients, whose canaries measure the noise. Each declares 2 to 64 records: k R^2 <= C^2."""
+
+    @field_validator("audit_clients", "real_audit_clients")
     @classmethod
     def _sort_audit_clients(cls, clients: list[str]) -> list[str]:
         """Return them in order, so that the digest depends on who they are alone."""
@@ -63,6 +75,10 @@ def refuse_audit(task: TaskParameters, given: Collection[str]) -> None:
     given: fields that are not at their default. Raises ValueError.
     """
     if not task.audit_clients:
+        if task.real_audit_clients:
+            raise ValueError(
+                "real_audit_clients: expected audit_clients beside them, whose canaries measure the noise, found none"
+            )
         return
     for client in task.audit_clients:
         if client not in task.clients:
@@ -84,6 +100,29 @@ def refuse_audit(task: TaskParameters, given: Collection[str]) -> None:
         raise ValueError(
             f"audit_clients: expected a model with {SHARE} parameters for each of the {n} canaries, "
             f"found {max(task.n_parameters, 0)}"
+        )
+    _refuse_real(task)
+
+
+def _refuse_real(task: TaskParameters) -> None:
+    """Refuse real audit clients whose updates cannot be taken apart into single records. Raises ValueError."""
+    most = min(MOST_REAL, most_canaries(task.record_clip, task.client_clip), task.n_parameters // SHARE)
+    for client in task.real_audit_clients:
+        if client not in task.clients or client in task.audit_clients:
+            raise ValueError(
+                f"real_audit_clients: expected enrolled clients that are not in audit_clients, found {client!r:.80}"
+            )
+        if not FEWEST_REAL <= (held := task.clients[client]) <= most:
+            raise ValueError(
+                f"real_audit_clients: expected {FEWEST_REAL} to {most} records of {client}, whose sum the projection "
+                f"never shrinks and which can be told apart, found {held}"
+            )
+    if len(task.clients) - len(task.audit_clients) - len(task.real_audit_clients) < 1:
+        raise ValueError("real_audit_clients: expected a client that does not audit, found none")
+    if task.real_audit_clients and task.n_parameters * task.rounds > MOST_NUMBERS:
+        raise ValueError(
+            f"real_audit_clients: expected at most {MOST_NUMBERS} parameters times rounds, as they keep every model, "
+            f"found {task.n_parameters * task.rounds}"
         )
 
 

@@ -21,6 +21,7 @@ class TaskParameters(PublicParameters, Protocol):
     algorithm: Any
     clients: dict[str, int]
     audit_clients: list[str]
+    real_audit_clients: list[str]
     query: Any
     """A `Query`, or None."""
     learning_rate: float

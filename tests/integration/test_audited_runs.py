@@ -25,7 +25,7 @@ from precad.servers.store import audit_log
 from precad.servers.store.folder import store_path
 from tests.integration.test_faults import PRECAD
 from tests.integration.test_resumed_runs import Command
-from tests.lab.auditing.test_deployment_audit import CONFIG
+from tests.lab.auditing.planted import CONFIG
 
 pytestmark = pytest.mark.slow
 ROUNDS = 120

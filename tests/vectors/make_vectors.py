@@ -243,7 +243,15 @@ def digests() -> Iterator[Case]:
     yield Case("task_digest", "a server's optimiser", {"task": task() | ADAM})
     yield Case("task_digest", "a rate that steps", {"task": task() | SERVER_STEPS[1][2]})
     yield Case("task_digest", "audit clients", {"task": audited_task()})
+    yield Case("task_digest", "audit clients with real records", {"task": really_audited_task()})
     yield Case("task_digest", "a shape of records", {"task": {**task(), "record_shape": [1, 8, 8]}})
+
+
+def really_audited_task() -> Json:
+    """Two more clients audit with records of their own, named out of order."""
+    audited = audited_task()
+    real = {"erin": 2, "zoe": 3}
+    return audited | {"clients": audited["clients"] | real, "real_audit_clients": ["zoe", "erin"]}
 
 
 def audited_task() -> Json:

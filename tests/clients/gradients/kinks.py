@@ -1,12 +1,12 @@
-"""Records that lie on kinks of a registered model (`precad.lab.auditing.kinks`)."""
+"""Records that lie on kinks of a registered model (`precad.clients.auditing.kinks`)."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from precad.clients.auditing.kinks import at_kinks
 from precad.clients.models import networks
 from precad.clients.records import Records
-from precad.lab.auditing.kinks import at_kinks
 
 
 def crafted(name: str, n: int, *, seed: int = 0) -> Records:

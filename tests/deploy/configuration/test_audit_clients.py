@@ -45,10 +45,22 @@ def test_a_local_run_deals_the_records_to_the_others_and_gives_as_many_canaries_
     assert [shared.clients[name] for name in shared.audit_clients] == [48, 48]
 
 
+def test_a_real_audit_client_declares_the_first_records_of_its_part_and_no_more_than_can_be_told_apart(
+    tmp_path: Path,
+) -> None:
+    plain = resolved(tmp_path)
+    real = resolved(tmp_path, real_audit_clients=["two"])
+    assert real.clients == plain.clients | {"two": 64}
+    assert (real.dim, real.n_canaries) == (plain.dim, 96)
+    assert resolved(tmp_path, real_audit_clients=["two"], client_clip=3.0).clients["two"] == 9
+
+
 def test_the_check_says_who_audits(tmp_path: Path) -> None:
     found = local_records(CONFIG, tmp_path)
     assert found["audit"] == "96 canaries of watch"
     assert found["records"].startswith("1437 ")
+    real = local_records({**CONFIG, "task": TASK | {"real_audit_clients": ["two"]}}, tmp_path)
+    assert real["audit"] == "96 canaries of watch; real records of two"
 
 
 @pytest.mark.parametrize(
@@ -59,6 +71,11 @@ def test_the_check_says_who_audits(tmp_path: Path) -> None:
         ({"task": {"audit_clients": "watch"}}, r"task\.audit_clients: expected a list of ids, found 'watch'"),
         ({"task": {"audit_clients": ["nobody"]}}, "audit_clients: expected enrolled clients, found 'nobody'"),
         ({"client": {"attacks": {"watch": "scaled"}}}, r"client\.attacks\.watch: expected none of an audit client"),
+        ({"task": {"real_audit_clients": "two"}}, r"task\.real_audit_clients: expected a list of ids, found 'two'"),
+        (
+            {"task": {"real_audit_clients": ["two"]}, "client": {"attacks": {"two": "scaled"}}},
+            r"client\.attacks\.two: expected none of an audit client",
+        ),
         (
             {"task": {"audit_clients": []}, "aggregator": {"b": {"keep_canary_noise": True}}},
             r"aggregator\.b\.keep_canary_noise: expected task\.audit_clients beside it, found none",
@@ -74,3 +91,6 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, change: dict[str, dict[str
 def test_a_simulation_names_the_command_that_audits() -> None:
     with pytest.raises(ConfigError, match=r"expected none in a simulation.*`precad audit privacy`"):
         resolve_simulation(CONFIG)
+    real = {**CONFIG, "task": TASK | {"audit_clients": [], "real_audit_clients": ["two"]}}
+    with pytest.raises(ConfigError, match=r"real_audit_clients: expected none in a simulation"):
+        resolve_simulation(real)

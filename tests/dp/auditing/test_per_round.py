@@ -18,12 +18,16 @@ DELTA = 1e-5
 
 @pytest.mark.slow
 def test_the_figure_of_a_sound_mechanism_is_above_the_printed_one_in_at_most_17_of_200_runs() -> None:
-    """Neither the figure nor an alarm, at 95 %."""
+    """Neither the figure nor an alarm, at 95 %. Without a limit passed it is computed in every tenth run alone."""
     event, above, alarmed = SampledGaussian(1.0, 2.0), 0, 0
     printed = PldAccountant().epsilon(event, 20, DELTA)
     for seed in range(200):
         found = per_round.limits(observed(1.0, 2.0, m=100, T=20, seed=seed), 0.95)
-        above += found.epsilon(20, DELTA) > printed
+        is_passed = found.noise_at_most < 2.0 or found.rate_at_least > 1 or found.clip_at_least > 1
+        if is_passed or seed % 10 == 0:
+            is_above = found.epsilon(20, DELTA) > printed
+            assert is_passed or not is_above
+            above += is_above
         alarmed += bool(per_round.alarms(found, event))
 
     assert above <= 17

@@ -17,6 +17,28 @@ from rich.console import Console
 from precad.deploy.localhost.deployment import LocalRun
 from precad.deploy.localhost.processes import Child, Children, isolated_python
 
+ROUNDS: Final = 3
+CONFIG: Final[dict[str, Any]] = {
+    "task": {
+        "name": "audited",
+        "clients": ["one", "own", "watch", "witness"],
+        "audit_clients": ["watch", "witness"],
+        "real_audit_clients": ["own"],
+        "rounds": ROUNDS,
+        "client_rate": 1.0,
+        "record_rate": 0.5,
+        "record_clip": 0.3,
+        "client_clip": 4.8,
+        "noise_multiplier": 1.0,
+        "learning_rate": 0.5,
+        "model": "mlp",
+        "gate": "native",
+        "delta": 1e-5,
+    },
+    "client": {"dataset": "digits"},
+    "localhost": {"clients_per_process": 4},
+    "aggregator": {"a": {"keep_canary_noise": True}},
+}
 _NOISE: Final = """
 import numpy as np
 from precad.dp.noise import rounded_gaussian
@@ -46,13 +68,14 @@ _COMMAND: Final = "\nfrom precad.deploy.cli.main import app\napp()\n"
 
 
 def run(raw: Mapping[str, Any], folder: Path, faults: Mapping[str, str]) -> None:
-    """Run a whole deployment, of whose processes these have a fault, by name."""
+    """Run a whole deployment, of whose processes these have a fault, by name, or two of them ("clip+sampling")."""
     start = Children.start
 
     def faulty_start(self: Children, name: str, *arguments: str) -> Child:
         if name not in faults:
             return start(self, name, *arguments)
-        return self.start_program(name, *isolated_python(), "-c", FAULTS[faults[name]] + _COMMAND, *arguments)
+        planted = "".join(FAULTS[fault] for fault in faults[name].split("+"))
+        return self.start_program(name, *isolated_python(), "-c", planted + _COMMAND, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Children, "start", faulty_start)

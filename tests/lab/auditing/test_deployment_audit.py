@@ -23,6 +23,7 @@ import pytest
 
 import precad
 from precad.clients.auditing.canary_file import path_of
+from precad.clients.auditing.kinks import Kinks
 from precad.deploy.cli.main import app
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import ConfigError, ExportRefusedError
@@ -31,7 +32,6 @@ from precad.dp.accountants.pld import View
 from precad.dp.auditing.per_round import least_deficit
 from precad.dp.task_privacy import task_privacy
 from precad.lab.auditing.deployed import audit_deployment, audit_run, evidence_of, observed
-from precad.lab.auditing.kinks import Kinks
 from precad.lab.auditing.seats import Seat
 from precad.lab.auditing.shown import faults_of
 from precad.protos.task.task import Task
@@ -40,29 +40,9 @@ from precad.servers.store import canary_noise
 from precad.servers.telemetry.audited import AuditFile
 from tests.harness.command_line import CliRunner
 from tests.lab.auditing import planted
+from tests.lab.auditing.planted import CONFIG, ROUNDS
 from tests.test_front_door import require_examples
 
-ROUNDS = 3
-CONFIG: dict[str, Any] = {
-    "task": {
-        "name": "audited",
-        "clients": ["one", "watch", "witness"],
-        "audit_clients": ["watch", "witness"],
-        "rounds": ROUNDS,
-        "client_rate": 1.0,
-        "record_rate": 0.5,
-        "record_clip": 0.3,
-        "client_clip": 4.8,
-        "noise_multiplier": 1.0,
-        "learning_rate": 0.5,
-        "model": "mlp",
-        "gate": "native",
-        "delta": 1e-5,
-    },
-    "client": {"dataset": "digits"},
-    "localhost": {"clients_per_process": 3},
-    "aggregator": {"a": {"keep_canary_noise": True}},
-}
 SEATS = {"noise": "server_a", "repeated": "clients", "clip": "clients", "sampling": "clients"}
 NAMED = {
     "noise": "noise: expected a multiplier",
@@ -70,13 +50,6 @@ NAMED = {
     "clip": "clip: expected at most R",
     "sampling": "sampling: expected a rate",
 }
-
-
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("audited") / "run"
-    planted.run(CONFIG, folder, {})
-    return folder
 
 
 @pytest.fixture
@@ -108,9 +81,14 @@ def test_a_sound_deployment_is_not_accused_and_its_figures_are_of_its_rounds(sou
         assert 0.4 * seat["printed"] < seat["figures"]["per_round"] < seat["printed"]
         assert seat["limits"]["arrival"][0] < 1 < seat["limits"]["arrival"][1]
     assert found == json.loads((sound / "audit.json").read_text())
-    kinks = found.pop("kinks")
-    assert (kinks["pairs"], kinks["alarms"]) == (72, [])
     assert audited(sound) == found
+
+
+def test_records_at_kinks_were_tried_in_the_audit_clients_own_process(sound: Path) -> None:
+    """Three clients, before their first and second update, in 12 sizes."""
+    kinks = audited(sound)["kinks"]
+    assert (kinks["pairs"], kinks["alarms"]) == (72, [])
+    assert 0.5 < kinks["most"] <= 1 + 1e-8
 
 
 def test_seats_agree_with_one_another_on_what_was_opened(sound: Path) -> None:
@@ -203,7 +181,7 @@ def test_no_coin_leaves_its_owners_file(sound: Path) -> None:
     """Neither into a log nor into anything else of the run; nobody else can read coins, or a server's kept noise."""
     audit_run(sound)
     task, coins = task_of(sound), {}
-    for client in task.audit_clients:
+    for client in (*task.audit_clients, *task.real_audit_clients):
         path = path_of(sound / "clients", client, task.digest())
         coins[path] = json.loads(path.read_text().splitlines()[1])["coins"]
     secret = [*coins, sound / "a" / canary_noise.FILE]
@@ -234,8 +212,7 @@ def test_a_server_without_noise_is_found_at_the_other_seats_and_the_command_ends
 
 def test_a_fault_at_kinks_fails_the_audit_of_a_run(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the kernels of this machine do: the finding itself is put in their place."""
-    moved = Kinks(72, 1.25)
-    monkeypatch.setattr("precad.lab.auditing.deployed.audit_kinks", lambda *_: moved)
+    monkeypatch.setattr(Kinks, "of_all", lambda _: Kinks(72, 1.25))
     found = audit_run(copied)
     assert not found["passed"]
     assert faults_of(found) == [
@@ -264,11 +241,17 @@ def _file_of(folder: Path, client: str) -> Path:
             ConfigError,
             "--clients: expected the state_dir of audit client watch",
         ),
-        (lambda run: _cut(_file_of(run, "witness"), 3), AuditError, "round 1: expected what witness added in its file"),
+        (lambda run: _cut(_file_of(run, "witness"), 4), AuditError, "round 1: expected what witness added in its file"),
+        (
+            lambda run: _file_of(run, "own").unlink(),
+            ConfigError,
+            "--clients: expected the state_dir of audit client own",
+        ),
+        (lambda run: _cut(_file_of(run, "own"), 4), AuditError, "after 1 rounds: expected what own added to"),
         (lambda run: _changed(run / "a" / canary_noise.FILE), SetupError, "expected a file of canaries' noise"),
         (lambda run: shutil.rmtree(run / "b"), SetupError, "expected a server's database, found none"),
     ],
-    ids=["no file", "a cut file", "changed noise", "no server"],
+    ids=["no file", "a cut file", "no file of records", "a cut file of records", "changed noise", "no server"],
 )
 def test_evidence_that_is_cut_changed_or_missing_gives_no_figure(
     copied: Path, change: Callable[[Path], None], error: type[Exception], message: str
@@ -289,7 +272,9 @@ def test_evidence_of_another_task_is_refused(sound: Path) -> None:
     other = Task.model_validate(task_of(sound).model_dump() | {"learning_rate": 0.25})
     with pytest.raises(ConfigError, match="expected the task of digest"):
         audited(sound, other)
-    nobody = Task.model_validate(task_of(sound).model_dump() | {"audit_clients": [], "dim": 4810})
+    nobody = Task.model_validate(
+        task_of(sound).model_dump() | {"audit_clients": [], "real_audit_clients": [], "dim": 4810}
+    )
     with pytest.raises(ConfigError, match=r"task\.audit_clients: expected clients that audit the task, found none"):
         audited(sound, nobody)
     with pytest.raises(ConfigError, match="--confidence: expected at least"):

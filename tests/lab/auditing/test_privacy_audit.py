@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,10 @@ import numpy as np
 import pytest
 import tomli_w
 import torch
+from numpy.typing import NDArray
+from rich.console import Console
 
+from precad.clients.auditing.kinks import at_kinks, audit_kinks
 from precad.clients.gradients.engine import RecordEngine
 from precad.clients.gradients.record_clipping import RecordClip
 from precad.clients.models import networks
@@ -23,10 +27,9 @@ from precad.dp.accountants.pld import SampledGaussian, View
 from precad.dp.auditing import per_round
 from precad.dp.task_privacy import task_privacy
 from precad.lab.auditing import audit as auditing
-from precad.lab.auditing.kinks import at_kinks, audit_kinks
 from precad.lab.auditing.members import with_canaries
 from precad.lab.auditing.seats import Seat
-from precad.lab.auditing.shown import faults_of, lower, upper
+from precad.lab.auditing.shown import faults_of, lower, print_audit, upper
 from precad.lab.simulation import SeededRandomness
 from precad.lab.simulation.simulate import Plan, resolve
 from tests.harness.command_line import CliRunner
@@ -103,7 +106,11 @@ def test_padding_that_is_off_is_found_at_kinks_and_nothing_where_it_is_on(monkey
     """The CNN, whose kernels round by the number of records of a pass; where this machine's do not, none is found."""
     model, shape = networks.build("cnn"), networks.ARCHITECTURES["cnn"].shape
     engine, theta = RecordEngine(model, torch.zeros(shape)), networks.flatten(model)
-    sound = audit_kinks(engine, theta, shape, 1.0, sets=1)
+
+    def clipped_sum(records: Records) -> NDArray[np.float64]:
+        return np.asarray(engine.clipped_sums(theta, [records], RecordClip(1.0))[0])
+
+    sound = audit_kinks(engine.model_copy(), theta, shape, 1.0, clipped_sum, sets=1)
     assert (sound.pairs, sound.alarms) == (12, [])
 
     monkeypatch.setattr("precad.clients.gradients.engine._padded", _of_own_size)
@@ -112,7 +119,7 @@ def test_padding_that_is_off_is_found_at_kinks_and_nothing_where_it_is_on(monkey
     alone = sum(engine.clipped_sums(theta, [records.take(np.array([i]))], RecordClip(1.0))[0] for i in range(33))
     if np.linalg.norm(many - alone) < 1e-3:
         pytest.skip("kernels of this machine give the same bits in passes of every size")
-    (alarm,) = audit_kinks(engine, theta, shape, 1.0).alarms
+    (alarm,) = audit_kinks(engine.model_copy(), theta, shape, 1.0, clipped_sum).alarms
     assert alarm.startswith("clip: expected one record more to move a client's sum by at most R, found 1.")
 
 
@@ -132,6 +139,14 @@ def test_every_lower_figure_is_below_the_printed_one_and_labelled() -> None:
         assert seat["printed"] == pytest.approx(privacy.epsilon(View(seat["view"]), 20, 1e-5), rel=1e-3)
         assert 0.75 * seat["printed"] < seat["figures"]["per_round"] < seat["printed"]
         assert all(0 <= figure < seat["printed"] for figure in seat["figures"].values())
+
+
+@pytest.mark.parametrize(("size", "said"), [(1, "proved; 256"), (2, "proved, of 2 records of one person; 256")])
+def test_a_printed_audit_says_whose_epsilon_it_is(size: int, said: str) -> None:
+    shown = io.StringIO()
+    print_audit(Console(file=shown, width=300), report() | {"records_per_person": size})
+    assert report()["records_per_person"] == 1
+    assert f"audit (95 %) <= true <= {said} canaries" in shown.getvalue()
 
 
 def test_seats_agree_on_what_the_servers_opened() -> None:

@@ -16,6 +16,7 @@ from precad.clients.gradients import engine as engines
 from precad.clients.gradients.engine import RecordEngine
 from precad.clients.gradients.record_clipping import RecordClip
 from precad.clients.models import networks
+from precad.clients.records import Records
 from precad.dp.task_privacy import task_privacy
 from precad.lab.auditing import audit as auditing
 from precad.lab.auditing.members import with_canaries
@@ -92,6 +93,15 @@ def test_single_gradients_are_those_of_the_engine() -> None:
     for i, gradient in enumerate(ours):
         (theirs,) = engine.clipped_sums(theta, [records.take(np.array([i]))], RecordClip(1e6))
         np.testing.assert_allclose(gradient, theirs, atol=1e-5)
+
+
+def test_records_in_bytes_stand_for_their_pixels() -> None:
+    """MNIST's are such. Their gradients are those of the same pixels in [0, 1], which float32 rounds."""
+    records, theta = plan().split.test.take(np.arange(3)), networks.flatten(networks.build("mlp"))
+    in_bytes = Records(np.round(255 * records.features).astype(np.uint8), records.labels)
+    of_pixels = Records(in_bytes.features.astype(np.float32) / np.float32(255), records.labels)
+    found, expected = (single_gradients(networks.build("mlp"), theta, one) for one in (in_bytes, of_pixels))
+    np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_the_whole_audit_reports_real_records_and_judges_by_them(monkeypatch: pytest.MonkeyPatch) -> None:

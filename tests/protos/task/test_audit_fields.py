@@ -60,6 +60,43 @@ def test_what_an_audit_cannot_judge_is_refused(fields: dict[str, Any], message: 
         audited(**fields)
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"audit_clients": [], "dim": 700, "real_audit_clients": ["eve"]}, "expected audit_clients beside them"),
+        ({"real_audit_clients": ["carol"]}, "expected enrolled clients that are not in audit_clients, found 'carol'"),
+        ({"real_audit_clients": ["eve"]}, "expected enrolled clients that are not in audit_clients, found 'eve'"),
+        ({"real_audit_clients": ["real", "real"]}, "expected different clients, found one twice"),
+        ({"clients": CLIENTS | {"real": 10}}, "expected 2 to 9 records of real, whose sum the projection .* found 10"),
+        ({"clients": CLIENTS | {"real": 1}}, "expected 2 to 9 records of real, .* found 1"),
+        (
+            {"clients": CLIENTS | {"real": 65}, "client_clip": 100.0, "dim": 3250 + 13},
+            "expected 2 to 64 records of real, .* found 65",
+        ),
+        (
+            {"clients": CLIENTS | {"real": 15}, "client_clip": 8.0},
+            "expected 2 to 14 records of real, .* found 15",  # of 700 parameters
+        ),
+        ({"clients": {"eve": 9, "dan": 4, "real": 9}}, "real_audit_clients: expected a client that does not audit"),
+        ({"rounds": 95_870}, "expected at most 67108864 parameters times rounds, .* found 67109000"),
+        ({"record_clipping": "per-layer"}, "record_clipping: expected none beside audit_clients"),
+    ],
+)
+def test_what_an_audit_with_real_records_cannot_judge_is_refused(fields: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"clients": CLIENTS | {"real": 9}, "real_audit_clients": ["real"]}
+    with pytest.raises(ValidationError, match=message):
+        audited(**given | fields)
+
+
+def test_real_audit_clients_train_as_members_and_are_in_the_digest() -> None:
+    """They have no coordinates of their own, and their records count in the divisor."""
+    real = audited(clients=CLIENTS | {"zoe": 9, "ann": 2}, real_audit_clients=["zoe", "ann"])
+    plain = audited(clients=CLIENTS | {"zoe": 9, "ann": 2})
+    assert json.loads(real.canonical()) == json.loads(plain.canonical()) | {"real_audit_clients": ["ann", "zoe"]}
+    assert real.digest() != plain.digest()
+    assert (real.n_canaries, real.n_parameters, real.divisor) == (13, 700, plain.divisor)
+
+
 def test_audit_clients_are_in_the_digest_and_absent_where_there_are_none() -> None:
     plain, one, both = (audited(audit_clients=names) for names in ([], ["dan"], ["dan", "eve"]))
     assert len({plain.digest(), one.digest(), both.digest()}) == 3

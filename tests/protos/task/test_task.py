@@ -340,6 +340,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("server_adaptivity", 0.0, "greater than 0"),
     ("query", {"kind": "mode", "column": "age", "low": 0.0, "high": 1.0}, "'count', 'mean', 'variance'"),
     ("audit_clients", ["nobody"], "audit_clients: expected enrolled clients, found 'nobody'"),
+    ("real_audit_clients", ["nobody"], "real_audit_clients: expected audit_clients beside them"),
     ("sum_function", "clip", "should match pattern"),
     ("sum_function_arguments", {"bound": math.nan}, "finite number"),
     ("sum_function_sha256", "ab", "should match pattern"),

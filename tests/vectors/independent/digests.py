@@ -53,8 +53,8 @@ def canonical_task(task: Mapping[str, Any]) -> str:
     if "record_rates" in task:
         rates = {client: repr(float(rate)) for client, rate in task["record_rates"].items()}
         fields["record_rates"] = _object(rates)
-    if "audit_clients" in task:
-        fields["audit_clients"] = _value(sorted(task["audit_clients"]), is_float=False)
+    for name in {"audit_clients", "real_audit_clients"} & task.keys():
+        fields[name] = _value(sorted(task[name]), is_float=False)
     return _object(fields)
 
 

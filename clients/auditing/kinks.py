@@ -6,18 +6,20 @@ other kernels, and other bits. At a kink the last bit decides which way a gradie
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from precad.clients.gradients.engine import RecordEngine
-from precad.clients.gradients.record_clipping import RecordClip
 from precad.clients.models.networks import trained
-from precad.clients.records import Records
+from precad.clients.records.records import Records
+
+ClippedSum = Callable[[Records], NDArray[np.float64]]
+"""Records to the sum (d,) of their clipped gradients, as a client computes it."""
 
 SIZES: Final = (1, 2, 3, 4, 7, 8, 12, 15, 16, 24, 31, 32)
 """Sizes of samples to which one record more is added."""
@@ -46,20 +48,36 @@ class Kinks:
             return []
         return [f"clip: expected one record more to move a client's sum by at most R, found {self.most:.6g} R"]
 
+    @classmethod
+    def of_all(cls, found: Iterable[Kinks]) -> Self:
+        """Return what several audits found together."""
+        every = list(found)
+        return cls(sum(one.pairs for one in every), max((one.most for one in every), default=0.0))
+
 
 def audit_kinks(
-    engine: RecordEngine, parameters: NDArray[np.float32], shape: tuple[int, ...], clip: float, sets: int = SETS
+    model: nn.Module,
+    parameters: NDArray[np.float32],
+    shape: tuple[int, ...],
+    clip: float,
+    clipped_sum: ClippedSum,
+    *,
+    sets: int = SETS,
+    seed: int = 0,
 ) -> Kinks:
     """Return the most that one record more moved a sum of clipped gradients, in samples of all `SIZES`.
 
-    parameters: (d,). shape: of one record's features, which are numbers. A model of which no kink is found has no pair.
+    model: gets these parameters (d,). shape: of one record's features, which are numbers. clipped_sum: at `parameters`.
+    A model of which no kink is found has no pair.
     """
-    model, draws, moved = trained(engine.model_copy(), parameters), np.random.default_rng(0), [0.0]
+    model, draws, moved = trained(model, parameters), np.random.default_rng(seed), [0.0]
     for _ in range(sets):
-        records = at_kinks(model, shape, max(SIZES) + 1, draws)
+        try:
+            records = at_kinks(model, shape, max(SIZES) + 1, draws)
+        except RuntimeError:  # a model of the user's own that takes no float64
+            break
         for n in SIZES if len(records) else ():
-            pair = [records.take(np.arange(n)), records.take(np.arange(n + 1))]
-            without, beside = (engine.clipped_sums(parameters, [one], RecordClip(clip))[0] for one in pair)
+            without, beside = (clipped_sum(records.take(np.arange(k))) for k in (n, n + 1))
             moved.append(float(np.linalg.norm(beside - without)) / clip)
     return Kinks(len(moved) - 1, max(moved))
 

@@ -1,0 +1,68 @@
+"""Limit the noise, and how uploads arrive, where updates of other members are in the sum, and are not known.
+
+Real records move the coordinates that everybody's records move. Let r_t be what is left of round t's released sum, over
+the clip R, once the auditor's own uploads are taken out: r_t = n_t + o_t. The others' updates o_t may depend on all
+earlier rounds, never on this round's noise n_t.
+
+So |r_t|^2 over the noise's variance is, given what came before, a noncentral chi-squared variable. Such a one is
+stochastically at least the central one. By induction over rounds so is the sum, and the usual upper limit of the noise
+holds. Others make it larger, never too small.
+
+Whether a record was drawn in round t is independent of r_t, given what came before. So the correlation of draws with
+what is left along their records has mean 0, unless uploads enter the sum with a factor other than 1.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+from scipy.stats import chi2
+
+from precad.dp.checks import require_count, require_delta, require_non_negative, require_probability
+
+Array = NDArray[np.float64]
+
+
+def noise_at_most(energy: float, observations: int, alpha: float) -> float:
+    """Return an upper limit of the noise multiplier, too small with a chance of at most alpha.
+
+    energy: the sum of squares of so many residuals, in units of R. Raises ValueError.
+    """
+    require_non_negative("energy", energy)
+    require_count("observations", observations, at_least=1)
+    require_delta(alpha)
+    return math.sqrt(energy / float(chi2.ppf(alpha, observations)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draws:
+    """Hold pairs of a round and a record that may have been drawn there, n of them, in units of R."""
+
+    weights: Array
+    """(n,): what each added along its gradient's direction; 0 where it was not drawn."""
+    expected: Array
+    """(n,): what it adds once it is drawn."""
+    left: Array
+    """(n,): what is left of the released sum along that direction."""
+    uploaded: Array
+    """(n,): the auditor's own uploads of the round along that direction."""
+
+
+def arrival(draws: Draws, rate: float, alpha: float) -> tuple[float, float]:
+    """Return an interval of the factor that uploads enter the sum with, normal for so many draws.
+
+    rate: p, with which each was drawn. Without a draw by chance nothing is told. Raises ValueError.
+    """
+    require_probability("rate", rate)
+    require_delta(alpha)
+    centred = draws.weights - rate * draws.expected
+    moved = float((centred * draws.uploaded).sum())
+    spread = math.sqrt(rate * (1 - rate) * float(np.square(draws.expected * draws.left).sum()))
+    if moved <= 0 or spread == 0:
+        return -math.inf, math.inf
+    factor, reach = 1 + float((centred * draws.left).sum()) / moved, -float(ndtri(alpha / 2)) * spread / moved
+    return factor - reach, factor + reach

@@ -1,0 +1,80 @@
+"""Limits where updates of others are in the sum: against simulated rounds whose others may do anything beforehand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import binom, chi2
+
+from precad.dp.auditing.beside_others import Draws, arrival, noise_at_most
+
+Array = NDArray[np.float64]
+ROUNDS, D, RUNS = 8, 40, 400
+MOST_OF_RUNS = int(binom.ppf(1 - 1e-6, RUNS, 0.05))
+"""At a level of 5 %, more of 400 runs than these are above with a chance of 10^-6."""
+
+
+def nothing(last: Array, draws: np.random.Generator) -> Array:
+    return np.zeros(D)
+
+
+def cancels(last: Array, draws: np.random.Generator) -> Array:
+    """Others take the noise of the round before out of this one: they see its model."""
+    return -last
+
+
+def anything(last: Array, draws: np.random.Generator) -> Array:
+    return draws.normal(0, 3, D) + 2 * last
+
+
+@pytest.mark.parametrize("others", [nothing, cancels, anything])
+def test_the_limit_is_too_small_in_at_most_a_twentieth_of_runs(others: Callable[..., Array]) -> None:
+    """Whatever others do with what was released before; and without others it is of the chi-squared law."""
+    draws, too_small = np.random.default_rng(1), 0
+    for _ in range(RUNS):
+        energy, last = 0.0, np.zeros(D)
+        for _ in range(ROUNDS):
+            noise = draws.normal(0, 1.5, D)
+            left = noise + others(last, draws)
+            energy, last = energy + float(left @ left), noise
+        too_small += noise_at_most(energy, ROUNDS * D, 0.05) < 1.5
+    assert too_small <= MOST_OF_RUNS
+    if others is nothing:
+        assert too_small >= RUNS * 0.05 - 6 * math.sqrt(RUNS * 0.05)
+    assert noise_at_most(320.0, 320, 0.05) == pytest.approx(math.sqrt(320 / chi2.isf(0.95, 320)))
+
+
+def rounds(factor: float, rate: float, draws: np.random.Generator) -> Draws:
+    """Ten records in 60 rounds, beside noise of 2 R and others who pull along the records' directions."""
+    weights = (draws.random((60, 10)) < rate).astype(np.float64)
+    left = (factor - 1) * weights + draws.normal(0.7, 2.0, weights.shape)
+    return Draws(weights.ravel(), np.ones(600), left.ravel(), weights.ravel())
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.5])
+def test_uploads_arrive_whole_however_others_pull(rate: float) -> None:
+    """The interval misses 1 in at most a twentieth of runs; a plain regression would be moved by the others' 0.7."""
+    draws = np.random.default_rng(2)
+    found = [arrival(rounds(1.0, rate, draws), rate, 0.05) for _ in range(RUNS)]
+    assert sum(not low <= 1 <= high for low, high in found) <= MOST_OF_RUNS
+    turned = [arrival(rounds(-2.0, rate, draws), rate, 0.05) for _ in range(50)]
+    assert sum(high < 1 for _, high in turned) >= 45
+
+
+def test_nothing_is_told_without_chance() -> None:
+    certain = Draws(np.ones(3), np.ones(3), np.zeros(3), np.ones(3))
+    assert arrival(certain, 1.0, 0.05) == (-math.inf, math.inf)
+    assert arrival(Draws(*(np.zeros(0) for _ in range(4))), 0.5, 0.05) == (-math.inf, math.inf)
+
+
+@pytest.mark.parametrize(
+    ("energy", "observations", "alpha", "message"),
+    [(-1.0, 1, 0.05, "energy"), (1.0, 0, 0.05, "observations"), (1.0, 1, 0.0, "delta")],
+)
+def test_arguments_are_checked(energy: float, observations: int, alpha: float, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        noise_at_most(energy, observations, alpha)
