@@ -46,6 +46,7 @@ from precad.clients.training.round_update import (
     round_updates,
     secure_noise,
 )
+from precad.clients.upload.patience import Turns
 from precad.clients.upload.session import ClientSession, ModelCache, Train
 from precad.clients.upload_limit import Payer, UploadLimit, require_writable
 from precad.mpc.prg import RandomBytes
@@ -392,7 +393,7 @@ class ClientProcess:
             )
             for client in clients
         }
-        cache = ModelCache()
+        cache, turns = ModelCache(), Turns()
         self._sessions = [
             ClientSession(
                 client=client,
@@ -405,6 +406,7 @@ class ClientProcess:
                 connect_timeout_s=config.connect_timeout_s,
                 reconnect_timeout_s=config.reconnect_timeout_s,
                 cache=cache,
+                turns=turns,
                 limit=limits[client],
                 evaluate=_evaluating(client, task, config, held_out, of_evaluations.get(client)),
             )

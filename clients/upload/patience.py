@@ -24,6 +24,9 @@ LOOPBACK_PAUSE_S_EACH = 0.02
 nobody; in a large one, LONGEST_PAUSE_S holds."""
 LONGEST_HINT_S = 60.0
 """A server that names a longer time is asked again after this one."""
+OPENED_AT_ONCE = 16
+"""Streams that one process opens at a time to each server. With thousands of clients in a process, every handshake
+would otherwise wait behind all the others for longer than a handshake may take."""
 CUT_SHORT = "Internal error from Core"
 """Text of gRPC's INTERNAL error for a call that ended while we were writing: the server's own word is lost. A second
 attempt gets that word."""
@@ -38,11 +41,17 @@ class Patience:
     def __init__(
         self, connect_timeout_s: float, reconnect_timeout_s: float, longest_pause_s: float = LONGEST_PAUSE_S
     ) -> None:
-        self._reconnect_timeout_s = reconnect_timeout_s
+        self._connect_timeout_s, self._reconnect_timeout_s = connect_timeout_s, reconnect_timeout_s
         self._longest_pause_s = longest_pause_s
         self._deadline: float | None = time.monotonic() + connect_timeout_s
+        self._has_asked = False
         self._longest_s = FIRST_PAUSE_S
         self.was_just_lost = False
+
+    def asks(self) -> None:
+        """It is asked now. The time of the first attempt begins here, after a wait for other clients' attempts."""
+        if not self._has_asked:
+            self._has_asked, self._deadline = True, time.monotonic() + self._connect_timeout_s
 
     def is_here(self) -> None:
         """It has answered."""
@@ -59,6 +68,17 @@ class Patience:
         longest_s, self._longest_s = self._longest_s, min(2 * self._longest_s, self._longest_pause_s)
         pause_s = min(left_s, random.uniform(longest_s / 2, longest_s))  # noqa: S311 - hides nothing
         return max(pause_s, retry_after_s * random.uniform(1.0, 1.5))  # noqa: S311
+
+
+class Turns:
+    """Whose turn it is to open a stream, among the clients of one process; to A and to B independently."""
+
+    def __init__(self, at_once: int = OPENED_AT_ONCE) -> None:
+        self._to = (asyncio.Semaphore(at_once), asyncio.Semaphore(at_once))
+
+    def __getitem__(self, server: int) -> asyncio.Semaphore:
+        """Return what is held from a stream's opening until the server's first word."""
+        return self._to[server]
 
 
 def longest_pause_s(address: str, n_clients: int) -> float:

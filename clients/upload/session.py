@@ -13,7 +13,7 @@ import asyncio
 import functools
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import AsyncExitStack, aclosing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
@@ -45,7 +45,7 @@ from precad.clients.training.conduct import Conduct, Honest
 from precad.clients.upload import proved
 from precad.clients.upload.events import MOST_EVENT_BYTES, Waiting
 from precad.clients.upload.links import Links
-from precad.clients.upload.patience import Patience, longest_pause_s, retry_after_s, until_admitted
+from precad.clients.upload.patience import Patience, Turns, longest_pause_s, retry_after_s, until_admitted
 from precad.clients.upload_limit import DEFAULT_UPLOADS_PER_MODEL, UploadLimit, require_covered
 from precad.mpc.errors import MalformedMessageError
 from precad.mpc.prg import Seed
@@ -133,6 +133,7 @@ class ClientSession:
         connect_timeout_s: float = 60.0,
         reconnect_timeout_s: float = 0.0,
         cache: ModelCache | None = None,
+        turns: Turns | None = None,
         limit: UploadLimit | None = None,
         evaluate: tuple[Train, UploadLimit] | None = None,
     ) -> None:
@@ -141,13 +142,13 @@ class ClientSession:
         `addresses` and `pins` are those of A and B; with a pin file, its certificates alone are trusted. `conduct` is
         what the client does to its uploads; what else it does is in `train`. `limit` bounds how often the client
         uploads for one model. Without one, the default bound holds, and counts as long as this session lasts.
-        `evaluate` answers evaluations, within a limit of their own; without it they are skipped. Raises ArgumentError
-        for a bound that mode `proved` does not cover.
+        `evaluate` answers evaluations, within a limit of their own; without it they are skipped. All clients of a
+        process share `cache` and `turns`. Raises ArgumentError for a bound that mode `proved` does not cover.
         """
         self.client, self.task = client, task
         self._addresses, self._tls, self._pins = addresses, tls, pins
         self._conduct = conduct
-        self._cache = cache or ModelCache()
+        self._cache, self._turns = cache or ModelCache(), turns or Turns()
         limit = limit or UploadLimit(client, task.digest(), most=DEFAULT_UPLOADS_PER_MODEL)
         require_covered(task, limit.most)
         self._training = Work(task, train, limit)
@@ -203,7 +204,7 @@ class ClientSession:
 
     async def _pass_on(self, stub: BytesStub, server: int, inbox: Inbox, patience: Patience) -> None:
         """One open stream, to the end of the task."""
-        async with aclosing(self._join(stub, server)) as events:
+        async with aclosing(self._join(stub, server, patience)) as events:
             await self._pass_on_events(events, server, inbox, patience)
 
     async def _pass_on_events(
@@ -232,7 +233,18 @@ class ClientSession:
         if self.task.is_proved:
             self._news.put(server, news)
 
-    async def _join(self, stub: BytesStub, server: int) -> AsyncGenerator[aggregator_pb2.ClientEvent, None]:
+    async def _join(
+        self, stub: BytesStub, server: int, patience: Patience
+    ) -> AsyncGenerator[aggregator_pb2.ClientEvent, None]:
+        """Events of one stream, which this client opens when its turn comes. Raises: as `_events`."""
+        async with AsyncExitStack() as turn, aclosing(self._events(stub, server)) as events:
+            await turn.enter_async_context(self._turns[server])
+            patience.asks()
+            async for event in events:
+                await turn.aclose()  # the first one is here, so that the stream is open
+                yield event
+
+    async def _events(self, stub: BytesStub, server: int) -> AsyncGenerator[aggregator_pb2.ClientEvent, None]:
         """Events of one open stream. Raises ServerUnreachableError, TaskRefusedError, ProtocolError."""
         call = stub.Join(aggregator_pb2.JoinRequest(hello=hello_to(self.task)))
         try:

@@ -28,6 +28,12 @@ def experiment_tightness(
 
 
 PaperImages = Annotated[ImagesName, typer.Option(help="Train on this data set; mnist is the paper's.")]
+PaperModel = Annotated[
+    str | None,
+    typer.Option(
+        help="Train this model in place of cnn-standardised and cifar; cnn-rgb is four times as fast as cifar."
+    ),
+]
 Seeds = Annotated[int | None, typer.Option(help="Train each case so often; 1 with --quick, else 3.", min=1)]
 Rounds = Annotated[int | None, typer.Option(help="Train for so many rounds, in place of the paper's 5000.", min=1)]
 Sigma = Annotated[float, typer.Option(help="Set the noise multiplier; the paper has 1, 1.5 and 2.")]
@@ -73,7 +79,10 @@ class PrecadClientsFlags(TrainingFlags):
     ] = None
     sigma: Sigma = 1.0
     rounds: Rounds = None
-    dataset: PaperImages = ImagesName.MNIST
+    dataset: Annotated[
+        PicturesName, typer.Option(help="Train on this data set; mnist and cifar10 are the paper's.")
+    ] = PicturesName.MNIST
+    model: PaperModel = None
 
 
 @trains(experiment_app, "convex-sets", "convex_sets")
@@ -128,12 +137,7 @@ class PrecadBackdoorFlags(TrainingFlags):
         PicturesName,
         typer.Option(help="Train on this data set, with the pixel pattern; on cifar10 with the semantic backdoor."),
     ] = PicturesName.MNIST
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="Train this model in place of cnn-standardised and cifar; cnn-rgb is four times as fast as cifar."
-        ),
-    ] = None
+    model: PaperModel = None
 
     def given(self) -> dict[str, Any]:
         """Return the flags as fields of the experiment are called."""

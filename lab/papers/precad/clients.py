@@ -4,9 +4,9 @@ All algorithms have the same sigma, so that a record has the same epsilon. That 
 other clients in PRECAD, and against everybody in local DP. In central DP, whose server is trusted, it holds against the
 other clients only. The form is that with only privacy, as in Sec. 6.2: no client clipping, no validation.
 
-The records are dealt to n clients, 4 shards each, so that a round has as many records in expectation for every n. The
-running time is the median of whole rounds in one process. `PRECAD, both servers` is the form with validation whose
-servers run their real program over an in-memory channel, for a few rounds.
+The records are dealt to n clients: 4 shards each, CIFAR-10 by Dirichlet(0.5). So a round has as many records in
+expectation for every n. The running time is the median of whole rounds in one process. `PRECAD, both servers` is the
+form with validation whose servers run their real program over an in-memory channel, for a few rounds.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ class Experiment(runner.DatasetExperiment):
     rounds: int = ROUNDS
     methods: Sequence[str] = ()
     """Names of `ALL`, of those that are trained; none: all."""
+    model: str | None = None
+    """In place of the paper's for the data set."""
 
     def __post_init__(self) -> None:
         runner.require_known("--method", self.methods, ALL)
@@ -82,6 +84,7 @@ class Experiment(runner.DatasetExperiment):
                 sigma=self.sigma,
                 clip=30.0,  # enforced for the servers' running time only
                 dataset=self.dataset,
+                model=self.model,
                 device=self.device,
                 simulation={**method.simulation, "evaluate_every": EVALUATE_EVERY},
             ),

@@ -331,6 +331,14 @@ def test_figure_3_of_the_methods_that_are_asked_for(tmp_path: Path) -> None:
         precad_clients.Experiment(methods=("sgd",))
 
 
+def test_figure_3b_deals_cifar_as_the_paper_does() -> None:
+    experiment = precad_clients.Experiment(dataset="cifar10")
+    config = experiment.case(precad_clients.ALL["precad"], 200).config
+    assert (config["task"]["model"], config["client"]["partition"]) == ("cifar", "dirichlet")
+    other = precad_clients.Experiment(dataset="cifar10", model="cnn-rgb").case(precad_clients.ALL["precad"], 200)
+    assert other.config["task"]["model"] == "cnn-rgb"
+
+
 def test_a_proved_epsilon_is_printed_rounded_up() -> None:
     case = {"clients": 100, "method": "PRECAD", "accuracy": None, "epsilon": 2.25002, "ms_per_round": None}
     console = Console(file=io.StringIO(), record=True, width=120)

@@ -1,0 +1,79 @@
+"""Thousands of clients in one process, which must not all knock at once.
+
+Failure means a handshake that waits behind thousands of others until it counts as lost, so that no client connects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from precad.clients.upload.patience import Patience, Turns
+from precad.clients.upload.session import ClientSession
+from tests.clients.upload.test_undecodable_replies import GOODBYE, TASK, WELCOME, Scripted, listening, trained
+from tests.harness.harness import AGGREGATORS, Pki, asynchronous
+
+N_CLIENTS = 12
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
+    return Pki.create(tmp_path_factory.mktemp("pki"), ["alice"])
+
+
+class Slow(Scripted):
+    """An aggregator that takes its time for a welcome, and ends the task when all are there."""
+
+    def __init__(self) -> None:
+        super().__init__(WELCOME)
+        self.n_opening = self.n_welcome = self.most = 0
+
+    async def join(self, _: bytes, __: Any) -> AsyncIterator[bytes]:
+        self.n_opening += 1
+        self.most = max(self.most, self.n_opening)
+        await asyncio.sleep(0.05)
+        self.n_opening, self.n_welcome = self.n_opening - 1, self.n_welcome + 1
+        yield WELCOME
+        if self.n_welcome == N_CLIENTS:
+            self.is_over.set()
+        await self.is_over.wait()
+        yield GOODBYE
+
+
+async def all_join(pki: Pki, turns: list[Turns]) -> tuple[int, int]:
+    """Let a client join for each turn. Return how many each server saw opening at once."""
+    slow = (Slow(), Slow())
+    async with contextlib.AsyncExitStack() as stack, asyncio.timeout(60):
+        a, b = [
+            await stack.enter_async_context(listening(pki, role, server))
+            for role, server in zip(AGGREGATORS, slow, strict=True)
+        ]
+        parts: dict[str, Any] = {"client": "alice", "task": TASK, "addresses": (a, b), "train": trained}
+        sessions = [ClientSession(**parts, tls=pki.tls("alice"), turns=own) for own in turns]
+        await asyncio.gather(*(session.run() for session in sessions))
+    return slow[0].most, slow[1].most
+
+
+@asynchronous
+async def test_a_process_opens_few_streams_at_once_and_all_in_the_end(pki: Pki) -> None:
+    assert await all_join(pki, [Turns(3)] * N_CLIENTS) == (3, 3)
+
+
+@asynchronous
+async def test_processes_do_not_wait_for_one_another(pki: Pki) -> None:
+    assert min(await all_join(pki, [Turns(3) for _ in range(N_CLIENTS)])) > 3
+
+
+def test_the_time_to_connect_begins_with_the_first_attempt() -> None:
+    patience = Patience(0.05, 0.0)
+    time.sleep(0.06)  # behind other clients
+    patience.asks()
+    assert patience.next_pause_s() is not None
+    time.sleep(0.06)
+    patience.asks()
+    assert patience.next_pause_s() is None
