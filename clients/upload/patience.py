@@ -71,7 +71,7 @@ class Patience:
 
 
 class Turns:
-    """Whose turn it is to open a stream, among the clients of one process; to A and to B independently."""
+    """Turns of one process's clients to open a stream, to A and to B independently."""
 
     def __init__(self, at_once: int = OPENED_AT_ONCE) -> None:
         self._to = (asyncio.Semaphore(at_once), asyncio.Semaphore(at_once))
