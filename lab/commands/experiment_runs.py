@@ -78,7 +78,7 @@ def _train(flags: TrainingFlags, command: str, module: Any, run_by: Any) -> None
     import torch
 
     from precad.deploy.run_folder import default_output
-    from precad.lab.papers import runner
+    from precad.lab.papers import page, runner
     from precad.lab.simulation.workers import Workers
 
     given = flags.given()
@@ -88,6 +88,7 @@ def _train(flags: TrainingFlags, command: str, module: Any, run_by: Any) -> None
         torch.set_num_threads(flags.threads)
     folder = flags.output or default_output(flags.folder_name(command))
     report = run_by.run(experiment, folder, people, Workers.asked_for(flags.workers, flags.ray))
+    page.write(folder, command, report, run_by.print_report)
     run_by.print_report(people, report)
     if flags.as_json:
         write_json(report)

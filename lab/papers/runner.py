@@ -367,6 +367,11 @@ def draw_curves(axes: Any, rows: Sequence[Mapping[str, Any]], measure: str, *, c
     axes.fill_between(epochs, [min(v) for v in values], [max(v) for v in values], color=colour, alpha=0.2)
 
 
+def mark_paper(axes: Any, x: float, y: float, *, colour: str, label: str) -> None:
+    """Mark a value that the paper prints, where it would lie in the plot."""
+    axes.plot([x], [y], color=colour, linestyle="none", marker="X", markersize=9, markeredgecolor="black", label=label)
+
+
 def save_figure(draw: Callable[[Any], None], path: Path, *, panels: int = 2) -> None:
     """Save a PNG of so many panels in a row, drawn by `draw`, which gets their axes. Raises ConfigError without
     matplotlib."""

@@ -168,7 +168,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
         },
         paragraph=paragraph,
     )
-    runner.save_figure(lambda axes: _draw(axes[0], outcomes), folder / "ptr-clients.png", panels=1)
+    runner.save_figure(lambda axes: _draw(axes[0], experiment, outcomes), folder / "ptr-clients.png", panels=1)
     return report
 
 
@@ -201,10 +201,14 @@ def paragraph(report: Mapping[str, Any]) -> str:
     )
 
 
-def _draw(axes: Any, outcomes: Sequence[Outcome]) -> None:
-    for colour, outcome in zip(runner.COLOURS, outcomes, strict=False):
-        label = f"{outcome.case.labels['corruption']}, {outcome.case.labels['share']:.0%}"
+def _draw(axes: Any, experiment: Experiment, outcomes: Sequence[Outcome]) -> None:
+    """Draw accuracy by pass, and at its end what the paper has, whose records are six times as many."""
+    for colour, corruption, outcome in zip(runner.COLOURS, experiment.settings, outcomes, strict=False):
+        label = f"{corruption.of}, {corruption.share:.0%}"
         runner.draw_curves(axes, outcome.rows, "accuracy", colour=colour, label=label)
+        if (printed := corruption.paper.get(experiment.epsilon)) is not None and outcome.rows:
+            end = max(row["epoch"] for row in outcome.rows)
+            runner.mark_paper(axes, end, printed[1], colour=colour, label=f"{label}, the paper")
     axes.set(xlabel="passes over the records", ylabel="test accuracy", title=f"{PTR.words}, two servers")
 
 

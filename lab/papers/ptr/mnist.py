@@ -294,7 +294,20 @@ def _draw(axes: Any, experiment: Experiment, trained: Sequence[tuple[Any, ...]])
                 label = f"{method.words}, {corruption.share:.0%}"
                 prices = [proved_epsilon(method, n, BATCH / n, t) for t in rounds]
                 panel.plot(prices, means, style, color=colour, label=label, linewidth=1.2)
+                _mark_paper(panel, experiment, corruption, method, colour=colour, label=label)
         panel.set(xlabel="proved ε at δ = 10⁻⁵", ylabel="test accuracy", title=f"{kind} corrupted")
+
+
+def _mark_paper(
+    panel: Any, experiment: Experiment, corruption: Corruption, method: Method, *, colour: str, label: str
+) -> None:
+    """Mark what the paper prints at the epsilons that are asked for."""
+    if method not in METHODS or experiment.dataset != "mnist":
+        return
+    for epsilon in experiment.epsilons:
+        if (printed := corruption.paper.get(epsilon)) is not None:
+            value = printed[METHODS.index(method)]
+            runner.mark_paper(panel, epsilon, value, colour=colour, label=f"{label}, the paper")
 
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:

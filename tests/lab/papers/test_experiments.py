@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import errno
+import html
 import io
 import json
 import math
@@ -57,6 +58,7 @@ def small(command: str, folder: Path, *arguments: object) -> dict[str, Any]:
     report: dict[str, Any] = json.loads(done.stdout)
     assert json.loads((folder / "report.json").read_text()) == report
     assert (folder / "report.txt").read_text().strip() == report["paragraph"]
+    assert report["paragraph"] in html.unescape((folder / "report.html").read_text())
     assert "not the paper's 5000" in report["paragraph"]
     return report
 

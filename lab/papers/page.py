@@ -1,0 +1,111 @@
+"""An experiment's report as one HTML page, beside `precad report` of a run: nothing is loaded from anywhere.
+
+The page has what the command printed for people, its tables as tables, and the folder's pictures inside. It runs no
+script. Its content security policy allows one style, by its hash, and pictures that are in the page itself.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import metadata, resources
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from precad.deploy.files.whole import write_whole
+
+NAME: Final = "report.html"
+_PICTURES: Final = "img { max-width: 100%; height: auto; background: #ffffff; border-radius: 6px; }"
+_NOT_SETTINGS: Final = frozenset({"experiment", "output", "title", "paragraph"})
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A table as it was printed: text alone."""
+
+    title: str
+    headings: list[str]
+    rows: list[tuple[str, ...]]
+    note: str
+
+    @classmethod
+    def of(cls, table: Table) -> Shown:
+        """Take a table's cells, without their looks."""
+        columns = [[_plain(cell) for cell in column.cells] for column in table.columns]
+        headings = [_plain(column.header) for column in table.columns]
+        return cls(_plain(table.title), headings, list(zip(*columns, strict=True)), _plain(table.caption))
+
+
+class _Reader(Console):
+    """A console that prints nowhere, and keeps what it is asked to print."""
+
+    def __init__(self) -> None:
+        super().__init__(file=io.StringIO(), width=120)
+        self.tables: list[Shown] = []
+        self.lines: list[str] = []
+
+    def print(self, *objects: Any, **looks: Any) -> None:
+        """Keep tables and lines."""
+        self.tables += [Shown.of(it) for it in objects if isinstance(it, Table)]
+        self.lines += [it for it in objects if isinstance(it, str)]
+
+
+def write(folder: Path, name: str, report: Mapping[str, Any], print_report: Callable[[Console, Any], None]) -> None:
+    """Write the page into the folder of an experiment, in one step."""
+    reader = _Reader()
+    print_report(reader, report)
+    style = resources.files("precad.deploy.reporting").joinpath("assets", "report.css").read_text(encoding="utf-8")
+    environment = Environment(
+        loader=PackageLoader("precad.lab.papers", "assets"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    style += _PICTURES
+    made = environment.get_template("experiment.html.j2").render(
+        name=name,
+        where="two real servers and processes of clients" if report.get("deployed") else "simulated in one process",
+        policy=f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'",
+        style=Markup(style),  # noqa: S704 - a file of this package
+        paragraphs=[line for line in reader.lines if not line.startswith("written to ")],
+        tables=reader.tables,
+        pictures=[(path.name, _inside(path)) for path in sorted(folder.glob("*.png"))],
+        settings=_settings(report),
+        version=metadata.version("precad"),
+    )
+    write_whole(folder / NAME, made.encode())
+
+
+def _settings(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the report's own fields that are one value, or a list of such."""
+    found = []
+    for name, value in report.items():
+        values = value if isinstance(value, list | tuple) else [value]
+        if name not in _NOT_SETTINGS and all(isinstance(it, str | int | float | None) for it in values):
+            found.append((name, ", ".join("-" if it is None else str(it) for it in values)))
+    return found
+
+
+def _plain(it: Any) -> str:
+    """Return what is read of a cell, which rich may mark up."""
+    if it is None:
+        return ""
+    return it.plain if isinstance(it, Text) else Text.from_markup(str(it)).plain
+
+
+def _inside(path: Path) -> str:
+    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,0 +1,67 @@
+"""The page of an experiment: everything is inside, nothing of what it shows is markup.
+
+Failure means a page that loads something, that lacks a table or a picture, or whose text can become code.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from precad.deploy.tables import titled
+from precad.lab.papers import page, runner
+
+HOSTILE = "<script>alert(1)</script>&\"'"
+REPORT: dict[str, Any] = {
+    "experiment": "small",
+    "paragraph": f"What came out: {HOSTILE}.",
+    "output": "/somewhere/of/mine",
+    "dataset": HOSTILE,
+    "numbers": [10, None, 2.5],
+    "cases": [{"accuracy": 0.5}],
+    "deployed": True,
+}
+
+
+def print_report(console: Console, report: dict[str, Any]) -> None:
+    """Print as an experiment does: with marks of rich in a cell."""
+    table = titled("Figure 0", "method", "accuracy", words=("method",), caption="of one training")
+    table.add_row(HOSTILE, "0.7512")
+    table.add_row("[bold]PRECAD[/bold]", "-")
+    runner.print_result(console, table, report)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> str:
+    pytest.importorskip("matplotlib")
+    runner.save_figure(lambda axes: axes[0].plot([0, 1], [0, 1], label="a"), tmp_path / "figure-0.png", panels=1)
+    page.write(tmp_path, "small", REPORT, print_report)
+    return (tmp_path / "report.html").read_text()
+
+
+def test_a_page_has_what_was_printed_and_the_pictures(made: str, tmp_path: Path) -> None:
+    seen = html.unescape(made)
+    for text in (REPORT["paragraph"], "Figure 0", "0.7512", '<th scope="row">PRECAD</th>', "of one training"):
+        assert text in seen
+    assert "two real servers" in seen
+    assert "10, -, 2.5" in seen
+    (picture,) = re.findall(r'<img src="data:image/png;base64,([^"]+)"', made)
+    assert base64.b64decode(picture) == (tmp_path / "figure-0.png").read_bytes()
+
+
+def test_a_page_loads_nothing_runs_nothing_and_names_no_folder(made: str) -> None:
+    assert "<script" not in made
+    assert not re.search(r"https?://|url\(|@import|/somewhere", made)
+    assert set(re.findall(r'(?:src|href)="([^"]{0,15})', made)) == {"data:image/png;"}
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]+)"', made)
+    (style,) = re.findall(r"<style>(.*?)</style>", made, flags=re.DOTALL)
+    found = re.findall(r"sha256-([A-Za-z0-9+/=]+)", html.unescape(policy))
+    assert [base64.b64decode(one) for one in found] == [hashlib.sha256(style.encode()).digest()]
+    assert policy.startswith("default-src &#39;none&#39;; img-src data:; style-src ")
