@@ -10,7 +10,9 @@ from typing import Any, Final, TypeAlias
 from rich.console import Console
 from rich.table import Table
 
+from precad.lab.bench.overhead import PRECAD
 from precad.lab.bench.peer_runs import CRYPTEN_TTP
+from precad.lab.bench.plain_federation import LOCAL_DP
 from precad.lab.bench.proved import PROVED
 from precad.lab.bench.validation import COMPARED
 
@@ -168,6 +170,8 @@ _SCALE: Final = {
     "link B/client": "{bytes_link:,.0f}",
     "sum B/server": "{bytes_link_aggregate:,.0f}",
 }
+OF_PAPER: Final = 7
+"""Running time of PRECAD over that of local DP, as the paper says it."""
 _OVERHEAD: Final = {
     "setting": "{setting}",
     "gate": "{gate}",
@@ -273,7 +277,18 @@ def print_overhead(console: Console, report: Mapping[str, Any]) -> None:
     console.print(f"records: {report['dataset']}", highlight=False)
     rows = ({**row, "gate": row["gate"] or "", **_phases_and_cpu(row)} for row in report["rows"])
     print_rows(console, _OVERHEAD, rows)
+    console.print(_beside_the_paper(report["rows"]), highlight=False, soft_wrap=True)
     _print_targets(console, report["targets"])
+
+
+def _beside_the_paper(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Say what PRECAD's rounds cost here and in the paper (Sec. 6.2, Figure 3), whose machine and model are others."""
+    ours = ", ".join(
+        f"{row['gate']} {row['ratio'][LOCAL_DP]:.3g}" + (f" at {row['delay_ms']:g} ms" if row["delay_ms"] else "")
+        for row in rows
+        if row["setting"] == PRECAD
+    )
+    return f"a round over one of local DP, by gate: {ours}; the paper, by CrypTen on its machine: about {OF_PAPER}"
 
 
 def _print_targets(console: Console, targets: Iterable[Mapping[str, Any]]) -> None:

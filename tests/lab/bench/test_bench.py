@@ -246,6 +246,17 @@ def test_targets_compare_what_was_measured():
     ]
 
 
+def test_a_round_is_said_beside_what_the_paper_says_of_its_own():
+    """The paper: seven times local DP. A delayed row says so, a row of another setting does not count."""
+    row = {"setting": "precad", "gate": "crypten", "delay_ms": 0.0, "seconds_per_round": 0.1, "phases_s": {}}
+    row |= {"seconds_per_round_q1": 0.1, "seconds_per_round_q3": 0.2, "ratio": {"local-dp": 1.834}}
+    delayed = row | {"gate": "proved", "delay_ms": 20.0, "ratio": {"local-dp": 4.0}}
+    other = row | {"setting": "local-dp", "gate": None, "ratio": {"local-dp": 1.0}}
+    report = {"dataset": "mnist", "rows": [row, delayed, other], "targets": []}
+    shown = tables.text_of(tables.print_overhead, report)
+    assert "by gate: crypten 1.83, proved 4 at 20 ms; the paper, by CrypTen on its machine: about 7" in shown
+
+
 def test_training_report():
     """Everything of ours against the float64 twin; Opacus missing."""
     report, seen = bench("training", "--quick", "--repetitions", "1", "--clients", "2", "--records", "3")
