@@ -6,7 +6,6 @@ user's hides a library. Where a library hides a module of the user's, the module
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import importlib.util
 import sys
@@ -27,10 +26,6 @@ _OFFERED: Final[list[str]] = [USUAL_ADAPTER]
 """Files of an adapted model's constants that this process may use: those with the task's digests are."""
 
 
-_NO_ERRORS: Final = (KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)
-"""Errors that end a process, a generator or a task from outside."""
-
-
 class Unspoken:
     """Turns an error of a user's code, or of a library that reads records, into one of ours without its text.
 
@@ -47,8 +42,15 @@ class Unspoken:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Raise ours in its place."""
-        if error is not None and not isinstance(error, (*_NO_ERRORS, *self._passes)):
+        if error is not None and not isinstance(error, self._passes) and not _ends_from_outside(error):
             raise self._spoken(error) from None
+
+
+def _ends_from_outside(error: BaseException) -> bool:
+    """Return whether it ends a process, a generator or a task."""
+    import asyncio  # late: commands that refuse a configuration start without it
+
+    return isinstance(error, (KeyboardInterrupt, GeneratorExit, asyncio.CancelledError))
 
 
 def first_line(error: BaseException) -> str:

@@ -91,5 +91,5 @@ print("torch" in sys.modules)
 """
     is_there, instead, message, is_loaded = python(program).splitlines()
     assert (is_there, instead) == ("True", "native")
-    assert message.startswith("gate 'crypten' needs crypten: pip install")
+    assert message.startswith("gate 'crypten' needs crypten: install 'precad[crypten-runtime]'")
     assert is_loaded == "False"

@@ -121,7 +121,7 @@ from precad.clients.config import Attacking, ClientConfig
 from precad.deploy.conducts import conducts_of
 from precad.deploy.errors import ConfigError
 from types import SimpleNamespace
-task = SimpleNamespace(audit_clients=[])
+task = SimpleNamespace(audit_clients=[], real_audit_clients=[])
 honest = conducts_of(["alice"], ClientConfig.model_construct(attacks={}), task)["alice"]
 try:
     attacks = {"alice": Attacking(kind="feature-noise")}

@@ -74,7 +74,7 @@ def test_a_missing_library_is_named_with_what_installs_it(kind, place, tmp_path,
     from precad.deploy.tracking.destinations import destination_of, using
 
     destination = destination_of(f"{kind}:{place}", tmp_path, is_offline=True)
-    said = rf"--to {kind}: expected its library.* pip install 'precad\[{kind}\]'"
+    said = rf"--to {kind}: expected its library.* install 'precad\[{kind}\]' from where"
     with pytest.raises(ConfigError, match=said), using(kind):
         destination.opened("mine")
 
