@@ -327,7 +327,7 @@ def test_downloads_need_torchvision_and_permission(tiny_mnist, monkeypatch, tmp_
     monkeypatch.delenv("PRECAD_DATA")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(downloads.importlib, "import_module", lambda name: (_ for _ in ()).throw(ImportError(name)))
-    with pytest.raises(MissingDataError, match=r'torchvision.* install "precad\[datasets\]" from where precad came from'):
+    with pytest.raises(MissingDataError, match=r'torchvision.* install "precad\[datasets\]" from where'):
         datasets.mnist(may_download=True)
 
     def fetch(root, *, train, download):
