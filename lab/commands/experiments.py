@@ -125,6 +125,12 @@ class PrecadBackdoorFlags(TrainingFlags):
             "local-dp-unbounded, non-private; all unless given. Repeat.",
         ),
     ] = None
+    clips: Annotated[
+        list[float] | None,
+        typer.Option(
+            "--clip", help="Train PRECAD with this C in place of the defences, for Figure 5's curve; repeat.", min=0.001
+        ),
+    ] = None
     undivided: Annotated[
         bool,
         typer.Option(

@@ -7,6 +7,7 @@ backdoor.
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -95,7 +96,7 @@ def draw(
     floor: float = CLEAN_ACCURACY_FLOOR,
 ) -> None:
     """Draw accuracy, and beside it backdoor accuracy where it counts, of every defence against K attackers."""
-    for colour, defence in zip(runner.COLOURS, defences, strict=False):
+    for colour, defence in zip(itertools.cycle(runner.COLOURS), defences, strict=False):
         labels = {"defence": defence, "attackers": k}
         rows = [row for outcome in outcomes if outcome.case.labels == labels for row in outcome.rows]
         if not rows:

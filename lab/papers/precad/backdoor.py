@@ -60,7 +60,16 @@ DEFENCES: Final = (
     Defence("local-dp-unbounded", "local DP, no C", None, {"algorithm": "local-dp", "client_clipping": False}),
     Defence("non-private", "non-private", None, {"algorithm": "non-private", "client_clipping": False}),
 )
+
+
+def precad_with(clip: float) -> Defence:
+    """Return PRECAD with another C, as the table calls its own."""
+    return Defence(f"precad-c{clip:g}", f"PRECAD, C = {clip:g}", clip, {"algorithm": "precad"})
+
+
 GOAL_ATTACKERS: Final = 5
+PRINTED_BACKDOOR: Final[Mapping[str, tuple[float, int, float]]] = {"mnist": (20.0, 5, 0.0)}
+"""A point of the paper's Figure 5 that its text states: C, K and the backdoor accuracy."""
 QUICK_ATTACKERS: Final[Mapping[str, tuple[int, ...]]] = {"mnist": (GOAL_ATTACKERS,), "cifar10": (3,)}
 """One K in place of two; other data sets have MNIST's, like ATTACKERS."""
 PAPER: Final[Mapping[str, str]] = {
@@ -82,7 +91,9 @@ class Experiment(runner.DatasetExperiment):
     attackers: Sequence[int] = ()
     """Empty: the paper's for the data set."""
     defences: Sequence[str] = ()
-    """Names of `DEFENCES`, of those that are trained; none: all."""
+    """Names of `DEFENCES`, of those that are trained; none: all, or none of them beside `clips`."""
+    clips: Sequence[float] = ()
+    """Bounds C of PRECAD for Figure 5's curve, each a training of its own."""
     sigma: float = 1.0
     divides: bool = True
     """Whether the attackers of a round divide the malicious update, as in Sec. 3.2; if not, each uploads all of it."""
@@ -95,8 +106,11 @@ class Experiment(runner.DatasetExperiment):
 
     @property
     def trained(self) -> tuple[Defence, ...]:
-        """Return the trained defences in the order of the table."""
-        return tuple(defence for defence in DEFENCES if defence.name in self.defences or not self.defences)
+        """Return the trained defences in the order of the table, then PRECAD by C."""
+        is_whole = not self.defences and not self.clips
+        of_table = tuple(defence for defence in DEFENCES if defence.name in self.defences or is_whole)
+        known = {defence.name for defence in of_table}
+        return of_table + tuple(by for by in map(precad_with, sorted(set(self.clips))) if by.name not in known)
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -164,11 +178,29 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
         folder / "backdoor",
         outcomes,
         experiment.numbers,
-        [defence.words for defence in DEFENCES],
+        [defence.words for defence in experiment.trained],
         N_CLIENTS,
         xlabel=backdoors.EPOCHS,
     )
+    if experiment.clips:
+        panels = len(experiment.numbers)
+        runner.save_figure(lambda axes: _by_clip(axes, experiment, report), folder / "figure-5.png", panels=panels)
     return report
+
+
+def _by_clip(axes: Any, experiment: Experiment, report: Mapping[str, Any]) -> None:
+    """Draw both accuracies by C, a panel for each K."""
+    of_words = {precad_with(clip).words: clip for clip in sorted(set(experiment.clips))}
+    for panel, k in zip(axes, experiment.numbers, strict=True):
+        own = [case for case in report["cases"] if case["attackers"] == k and case["defence"] in of_words]
+        for colour, key in zip(runner.COLOURS, ("accuracy", "backdoor"), strict=False):
+            known = [case for case in own if case[key]["mean"] is not None]
+            clips, means = [of_words[case["defence"]] for case in known], [case[key]["mean"] for case in known]
+            panel.plot(clips, means, color=colour, marker=".", label=key)
+            printed = PRINTED_BACKDOOR.get(experiment.dataset)
+            if key == "backdoor" and printed is not None and printed[1] == k:
+                runner.mark_paper(panel, printed[0], printed[2], colour=colour, label=f"{key}, the paper")
+        panel.set(xlabel="C", ylabel="accuracy", title=f"K = {k} of {N_CLIENTS}", ylim=(-0.02, 1.02))
 
 
 def paragraph(report: Mapping[str, Any]) -> str:

@@ -156,6 +156,18 @@ def test_the_backdoor_in_small_and_gone_on_with(tmp_path: Path, monkeypatch: pyt
     assert small("precad-backdoor", folder, *arguments, "--rounds", 4) == report
 
 
+def test_figure_5_is_a_curve_over_c(tmp_path: Path) -> None:
+    """PRECAD alone, once for each C, which the trainings really have; a named defence is not trained twice."""
+    pytest.importorskip("matplotlib")
+    flags = ["--attackers", 10, "--clip", 20, "--clip", 7.5, "--defence", "precad-c20", "--rounds", 2]
+    report = small("precad-backdoor", tmp_path / "run", *flags)
+    assert [case["defence"] for case in report["cases"]] == ["PRECAD, C = 20", "PRECAD, C = 7.5"]
+    whole = precad_backdoor.Experiment(clips=(7.5,))
+    (only,) = whole.trained
+    assert whole.case(only, 10).config["task"]["client_clip"] == 7.5
+    assert (tmp_path / "run" / "figure-5.png").read_bytes()[:4] == b"\x89PNG"
+
+
 @pytest.mark.parametrize(
     ("arguments", "k", "rounds"),
     [(["--quick"], (5,), 600), (["--quick", "--dataset", "cifar10"], (3,), 600), ([], (5, 10), 5000)],
