@@ -3,6 +3,7 @@
 Contents:
 
     runner     trainings, and what is written of them
+    page       an experiment's report as one offline page
     backdoors  the common part of experiments with backdoors: a case's two accuracies, in words, in a table and
                as curves
     adapters   `precad experiment adapters`: fine-tuning with private adapters, beside central DP-SGD
