@@ -322,6 +322,11 @@ REFUSED: list[tuple[str, Callable[[], object], str]] = [
     ("no seed", lambda: precad.simulate(CONFIG, seeds=["a"]), "seeds: expected"),  # type: ignore[list-item]
     ("rounds", lambda: precad.simulate(CONFIG, rounds=0), "rounds: expected a positive integer, found 0"),
     ("workers", lambda: precad.simulate(CONFIG, workers=0), "workers: expected a positive integer, found 0"),
+    (
+        "clients of a run",
+        lambda: precad.run(CONFIG, clients=["a", "b"]),  # type: ignore[arg-type]
+        r"^clients: expected a positive integer, found \['a', 'b'\]; names of clients belong in task\.clients$",
+    ),
     ("a full folder", lambda: precad.simulate(CONFIG, folder=ROOT), "^folder: expected a new or empty folder"),
     ("a full run folder", lambda: precad.run(CONFIG, ROOT), "^folder: expected a new or empty folder"),
     ("missing", lambda: precad.account(sigma=1.0, q=0.1, rounds=3), "^p: expected a value.*\ndelta: expected a value"),

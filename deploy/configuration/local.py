@@ -445,8 +445,10 @@ def _numbered(n_clients: int) -> list[Any]:
 
 def with_clients(raw: Mapping[str, Any], n_clients: int) -> dict[str, Any]:
     """Return a configuration whose task has so many clients, by the name of `--clients`. Raises ConfigError."""
-    if not isinstance(n_clients, int) or isinstance(n_clients, bool) or n_clients < 1:
-        raise ConfigError(f"--clients: expected a positive integer, found {n_clients!r:.60}")
+    given: object = n_clients
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+        belongs = "; names of clients belong in task.clients" if isinstance(given, list | tuple | dict) else ""
+        raise ConfigError(f"--clients: expected a positive integer, found {given!r:.60}{belongs}")
     task = raw.get("task", {})
     if not isinstance(task, Mapping) or "clients" in task:
         found = task["clients"] if isinstance(task, Mapping) else task
