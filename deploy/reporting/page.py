@@ -27,14 +27,8 @@ GENERATOR: Final = "precad report"
 
 def render(runs: Sequence[Run], certificates: Sequence[RunCertificate | str], charts: Sequence[Chart]) -> str:
     """Return the page."""
-    style, script = _asset("report.css"), _asset("report.js")
-    environment = Environment(
-        loader=PackageLoader("precad.deploy.reporting", "assets"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    style, script = asset("report.css"), asset("report.js")
+    environment = templates("precad.deploy.reporting")
     settings = _rows([run.configuration for run in runs])
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return environment.get_template("report.html.j2").render(
@@ -51,6 +45,27 @@ def render(runs: Sequence[Run], certificates: Sequence[RunCertificate | str], ch
         charts=charts,
         data={chart.key: chart.to_json() for chart in charts},
     )
+
+
+def templates(package: str) -> Environment:
+    """Return the templates in a package's folder `assets`, which escape all that they are given."""
+    return Environment(
+        loader=PackageLoader(package, "assets"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def asset(name: str) -> str:
+    """Return a file of the report's own assets."""
+    return resources.files("precad.deploy.reporting").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def source_of(text: str) -> str:
+    """Return the source of a content security policy that allows this script or style alone."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _of_run(run: Run, certificate: RunCertificate | str) -> dict[str, Any]:
@@ -99,14 +114,6 @@ def _rows(columns: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 def _policy(style: str, script: str) -> str:
     return (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        f"default-src 'none'; script-src '{source_of(script)}'; style-src '{source_of(style)}'; "
         "base-uri 'none'; form-action 'none'"
     )
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _asset(name: str) -> str:
-    return resources.files("precad.deploy.reporting").joinpath("assets", name).read_text(encoding="utf-8")

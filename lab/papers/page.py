@@ -7,21 +7,20 @@ script. Its content security policy allows one style, by its hash, and pictures 
 from __future__ import annotations
 
 import base64
-import hashlib
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import metadata, resources
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from precad.deploy.files.whole import write_whole
+from precad.deploy.reporting.page import asset, source_of, templates
 
 NAME: Final = "report.html"
 _PICTURES: Final = "img { max-width: 100%; height: auto; background: #ffffff; border-radius: 6px; }"
@@ -63,25 +62,22 @@ def write(folder: Path, name: str, report: Mapping[str, Any], print_report: Call
     """Write the page into the folder of an experiment, in one step."""
     reader = _Reader()
     print_report(reader, report)
-    style = resources.files("precad.deploy.reporting").joinpath("assets", "report.css").read_text(encoding="utf-8")
-    environment = Environment(
-        loader=PackageLoader("precad.lab.papers", "assets"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    style += _PICTURES
-    made = environment.get_template("experiment.html.j2").render(
-        name=name,
-        where="two real servers and processes of clients" if report.get("deployed") else "simulated in one process",
-        policy=f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'",
-        style=Markup(style),  # noqa: S704 - a file of this package
-        paragraphs=[line for line in reader.lines if not line.startswith("written to ")],
-        tables=reader.tables,
-        pictures=[(path.name, _inside(path)) for path in sorted(folder.glob("*.png"))],
-        settings=_settings(report),
-        version=metadata.version("precad"),
+    style = asset("report.css") + _PICTURES
+    made = (
+        templates("precad.lab.papers")
+        .get_template("experiment.html.j2")
+        .render(
+            name=name,
+            where="two real servers and processes of clients" if report.get("deployed") else "simulated in one process",
+            policy="default-src 'none'; img-src data:; "
+            f"style-src '{source_of(style)}'; base-uri 'none'; form-action 'none'",
+            style=Markup(style),  # noqa: S704 - a file of this package
+            paragraphs=[line for line in reader.lines if not line.startswith("written to ")],
+            tables=reader.tables,
+            pictures=[(path.name, _inside(path)) for path in sorted(folder.glob("*.png"))],
+            settings=_settings(report),
+            version=metadata.version("precad"),
+        )
     )
     write_whole(folder / NAME, made.encode())
 
@@ -105,7 +101,3 @@ def _plain(it: Any) -> str:
 
 def _inside(path: Path) -> str:
     return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
