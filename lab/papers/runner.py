@@ -367,9 +367,12 @@ def draw_curves(axes: Any, rows: Sequence[Mapping[str, Any]], measure: str, *, c
     axes.fill_between(epochs, [min(v) for v in values], [max(v) for v in values], color=colour, alpha=0.2)
 
 
-def mark_paper(axes: Any, x: float, y: float, *, colour: str, label: str) -> None:
-    """Mark a value that the paper prints, where it would lie in the plot."""
-    axes.plot([x], [y], color=colour, linestyle="none", marker="X", markersize=9, markeredgecolor="black", label=label)
+def mark_paper(axes: Any, points: Sequence[tuple[float, float]], *, colour: str, label: str) -> None:
+    """Mark values (x, y) that the paper prints, where they would lie in the plot; none leave no entry in its legend."""
+    if not points:
+        return
+    x, y = zip(*points, strict=True)
+    axes.plot(x, y, color=colour, linestyle="none", marker="X", markersize=9, markeredgecolor="black", label=label)
 
 
 def save_figure(draw: Callable[[Any], None], path: Path, *, panels: int = 2) -> None:

@@ -199,7 +199,7 @@ def _by_clip(axes: Any, experiment: Experiment, report: Mapping[str, Any]) -> No
             panel.plot(clips, means, color=colour, marker=".", label=key)
             printed = PRINTED_BACKDOOR.get(experiment.dataset)
             if key == "backdoor" and printed is not None and printed[1] == k:
-                runner.mark_paper(panel, printed[0], printed[2], colour=colour, label=f"{key}, the paper")
+                runner.mark_paper(panel, [(printed[0], printed[2])], colour=colour, label=f"{key}, the paper")
         panel.set(xlabel="C", ylabel="accuracy", title=f"K = {k} of {N_CLIENTS}", ylim=(-0.02, 1.02))
 
 

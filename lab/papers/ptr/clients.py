@@ -208,7 +208,7 @@ def _draw(axes: Any, experiment: Experiment, outcomes: Sequence[Outcome]) -> Non
         runner.draw_curves(axes, outcome.rows, "accuracy", colour=colour, label=label)
         if (printed := corruption.paper.get(experiment.epsilon)) is not None and outcome.rows:
             end = max(row["epoch"] for row in outcome.rows)
-            runner.mark_paper(axes, end, printed[1], colour=colour, label=f"{label}, the paper")
+            runner.mark_paper(axes, [(end, printed[1])], colour=colour, label=f"{label}, the paper")
     axes.set(xlabel="passes over the records", ylabel="test accuracy", title=f"{PTR.words}, two servers")
 
 

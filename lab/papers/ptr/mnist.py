@@ -304,10 +304,9 @@ def _mark_paper(
     """Mark what the paper prints at the epsilons that are asked for."""
     if method not in METHODS or experiment.dataset != "mnist":
         return
-    for epsilon in experiment.epsilons:
-        if (printed := corruption.paper.get(epsilon)) is not None:
-            value = printed[METHODS.index(method)]
-            runner.mark_paper(panel, epsilon, value, colour=colour, label=f"{label}, the paper")
+    i, paper = METHODS.index(method), corruption.paper
+    points = [(epsilon, paper[epsilon][i]) for epsilon in experiment.epsilons if epsilon in paper]
+    runner.mark_paper(panel, points, colour=colour, label=f"{label}, the paper")
 
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
