@@ -16,6 +16,9 @@ With u = 2^-53:
 
   and the sum over n entries by sqrt(n) times that. Terms of second order are below a thousandth of it;
 * factors that are off by d and f themselves add d b + f a + d f.
+
+SciPy's transforms have passes of other radices too. That these err by no more than radix 2 is taken for granted. Tests
+compare products with exact integers.
 """
 
 from __future__ import annotations
