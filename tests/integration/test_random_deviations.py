@@ -17,6 +17,7 @@ from typing import Any, Final
 import grpc
 import pytest
 
+from precad.clients.upload.patience import CUT_SHORT
 from precad.mpc.errors import MpcError
 from precad.protos.precad.v1 import aggregator_pb2, peer_pb2
 from precad.servers.errors import ServerError
@@ -41,7 +42,6 @@ from tests.integration.test_deviating_proved import CLIENTS, Attack, attacked
 ROUNDS: Final = 3
 CHANCE: Final = 0.08
 """Probability of a deviation, at each step, message of the link, event and call."""
-CUT_SHORT: Final = "Internal error from Core"
 
 
 @pytest.fixture(scope="module")
