@@ -54,6 +54,7 @@ def _of_seat(task: Task, rounds: RealRounds, view: Mapping[str, Any], confidence
     found = _limits(rounds, float(view["limits"]["noise_at_most"]), alpha)
     figures = {}
     if seat is Seat.CLIENTS and (observed := rounds.observed()) is not None:
+        # a second limit of the noise has the chance of the test of repetition, which is not made here
         at_parameters = beside_others.noise_at_most(rounds.energy, rounds.n_energy, alpha)
         arrival = beside_others.arrival(rounds.all_draws, event.sampling_rate, alpha)
         found = replace(found, noise_at_most=min(found.noise_at_most, at_parameters), arrival=arrival)
