@@ -13,8 +13,9 @@ from unittest.mock import patch
 import numpy as np
 
 from precad.mpc import ring, validation
-from precad.mpc.channel import Channel, Prefixed
+from precad.mpc.channel import Channel, Prefixed, exchange_alike
 from precad.mpc.errors import ChannelClosedError
+from precad.mpc.gate import equality
 from precad.mpc.local.step import LocalSums
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.prg import Seed
@@ -171,6 +172,21 @@ def deviating_b(
     with ExitStack() as stack:
         stack.enter_context(patch.object(task_run, "RoundRunner", made))
         stack.enter_context(patch.object(TaskState, "require_rounds_left", limit))
+        yield
+
+
+@contextmanager
+def believing_b() -> Iterator[None]:
+    """Make server B believe any share of a verdict: it objects to nothing that it made up itself, before A can."""
+    honest = equality._peers_committed_share
+
+    def believes(z_share: equality.Elements, key: int, channel: Channel) -> equality.Elements:
+        if channel.party == 0:
+            return honest(z_share, key, channel)
+        exchange_alike(channel, "equality/commit", equality.commitment(channel.party, key, z_share))
+        return equality._peers_share("equality/masked", z_share, channel)
+
+    with patch.object(equality, "_peers_committed_share", believes):
         yield
 
 

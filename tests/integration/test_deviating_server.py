@@ -34,7 +34,7 @@ from precad.servers.store.folder import ledger_path, open_task_store, store_path
 from precad.servers.task import meeting
 from tests.harness.harness import AGGREGATORS, Deployment, asynchronous, running, small_task, until
 from tests.harness.pki import Pki
-from tests.integration.deviating import DecidesVerdicts, HangsUpAt, StallsAt, deviating_b, is_zero
+from tests.integration.deviating import DecidesVerdicts, HangsUpAt, StallsAt, believing_b, deviating_b, is_zero
 
 CLIENTS = ("alice", "bob")
 LOST_ROUNDS = 4
@@ -243,7 +243,11 @@ async def test_who_answers_last_decides_no_verdict(tmp_path: Path) -> None:
     """B has read A's share of every verdict, and completes it to "accepted": a question in a round that commits."""
     task = small_task(CLIENTS, rounds=2, gate="native")
     shift = 10 * int((task.client_clip * 2**task.frac_bits) ** 2)  # so that both are too long
-    with deviating_b(lambda channel: DecidesVerdicts(channel, lambda place: True, for_itself=True), lambda _: -shift):
+
+    def decides(channel: Any) -> DecidesVerdicts:
+        return DecidesVerdicts(channel, lambda place: True, for_itself=True)
+
+    with deviating_b(decides, lambda _: -shift), believing_b():
         async with deployment(task, tmp_path) as (servers, _):
             error = await end_of_a(servers)
     assert isinstance(error, CommitmentError)
