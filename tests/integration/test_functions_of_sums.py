@@ -144,6 +144,7 @@ def trained(folder: Path, **changes: Any) -> tuple[NDArray[np.float32], str]:
     return moved * np.float32(run.deployment.task.divisor), printed.getvalue()
 
 
+@pytest.mark.slow  # the two tests behind it are of server processes and of a simulation
 def test_precad_run_moves_the_model_by_the_clip_of_the_cleartext_sum(tmp_path: Path) -> None:
     """Two runs, with the function and without, of equal gradients: within what float32 of a model rounds.
 

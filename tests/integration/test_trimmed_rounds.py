@@ -178,6 +178,7 @@ def test_server_processes_train_the_simulated_model(pki: Pki, tmp_path: Path) ->
                 assert ledger.statement(view).epsilon == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.slow  # three real clients, and the accounting of tested rounds
 def test_evaluations_by_clients_count_beside_the_tests(tmp_path: Path) -> None:
     """`precad run` of three real clients: the ledger's figure is that of four tested rounds and two evaluations."""
     task = {

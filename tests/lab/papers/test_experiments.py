@@ -140,7 +140,7 @@ def test_what_is_printed_as_the_accuracy_is_said() -> None:
 def test_the_backdoor_in_small_and_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two rounds, then two more; a third time nothing is left to train."""
     pytest.importorskip("matplotlib")
-    folder, arguments = tmp_path / "run", ("--attackers", 10, "--sigma", 0.5)
+    folder, arguments = tmp_path / "run", ("--attackers", 10, "--sigma", 0.5, "--model", "mlp")
     small("precad-backdoor", folder, *arguments, "--rounds", 2)
     report = small("precad-backdoor", folder, *arguments, "--rounds", 4)
     assert [case["defence"] for case in report["cases"]] == [defence.words for defence in precad_backdoor.DEFENCES]
@@ -159,7 +159,7 @@ def test_the_backdoor_in_small_and_gone_on_with(tmp_path: Path, monkeypatch: pyt
 def test_figure_5_is_a_curve_over_c(tmp_path: Path) -> None:
     """PRECAD alone, once for each C, which the trainings really have; a named defence is not trained twice."""
     pytest.importorskip("matplotlib")
-    flags = ["--attackers", 10, "--clip", 20, "--clip", 7.5, "--defence", "precad-c20", "--rounds", 2]
+    flags = ["--attackers", 10, "--clip", 20, "--clip", 7.5, "--defence", "precad-c20", "--rounds", 2, "--model", "mlp"]
     report = small("precad-backdoor", tmp_path / "run", *flags)
     assert [case["defence"] for case in report["cases"]] == ["PRECAD, C = 20", "PRECAD, C = 7.5"]
     whole = precad_backdoor.Experiment(clips=(7.5,))
