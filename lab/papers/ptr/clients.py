@@ -7,6 +7,8 @@ proved for a client is therefore no useful bound. There are as many rounds as th
 would allow at the epsilon. The parameters are those of the paper's B.1.3; each server adds Gaussian noise of sigma R
 and Laplace noise b of its own.
 
+Beside it stands the paper's TSGD + Gaussian at equal epsilon, with the same records: one server, always simulated.
+
 Source: Wang, Mahloujifar, Wang, Jia, Mittal, "Renyi Differential Privacy of Propose-Test-Release and Applications to
 Private and Robust Machine Learning", NeurIPS '22.
 """
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +32,7 @@ from precad.deploy.figures import at_most
 from precad.deploy.tables import titled
 from precad.lab.papers import runner
 from precad.lab.papers.ptr.mnist import BATCH, DELTA, LEARNING_RATE, MODEL, proved_epsilon, rounds_within
-from precad.lab.papers.ptr.settings import CORRUPTIONS, PTR, Corruption
+from precad.lab.papers.ptr.settings import CORRUPTIONS, GAUSSIAN, PTR, PTR_PARAMETERS, Corruption, Method
 from precad.lab.papers.runner import Case, Outcome
 from precad.lab.simulation.workers import Workers
 
@@ -39,6 +41,7 @@ REGISTRATION_TIMEOUT_S: Final = 3600.0
 """How long the run waits for its clients' twenty thousand connections, which take minutes of processor time."""
 HOLDOUT: Final = 0.2
 """Share of the records that the accuracy is measured on: a quarter as many as clients have."""
+IS_AHEAD: Final = "TSGD + PTR is ahead of TSGD + Gaussian at equal epsilon"
 NAMES: Final = tuple(corruption.name for corruption in CORRUPTIONS)
 
 
@@ -84,10 +87,19 @@ class Experiment(runner.Experiment):
 
     @property
     def rounds(self) -> int:
-        """Return how many rounds the paper's setting allows, whose one server hides the draw."""
+        """Return how many rounds of TSGD + PTR the paper's setting allows, whose one server hides the draw."""
+        return self.rounds_of(PTR)
+
+    def rounds_of(self, method: Method) -> int:
+        """Return how many rounds of a method cost at most the epsilon."""
         if self.is_quick:
             return EVALUATE_EVERY
-        return rounds_within(functools.partial(proved_epsilon, PTR, N_CLIENTS, BATCH / N_CLIENTS), self.epsilon)
+        return rounds_within(functools.partial(proved_epsilon, method, N_CLIENTS, BATCH / N_CLIENTS), self.epsilon)
+
+    @property
+    def client_rate(self) -> float:
+        """Return the probability with which a client is drawn for a round."""
+        return 0.5 if self.is_quick else BATCH / N_CLIENTS
 
     @property
     def settings(self) -> tuple[Corruption, ...]:
@@ -95,32 +107,55 @@ class Experiment(runner.Experiment):
         return tuple(corruption for corruption in CORRUPTIONS if corruption.name in self.corruptions)
 
     def case(self, corruption: Corruption) -> Case:
-        """Return one training."""
-        n, sigma, tau, b, failure = self.n_clients, *(PTR.parameters[name] for name in _PARAMETERS)
-        rate = BATCH / N_CLIENTS if not self.is_quick else 0.5
+        """Return a training by two servers."""
+        sigma, tau, b, failure = (PTR.parameters[name] for name in PTR_PARAMETERS)
+        task = {
+            "algorithm": "tsgd-ptr",
+            "rounds": self.rounds,
+            "client_clip": PTR.parameters["clip"],
+            "noise_multiplier": sigma,
+            "trim_tau": tau,
+            "trim_noise": b,
+            "trim_failure": failure,
+            "local_rate": 1.0,  # an update is the gradient of the one record, clipped to R
+            "gate": "native",
+            "registration_timeout_s": REGISTRATION_TIMEOUT_S,
+        }
+        return self._training(corruption, corruption.name, task, {"algorithm": "deployed"})
+
+    def beside(self, corruption: Corruption) -> Case:
+        """Return a training by the paper's one server, with TSGD + Gaussian."""
+        task = {
+            "rounds": self.rounds_of(GAUSSIAN),
+            "client_clip": GAUSSIAN.parameters["clip"],
+            "noise_multiplier": 1.0,  # of servers that are not here: the rule clips and adds the noise
+        }
+        enrolled = {"rate": self.client_rate, "n_enrolled": self.n_clients}
+        simulation = {
+            "algorithm": "non-private",
+            "client_clipping": False,
+            "aggregation": GAUSSIAN.rule.name,
+            "aggregation_parameters": {**enrolled, **GAUSSIAN.parameters},
+        }
+        return self._training(corruption, f"{GAUSSIAN.name}-{corruption.name}", task, simulation)
+
+    def _training(
+        self, corruption: Corruption, name: str, task: Mapping[str, Any], simulation: Mapping[str, Any]
+    ) -> Case:
         return Case(
-            name=corruption.name,
+            name=name,
             labels={"corruption": corruption.of, "share": corruption.share},
             config={
                 "task": {
                     "name": f"ptr-{corruption.name}",
-                    "algorithm": "tsgd-ptr",
-                    "clients": n,
-                    "rounds": self.rounds,
-                    "client_rate": rate,
+                    "clients": self.n_clients,
+                    "client_rate": self.client_rate,
                     "record_rate": 1.0,
                     "record_clip": 1.0,
-                    "client_clip": PTR.parameters["clip"],
-                    "noise_multiplier": sigma,
-                    "trim_tau": tau,
-                    "trim_noise": b,
-                    "trim_failure": failure,
-                    "local_rate": 1.0,  # an update is the gradient of the one record, clipped to R
                     "learning_rate": LEARNING_RATE,
                     "delta": DELTA,
                     "model": MODEL,
-                    "gate": "native",
-                    "registration_timeout_s": REGISTRATION_TIMEOUT_S,
+                    **task,
                 },
                 "client": {
                     "records": f"{__name__}:{'sixty' if self.is_quick else 'ten_thousand'}",
@@ -128,16 +163,13 @@ class Experiment(runner.Experiment):
                     "device": self.device,
                 },
                 "simulation": {
-                    "algorithm": "deployed",
                     "evaluate_every": EVALUATE_EVERY,
-                    **corruption.attack(n),
+                    **simulation,
+                    **corruption.attack(self.n_clients),
                 },
             },
-            rounds_per_epoch=1 / rate,
+            rounds_per_epoch=1 / self.client_rate,
         )
-
-
-_PARAMETERS: Final = ("noise_multiplier", "tau", "laplace_scale", "test_failure")
 
 
 def quick(_given: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,6 +181,13 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
     DataError."""
     cases = [experiment.case(corruption) for corruption in experiment.settings]
+    by_gaussian = runner.run_cases(
+        [experiment.beside(corruption) for corruption in experiment.settings],
+        replace(experiment, deployed=False),
+        folder,
+        console,
+        workers,
+    )
     outcomes, report = runner.reported(
         "ptr-clients",
         experiment,
@@ -156,49 +195,67 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
         folder,
         console,
         workers,
-        found=lambda outcomes: {
-            "clients": experiment.n_clients,
-            "rounds": experiment.rounds,
-            "model": MODEL,
-            "cases": [
-                _of_case(experiment, corruption, outcome)
-                for corruption, outcome in zip(experiment.settings, outcomes, strict=True)
-            ],
-            "evaluations": runner.what_is_reported(outcomes),
-        },
+        found=lambda outcomes: _found(experiment, outcomes, by_gaussian),
         paragraph=paragraph,
     )
     runner.save_figure(lambda axes: _draw(axes[0], experiment, outcomes), folder / "ptr-clients.png", panels=1)
     return report
 
 
-def _of_case(experiment: Experiment, corruption: Corruption, outcome: Outcome) -> dict[str, Any]:
-    reported = [[accuracy for accuracy, _ in of_seed] for of_seed in outcome.reported()]
-    printed = corruption.paper.get(experiment.epsilon)
+def _found(experiment: Experiment, by_ptr: Sequence[Outcome], by_gaussian: Sequence[Outcome]) -> dict[str, Any]:
+    cases = [
+        _of_case(experiment, corruption, ptr, gaussian)
+        for corruption, ptr, gaussian in zip(experiment.settings, by_ptr, by_gaussian, strict=True)
+    ]
     return {
-        **outcome.case.labels,
-        "accuracy": runner.spread([sum(of_seed) / len(of_seed) for of_seed in reported]),
-        "paper": None if printed is None else printed[1],
-        "epsilon_one_server": runner.largest_epsilon(outcome),
-        "rejected": outcome.over_seeds("rejected"),
-        "ms_per_round": outcome.ms_per_round,
-        "diverged": outcome.diverged,
+        "clients": experiment.n_clients,
+        "rounds": experiment.rounds,
+        "rounds_gaussian": experiment.rounds_of(GAUSSIAN),
+        "model": MODEL,
+        "cases": cases,
+        "statements": {IS_AHEAD: all(case["accuracy"]["mean"] > case["gaussian"]["mean"] for case in cases)},
+        "evaluations": runner.what_is_reported(by_ptr),
     }
+
+
+def _of_case(experiment: Experiment, corruption: Corruption, ptr: Outcome, gaussian: Outcome) -> dict[str, Any]:
+    of_gaussian, of_ptr = corruption.paper.get(experiment.epsilon, (None, None))
+    return {
+        **ptr.case.labels,
+        "accuracy": _accuracy(ptr),
+        "paper": of_ptr,
+        "gaussian": _accuracy(gaussian),
+        "paper_gaussian": of_gaussian,
+        "epsilon_one_server": runner.largest_epsilon(ptr),
+        "rejected": ptr.over_seeds("rejected"),
+        "ms_per_round": ptr.ms_per_round,
+        "diverged": ptr.diverged + gaussian.diverged,
+    }
+
+
+def _accuracy(outcome: Outcome) -> dict[str, float | None]:
+    reported = [[accuracy for accuracy, _ in of_seed] for of_seed in outcome.reported()]
+    return runner.spread([sum(of_seed) / len(of_seed) for of_seed in reported])
 
 
 def paragraph(report: Mapping[str, Any]) -> str:
     """Say what came out, beside what the paper says."""
     found = "; ".join(
-        f"{case['corruption']} {case['share']:g}: {case['accuracy']['mean']:.3f}"
-        + ("" if case["paper"] is None else f" (the paper, of 60,000 records: {case['paper']:.3f})")
+        f"{case['corruption']} {case['share']:g}: {case['accuracy']['mean']:.3f}{_printed(case['paper'])}, by Gaussian "
+        f"noise {case['gaussian']['mean']:.3f}{_printed(case['paper_gaussian'])}"
         for case in report["cases"]
     )
     return (
         f"{PTR.words} by two servers, {report['clients']} clients of one record of MNIST, model {report['model']}, "
         f"{report['rounds']} rounds, which is what a server that hides its batches could prove at an epsilon of "
-        f"{report['epsilon']:g}, {report['seeds']} training(s). Accuracy, {report['evaluations']}: {found}. Servers "
-        "know who was drawn, so nothing useful is proved for a client here."
+        f"{report['epsilon']:g}, {report['seeds']} training(s). {GAUSSIAN.words} by one such server has "
+        f"{report['rounds_gaussian']} rounds, simulated. Accuracy, {report['evaluations']}: {found}. The paper has "
+        "60,000 records. Servers know who was drawn, so nothing useful is proved for a client here."
     )
+
+
+def _printed(paper: float | None) -> str:
+    return "" if paper is None else f" (the paper: {paper:.3f})"
 
 
 def _draw(axes: Any, experiment: Experiment, outcomes: Sequence[Outcome]) -> None:
@@ -214,7 +271,7 @@ def _draw(axes: Any, experiment: Experiment, outcomes: Sequence[Outcome]) -> Non
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
     """Print the report for people."""
-    columns = ("corruption", "share", "accuracy", "paper", "ε one server", "s a round")
+    columns = ("corruption", "share", "accuracy", "paper", "Gaussian", "paper", "ε one server", "s a round")
     table = titled("PTR, Table 1, on two servers", *columns, words=("corruption",))
     for case in report["cases"]:
         table.add_row(
@@ -222,6 +279,8 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
             f"{case['share']:g}",
             f"{case['accuracy']['mean']:.4f}",
             "-" if case["paper"] is None else f"{case['paper']:.4f}",
+            f"{case['gaussian']['mean']:.4f}",
+            "-" if case["paper_gaussian"] is None else f"{case['paper_gaussian']:.4f}",
             at_most(case["epsilon_one_server"]),
             f"{case['ms_per_round'] / 1000:.2f}",
         )
