@@ -199,9 +199,9 @@ class ClientConfig(BaseModel):
     """m: how often a client uploads for one model while no round is committed. Asked once more, it ends (exit code 3):
     a server that deviates learns a bit of every upload of a round that it then loses. At most 3 in mode `proved`."""
     trainer: Annotated[str, Field(min_length=1)] | None = None
-    """Code of your own that trains in the place of Algorithm 2, in a process of its own: `module:function`, or
-    `flower:module:app` for a Flower ClientApp, or `nvflare:script.py` for a script of NVFLARE's client API. Only in
-    tasks of `user-dp-fedavg` and `fedavg` (docs/guides/own-records.md)."""
+    """Code of your own that trains in the place of Algorithm 2, in a process of its own. It is
+    `module:function`, or `flower:module:app` for a Flower ClientApp, or `nvflare:script.py` for a script of NVFLARE's
+    client API. Only in tasks of `user-dp-fedavg` and `fedavg` (docs/guides/own-records.md)."""
     trainer_python: ConfigPath | None = None
     """The interpreter that runs it, with its packages; precad's own unless set. It need not have precad."""
     trainer_config: dict[str, bool | int | float | str] = Field(default_factory=dict)

@@ -22,9 +22,12 @@ Written = dict[str, float | str | int | None]
 def spent_epsilons(state_dir: Path, task: Task, last: Mapping[str, Any] | None) -> Written:
     """Return the summary's part about privacy, from the ledger of a server that has ended.
 
-    `epsilon_NAME` holds whoever discards draws, `realised_epsilon_NAME` if nobody does. last: the line of metrics.jsonl
-    of the last round, whose epsilons are realised ones; None where there was none. The ledger may have more: servers
-    that are stopped with the run finish their round first. Raises SetupError, DpError.
+    `epsilon_NAME` holds whoever discards draws, `realised_epsilon_NAME` if nobody does. The ledger may have more rounds
+    than metrics.jsonl: servers that are stopped with the run finish their round first.
+
+    - last: the line of metrics.jsonl of the last round, whose epsilons are realised ones; None where there was none
+
+    Raises: SetupError, DpError.
     """
     stated = dict.fromkeys(View, 0.0) if last is None else {view: float(last[f"epsilon_{view}"]) for view in View}
     with _ledger_of(state_dir, task) as ledger:

@@ -34,8 +34,9 @@ class _Ruled(Evaluated, Protocol):
 
 
 def must_be_said(task: _Ruled) -> bool:
-    """Return whether no figure of the task is printed without its condition: another algorithm, or a function of the
-    sum, whose factor is the operators' word.
+    """Return whether no figure of the task is printed without its condition.
+
+    That is so for another algorithm than PRECAD, or a function of the sum, whose factor is the operators' word.
     """
     return task.sum_function is not None or not task.rules.is_default
 

@@ -264,8 +264,8 @@ def task_cost(task: PublicParameters) -> TaskCost:
 def calibrated_noise(target_epsilon: float, task_of: Callable[[float], PublicParameters], *, at_least: float) -> float:
     """Return the least noise multiplier of four digits, not below `at_least`, that meets the target.
 
-    The target is for one unit of a client in all evaluations and in all of the task's T rounds that it can be in,
-    against one server.
+    The target is against one server, for one unit of a client. It is for all evaluations together with all of the
+    task's T rounds that the client can be in.
 
     - task_of: the task with a given noise multiplier
 

@@ -31,8 +31,9 @@ class RealAuditing(Audits):
     def on_records(self, records: Records) -> Records:
         """Return the records whose coin says so, of the first that the client declares.
 
-        Raises: ArgumentError for too few, or such as no gradient can be computed of by itself; StateFileError, also for
-        other records than the coins are of.
+        Raises:
+        - ArgumentError for too few records, or such as no gradient can be computed of by itself.
+        - StateFileError, also for other records than the coins are of.
         """
         held = self._task.clients[self._client]
         require_tellable(self._client, records, held)

@@ -59,8 +59,10 @@ def ball_factors(norms: Sequence[float], clips: Sequence[float], clip_norm: floa
 
     The nearest point has norms min(C_l, s n_l), with the largest s <= 1 whose squares add up to C^2 at most. Layers
     reach their bound in the order of C_l / n_l as s grows. Between two of these values s follows from
-    s^2 (sum of n_l^2 below their bound) = C^2 - (sum of C_l^2 at theirs), computed with rationals: C and C_l may leave
-    a small difference. Bounds are taken 2^-44 of them lower.
+
+        s^2 (sum of n_l^2 below their bound) = C^2 - (sum of C_l^2 at theirs).
+
+    It is computed with rationals, as C and C_l may leave a small difference. Bounds are taken 2^-44 of them lower.
 
     Raises: ArgumentError unless every norm is finite.
     """

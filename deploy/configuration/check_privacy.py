@@ -16,8 +16,8 @@ from precad.protos.task.task import Task
 MOST_OF_EPSILON: Final = 0.001
 """Above this share of epsilon, what rounding adds is worth a warning."""
 LEAST_NOISE_TAKEN: Final = 1e-4
-"""Below this share of the noise multiplier, rounding adds less than that to any epsilon: it would have to grow with the
-tenth power of 1 / sigma."""
+"""Below this share of the noise multiplier, rounding adds less than that to any epsilon. To gain more, an epsilon would
+have to grow with the tenth power of 1 / sigma."""
 
 
 def privacy_facts(task: Task) -> dict[str, Any]:

@@ -26,8 +26,9 @@ _AGAINST: Final = {View.ONE_SERVER: "one server and any other clients", View.CLI
 def with_trainer(deployment: Deployment, base: Path, kind: str, named: str | None, python: Path | None) -> Deployment:
     """Return a deployment whose client trains by foreign code, if a flag names any. Raises ConfigError.
 
-    kind: the flag and the trainer's kind: a Flower ClientApp, `module:app`, or a script of NVFLARE's. base: the
-    configuration's folder. python: the interpreter that holds the kind's library.
+    - kind: the flag and the trainer's kind: a Flower ClientApp, `module:app`, or a script of NVFLARE's
+    - base: the configuration's folder
+    - python: the interpreter that holds the kind's library
     """
     if named is None:
         if python is not None:

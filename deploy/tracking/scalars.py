@@ -18,8 +18,9 @@ class Sink(Protocol):
     def show(self, status: Status, rounds: Sequence[RoundSummary], seen_at: float, *, are_new: bool) -> None:
         """Write what was not written yet. Raises RunFailedError.
 
-        rounds: of the status, oldest first, and perhaps earlier ones. seen_at: stands for the time of a round without
-        one. are_new: whether those without a time were committed while somebody followed.
+        - rounds: of the status, oldest first, and perhaps earlier ones
+        - seen_at: stands for the time of a round without one
+        - are_new: whether those without a time were committed while somebody followed
         """
 
     def close(self) -> None:

@@ -1,7 +1,8 @@
 """Send a span for each round, and one below it for each phase, as OTLP over HTTP to one address.
 
-The body is OTLP's JSON form, made and sent by this file: no library of OpenTelemetry takes part, whose environment
-variables (`OTEL_EXPORTER_OTLP_ENDPOINT` and others) and proxies could send it elsewhere. Redirects are not followed.
+The body is OTLP's JSON form, made and sent by this file. No library of OpenTelemetry takes part: its environment
+variables (`OTEL_EXPORTER_OTLP_ENDPOINT` and others) and proxies could send the body elsewhere. Redirects are not
+followed.
 
 A record has how long its phases took, and not when each began. The spans of phases are laid one after another, in the
 round's order, and end with the commit. Ids are hashes of the training and the round: a span that is sent twice is one.

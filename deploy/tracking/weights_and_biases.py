@@ -1,8 +1,8 @@
 """Write a run of Weights & Biases, to its service or, offline, to files that `wandb sync` sends later.
 
 The run has the numbers and no more. The library would add this machine's name, user, command line, packages, code and
-load, and report its errors to its makers; all of that is turned off. Its address is what `--to` names, and
-`WANDB_BASE_URL` and `WANDB_MODE` change nothing.
+load. It would also report its errors to its makers. All of that is turned off. The service's address is what `--to`
+names, and `WANDB_BASE_URL` and `WANDB_MODE` change nothing.
 """
 
 from __future__ import annotations

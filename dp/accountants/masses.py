@@ -43,8 +43,9 @@ _REACH: Final = 10.0
 _FARTHEST: Final = 40.0
 """Largest |z| with a distribution function above 0 in float64."""
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
-"""With 8 nodes the rule's own error in a narrow cell is below 2e-15 of its mass: its 16th derivative is below
-(|z| + 1 / sigma)^16 times the integrand, sigma at least 0.25, and has the factor 0.25^17 (8!)^4 / (17 (16!)^3)."""
+"""With 8 nodes the rule's own error in a narrow cell is below 2e-15 of its mass. The integrand's 16th derivative is
+below (|z| + 1 / sigma)^16 times the integrand, sigma at least 0.25. In the error it has the factor
+0.25^17 (8!)^4 / (17 (16!)^3)."""
 _OF_RULE: Final = 32.0
 """Roundings of an integrated mass, and the rule's own error, in units of u."""
 
@@ -172,6 +173,7 @@ def _of_mass(low: Array, high: Array, sigma: float) -> Array:
 def _spread(reach: Array, sigma: float) -> Array:
     """Return what z at so much is off by, in units of u at most, but for a factor below 4.
 
-    It is sigma times a logarithm, which is off by u of itself and by u of a point of the grid, plus 1 / (2 sigma).
+    It is sigma times a logarithm, plus 1 / (2 sigma). The logarithm is off by u of itself and by u of a point of the
+    grid.
     """
     return np.asarray(reach + 1 / sigma + sigma)

@@ -1,7 +1,7 @@
 """Limit the noise, and how uploads arrive, where updates of other members are in the sum, and are not known.
 
-Real records move the coordinates that everybody's records move. Let r_t be what is left of round t's released sum, over
-the clip R, once the auditor's own uploads are taken out: r_t = n_t + o_t. The others' updates o_t may depend on all
+Real records move the coordinates that everybody's records move. Take the auditor's own uploads out of round t's
+released sum, and let r_t be what is left, over the clip R: r_t = n_t + o_t. The others' updates o_t may depend on all
 earlier rounds, never on this round's noise n_t.
 
 So |r_t|^2 over the noise's variance is, given what came before, a noncentral chi-squared variable. Such a one is
@@ -9,7 +9,7 @@ stochastically at least the central one. By induction over rounds so is the sum,
 holds. Others make it larger, never too small.
 
 Whether a record was drawn in round t is independent of r_t, given what came before. So the correlation of draws with
-what is left along their records has mean 0, unless uploads enter the sum with a factor other than 1.
+what is left along their records has mean 0. That holds unless uploads enter the sum with a factor other than 1.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     ||X_i - X_j||^2 = N_i + N_j - 2 <X_i, X_j>,    <X_i, X_j> = <b_i, b_j> + <b_i, a_j> + <a_i, b_j> + <a_i, a_j>
 
-The check left shares of the squared norms N. As X = b + a with b known to both servers, the first inner product is
-public, each server has its share of the next two, and the last is dealt: one word for each pair of clients.
+The check left shares of the squared norms N. In X = b + a both servers know b, so the first inner product is public.
+Each server has its share of the next two. The last is dealt: one word for each pair of clients.
 
 Source: He, Karimireddy and Jaggi, "Secure Byzantine-Robust Machine Learning", 2020, take distances of shared updates;
 PRECAD names it as related work. That one dealt word for each pair is enough, because b is public, is ours.

@@ -5,7 +5,7 @@ score are added up, equal scores in the order of slots. Distances, which of them
 stay shared: what the servers open is masked by dealt words and bits.
 
 Source: Blanchard, El Mhamdi, Guerraoui and Stainer, "Machine Learning with Adversaries: Byzantine Tolerant Gradient
-Descent", NeurIPS '17; by two servers as docs/reference/protocol-krum.md says, which is ours.
+Descent", NeurIPS '17. The protocol of two servers is ours, docs/reference/protocol-krum.md.
 """
 
 from __future__ import annotations

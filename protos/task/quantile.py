@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 LEARNT: Final = ("private-quantile", "private-quantile-per-layer")
 """Values of `update_clipping` with a bound that is learnt.
 
-By layer, each of the L layers is clipped to S / sqrt(L), and an update counts as within the bound if all of its layers
-are. To the servers both are the same."""
+By layer, each of the L layers is clipped to S / sqrt(L). An update counts as within the bound if all of its layers are.
+To the servers both values are the same."""
 BY_LAYER: Final = ("per-layer", "private-quantile-per-layer")
 """Those that clip layer by layer."""
 RANGE: Final = 2.0**10

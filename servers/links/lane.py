@@ -8,9 +8,9 @@ Over that link B tells A where the lane opens (`precad.servers.links.lane_openin
 A frame is the length of its label (2 bytes) and of its payload (8 bytes), big-endian, then both. Both ends show their
 certificate and trust exactly the pinned one of the other, as they read when the lane is made.
 
-A pinned peer may deviate all the same. No memory is taken for a payload longer than the step can need. One record of
-TLS (16 KiB) at most is held of what the peer sends ahead of us, or one of 64 KiB where the
-lane is sealed (`precad.servers.links.lane_seal`). The rest fills the socket's buffer, then stays with the
+A pinned peer may deviate all the same. No memory is taken for a payload longer than the step can need. At most one
+record of TLS (16 KiB) is held of what the peer sends ahead of us. Where the lane is sealed
+(`precad.servers.links.lane_seal`), it is one record of 64 KiB. The rest fills the socket's buffer, then stays with the
 peer. The lane ends when the peer's part of a step has not come within the step's limit
 (`precad.servers.links.step_limits`).
 """

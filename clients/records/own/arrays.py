@@ -88,8 +88,10 @@ def from_arrays(inputs: object, labels: object, where: object, wanted: Wanted) -
 
 
 def _labels_of(labels: object, at: str) -> NDArray[Any] | list[Any]:
-    """Return labels as an array; as a list where they are texts or objects, each of which is looked at by itself, as
-    in a column of pandas. Raises OwnRecordsError."""
+    """Return labels as an array, or as a list where they are texts or objects.
+
+    Each label of a list is looked at by itself, as in a column of pandas. Raises OwnRecordsError.
+    """
     with _raising(at, "an array", _NO_ARRAY):
         found = labels if isinstance(labels, (torch.Tensor, np.ma.MaskedArray)) else np.asarray(labels)
     if isinstance(found, np.ndarray) and found.dtype.kind in "OSU" and found.ndim == 1:
