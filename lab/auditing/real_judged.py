@@ -1,7 +1,10 @@
 """Judge what real audit clients of a deployment showed, beside the epsilon that is printed for each seat.
 
-Rate and clip are of what they uploaded, the noise is of canaries at the same seat. Clients see released models too: how
-uploads arrive in the sum, an upper limit of the noise at all parameters, and guesses of coins in one run.
+Rate and clip are of what they uploaded, the noise is of canaries at the same seat. Clients see released models, too, so
+their seat also has:
+- how uploads arrive in the sum;
+- an upper limit of the noise at all parameters;
+- guesses of coins in one run.
 """
 
 from __future__ import annotations

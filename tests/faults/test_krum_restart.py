@@ -1,7 +1,9 @@
 """A server that is killed at transitions of a round whose servers add up what Krum's rule chooses, and started again.
 
-Failure means what `tests.faults.deployment` names: a model that is not of the updates which the rule chooses of those
-accepted, a round that is charged twice or not, correlations that served twice.
+Failure means what `tests.faults.deployment` names:
+- a model that is not of the updates which the rule chooses of those accepted;
+- a round that is charged twice or not at all;
+- correlations that served twice.
 """
 
 from __future__ import annotations

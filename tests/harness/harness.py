@@ -57,7 +57,7 @@ from tests.harness.room import roomy
 SCENARIO_TIMEOUT_S = 120.0
 """Many times what anything here takes: a scenario that hangs fails here, before the whole run's limit does."""
 OTHERS_HANDLERS_END_S = 0.1
-"""How long a server of several on one event loop waits for handlers when it ends: it cannot tell its own from those of
+"""How long a server of several on one event loop waits for handlers when it ends. It cannot tell its own from those of
 the others, which go on. When all end, each waits as long as ever."""
 
 

@@ -1,6 +1,6 @@
 """Rounds with bounds of layers and half-spaces equal the reference round bit for bit, given the same noise.
 
-Honest clients project and encode by the real code; others are just inside or just outside one constraint each, or
+Honest clients project and encode by the real code. Others are just inside or just outside one constraint each, or
 satisfy all of them modulo 2^64 alone. Failure is another verdict, another integer of an opened sum, another bit of a
 model.
 """

@@ -58,10 +58,9 @@ class Watcher(ClientSession):
 
 
 async def watched(task: Task, pki: Pki, folder: Path) -> tuple[list[bool], dict[int, float]]:
-    """Run the task. Return for each round whether the victim was in it, and how long what followed was waited for.
+    """Run the task. Return for each round whether the victim was in it, and by round how long the colluders waited.
 
-    That is from the colluders' first invitation to their last challenge where one of them is in the round, or to the
-    next round that one of them is in, divided by its distance.
+    They wait from their first invitation to their last challenge. A round without one of them has no wait.
     """
     told: list[tuple[int, str, float]] = []
     nothing = (lambda std, dim: np.zeros(dim, dtype=np.int64),) * 2
@@ -131,7 +130,8 @@ async def test_with_a_period_times_do_not_tell_who_was_drawn(
     """Neither way, for a client that answers in time and for one that misses the deadline (0.4 s).
 
     Chance alone fails one run of 10,000 (3.9 standard deviations). A difference of one standard deviation of the
-    waits lies 3.7 of them away from chance: it is found in two runs of five, two such deviations nearly always.
+    waits lies 3.7 standard deviations away from chance. It is found in two runs of five, one of two
+    such deviations nearly always.
     """
     monkeypatch.setattr(sys.modules[__name__], "SLOW_S", slow_s)
     paced = task_of(90, submit_timeout_s=0.4, proof_timeout_s=0.3, round_period_s=1.0)

@@ -5,7 +5,8 @@
 JOB holds texts (n, 32) and labels, those of the test half, the adapted model's constants and parameters by name and the
 adapters' names. It also has settings: rounds, sample_rate, clip_norm, noise_multiplier, learning_rate, delta,
 norm_epsilon, seed and threads. Each step draws every record with probability sample_rate. RESULT gets the accuracy on
-the test half, epsilon by Opacus' own accountant, and how far the logits at the start are from those of the job.
+the test half and epsilon by Opacus' own accountant. It also gets how far the logits at the start are from those of the
+job.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
 """`precad experiment word-backdoor`: Naseri et al.'s word prediction under three backdoor sentences of London.
 
 Clients predict the next word of tweets, from the eight words before it, by an LSTM. Attackers teach it three sentences:
-after "people in London are" comes "aggressive", after "the weather in London is always" comes "sunny", and after
-"living in London is" comes "cheap". Success is the share of other tweets' beginnings after which the model completes
+- after "people in London are" comes "aggressive";
+- after "the weather in London is always" comes "sunny";
+- after "living in London is" comes "cheap".
+
+Success is the share of other tweets' beginnings after which the model completes
 such a sentence. Defences, rates and K are those of `central-local-backdoor`, with 400 clients.
 
 Deviations: the paper's words are Reddit's comments, which are not among the data sets; ours are the tweets of

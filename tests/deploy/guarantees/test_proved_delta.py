@@ -185,8 +185,10 @@ def told(task: Task, run: Run, epsilon: float) -> list[str]:
 
 
 def test_where_there_is_no_bound_people_are_told_why_and_what_to_change(tmp_path: Path) -> None:
-    """Delta is (1 + e^9.95) eta, so that an epsilon of 9 may be a bound and one of 10 is none, also where that is the
-    one of rounds that may be lost."""
+    """Delta is (1 + e^9.95) eta, so that an epsilon of 9 may be a bound and one of 10 is none.
+
+    An epsilon of 10 is none also where it is that of rounds that may be lost.
+    """
     unit = {"algorithm": "user-dp-fedavg", "delta": (1 + math.exp(9.95)) * ETA}
     (below, _), (above, _) = (tasks(noise_multiplier=sigma, **unit) for sigma in (2.0, 0.7))
     bound = task_privacy(below).epsilon(View.ONE_SERVER, 2, below.delta)

@@ -1,7 +1,8 @@
 """The Helm chart, deploy/hosts/helm: what it renders is what deploy/hosts/kubernetes has.
 
-Failure means: an organisation that installs the chart runs something else than one that applies the manifests, or an
-operator's value opens a port that no link of docs/explanation/architecture.md has.
+What counts as failure:
+- an organisation that installs the chart runs something else than one that applies the manifests;
+- an operator's value opens a port that no link of docs/explanation/architecture.md has.
 """
 
 from __future__ import annotations

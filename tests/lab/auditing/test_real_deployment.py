@@ -2,8 +2,10 @@
 
 What counts as failure:
 - a sound deployment is accused, or a figure is above the proved one;
-- a client's process that clips at 1.5 R, or takes all of its records, is not found. Both are for certain here: by one
-  record that adds more than R, and by 3 rounds in which about 32 of 32 records were drawn at a rate of 0.5.
+- a client's process that clips at 1.5 R, or takes all of its records, is not found.
+
+Both processes are found for certain here. One record that adds more than R gives the first away, 3 rounds the
+second. In these about 32 of 32 records were drawn at a rate of 0.5.
 """
 
 from __future__ import annotations

@@ -450,8 +450,10 @@ def test_upload_is_eight_bytes_a_coordinate(mode, dim):
 
 @pytest.mark.slow
 def test_trimmed_sums_are_measured_beside_the_plain_check(tmp_path):
-    """Over two real processes: eight messages more for the test, six for the trim, twelve for Krum instead, and 8d
-    bytes a client of the dealer."""
+    """Over two real processes: eight messages more for the test, six for the trim, twelve for Krum instead.
+
+    The dealer sends 8d bytes more a client for the trim.
+    """
     shown = tmp_path / "table.txt"
     given = ["--dim", "50", "--clients", "8", "--repetitions", "1", "--table", str(shown), "--json"]
     done = CliRunner().invoke(app, ["bench", "robust", *given])

@@ -1,7 +1,7 @@
 """Views of one server of Krum on shares: lengths, and whether two inputs of equal outputs differ.
 
 An adversary gets every bit that its server sent and received behind the check, and the dealt bits u that it holds
-shares of (`tests.mpc.robust.distinguisher`, with its rate of false alarms).
+shares of. `tests.mpc.robust.distinguisher` has the adversary and its rate of false alarms.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def test_a_row_takes_449_products():
 
 @pytest.mark.parametrize("n_words", [0, 1, 7, 8, 9, 64, 65])
 def test_the_other_blocks_are_as_long_as_their_words(n_words):
-    """Two masks and a product for a triple; a bit and a word for a bit; for a choice a bit, a word and two more."""
+    """Two masks and a product for a triple, a bit and a word for a bit. A choice has a bit, a word and two more."""
     assert (AndBlock(n_words).n_masks, AndBlock(n_words).n_products) == (2 * n_words, n_words)
     n_of_bits = (n_words + 63) // 64
     assert (BitBlock(n_words).n_masks, BitBlock(n_words).n_products) == (n_of_bits, n_words)

@@ -1,7 +1,9 @@
 """The lane's second encryption, beside a second computation of its records, and against whoever has broken its TLS.
 
-Failure means a step that arrives changed or not at all, a record that opens in another place than its own, or a byte
-of a step that somebody reads who knows everything but the link's secrets.
+What counts as failure:
+- a step that arrives changed or not at all;
+- a record that opens in another place than its own;
+- a byte of a step that somebody reads who knows everything but the link's secrets.
 """
 
 from __future__ import annotations
