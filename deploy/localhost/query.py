@@ -16,6 +16,7 @@ from precad.deploy.configuration.query import Question, resolve_query
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.localhost.deployment import LocalRun
 from precad.deploy.localhost.forks import Forks
+from precad.deploy.localhost.watch import LiveTable
 from precad.deploy.run_folder import RunFolder
 from precad.dp.queries.estimates import Answer, answer
 from precad.protos.task.task import Task
@@ -50,6 +51,9 @@ class QueryRun(LocalRun):
 
     def _initial(self) -> NDArray[np.float32]:
         return np.zeros(self.deployment.task.dim, dtype=np.float32)
+
+    def _look_for_divergence(self, t: int, parameters: NDArray[np.float32], table: LiveTable) -> None:
+        """Look at nothing: a query's sum is no model that could diverge."""
 
     def _quality(self, parameters: NDArray[np.float32]) -> dict[str, Any]:
         return {"accuracy": None}

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from precad.deploy.configuration.query import Question, resolve_query
 from precad.deploy.configuration.sections import read_local
 from precad.deploy.errors import ConfigError
+from precad.deploy.localhost.observing import Observation
+from precad.deploy.localhost.query import QueryRun
+from precad.deploy.localhost.watch import LiveTable
 from precad.deploy.run_folder import RunFolder
+from precad.protos.precad.v1.control_pb2 import RoundRecord
 from tests.harness.command_line import precad
 from tests.harness.hospital import hospital
 
@@ -98,6 +104,19 @@ def test_a_query_goes_on_after_a_run_that_is_over(tmp_path: Path) -> None:
         assert server is not None
         (earlier,) = server.earlier_ledgers
         assert (earlier.path, earlier.most_rounds) == (tmp_path / "out" / letter / "ledger.jsonl", 2)
+
+
+def test_a_query_of_processes_looks_for_no_model(tmp_path: Path) -> None:
+    """After its only round, as after each of a training. The slow twin below has the processes."""
+    console = Console(quiet=True)
+    asked = Question(query=MEAN, epsilon=1.0)
+    query = QueryRun(read_local(folder_of(tmp_path)), asked, tmp_path / "out", console, level=0.95)
+    round_of = RoundRecord(round=0, chosen=list("abcd"), accepted=list("abcd"))
+    seen = Observation(record=round_of, parameters=np.ones(2, dtype=np.float32))
+    with LiveTable(console, title="", rounds=1) as table:
+        asyncio.run(query._take_in(seen, seen, table))
+    query.close()
+    assert [line["accepted"] for line in query._progress.metrics] == [list("abcd")]
 
 
 def test_a_price_is_named_once(tmp_path: Path) -> None:
