@@ -8,7 +8,7 @@ from typing import Any, Final
 from precad.deploy.run_folder import RunFolder
 from precad.protos.task.evaluation import BY_CLIENTS
 from precad.protos.task.task import Task
-from precad.servers.telemetry.quality import FILE, restored
+from precad.servers.telemetry.figures import FILE, restored
 
 _ENDS: Final = ("_low", "_high")
 

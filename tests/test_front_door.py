@@ -460,6 +460,12 @@ CHILDREN_ONLY = ("aiohttp", "prometheus_client", "typer")
 """Libraries that the servers import and `precad.run` does not: a script's own folder comes first for the script."""
 
 
+def test_a_run_imports_no_library_that_its_children_alone_need(tmp_path: Path) -> None:
+    """A script's folder may hold something else of that name; and imports are what a run's start waits for."""
+    code = "import precad.deploy.localhost.deployment, sys\nprint([m for m in %r if m in sys.modules])"
+    assert python(code % (CHILDREN_ONLY,)).strip() == "[]"
+
+
 @pytest.mark.slow
 def test_run_works_from_a_script_in_a_hostile_folder(tmp_path: Path) -> None:
     """Folders with our folders' names lie beside it, and some with names of libraries that only children import."""

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from precad.clients.config import NVFLARE, SCRIPT, ClientConfig
 from precad.deploy.configuration.sections import Deployment, parse_section, section
 from precad.deploy.errors import ConfigError
@@ -61,6 +59,8 @@ def promised_to_clients(task: Task) -> Iterator[str]:
 
 def counted(state_dir: Path) -> dict[str, int]:
     """Return how many trainings of all clients in a folder ended well, failed, and returned more than the bound."""
+    from prometheus_client.parser import text_string_to_metric_families  # of a run with foreign trainers alone
+
     found = dict.fromkeys(("trained", "clipped", "failed"), 0)
     for file in state_dir.glob("*.prom"):
         for family in text_string_to_metric_families(file.read_text()):

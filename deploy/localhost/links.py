@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-import aiohttp
 from rich.console import Console
 
 from precad.deploy.configuration.sections import Deployment
@@ -75,6 +74,8 @@ async def one_time_link(address: str, token: str) -> str | None:
 
     The token is sent in a header to that address alone, which is of this machine.
     """
+    import aiohttp  # which only a terminal needs, and no script that has a folder of that name
+
     deadline = asyncio.get_running_loop().time() + PATIENCE_S
     headers = {"Authorization": f"Bearer {token}"}
     timeout = aiohttp.ClientTimeout(total=10.0)

@@ -24,7 +24,7 @@ from precad.servers.store import audit_log
 from precad.servers.store.folder import ledger_path, store_path
 from precad.servers.store.record import from_line
 from precad.servers.store.rounds import CommittedRound
-from precad.servers.telemetry.quality import FILE, restored
+from precad.servers.telemetry.figures import FILE, restored
 from precad.servers.telemetry.status import NORM_EXCEEDED, ClientOutcome, Epsilon, RoundSummary, Status
 
 

@@ -17,7 +17,6 @@ import asyncio
 import itertools
 import json
 import os
-import re
 import signal
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -33,24 +32,17 @@ from precad.servers.errors import MeasuringFault, SetupError
 from precad.servers.private_files import private
 from precad.servers.store.rounds import CommittedRound
 from precad.servers.telemetry.events import Telemetry
-from precad.servers.telemetry.status import ACCURACY
+from precad.servers.telemetry.figures import FILE, FaultyProgramError, Figures, figures_of, parsed, restored
 
 log = structlog.get_logger(__name__)
 
-FILE: Final = "quality.jsonl"
-"""Figures of rounds in the state folder, a line each."""
 MOST_FAULTS: Final = 3
 """So many faults in a row, and the program is not started again by this process."""
 _HANG_UP_S: Final = 5.0
 """How long the program may take to end once its server hung up: it ends what it has started first."""
 _LONGEST_LINE: Final = 1 << 16
 _PIECE: Final = 1 << 20
-_MOST_FIGURES: Final = 32
-_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _LONGEST_REFUSAL: Final = 400
-_LARGEST: Final = 1e300
-
-Figures = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,14 +56,6 @@ class Program:
     """The first message to it: one line, with its end."""
     timeout_s: float
     """How long it may take over its opening, and over a model."""
-
-
-class FaultyProgramError(Exception):
-    """The program did not do what it is for. Has no text of the program's: it may hold records."""
-
-    def __init__(self, fault: MeasuringFault) -> None:
-        super().__init__(fault.value)
-        self.fault = fault
 
 
 class Quality:
@@ -210,7 +194,7 @@ class _Child:
         content = np.ascontiguousarray(parameters, dtype="<f4").data.cast("B")
         header = json.dumps({"round": round, "bytes": content.nbytes}).encode() + b"\n"
         pieces = (content[start : start + _PIECE] for start in range(0, content.nbytes, _PIECE))
-        return _figures(await self._asked(itertools.chain([header], pieces)), round)
+        return figures_of(await self._asked(itertools.chain([header], pieces)), round)
 
     async def _asked(self, pieces: Iterable[bytes | memoryview]) -> dict[str, object]:
         """Return the answer to a message. Raises FaultyProgramError."""
@@ -230,7 +214,7 @@ class _Child:
             raise FaultyProgramError(MeasuringFault.WRONG_OUTPUT) from None
         if not line.endswith(b"\n"):
             raise FaultyProgramError(MeasuringFault.CRASHED)
-        return _object(line)
+        return parsed(line)
 
     async def kill(self) -> None:
         """End it: hang up, for it to end what it has started, wherever that went; then kill what is left."""
@@ -248,55 +232,5 @@ class _Child:
                 await self._process.wait()
 
 
-def _object(line: bytes) -> dict[str, object]:
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise FaultyProgramError(MeasuringFault.WRONG_OUTPUT)
-    return found
-
-
-def _figures(answer: Mapping[str, object], round: int) -> dict[str, float]:
-    """Return the figures that an answer holds. Raises FaultyProgramError."""
-    if answer.get("round") != round:
-        raise FaultyProgramError(MeasuringFault.WRONG_OUTPUT)
-    if "fault" in answer:
-        raise FaultyProgramError(MeasuringFault.RAISED)
-    figures = answer.get("figures")
-    if not isinstance(figures, dict) or not 0 < len(figures) <= _MOST_FIGURES:
-        raise FaultyProgramError(MeasuringFault.WRONG_OUTPUT)
-    found: dict[str, float] = {}
-    for name, value in figures.items():
-        if not _NAME.fullmatch(name) or not isinstance(value, int | float) or isinstance(value, bool):
-            raise FaultyProgramError(MeasuringFault.WRONG_OUTPUT)
-        if not -_LARGEST <= value <= _LARGEST:
-            raise FaultyProgramError(MeasuringFault.NOT_FINITE)
-        if name == ACCURACY and not 0 <= value <= 1:
-            raise FaultyProgramError(MeasuringFault.WRONG_OUTPUT)
-        found[name] = float(value)
-    return found
-
-
 def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text[:_LONGEST_REFUSAL])
-
-
-def restored(path: Path, digests: Mapping[int, str]) -> dict[int, dict[str, float]]:
-    """Return the figures in a file, by round, of models that these rounds made. What is no such line has none.
-
-    digests: of each round's model, in hexadecimal.
-    """
-    found: dict[int, dict[str, float]] = {}
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError:
-        return found
-    for line in lines:
-        with suppress(FaultyProgramError, TypeError):
-            read = _object(line)
-            number = read.get("round")
-            if isinstance(number, int) and digests.get(number) == read.get("model_digest"):
-                found[number] = _figures(read, number)
-    return found
