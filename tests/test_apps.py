@@ -15,7 +15,13 @@ from torch import Tensor, nn
 
 import precad
 from precad.clients.config import ClientConfig
-from precad.clients.errors import DropoutLayerError, OwnRecordsError, RecordMixingLayerError, TargetError
+from precad.clients.errors import (
+    DropoutLayerError,
+    MissingDataError,
+    OwnRecordsError,
+    RecordMixingLayerError,
+    TargetError,
+)
 from precad.clients.models.learning import Learning
 from precad.clients.process import load_records
 from precad.deploy.configuration.apps import client_of_app, with_app
@@ -91,6 +97,7 @@ arrays = (ROWS, SICK)
 app = precad.App(model=net, records=lambda: arrays, loss=confident, metrics=["accuracy", share_of_sick])
 each = precad.App(model=net, records="csv:{client}.csv", label="sick", loss=confident)
 tested = replace(app, test=(ROWS[:2], SICK[:2]))
+public = replace(app, test="csv:public.csv")
 
 
 def test_an_app_trains_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,15 +280,24 @@ def test_an_app_names_a_source_for_each_client(tmp_path: Path, monkeypatch: pyte
 
 
 def test_records_that_are_trained_and_measured_on_are_not_kept_for_testing() -> None:
-    """An app without records for testing measures on those of the training, and `precad check` says no other."""
+    """`precad check` of a client says no other: it measures nothing, and need not have an app's test records."""
     task = small_task(model=f"{__name__}:app", loss=f"{__name__}:app", dim=26, clients={"a": 40, "b": 40})
     config = ClientConfig.model_validate({"certificates": "c", "authority": "a"}, context={"base": Path("/")})
     for name, said in (
         ("app", "40 of shape (3,) in 2 classes; declares"),
-        ("tested", "40 of shape (3,) in 2 classes, 2"),
+        ("tested", "40 of shape (3,) in 2 classes; declares"),
+        ("public", "40 of shape (3,) in 2 classes; declares"),
     ):
         found = records_here(task, config.model_copy(update={"records": f"{__name__}:{name}"}), ["a"])
         assert found["a"].startswith(said)
+
+
+def test_absent_test_records_are_called_by_their_name(tmp_path: Path) -> None:
+    """In a notebook and in local processes, which measure on them."""
+    raw = with_app({"task": {**TASK, "clients": ["a", "b", "c"]}}, f"{__name__}:public")
+    for read in (lambda: resolve(raw, RunFolder(tmp_path)), lambda: resolve_apps({"task": TASK}, [public] * 2)):
+        with pytest.raises(MissingDataError, match=r"^app\.test: expected a file or folder public\.csv, looked in "):
+            read()
 
 
 def test_classes_of_test_records_are_those_of_the_training(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from precad.clients.models.losses import OwnLoss
 from precad.clients.models.networks import NO_ARGUMENTS, fitted, parameter_count
 from precad.clients.records import Records, Split, example_label_of, example_of, joined
 from precad.clients.records.own import OwnRecords, read_given
+from precad.clients.records.own.described import TEST
 from precad.clients.records.own.found import Found
 from precad.deploy.configuration.auditing import refuse_audit_clients
 from precad.deploy.configuration.local import ids_of
@@ -186,6 +187,7 @@ def _read(
         infers_classes=infers_classes,
         numbers=learning.loss.wants_numbers,
         client=whose,
+        field=TEST if where == "test" else "app.records",
     )
     return read_given(given, source)
 

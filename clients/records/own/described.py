@@ -15,6 +15,8 @@ from precad.protos.task.record_fields import Column, RecordFields
 
 LABEL = "client.label"
 """The field that names labels, in messages."""
+TEST = "app.test"
+"""The part of an app that names records to measure on, in messages."""
 CLIENT = "{client}"
 """Stands in a source for the id of the client whose records they are."""
 
@@ -25,6 +27,8 @@ class OwnRecords:
 
     source: str
     """`csv:PATH` and so on, or `module:function` (`precad.clients.config.KINDS`)."""
+    field: str = "client.records"
+    """What names it, in messages."""
     label: str | Sequence[str] | None = None
     """The column, or the array, with the labels; or several, each with a number of every label."""
     columns: tuple[Column, ...] = ()
@@ -105,5 +109,5 @@ class OwnRecords:
         found = next((path for folder in places if (path := folder / self.place).exists()), None)
         if found is None:
             where = "found nothing there" if Path(self.place).is_absolute() else looked(places)
-            raise MissingDataError(f"client.records: expected a file or folder {self.place}, {where}")
+            raise MissingDataError(f"{self.field}: expected a file or folder {self.place}, {where}")
         return found

@@ -98,7 +98,7 @@ def app_of(source: OwnRecords) -> App | None:
     """Return the app that a source names; None for any other source. Raises ExtensionError."""
     if source.kind in _READERS:
         return None
-    found = imported("client.records", source.source, source.folders or folders())
+    found = imported(source.field, source.source, source.folders or folders())
     return found if isinstance(found, App) else None
 
 
@@ -112,7 +112,7 @@ def names_client(source: OwnRecords) -> bool:
 
 def _read_function(source: OwnRecords) -> Found:
     """Return what a function, or an app, of the user's own gives. Raises ExtensionError, OwnRecordsError."""
-    return read_given(imported("client.records", source.source, source.folders or folders()), source)
+    return read_given(imported(source.field, source.source, source.folders or folders()), source)
 
 
 def _require_shape(found: Found, shape: tuple[int, ...], where: object) -> None:

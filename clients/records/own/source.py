@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from precad.clients.config import ClientConfig
 from precad.clients.errors import DataError, OwnRecordsError
 from precad.clients.records.holdout import is_kept_aside
-from precad.clients.records.own.described import CLIENT, OwnRecords
+from precad.clients.records.own.described import CLIENT, TEST, OwnRecords
 from precad.clients.records.own.found import Found
 from precad.clients.records.own.reading import app_of, names_client, read, read_given
 from precad.clients.records.partitions import Parts
@@ -48,6 +48,8 @@ class OwnSource(DataSource):
     clients: tuple[str, ...]
     """The clients whose records are read, in the order of their ids."""
     is_dealt: bool = False
+    is_measured: bool = False
+    """Whether whoever reads them measures models, on an app's test records too. An organisation's client does not."""
 
     @classmethod
     def of_own(
@@ -69,6 +71,7 @@ class OwnSource(DataSource):
             described=described,
             clients=tuple(sorted(clients)),
             is_dealt=config.dealt and not names_client(described),
+            is_measured=config.dealt,
             holdout=config.holdout or 0.0,
             holdout_seed=config.holdout_seed,
         )
@@ -99,8 +102,9 @@ class OwnSource(DataSource):
         halves = [self._halves(one.records) for one in found]
         train, test = joined([half[0] for half in halves]), joined([half[1] for half in halves])
         if (app := app_of(self.described)) is not None and not self.holdout:
-            alike = replace(self.described, class_names=names, infers_classes=False)  # as in training
-            test = train if app.test is None else read_given(app.test, alike).records
+            alike = replace(self.described, field=TEST, class_names=names, infers_classes=False)  # as in training
+            has_own = self.is_measured and app.test is not None
+            test = read_given(app.test, alike).records if has_own else train
         owners, holders = (np.repeat(np.arange(len(halves)), [len(half[i]) for half in halves]) for i in (0, 1))
         n_classes, highest = classes_of(found)
         return Split(
