@@ -1,12 +1,15 @@
 """Make a release, here only: `make release VERSION=1.2.3 KEY=~/.ssh/id_ed25519`. Nothing is pushed.
 
+Whatever a later step needs is asked for first: a key that signs, an author of commits, a new tag, tools, packages.
+
 1. Set the version in pyproject.toml and CITATION.cff, date the changelog's unreleased part, and commit. Where they name
    the version already, nothing changes.
 2. Build the wheel and the sdist from the commit, twice, and refuse if their bytes differ.
 3. Write the bill of materials (CycloneDX), digests (SHA256SUMS) and their signature, by ssh-keygen with the key.
 4. Make the tag (.ci/release), which holds the changes.
 
-The files are in dist/VERSION. Times in them are the commit's, so whoever builds the commit gets the same bytes.
+The files are in dist/VERSION, once there are all of them. Times in them are the commit's, so whoever builds the commit
+gets the same bytes.
 """
 
 from __future__ import annotations
@@ -17,16 +20,20 @@ import hashlib
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
 import sbom
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMESPACE = "precad-release"
@@ -90,7 +97,9 @@ def build(root: Path, out: Path, epoch: int) -> list[Path]:
             exported.extractall(scratch, filter="tar")
         command = [sys.executable, "-c", _BUILD, str(out)]
         environment = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch)}
-        subprocess.run(command, cwd=scratch, env=environment, check=True, capture_output=True)
+        done = subprocess.run(command, cwd=scratch, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            refuse(f"expected a build, found an error of setuptools:\n{done.stderr[-2000:]}")
     for sdist in out.glob("*.tar.gz"):
         sdist.write_bytes(repacked(sdist.read_bytes(), epoch))
     return sorted(out.iterdir())
@@ -122,6 +131,41 @@ def build_reproducibly(root: Path, out: Path, epoch: int) -> list[Path]:
     return made
 
 
+def require_ready(root: Path, version: str, key: Path) -> None:
+    """End with exit code 2, and one line, where a later step would fail. Nothing was written."""
+    if not key.is_file():
+        refuse(f"expected KEY=FILE, a private key of SSH, found none at {key}")
+    if shutil.which("ssh-keygen") is None:
+        refuse("expected ssh-keygen (OpenSSH 8.1 or newer), which signs, in PATH, found none")
+    probe = ["ssh-keygen", "-q", "-Y", "sign", "-f", str(key), "-n", NAMESPACE]
+    done = subprocess.run(probe, input=b"", capture_output=True, check=False)
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        refuse(f"expected a key that signs, found at {key}: {said[-1] if said else 'ssh-keygen failed'}")
+    if subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, check=False).returncode != 0:
+        refuse(f"expected a git repository with a commit, found none in {root}")
+    for ident in ("GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT"):
+        if subprocess.run(["git", "var", ident], cwd=root, capture_output=True, check=False).returncode != 0:
+            refuse("expected a name and an address that commit and tag, found none: git config user.name, user.email")
+    if git(root, "tag", "--list", f"v{version}"):
+        refuse(f"expected a new version, found the tag v{version}")
+    require_packages(root)
+    if git(root, "status", "--porcelain"):
+        refuse("expected a clean tree, found changes: git status")
+
+
+def require_packages(root: Path) -> None:
+    """End with exit code 2 where this environment lacks what builds the wheel, or what the bill of materials lists."""
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    try:
+        for wanted in map(Requirement, project["build-system"]["requires"]):
+            if (found := metadata.version(wanted.name)) not in wanted.specifier:
+                refuse(f"expected {wanted}, which builds the wheel, found {found}")
+        sbom.closure(project["project"]["dependencies"])
+    except metadata.PackageNotFoundError as error:
+        refuse(f"expected the package {error.name} in this environment, found none: make setup")
+
+
 def sign(folder: Path, key: Path) -> None:
     """Write SHA256SUMS of the folder's files and its signature, SHA256SUMS.sig. Raises CalledProcessError."""
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(folder.iterdir())]
@@ -139,22 +183,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     version, key = given.version, given.key.expanduser()
     if not re.fullmatch(r"\d+\.\d+\.\d+", version):
         refuse(f"expected VERSION=x.y.z, found {version!r}")
-    if not key.is_file():
-        refuse(f"expected KEY=FILE, a private key of SSH, found none at {key}")
-    if git(ROOT, "status", "--porcelain"):
-        refuse("expected a clean tree, found changes: git status")
     out = ROOT / "dist" / version
     if out.exists():
         refuse(f"expected no folder {out}, found one")
+    require_ready(ROOT, version, key)
     if prepare(ROOT, version, datetime.now(UTC).date().isoformat()):
         git(ROOT, "commit", "--quiet", "--all", "--message", f"Release {version}")
     epoch = int(git(ROOT, "log", "-1", "--format=%ct"))
-    out.mkdir(parents=True)
-    build_reproducibly(ROOT, out, epoch)
-    (out / "sbom.cdx.json").write_text(
-        sbom.written(ROOT, datetime.fromtimestamp(epoch, UTC).isoformat()), encoding="utf-8"
-    )
-    sign(out, key)
+    out.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent) as unfinished:
+        made = Path(unfinished) / version
+        made.mkdir()
+        build_reproducibly(ROOT, made, epoch)
+        bill = sbom.written(ROOT, datetime.fromtimestamp(epoch, UTC).isoformat())
+        (made / "sbom.cdx.json").write_text(bill, encoding="utf-8")
+        sign(made, key)
+        made.rename(out)
     subprocess.run([str(ROOT / ".ci" / "release"), version], check=True)
     print(f"release: {out.relative_to(ROOT)} holds", *(path.name for path in sorted(out.iterdir())))
 

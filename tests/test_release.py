@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -78,6 +79,97 @@ def test_wrong_arguments_are_refused(arguments: list[str], message: str, capsys:
         making.main(arguments)
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def repository(folder: Path) -> Path:
+    """Make a project with a commit, of this project's requirements."""
+    project(folder)
+    ours = (ROOT / "pyproject.toml").read_text().replace('version = "0.1.0"', 'version = "1.2.2"')
+    (folder / "pyproject.toml").write_text(ours)
+    for command in (
+        ("init", "--quiet"),
+        ("config", "user.name", "x"),
+        ("config", "user.email", "x@example.org"),
+        ("add", "."),
+        ("commit", "--quiet", "-m", "All"),
+    ):
+        subprocess.run(["git", *command], cwd=folder, check=True)
+    return folder
+
+
+def no_key(folder: Path, key: Path) -> None:
+    key.write_text("not a key\n")
+
+
+def no_author(folder: Path, key: Path) -> None:
+    for name in ("user.name", "user.email"):
+        subprocess.run(["git", "config", name, ""], cwd=folder, check=True)
+
+
+def a_tag(folder: Path, key: Path) -> None:
+    subprocess.run(["git", "tag", "v1.3.0"], cwd=folder, check=True)
+
+
+def a_change(folder: Path, key: Path) -> None:
+    (folder / "new").touch()
+
+
+def no_package(folder: Path, key: Path) -> None:
+    text = (folder / "pyproject.toml").read_text()
+    (folder / "pyproject.toml").write_text(text.replace('"aiohttp>=3.10"', '"no-such-package"'))
+
+
+def no_builder(folder: Path, key: Path) -> None:
+    text = (folder / "pyproject.toml").read_text()
+    (folder / "pyproject.toml").write_text(text.replace('"setuptools>=77"', '"setuptools>=9999"'))
+
+
+def no_repository(folder: Path, key: Path) -> None:
+    (folder / ".git").rename(folder / "git")
+
+
+@pytest.mark.parametrize(
+    ("lacks", "message"),
+    [
+        (no_key, "release: expected a key that signs, found at "),
+        (no_repository, "release: expected a git repository with a commit, found none in "),
+        (no_author, "release: expected a name and an address that commit and tag, found none: git config"),
+        (a_tag, "release: expected a new version, found the tag v1.3.0"),
+        (a_change, "release: expected a clean tree, found changes: git status"),
+        (no_package, "release: expected the package no-such-package in this environment, found none: make setup"),
+        (no_builder, "release: expected setuptools>=9999, which builds the wheel, found "),
+    ],
+)
+def test_what_a_release_lacks_is_said_before_anything_is_made(
+    lacks: Callable[[Path, Path], None],
+    message: str,
+    tmp_path: Path,
+    key: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In one line, with exit code 2: the commit, the version and the changes are as they were."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    lacks(repository(folder), key)
+    before = {path: path.read_bytes() for path in folder.glob("*.*") if path.is_file()}
+    monkeypatch.setattr(making, "ROOT", folder)
+    with pytest.raises(SystemExit) as ended:
+        making.main(["1.3.0", "--key", str(key)])
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(message), line
+    assert {path: path.read_bytes() for path in folder.glob("*.*") if path.is_file()} == before
+    assert not (folder / "dist").exists()
+
+
+def test_without_ssh_keygen_nothing_is_signed(
+    tmp_path: Path, key: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(making.shutil, "which", lambda name: None)
+    with pytest.raises(SystemExit):
+        making.require_ready(tmp_path, "1.3.0", key)
+    assert "expected ssh-keygen" in capsys.readouterr().err
 
 
 def archive(names: list[str], mtime: int, user: str) -> bytes:
