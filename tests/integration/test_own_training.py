@@ -89,9 +89,18 @@ app = precad.App(model=lambda: precad.fix(Net()), records="folder:scans")
 
 def write_table(folder: Path, seed: int) -> None:
     """Three numbers of a patient, and whether their sum is positive."""
+    folder.mkdir(parents=True, exist_ok=True)
     rows = np.random.default_rng(seed).standard_normal((N_RECORDS, 3))
     lines = [",".join([*(f"{value:.6f}" for value in row), str(int(row.sum() > 0))]) for row in rows]
     (folder / "patients.csv").write_text("\n".join(["age,pressure,dose,sick", *lines]) + "\n")
+
+
+def write_doses(folder: Path, seed: int) -> None:
+    """Three numbers of a patient, and a dose that is linear in them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = np.random.default_rng(seed).standard_normal((N_RECORDS, 3))
+    lines = [",".join(f"{value:.6f}" for value in (*row, row @ (0.5, -0.25, 1.0))) for row in rows]
+    (folder / "patients.csv").write_text("\n".join(["age,pressure,weight,dose", *lines]) + "\n")
 
 
 def write_scans(folder: Path, seed: int) -> None:
@@ -104,9 +113,22 @@ def write_scans(folder: Path, seed: int) -> None:
         Image.fromarray(pixels.astype(np.uint8)).save(folder / "scans" / kind / f"{i}.png")
 
 
+DOSES = """
+import precad
+from torch import nn
+
+def net():
+    return nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 1))
+
+def worst(outputs, labels):
+    return float(abs(outputs.reshape(labels.shape) - labels).max())
+
+app = precad.App(model=net, records="csv:patients.csv", label="dose", loss="mse", metrics=["mae", worst])
+"""
 CASES: dict[str, tuple[str, Callable[[Path, int], None]]] = {
     "table": (TABLE, write_table),
     "scans": (SCANS, write_scans),
+    "doses": (DOSES, write_doses),
 }
 
 
@@ -120,7 +142,6 @@ class Organisations:
         monkeypatch.delitem(sys.modules, self.module, raising=False)
         self.folders = {site: root / site for site in SITES}
         for seed, folder in enumerate(self.folders.values()):
-            folder.mkdir(parents=True)
             write(folder, seed)
         (root / f"{self.module}.py").write_text(code)
         monkeypatch.chdir(root)
@@ -212,7 +233,7 @@ async def take_part(site: str, client: _Client, servers: tuple[ServerInProcess, 
             await upload_to(servers[party].intake, submission)
 
 
-@pytest.mark.parametrize("case", ["table", pytest.param("scans", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("case", ["table", pytest.param("scans", marks=pytest.mark.slow), "doses"])
 @asynchronous
 async def test_a_notebook_gives_the_bytes_of_organisations(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
