@@ -90,7 +90,9 @@ def _epsilon_facts(status: Status) -> dict[str, str]:
     """Return both figures of each epsilon, its budget, and its condition where one must be said."""
     facts: dict[str, str] = {}
     for epsilon in status.epsilons:
-        budget = "no budget" if epsilon.budget is None else f"budget {epsilon.budget:g}, {epsilon.left:.2f} left"
+        budget = f"budget {epsilon.budget:g}, {epsilon.left:.2f} left" if epsilon.budget is not None else "no budget"
+        if epsilon.budget is None and not status.rounds_planned:  # a state_dir does not say
+            budget = "its budget is in the task alone"
         whose = "" if epsilon.unit is Unit.RECORD else f" of a whole {epsilon.unit}"
         if epsilon.group_size > 1:
             whose = f" of {unit_words(epsilon.unit, epsilon.group_size)}"

@@ -43,8 +43,10 @@ def join(kit: Path, directory: Path, agreed: str) -> Joined:
     nothing was written.
     """
     found = digest_of(kit)
-    if found != agreed.strip().lower().replace(":", "").replace(" ", ""):
-        raise ConfigError(f"--agreed: expected {found}, the digest of this kit's project, found {agreed}: do not start")
+    if found != agreed.strip().lower().replace(":", "").replace(" ", ""):  # which is not said: it would be copied
+        raise ConfigError(
+            f"--agreed: expected the digest of this kit's project, found another one, {agreed:.80}: do not start"
+        )
     manifest, name = verify(kit)
     own = Identity.from_certificate((kit / CERTIFICATE).read_bytes())
     folder = directory / name

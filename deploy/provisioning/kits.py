@@ -169,7 +169,9 @@ def _initial_model(project: Project) -> bytes:
         load_initial_model(path, project.task)
         return path.read_bytes()
     from precad.clients.models.networks import initial_vector
+    from precad.clients.own_code import look_in
 
+    look_in(project.base)
     parameters = initial_vector(project.task)
     if parameters.size != project.task.dim:
         raise ConfigError(f"task.dim: expected {parameters.size}, found {project.task.dim}")

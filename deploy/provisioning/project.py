@@ -55,6 +55,8 @@ class Project:
     network: Network
     shared: Mapping[str, Any]
     """`[task]` and `[network]`, as written."""
+    base: Path
+    """The file's folder."""
     shared_text: bytes
     """The file that has them, with its comments."""
     sections: Mapping[Role, Mapping[str, Any]]
@@ -93,6 +95,7 @@ def read(path: Path) -> Project:
         own=parse_section(ProjectSection, raw.get("project", {}), "project", base=base),
         task=task,
         network=parse_section(Network, raw.get("network", {}), "network", base=base),
+        base=base,
         shared=shared,
         shared_text=shared_text(path) or tomli_w.dumps(shared).encode(),
         sections={role: _settings(raw, role) for role in SECTIONS},

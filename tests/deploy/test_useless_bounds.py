@@ -82,7 +82,9 @@ def test_a_terminal_says_it(tmp_path: Path) -> None:
     assert "57700" not in file.getvalue()
 
     epsilons = epsilons_of(task, {View.ONE_SERVER: USELESS, View.CLIENTS_ONLY: 1.0})
-    status = Status(role="a", version="1", state="x", since=0, started_at=0, is_ready=True, epsilons=epsilons)
+    status = Status(
+        role="a", version="1", state="x", since=0, started_at=0, is_ready=True, epsilons=epsilons, rounds_planned=3
+    )
     Console(file=file, width=160).print(status_table({"a": status}))
     assert "no useful bound (no budget)" in " ".join(file.getvalue().split())
 

@@ -130,6 +130,15 @@ def test_provision_says_which_bound_of_evaluations_would_do(project: Project) ->
     assert "note:" not in said
 
 
+def test_a_model_of_one_s_own_is_found_beside_the_project(project: Project, tmp_path: Path) -> None:
+    """From another current folder; its code goes into no kit."""
+    edit(project.start / "task.toml", 'model = "torch.nn:Linear"', 'model = "ward_beside_a_project:net"')
+    (project.start / "ward_beside_a_project.py").write_text("from torch.nn import Linear as net\n")
+    code, said = provisioned(project)
+    assert code == 0, said
+    assert not [path for path in (project.root / "again").rglob("*") if "ward" in path.name]
+
+
 Wrong = Callable[[Project], None]
 
 
@@ -332,6 +341,7 @@ def test_kits_of_two_projects_never_join_under_one_digest(project: Project, dige
     shutil.copytree(project.root / "again" / CLIENT, project.kit(CLIENT))
     code, said = joined(project, CLIENT, digest)
     assert (code, "--agreed: expected" in said) == (errors.INVALID_INPUT, True), said
+    assert sha256((project.kit(CLIENT) / MANIFEST).read_bytes()) not in said  # whoever is in a hurry would copy it
 
 
 def own(text: str) -> Callable[[Project, str], None]:
