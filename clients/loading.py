@@ -43,6 +43,7 @@ def load_split_of(task: Task, config: ClientConfig, clients: Sequence[str]) -> L
     mine = [client for client in clients if client not in task.audit_clients]
     source = source_of(config, task, mine or clients, numbers=loss_of(task.loss).wants_numbers)
     model, loss = networks.of_task(task), loss_of(task.loss)
+    networks.require_dimension(task, model)
     split = networks.fitted(model, source.load(side=networks.image_side(task.model)), loss)
     require_range(model, {f"{source.name}, training half": split.train}, loss)
     require_same_model(task, model, example_of(split.train), loss, example_label_of(split.train))

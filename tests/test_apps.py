@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tomli_w
 import torch
 from torch import Tensor, nn
 
 import precad
 from precad.clients.config import ClientConfig
 from precad.clients.errors import (
+    ArgumentError,
     DropoutLayerError,
     MissingDataError,
     OwnRecordsError,
@@ -24,7 +26,7 @@ from precad.clients.errors import (
 )
 from precad.clients.models.learning import Learning
 from precad.clients.process import load_records
-from precad.deploy.configuration.apps import client_of_app, with_app
+from precad.deploy.configuration.apps import client_of_app, load_with_app, with_app
 from precad.deploy.configuration.check_records import records_here
 from precad.deploy.configuration.local import resolve
 from precad.deploy.run_folder import RunFolder
@@ -86,6 +88,7 @@ def drop() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2))
 
 
+NETWORK = ("aggregator_a", "aggregator_b", "dealer")
 ANIMALS = np.array(["ant", "bee", "cat"])[np.arange(40) % 3]
 zoo = precad.App(
     model=lambda: net(3),
@@ -319,6 +322,29 @@ def test_a_client_takes_an_app_that_its_task_means() -> None:
     assert client_of_app(task, config, here).records == here
     with pytest.raises(precad.ConfigError, match=f"task.loss: expected '{__name__}:app'.*found 'cross-entropy'"):
         client_of_app(small_task(model=here), config, here)
+
+
+def test_a_client_that_forgets_its_app_trains_on_nothing_else(tmp_path: Path) -> None:
+    """Without records, a client's are those of a public data set, which it must then name."""
+    here, path = f"{__name__}:app", tmp_path / "client.toml"
+    task = small_task(model=here, loss=here, dim=26, clients={"a": 40, "b": 40}).model_dump(exclude_none=True)
+    raw: dict[str, Any] = {"task": task, "network": {name: f"localhost:{i}" for i, name in enumerate(NETWORK, 1)}}
+    raw["client"] = {"certificates": "c", "authority": "a"}
+    path.write_text(tomli_w.dumps(raw))
+    with pytest.raises(precad.ConfigError, match=f"^client.records: expected records, or --app {here} as task.model"):
+        load_with_app(path, None)
+    raw["client"]["dataset"] = "digits"
+    path.write_text(tomli_w.dumps(raw))
+    assert load_with_app(path, None).task.model == here
+
+
+def test_a_model_of_another_dimension_is_refused_at_the_client() -> None:
+    """Before a connection: two organisations have different modules of that name."""
+    here = f"{__name__}:app"
+    config = ClientConfig.model_validate({"certificates": "c", "authority": "a"}, context={"base": Path("/")})
+    task = small_task(model=here, loss=here, dim=27, clients={"a": 40, "b": 40})
+    with pytest.raises(ArgumentError, match=f"^task.dim: expected 26, of model '{here}', found 27$"):
+        records_here(task, client_of_app(task, config, here), ["a"])
 
 
 HOSPITAL = """

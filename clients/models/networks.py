@@ -159,6 +159,13 @@ def parameter_count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+def require_dimension(task: Task, model: nn.Module) -> None:
+    """Refuse a model with another number of parameters than the task says. Raises ArgumentError."""
+    if (n := parameter_count(model)) != task.n_parameters:
+        beyond = task.dim - task.n_parameters  # a learnt bound's, or canaries'
+        raise ArgumentError(f"task.dim: expected {n + beyond}, of model {task.model!r}, found {task.dim}")
+
+
 def trained(name: str | nn.Module, parameters: NDArray[np.float32]) -> nn.Module:
     """The model of that name, or this one itself, buffers and shared weights included, with these parameters (d,).
 

@@ -52,10 +52,26 @@ def load_with_app(config: Path, path: str | None) -> Deployment:
     """
     deployment = load(config)
     if path is None:
+        _require_records_of_app(deployment, config.parent)
         return deployment
     look_in(config.parent)
     own = client_of_app(deployment.task, section(deployment.client, "client"), path)
     return deployment.model_copy(update={"client": own})
+
+
+def _require_records_of_app(deployment: Deployment, base: Path) -> None:
+    """Refuse a client whose task trains an app, and whose records nobody named: it would train on a public data set.
+
+    Raises ConfigError, ExtensionError.
+    """
+    model, own = deployment.task.model, deployment.client
+    if own is None or own.records is not None or own.trainer is not None or "dataset" in own.model_fields_set:
+        return
+    if deployment.task.query is not None or ":" not in model:
+        return
+    look_in(base)
+    if isinstance(imported("model", model), App):
+        raise ConfigError(f"client.records: expected records, or --app {model} as task.model says, found none")
 
 
 def client_of_app(task: Task, config: ClientConfig, path: str) -> ClientConfig:

@@ -172,7 +172,8 @@ def _load_model(field: str, path: Path, dim: int) -> NDArray[np.float32]:
     try:
         parameters = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise SetupError(f"{field}: expected a .npy file, found {path}: {error}") from None
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise SetupError(f"{field}: expected a .npy file, found {path}: {why}") from None
     if (
         not isinstance(parameters, np.ndarray)
         or parameters.dtype != np.float32
