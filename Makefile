@@ -88,7 +88,11 @@ lock: $(INSTALLED)  ## Resolve the lock files anew from pyproject.toml
 	$(PIP) install uv
 	$(BIN)/python deploy/hosts/lock.py
 
-release: $(INSTALLED)  ## Make a release, here only: make release VERSION=x.y.z KEY=~/.ssh/id_ed25519
+# What is asked for first needs no environment: without it nothing is set up.
+release:  ## Make a release, here only: make release VERSION=x.y.z KEY=~/.ssh/id_ed25519
+	@test -n "$(VERSION)" || { echo "release: expected VERSION=x.y.z, found none" >&2; exit 2; }
+	@test -f "$(KEY)" || { echo "release: expected KEY=FILE, a private key of SSH, found none at '$(KEY)'" >&2; exit 2; }
+	@$(MAKE) --no-print-directory setup
 	@$(BIN)/python .ci/make_release.py "$(VERSION)" --key "$(KEY)"
 
 clean:  ## Remove the virtual environments and caches (runs/ stays)
