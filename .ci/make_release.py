@@ -84,8 +84,9 @@ def prepare(root: Path, version: str, today: str) -> bool:
     for name, (pattern, by) in texts.items():
         before = (root / name).read_text(encoding="utf-8")
         after = replaced(before, pattern, by, name)
-        (root / name).write_text(after, encoding="utf-8")
-        changed |= after != before
+        if after != before:  # a file that is written anew lets make set everything up once more
+            (root / name).write_text(after, encoding="utf-8")
+            changed = True
     return changed
 
 

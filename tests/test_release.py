@@ -55,7 +55,9 @@ def test_version_and_date_are_written_once(tmp_path: Path) -> None:
     assert (tmp_path / "CITATION.cff").read_text() == "cff-version: 1.2.0\nversion: 1.3.0\n"
     dated = "## [Unreleased]\n\n## [1.3.0] - 2026-02-03\n\n### Added\n- A thing.\n\n## [1.2.2] - "
     assert dated in (tmp_path / "CHANGELOG.md").read_text()
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     assert making.prepare(tmp_path, "1.3.0", "2026-02-04") is False
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
 
 
 def test_a_release_without_changes_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
