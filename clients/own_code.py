@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -96,10 +97,11 @@ def imported(kind: str, path: str, places: Sequence[Path] | None = None) -> obje
             sys.path.append(folder)
     importlib.invalidate_caches()
     try:
-        raising = Unspoken(
-            lambda error: ExtensionError(kind, path, f"importing it raises {type(error).__name__}"), (ImportError,)
-        )
-        with raising:
+
+        def spoken(error: Exception) -> ExtensionError:
+            return ExtensionError(kind, path, f"importing it raises {type(error).__name__}{_line_of(error, searched)}")
+
+        with Unspoken(spoken, (ImportError,)):
             _refuse_hidden(kind, path, searched)
             loaded = importlib.import_module(module)
         found: object = getattr(loaded, name)
@@ -111,6 +113,15 @@ def imported(kind: str, path: str, places: Sequence[Path] | None = None) -> obje
     if not callable(found) and not isinstance(found, App):
         raise ExtensionError(kind, path, f"{name} cannot be called")
     return found
+
+
+def _line_of(error: Exception, places: Sequence[Path]) -> str:
+    """Return the file and the line of the user's own code that raised, and no more of them; empty if none did."""
+    at = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        at.append((error.filename, error.lineno or 1))
+    own = [(Path(file), line) for file, line in at if any(Path(file).is_relative_to(place) for place in places)]
+    return f" in {own[-1][0].name}, line {own[-1][1]}" if own else ""
 
 
 def _refuse_hidden(kind: str, path: str, places: Sequence[Path]) -> None:

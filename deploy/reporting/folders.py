@@ -35,7 +35,11 @@ def read_folders(paths: Sequence[Path]) -> tuple[Run, ...]:
 def require_run_folder(path: Path) -> None:
     """Raises ConfigError."""
     if not (path / "config.toml").is_file():
-        raise ConfigError(f"RUN: expected the folder of precad demo, run or simulate, found no config.toml in {path}")
+        is_state_dir = (path / "task.sqlite").is_file()
+        instead = ", a server's state_dir, which precad status, audit log and export read" if is_state_dir else ""
+        raise ConfigError(
+            f"RUN: expected the folder of precad demo, run or simulate, found no config.toml in {path}{instead}"
+        )
 
 
 def _read(path: Path) -> Run:

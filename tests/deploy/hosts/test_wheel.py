@@ -15,6 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.harness import free_addresses
+from tests.harness.kits import PARTICIPANTS, SERVERS, Project
+
 ROOT = Path(__file__).resolve().parents[3]
 WITHOUT = ("crypten", "onnx", "omegaconf", "precad", "__editable__")
 """Distributions that a plain `pip install` leaves out, and this checkout."""
@@ -55,12 +58,18 @@ def hostile(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def environment_of(hostile: Path) -> dict[str, str]:
+    """Return what a process there has of this one's environment: nothing."""
+    return {"PATH": "/usr/bin:/bin", "HOME": str(hostile)}
+
+
 def run(installed: Path, hostile: Path, *arguments: str) -> tuple[str, str]:
     """Run `precad` of that environment in the hostile folder; return its standard output and error."""
     python = installed / "venv" / "bin" / "python"
     command = [python, "-P", "-m", "precad.deploy.cli.main", *arguments]
-    environment = {"PATH": "/usr/bin:/bin", "HOME": str(hostile)}
-    done = subprocess.run(command, cwd=hostile, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=hostile, env=environment_of(hostile), capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
 
@@ -102,6 +111,77 @@ def test_the_installed_demo_runs_beside_hostile_folders(installed: Path, hostile
         "starting a dealer, two aggregators and 3 clients in 6 processes: about 8 s to the first round",
         "gate: native, as CrypTen is not installed; `task.gate` chooses one for good",
     ]
+
+
+OWN_MODEL = """
+from torch import nn
+
+def net():
+    return nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 2))
+"""
+OWN_TASK = {
+    'model = "torch.nn:Linear"': 'model = "ward:net"',
+    "model_arguments = { in_features = 6, out_features = 2 }\n": "",
+    "dim = 14": "dim = 38",
+}
+PREDICTED = """
+import sys, torch
+sys.path.append(".")
+from ward import net
+model = net()
+model.load_state_dict(torch.load("a/model.pt", weights_only=True))
+print(*model(torch.ones(3, 6)).shape)
+"""
+
+
+def joined_and_ended(installed: Path, project: Project, digest: str) -> dict[str, int]:
+    """Start every organisation in a folder of its own, beside ours by name. Return their exit codes."""
+    python, started = installed / "venv" / "bin" / "python", {}
+    for who in PARTICIPANTS:
+        home = project.root / who
+        for name in HOSTILE:
+            (home / name).symlink_to(project.root / name)
+        if who not in SERVERS:
+            (home / "ward.py").write_text(OWN_MODEL)
+        command = [python, "-P", "-m", "precad.deploy.cli.main", *project.join(who, digest)]
+        with (project.root / f"{who}.log").open("wb") as log:
+            started[who] = subprocess.Popen(
+                command, cwd=home, env=environment_of(project.root), stdout=log, stderr=log
+            )  # fmt: skip
+    try:
+        return {who: process.wait(300) for who, process in started.items()}
+    finally:
+        for process in started.values():
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_installed_package_trains_a_model_of_one_s_own_in_mode_proved(installed: Path, hostile: Path) -> None:
+    """Five organisations by kits, from `precad init` to a signed export that is verified and predicts.
+
+    The model's code is at the project's owner and at clients. Servers need it for the export alone.
+    """
+    project = Project(hostile, lambda *arguments: "".join(run(installed, hostile, *map(str, arguments))))
+    project.begin(dict(zip((*SERVERS, "lane"), free_addresses(3), strict=True)))
+    Project.replace(project.start / "task.toml", OWN_TASK)
+    (project.start / "ward.py").write_text(OWN_MODEL)
+    project.request()
+    digest = project.provision()
+    project.give_records()
+    codes = joined_and_ended(installed, project, digest)
+    assert set(codes.values()) == {0}, {who: (hostile / f"{who}.log").read_text()[-2000:] for who in codes}
+    (hostile / "ward.py").write_text(OWN_MODEL)
+    for who in SERVERS:
+        home = project.home(who) / who
+        run(installed, hostile, "export", str(home / "state"), "--config", str(home / f"{who}.toml"), "--out", who[-1])
+    authority = str(project.start / "authority" / "ca.pem")
+    verified = "".join(run(installed, hostile, "verify-export", "a", "--against", "b", "--authority", authority))
+    assert all(f"signed by {server}" in verified for server in SERVERS)
+    python = [installed / "venv" / "bin" / "python", "-P", "-c", PREDICTED]
+    done = subprocess.run(python, cwd=hostile, env=environment_of(hostile), check=True, capture_output=True, text=True)
+    assert done.stdout == "3 2\n"
 
 
 # -- what a production image has of it ---------------------------------------------------------------------------------

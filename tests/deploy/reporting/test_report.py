@@ -813,6 +813,10 @@ def test_the_locale_changes_nothing(run: Path, tmp_path: Path) -> None:
     ("spoil", "message"),
     [
         (lambda run: (run / "config.toml").unlink(), "found no config.toml in"),
+        (
+            lambda run: (run / "config.toml").rename(run / "task.sqlite"),
+            "a server's state_dir, which precad status, audit log and export read",
+        ),
         (lambda run: (run / "config.toml").write_text("[task"), "expected TOML"),
         (lambda run: (run / "config.toml").write_bytes(b"\xff"), "expected TOML"),
         (lambda run: (run / "metrics.jsonl").unlink(), "found neither metrics.jsonl nor seed-N.jsonl"),

@@ -631,9 +631,15 @@ OF_MODULES: dict[str, Bad] = {
     "no function": Bad(module("", "own_empty"), "own_empty:load.* has no attribute 'load'", "own_empty:load"),
     "no call": Bad(module("load = 3", "own_three"), "load cannot be called", "own_three:load"),
     "a module that raises": Bad(
-        module(f"raise ValueError('{SECRET}')", "own_raises"), "importing it raises ValueError", "own_raises:load"
+        module(f"raise ValueError('{SECRET}')", "own_raises"),
+        "importing it raises ValueError in own_raises.py, line 1",
+        "own_raises:load",
     ),
-    "no Python": Bad(module(f"{SECRET} =", "own_syntax"), "importing it raises SyntaxError", "own_syntax:load"),
+    "no Python": Bad(
+        module(f"{SECRET} =", "own_syntax"),
+        "importing it raises SyntaxError in own_syntax.py, line 1",
+        "own_syntax:load",
+    ),
     "a hidden package": Bad(
         lambda folder: (folder / "xml").mkdir() or module("def load(): pass", "xml/mine")(folder),
         "another module 'xml' .* hides yours, .*: rename yours",
