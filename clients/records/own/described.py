@@ -28,7 +28,7 @@ class OwnRecords:
     source: str
     """`csv:PATH` and so on, or `module:function` (`precad.clients.config.KINDS`)."""
     field: str = "client.records"
-    """What names it, in messages."""
+    """Name of it, in messages."""
     label: str | Sequence[str] | None = None
     """The column, or the array, with the labels; or several, each with a number of every label."""
     columns: tuple[Column, ...] = ()
