@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,7 @@ from precad.clients.models.losses import loss_of
 from precad.clients.models.metrics import METRICS, Metric, has_accuracy, metrics_of
 from precad.clients.own_code import folders, imported, look_in
 from precad.clients.records import Records, Split, example_label_of, example_of
-from precad.clients.records.own.described import OwnRecords
+from precad.clients.records.own.described import TEST, OwnRecords
 from precad.clients.records.own.reading import app_of, read, read_given
 from precad.clients.records.own.source import classes_of
 from precad.clients.training import evaluation
@@ -106,7 +106,7 @@ def _load(task: Task, public: PublicRecords) -> Measure:
         folders=folders(public.folder),
     )
     app = app_of(described)
-    found = read(described) if app is None or app.test is None else read_given(app.test, described)
+    found = read(described) if app is None or app.test is None else read_given(app.test, _test_of(app, described))
     n_classes, highest = classes_of([found])
     names = found.class_names
     split = Split(
@@ -126,6 +126,11 @@ def _load(task: Task, public: PublicRecords) -> Measure:
             "evaluation_metrics: expected a figure, as labels are numbers and have no accuracy, found none"
         )
     return measure
+
+
+def _test_of(app: App, described: OwnRecords) -> OwnRecords:
+    """Return what is said of an app's test records: a table's label is the app's, unless the operator names one."""
+    return replace(described, field=TEST, label=described.label or app.label)
 
 
 def _metrics_of_apps(task: Task, app: App | None) -> list[object]:

@@ -353,6 +353,8 @@ def _fault(error: Any) -> str:
     match error["type"]:
         case "missing":
             return f"{field}: expected a value, found none"
+        case "extra_forbidden" if field == "simulation":
+            return f"{field}: expected none, as precad simulate alone reads this section, found one"
         case "extra_forbidden":
             return f"{field}: expected no such key, found {_shown(error['input'])}"
         case "value_error":

@@ -92,6 +92,8 @@ noise_multiplier = 0.5
 learning_rate = 1.0
 MODE
 """
+MEASURED = 'evaluation_records = "hospital:app"\n'
+"""At B, whose operator has the app and public records beside its configuration."""
 SCRIPTS = {
     "notebook": """
 import precad
@@ -108,7 +110,7 @@ found = precad.run("task.toml", "run", app="hospital:app")
 CASES: dict[str, tuple[str, Callable[[Path, int], None], str]] = {
     "table": (TABLE, write_table, 'gate = "native"'),
     "scans": (SCANS, write_scans, 'mode = "proved"'),
-    "doses": (DOSES, write_doses, 'mode = "proved"'),
+    "doses": (DOSES, write_doses, f'mode = "proved"\nevaluation = "public"\n\n[aggregator.b]\n{MEASURED}'),
 }
 
 
@@ -180,7 +182,16 @@ class Organisations:
         own |= {"peer_certificate": f"tls/{other}.pem", "initial_model": "initial.npy"}
         own |= {"dealer_certificate": "tls/dealer.pem"} if Role.DEALER in self.servers else {}
         own |= {"lane_listen": addresses["lane"]} if role is Role.AGGREGATOR_B else {}
+        if self.task.get("evaluation") == "public" and role is Role.AGGREGATOR_B:
+            own |= tomllib.loads(MEASURED)
+            self._give_public_records(self.root / role)
         return {"aggregator": {role[-1]: own}}
+
+    def _give_public_records(self, folder: Path) -> None:
+        """Give an operator the app, and the records that all three places measure on."""
+        CASES[self.case][1](folder, len(SITES))
+        (folder / "patients.csv").rename(folder / "public.csv")
+        (folder / "hospital.py").write_text(CASES[self.case][0])
 
     def precad(self, name: str, *arguments: str) -> None:
         """Run a command in one organisation's folder, to its end."""
@@ -253,3 +264,14 @@ def test_an_app_gives_the_same_bytes_in_three_places(case: str, tmp_path: Path) 
     assert [np.load(state / "model.npy").tobytes() for state in states] == [final, final]
     rounds = [json.loads(line) for line in (states[0] / "rounds.jsonl").read_text().splitlines()]
     assert [record["accepted"] for record in rounds] == [list(SITES)] * 3
+    if case == "doses":
+        require_equal_figures(here, states[1])
+
+
+def require_equal_figures(here: Path, state: Path) -> None:
+    """Require the same mean error, and the same metric of the app's own, of the final model in all three places."""
+    summary, simulated = (json.loads((here / run / "summary.json").read_text()) for run in ("run", "seen"))
+    measured = json.loads((state / "quality.jsonl").read_text().splitlines()[-1])["figures"]
+    places = [simulated["seeds"][0]["metrics"], summary["metrics"], summary["public_quality"]["b"]["figures"], measured]
+    assert set(measured) == {"mae", "within_a_half"}
+    assert places == [pytest.approx(measured, rel=1e-6)] * 4

@@ -301,6 +301,10 @@ def assert_refused(result: Result, *patterns: str) -> None:
         ({"task": 3}, "task: expected a section, found 3"),
         ({"client": []}, r"client: expected a section, found \[\]"),
         ({"colour": {}}, "colour: expected no such key"),
+        (
+            {"simulation": {"batching": "client"}},
+            "simulation: expected none, as precad simulate alone reads this section",
+        ),
         ({"client.attacks": {"client-9": "scaled"}}, "client.attacks.client-9: expected one of the task's clients"),
         ({"client.attacks": {"client-1": "bribe"}}, "client.attacks.client-1: expected .*, found 'bribe'"),
         ({"client.partition_seed": "one"}, "client.partition_seed: expected .*integer.*, found 'one'"),

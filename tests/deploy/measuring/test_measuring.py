@@ -302,6 +302,22 @@ def test_a_program_ends_with_its_server(pki: Pki, folder: Path) -> None:
     child.stdout.close()
 
 
+def test_an_app_s_test_table_has_the_app_s_label(pki: Pki, tmp_path: Path) -> None:
+    """An operator names the app alone. A metric of the app's own is measured, beside one by name."""
+    (tmp_path / "app_of_a_table.py").write_text(
+        "import precad, torch\nnet = lambda: torch.nn.Linear(2, 1)\n"
+        "def worst(outputs, labels):\n    return float(abs(outputs.reshape(labels.shape) - labels).max())\n"
+        "app = precad.App(model=net, label='dose', loss='mse', metrics=['mae', worst], test='csv:public.csv')\n"
+    )
+    (tmp_path / "public.csv").write_text("age,dose,weight\n1,4,2\n3,-1,4\n")
+    task = small_task(model="app_of_a_table:app", loss="mse", dim=3, evaluation="public", record_shape=[2])
+    fields = {"evaluation_records": "app_of_a_table:app", "evaluation_folder": tmp_path}
+    public = PublicRecords.of(pki.aggregator(0, listen="127.0.0.1:0", folder=tmp_path, **fields))
+    assert public is not None
+    found = load(task, public)
+    assert found.of(np.array([1, 0, 0], dtype=np.float32)) == {"mae": pytest.approx(3.5), "worst": pytest.approx(4.0)}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
