@@ -21,7 +21,8 @@ class App:
         label    column with the labels, or a list of columns, where the source is a table
         loss     by name, or a function of (model, record) (docs/tutorial/library.md)
         metrics  by name, or functions of (outputs, labels)
-        test     records to measure on, given as `records` are; without any, those that are trained on
+        test     records to measure on, given as `records` are; without any, those that are trained on. An
+                 organisation's client measures nothing, and needs none
 
     A model's function takes the task's `model_arguments`. PyTorch's generator gets a seed before each call.
     """

@@ -115,6 +115,12 @@ def imported(kind: str, path: str, places: Sequence[Path] | None = None) -> obje
     return found
 
 
+def is_own(path: str) -> bool:
+    """Tell whether `package.module:Name` lies in a folder of the user's own, and is no name of ours or a library's."""
+    module, colon, _ = path.partition(":")
+    return bool(colon) and any(_file_of(module, folder) is not None for folder in folders())
+
+
 def _line_of(error: Exception, places: Sequence[Path]) -> str:
     """Return the file and the line of the user's own code that raised, and no more of them; empty if none did."""
     at = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]

@@ -33,7 +33,7 @@ def provision(
         say(f"{made.folder}: wrote kits of {', '.join(made.participants)}")
         say(f"authority SHA-256  {made.authority}")
         say(f"project digest     {made.digest}")
-        if advice := clip_advice(agreed.task, agreed.holdout):
+        for advice in filter(None, (clip_advice(agreed.task, agreed.holdout), kits.digest_advice(agreed))):
             say(f"note: {advice}")
         say("next: send each its folder. A and B run precad join, then read the digest out to everybody else")
 

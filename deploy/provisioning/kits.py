@@ -162,6 +162,17 @@ def _manifest(project: Project, kits: Mapping[Identity, Mapping[str, bytes]]) ->
     )
 
 
+def digest_advice(project: Project) -> str:
+    """Say that nobody compares code of the user's own, where the task names no digest of it; else nothing."""
+    from precad.clients.own_code import is_own, look_in
+
+    look_in(project.base)
+    own = [path for path in dict.fromkeys((project.task.model, project.task.loss)) if is_own(path)]
+    if project.task.model_digest is not None or not own:
+        return ""
+    return f"task.model_digest is not set, so nobody compares clients' {', '.join(own)}: precad check at one says it"
+
+
 def _initial_model(project: Project) -> bytes:
     """Return the initial model's file, given or made. Raises SetupError, ConfigError."""
     path = project.own.initial_model

@@ -137,6 +137,12 @@ def test_a_model_of_one_s_own_is_found_beside_the_project(project: Project, tmp_
     code, said = provisioned(project)
     assert code == 0, said
     assert not [path for path in (project.root / "again").rglob("*") if "ward" in path.name]
+    unset = "note: task.model_digest is not set, so nobody compares clients' ward_beside_a_project:net: precad check"
+    assert unset in said
+    shutil.rmtree(project.root / "again")
+    edit(project.start / "task.toml", "rounds = 3\n", f'rounds = 3\nmodel_digest = "{64 * "0"}"\n')
+    code, said = provisioned(project)
+    assert (code, "note:" in said) == (0, False), said
 
 
 Wrong = Callable[[Project], None]
