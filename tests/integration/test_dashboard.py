@@ -384,3 +384,22 @@ async def test_a_server_that_goes_is_missed(tmp_path: Path) -> None:
         again = OperationsPort(Token(TOKEN), telemetry, lambda: status, None, is_tls=False)
         async with again.listening(f"127.0.0.1:{number}", None):
             await page.until("location.pathname === '/login'")
+
+
+@asynchronous
+@pytest.mark.parametrize(("is_finished", "kind"), [(True, "over"), (False, "lost")])
+async def test_a_server_that_is_done_is_not_missed(is_finished: bool, kind: str, tmp_path: Path) -> None:
+    """After a task's own end it goes without an alarm, in the colour of the text; after another end with one."""
+    assert CHROMIUM is not None
+    changes = {"ended": "30 rounds done", "is_finished": is_finished}
+    status = hostile_status().model_copy(update=changes)
+    operations = OperationsPort(Token(TOKEN), Telemetry(Role.AGGREGATOR_A), lambda: status, None, is_tls=False)
+    async with chromium(CHROMIUM, tmp_path / "browser") as page:
+        async with operations.listening("127.0.0.1:0", None) as number:
+            await sign_in(page, f"http://127.0.0.1:{number}")
+            await page.until(says("#connection", "Live"))
+        await page.until(says("#connection", "Server has ended"))
+        colour = "getComputedStyle(document.querySelector({!r})).color"
+        badge, text = [await page.evaluate(colour.format(place)) for place in ("#connection", "body")]
+        assert await page.evaluate("document.querySelector('#connection').dataset.kind") == kind
+        assert (badge == text) == is_finished

@@ -612,7 +612,8 @@ function listen() {
   };
   events.onerror = () => {
     events.close();
-    connection("lost", latest !== null && latest.ended ? "Server has ended" : "No connection");
+    const hasEnded = latest !== null && latest.ended;
+    connection(hasEnded && latest.is_finished ? "over" : "lost", hasEnded ? "Server has ended" : "No connection");
     afterLoss();
   };
 }
