@@ -38,6 +38,7 @@ from precad.clients.records import Records, example_label_of, example_of
 from precad.clients.training.conduct import Conduct, Trained
 from precad.clients.training.descent import PLAIN_DESCENT, descend
 from precad.clients.training.held_out import HeldOut
+from precad.clients.training.record_draws import Drawn, PoissonDraws, RecordDraws, draws_of
 from precad.clients.training.round_update import (
     Participant,
     StepNoise,
@@ -66,6 +67,8 @@ class _Request:
 
     client: str
     parameters: NDArray[np.float32]
+    drawn: Drawn
+    """What the round's sample is of."""
     result: NDArray[np.float64] | ClientError | None = None
 
 
@@ -85,15 +88,18 @@ class Trainer:
         device: str = "auto",
         memory_mb: int | None = None,
         adapter_rank: int | None = None,
+        draws: RecordDraws | None = None,
         random_bytes: RandomBytes = os.urandom,
         noise: StepNoise = secure_noise,
     ) -> None:
-        """`conducts`: one for each client (`precad.clients.training.conduct`). `random_bytes` draws the records of a
+        """`conducts`: one for each client (`precad.clients.training.conduct`). `draws`: which records a round's sample
+        is of; None: all, at the task's rate. `random_bytes` draws the records of a
         round, client by client; `noise` is what clients add by themselves, where the algorithm wants it. Fixed streams
         in tests.
 
         Raises: ArgumentError (also ModelInputError, UnknownNameError), RecordMixingLayerError."""
         self._task, self._conducts, self._random_bytes, self._noise = task, conducts, random_bytes, noise
+        self._draws = PoissonDraws(task) if draws is None else draws
         self._records = {client: conducts[client].on_records(own) for client, own in records.items()}
         learning, some = Learning.of_task(task), next(iter(records.values()))
         self._engine = engine_of(
@@ -160,7 +166,7 @@ class Trainer:
 
     def update(self, client: str, parameters: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the round's update before conduct and encoding: norm at most C."""
-        request = _Request(client, parameters)
+        request = _Request(client, parameters, self._draws.drawn(client, self._records[client]))
         with self._waiting_lock:
             self._waiting.append(request)
         with self._training:
@@ -169,12 +175,12 @@ class Trainer:
         if isinstance(request.result, ClientError):
             raise request.result
         assert request.result is not None  # `_train_waiting` filled it
-        self._look_for_nothing(client, request.result)
+        self._look_for_nothing(client, request.drawn, request.result)
         return request.result
 
-    def _look_for_nothing(self, client: str, update: NDArray[np.float64]) -> None:
+    def _look_for_nothing(self, client: str, drawn: Drawn, update: NDArray[np.float64]) -> None:
         """Say once, to the client's own operator, that its records move the model no more. It uploads all the same."""
-        n_drawn = self._task.rate_of(client) * len(self._records[client])
+        n_drawn = drawn.rate * len(drawn.records)
         if client not in self._idle and n_drawn >= _SURELY_DRAWN and not update.any():
             self._idle.add(client)
             why = "no drawn record gave a finite gradient other than zero: model or loss may have diverged"
@@ -199,14 +205,14 @@ class Trainer:
     def _updates(self, batch: Sequence[_Request]) -> list[NDArray[np.float64]]:
         participants = [
             Participant(
-                records=self._records[client],
-                n_declared=self._task.clients[client],
+                records=request.drawn.records,
+                n_declared=self._task.clients[request.client],
                 random_bytes=self._random_bytes,
-                record_rate=self._task.rate_of(client),
+                record_rate=request.drawn.rate,
                 noise=self._noise,
-                adds_noise=self._conducts[client].follows_protocol,
+                adds_noise=self._conducts[request.client].follows_protocol,
             )
-            for client in (request.client for request in batch)
+            for request in batch
         ]
         with Unspoken(self._engine.spoken, EXHAUSTED):  # of a user's model, in local training or beside other records
             return round_updates(self._task, batch[0].parameters, participants, self._engine)
@@ -293,7 +299,9 @@ def records_of(loaded: Loaded, task: Task, conducts: Mapping[str, Conduct] | Non
     }
 
 
-def _work_of(task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) -> tuple[Training, Evaluating | None]:
+def _work_of(
+    task: Task, config: ClientConfig, conducts: Mapping[str, Conduct], draws: RecordDraws
+) -> tuple[Training, Evaluating | None]:
     """Return what makes these clients' uploads, and what answers evaluations, if there are any.
 
     Uploads are of Algorithm 2 on their records, of foreign trainers that the configuration names, or answers to the
@@ -302,10 +310,10 @@ def _work_of(task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) 
     if task.query is not None:
         return _answers_to(task.query, task, config, conducts), None
     if config.trainer is None:
-        return _own_training(task, config, conducts)
+        return _own_training(task, config, conducts, draws)
     foreign = {client: conduct for client, conduct in conducts.items() if client not in config.attackers}
     attackers = {client: conduct for client, conduct in conducts.items() if client in config.attackers}
-    own = _own_training(task, config, attackers) if attackers else None  # before a trainer is started
+    own = _own_training(task, config, attackers, draws) if attackers else None  # before a trainer is started
     if not foreign and own is not None:
         return own
     external = ExternalTraining(task=task, config=config, conducts=foreign)
@@ -318,7 +326,9 @@ def _work_of(task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) 
     return both, both
 
 
-def _own_training(task: Task, config: ClientConfig, conducts: Mapping[str, Conduct]) -> tuple[Trainer, HeldOut | None]:
+def _own_training(
+    task: Task, config: ClientConfig, conducts: Mapping[str, Conduct], draws: RecordDraws
+) -> tuple[Trainer, HeldOut | None]:
     loaded = load_split_of(task, config, list(conducts))
     trainer = Trainer(
         task=task,
@@ -327,6 +337,7 @@ def _own_training(task: Task, config: ClientConfig, conducts: Mapping[str, Condu
         device=config.device,
         memory_mb=config.memory_mb,
         adapter_rank=config.adapter_rank,
+        draws=draws,
     )
     if task.evaluation_round is None:
         return trainer, None
@@ -380,16 +391,18 @@ class ClientProcess:
         require_writable(config.state_dir)
         payments = payments_of(task, clients, config.holder)
         of_evaluations = payments_of(task, clients, config.holder, task.evaluation_round)
-        for own in payments.values():
-            own.require_room()  # before a record is read
-        self._trainer, held_out = _work_of(task, config, conducts)
+        if task.record_bins is None:  # else what a client goes on with is paid
+            for own in payments.values():
+                own.require_room()  # before a record is read
+        draws = draws_of(task, config.state_dir, clients, payments)
+        self._trainer, held_out = _work_of(task, config, conducts, draws)
         limits = {
             client: UploadLimit(
                 client,
                 task.digest(),
                 most=config.uploads_per_model,
                 file=config.state_dir / f"{client}.uploads",
-                payer=payments.get(client),
+                payer=payments.get(client) if task.record_bins is None else None,
             )
             for client in clients
         }
@@ -408,6 +421,7 @@ class ClientProcess:
                 cache=cache,
                 turns=turns,
                 limit=limits[client],
+                enter=functools.partial(draws.enter, client),
                 evaluate=_evaluating(client, task, config, held_out, of_evaluations.get(client)),
             )
             for client in clients

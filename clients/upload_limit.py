@@ -8,16 +8,14 @@ them.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
 from precad.clients.errors import ArgumentError, StateFileError, UploadLimitError
+from precad.clients.state_lines import append, locked, whole_lines
 from precad.protos.task.proved_fields import MOST_UPLOADS_PER_MODEL
 from precad.protos.task.task import Task
 
@@ -52,7 +50,7 @@ class UploadLimit:
         if file is not None:
             try:
                 file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                with _locked(file) as descriptor:
+                with locked(file) as descriptor:
                     _lines(file, descriptor)
             except OSError as error:
                 raise _unusable(file, error) from None
@@ -66,7 +64,7 @@ class UploadLimit:
             self._require_room(self._counted[line], n_committed)
             return
         try:
-            with _locked(self._file) as descriptor:
+            with locked(self._file) as descriptor:
                 self._require_room(_lines(self._file, descriptor).count(line), n_committed)
         except OSError as error:
             raise _unusable(self._file, error) from None
@@ -87,13 +85,10 @@ class UploadLimit:
             self._counted[line] += 1
             return
         try:
-            with _locked(self._file) as descriptor:
+            with locked(self._file) as descriptor:
                 lines = _lines(self._file, descriptor)
                 self._require_room(lines.count(line), n_committed)
-                os.ftruncate(
-                    descriptor, sum(map(len, lines)) + len(lines)
-                )  # without half a line of a process that died
-                _append(descriptor, line + b"\n")
+                append(descriptor, lines, line)
         except OSError as error:
             raise _unusable(self._file, error) from None
 
@@ -136,31 +131,9 @@ def require_writable(folder: Path) -> None:
         raise StateFileError(f"client.state_dir: expected a folder to write to, found {existing}")
 
 
-@contextmanager
-def _locked(file: Path) -> Iterator[int]:
-    """Return the file, which nobody else reads or writes meanwhile. Raises OSError."""
-    is_new = not file.exists()
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if is_new:
-            _keep_entries(file.parent)
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _keep_entries(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _lines(file: Path, descriptor: int) -> list[bytes]:
     """All that were written to their end: what a process died over has not left. Raises StateFileError, OSError."""
-    *lines, _ = os.pread(descriptor, os.fstat(descriptor).st_size, 0).split(b"\n")
+    lines = whole_lines(descriptor)
     for number, line in enumerate(lines, start=1):
         if _LINE.fullmatch(line) is None:
             raise StateFileError(
@@ -168,13 +141,6 @@ def _lines(file: Path, descriptor: int) -> list[bytes]:
                 f"of {file}, found {line[:80]!r}; nothing is uploaded until its uploads are known again"
             )
     return lines
-
-
-def _append(descriptor: int, data: bytes) -> None:
-    """Raises OSError unless all of it is on disk."""
-    if os.write(descriptor, data) != len(data):
-        raise OSError(0, "the disk is full")
-    os.fsync(descriptor)
 
 
 def _unusable(file: Path, error: OSError) -> StateFileError:

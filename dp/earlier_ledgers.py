@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from precad.dp.accountants.bins_event import BinnedGaussian, bins_of
 from precad.dp.accountants.earlier import EarlierTask
 from precad.dp.accountants.pld import Release, SampledGaussian, Unit, View, event_of, release_of
-from precad.dp.accountants.task_cost import Evaluations, evaluations_of, everybody_drawn
+from precad.dp.accountants.task_cost import Evaluations, Level, evaluations_of, everybody_drawn
 from precad.dp.errors import LedgerCorruptedError
 from precad.dp.ledger_lines import participation, read_lines, replay
 
@@ -40,17 +42,19 @@ def counted_in(path: Path) -> tuple[EarlierTask, ...]:
 def _tasks(path: Path, most_rounds: int | None) -> list[EarlierTask]:
     header, charges, chain = read_lines(path)
     try:
-        steps, most = header.get("steps_per_round", 1), max(participation(charges.values()).values(), default=0)
+        events = {view: _event(header["events"][view]) for view in View}
+        steps, bins = header.get("steps_per_round", 1), bins_of(events.values())
+        most = max(participation(charges, bins=bins).values(), default=0)
         own = EarlierTask(
             unit=Unit(header.get("unit", Unit.RECORD)),
-            events={view: _event(header["events"][view]) for view in View},
+            events=events,
             rounds=steps * most,
-            most_rounds=None if most_rounds is None else steps * most_rounds,
-            levels={level: _drawn(event) for level, event in header.get("every_round", {}).items()},
+            most_rounds=None if most_rounds is None else steps * -(-most_rounds // bins) * bins,
+            levels={level: _drawn(event) for level, event in header.get("every_round", {}).items()} | _in_bins(events),
             slack=header.get("slack", 0.0),
             chain=chain,
         )
-        answered = max(participation(charges.values(), is_evaluation=True).values(), default=0)
+        answered = max(participation(charges, is_evaluation=True).values(), default=0)
         of_evaluations = _evaluations(evaluations_of(header), own, answered)
     except (KeyError, TypeError, ValueError) as error:
         raise LedgerCorruptedError(path, line=1, problem=f"expected a ledger's parameters, found {error}") from error
@@ -91,3 +95,12 @@ def _event(fields: dict[str, Any] | None) -> Release | None:
 
 def _drawn(fields: dict[str, Any]) -> SampledGaussian:
     return everybody_drawn(event_of(fields))
+
+
+def _in_bins(events: Mapping[View, Release | None]) -> dict[str, SampledGaussian]:
+    """Return the level of a record of a task of bins, by round: T of these are one release at the task's noise."""
+    event = events[View.CLIENTS_ONLY]
+    if not isinstance(event, BinnedGaussian):
+        return {}
+    each = SampledGaussian(1.0, math.sqrt(event.bins) * event.noise_multiplier, event.group_size)
+    return {Level.DRAWN_RECORD: each}

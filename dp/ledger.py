@@ -12,6 +12,10 @@ there is any such event. The header has `"unit":"client"` where `events` are abo
 `steps_per_round` where an event happens more than once in a round, and `earlier` where finished tasks of the same
 clients count as well. An event that is null leaves nothing protected.
 
+Where an event is of records in bins (`precad.dp.accountants.bins_event`), rounds e T .. e T + T - 1 are an epoch. A
+client that was charged in one of them counts as charged in all of them, once: an epoch costs all that it can at its
+first release.
+
 A charge of an evaluation counts likewise, with the events of the header's `evaluations`. Every figure composes both
 kinds.
 
@@ -146,6 +150,7 @@ class Ledger(KeepsSealedFile):
 
         self._rounds, self._evaluated = set[int](), set[int]()
         self._participation, self._answered = Counter[str](), Counter[str]()
+        self._of_epochs: dict[int, set[str]] = {}
         self._file = SealedFile(path, self._header(), self._replay, "a ledger")
 
     @property
@@ -157,7 +162,8 @@ class Ledger(KeepsSealedFile):
     def participation(self) -> Mapping[str, int]:
         """Number of charged rounds of each client that took part in any. A read-only view that stays current.
 
-        Rounds are those of the training; `evaluations_of` counts the others.
+        Rounds are those of the training; `evaluations_of` counts the others. Where records are in bins, every round of
+        an epoch counts that has a charged one.
         """
         return MappingProxyType(self._participation)
 
@@ -240,12 +246,12 @@ class Ledger(KeepsSealedFile):
         self._file.append(charge_fields(round_number, charge))
         self._count(round_number, charge)
 
-    def foresee(self, clients: Collection[str], *, is_evaluation: bool = False) -> None:
+    def foresee(self, clients: Collection[str], next_round: int | None = None, *, is_evaluation: bool = False) -> None:
         """Compute what `statement` will say of every view once a round of `clients` is charged, and charge nothing.
 
         The accountant keeps the bounds. Called while clients train, it takes them out of the way of the check.
         """
-        now, coming = self.charged, self._after(clients, is_evaluation=is_evaluation)
+        now, coming = self.charged, self._after(clients, next_round, is_evaluation=is_evaluation)
         for view in View:
             self._cost.of_view(view, max(coming[0], now.most_of_a_client), max(coming[1], now.most_evaluations))
 
@@ -260,7 +266,7 @@ class Ledger(KeepsSealedFile):
         `next_round` is the coming round's number, where rounds were given up. Budgets of levels count the rounds given
         up: their clients were drawn as well.
         """
-        return self._exceeded_by(sorted_ids(clients), next_round or 0, is_evaluation=is_evaluation) is not None
+        return self._exceeded_by(sorted_ids(clients), next_round, is_evaluation=is_evaluation) is not None
 
     def statement(self, view: View, client: str | None = None, conduct: Conduct = Conduct.WATCHES) -> PrivacyStatement:
         """Return the bound on what one client's units lose, or those of the client with most rounds.
@@ -308,7 +314,7 @@ class Ledger(KeepsSealedFile):
         )
 
     def _exceeded_by(
-        self, clients: Collection[str], next_round: int, *, is_evaluation: bool
+        self, clients: Collection[str], next_round: int | None, *, is_evaluation: bool
     ) -> BudgetExceededError | None:
         """Return an error for the first budget that the coming round would break; None if it would break none.
 
@@ -316,7 +322,7 @@ class Ledger(KeepsSealedFile):
         every draw counts alike, also one that drew nobody, and one whose round was given up.
         """
         worst = max(clients, key=lambda client: (self._participation[client], self._answered[client]), default=None)
-        before = self.charged_before(next_round)
+        before = self.charged_before(next_round or 0)
         for key, budget in self._budgets.items():
             if isinstance(key, Level):
                 n_drawn, n_charged = (n + (not is_evaluation) for n in (before.n_drawn, before.n_charged))
@@ -325,17 +331,22 @@ class Ledger(KeepsSealedFile):
             elif worst is None:
                 continue
             else:
-                would_be = self._cost.of_view(key, *self._after(clients, is_evaluation=is_evaluation))
+                would_be = self._cost.of_view(key, *self._after(clients, next_round, is_evaluation=is_evaluation))
             if not would_be <= budget:
                 client = worst if isinstance(key, View) else None
                 return BudgetExceededError(view=key, client=client, budget=budget, would_be=would_be)
         return None
 
-    def _after(self, clients: Collection[str], *, is_evaluation: bool) -> tuple[int, int]:
-        """Return the most rounds, and the most evaluations, of any of these clients after one more round of them."""
-        most, answered = (max((of[c] for c in clients), default=0) for of in (self._participation, self._answered))
-        is_any = bool(clients)
-        return most + (is_any and not is_evaluation), answered + (is_any and is_evaluation)
+    def _after(self, clients: Collection[str], next_round: int | None, *, is_evaluation: bool) -> tuple[int, int]:
+        """Return the most rounds, and the most evaluations, of any of these clients after one more round of them.
+
+        next_round: its number; None: the one after the last charged.
+        """
+        number = max(self._rounds, default=-1) + 1 if next_round is None else next_round
+        known = self._of_epochs.get(number // self._cost.bins, set())
+        coming = 0 if is_evaluation else self._cost.bins
+        most = max((self._participation[c] + (c not in known) * coming for c in clients), default=0)
+        return most, max((self._answered[c] + is_evaluation for c in clients), default=0)
 
     def _require_evaluation(self) -> None:
         """Raise ValueError unless the task may have one more evaluation."""
@@ -347,7 +358,13 @@ class Ledger(KeepsSealedFile):
         self._rounds.add(round_number)
         if charge.is_evaluation:
             self._evaluated.add(round_number)
-        (self._answered if charge.is_evaluation else self._participation).update(charge.clients)
+            self._answered.update(charge.clients)
+        elif (bins := self._cost.bins) == 1:
+            self._participation.update(charge.clients)
+        else:
+            known = self._of_epochs.setdefault(round_number // bins, set())
+            self._participation.update({client: bins for client in charge.clients if client not in known})
+            known.update(charge.clients)
 
     def _header(self) -> dict[str, Any]:
         events = {str(view): None if event is None else event_fields(event) for view, event in self._events.items()}

@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from precad.dp.accountants.bins_event import bins_of
 from precad.dp.accountants.dp_events import as_json, dp_event
 from precad.dp.accountants.earlier import EarlierTask
 from precad.dp.accountants.pld import Release, Unit, View, release_of
@@ -42,13 +43,13 @@ def ledger_events(path: Path) -> dict[str, Any]:
     system gives it.
     """
     header, charges, chain = read_lines(path)
-    counts = participation(charges.values())
     try:
         delta, slack = header["delta"], header.get("slack", 0.0)
         require_delta(delta)
         require_non_negative("slack", slack)
         earlier, steps = tasks_of_header(path, header), header.get("steps_per_round", 1)
         events = {view: _event(header["events"][view]) for view in View}
+        counts = participation(charges, bins=bins_of(events.values()))
         views = {
             str(view): {str(n): as_json(dp_event(event, n * steps)) for n in sorted(set(counts.values()))}
             for view, event in events.items()
@@ -63,7 +64,7 @@ def ledger_events(path: Path) -> dict[str, Any]:
             "chain": chain,
             "clients": dict(sorted(counts.items())),
             "views": views,
-            **_evaluations(evaluations_of(header), participation(charges.values(), is_evaluation=True)),
+            **_evaluations(evaluations_of(header), participation(charges, is_evaluation=True)),
             **_earlier(earlier),
         }
     except (KeyError, TypeError, ValueError) as error:

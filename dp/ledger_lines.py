@@ -8,7 +8,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -62,9 +62,20 @@ def read_lines(path: Path) -> tuple[Fields, dict[int, Charge], str]:
     return header, charges, chain
 
 
-def participation(charges: Iterable[Charge], *, is_evaluation: bool = False) -> Counter[str]:
-    """Return in how many charged rounds each client was, of the training or of evaluations."""
-    return Counter(client for one in charges if one.is_evaluation is is_evaluation for client in one.clients)
+def participation(charges: Mapping[int, Charge], *, is_evaluation: bool = False, bins: int = 1) -> Counter[str]:
+    """Return in how many charged rounds each client was, of the training or of evaluations.
+
+    charges: by number. bins: in how many rounds a record is once; then all rounds of an epoch count that has one.
+    """
+    if bins == 1 or is_evaluation:
+        found = charges.values()
+        return Counter(client for one in found if one.is_evaluation is is_evaluation for client in one.clients)
+    epochs: dict[int, set[str]] = {}
+    for number, one in charges.items():
+        if not one.is_evaluation:
+            epochs.setdefault(number // bins, set()).update(one.clients)
+    once = Counter(client for clients in epochs.values() for client in clients)
+    return Counter({client: bins * n for client, n in once.items()})
 
 
 def charge_fields(round_number: int, charge: Charge) -> Fields:

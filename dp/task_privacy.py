@@ -13,6 +13,9 @@ Each is of a round that the client takes part in. A record's multiplier counts w
 (`precad.dp.accountants.pld.effective_noise_multiplier`). A whole client's update is rounded toward zero and then
 checked, so C bounds it as it is.
 
+With `record_bins` = T each record of a `precad` task is in exactly one of the T rounds of an epoch, in place of
+Poisson(p). Its figures are of whole epochs (`precad.dp.accountants.balls_in_bins`).
+
 With `records_per_person` = k every figure of a record is of k records of one person together, all of one client. They
 are drawn one by one, each adds at most R, and `precad.dp.accountants.group_mixture` is exact for them.
 
@@ -29,6 +32,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
+from precad.dp.accountants.bins_event import BinnedGaussian
 from precad.dp.accountants.calibration import short_noise_multiplier
 from precad.dp.accountants.composed import Beside
 from precad.dp.accountants.pld import (
@@ -98,6 +102,7 @@ class PublicParameters(Protocol):
     epsilon_budget_clients_only: float | None
     epsilon_budget_client: float | None
     records_per_person: int
+    record_bins: int | None
     servers_follow_protocol: bool
     min_separation: int
     noise_bands: int
@@ -229,6 +234,9 @@ def _round_of(task: PublicParameters) -> TaskPrivacy:
 def upload_events(task: PublicParameters, records_per_person: int) -> tuple[SampledGaussian | None, int]:
     """Return a step as one upload costs a person, all of whose records are of one client, and its number of steps.
 
+    Where records are in bins, it is all uploads of an epoch that cost one such step: at worst, all of the person's
+    records are in the same one of them, for all to see.
+
     Against one server that follows everything it is sent, whether or not the round is released. Where the task protects
     whole clients, a person may change the client's update by twice its bound: from one update within C to another. No
     account of propose-test-release covers that, so there an upload costs everything.
@@ -237,6 +245,8 @@ def upload_events(task: PublicParameters, records_per_person: int) -> tuple[Samp
     event = privacy.events[View.ONE_SERVER]
     if event is None or isinstance(event, SampledProposeTestRelease):
         return None, 1
+    if isinstance(event, BinnedGaussian):
+        return SampledGaussian(1.0, event.noise_multiplier, records_per_person), 1
     if privacy.unit is Unit.CLIENT:
         return SampledGaussian(event.sampling_rate, event.noise_multiplier / 2), privacy.steps_per_round
     return replace(event, group_size=records_per_person), privacy.steps_per_round
@@ -310,6 +320,8 @@ DRAWS_HIDDEN: Final = "if they learn no draw but their own, by times or otherwis
 def _precad(task: PublicParameters) -> TaskPrivacy:
     events = {view: _record_event(task, view) for view in View}
     client_multiplier = client_noise_multiplier(task.noise_multiplier, task.record_clip, task.client_clip)
+    if task.record_bins is not None:
+        return _in_bins(task.record_bins, events, TwoStageSampledGaussian(task.client_rate, 1.0, client_multiplier))
     every_round: dict[Level, Event] = {
         Level.CLIENT: TwoStageSampledGaussian(task.client_rate, 1.0, client_multiplier),
         Level.DRAWN_RECORD: TwoStageSampledGaussian(
@@ -318,6 +330,17 @@ def _precad(task: PublicParameters) -> TaskPrivacy:
     }
     every_round |= _hidden_client(task, client_multiplier)
     return TaskPrivacy(unit=Unit.RECORD, events=events, rests_on=OF_SERVERS, every_round=every_round)
+
+
+def _in_bins(bins: int, rounds: Mapping[View, SampledGaussian], client: TwoStageSampledGaussian) -> TaskPrivacy:
+    """Return the round of records that are each in one of so many successive rounds, by a secret uniform draw.
+
+    rounds: with Poisson sampling. Every client is in every round, so that a record's figure against clients is also
+    that of a record of any client.
+    """
+    events = {view: BinnedGaussian(bins, event.noise_multiplier) for view, event in rounds.items()}
+    rests_on = {view: f"{why}; of whole epochs of {bins} rounds" for view, why in OF_SERVERS.items()}
+    return TaskPrivacy(unit=Unit.RECORD, events=events, rests_on=rests_on, every_round={Level.CLIENT: client})
 
 
 def _hidden_client(task: PublicParameters, multiplier: float) -> dict[Level, Event]:

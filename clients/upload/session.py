@@ -67,6 +67,9 @@ U = TypeVar("U")
 Train: TypeAlias = Callable[[NDArray[np.float32]], RingArray]
 """The global model to the encoded update. Runs in a thread; blocking and slow is fine."""
 
+Enter: TypeAlias = Callable[[str, int], None]
+"""The run and the number of a round, as both servers state them, before its model is trained."""
+
 WORTH_ASKING_AGAIN = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -79,6 +82,10 @@ WORTH_ASKING_AGAIN = frozenset(
 HONEST: Final = Honest()
 
 
+def _enter_nothing(task_id: str, number: int) -> None:
+    """Let training begin whatever the round's number is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """Work of a client in rounds of one kind: of the training, or evaluations."""
@@ -87,6 +94,7 @@ class Work:
     """The round's parameters."""
     compute: Train
     limit: UploadLimit
+    enter: Enter
 
 
 class ModelCache:
@@ -135,13 +143,15 @@ class ClientSession:
         cache: ModelCache | None = None,
         turns: Turns | None = None,
         limit: UploadLimit | None = None,
+        enter: Enter = _enter_nothing,
         evaluate: tuple[Train, UploadLimit] | None = None,
     ) -> None:
         """Take the session's parts; nothing is sent yet.
 
         `addresses` and `pins` are those of A and B; with a pin file, its certificates alone are trusted. `conduct` is
         what the client does to its uploads; what else it does is in `train`. `limit` bounds how often the client
-        uploads for one model. Without one, the default bound holds, and counts as long as this session lasts.
+        uploads for one model. Without one, the default bound holds, and counts as long as this session lasts. `enter`
+        hears which round `train` is asked for next.
         `evaluate` answers evaluations, within a limit of their own; without it they are skipped. All clients of a
         process share `cache` and `turns`. Raises ArgumentError for a bound that mode `proved` does not cover.
         """
@@ -151,9 +161,9 @@ class ClientSession:
         self._cache, self._turns = cache or ModelCache(), turns or Turns()
         limit = limit or UploadLimit(client, task.digest(), most=DEFAULT_UPLOADS_PER_MODEL)
         require_covered(task, limit.most)
-        self._training = Work(task, train, limit)
+        self._training = Work(task, train, limit, enter)
         of_round = task.evaluation_round
-        self._evaluation = None if evaluate is None or of_round is None else Work(of_round, *evaluate)
+        self._evaluation = None if evaluate is None or of_round is None else Work(of_round, *evaluate, _enter_nothing)
         self._connect_timeout_s, self._reconnect_timeout_s = connect_timeout_s, reconnect_timeout_s
         self._news: Waiting[News] = Waiting()
         self._answered: set[tuple[str, int]] = set()
@@ -328,6 +338,8 @@ class ClientSession:
             work.limit.require_room(invitation.model_digest, invitation.n_committed)
         if work is self._training:
             self._conduct.on_invitation(invitation.n_committed, invitation.model_digest)
+        which = invitation.task_id if isinstance(invitation, RoundInvitation) else invitation.task
+        work.enter(which, invitation.round)
 
     @contextmanager
     def _within(self, work: Work) -> Iterator[None]:

@@ -18,7 +18,7 @@ from precad.deploy.errors import ConfigError
 class AccountFlags(Shown):
     """Compute the epsilon of a training in both views, by every accountant.
 
-    A CONFIG whose task has another algorithm gives what its servers' ledgers will have.
+    A CONFIG whose task has another algorithm, or record_bins, gives what its servers' ledgers will have.
     """
 
     config: Annotated[Path | None, typer.Argument(metavar="CONFIG", help="Take what is not given from its task.")] = (
@@ -62,16 +62,18 @@ def account(flags: AccountFlags) -> None:
     """Print what the training costs. A flag goes before the configuration's task."""
     from precad.deploy.guarantees import accounting, accounting_shown, plots, task_account
     from precad.protos.task.algorithms import names_default
+    from precad.protos.task.bin_fields import BINS
 
     flags.require_plot()
     task = None if flags.config is None else accounting.task_of(configuration.read_toml(flags.config))
-    if task is None or names_default(task):
+    if task is None or (names_default(task) and BINS not in task):
         report = accounting.account_of_flags(
             vars(flags), task, target_epsilon=flags.calibrate, is_by_round=flags.plot is not None
         )
         flags.show(report, accounting_shown.print_account, plots.plot_account)
         return
     if flags.plot is not None:
-        raise ConfigError(f"--plot: expected precad, whose rounds are drawn, found {task['algorithm']!r:.60}")
+        found = f"{task['algorithm']!r:.60}" if BINS not in task else BINS
+        raise ConfigError(f"--plot: expected precad, whose rounds are drawn, found {found}")
     report = task_account.account_of_other(task, vars(flags), target_epsilon=flags.calibrate)
     flags.show(report, task_account.print_task_account, plots.plot_account)

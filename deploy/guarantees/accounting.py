@@ -35,6 +35,7 @@ from precad.dp.accountants.slack import why_no_bound
 from precad.dp.checks import require_count, require_positive
 from precad.dp.queries.kinds import EVALUATION_DIM, RECORD_BOUND
 from precad.protos.task.algorithms import names_default
+from precad.protos.task.bin_fields import BINS
 from precad.protos.task.evaluation import BY_CLIENTS, frac_bits_of
 from precad.protos.task.grid import LARGEST, with_largest_frac_bits
 from precad.protos.task.proved_fields import MODE as PROVED
@@ -242,8 +243,12 @@ def task_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def precad_task_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the section of a task of PRECAD. Raises ConfigError for another algorithm's."""
+    """Return the section of a task of PRECAD whose rounds draw. Raises ConfigError for another's."""
     task = task_of(config)
+    if BINS in task:
+        raise ConfigError(
+            f"task.{BINS}: expected none, found {task[BINS]!r:.60}, of which the command `precad account` has figures"
+        )
     if not names_default(task):
         raise ConfigError(
             f"task.algorithm: expected precad, found {task['algorithm']!r:.60}, which the command `precad account` has"

@@ -35,10 +35,10 @@ def account_of_bins(
 
 
 def print_bins(console: Console, found: Mapping[str, Any], words: Mapping[str, str]) -> None:
-    """Print the figures, and that they are of no task. words: for the views."""
+    """Print the figures, and which tasks have them. words: for the views."""
     figures = ", ".join(f"{who} {shown(found[view], Label.BOUND)}" for view, who in words.items())
     console.print(
         f"each record in exactly one of {found['bins']} participations, epochs begun: {found['epochs']}: {figures}. "
-        "Participations count, discarded or not. No task draws so: its clients draw by Poisson's law, as above",
+        "Participations count, discarded or not. A task draws so with record_bins; the figures above are Poisson's",
         highlight=False,
     )

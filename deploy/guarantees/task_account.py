@@ -1,4 +1,4 @@
-"""`precad account` of a task with another algorithm than PRECAD: the figures that its servers' ledgers will have.
+"""`precad account` of a task with another algorithm than PRECAD, or with records in bins: what its ledgers will have.
 
 `precad.dp.task_privacy` describes a round, for the ledgers and here. A draft is enough: what a task needs and no figure
 depends on is made up.
@@ -23,6 +23,7 @@ from precad.dp.accountants.pld import Label, Unit, View, unit_words
 from precad.dp.accountants.task_cost import Level
 from precad.dp.checks import require_count
 from precad.dp.task_privacy import task_cost, task_privacy
+from precad.protos.task.bin_fields import BINS, with_rate_of_bins
 from precad.protos.task.target import TARGET
 from precad.protos.task.task import Task
 
@@ -81,9 +82,8 @@ def _warnings(task: Task, *, has_dim: bool) -> list[str]:
 def _wanted(section: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the section with the flags' values before its own. Raises ConfigError."""
     if given.get("balls_in_bins") is not None:
-        raise ConfigError(
-            f"--balls-in-bins: expected precad, whose records it is of, found {section['algorithm']!r:.60}"
-        )
+        found = f"{BINS} in the task" if BINS in section else f"{section['algorithm']!r:.60}"
+        raise ConfigError(f"--balls-in-bins: expected precad, whose records it is of, found {found}")
     values = {_FIELDS[name]: value for name, value in given.items() if name in _FIELDS and value is not None}
     wanted = {**section, **values}
     if _NOISE in values:
@@ -99,7 +99,8 @@ def _task_of(wanted: Mapping[str, Any]) -> Task:
     """Return the task, validated as a deployment's. Raises ConfigError."""
     clients = wanted.get("clients", _MADE_UP_CLIENTS)
     declared = clients if isinstance(clients, Mapping) else dict.fromkeys(ids_of(clients), 1)
-    return parse_section(Task, {**_MADE_UP, **wanted, "clients": declared}, "task", base=Path())
+    made_up = with_rate_of_bins(dict(wanted))
+    return parse_section(Task, {**_MADE_UP, **made_up, "clients": declared}, "task", base=Path())
 
 
 def account_of_task(task: Task, participation: int | None = None) -> dict[str, Any]:
@@ -136,6 +137,7 @@ def account_of_task(task: Task, participation: int | None = None) -> dict[str, A
         "participation": rounds,
         "unit": privacy.unit.value,
         "records_per_person": privacy.group_size,
+        **({} if task.record_bins is None else {BINS: task.record_bins}),
         "label": Label.BOUND.value,
         **of_views,
         "levels": levels,
@@ -158,6 +160,12 @@ def print_task_account(console: Console, report: Mapping[str, Any]) -> None:
         f"discarded; noise_multiplier {report['noise_multiplier']:g}",
         highlight=False,
     )
+    if bins := report.get(BINS):
+        console.print(
+            f"each record in exactly one of {bins} rounds, by the client's secret draw; epochs of {bins} rounds count "
+            "whole, by the numbers of rounds, lost ones too",
+            highlight=False,
+        )
     for view, words in _WORDS.items():
         console.print(f"  {words}: {report[view.value]['rests_on']}", highlight=False)
     for level, found in report["levels"].items():

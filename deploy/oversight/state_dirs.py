@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from precad.deploy.errors import ConfigError
-from precad.dp.accountants.pld import Unit, View, release_of
+from precad.dp.accountants.bins_event import bins_of
+from precad.dp.accountants.pld import Release, Unit, View, release_of
 from precad.dp.accountants.task_cost import NOTHING_CHARGED, Charged, Level, TaskCost, evaluations_of
 from precad.dp.errors import DpError
 from precad.dp.ledger_lines import is_open, participation, read_lines
@@ -105,8 +106,9 @@ def charged_in(ledger: Path) -> Charged:
 @functools.lru_cache(maxsize=8)
 def _charged_in(ledger: Path, n_bytes: int, modified_ns: int) -> Charged:
     """Read the file once for each state of it: whoever watches asks again and again."""
-    charges = read_lines(ledger)[1]
-    rounds, answered = (participation(charges.values(), is_evaluation=kind) for kind in (False, True))
+    header, charges, _ = read_lines(ledger)
+    bins = bins_of(_events_in(header).values())
+    rounds, answered = (participation(charges, is_evaluation=kind, bins=bins) for kind in (False, True))
     n_evaluations = sum(charge.is_evaluation for charge in charges.values())
     return Charged(
         n_drawn=max(charges, default=-1) + 1 - n_evaluations,
@@ -115,6 +117,11 @@ def _charged_in(ledger: Path, n_bytes: int, modified_ns: int) -> Charged:
         n_evaluations=n_evaluations,
         most_evaluations=max(answered.values(), default=0),
     )
+
+
+def _events_in(header: Mapping[str, Any]) -> dict[View, Release | None]:
+    found = header.get("events", dict.fromkeys(View))
+    return {view: None if found[view] is None else release_of(found[view]) for view in View}
 
 
 def _epsilons(
@@ -127,7 +134,7 @@ def _epsilons(
     if "delta" not in header or not (rounds or charged.n_charged):
         return ()
     unit = Unit(header.get("unit", Unit.RECORD))
-    events = {view: None if (event := header["events"][view]) is None else release_of(event) for view in View}
+    events = _events_in(header)
     cost = TaskCost(
         events=events,
         delta=header["delta"],

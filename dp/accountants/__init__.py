@@ -13,6 +13,7 @@ Modules:
     self_composed        one round with itself, as dp-accounting composes it
     group_mixture        exact privacy of K sampled units
     balls_in_bins        epochs that put each record into exactly one participation of its client
+    bins_event           a round of a client whose records are in bins, as ledgers hold it
     group_privacy        privacy of k units from one (epsilon, delta) point
     precad_client        the noise that one client's update sees
     levels               users and instances of other trainings

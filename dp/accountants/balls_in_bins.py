@@ -35,7 +35,7 @@ epoch's figure bounds each subset, chosen adaptively. Epochs whose bins are draw
 It follows that an epoch must be charged whole, at its first release. A count of releases holds only where it is fixed
 beforehand, in each epoch. Servers that lose rounds at will could else release one participation of each epoch, which
 costs what Poisson sampling does. A figure here counts participations that a client drew a partition for, in order,
-released or not. No ledger holds such rounds.
+released or not. Ledgers hold them as whole epochs, by the numbers of rounds (`precad.dp.accountants.bins_event`).
 
 Bins are drawn by themselves for each record, of two equal records too. One bin for all records of the same content
 would be known from a copy, and hide nothing.
@@ -50,6 +50,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from precad.dp.accountants.bins_event import MOST_BINS
 from precad.dp.accountants.masses import Masses, lognormal, mixed, power, times
 from precad.dp.accountants.pld import gaussian_epsilon
 from precad.dp.accountants.privacy_loss import ROUNDING_PER_ROUND, Array, LossDistribution
@@ -58,8 +59,6 @@ from precad.dp.checks import require_count, require_delta, require_positive
 if TYPE_CHECKING:
     from dp_accounting.pld import privacy_loss_distribution
 
-MOST_BINS: Final = 10_000
-"""Participations of an epoch, at most: beyond, the grid of their sum is too coarse to say anything."""
 _POINTS: Final = 1 << 17
 _AFTERWARDS: Final = (_POINTS + 100) * 2.0**-53
 """Bound on what rounding does to a delta of an epoch once masses are summed. Each goes through fewer than 100

@@ -3,7 +3,8 @@
 Rounds of different tasks compose like those of one. Without sampling all are one Gaussian release, whose multiplier s
 has 1 / s^2 = sum of n / s_i^2, and epsilon is in closed form. With sampling, loss distributions on one grid are
 composed by dp_accounting, pessimistic throughout, as `precad.dp.accountants.pld` does for one task. A round that takes
-place only with some probability, for all to see, loses nothing with the rest of it.
+place only with some probability, for all to see, loses nothing with the rest of it. Epochs of bins count beside other
+kinds of rounds as one release each, as if everybody knew a record's bin.
 
 Rounds without sampling may be chosen one after the other, each for what was released before, up to a limit that was
 fixed before. Source: Smith and Thakurta, "Fully Adaptive Composition for Gaussian Differential Privacy", arXiv
@@ -19,11 +20,11 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Final
 
+from precad.dp.accountants.bins_event import BinnedGaussian
 from precad.dp.accountants.pld import (
     Event,
     Label,
     PldAccountant,
-    Release,
     SampledGaussian,
     TwoStageSampledGaussian,
     gaussian_epsilon,
@@ -55,10 +56,14 @@ def composed_epsilon(rounds: Iterable[Rounds], delta: float) -> float:
         require_count("rounds", n)
         if n and event is None:
             return math.inf
-        if n and event is not None and _visible(event) > 0 and _one_stage(event).sampling_rate > 0:
+        if isinstance(event, BinnedGaussian):
+            counts[event] += event.whole(n)  # each task begins epochs of its own
+        elif n and event is not None and _visible(event) > 0 and _one_stage(event).sampling_rate > 0:
             counts[event] += n
+    counts = +counts
     if len(counts) <= 1:
         return max((PldAccountant().epsilon(event, n, delta) for event, n in counts.items()), default=0.0)
+    counts = _of_known_rounds(counts)
     ordered = sorted(counts.items(), key=lambda item: (type(item[0]).__name__, astuple(item[0])))
     return _epsilon(tuple(ordered), delta)
 
@@ -80,13 +85,25 @@ class Beside:
         return composed_epsilon([(event, rounds), (self.event, self.n)], delta)
 
 
+def _of_known_rounds(counts: Counter[Event]) -> Counter[Event]:
+    """Return the same with each epoch as one round that a record is in for all to see, which costs at least as much."""
+    found: Counter[Event] = Counter()
+    for event, n in counts.items():
+        if isinstance(event, BinnedGaussian):
+            found[SampledGaussian(1.0, event.noise_multiplier, event.group_size)] += event.epochs(n)
+        else:
+            found[event] += n
+    return found
+
+
 def _visible(event: Event) -> float:
     """Return the probability with which a round takes place, for all to see."""
     return event.selection_rate if isinstance(event, TwoStageSampledGaussian) else 1.0
 
 
-def _one_stage(event: Event) -> Release:
+def _one_stage(event: Event) -> SampledGaussian | SampledProposeTestRelease:
     """Return a round that takes place."""
+    assert not isinstance(event, BinnedGaussian)  # which counts by epochs
     if isinstance(event, TwoStageSampledGaussian):
         return SampledGaussian(event.record_rate, event.noise_multiplier, event.group_size)
     return event
@@ -107,7 +124,7 @@ def _is_whole(event: SampledGaussian, visible: float) -> bool:
 @functools.lru_cache(maxsize=4096)
 def _epsilon(counts: tuple[tuple[Event, int], ...], delta: float) -> float:
     """Return epsilon of at least two kinds of rounds."""
-    bounded = [(*_bounded(event), n) for event, n in counts if not isinstance(event, SampledProposeTestRelease)]
+    bounded = [(*_bounded(event), n) for event, n in counts if isinstance(event, Gaussian)]
     tested = [(event, n) for event, n in counts if isinstance(event, SampledProposeTestRelease)]
     whole = math.fsum(n / event.noise_multiplier**2 for event, visible, n in bounded if _is_whole(event, visible))
     sampled = [one for one in bounded if not _is_whole(one[0], one[1])]

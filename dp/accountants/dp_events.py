@@ -11,6 +11,7 @@ from collections import namedtuple
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from precad.dp.accountants.bins_event import BinnedGaussian
 from precad.dp.accountants.pld import Release, SampledGaussian
 from precad.dp.accountants.ptr_event import SampledProposeTestRelease
 from precad.dp.checks import require_count
@@ -34,7 +35,8 @@ _CLASSES: Final = frozenset(
 def dp_event(event: Release | None, steps: int) -> DpEvent:
     """Return `steps` repetitions of `event` as the library's. `event` None: a step costs everything.
 
-    The library has no propose-test-release, which therefore counts as everything.
+    The library has no propose-test-release, which therefore counts as everything. Nor has it balls in bins: of these an
+    epoch is one release that a record is in for all to see, which costs at least as much.
     """
     import dp_accounting
 
@@ -43,6 +45,9 @@ def dp_event(event: Release | None, steps: int) -> DpEvent:
         return dp_accounting.NoOpDpEvent()
     if event is None or isinstance(event, SampledProposeTestRelease):
         return dp_accounting.NonPrivateDpEvent()
+    if isinstance(event, BinnedGaussian):
+        known = dp_accounting.GaussianDpEvent(event.noise_multiplier / event.group_size)
+        return dp_accounting.SelfComposedDpEvent(known, event.epochs(steps))
     if event.group_size > 1:
         return dp_accounting.SelfComposedDpEvent(_of_group(event), steps)
     gaussian = dp_accounting.GaussianDpEvent(event.noise_multiplier)

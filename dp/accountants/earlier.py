@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
+from precad.dp.accountants.bins_event import BinnedGaussian
 from precad.dp.accountants.pld import Release, SampledGaussian, Unit, View, event_fields, release_of
 from precad.dp.checks import require_count, require_non_negative
 
@@ -48,7 +49,7 @@ class EarlierTask:
         return replace(
             self,
             events={
-                view: replace(event, group_size=size) if isinstance(event, SampledGaussian) else event
+                view: replace(event, group_size=size) if isinstance(event, SampledGaussian | BinnedGaussian) else event
                 for view, event in self.events.items()
             },
             levels={

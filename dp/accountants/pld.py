@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Context, Decimal
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
+from precad.dp.accountants.bins_event import BinnedGaussian
 from precad.dp.accountants.ptr_event import SampledProposeTestRelease
 from precad.dp.checks import require_count, require_delta, require_positive, require_probability
 
@@ -166,7 +167,7 @@ class TwoStageSampledGaussian:
         require_count("group_size", self.group_size, at_least=1)
 
 
-Release = SampledGaussian | SampledProposeTestRelease
+Release = SampledGaussian | BinnedGaussian | SampledProposeTestRelease
 """A round as one unit of a client that takes part meets it."""
 Event = Release | TwoStageSampledGaussian
 """A round as one unit meets it. Events are never removed and their meanings never change: ledgers hold them."""
@@ -185,6 +186,8 @@ def event_of(fields: Mapping[str, Any]) -> Event:
 
 def release_of(fields: Mapping[str, Any]) -> Release:
     """Return the round of a client that takes part that `event_fields` wrote. Raises TypeError, ValueError."""
+    if "bins" in fields:
+        return BinnedGaussian(**fields)
     return SampledProposeTestRelease(**fields) if "test_failure" in fields else SampledGaussian(**fields)
 
 
@@ -245,7 +248,7 @@ class PldAccountant:
         require_delta(delta)
         if rounds == 0:
             return 0.0
-        if isinstance(event, SampledProposeTestRelease):
+        if isinstance(event, SampledProposeTestRelease | BinnedGaussian):
             return event.epsilon(rounds, delta)
         if isinstance(event, TwoStageSampledGaussian):
             visible = event.selection_rate

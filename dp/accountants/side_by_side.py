@@ -19,6 +19,7 @@ from typing import Final
 
 import numpy as np
 
+from precad.dp.accountants.bins_event import BinnedGaussian
 from precad.dp.accountants.gaussian_dp import eps_from_mu, gdp_clt, gdp_composed_mu
 from precad.dp.accountants.pld import (
     Event,
@@ -57,7 +58,7 @@ class RdpAccountant:
 def _rdp(alpha: float, event: Event) -> float:
     if isinstance(event, TwoStageSampledGaussian):
         return rdp_sgm_two_stage(alpha, event.selection_rate, event.record_rate, event.noise_multiplier)
-    return rdp_sgm_poisson(alpha, event.sampling_rate, event.noise_multiplier)
+    return rdp_sgm_poisson(alpha, _rates(event)[1], event.noise_multiplier)
 
 
 class GdpAccountant:
@@ -185,9 +186,9 @@ def accountant_of(name: str, slack: float = 0.0) -> PrivacyAccountant:
 def _rates(event: Event) -> tuple[float, float]:
     """Return (probability of the client, of the record): one stage has the first certain.
 
-    Raises UnsupportedEventError for propose-test-release, of which `PldAccountant` alone knows.
+    Raises UnsupportedEventError for propose-test-release and for bins, of which `PldAccountant` alone knows.
     """
-    if isinstance(event, SampledProposeTestRelease):
+    if isinstance(event, SampledProposeTestRelease | BinnedGaussian):
         raise UnsupportedEventError("this accountant", event)
     if isinstance(event, TwoStageSampledGaussian):
         return event.selection_rate, event.record_rate

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from precad.dp.accountants.bins_event import bins_of
 from precad.dp.accountants.calibration import largest
 from precad.dp.accountants.composed import composed_epsilon
 from precad.dp.accountants.earlier import EarlierTask
@@ -62,7 +63,7 @@ class Charged(NamedTuple):
     n_charged: int = 0
     """Rounds that were charged."""
     most_of_a_client: int = 0
-    """Charged rounds of the client with most of them."""
+    """Charged rounds of the client with most of them; of records in bins, all rounds of the epochs that have any."""
     n_evaluations: int = 0
     """Evaluations that were charged."""
     most_evaluations: int = 0
@@ -181,10 +182,19 @@ class TaskCost:
 
     @functools.cached_property
     def most_of_a_client(self) -> int | None:
-        """In how many rounds a client can be at most: in all that are drawn and its turn, or as its budgets allow."""
+        """In how many rounds a client can be at most: in all that are drawn and its turn, or as its budgets allow.
+
+        Where its records are in bins, epochs that can begin count whole.
+        """
         allowed = [self._allowed(key) for key in self.budgets if isinstance(key, View)]
         turns = [] if self.most_draws is None else [-(-self.most_draws // self.separation)]
-        return min([*turns, *allowed], default=None)
+        most = min([*turns, *allowed], default=None)
+        return None if most is None else -(-most // self.bins) * self.bins
+
+    @functools.cached_property
+    def bins(self) -> int:
+        """In how many successive rounds, by number, a record of the task is once; 1 where each round draws."""
+        return bins_of(self.events.values())
 
     def view_if_discarded(self, view: View, rounds: int = 0) -> float:
         """Return epsilon of a client in the most rounds, or in `rounds`, those that there were, if they are more.

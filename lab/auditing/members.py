@@ -106,6 +106,7 @@ def _require_auditable(plan: Plan) -> None:
         ("task.server_optimizer", "sgd", task.server_optimizer),
         ("task.loss", CROSS_ENTROPY.name, task.loss),
         ("task.record_rates", {}, dict(task.record_rates)),
+        ("task.record_bins", None, task.record_bins),
         ("task.audit_clients", [], task.audit_clients),
         ("task.record_clipping", "flat", task.record_clipping),
         ("task.layer_clips", [], task.layer_clips),

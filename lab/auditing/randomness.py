@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from precad.clients.record_bins import KEY_BYTES
+from precad.clients.training.record_draws import BinKey
 from precad.dp.noise import rounded_gaussian
 from precad.lab.simulation.randomness import Randomness
 from precad.mpc import joint_coin
@@ -18,7 +20,7 @@ class SystemRandomness:
     """Everything from the operating system, by the samplers of a deployment: what an audit is about."""
 
     def __init__(self) -> None:
-        self._coin_of_turns = Seed.random()
+        self._coin_of_turns, self._bin_keys = Seed.random(), dict[str, BinKey]()
 
     def chosen(self, t: int, clients: Sequence[str], client_rate: float) -> list[str]:
         """See Randomness."""
@@ -31,6 +33,10 @@ class SystemRandomness:
     def records(self, t: int, client: str) -> RandomBytes:
         """See Randomness."""
         return os.urandom
+
+    def bins(self, client: str) -> BinKey:
+        """See Randomness."""
+        return self._bin_keys.setdefault(client, BinKey(os.urandom(KEY_BYTES), "audit"))
 
     def noise(self, t: int, source: str, std_on_grid: float, dim: int) -> RingArray:
         """See Randomness."""
@@ -73,6 +79,10 @@ class KeptNoise:
     def records(self, t: int, client: str) -> RandomBytes:
         """See Randomness."""
         return self._source.records(t, client)
+
+    def bins(self, client: str) -> BinKey:
+        """See Randomness."""
+        return self._source.bins(client)
 
     def rule(self, t: int) -> RandomBytes:
         """See Randomness."""

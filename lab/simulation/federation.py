@@ -23,6 +23,7 @@ from precad.clients.records import Records
 from precad.clients.training.conduct import Honest
 from precad.clients.training.descent import descend, descend_together
 from precad.clients.training.local_update import local_updates
+from precad.clients.training.record_draws import Drawn, EpochBins
 from precad.clients.training.round_update import record_clip
 from precad.lab.simulation.config import SimulationSettings
 from precad.lab.simulation.randomness import Randomness
@@ -53,6 +54,7 @@ class Federation:
     randomness: Randomness
     rule: AggregationRule | None = None
     """The rule of a server that sees every update; None: the sum over a public divisor."""
+    _bins: dict[str, EpochBins] = field(default_factory=dict)
 
     def is_malicious(self, client: str) -> bool:
         """Return whether it deviates; records that somebody put into its set are no deviation of its own."""
@@ -62,6 +64,15 @@ class Federation:
     def nominal_clients(self) -> float:
         """Return the expected number of clients in a round, a public constant."""
         return self.task.expected_clients
+
+    def drawn(self, t: int, client: str) -> Drawn:
+        """Return what the sample of a client's records in round t is of."""
+        own = self.records[client]
+        if self.task.record_bins is None:
+            return Drawn(own, self.task.rate_of(client))
+        if client not in self._bins:
+            self._bins[client] = EpochBins(self.task, own)
+        return self._bins[client].of_round(self.randomness.bins(client), t)
 
     def record_clip(self) -> RecordClip:
         """Return R, as the task says."""
@@ -82,11 +93,12 @@ class Federation:
             if not group:
                 continue
             streams = iter([self.randomness.records(t, client) for client in group])
+            drawn = [self.drawn(t, client) for client in group]
             updates = local_updates(
                 parameters,
-                [self.records[client] for client in group],
+                [one.records for one in drawn],
                 engine=self.engine,
-                sample_rate=[self.task.rate_of(client) for client in group],
+                sample_rate=[one.rate for one in drawn],
                 record_clip=clip,
                 client_clip_norm=bound,
                 random_bytes=lambda n, streams=streams: next(streams)(n),  # type: ignore[misc]

@@ -13,6 +13,8 @@ from typing import Protocol
 import numpy as np
 
 from precad.clients.errors import ArgumentError
+from precad.clients.record_bins import KEY_BYTES
+from precad.clients.training.record_draws import BinKey
 from precad.dp.noise import rounded_gaussian
 from precad.mpc import joint_coin
 from precad.mpc.prg import Label, RandomBytes, Seed
@@ -31,6 +33,9 @@ class Randomness(Protocol):
 
     def records(self, t: int, client: str) -> RandomBytes:
         """Return the random bytes that a client draws its records with."""
+
+    def bins(self, client: str) -> BinKey:
+        """Return what a client's bins follow from, where a task's records are in bins."""
 
     def noise(self, t: int, source: str, std_on_grid: float, dim: int) -> RingArray:
         """Return noise on the integer grid (dim,) of `source`: `server-0`, `server-1`, a client's id."""
@@ -62,6 +67,10 @@ class SeededRandomness:
     def records(self, t: int, client: str) -> RandomBytes:
         """See Randomness."""
         return self._generator("records", t, client).bytes
+
+    def bins(self, client: str) -> BinKey:
+        """See Randomness."""
+        return BinKey(self._generator("bins", 0, client).bytes(KEY_BYTES), "simulation")
 
     def noise(self, t: int, source: str, std_on_grid: float, dim: int) -> RingArray:
         """Draw by the servers' own sampler, on bytes of the seed."""

@@ -42,6 +42,7 @@ from precad.protos.task.algorithms import (
     named,
 )
 from precad.protos.task.audit_fields import AUDIT_FIELDS, AuditFields, canary_places, refuse_audit
+from precad.protos.task.bin_fields import BIN_FIELDS, BinFields, refuse_bins, with_rate_of_bins
 from precad.protos.task.carried_fields import carried
 from precad.protos.task.convex_fields import (
     CONVEX_FIELDS,
@@ -96,6 +97,7 @@ ABSENT_AT_DEFAULT: Final = (
     *("record_rates", "update_clipping", *QUANTILE_FIELDS),
     *(*RECORD_FIELDS, *LEARNING_FIELDS, *SERVER_STEP_FIELDS, *PROVED_FIELDS, *QUERY_FIELDS, *EVALUATION_FIELDS),
     *(*VALIDATION_FIELDS, *AUDIT_FIELDS, *TURN_FIELDS, *TRIM_FIELDS, *KRUM_FIELDS, *FUNCTION_FIELDS, *CONVEX_FIELDS),
+    *BIN_FIELDS,
 )
 """Fields that came later than the algorithms that they are of, or than tasks. The canonical text has them where they
 are not at their default, so that tasks without them keep their digest."""
@@ -120,6 +122,7 @@ class Task(
     KrumFields,
     FunctionFields,
     ConvexFields,
+    BinFields,
 ):
     """The `[task]` section. Symbols are those of PRECAD's Algorithms 1 and 2."""
 
@@ -225,7 +228,7 @@ class Task(
     @classmethod
     def _resolve_target(cls, fields: Any, validated: ModelWrapValidatorHandler[Self]) -> Self:
         """Take a section that names a `target_epsilon` for the one that it is resolved to."""
-        fields = with_largest_frac_bits(fields)
+        fields = with_rate_of_bins(with_largest_frac_bits(fields))
         if not isinstance(fields, Mapping) or TARGET not in fields:
             return validated(fields)
 
@@ -307,6 +310,7 @@ class Task(
         refuse_audit(self, given)
         refuse_evaluation(self, given)
         refuse_query(self, given)
+        refuse_bins(self, given)
         _ = self.evaluation_round
         refuse_turns(self, given)
         if (rule := self.quantile_rule) is None:

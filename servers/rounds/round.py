@@ -110,7 +110,9 @@ class RoundRunner:
             invited = await self.form.invite(state)
             arrival = state.intake.wait(invited=invited, peer_locked=self._link.closed_by_peer(state.round))
             is_evaluation = self._ground.round_task(state.round) is not self.task
-            foreseen = functools.partial(self._state.ledger.foresee, state.chosen, is_evaluation=is_evaluation)
+            foreseen = functools.partial(
+                self._state.ledger.foresee, state.chosen, state.round, is_evaluation=is_evaluation
+            )
             await asyncio.gather(arrival, to_the_end(foreseen))
             self._link.close_round(state.round)
         with self._phase("lock"):

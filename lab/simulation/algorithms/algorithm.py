@@ -67,6 +67,11 @@ class Algorithm(ABC):
                 "simulation.algorithm: expected 'deployed' for a task with layer_clips or half_spaces, found "
                 f"{federation.settings.algorithm!r}"
             )
+        if not self.has_two_servers and federation.task.record_bins is not None:
+            raise ArgumentError(
+                "simulation.algorithm: expected 'precad' or 'deployed' for a task with record_bins, found "
+                f"{federation.settings.algorithm!r}"
+            )
         self.federation = federation
         self.task = federation.task
         self.settings = federation.settings

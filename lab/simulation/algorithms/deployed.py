@@ -147,16 +147,16 @@ class Deployed(Algorithm):
         return federation.uploads(updates, is_clipped=True)
 
     def _participant(self, t: int, client: str) -> Participant:
-        federation = self.federation
+        federation, drawn = self.federation, self.federation.drawn(t, client)
 
         def noise(step: int, std_on_grid: float, dim: int) -> RingArray:
             return federation.randomness.noise(t, f"{client}/{step}", std_on_grid, dim)
 
         return Participant(
-            records=federation.records[client],
+            records=drawn.records,
             n_declared=self.task.clients[client],
             random_bytes=federation.randomness.records(t, client),
-            record_rate=self.task.rate_of(client),
+            record_rate=drawn.rate,
             noise=noise,
             adds_noise=not federation.is_malicious(client),
         )
