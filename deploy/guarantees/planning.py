@@ -57,6 +57,8 @@ def task_of_run(task: ConfiguredTask) -> PrecadTask:
         raise ConfigError(
             f"--run: expected runs whose epsilon is of one record, found records_per_person {task.records_per_person}"
         )
+    if task.record_bins is not None:
+        raise ConfigError(f"--run: expected runs whose every round draws records, found record_bins {task.record_bins}")
     return PrecadTask(
         q=task.client_rate,
         p=task.record_rate,

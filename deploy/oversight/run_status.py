@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from precad.deploy.run_state import RunState, state_of
 from precad.dp.accountants.pld import View
 from precad.dp.accountants.task_cost import Charged
 from precad.dp.errors import DpError
+from precad.dp.ledger_lines import Charge, participation
 from precad.protos.task.evaluation import n_due
 from precad.protos.task.task import Task
 from precad.servers.store.folder import ledger_path
@@ -38,7 +38,7 @@ def read_run(root: Path) -> Status:
         return read_state_dir(root)
     folder = RunFolder(root.absolute())
     deployment = configuration.load(folder.config)
-    rounds, most_of_a_client = read_rounds(folder)
+    rounds, most_of_a_client = read_rounds(folder, deployment.task.record_bins or 1)
     epsilons = _epsilons(deployment.task, rounds, _charged(folder, deployment.task, rounds, most_of_a_client))
     state = state_of(folder.root)
     is_over = state in (RunState.FINISHED, RunState.INTERRUPTED, RunState.FAILED, RunState.CRASHED)
@@ -83,9 +83,10 @@ def _ended(state: RunState, n_rounds: int, planned: int) -> str:
     return done
 
 
-def read_rounds(folder: RunFolder) -> tuple[list[RoundSummary], int]:
+def read_rounds(folder: RunFolder, bins: int) -> tuple[list[RoundSummary], int]:
     """Return the rounds of metrics.jsonl whose lines are whole, and the draws of the client with most of them.
 
+    bins: of how many rounds all count that are in an epoch with one of them (`precad.dp.accountants.bins_event`).
     Raises ConfigError for a line that is not a round's.
     """
     if not folder.metrics.exists():
@@ -95,7 +96,7 @@ def read_rounds(folder: RunFolder) -> tuple[list[RoundSummary], int]:
         (ValueError, KeyError, TypeError, AttributeError), f"{folder.metrics}: expected a round per line, found"
     ):
         read = [json.loads(line) for line in lines]
-        drawn = Counter(client for line in read for client in line["participants"])
+        drawn = participation({int(line["round"]): Charge(list(line["participants"])) for line in read}, bins=bins)
         return [_round(line) for line in read], max(drawn.values(), default=0)
 
 

@@ -72,6 +72,8 @@ def with_audit(run: Run) -> Run:
 def read_audit(path: Path, task: Task) -> Audit:
     """Return the audit in a file. Raises: ConfigError for a file that is none, or an audit of something else."""
     found = read_object(path, Audit)
+    if task.record_bins is not None:
+        raise ConfigError(f"{path}: expected no audit of a run with record_bins, as audits are of Poisson's draws")
     for name in MECHANISM:
         ours, theirs = float(getattr(task, name)), found.mechanism.get(name)
         if ours != theirs:

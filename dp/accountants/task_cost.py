@@ -223,10 +223,11 @@ class TaskCost:
         """Return how many more rounds a budget allows for certain, of those that there can be.
 
         A view's budget allows the client with most rounds so many draws, and so at least as many rounds. A level's
-        allows exactly so many, if none of them is given up. The budget has paid for all evaluations before.
+        allows exactly so many, if none of them is given up. The budget has paid for all evaluations before. Where
+        records are in bins, epochs are paid whole, and numbers of rounds are used up.
         """
         allowed = self._allowed(key, self.most_evaluations)
-        if isinstance(key, View):
+        if isinstance(key, View) and self.bins == 1:
             return max(0, allowed - charged.most_of_a_client)
         return max(0, allowed - max(charged.n_drawn, charged.n_charged))
 

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from precad.protos.task.algorithms import KRUM_FIELDS, OF_AN_ALGORITHM, TRIM_FIELDS
 from precad.protos.task.audit_fields import AUDIT_FIELDS
+from precad.protos.task.bin_fields import BIN_FIELDS
 from precad.protos.task.convex_fields import CONVEX_FIELDS
 from precad.protos.task.evaluation import EVALUATION_FIELDS
 from precad.protos.task.function_fields import FUNCTION_FIELDS
@@ -65,6 +66,7 @@ OTHER_VALUES: dict[str, Any] = {
     "class_names": ["no", "yes"],
     "record_shape": [3],
     "records_per_person": 2,
+    "record_bins": 2,
     "record_rates": {"alice": 0.25},
     "warmup_rounds": 2,
     "server_optimizer": "momentum",
@@ -155,7 +157,7 @@ def test_fields_of_learning_are_absent_at_their_defaults(algorithm: str) -> None
 def test_the_digest_of_a_precad_task_has_no_field_of_other_algorithms() -> None:
     """Computed by the protocol's text: JSON of the fields that its table names, sorted, without white space."""
     task = small_task()
-    later = {"record_rates", "validation", *RECORD_FIELDS, *LEARNING_FIELDS, *SERVER_STEP_FIELDS}
+    later = {"record_rates", "validation", *RECORD_FIELDS, *LEARNING_FIELDS, *SERVER_STEP_FIELDS, *BIN_FIELDS}
     names = {*OTHER_VALUES, "accept_weak_wire_form"} - {"algorithm", *later}
     fields = {name: getattr(task, name) for name in names}
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
@@ -168,7 +170,7 @@ def test_the_digest_of_a_task_without_a_later_field_is_what_it_was_before_that_f
     later = {"update_clipping", "quantile", "quantile_rate", "quantile_noise", *RECORD_FIELDS, *LEARNING_FIELDS}
     later |= {"validation", "record_rates", *SERVER_STEP_FIELDS, *PROVED_FIELDS, *QUERY_FIELDS, *AUDIT_FIELDS}
     names = Task.model_fields.keys() - later - {*EVALUATION_FIELDS, *TURN_FIELDS, *TRIM_FIELDS, *CONVEX_FIELDS}
-    names -= {*FUNCTION_FIELDS, *KRUM_FIELDS}
+    names -= {*FUNCTION_FIELDS, *KRUM_FIELDS, *BIN_FIELDS}
     text = json.dumps({name: getattr(task, name) for name in names}, sort_keys=True, separators=(",", ":"))
     assert task.digest() == hashlib.sha256(b"precad/v1.1\n" + text.encode()).digest()
     by_layer = small_task(algorithm="user-dp-fedavg", local_steps=2, update_clipping="per-layer")
@@ -321,6 +323,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("class_names", ["one"], "at least two classes"),
     ("record_shape", [0], "greater than or equal to 1"),
     ("records_per_person", 0, "greater than or equal to 1"),
+    ("record_bins", 1, "greater than or equal to 2"),
     ("learning_rate_schedule", "exponential", "'constant', 'step', 'linear' or 'cosine'"),
     (
         "learning_rate_schedule",
