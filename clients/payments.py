@@ -1,4 +1,5 @@
-"""Pay each upload of a client from its holder's own ledger, before a byte of it leaves."""
+"""Pay each upload of a client from its holder's own ledger, before a byte of it leaves; of records in bins, each epoch.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +38,10 @@ class Payments:
         self._payment = Payment(
             client=client,
             task=task.digest().hex(),
-            why="upload" if evaluation is None else "evaluation",
+            why=_why(task) if evaluation is None else "evaluation",
             event=event,
             times=times,
-            slack=task.upload_slack,
+            slack=task.upload_slack * (task.record_bins or 1),
         )
 
     def require_room(self) -> None:
@@ -49,12 +50,12 @@ class Payments:
             self._account().require_room(self._payment)
 
     def uploads_left(self) -> int:
-        """Return how many more uploads of this task the limit has room for. Raises StateFileError."""
+        """Return how many more uploads, or epochs, of this task the limit has room for. Raises StateFileError."""
         with self._explained():
             return self._account().payments_left(self._payment)
 
     def pay(self) -> None:
-        """Pay one upload, on disk on return. Raises HolderLimitReachedError, StateFileError; then nothing may leave."""
+        """Pay one upload, or epoch, on disk on return. Raises HolderLimitReachedError, StateFileError; then nothing may leave."""
         with self._explained(), self._opened() as ledger:
             ledger.pay(self._payment)
 
@@ -94,6 +95,10 @@ class Payments:
             raise StateFileError(
                 f"client.holder.ledger: expected a ledger to read and write, found {self._file}: {why}"
             ) from None
+
+
+def _why(task: Task) -> str:
+    return "upload" if task.record_bins is None else "epoch"
 
 
 def payments_of(

@@ -32,8 +32,11 @@ from precad.clients.process import Trainer
 from precad.clients.records import Records, digits
 from precad.clients.submission import agree, make_submission
 from precad.clients.training.conduct import Conduct, Honest, Trained
+from precad.clients.training.record_draws import BinKey, RecordDraws, draws_of
 from precad.clients.upload.session import ClientSession
 from precad.deploy.conducts import conducts_of
+from precad.dp.accountants.balls_in_bins import BallsInBins
+from precad.dp.task_privacy import task_privacy
 from precad.lab.simulation import SeededRandomness, Simulation, SimulationSettings
 from precad.mpc.channel import memory_pair
 from precad.mpc.ring import RingArray
@@ -177,19 +180,27 @@ def noise_of_both(task: Task) -> NDArray[np.int64]:
 
 
 class Replayed(SeededRandomness):
-    """The seed's draws, with the clients that a deployment's coins chose."""
+    """The seed's draws, with the clients that a deployment's coins chose, and the keys of its clients' bins."""
 
-    def __init__(self, chosen: Mapping[int, Sequence[str]]) -> None:
+    def __init__(self, chosen: Mapping[int, Sequence[str]], keys: Mapping[str, BinKey] | None = None) -> None:
         super().__init__(SEED)
-        self._chosen = chosen
+        self._chosen, self._keys = chosen, keys or {}
 
     def chosen(self, t: int, clients: Sequence[str], client_rate: float) -> list[str]:
         """As they were."""
         return sorted(self._chosen[t])
 
+    def bins(self, client: str) -> BinKey:
+        """As they were."""
+        return self._keys[client]
+
 
 def simulation_of(
-    task: Task, chosen: Mapping[int, Sequence[str]], servers: str, attacks: Mapping[str, Attack] | None = None
+    task: Task,
+    chosen: Mapping[int, Sequence[str]],
+    servers: str,
+    attacks: Mapping[str, Attack] | None = None,
+    keys: Mapping[str, BinKey] | None = None,
 ) -> Simulation:
     """One that has not begun, with these clients in its rounds."""
     return Simulation(
@@ -197,7 +208,7 @@ def simulation_of(
         settings=SimulationSettings(algorithm="deployed", batching="client", servers=servers),
         records=records(),
         test=digits().test,
-        randomness=Replayed(chosen),
+        randomness=Replayed(chosen, keys),
         attacks=attacks or {client: ATTACKS[name]() for client, name in ATTACKERS.items()},
         device="cpu",
         initial=np.zeros(task.dim, dtype=np.float32),
@@ -205,10 +216,14 @@ def simulation_of(
 
 
 def simulated(
-    task: Task, chosen: Mapping[int, Sequence[str]], servers: str, attacks: Mapping[str, Attack] | None = None
+    task: Task,
+    chosen: Mapping[int, Sequence[str]],
+    servers: str,
+    attacks: Mapping[str, Attack] | None = None,
+    keys: Mapping[str, BinKey] | None = None,
 ) -> tuple[bytes, list[list[str]]]:
     """The final model, and whom each round rejected."""
-    simulation = simulation_of(task, chosen, servers, attacks)
+    simulation = simulation_of(task, chosen, servers, attacks, keys)
     rejected = [sorted(metrics.rejected) for metrics in simulation.run()]
     return simulation.progress.parameters.tobytes(), rejected
 
@@ -223,8 +238,10 @@ def simulated_epsilons(task: Task, chosen: Mapping[int, Sequence[str]]) -> list[
 class Client:
     """A client process's trainer, with the seed's draws in place of the operating system's."""
 
-    def __init__(self, client: str, task: Task, conduct: Conduct | None = None) -> None:
-        self.round = -1
+    def __init__(
+        self, client: str, task: Task, conduct: Conduct | None = None, draws: RecordDraws | None = None
+    ) -> None:
+        self.round, self._draws = -1, draws
         self._client, self._stream = client, DRAWS.records(-1, client)
         attack = ATTACKS[ATTACKERS[client]]() if client in ATTACKERS else Honest()
         if conduct is not None:
@@ -234,12 +251,18 @@ class Client:
             records={client: records()[client]},
             conducts={client: attack},
             device="cpu",
+            draws=draws,
             random_bytes=self._draw,
             noise=lambda step, std, dim: DRAWS.noise(self.round, f"{client}/{step}", std, dim),
         )
 
     def _draw(self, n: int) -> bytes:
         return self._stream(n)
+
+    def enter(self, task_id: str, number: int) -> None:
+        """Hear which round is next, as both servers number it."""
+        if self._draws is not None:
+            self._draws.enter(self._client, task_id, number)
 
     def rewind(self) -> None:
         """Begin the round's draws again, as a simulation does when an attacker trains."""
@@ -370,6 +393,34 @@ def test_attacks_with_parameters_give_the_simulated_bytes(algorithm: str, pki: P
     assert [len(list(one.glob("*.update"))) for one in rounds] == [len(CRAFTING)] * min(2, task.rounds)
 
 
+@pytest.mark.parametrize("mode", ["masked", pytest.param("proved", marks=pytest.mark.slow)])
+def test_bins_give_the_simulated_bytes_from_the_keys_of_clients(mode: str, pki: Pki, tmp_path: Path) -> None:
+    """Clients draw their keys from the operating system; a simulation is given them afterwards. An epoch has two
+    rounds, of three. The ledger counts two epochs, as the simulation does."""
+    of_mode = PROVED if mode == "proved" else {}
+    task = training_task("precad", record_rate=0.5, record_bins=2, **of_mode)
+    draws = draws_of(task, tmp_path / "bins", CLIENTS, {})
+    clients = {client: Client(client, task, draws=draws) for client in CLIENTS}
+    found = trained_by_processes(task, pki, tmp_path, clients)
+    kept = {client: (tmp_path / "bins" / f"{client}.bins").read_text().split() for client in CLIENTS}
+    keys = {client: BinKey(bytes.fromhex(words[1]), words[3]) for client, words in kept.items()}
+    everybody = dict.fromkeys(range(task.rounds), CLIENTS)
+    for servers_of in ("cleartext", "mpc") if mode == "masked" else ("cleartext",):
+        assert simulated(task, everybody, servers_of, keys=keys) == found
+    others = {client: BinKey(bytes(32), key.task_id) for client, key in keys.items()}
+    assert simulated(task, everybody, "cleartext", keys=others)[0] != found[0]
+    last = read_rounds(tmp_path / AGGREGATORS[0])[-1]
+    expected = [
+        BallsInBins(bins=2, noise_multiplier=found.noise_multiplier)
+        for found in task_privacy(task).events.values()
+        if found is not None
+    ]
+    if mode == "masked":  # the other takes a part of delta
+        figures = [one.epsilon(4, task.delta) for one in expected]
+        assert [last["epsilon_one_server"], last["epsilon_clients_only"]] == figures
+    assert [last["epsilon_one_server"], last["epsilon_clients_only"]] == simulated_epsilons(task, everybody)
+
+
 def trained_by_processes(
     task: Task, pki: Pki, tmp_path: Path, clients: Mapping[str, Client], conducts: Mapping[str, Conduct] | None = None
 ) -> tuple[bytes, list[list[str]]]:
@@ -389,6 +440,7 @@ def trained_by_processes(
                 addresses=(addresses[Role.AGGREGATOR_A], addresses[Role.AGGREGATOR_B]),
                 tls=pki.tls(client),
                 train=clients[client].train_next,
+                enter=clients[client].enter,
                 conduct=conducts[client] if conducts else Honest(),
             )
             for client in CLIENTS
