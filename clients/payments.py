@@ -1,5 +1,4 @@
-"""Pay each upload of a client from its holder's own ledger, before a byte of it leaves; of records in bins, each epoch.
-"""
+"""Pay each upload of a client, or epoch of its bins, from its holder's own ledger, before a byte of it leaves."""
 
 from __future__ import annotations
 
@@ -55,7 +54,10 @@ class Payments:
             return self._account().payments_left(self._payment)
 
     def pay(self) -> None:
-        """Pay one upload, or epoch, on disk on return. Raises HolderLimitReachedError, StateFileError; then nothing may leave."""
+        """Pay one upload, or epoch, on disk on return.
+
+        Raises HolderLimitReachedError, StateFileError; then nothing may leave.
+        """
         with self._explained(), self._opened() as ledger:
             ledger.pay(self._payment)
 

@@ -1,7 +1,7 @@
 """What a client keeps of its records' bins: the key that they follow from, and the rounds that it was in with them.
 
     key 8f..
-    <configuration's digest> <task id> <number> <digest of the records>
+    <configuration's digest> <task id> <number> <digest of the records that its epoch began with>
 
 The key is the client's secret, from the operating system. In a run of a task the client is in each round's number at
 most once, and only in rising ones, whatever servers ask for and however often it is started. So no record is in two
@@ -9,7 +9,8 @@ rounds of an epoch. A line is on disk before the client trains for its round.
 
 Within an epoch the bins must stay. Without a line of a run, as after a lost state_dir, nobody knows whether the client
 was in its current epoch under another key. It then waits for the first number of an epoch, which both servers give out
-once. Where its records are no longer those that an epoch began with, it waits for the next one as well.
+once. Where its records are no longer those that an epoch began with, none of them is in the rest of it. The client then
+uploads zeros: staying away would tell that they changed.
 """
 
 from __future__ import annotations
@@ -55,9 +56,10 @@ class RecordBins:
         with self._opened() as (_, lines):
             self.key: Final = _key_in(lines, file)
 
-    def begin(self, task_id: str, number: int, records: bytes) -> None:
+    def begin(self, task_id: str, number: int, records: bytes) -> bool:
         """Count a round, and have its epoch paid if it is the first of it; durable on return.
 
+        Return whether the records are those that the epoch began with. Else none of them may be in the round.
         records: a digest of them, 32 bytes.
         Raises ProtocolError where the client stays away from this round; StateFileError, HolderLimitReachedError.
         """
@@ -72,17 +74,14 @@ class RecordBins:
                     f"round: expected the first of an epoch of {self._bins}, as {self._file} has no round of this task "
                     f"and nobody knows whether {self._client} was in this epoch before, found {number}"
                 )
-            if any(one.records != records for one in of_epoch):
-                raise ProtocolError(
-                    f"records: expected those of {self._client} with which an epoch of {self._bins} rounds began, "
-                    f"found others in round {number}: they take part from the next epoch on"
-                )
             if not of_epoch and self._payer is not None:
                 self._payer.pay()
-            line = f"{self._digest.hex()} {task_id} {number} {records.hex()}"
+            began_with = of_epoch[0].records if of_epoch else records
+            line = f"{self._digest.hex()} {task_id} {number} {began_with.hex()}"
             if _LINE.fullmatch(line.encode()) is None:
                 raise ProtocolError(f"task: expected a task id without spaces, the servers say {task_id!r:.80}")
             append(descriptor, lines, line.encode())
+        return records == began_with
 
     def _require_new(self, entries: list[_Entry], number: int) -> None:
         if (last := max((one.number for one in entries), default=-1)) >= number:

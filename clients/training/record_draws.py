@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
+import structlog
 from numpy.typing import NDArray
 
 from precad.clients.errors import ArgumentError
@@ -29,6 +30,7 @@ from precad.clients.record_bins import Payer, RecordBins
 from precad.clients.records import Records
 from precad.protos.task.task import Task
 
+log = structlog.get_logger(__name__)
 _PLACE_BYTES: Final = 8
 _BIN_BYTES: Final = 32
 
@@ -127,7 +129,10 @@ class BinDraws:
         self._entered[client] = (task_id, number)
 
     def drawn(self, client: str, own: Records) -> Drawn:
-        """See RecordDraws. Those whose bin the round is, once it is on disk that they were. A round is drawn once."""
+        """See RecordDraws. Those whose bin the round is, once it is on disk that they were. A round is drawn once.
+
+        None of records that are others than when the epoch began.
+        """
         if (which := self._entered.pop(client, None)) is None:
             raise ArgumentError(f"{client}: expected a round to draw records for, found none")
         task_id, number = which
@@ -135,7 +140,11 @@ class BinDraws:
         if client not in self._bins or self._bins[client].own is not own:
             self._bins[client] = EpochBins(self._task, own)
         bins = self._bins[client]
-        kept.begin(task_id, number, bins.fingerprint(kept.key))
+        if not kept.begin(task_id, number, bins.fingerprint(kept.key)):
+            log.warning(
+                "client.records_changed", client=client, round=number, waits_for="the next epoch of record_bins"
+            )
+            return Drawn(own.take(np.empty(0, dtype=np.int64)), 1.0)
         return bins.of_round(BinKey(kept.key, task_id), number)
 
 

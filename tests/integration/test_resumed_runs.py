@@ -35,7 +35,9 @@ from precad.deploy.guarantees.run_evidence import read_runs
 from precad.deploy.reporting.deployed import read_deployed
 from precad.deploy.run_folder import RunFolder
 from precad.deploy.run_state import RunState, state_of
+from precad.dp.accountants.balls_in_bins import BallsInBins
 from precad.dp.accountants.pld import Conduct, View
+from precad.dp.task_privacy import task_privacy
 from precad.protos.tls.identity import Role
 from precad.servers.store import audit_log
 from precad.servers.store.folder import open_ledger, open_tuple_ledger, store_path
@@ -43,6 +45,7 @@ from tests.integration.test_faults import END_S, PRECAD, START_S, deployment, n_
 
 pytestmark = pytest.mark.slow
 ROUNDS = 160
+BINS = 45
 
 
 @dataclass(slots=True)
@@ -71,9 +74,13 @@ class Command:
         return self.process.returncode, stderr.decode()
 
 
-@pytest.fixture
-def command(tmp_path: Path) -> Iterator[Command]:
+@pytest.fixture(params=[None])
+def command(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Command]:
+    """request: with a number, records are in so many bins."""
     raw = deployment(clients=3, rounds=ROUNDS)
+    if request.param is not None:
+        del raw["task"]["record_rate"]
+        raw["task"]["record_bins"] = request.param
     raw["localhost"] = {"clients_per_process": 3}
     made = Command(tmp_path / "run.toml", RunFolder(tmp_path / "run"))
     made.config.write_text(tomli_w.dumps(raw))
@@ -106,6 +113,31 @@ def killed_then_interrupted_then_finished(command: Command) -> dict[str, Any]:
     assert "Traceback" not in stderr
     summary: dict[str, Any] = json.loads(command.folder.summary.read_text())
     return summary
+
+
+@pytest.mark.parametrize("command", [BINS], indirect=True)
+def test_bins_outlive_a_kill_in_the_middle_of_an_epoch(command: Command) -> None:
+    """Of each client one key, and rising numbers, in which all rounds are that took its upload. Epochs count whole, by
+    the numbers of rounds that were charged."""
+    summary = killed_then_interrupted_then_finished(command)
+    folder, task = command.folder, configuration.load(command.folder.config).task
+    metrics = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
+    for client in task.clients:
+        first, *lines = (folder.root / "clients" / f"{client}.bins").read_text().splitlines()
+        assert first.startswith("key ")
+        assert len({line.split()[1] for line in lines}) == 1
+        numbers = [int(line.split()[2]) for line in lines]
+        assert numbers == sorted(set(numbers))
+        assert {line["round"] for line in metrics if client in line["accepted"]} <= set(numbers)
+        assert len(numbers) >= ROUNDS
+    with open_ledger(folder.state_dir("a"), task) as ledger:
+        epochs = {number // BINS for number in ledger.rounds}
+    assert summary["rounds_of_a_client"] == BINS * len(epochs)
+    event = task_privacy(task).events[View.ONE_SERVER]
+    assert event is not None
+    one = BallsInBins(bins=BINS, noise_multiplier=event.noise_multiplier)
+    assert summary["realised_epsilon_one_server"] == one.epsilon(BINS * len(epochs), task.delta)
+    assert len(read_deployed(folder.root).trainings[0].rounds) == ROUNDS
 
 
 def test_a_run_that_was_killed_and_interrupted_has_one_account(command: Command) -> None:

@@ -88,6 +88,18 @@ def test_a_record_less_moves_one_round_of_an_epoch_by_its_gradient(tmp_path: Pat
         assert_array_equal(with_it[t], without[t])
 
 
+def test_records_that_changed_move_nothing_until_the_next_epoch(tmp_path: Path) -> None:
+    """The client uploads zeros, as one whose round drew nobody: a server sees no client that stays away."""
+    own, changed = records(), records(20)
+    task = task_of()
+    for number in range(T + 1):
+        draws = draws_of(task, tmp_path, ["alice"], {})
+        held = {"alice": changed if number else own}
+        trainer = Trainer(task=task, records=held, conducts={"alice": Honest()}, device="cpu", draws=draws)
+        draws.enter("alice", "small-1", number)
+        assert trainer.update("alice", START).any() == (number in (0, T))
+
+
 def test_nobody_trains_on_bins_without_a_number(tmp_path: Path) -> None:
     task = task_of()
     with pytest.raises(ArgumentError, match=r"task\.record_bins: expected none where each round draws"):

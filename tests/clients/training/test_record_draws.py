@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 from scipy.stats import chi2_contingency, chisquare
+from structlog.testing import capture_logs
 
-from precad.clients.errors import ArgumentError, ProtocolError
+from precad.clients.errors import ArgumentError
 from precad.clients.record_bins import KEY_BYTES, RecordBins
 from precad.clients.records import Records
 from precad.clients.training.record_draws import BinDraws, BinKey, EpochBins, PoissonDraws, draws_of
@@ -117,21 +118,22 @@ def test_a_process_started_again_draws_the_same_and_each_round_once(tmp_path: Pa
         assert_array_equal(again.of_round(key, number).records.features[:, 0], features)
 
 
-def test_records_that_change_wait_for_the_next_epoch(tmp_path: Path) -> None:
-    """Else a record that is read otherwise by another version could be in two rounds. Their order may change."""
-    draws = kept(tmp_path)
-    draws.enter("alice", "small-1", 0)
-    draws.drawn("alice", of_numbers([1, 2, 3]))
-    draws.enter("alice", "small-1", 1)
-    draws.drawn("alice", of_numbers([3, 1, 2]))
-    for number in (2, 3):
-        draws.enter("alice", "small-1", number)
-        with pytest.raises(ProtocolError, match=f"epoch of {T} rounds began, found others in round {number}"):
-            draws.drawn("alice", of_numbers([1, 2, 4]))
-    draws.enter("alice", "small-1", 4)
-    draws.drawn("alice", of_numbers([1, 2, 3]))
-    draws.enter("alice", "small-1", T)
-    draws.drawn("alice", of_numbers([1, 2, 4]))
+def test_records_that_change_are_in_no_round_until_the_next_epoch(tmp_path: Path) -> None:
+    """Else a record that is read otherwise by another version could be in two rounds. Their order may change. The
+    client's operator is told, and no server: it takes part with nothing."""
+    before, after = of_numbers([1, 2, 3]), of_numbers([1, 2, 4])
+    found = {}
+    with capture_logs() as lines:
+        for number, own in enumerate([before, of_numbers([3, 1, 2]), after, after, before, after]):
+            draws = kept(tmp_path)
+            draws.enter("alice", "small-1", number)
+            found[number] = draws.drawn("alice", own).records
+    key = BinKey(draws._kept["alice"].key, "small-1")
+    expected = [len(EpochBins(TASK, before).of_round(key, number).records) for number in range(T)]
+    assert [len(found[number]) for number in range(T)] == [*expected[:2], 0, 0, expected[4]]
+    assert len(found[T]) == len(EpochBins(TASK, after).of_round(key, T).records)
+    told = [(line["event"], line["round"]) for line in lines]
+    assert told == [("client.records_changed", 2), ("client.records_changed", 3)]
 
 
 def test_no_task_of_bins_is_drawn_for_by_poissons_law(tmp_path: Path) -> None:
