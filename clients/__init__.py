@@ -5,6 +5,8 @@ Modules:
     encoding      Algorithm 2, line 8: the update as integers
     submission    Algorithm 2, line 8: what each server receives of them
     upload_limit  how often a client uploads for one model
+    record_bins   the key of a client's bins, and the rounds that it was in
+    state_lines   files of lines that outlive a process
     holder_limit  the data holder's own limit over all tasks
     payments      what each upload pays from the holder's ledger
     loading       their records, as the configuration says

@@ -68,7 +68,7 @@ class _Request:
     client: str
     parameters: NDArray[np.float32]
     drawn: Drawn
-    """What the round's sample is of."""
+    """Records that the round's sample is of."""
     result: NDArray[np.float64] | ClientError | None = None
 
 

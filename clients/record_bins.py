@@ -1,4 +1,4 @@
-"""What a client keeps of its records' bins: the key that they follow from, and the rounds that it was in with them.
+"""Keep what a client must know of its records' bins: the key that they follow from, and the rounds that it was in.
 
     key 8f..
     <configuration's digest> <task id> <number> <digest of the records that its epoch began with>

@@ -6,6 +6,10 @@ written so that NaN fails it.
 
 import math
 import numbers
+from typing import Final
+
+MOST_BINS: Final = 10_000
+"""Rounds of an epoch of bins, at most: beyond, the grid of their sum is too coarse to say anything."""
 
 
 def require_positive(name: str, value: float) -> None:
@@ -30,6 +34,13 @@ def require_count(name: str, value: int, *, at_least: int = 0) -> None:
     """Require that `value` is an int >= `at_least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
         raise ValueError(f"{name} must be an integer >= {at_least}, got {value!r}")
+
+
+def require_bins(bins: int) -> None:
+    """Require that `bins` is a number of rounds of which a record is in one (`precad.dp.accountants.balls_in_bins`)."""
+    require_count("bins", bins, at_least=1)
+    if bins > MOST_BINS:
+        raise ValueError(f"bins must be <= {MOST_BINS}, got {bins}")
 
 
 def require_finite(name: str, value: float) -> None:

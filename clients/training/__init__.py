@@ -3,6 +3,7 @@
 Modules:
 
     local_update  Algorithm 2 up to the clipped update
+    record_draws  which records a round has: drawn anew, or in bins
     conduct       where a client may deviate, and the honest one; attacks are the other conducts
     projection    the ball that an update must be in
     convex_projection  a smaller convex set, of bounds of layers and half-spaces

@@ -7,6 +7,7 @@ Modules:
     composed             rounds of several tasks together
     side_by_side         all accountants side by side
     calibration          smallest noise, or most rounds, for a target epsilon
+    gaussian             what a Gaussian release costs, without sampling
     gaussian_dp          (epsilon, delta) of telling N(0, 1) from N(mu, 1)
     masses               masses of sums on a grid, with a bound on what rounding to float64 moves
     privacy_loss         privacy losses on a grid, rounded so that they are only ever overstated

@@ -50,11 +50,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from precad.dp.accountants.bins_event import MOST_BINS
+from precad.dp.accountants.gaussian import gaussian_epsilon
 from precad.dp.accountants.masses import Masses, lognormal, mixed, power, times
-from precad.dp.accountants.pld import gaussian_epsilon
 from precad.dp.accountants.privacy_loss import ROUNDING_PER_ROUND, Array, LossDistribution
-from precad.dp.checks import require_count, require_delta, require_positive
+from precad.dp.checks import require_bins, require_count, require_delta, require_positive
 
 if TYPE_CHECKING:
     from dp_accounting.pld import privacy_loss_distribution
@@ -80,9 +79,7 @@ class BallsInBins:
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        require_count("bins", self.bins, at_least=1)
-        if self.bins > MOST_BINS:
-            raise ValueError(f"bins must be <= {MOST_BINS}, got {self.bins}")
+        require_bins(self.bins)
         require_positive("noise_multiplier", self.noise_multiplier)
 
     def epsilon(self, participations: int, delta: float) -> float:

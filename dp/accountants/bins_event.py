@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
 
-from precad.dp.checks import require_count, require_positive
-
-MOST_BINS: Final = 10_000
-"""Participations of an epoch, at most: beyond, the grid of their sum is too coarse to say anything."""
+from precad.dp.checks import require_bins, require_count, require_positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +22,7 @@ class BinnedGaussian:
     """Records of one person, all of that client, that are added or removed together."""
 
     def __post_init__(self) -> None:
-        require_count("bins", self.bins, at_least=1)
-        if self.bins > MOST_BINS:
-            raise ValueError(f"bins must be <= {MOST_BINS}, got {self.bins}")
+        require_bins(self.bins)
         require_positive("noise_multiplier", self.noise_multiplier)
         require_count("group_size", self.group_size, at_least=1)
 
@@ -58,8 +52,3 @@ class BinnedGaussian:
 def bins_of(events: Iterable[object]) -> int:
     """Return how many successive rounds of a task are one epoch; 1 where each round draws by itself."""
     return max((event.bins for event in events if isinstance(event, BinnedGaussian)), default=1)
-
-
-def counted(numbers: Iterable[int], bins: int) -> int:
-    """Return as how many rounds those of these numbers count: with all others of each epoch that has one of them."""
-    return bins * len({number // bins for number in numbers})

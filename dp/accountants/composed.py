@@ -21,13 +21,13 @@ from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Final
 
 from precad.dp.accountants.bins_event import BinnedGaussian
+from precad.dp.accountants.gaussian import gaussian_epsilon
 from precad.dp.accountants.pld import (
     Event,
     Label,
     PldAccountant,
     SampledGaussian,
     TwoStageSampledGaussian,
-    gaussian_epsilon,
     grid_step,
     tractable,
 )

@@ -27,6 +27,7 @@ from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Context, Decimal
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from precad.dp.accountants.bins_event import BinnedGaussian
+from precad.dp.accountants.gaussian import gaussian_epsilon
 from precad.dp.accountants.ptr_event import SampledProposeTestRelease
 from precad.dp.checks import require_count, require_delta, require_positive, require_probability
 
@@ -379,19 +380,6 @@ def grid_step(event: SampledGaussian) -> float:
     """
     spread = event.sampling_rate * math.sqrt(math.expm1(event.noise_multiplier**-2))
     return max(min(0.03 * spread, 1e-3), 1e-9)
-
-
-def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
-    """Return epsilon of one Gaussian release, raised by far more than the root finder's error.
-
-    Source: Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy", ICML '18, Theorem 8.
-    With a multiplier below 1e-6 epsilon is beyond 10^11, and is given as infinite.
-    """
-    from dp_accounting import get_epsilon_gaussian
-
-    if noise_multiplier < 1e-6:
-        return math.inf
-    return float(get_epsilon_gaussian(noise_multiplier, delta)) * (1 + 1e-9) + 1e-9
 
 
 def effective_noise_multiplier(noise_multiplier: float, record_clip: float, dim: int, frac_bits: int) -> float:

@@ -11,6 +11,7 @@ Modules:
     proved_fields   what a task of mode `proved` has, and must fulfil
     grid            the fractional bits of a task that asks for the most
     record_fields   what a record is, for clients with records of their own
+    bin_fields      records that are each in one round of an epoch
     task_fields     what two tasks differ in, for people
     validation_fields  whether the servers of a task check norms
     carried_fields  what a hello has for that

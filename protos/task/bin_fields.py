@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from precad.dp.accountants.bins_event import MOST_BINS
+from precad.dp.checks import MOST_BINS
 from precad.protos.task.parameters import TaskParameters
 
 BINS: Final = "record_bins"

@@ -1,4 +1,4 @@
-"""What a client keeps of its bins, attacked: asked twice, restarted, its files lost, cut, swapped or damaged.
+"""The file of a client's bins, attacked: asked twice, restarted, its files lost, cut, swapped or damaged.
 
 Failure means a number that a client trains for twice, an epoch that it goes on with under another key, or an epoch that
 its holder does not pay for.

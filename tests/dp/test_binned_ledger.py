@@ -17,11 +17,11 @@ import pytest
 
 from precad.deploy.oversight.state_dirs import charged_in
 from precad.dp.accountants.balls_in_bins import BallsInBins
-from precad.dp.accountants.bins_event import BinnedGaussian, bins_of, counted
+from precad.dp.accountants.bins_event import BinnedGaussian, bins_of
 from precad.dp.accountants.composed import composed_epsilon
 from precad.dp.accountants.dp_events import dp_event, from_json
+from precad.dp.accountants.gaussian import gaussian_epsilon as gaussian
 from precad.dp.accountants.pld import Conduct, PldAccountant, SampledGaussian, View, event_fields, event_of
-from precad.dp.accountants.pld import gaussian_epsilon as gaussian
 from precad.dp.accountants.side_by_side import RdpAccountant
 from precad.dp.accountants.slack import least_with_slack
 from precad.dp.accountants.task_cost import Charged
@@ -231,9 +231,7 @@ def test_accountants_that_know_no_bins_say_so() -> None:
         RdpAccountant().epsilon(BinnedGaussian(4, 1.0), 4, DELTA)
 
 
-def test_numbers_count_as_whole_epochs() -> None:
-    assert [counted(numbers, 4) for numbers in ([], [0], [0, 3], [3, 4], [0, 9, 10])] == [0, 4, 4, 8, 8]
-    assert counted([5, 7, 9], 1) == 3
+def test_events_say_how_many_rounds_an_epoch_has() -> None:
     assert bins_of([None, BinnedGaussian(4, 1.0)]) == 4
     assert bins_of([SampledGaussian(0.5, 1.0), None]) == 1
 

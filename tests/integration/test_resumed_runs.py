@@ -117,7 +117,7 @@ def killed_then_interrupted_then_finished(command: Command) -> dict[str, Any]:
 
 @pytest.mark.parametrize("command", [BINS], indirect=True)
 def test_bins_outlive_a_kill_in_the_middle_of_an_epoch(command: Command) -> None:
-    """Of each client one key, and rising numbers, in which all rounds are that took its upload. Epochs count whole, by
+    """Each client has one key, and rising numbers, in which all rounds are that took its upload. Epochs count whole, by
     the numbers of rounds that were charged."""
     summary = killed_then_interrupted_then_finished(command)
     folder, task = command.folder, configuration.load(command.folder.config).task

@@ -1,4 +1,4 @@
-"""What clients upload of records in bins, by the clipped gradients themselves: an audit in small.
+"""Updates of records in bins, by the clipped gradients themselves: an audit in small.
 
 Failure means an epoch whose updates are not the records' gradients, each once. It also means a record whose removal
 moves more than one round's update, or none, or an update by more than R.
@@ -70,7 +70,7 @@ def test_an_epochs_updates_add_up_to_every_record_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", [5, 29])
 def test_a_record_less_moves_one_round_of_an_epoch_by_its_gradient(tmp_path: Path, place: int) -> None:
-    """Of a client with the same key: one record that is there alone, and one of two that are alike."""
+    """The key is the same. One record is there alone, another is one of two that are alike."""
     own = records()
     epoch(tmp_path, own)
     key = (tmp_path / "alice.bins").read_bytes().split(b"\n")[0] + b"\n"

@@ -12,7 +12,8 @@ from scipy.stats import norm
 
 from precad.dp.accountants import balls_in_bins
 from precad.dp.accountants.balls_in_bins import BallsInBins
-from precad.dp.accountants.pld import PldAccountant, SampledGaussian, gaussian_epsilon
+from precad.dp.accountants.gaussian import gaussian_epsilon
+from precad.dp.accountants.pld import PldAccountant, SampledGaussian
 
 DELTA = 1e-5
 SETTINGS = [(20, 1.0, 1.609), (20, 0.7, 3.681), pytest.param(100, 1.0, 0.621, marks=pytest.mark.slow)]

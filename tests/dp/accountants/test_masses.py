@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from precad.dp.accountants import masses
 from precad.dp.accountants.balls_in_bins import BallsInBins, _composed
+from precad.dp.accountants.gaussian import gaussian_epsilon
 from precad.dp.accountants.masses import Masses, lognormal, mixed, nothing, power, times
-from precad.dp.accountants.pld import gaussian_epsilon
 
 Array = NDArray[np.float64]
 
