@@ -11,6 +11,9 @@ task's evaluations, if it may have any: a client's event there composes with its
 earlier tasks, `earlier` has the views of each, as the client meets them that was in most rounds. They compose with the
 others. The figures of levels are not here: the library has no event for a draw that everybody sees.
 
+Of records in bins the library knows nothing. An epoch is there as one release that shows a record's round, which costs
+at least as much as the ledger says. Clients' numbers of rounds are then of whole epochs.
+
 `slack` is what the protocol takes from delta, 0 but in mode `proved` (`precad.dp.accountants.slack`). That of earlier
 tasks is in it. The events do not hold it. The ledger's epsilon is the least one at which the events' own delta is at
 most delta - (1 + e^epsilon) slack. Events composed at `delta` itself give an epsilon that is too small.
