@@ -103,8 +103,8 @@ def test_a_sample_is_accepted_by_the_real_parser(name: str, has_dealer: bool) ->
     found = parsed(as_it_stands(name, has_dealer))
     document = tomllib.loads(complete(name, has_dealer))
     document["task"] |= {"algorithm": "user-dp-fedavg", "update_clipping": "private-quantile"}  # of which fields are
-    for field in ("trim_count", "trim_step", "krum_keep", *CONVEX_FIELDS):
-        del document["task"][field]  # of tsgd-ptr and multi-krum alone, and of fixed bounds
+    for field in ("trim_count", "trim_step", "krum_keep", "record_bins", *CONVEX_FIELDS):
+        del document["task"][field]  # of tsgd-ptr, multi-krum and precad alone, and of fixed bounds
     for field in FUNCTION_FIELDS:
         del document["task"][field]  # of 16 fractional bits alone
     document["task"]["learning_rate_schedule"] = "step"

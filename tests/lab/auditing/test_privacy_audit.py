@@ -184,6 +184,7 @@ def test_an_audit_moves_nothing_but_the_canaries_own_parameters() -> None:
     [
         ({"client_clip": 0.5}, r"task.client_clip: expected at least task.record_clip, 1: .* found 0.5"),
         ({"server_optimizer": "momentum"}, "task.server_optimizer: expected 'sgd' in an audit, found 'momentum'"),
+        ({"record_rate": 0.5, "record_bins": 2}, "task.record_bins: expected None in an audit, found 2"),
         ({"algorithm": "user-dp-fedavg"}, "task.algorithm: expected 'precad' in an audit, found 'user-dp-fedavg'"),
         (
             {"layer_clips": [1.0, 2.0], "accept_weak_wire_form": True},
