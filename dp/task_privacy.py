@@ -339,7 +339,9 @@ def _in_bins(bins: int, rounds: Mapping[View, SampledGaussian], client: TwoStage
     that of a record of any client.
     """
     events = {view: BinnedGaussian(bins, event.noise_multiplier) for view, event in rounds.items()}
-    rests_on = {view: f"{why}; a record's figures count whole epochs of {bins} rounds" for view, why in OF_SERVERS.items()}
+    rests_on = {
+        view: f"{why}; a record's figures count whole epochs of {bins} rounds" for view, why in OF_SERVERS.items()
+    }
     return TaskPrivacy(unit=Unit.RECORD, events=events, rests_on=rests_on, every_round={Level.CLIENT: client})
 
 

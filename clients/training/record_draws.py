@@ -122,7 +122,8 @@ class BinDraws:
         """kept: what each client keeps on disk."""
         self._task, self._kept = task, kept
         self._entered: dict[str, tuple[str, int]] = {}
-        self._bins: dict[str, EpochBins] = {}
+        self._bins: dict[str, tuple[EpochBins, bytes]] = {}
+        """Each client's, and the digest by which its file knows its records again."""
 
     def enter(self, client: str, task_id: str, number: int) -> None:
         """See RecordDraws."""
@@ -137,10 +138,11 @@ class BinDraws:
             raise ArgumentError(f"{client}: expected a round to draw records for, found none")
         task_id, number = which
         kept = self._kept[client]
-        if client not in self._bins or self._bins[client].own is not own:
-            self._bins[client] = EpochBins(self._task, own)
-        bins = self._bins[client]
-        if not kept.begin(task_id, number, bins.fingerprint(kept.key)):
+        if client not in self._bins or self._bins[client][0].own is not own:
+            made = EpochBins(self._task, own)
+            self._bins[client] = (made, made.fingerprint(kept.key))
+        bins, known_by = self._bins[client]
+        if not kept.begin(task_id, number, known_by):
             log.warning(
                 "client.records_changed", client=client, round=number, waits_for="the next epoch of record_bins"
             )
