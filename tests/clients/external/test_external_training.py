@@ -17,6 +17,7 @@ from precad.clients.external.training import ExternalTraining, program_of
 from precad.clients.models import networks
 from precad.clients.process import _work_of
 from precad.clients.training.conduct import Honest
+from precad.clients.training.record_draws import PoissonDraws
 from precad.deploy.conducts import conducts_of
 from precad.deploy.configuration.trainers import counted
 from precad.dp.queries.evaluations import EvaluationEncoding
@@ -150,7 +151,7 @@ def test_attackers_train_beside_a_foreign_trainer(tmp_path):
     """In one process: the honest client uploads the trainer's update within C, the attacker its own, a hundredfold."""
     whole = config(tmp_path, attacks={"bob": "scaled"})
     made = task(client_clip=0.01, local_rate=1.0)
-    both, _ = _work_of(made, whole, conducts_of(IDS, whole, made))
+    both, _ = _work_of(made, whole, conducts_of(IDS, whole, made), PoissonDraws(made))
     try:
         alice, bob = (fixed_point.decode(both.train(client, START), 16) for client in IDS)
     finally:
@@ -217,7 +218,7 @@ def test_attackers_answer_evaluations_beside_a_foreign_trainer(tmp_path):
     """The honest client with its trainer's counts, the attacker with its own records."""
     whole = config(tmp_path, "ward", attacks={"bob": "scaled"}, trainer_config={"answer": "40 50 75"}, holdout=0.5)
     made = task(**EVALUATED)
-    work, evaluating = _work_of(made, whole, conducts_of(IDS, whole, made))
+    work, evaluating = _work_of(made, whole, conducts_of(IDS, whole, made), PoissonDraws(made))
     try:
         alice, bob = (evaluating.evaluate(client, START) for client in IDS)
     finally:
