@@ -393,32 +393,61 @@ def test_attacks_with_parameters_give_the_simulated_bytes(algorithm: str, pki: P
     assert [len(list(one.glob("*.update"))) for one in rounds] == [len(CRAFTING)] * min(2, task.rounds)
 
 
-@pytest.mark.parametrize("mode", ["masked", pytest.param("proved", marks=pytest.mark.slow)])
-def test_bins_give_the_simulated_bytes_from_the_keys_of_clients(mode: str, pki: Pki, tmp_path: Path) -> None:
-    """Clients draw their keys from the operating system; a simulation is given them afterwards. An epoch has two
-    rounds, of three. The ledger counts two epochs, as the simulation does."""
-    of_mode = PROVED if mode == "proved" else {}
-    task = training_task("precad", record_rate=0.5, record_bins=2, **of_mode)
+BINNED = {"record_rate": 0.5, "record_bins": 2}
+"""An epoch has two rounds, of three: two epochs begin."""
+
+
+def keys_in(folder: Path) -> dict[str, BinKey]:
+    """Read from what clients keep: they drew their keys from the operating system."""
+    kept = {client: (folder / f"{client}.bins").read_text().split() for client in CLIENTS}
+    return {client: BinKey(bytes.fromhex(words[1]), words[3]) for client, words in kept.items()}
+
+
+def test_bins_give_the_simulated_bytes_from_the_keys_of_clients(pki: Pki, tmp_path: Path) -> None:
+    """A simulation is given the keys afterwards. The ledger counts two epochs, as the simulation does."""
+    task = training_task("precad", **BINNED)
     draws = draws_of(task, tmp_path / "bins", CLIENTS, {})
     clients = {client: Client(client, task, draws=draws) for client in CLIENTS}
     found = trained_by_processes(task, pki, tmp_path, clients)
-    kept = {client: (tmp_path / "bins" / f"{client}.bins").read_text().split() for client in CLIENTS}
-    keys = {client: BinKey(bytes.fromhex(words[1]), words[3]) for client, words in kept.items()}
-    everybody = dict.fromkeys(range(task.rounds), CLIENTS)
-    for servers_of in ("cleartext", "mpc") if mode == "masked" else ("cleartext",):
+    keys, everybody = keys_in(tmp_path / "bins"), dict.fromkeys(range(task.rounds), CLIENTS)
+    for servers_of in ("cleartext", "mpc"):
         assert simulated(task, everybody, servers_of, keys=keys) == found
     others = {client: BinKey(bytes(32), key.task_id) for client, key in keys.items()}
     assert simulated(task, everybody, "cleartext", keys=others)[0] != found[0]
     last = read_rounds(tmp_path / AGGREGATORS[0])[-1]
-    expected = [
-        BallsInBins(bins=2, noise_multiplier=found.noise_multiplier)
-        for found in task_privacy(task).events.values()
-        if found is not None
-    ]
-    if mode == "masked":  # the other takes a part of delta
-        figures = [one.epsilon(4, task.delta) for one in expected]
-        assert [last["epsilon_one_server"], last["epsilon_clients_only"]] == figures
-    assert [last["epsilon_one_server"], last["epsilon_clients_only"]] == simulated_epsilons(task, everybody)
+    stated = [last["epsilon_one_server"], last["epsilon_clients_only"]]
+    events = [event for event in task_privacy(task).events.values() if event is not None]
+    expected = [BallsInBins(bins=2, noise_multiplier=event.noise_multiplier).epsilon(4, task.delta) for event in events]
+    assert stated == expected == simulated_epsilons(task, everybody)
+
+
+@pytest.mark.slow
+@asynchronous
+async def test_bins_give_the_simulated_bytes_in_mode_proved(pki: Pki, tmp_path: Path) -> None:
+    task = training_task("precad", **BINNED, **PROVED)
+    noise, draws = noise_of_both(task), draws_of(task, tmp_path / "bins", CLIENTS, {})
+    drawn = tuple(functools.partial(_next, iter(noise[party])) for party in (0, 1))
+    async with running(task, pki, tmp_path, noises=(drawn[0], drawn[1])) as deployment:
+        clients = {client: Client(client, task, draws=draws) for client in CLIENTS}
+        sessions = [
+            ClientSession(
+                client=client,
+                task=task,
+                addresses=deployment.addresses,
+                tls=pki.tls(client),
+                train=clients[client].train_next,
+                enter=clients[client].enter,
+                conduct=ATTACKS[ATTACKERS[client]]() if client in ATTACKERS else Honest(),
+            )
+            for client in CLIENTS
+        ]
+        await asyncio.gather(*(session.run() for session in sessions))
+        await deployment.finish()
+    everybody = dict.fromkeys(range(task.rounds), CLIENTS)
+    expected = simulated(task, everybody, "cleartext", keys=keys_in(tmp_path / "bins"))
+    for party, role in enumerate(AGGREGATORS):
+        assert np.load(tmp_path / role / "model.npy").tobytes() == expected[0]
+        assert [record["rejected"] for record in deployment.rounds(party)] == expected[1]
 
 
 def trained_by_processes(
