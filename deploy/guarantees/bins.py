@@ -39,6 +39,6 @@ def print_bins(console: Console, found: Mapping[str, Any], words: Mapping[str, s
     figures = ", ".join(f"{who} {shown(found[view], Label.BOUND)}" for view, who in words.items())
     console.print(
         f"each record in exactly one of {found['bins']} participations, epochs begun: {found['epochs']}: {figures}. "
-        "Participations count, discarded or not. A task draws so with record_bins; the figures above are Poisson's",
+        "Participations count, discarded or not. A task with record_bins draws so, and is charged whole epochs",
         highlight=False,
     )
