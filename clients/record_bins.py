@@ -9,9 +9,11 @@ rounds of an epoch. A line is on disk before the client trains for its round.
 
 Within an epoch the bins must stay. Without a line of a run, as after a lost state_dir, nobody knows whether the client
 was in its current epoch under another key. It then waits for the first number of an epoch, which both servers give out
-once. A file of a run may be put back, older or not, as long as no other key was in use since: bins are the same under
-the same key, and honest servers give no number twice. Where its records are no longer those that an epoch began with, none of them is in the rest of it. The client then
-uploads zeros: staying away would tell that they changed.
+once. A file may be put back, older or not, if no other key was in use since: the same key makes the same bins, and
+honest servers give no number twice.
+
+Where the client's records are no longer those that an epoch began with, none of them is in the rest of it. The client
+then uploads zeros: staying away would tell that they changed.
 """
 
 from __future__ import annotations
