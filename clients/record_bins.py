@@ -1,7 +1,7 @@
 """Keep what a client must know of its records' bins: the key that they follow from, and the rounds that it was in.
 
     key 8f..
-    <configuration's digest> <task id> <number> <digest of the records that its epoch began with>
+    <configuration's digest> <task id> <number> <digest of the records that its epoch began with> [paid]
 
 The key is the client's secret, from the operating system. In a run of a task the client is in each round's number at
 most once, and only in rising ones, whatever servers ask for and however often it is started. So no record is in two
@@ -30,7 +30,8 @@ from precad.clients.state_lines import append, locked, whole_lines
 
 KEY_BYTES: Final = 32
 _KEY: Final = re.compile(rb"key [0-9a-f]{64}")
-_LINE: Final = re.compile(rb"[0-9a-f]{64} [^ \n]{1,200} (0|[1-9][0-9]{0,19}) [0-9a-f]{64}")
+_PAID: Final = " paid"
+_LINE: Final = re.compile(rb"[0-9a-f]{64} [^ \n]{1,200} (0|[1-9][0-9]{0,19}) [0-9a-f]{64}( paid)?")
 
 
 class Payer(Protocol):
@@ -45,6 +46,8 @@ class _Entry(NamedTuple):
 
     number: int
     records: bytes
+    is_paid: bool
+    """Whether the holder has paid for the epoch by then."""
 
 
 class RecordBins:
@@ -60,7 +63,9 @@ class RecordBins:
             self.key: Final = _key_in(lines, file)
 
     def begin(self, task_id: str, number: int, records: bytes) -> bool:
-        """Count a round, and have its epoch paid if it is the first of it; durable on return.
+        """Count a round, and have its epoch paid unless it is: at its first round, or at the first with a payer.
+
+        Durable on return.
 
         Return whether the records are those that the epoch began with. Else none of them may be in the round.
         records: a digest of them, 32 bytes.
@@ -77,12 +82,15 @@ class RecordBins:
                     f"round: expected the first of an epoch of {self._bins}, as {self._file} has no round of this task "
                     f"and nobody knows whether {self._client} was in this epoch before, found {number}"
                 )
-            if not of_epoch and self._payer is not None:
-                self._payer.pay()
+            is_paid = any(one.is_paid for one in of_epoch)
+            payer = None if is_paid else self._payer
             began_with = of_epoch[0].records if of_epoch else records
-            line = f"{self._digest.hex()} {task_id} {number} {began_with.hex()}"
+            paid = _PAID if is_paid or payer is not None else ""
+            line = f"{self._digest.hex()} {task_id} {number} {began_with.hex()}{paid}"
             if _LINE.fullmatch(line.encode()) is None:
                 raise ProtocolError(f"task: expected a task id without spaces, the servers say {task_id!r:.80}")
+            if payer is not None:
+                payer.pay()
             append(descriptor, lines, line.encode())
         return records == began_with
 
@@ -99,9 +107,9 @@ class RecordBins:
         for at, line in enumerate(lines[1:], start=2):
             if _LINE.fullmatch(line) is None:
                 raise _unknown(self._file, f"digests, a task and a number in line {at}", "something else")
-            digest, task, number, records = line.decode().split(" ")
+            digest, task, number, records, *paid = line.decode().split(" ")
             if (digest, task) == (self._digest.hex(), task_id):
-                found.append(_Entry(int(number), bytes.fromhex(records)))
+                found.append(_Entry(int(number), bytes.fromhex(records), bool(paid)))
         return found
 
     @contextmanager

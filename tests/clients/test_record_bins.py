@@ -147,11 +147,13 @@ def test_a_damaged_key_is_not_replaced(tmp_path: Path, first: bytes) -> None:
 
 @pytest.mark.parametrize("task_id", ["", "two words", "line\nbreak", "x" * 201])
 def test_a_task_id_that_would_break_a_line_is_refused(tmp_path: Path, task_id: str) -> None:
-    bins = opened(tmp_path)
+    purse = Purse()
+    bins = opened(tmp_path, purse)
     before = (tmp_path / "alice.bins").read_bytes()
     with pytest.raises(ProtocolError, match="task: expected a task id without spaces"):
         bins.begin(task_id, 0, RECORDS)
     assert (tmp_path / "alice.bins").read_bytes() == before
+    assert purse.paid == 0
 
 
 def test_of_many_processes_that_begin_a_number_at_once_one_does(tmp_path: Path) -> None:
@@ -180,6 +182,21 @@ def test_an_epoch_is_paid_once_whoever_is_restarted(tmp_path: Path) -> None:
     for number in (0, 1, 3, T, 2 * T + 1):
         opened(tmp_path, purse).begin("small-1", number, RECORDS)
     assert purse.paid == 3
+
+
+def test_a_limit_that_is_set_in_the_middle_of_an_epoch_pays_for_it(tmp_path: Path) -> None:
+    """Records may be in the rounds that are left. Once is enough, whoever has a payer and who not."""
+    purse = Purse()
+    opened(tmp_path).begin("small-1", 0, RECORDS)
+    opened(tmp_path, purse).begin("small-1", 1, RECORDS)
+    assert purse.paid == 1
+    opened(tmp_path).begin("small-1", 2, RECORDS)
+    opened(tmp_path, purse).begin("small-1", 3, RECORDS)
+    assert purse.paid == 1
+    empty = Purse(room=0)
+    opened(tmp_path).begin("small-1", T, RECORDS)
+    with pytest.raises(ArgumentError, match="no room"):
+        opened(tmp_path, empty).begin("small-1", T + 1, RECORDS)
 
 
 def test_an_epoch_that_cannot_be_paid_is_not_begun(tmp_path: Path) -> None:
