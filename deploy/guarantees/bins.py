@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from precad.deploy.figures import plain, shown
-from precad.dp.accountants.balls_in_bins import BallsInBins
+from precad.dp.accountants.bins_event import BinnedGaussian
 from precad.dp.accountants.pld import Label, View
 from precad.dp.accountants.slack import least_with_slack
 
@@ -18,11 +18,12 @@ def account_of_bins(
 ) -> dict[str, Any]:
     """Return both views' figures of a client that took part so often. multipliers: noise over one record, by view.
 
+    Epochs count whole, as ledgers of tasks with `record_bins` charge them.
     Raises: ValueError naming a parameter outside its range.
     """
 
     def epsilon(multiplier: float) -> float:
-        one = BallsInBins(bins=bins, noise_multiplier=multiplier)
+        one = BinnedGaussian(bins, multiplier)
         return least_with_slack(lambda left: one.epsilon(participations, left), delta, slack)
 
     return {
@@ -38,7 +39,8 @@ def print_bins(console: Console, found: Mapping[str, Any], words: Mapping[str, s
     """Print the figures, and which tasks have them. words: for the views."""
     figures = ", ".join(f"{who} {shown(found[view], Label.BOUND)}" for view, who in words.items())
     console.print(
-        f"each record in exactly one of {found['bins']} participations, epochs begun: {found['epochs']}: {figures}. "
-        "Participations count, discarded or not. A task with record_bins draws so, and is charged whole epochs",
+        f"each record in exactly one of {found['bins']} participations, whole epochs: {found['epochs']}: {figures}. "
+        "Participations count, discarded or not. A task of client_rate 1 draws so with record_bins, by numbers of "
+        "rounds",
         highlight=False,
     )

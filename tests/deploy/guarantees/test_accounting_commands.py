@@ -194,6 +194,16 @@ def test_balls_in_bins_beside_poisson_sampling_at_the_same_rate(tmp_path):
     assert coarse["balls_in_bins"]["one_server"] > 1.3 * found["one_server"]
 
 
+def test_balls_in_bins_count_an_epoch_that_has_begun_whole():
+    """As a ledger charges it (`record_bins`): a figure of five participations of eight would be too small."""
+    flags = ["--sigma", "2", "-q", "1", "--delta", "1e-5", "--balls-in-bins", "4", "--json"]
+    five, eight = (json.loads(precad("account", *flags, "--rounds", n).stdout)["balls_in_bins"] for n in (5, 8))
+    assert (five["participations"], five["epochs"]) == (5, 2)
+    whole = BallsInBins(bins=4, noise_multiplier=2.0)
+    assert five["one_server"] == eight["one_server"] == whole.epsilon(8, 1e-5) > whole.epsilon(5, 1e-5)
+    assert five["clients_only"] == eight["clients_only"]
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
