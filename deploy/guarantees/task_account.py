@@ -108,12 +108,10 @@ def account_of_task(task: Task, participation: int | None = None) -> dict[str, A
 
     participation: rounds that the client was in, once known; None: the expected number of those that it can be in.
     """
-    privacy, cost, turns = task_privacy(task), task_cost(task), task.rounds_of_a_client
-    rounds = math.ceil(task.client_rate * turns - 1e-9) if participation is None else participation
+    privacy, cost = task_privacy(task), task_cost(task)
+    rounds = math.ceil(task.client_rate * task.rounds_of_a_client - 1e-9) if participation is None else participation
     with refusing(ValueError):
-        require_count("participation", rounds)
-        if rounds > turns:
-            raise ValueError(f"participation must be <= {turns}, the rounds that a client can be in, got {rounds}")
+        _require_participation(task, rounds)
     of_views = {
         view.value: {
             "bound": plain(privacy.epsilon(view, rounds, task.delta)),
@@ -144,6 +142,21 @@ def account_of_task(task: Task, participation: int | None = None) -> dict[str, A
     }
 
 
+def _require_participation(task: Task, rounds: int) -> None:
+    """Require a number of rounds that says what a ledger counts. Raises ValueError.
+
+    Records in bins are counted by epochs. Two rounds of a client may be of two, which their number does not say.
+    """
+    turns, bins = task.rounds_of_a_client, task.record_bins or 1
+    require_count("participation", rounds)
+    if rounds > (most := -(-turns // bins) * bins):
+        raise ValueError(f"participation must be <= {most}, the rounds that a client can be in, got {rounds}")
+    if rounds % bins and rounds != turns:
+        raise ValueError(
+            f"participation must be of whole epochs with {BINS}, as ledgers count: a multiple of {bins}, got {rounds}"
+        )
+
+
 def print_task_account(console: Console, report: Mapping[str, Any]) -> None:
     """Print both views, with what each rests on, and the levels."""
     whose = unit_words(Unit(report["unit"]), report["records_per_person"])
@@ -163,7 +176,8 @@ def print_task_account(console: Console, report: Mapping[str, Any]) -> None:
     if bins := report.get(BINS):
         console.print(
             f"each record in exactly one of {bins} rounds, by the client's secret draw; epochs of {bins} rounds count "
-            "whole, by the numbers of rounds, lost ones too",
+            f"whole, by the numbers of rounds, lost ones too: {-(-report['participation'] // bins)} begun, or "
+            f"{most // bins} if draws may be discarded",
             highlight=False,
         )
     for view, words in _WORDS.items():

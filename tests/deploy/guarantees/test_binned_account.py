@@ -66,6 +66,27 @@ def test_one_epoch_costs_less_than_poissons_draws_of_the_same_noise(tmp_path: Pa
     assert found["clients_only"] == pytest.approx((0.7275, 0.9325), abs=1e-3)
 
 
+def test_rounds_of_a_client_that_may_be_of_two_epochs_are_refused(tmp_path: Path) -> None:
+    """Charged in rounds 3 and 4 alone, a client has begun two epochs; their number, two, would say one."""
+    task = task_of()
+    with open_ledger(tmp_path / "a", task) as ledger:
+        for t in (T - 1, T):
+            ledger.charge(t, ["alice"])
+        (counted, spent) = ledger.participation["alice"], ledger.statement(View.ONE_SERVER, "alice").epsilon
+    path = written(task, tmp_path)
+    for rounds in (1, 2, T + 1, 2 * T - 1):
+        done = command("account", path, "--participation", rounds, exit_code=2)
+        assert f"whole epochs with record_bins, as ledgers count: a multiple of {T}, got {rounds}" in " ".join(
+            done.output.split()
+        )
+    found = json.loads(command("account", path, "--participation", counted, "--json").stdout)
+    assert found["one_server"]["bound"] == spent
+    done = command("account", path, "--participation", 3 * T, exit_code=2)
+    assert f"participation must be <= {2 * T}, the rounds that a client can be in" in done.output
+    said = " ".join(command("account", path, "--participation", T).stderr.split())
+    assert "lost ones too: 1 begun, or 3 if draws may be discarded" in said
+
+
 def test_a_draft_needs_no_rate(tmp_path: Path) -> None:
     draft = tmp_path / "draft.toml"
     draft.write_text(
