@@ -58,7 +58,7 @@ def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> N
         table.add_row("function of the sum", f"{task.sum_function}: {function_claim(task)}")
     table.add_row("rejected clients", ", ".join(summary["rejected_clients"]) or "none")
     table.add_row("privacy", _privacy(summary, task))
-    table.add_row("", _counts(summary))
+    table.add_row("", _counts(summary, task.record_bins))
     for note in conditions_of(task):
         table.add_row("", f"rests on: {note}")
     if (trainer := summary.get("trainer")) is not None:
@@ -145,14 +145,15 @@ def _rows(summary: Mapping[str, Any], unit: Unit, task: Task) -> list[tuple[str,
     return rows
 
 
-def _counts(summary: Mapping[str, Any]) -> str:
-    """Say what each adversary does, and how many rounds its column counts."""
+def _counts(summary: Mapping[str, Any], bins: int | None) -> str:
+    """Say what each adversary does, and how many rounds its column counts. bins: whose epochs count whole."""
     most = summary["most_rounds_of_a_client"]
     limit = "any number of" if most is None else f"at most {most}"
     return (
         f"{HEADINGS[Conduct.MAY_DISCARD]}: makes rounds fail, or ends the task, for what it saw; a client in {limit} "
         f"rounds. {HEADINGS[Conduct.WATCHES]}: does neither; a client in at most {summary['rounds_of_a_client']} "
         f"rounds, {summary['discarded_draws']} draws given up before their charge{_evaluations(summary)}"
+        f"{'' if bins is None else f'. Of a record, all {bins} rounds of an epoch count that has begun'}"
     )
 
 

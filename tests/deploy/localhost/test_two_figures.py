@@ -133,6 +133,18 @@ def test_a_summary_says_how_many_draws_were_given_up(tmp_path: Path) -> None:
     assert "no epsilon counts when uploads come, which clients were missing, and records that only test" in shown
 
 
+def test_a_summary_says_that_epochs_of_bins_count_whole(tmp_path: Path) -> None:
+    """Eight rounds of a client in a task of six would be read as a mistake."""
+    task = small_task(rounds=6, record_rate=0.25, record_bins=4)
+    with open_ledger(tmp_path, task) as ledger:
+        for number in (0, 4):
+            ledger.charge(number, ["alice"])
+        last = {f"epsilon_{view}": ledger.statement(view).epsilon for view in View}
+    shown = told(spent_epsilons(tmp_path, task, last), task)
+    assert "at most 8 rounds" in shown
+    assert "Of a record, all 4 rounds of an epoch count that has begun" in shown
+
+
 def test_a_round_that_servers_finished_after_the_interruption_is_counted(tmp_path: Path) -> None:
     """Its model was released, and the run has no line of it: one that only watches has seen it."""
     task = small_task(rounds=20)
