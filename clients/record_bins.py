@@ -10,10 +10,12 @@ rounds of an epoch. A line is on disk before the client trains for its round.
 Within an epoch the bins must stay. Without a line of a run, as after a lost state_dir, nobody knows whether the client
 was in its current epoch under another key. It then waits for the first number of an epoch, which both servers give out
 once. A file may be put back, older or not, if no other key was in use since: the same key makes the same bins, and
-honest servers give no number twice.
+honest servers give no number twice. So no client is started in two folders by turns. An older file has forgotten which
+records the epoch began with.
 
-Where the client's records are no longer those that an epoch began with, none of them is in the rest of it. The client
-then uploads zeros: staying away would tell that they changed.
+Where the client's records are no longer those, none of them is in the rest of it: the same record in other bytes, as
+after other preprocessing, has another bin. The client then uploads zeros. Staying away would name it to everybody. That
+its records changed is no secret of a record's epsilon all the same: all of its update is gone.
 """
 
 from __future__ import annotations
