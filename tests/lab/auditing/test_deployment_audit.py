@@ -194,6 +194,7 @@ def test_no_coin_leaves_its_owners_file(sound: Path) -> None:
         assert b"coins" not in content
 
 
+@pytest.mark.slow  # test_privacy_audit.py has planted faults of simulations
 def test_a_server_without_noise_is_found_at_the_other_seats_and_the_command_ends_with_1(tmp_path: Path) -> None:
     """B adds none: A sees the canaries bare, and clients see half of the variance."""
     folder = tmp_path / "run"

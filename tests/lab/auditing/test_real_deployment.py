@@ -72,6 +72,7 @@ def test_what_the_client_wrote_down_is_what_its_coins_and_draws_say(sound: Path)
     assert len(found.scores) == ROUNDS
 
 
+@pytest.mark.slow  # test_real_records.py has both faults in simulations
 def test_a_longer_clip_and_missing_sampling_are_found_by_the_clients_own_records(tmp_path: Path) -> None:
     """By the command, with exit code 1; records at kinks find the clip too, in the client's process."""
     planted.run(CONFIG, tmp_path / "run", {"one-to-witness": "clip+sampling"})

@@ -233,6 +233,7 @@ def test_clients_that_attack_in_small(tmp_path: Path, monkeypatch: pytest.Monkey
     assert cut["cases"][0]["J"] == pytest.approx(np.mean([min(loss, 0.5) for loss in losses]), rel=1e-4)
 
 
+@pytest.mark.slow  # other figures of the same command are tried in small
 def test_shares_of_poisoned_records_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each share trains in a folder of its own beside the same clean trainings, and all are measured by the same J."""
     pytest.importorskip("matplotlib")

@@ -12,7 +12,7 @@ from scipy.stats import binom, norm
 from tests.harness.examples import IS_THOROUGH
 from tests.mpc.fixed_randomness import FALSE_ALARM_RATE
 
-N_ROUNDS = 400 if IS_THOROUGH else 120
+N_ROUNDS = 400 if IS_THOROUGH else 80
 
 
 def bits(data: bytes):
