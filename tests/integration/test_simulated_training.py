@@ -425,29 +425,12 @@ def test_bins_give_the_simulated_bytes_from_the_keys_of_clients(pki: Pki, tmp_pa
 @asynchronous
 async def test_bins_give_the_simulated_bytes_in_mode_proved(pki: Pki, tmp_path: Path) -> None:
     task = training_task("precad", **BINNED, **PROVED)
-    noise, draws = noise_of_both(task), draws_of(task, tmp_path / "bins", CLIENTS, {})
-    drawn = tuple(functools.partial(_next, iter(noise[party])) for party in (0, 1))
-    async with running(task, pki, tmp_path, noises=(drawn[0], drawn[1])) as deployment:
-        clients = {client: Client(client, task, draws=draws) for client in CLIENTS}
-        sessions = [
-            ClientSession(
-                client=client,
-                task=task,
-                addresses=deployment.addresses,
-                tls=pki.tls(client),
-                train=clients[client].train_next,
-                enter=clients[client].enter,
-                conduct=ATTACKS[ATTACKERS[client]]() if client in ATTACKERS else Honest(),
-            )
-            for client in CLIENTS
-        ]
-        await asyncio.gather(*(session.run() for session in sessions))
-        await deployment.finish()
+    draws = draws_of(task, tmp_path / "bins", CLIENTS, {})
+    clients = {client: Client(client, task, draws=draws) for client in CLIENTS}
+    found = await trained_over_sockets(task, pki, tmp_path, clients)
     everybody = dict.fromkeys(range(task.rounds), CLIENTS)
     expected = simulated(task, everybody, "cleartext", keys=keys_in(tmp_path / "bins"))
-    for party, role in enumerate(AGGREGATORS):
-        assert np.load(tmp_path / role / "model.npy").tobytes() == expected[0]
-        assert [record["rejected"] for record in deployment.rounds(party)] == expected[1]
+    assert found == [expected] * 2
 
 
 def trained_by_processes(
@@ -503,30 +486,40 @@ def trained_by_processes(
 async def test_mode_proved_gives_the_bytes_of_the_other_modes(algorithm: str, pki: Pki, tmp_path: Path) -> None:
     """Take equal seeds and noise, over real sockets: the final model is that of its own simulations and the masked."""
     task = proved_task(algorithm)
+    found = await trained_over_sockets(task, pki, tmp_path, {client: Client(client, task) for client in CLIENTS})
+    everybody = dict.fromkeys(range(task.rounds), CLIENTS)
+    expected = simulated(task, everybody, "cleartext")
+    assert expected[1] == [sorted(ATTACKERS)] * task.rounds
+    assert simulated(task, everybody, "mpc") == expected
+    assert simulated(training_task(algorithm), everybody, "cleartext") == expected
+    assert found == [expected] * 2
+
+
+async def trained_over_sockets(
+    task: Task, pki: Pki, folder: Path, clients: Mapping[str, Client]
+) -> list[tuple[bytes, list[list[str]]]]:
+    """Return the final model and whom each round rejected, as each server has them: servers of this process."""
     noise = noise_of_both(task)
     drawn = tuple(functools.partial(_next, iter(noise[party])) for party in (0, 1))
-    async with running(task, pki, tmp_path, noises=(drawn[0], drawn[1])) as deployment:
+    async with running(task, pki, folder, noises=(drawn[0], drawn[1])) as deployment:
         sessions = [
             ClientSession(
                 client=client,
                 task=task,
                 addresses=deployment.addresses,
                 tls=pki.tls(client),
-                train=Client(client, task).train_next,
+                train=own.train_next,
+                enter=own.enter,
                 conduct=ATTACKS[ATTACKERS[client]]() if client in ATTACKERS else Honest(),
             )
-            for client in CLIENTS
+            for client, own in clients.items()
         ]
         await asyncio.gather(*(session.run() for session in sessions))
         await deployment.finish()
-    everybody = dict.fromkeys(range(task.rounds), CLIENTS)
-    expected = simulated(task, everybody, "cleartext")
-    assert expected[1] == [sorted(ATTACKERS)] * task.rounds
-    assert simulated(task, everybody, "mpc") == expected
-    assert simulated(training_task(algorithm), everybody, "cleartext") == expected
-    for party, role in enumerate(AGGREGATORS):
-        assert np.load(tmp_path / role / "model.npy").tobytes() == expected[0]
-        assert [record["rejected"] for record in deployment.rounds(party)] == expected[1]
+    return [
+        (np.load(folder / role / "model.npy").tobytes(), [record["rejected"] for record in deployment.rounds(party)])
+        for party, role in enumerate(AGGREGATORS)
+    ]
 
 
 def _next(drawn: Iterator[NDArray[np.int64]], std: float, dim: int) -> NDArray[np.int64]:
