@@ -7,6 +7,7 @@ connection fails. What is in no other layer is `integration`: several parts, rea
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,9 +94,11 @@ def files_of(layer: str) -> Iterator[str]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test of this repository with its layer."""
-    for item in items:
-        if item.path.is_relative_to(ROOT / "tests"):
-            item.add_marker(layer_of(item.path.relative_to(ROOT).as_posix()))
+    for path, those in itertools.groupby(items, lambda item: item.path):
+        if path.is_relative_to(ROOT / "tests"):
+            layer = layer_of(path.relative_to(ROOT).as_posix())
+            for item in those:
+                item.add_marker(layer)
 
 
 @pytest.hookimpl(wrapper=True)
