@@ -77,9 +77,9 @@ def configuration_page() -> str:
 
 
 def field_rows(model: type[BaseModel]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the cells of each field, a model's own before those of its bases."""
+    """Yield the cells of each field, a model's own, or those of its first part, before the others."""
     schema, meanings = model.model_json_schema(), field_docstrings(model)
-    own = inspect.get_annotations(model)
+    own = next(filter(None, map(inspect.get_annotations, model.__mro__)))
     for name, field in sorted(model.model_fields.items(), key=lambda item: item[0] not in own):
         kind = described(schema["properties"][name], schema.get("$defs", {}))
         yield code(name), kind, _default(field), linked(meanings.get(name, ""))

@@ -2,7 +2,9 @@
 
 Modules:
 
-    task            a task's public parameters and their digest
+    task            a task's public parameters and their digest: what does not fit together is refused
+    core_fields     the parameters of PRECAD's algorithms, and of every deployment
+    derived         what follows from a task's fields: noise, bounds, counts of rounds
     algorithms      one row per algorithm: whose noise, what is clipped, whom it protects
     refusals        parameters that do not fit together
     parameters      what the conditions of a task read of it
