@@ -50,6 +50,7 @@ from precad.clients.training.round_update import (
 from precad.clients.upload.patience import Turns
 from precad.clients.upload.session import ClientSession, ModelCache, Train
 from precad.clients.upload_limit import Payer, UploadLimit, require_writable
+from precad.mpc.kernels import loading
 from precad.mpc.prg import RandomBytes
 from precad.mpc.ring import RingArray
 from precad.protos.task.query import Query
@@ -396,6 +397,8 @@ class ClientProcess:
                 own.require_room()  # before a record is read
         draws = draws_of(task, config.state_dir, clients, payments)
         self._trainer, held_out = _work_of(task, config, conducts, draws)
+        if task.is_proved:
+            loading.warm_up_proofs()  # where nothing is kept yet, compiling takes seconds: not in the first round
         limits = {
             client: UploadLimit(
                 client,

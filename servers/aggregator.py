@@ -119,7 +119,9 @@ class Aggregator:
             async with AsyncExitStack() as stack:
                 gate, engine, _ = await asyncio.gather(
                     asyncio.to_thread(_ready_gate, None if self.task.is_proved else self.task.gate),
-                    asyncio.to_thread(_ready_engine, self.config.engine, self.config.check_threads),
+                    asyncio.to_thread(
+                        _ready_engine, self.config.engine, self.config.check_threads, is_proved=self.task.is_proved
+                    ),
                     self._open_quality(stack),
                 )
                 await self._serve(stack, pages, credentials, initial, gate, engine)
@@ -283,9 +285,12 @@ def _ready_gate(name: str | None) -> Gate | None:
     return gate
 
 
-def _ready_engine(name: str, n_threads: int) -> Engine:
+def _ready_engine(name: str, n_threads: int, *, is_proved: bool) -> Engine:
     """Compiled, or with its context on the device, and with what follows it. Raises EngineUnavailableError."""
     engine = engines.make_engine(name, n_threads=n_threads)
     engine.warm_up()
-    loading.warm_up()
+    if is_proved:
+        loading.warm_up_proofs()
+    else:
+        loading.warm_up()
     return engine

@@ -14,7 +14,7 @@ What clients need is loaded first, so that they start while the rest is loaded. 
 runner sends {"gate": name} once, {"start": arguments, "log": path} and {"signal": number, "pid": pid}. It gets
 {"ready": stage} for each stage that is loaded and {"ended": pid, "code": code}. A start is answered by
 {"started": pid}, or by null and "why". The gate may be named late: the runner may start this process before it knows
-the configuration.
+the configuration. In mode `proved`, which has none, its name is `PROOFS`.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ from precad.deploy.localhost.processes import COMMAND_LINE
 
 CLIENTS, SERVERS = "clients", "servers"
 """The stages of loading."""
+PROOFS: Final = "proofs"
+"""What the runner names in place of a gate in mode `proved`."""
 ROOM: Final = 4096
 """Bytes of this process's arguments that a child may write its own command line into."""
 MODULE: Final = "precad.deploy.localhost.fork_server"
@@ -70,11 +72,13 @@ class ForkServer:
     def _steps(self) -> Iterator[Callable[[], object] | None]:
         """Yield what to load next. None: there is nothing to do until the runner sends something."""
         yield from _of_clients()
+        if self._gate == PROOFS:  # named by now, unless the runner is slow: then each client loads its own
+            yield _load_proofs
         self._send({"ready": CLIENTS})
         yield from _of_servers()
         while not self._gate:
             yield None
-        yield partial(_load_gate, self._gate)
+        yield _load_proofs if self._gate == PROOFS else partial(_load_gate, self._gate)
         self._send({"ready": SERVERS})
         while True:
             yield None
@@ -185,16 +189,24 @@ def _of_servers() -> Iterator[Callable[[], object]]:
     for name in (*_LARGE, "precad.servers.dealer", "precad.servers.aggregator"):
         yield partial(importlib.import_module, name)
     from precad.dp.accountants import pld
-    from precad.mpc.kernels import loading
     from precad.mpc.local.engines import CPU
 
-    yield from (CPU.warm_up, loading.warm_up, pld.warm_up)
+    yield from (CPU.warm_up, pld.warm_up)
 
 
 def _load_gate(name: str) -> None:
     from precad.mpc.gates import make_gate
+    from precad.mpc.kernels import loading
 
+    loading.warm_up()
     make_gate(name)
+
+
+def _load_proofs() -> None:
+    """Load the loops that clients and servers of mode `proved` need, and no gate, which that mode has not."""
+    from precad.mpc.kernels import loading
+
+    loading.warm_up_proofs()
 
 
 def n_threads() -> int:

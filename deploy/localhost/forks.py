@@ -67,7 +67,7 @@ class Forks:
             self.choose_gate(gate)
 
     def choose_gate(self, name: str) -> None:
-        """Name the gate that the servers will use."""
+        """Name the gate that the servers will use, or `PROOFS`."""
         with self._changed:
             self._send({"gate": name})
 

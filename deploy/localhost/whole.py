@@ -20,6 +20,7 @@ from rich.console import Console
 from precad.deploy.configuration.local import draft, is_proved, with_operations
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.errors import ConfigError, UnfulfilledError
+from precad.deploy.localhost.fork_server import PROOFS
 from precad.deploy.localhost.forks import Forks
 from precad.deploy.run_folder import RunFolder, default_output, require_new
 from precad.deploy.run_state import RESUMABLE, state_of
@@ -77,7 +78,7 @@ def prepare(
         if forks is None:
             forks = Forks()  # loads the children's code while we load ours
             unless_prepared.callback(forks.close)
-        forks.choose_gate(gate or "native")  # which is there, and costs nothing
+        forks.choose_gate(gate or PROOFS)
         from precad.deploy.localhost.deployment import LocalRun
 
         local = LocalRun(wished, folder, console, forks=forks, resumes=resumes, measured_every=measured_every)
@@ -110,7 +111,7 @@ def prepare_query(
         from precad.deploy.localhost.query import QueryRun
 
         local = QueryRun(raw, question, folder, console, level=level, forks=forks)
-        forks.choose_gate("native" if local.deployment.task.is_proved else local.deployment.task.gate)
+        forks.choose_gate(PROOFS if local.deployment.task.is_proved else local.deployment.task.gate)
         unless_prepared.pop_all()
         return local
 

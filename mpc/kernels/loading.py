@@ -1,7 +1,7 @@
 """The check's compiled loops beside the local step's: imported when they are first needed, so that nobody else waits.
 
-Loading them takes a second of one core where they are compiled for the first time (`precad.mpc.kernels.machine_code`).
-The dealer and the clients never do.
+Loading takes a second of one core, compiling for the first time up to five (`precad.mpc.kernels.machine_code`).
+The dealer never does, and clients do in mode `proved` alone.
 """
 
 from __future__ import annotations
@@ -21,6 +21,12 @@ local, gate, field, prime_field, proofs = map(_later, ("local", "gate", "field",
 
 
 def warm_up() -> None:
-    """Compiles what the first check would otherwise wait for."""
+    """Compile what the first check with tuples would otherwise wait for."""
     gate()
     field()
+
+
+def warm_up_proofs() -> None:
+    """Compile what the first proof, or the first check of one, would otherwise wait for."""
+    prime_field()
+    proofs()

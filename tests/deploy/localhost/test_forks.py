@@ -68,6 +68,25 @@ print(step.func.__name__, *step.args)
 assert next(steps) is None
 print(ours.recv(100).decode(), end="")
 """
+PROOFS = """
+import json, socket, sys
+from precad.deploy.localhost import fork_server
+ours, theirs = socket.socketpair()
+fork_server._of_clients = fork_server._of_servers = lambda: iter(())
+server = fork_server.ForkServer(theirs)
+ours.sendall(json.dumps({"gate": fork_server.PROOFS}).encode() + b"\\n")
+assert server._serve(5.0) is None
+steps = server._steps()
+print(next(steps).__name__)
+step = next(steps)
+print(ours.recv(100).decode(), end="")
+print(step.__name__)
+step()
+loaded = {name.rpartition(".")[2] for name in sys.modules if name.startswith("precad.mpc.kernels.")}
+print(*sorted(loaded & {"gate", "field", "prime_field", "proofs"}), sep=", ")
+assert next(steps) is None
+print(ours.recv(100).decode(), end="")
+"""
 TWO_DRAWS = """
 import json, os, socket, sys
 import numpy.random
@@ -210,6 +229,18 @@ def test_servers_wait_for_their_gate_and_clients_for_nothing() -> None:
     """The runner starts the fork server before it knows the configuration, and so which gate the servers need."""
     done = subprocess.run([sys.executable, "-c", LATE_GATE], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.splitlines() == ['{"ready": "clients"}', "_load_gate native", '{"ready": "servers"}']
+
+
+def test_in_mode_proved_clients_and_servers_start_with_the_loops_of_proofs() -> None:
+    """And without a gate's. Each of them would otherwise load them for itself, in its first round."""
+    done = subprocess.run([sys.executable, "-c", PROOFS], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.splitlines() == [
+        "_load_proofs",
+        '{"ready": "clients"}',
+        "_load_proofs",
+        "prime_field, proofs",
+        '{"ready": "servers"}',
+    ]
 
 
 def test_without_a_fork_server_a_child_is_an_interpreter_of_its_own(tmp_path: Path) -> None:
