@@ -175,6 +175,9 @@ def _provider_class(crypten: Lookups) -> Any:
     def shaped(tensor: Any, parts: Sequence[RingArray], size: Any) -> tuple[Any, ...]:
         return tuple(tensor.from_shares(torch.from_numpy(part).reshape(size), precision=0) for part in parts)
 
+    def broadcast(size0: Any, size1: Any) -> Any:
+        return torch.Size(np.broadcast_shapes(size0, size1))  # torch's own imports SymPy: half a second
+
     class DealerProvider(crypten.provider):  # type: ignore[misc, name-defined]
         """Where two operands differ in shape, it deals for the shape that both have once they are broadcast."""
 
@@ -187,7 +190,7 @@ def _provider_class(crypten: Lookups) -> Any:
         def generate_additive_triple(self, size0: Any, size1: Any, op: str, **kwargs: Any) -> Any:
             if op != "mul":
                 raise FunctionRefusedError(f"a function of the sum asks for {op!r}: tuples are for 'mul' alone")
-            size = torch.broadcast_shapes(size0, size1)
+            size = broadcast(size0, size1)
             self._hidden.take(2 * size.numel())
             return shaped(arithmetic, self._tuples.ring_triples(size.numel()), size)
 
@@ -196,7 +199,7 @@ def _provider_class(crypten: Lookups) -> Any:
             return shaped(arithmetic, self._tuples.squares(size.numel()), size)
 
         def generate_binary_triple(self, size0: Any, size1: Any, device: Any = None) -> Any:
-            size = torch.broadcast_shapes(size0, size1)
+            size = broadcast(size0, size1)
             self._hidden.take(2 * size.numel())
             return shaped(binary, self._tuples.triples(size.numel()), size)
 

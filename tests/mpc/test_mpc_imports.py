@@ -49,18 +49,15 @@ except GateUnavailableError as error:
     assert "pip install --no-deps crypten==0.4.1" in message
 
 
-def test_the_native_gate_needs_neither_torch_nor_crypten():
-    """Where both are missing, it tells words whose top bits vanish: 2^30 and 2^42 do not, 1 does."""
-    program = """
-import sys
-sys.modules["crypten"] = sys.modules["torch"] = None
+CHECK = """
 import numpy as np
 from precad.mpc.channel import run_pair
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.gates import make_gate
 from precad.mpc.gate.top_bits import blocks, shares_of_zero
 from precad.mpc.tuples.held import BatchShape, ServerTuples
-gate = make_gate("native")
+gate = make_gate({name!r})
+loaded = set(sys.modules)
 low_bits = (30, 42)
 shape = BatchShape("t", 0, (), 1, blocks(gate, 2, low_bits))
 sides = [ServerTuples(party, shape, part).correlations() for party, part in enumerate(deal(shape))]
@@ -68,7 +65,19 @@ words = np.array([[[2**30 - 1, -5], [1 - 2**40, 2**41]], [[1, 6], [2**40, 2**41]
 a, b = run_pair(lambda ch: shares_of_zero(words[ch.party], low_bits, gate, sides[ch.party], ch))
 print((a == b).tolist())
 """
-    assert python(program) == "[[False, True], [True, False]]\n"
+"""Words of which the lowest bits vanish or not: 2^30 and 2^42 do not, 1 does."""
+
+
+def test_the_native_gate_needs_neither_torch_nor_crypten():
+    """Where both are missing, it tells words whose top bits vanish."""
+    without = 'import sys; sys.modules["crypten"] = sys.modules["torch"] = None'
+    assert python(without + CHECK.format(name="native")) == "[[False, True], [True, False]]\n"
+
+
+def test_a_check_by_crypten_imports_nothing_more():
+    """No round waits for it. (`torch.broadcast_shapes` would import SymPy: half a second at each server.)"""
+    more = 'print(*(name for name in sorted(set(sys.modules) - loaded) if name.startswith(("torch.", "sympy"))))'
+    assert python("import sys" + CHECK.format(name="crypten") + more) == "[[False, True], [True, False]]\n\n"
 
 
 def test_a_missing_crypten_is_noticed_before_anything_is_loaded():
