@@ -39,7 +39,7 @@ from precad.deploy.localhost.processes import COMMAND_LINE
 CLIENTS, SERVERS = "clients", "servers"
 """The stages of loading."""
 PROOFS: Final = "proofs"
-"""What the runner names in place of a gate in mode `proved`."""
+"""Named by the runner in place of a gate in mode `proved`, which has none."""
 ROOM: Final = 4096
 """Bytes of this process's arguments that a child may write its own command line into."""
 MODULE: Final = "precad.deploy.localhost.fork_server"
