@@ -4,16 +4,16 @@
     <configuration's digest> <task id> <number> <digest of the records that its epoch began with> [paid]
 
 The key is the client's secret, from the operating system. In a run of a task the client is in each round's number at
-most once, and only in rising ones, whatever servers ask for and however often it is started. So no record is in two
-rounds of an epoch. A line is on disk before the client trains for its round.
+most once, and only in rising ones. That holds whatever servers ask for, and however often it is started. So no record
+is in two rounds of an epoch. A line is on disk before the client trains for its round.
 
 Within an epoch the bins must stay. Without a line of a run, as after a lost state_dir, nobody knows whether the client
 was in its current epoch under another key. It then waits for the first number of an epoch, which both servers give out
-once. A file may be put back, older or not, if no other key was in use since: the same key makes the same bins, and
+once. A file may be put back, older or not, if no other key was in use since. The same key makes the same bins, and
 honest servers give no number twice. So no client is started in two folders by turns. An older file has forgotten which
 records the epoch began with.
 
-Where the client's records are no longer those, none of them is in the rest of it: the same record in other bytes, as
+Where the client's records are no longer those, none of them is in the rest of it. For a record in other bytes, as
 after other preprocessing, has another bin. The client then uploads zeros. Staying away would name it to everybody. That
 its records changed is no secret of a record's epsilon all the same: all of its update is gone.
 """

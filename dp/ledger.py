@@ -13,7 +13,7 @@ there is any such event. The header has `"unit":"client"` where `events` are abo
 clients count as well. An event that is null leaves nothing protected.
 
 Where an event is of records in bins (`precad.dp.accountants.bins_event`), rounds e T .. e T + T - 1 are an epoch. A
-client that was charged in one of them counts as charged in all of them, once: an epoch costs all that it can at its
+client that was charged in one of them counts as charged in all of them, once. An epoch costs all that it can at its
 first release.
 
 A charge of an evaluation counts likewise, with the events of the header's `evaluations`. Every figure composes both

@@ -234,7 +234,7 @@ def _round_of(task: PublicParameters) -> TaskPrivacy:
 def upload_events(task: PublicParameters, records_per_person: int) -> tuple[SampledGaussian | None, int]:
     """Return a step as one upload costs a person, all of whose records are of one client, and its number of steps.
 
-    Where records are in bins, it is all uploads of an epoch that cost one such step: at worst, all of the person's
+    Where records are in bins, all uploads of an epoch together cost one such step. At worst, all of the person's
     records are in the same one of them, for all to see.
 
     Against one server that follows everything it is sent, whether or not the round is released. Where the task protects
@@ -349,7 +349,7 @@ def _hidden_client(task: PublicParameters, multiplier: float) -> dict[Level, Eve
     """Return a whole client whose draw no other client learns, where the task hides it.
 
     Slots are labels of a shuffle, and challenges and invitations leave at fixed times. What clients see of a round is
-    then the released model alone: the sum with the client's update, at most C long, drawn with probability q.
+    then the released model alone. It is of a sum with the client's update, at most C long, drawn with probability q.
     """
     return {Level.HIDDEN_CLIENT: SampledGaussian(task.client_rate, multiplier)} if task.hides_draws else {}
 

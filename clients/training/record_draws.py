@@ -3,8 +3,8 @@
     Poisson     each record with probability p_i in each round, by itself
     bins        each record in exactly one of the T rounds of an epoch, uniformly, by itself
 
-A bin follows from the client's secret key by a keyed hash: of the epoch, of the record's content, and of its place
-among records of the same content. So it is the same after a restart, and no other record's moves when one is added or
+A bin follows from the client's secret key by a keyed hash of epoch, content and place. The place is the record's among
+those of the same content. So it is the same after a restart, and no other record's moves when one is added or
 removed. Copies of a record have bins of their own, as one for all would be known from a copy.
 
     bin = BLAKE2b_key( SHA-256(task, run, epoch) || SHA-256(record) || place ) mod T,    a number of 256 bits

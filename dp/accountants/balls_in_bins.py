@@ -1,8 +1,8 @@
 """Bound what a client's epochs cost a record that each epoch puts into exactly one participation: balls in bins.
 
 In T successive participations of its client a record is in exactly one, drawn uniformly, by itself, and unknown to the
-adversary. With z_t the release of participation t in the direction of the record's gradient, in units of the clip, the
-worst pair of an epoch is
+adversary. Let z_t be the release of participation t in the direction of the record's gradient, in units of the clip.
+The worst pair of an epoch is
 
     Q = N(0, sigma^2 I_T)  without the record,   P = (1/T) sum_t N(e_t, sigma^2 I_T)  with it.
 
@@ -22,12 +22,12 @@ Rounding to float64 is bounded beside every result: `masses` carries how far mas
 mean, over the law that counts, of numbers in [0, 1]. So it is off by no more, and that is taken out of delta. The other
 law of the pair follows from dP/dQ, which every point of the grid has exactly.
 
-Poisson sampling at rate 1/T does not dominate this. Without noise a record is in some participation for certain, where
-Poisson's law misses it with probability (1 - 1/T)^T: at epsilon = 0 the larger delta is here
+Poisson sampling at rate 1/T does not dominate this. Without noise a record is in some participation for certain.
+Poisson's law misses it with probability (1 - 1/T)^T, so at epsilon = 0 the larger delta is here
 (tests/dp/accountants/test_balls_in_bins.py).
 
-Rounds that are lost. Let an adversary choose, by what was released before, which participations of an epoch are
-released at all, and what the record's gradient is in each. Release t is g_t z_t and noise in all other directions, of a
+Rounds that are lost. By what was released before, an adversary chooses which participations are released at all, and
+what the record's gradient is in each. Release t is g_t z_t and noise in all other directions, of a
 g_t that is a function of earlier releases. So it is made from z_t, earlier releases and fresh noise. One that is left
 out is a z_t that nobody looks at. So the whole view is post-processing of z_1, .., z_T by one map for P and Q. A whole
 epoch's figure bounds each subset, chosen adaptively. Epochs whose bins are drawn independently compose adaptively.

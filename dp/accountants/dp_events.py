@@ -35,8 +35,8 @@ _CLASSES: Final = frozenset(
 def dp_event(event: Release | None, steps: int) -> DpEvent:
     """Return `steps` repetitions of `event` as the library's. `event` None: a step costs everything.
 
-    The library has no propose-test-release, which therefore counts as everything. Nor has it balls in bins: of these an
-    epoch is one release that a record is in for all to see, which costs at least as much.
+    The library has no propose-test-release, which therefore counts as everything. Nor has it balls in bins. An epoch
+    of these is one release that a record is in for all to see, which costs at least as much.
     """
     import dp_accounting
 

@@ -98,8 +98,8 @@ class CoreFields(BaseModel):
     """Wire form of a submission. `shares` is the paper's, for comparison: a server that deviates reads coordinates of
     updates there (docs/explanation/threat-model.md). With `proved` each client proves its norm; there is no dealer."""
     accept_weak_wire_form: bool = False
-    """Must be said, for everybody to see, of a task of mode `shares`, or with `layer_clips` or `half_spaces`, and of no
-    other: a server that deviates reads parts of updates there, bit by bit."""
+    """Must be said, for everybody to see, of a task of mode `shares`, or with `layer_clips` or `half_spaces`. A server
+    that deviates reads parts of updates there, bit by bit. No other task says it."""
     gate: Literal["crypten", "native"] = "crypten"
     """Comparison gate (`precad.mpc.gates`)."""
     batches_ahead: Annotated[int, Field(ge=0, le=16)] = 1

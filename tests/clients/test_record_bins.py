@@ -1,7 +1,7 @@
 """The file of a client's bins, attacked: asked twice, restarted, its files lost, cut, swapped or damaged.
 
-Failure means a number that a client trains for twice, an epoch that it goes on with under another key, or an epoch that
-its holder does not pay for.
+Failure means a number that a client trains for twice, or an epoch that it goes on with under another key. Or it is an
+epoch that its holder does not pay for.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A stranger's app gives the same final bytes in a notebook, in local processes, and by separate organisations.
 
-Each place is started as a user starts it, in folders that also hold `clients/`, `mpc/` and others of our names: by a
-script with `precad.simulate`, by one with `precad.run`, and by the commands of organisations that share no folder.
+Each place is started as a user starts it, in folders that also hold `clients/`, `mpc/` and others of our names. The
+places are a script with `precad.simulate`, one with `precad.run`, and the commands of organisations that share no
+folder.
 Processes draw records and noise from one seed (tests/harness/seeded). Quick twins are in test_own_training.py.
 """
 

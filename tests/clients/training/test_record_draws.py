@@ -1,7 +1,7 @@
 """Records in bins: each in exactly one round of an epoch, uniformly and by itself, by a second reading of the words.
 
-Failure means a record in two rounds of an epoch or in none, a bin that another record moves, or one that can be known
-from a copy's or from another epoch's.
+Failure means a record in two rounds of an epoch or in none, or a bin that another record moves. Or it is a bin that
+can be known from a copy's or from another epoch's.
 """
 
 from __future__ import annotations
