@@ -93,7 +93,7 @@ class RecordEngine:
         self.device, self.dtype, self._example = resolve_device(device), dtype, example
         self.loss, self.label = loss, label
         self._template, self.probe_records = quiet_copy(model), probe_records(example)
-        self._path, self.bytes_per_record = probe(self._template, self.probe_records, label, loss)
+        self._path, self.bytes_per_record, self.tried_in = probe(self._template, self.probe_records, label, loss)
         self._model = copied(self._template).to(self.device, dtype)
         default = _CUDA_MEMORY_BYTES if self.device.type == "cuda" else _CPU_MEMORY_BYTES
         self.memory_bytes = memory_bytes or default
@@ -125,7 +125,9 @@ class RecordEngine:
     def _try(self) -> Passes:
         """The fastest way of which the bits of a record's gradient depend on nothing else. One record a pass is one by
         construction, where a device gives the same bits twice."""
-        self._load(flatten(shaken(self._template, self.probe_records)))
+        with self.tried_in.held():
+            made_up = shaken(self._template, self.tried_in.of(self.probe_records), self.tried_in)
+        self._load(flatten(made_up))
         for path, n_tile in ((self._path, self._n_tile), (self._path, 1), (Path.ONE_BY_ONE, 1)):
             if n_tile > 1 and (path is Path.ONE_BY_ONE or not self.loss.takes_batches):
                 continue

@@ -27,6 +27,7 @@ from precad.clients.gradients.record_clipping import RecordClip, clipped_sums
 from precad.clients.gradients.record_paths import Path
 from precad.clients.gradients.stacked_layers import load, stacked
 from precad.clients.gradients.tiles import Piece
+from precad.clients.models.precision import DOUBLE
 from precad.clients.own_code import Unspoken
 from precad.clients.records.records import Records, model_inputs
 
@@ -66,6 +67,8 @@ def own_models(engine: RecordEngine, *, one_by_one: bool = False) -> OwnModels:
 
 def can_stack(engine: RecordEngine) -> bool:
     """Tell whether a stack of two made-up models gives in float64 what the loop gives, on one record and on several."""
+    if engine.path is not Path.ONE_PASS or engine.tried_in is not DOUBLE[0]:  # float64 is not what its code makes
+        return False
     twin = RecordEngine(
         engine.model_copy(),
         engine.probe_records[0],

@@ -2,16 +2,20 @@
 
 The model is tried in float64 on a few made-up records. A record's logits must be the same beside others and alone, and
 the second time, and no buffer may change. The first path whose gradients are those of the loop over records is the
-model's. The model's parameters are shaken first. A layer that starts at zero, as heads of networks do, hides the
-layers before it, their gradients and whatever they mix. A model whose calls depend on what records hold, as routing
-does, is for the loop. In one pass a record would choose the kernels of the others.
+model's. Code that takes float32 alone is tried in that, where rounding hides too much: it is for the loop, in which no
+record meets another.
+
+The model's parameters are shaken first. A layer that starts at zero, as heads of networks do, hides the layers before
+it, their gradients and whatever they mix. A model whose calls depend on what records hold, as routing does, is for the
+loop. In one pass a record would choose the kernels of the others.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +38,7 @@ from precad.clients.models.fixing import dropout_of
 from precad.clients.models.losses import Loss
 from precad.clients.models.networks import parameter_count
 from precad.clients.models.outputs import outputs_of
+from precad.clients.models.precision import AS_WRITTEN, DOUBLE, Precision
 from precad.clients.own_code import first_line
 
 Take = Callable[[nn.Module, Tensor, Tensor, Loss], list[LayerGradients]]
@@ -47,6 +52,10 @@ EXHAUSTED: Final = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)
 """Errors that no record is to blame for."""
 PROBE_TOLERANCE: Final = 1e-9
 """Relative, in float64; two correct ways differ by rounding, below 1e-12."""
+_SAME: Final = 1e-9
+"""How close outputs of the same call are the second time; in float32 the bits are the same."""
+_CLOSE: Final = {torch.float64: _SAME, torch.float32: 1e-4}
+"""How close a record's outputs are beside others and alone."""
 _BRIGHTNESS: Final = (0.5, 1.0, 0.1, 0.75)
 """Brightness of the made-up records. In no order: a model that sorts its records brings them into another order."""
 
@@ -117,13 +126,33 @@ def probe_labels(label: Tensor, n: int) -> Tensor:
     return (turns % 2).to(label.dtype)
 
 
-def probe(model: nn.Module, features: Tensor, label: Tensor, loss: Loss) -> tuple[Path, int]:
-    """Return the fastest right path for this model (a quiet copy), and bytes of memory that a record takes on it.
+class Probed(NamedTuple):
+    """The fastest right path for a model."""
+
+    path: Path
+    n_bytes: int
+    """Memory that a record takes on it."""
+    precision: Precision
+    """In which the model was tried."""
+
+
+def probe(model: nn.Module, features: Tensor, label: Tensor, loss: Loss) -> Probed:
+    """Return the fastest right path for this model (a quiet copy).
 
     label: of one record; its value does not matter.
     Raises: RecordMixingLayerError, UnsteadyModelError, ModelInputError; ArgumentError for a loss that draws.
     """
-    twin, labels = shaken(model, features), probe_labels(label, len(features))
+    for precision in DOUBLE:
+        with suppress(ModelInputError), precision.held():
+            return Probed(*_probed(model, features, label, loss, precision), precision)
+    return Probed(*_probed(model, features, label, loss, AS_WRITTEN), AS_WRITTEN)
+
+
+def _probed(model: nn.Module, made_up: Tensor, label: Tensor, loss: Loss, precision: Precision) -> tuple[Path, int]:
+    """Return the path, and the memory of a record. Raises as `probe`; ModelInputError too if the code takes no such
+    numbers."""
+    features, labels = precision.of(made_up), precision.of(probe_labels(label, len(made_up)))
+    twin = shaken(model, features, precision)
     _require_separate_records(twin, features, loss)
     _require_steady_loss(twin, features, labels, loss)
 
@@ -135,22 +164,27 @@ def probe(model: nn.Module, features: Tensor, label: Tensor, loss: Loss) -> tupl
     except REFUSALS as error:
         raise ModelInputError(tuple(features.shape[1:]), f"it has no gradient: {first_line(error)}") from None
     require_trained(twin, expected)
+    if precision is AS_WRITTEN:
+        return Path.ONE_BY_ONE, 20 * parameter_count(model)
     if loss.takes_batches and _has_rules(twin) and _looks_at_no_value(twin, features) and is_right(one_pass):
         return Path.ONE_PASS, _one_pass_bytes(twin, features)
     path = Path.VMAP if is_right(by_vmap) else Path.ONE_BY_ONE
     return path, 20 * parameter_count(model)
 
 
-def shaken(model: nn.Module, features: Tensor) -> nn.Module:
-    """In float64, with noise of the usual initial size on its parameters; none where the model does not bear it."""
-    shaken = copied(model).double()
+def shaken(model: nn.Module, features: Tensor, precision: Precision) -> nn.Module:
+    """In this precision, with noise of the usual initial size on its parameters; none where the model does not bear it.
+
+    features: made-up records, in the same.
+    """
+    shaken = copied(model).to(precision.dtype)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in shaken.parameters():
             n_inputs = max(4, parameter[0].numel() if parameter.dim() > 1 else 4)
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
             parameter.add_(noise / (2 * math.sqrt(n_inputs)))
-    return shaken if bool(_outputs(shaken, features).isfinite().all()) else copied(model).double()
+    return shaken if bool(_outputs(shaken, features).isfinite().all()) else copied(model).to(precision.dtype)
 
 
 def _equals(expected: Tensor, take: Callable[[], list[LayerGradients]]) -> bool:
@@ -228,8 +262,7 @@ def _outputs(model: nn.Module, features: Tensor) -> Tensor:
         with torch.no_grad():
             found = outputs_of(model(features))
     except REFUSALS as error:
-        hint = "; models are tried in float64: what they make anew must have their input's dtype and device"
-        raise ModelInputError(shape, first_line(error) + (hint if "dtype" in str(error) else "")) from None
+        raise ModelInputError(shape, first_line(error)) from None
     if found.shape[:1] != features.shape[:1]:
         got = tuple(found.shape)
         raise ModelInputError(shape, f"{len(features)} records must give a row of outputs each, got {got}")
@@ -250,7 +283,7 @@ def _require_separate_records(model: nn.Module, features: Tensor, loss: Loss) ->
     if not is_kept or not _are_close(together, again):
         raise UnsteadyModelError(type(model).__name__)
     alone = torch.cat([_outputs(model, record.unsqueeze(0)) for record in features])
-    if not _are_close(together, alone):
+    if not _are_close(together, alone, _CLOSE[together.dtype]):
         raise RecordMixingLayerError("model", type(model).__name__)
 
 
@@ -273,8 +306,8 @@ def _require_steady_loss(model: nn.Module, features: Tensor, labels: Tensor, los
         )
 
 
-def _are_close(found: Tensor, expected: Tensor) -> bool:
-    return torch.allclose(found, expected, rtol=1e-9, atol=1e-9, equal_nan=True)
+def _are_close(found: Tensor, expected: Tensor, close: float = _SAME) -> bool:
+    return torch.allclose(found, expected, rtol=close, atol=close, equal_nan=True)
 
 
 def _flat(gradients: Sequence[LayerGradients]) -> Tensor:

@@ -97,6 +97,9 @@ def _factory(name: str, arguments: Mapping[str, Argument]) -> Callable[[], objec
 
 
 def _called(name: str, factory: Callable[..., object], arguments: Mapping[str, Argument]) -> Callable[[], object]:
+    if isinstance(factory, nn.Module):  # which can be called too
+        raise ModelImportError(name, "found a model: name its class, or a function that makes it")
+
     def make() -> object:
         try:
             return factory(**arguments)

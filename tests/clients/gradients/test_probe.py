@@ -19,6 +19,7 @@ from precad.clients.gradients.engine import RecordEngine
 from precad.clients.gradients.model_stack import ModelByModel, ModelStack, can_stack
 from precad.clients.gradients.record_clipping import RecordClip
 from precad.clients.gradients.record_paths import Path
+from precad.clients.models.losses import OwnLoss
 from precad.clients.models.networks import build, flatten, trained, unflatten
 from precad.clients.process import Trainer
 from precad.clients.records import Records
@@ -212,15 +213,126 @@ def test_models_that_keep_records_or_draw_are_refused(make):
         RecordEngine(make(), torch.zeros(1, 8, 8), device="cpu")
 
 
+class NoSuchShape(TwoLayers):
+    def hidden(self, images):
+        return super().hidden(images.float()[..., 1:])
+
+
+@pytest.mark.parametrize(
+    ("make", "why"), [(NoSuchShape, "cannot be multiplied"), (OverwritesItsInput, "it has no gradient")]
+)
+def test_models_that_cannot_be_tried_are_refused_with_the_reason(make, why):
+    with pytest.raises(ModelInputError, match=rf"does not fit records of shape \(1, 8, 8\): .*{why}"):
+        RecordEngine(make(), torch.zeros(1, 8, 8), device="cpu")
+
+
 class Casts(TwoLayers):
+    """Takes float32 alone, as code does that names the type."""
+
     def hidden(self, images):
         return super().hidden(images.float())
 
 
-@pytest.mark.parametrize(("make", "why"), [(Casts, "tried in float64"), (OverwritesItsInput, "it has no gradient")])
-def test_models_that_cannot_be_tried_are_refused_with_the_reason(make, why):
-    with pytest.raises(ModelInputError, match=rf"does not fit records of shape \(1, 8, 8\): .*{why}"):
+class HasAState(nn.Module):
+    """A recurrent layer that is given its first state, of the usual type, as PyTorch's documentation writes it."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(8, 6, batch_first=True)
+        self.last = nn.Linear(6, 10)
+
+    def forward(self, images):
+        state = torch.zeros(1, images.size(0), 6), torch.zeros(1, images.size(0), 6)
+        return self.last(self.lstm(images[:, 0], state)[0][:, -1])
+
+
+class HasAConstant(TwoLayers):
+    """Makes a matrix of the usual type, and a type that follows the records'."""
+
+    def hidden(self, images):
+        assert torch.zeros(2, dtype=torch.float32).dtype is torch.full((2,), 1).float().dtype is torch.float32
+        return super().hidden(images) @ torch.eye(16) + torch.arange(16) // 16
+
+
+@pytest.mark.parametrize(
+    ("make", "path"), [(Casts, Path.ONE_BY_ONE), (HasAState, Path.ONE_BY_ONE), (HasAConstant, Path.ONE_PASS)]
+)
+def test_code_that_names_no_type_or_float32_trains_as_it_was_written(make, path):
+    """Its gradients are those of the loop. Where float64 shows nothing, records are never together in a pass."""
+    model = build(f"{__name__}:{make.__name__}")
+    engine = RecordEngine(model, torch.zeros(1, 8, 8), device="cpu")
+    assert (engine.path, engine.passes.n_tile == 1) == (path, path is Path.ONE_BY_ONE)
+    (found,) = engine.clipped_sums(flatten(model), [IMAGES], RecordClip(1.0))
+    expected = 0.0
+    for image, label in zip(IMAGES.features, IMAGES.labels, strict=True):
+        model.zero_grad()
+        nn.functional.cross_entropy(model(torch.from_numpy(image[None])), torch.tensor([label])).backward()
+        gradient = torch.cat([own.grad.reshape(-1) for own in model.parameters()]).numpy()
+        expected = expected + gradient * min(1.0, 1.0 / np.linalg.norm(gradient))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert can_stack(engine) is False
+
+
+class CastsAndMixes(Casts):
+    def hidden(self, images):
+        hidden = super().hidden(images)
+        return hidden - 1e-2 * hidden.mean(dim=0)
+
+
+class CastsAndKeeps(Casts):
+    seen = 0.0
+
+    def hidden(self, images):
+        self.seen += 1e-3
+        return super().hidden(images) + self.seen
+
+
+@pytest.mark.parametrize(
+    ("make", "error"), [(CastsAndMixes, RecordMixingLayerError), (CastsAndKeeps, UnsteadyModelError)]
+)
+def test_code_that_takes_float32_alone_is_looked_at_too(make, error):
+    with pytest.raises(error, match=make.__name__):
         RecordEngine(make(), torch.zeros(1, 8, 8), device="cpu")
+
+
+class CastsAndWhispers(Casts):
+    """Mixes records by less than rounding in float32 lets anybody see."""
+
+    def hidden(self, images):
+        hidden = super().hidden(images)
+        return hidden + 1e-6 * hidden.mean(dim=0)
+
+
+def test_no_record_meets_another_where_float32_hides_it():
+    """The gradients' sum is, bit by bit, that of records alone: one more record changes it by its own clipped part."""
+    model = CastsAndWhispers()
+    engine = RecordEngine(model, torch.zeros(1, 8, 8), device="cpu")
+    assert (engine.path, engine.passes.n_tile) == (Path.ONE_BY_ONE, 1)
+    alone = [engine.clipped_sums(flatten(model), [IMAGES.take(np.array([i]))], RecordClip(1.0))[0] for i in range(N)]
+    (together,) = engine.clipped_sums(flatten(model), [IMAGES], RecordClip(1.0))
+    np.testing.assert_allclose(together, np.sum(alone, axis=0), rtol=0, atol=1e-12)
+
+
+WEIGHTS = torch.linspace(1, 4, 10)
+
+
+def weighted(model, record):
+    """Weigh classes by what was made in float32 before anybody calls it."""
+    return nn.functional.cross_entropy(model(record[0]), record[1], weight=WEIGHTS)
+
+
+def squared(model, record):
+    """Compare with a label of the same type, which this function of PyTorch asks for."""
+    return nn.BCELoss()(torch.sigmoid(model(record[0])[:, 0]), record[1])
+
+
+@pytest.mark.parametrize(("loss", "label"), [(weighted, torch.tensor(0)), (squared, torch.tensor(0.0))])
+def test_losses_of_one_s_own_are_tried_as_they_were_written(loss, label):
+    engine = RecordEngine(TwoLayers(), torch.zeros(1, 8, 8), loss=OwnLoss(loss, "own"), label=label, device="cpu")
+    labels = IMAGES.labels.astype(np.float32) / 10 if label.is_floating_point() else IMAGES.labels
+    (found,) = engine.clipped_sums(flatten(TwoLayers()), [Records(IMAGES.features, labels)], RecordClip(1.0))
+    assert np.isfinite(found).all()
+    assert found.any()
 
 
 def test_a_model_that_cannot_be_copied_is_refused():
