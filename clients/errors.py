@@ -12,6 +12,7 @@ Classes:
     │   ├── AdapterError          an adapter does not train, or something beside it would
     │   ├── ModelInputError
     │   ├── ModelDigestError      the model here is not the one that the task means
+    │   ├── UnnamedModelError     the task does not say which code of the organisations' own it means
     │   ├── TrainerError          a foreign trainer does not start, or the task has no place for one
     │   ├── StateFileError        what counts uploads or payments cannot be read or written: nothing is uploaded
     │   └── DataError             a data set
@@ -207,6 +208,16 @@ class ModelDigestError(ArgumentError):
         super().__init__(
             f"task.model_digest: expected {expected}, found {found} of {model!r} here; every organisation needs the "
             "same code, of a loss of its own too, frozen parameters and shape of records"
+        )
+
+
+class UnnamedModelError(ArgumentError):
+    """Organisations bring code of their own, and the task does not say by digest which."""
+
+    def __init__(self, names: str, found: str) -> None:
+        super().__init__(
+            f"task.model_digest: expected the digest of {names}, which clients compare, found none; where the code is "
+            f'the right one, every organisation sets model_digest = "{found}"'
         )
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from precad.clients.config import ClientConfig
 from precad.clients.gradients.record_range import require_range
 from precad.clients.models import networks
-from precad.clients.models.fingerprint import require_same_model
+from precad.clients.models.fingerprint import require_named_model
 from precad.clients.models.losses import loss_of
 from precad.clients.records import Records, Split, example_label_of, example_of
 from precad.clients.records.own import OwnSource, source_of
@@ -46,7 +46,7 @@ def load_split_of(task: Task, config: ClientConfig, clients: Sequence[str]) -> L
     networks.require_dimension(task, model)
     split = networks.fitted(model, source.load(side=networks.image_side(task.model)), loss)
     require_range(model, {f"{source.name}, training half": split.train}, loss)
-    require_same_model(task, model, example_of(split.train), loss, example_label_of(split.train))
+    require_named_model(task, model, example_of(split.train), loss, example_label_of(split.train))
     ids = [client for client in task.clients if client not in task.audit_clients]
     is_dealt = not isinstance(source, OwnSource) or source.is_dealt
 

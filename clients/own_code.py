@@ -115,10 +115,10 @@ def imported(kind: str, path: str, places: Sequence[Path] | None = None) -> obje
     return found
 
 
-def is_own(path: str) -> bool:
-    """Tell whether `package.module:Name` lies in a folder of the user's own, and is no name of ours or a library's."""
+def is_brought(path: str) -> bool:
+    """Tell whether each organisation brings code of its own for `package.module:Name`: PyTorch and precad are none."""
     module, colon, _ = path.partition(":")
-    return bool(colon) and any(_file_of(module, folder) is not None for folder in folders())
+    return bool(colon) and module.partition(".")[0] not in {"torch", "precad"}
 
 
 def _line_of(error: Exception, places: Sequence[Path]) -> str:

@@ -1,10 +1,12 @@
 """The digest by which organisations compare their models: equal files give equal digests, on any machine.
 
-It covers names and shapes of the trained parameters. Buffers and frozen parameters enter with their values. So does the
-output on a fixed input, at fixed parameters. The output is computed in float64 and rounded to six digits of its largest
-number, so that machines that round otherwise agree. A loss of the user's own enters with its values on fixed
-records, to six digits. The shape and type of labels enter with it, which no loss by name leaves open. Two organisations
-with different code behind one name are told so.
+It covers names and shapes of the trained parameters. Buffers and frozen parameters enter with their values, to the last
+bit: constants that are drawn from a normal distribution differ between kinds of processors, so they belong in a file.
+The output on a fixed input, at fixed parameters, enters too. It is computed in float64 and rounded to six digits of its
+largest number, so that machines that round otherwise agree. Code that takes float32 alone is applied in float32, and
+two digits enter. A loss of the user's own enters with its values on fixed records, as many digits. The shape and type
+of labels enter with it, which no loss by name leaves open. Two organisations with different code behind one name are
+told so.
 """
 
 from __future__ import annotations
@@ -13,22 +15,27 @@ import copy
 import hashlib
 import json
 import math
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from precad.clients.errors import ArgumentError, ModelDigestError, ModelInputError
+from precad.clients.errors import ArgumentError, ModelDigestError, ModelInputError, UnnamedModelError
 from precad.clients.models.losses import CROSS_ENTROPY, Loss, OwnLoss
 from precad.clients.models.outputs import outputs_of
-from precad.clients.own_code import first_line
+from precad.clients.models.precision import AS_WRITTEN, DOUBLE, Precision
+from precad.clients.own_code import first_line, is_brought
 from precad.protos.task.task import Task
 
 CLASS: Final = torch.tensor(0)
 """A label that is a class."""
-_DIGITS: Final = 1e6
 _PROBES: Final = 4
+
+
+_DIGITS: Final = {torch.float64: 6, torch.float32: 2}
+"""How many digits of a number are the same on every machine."""
 
 
 def model_digest(model: nn.Module, example: Tensor, loss: Loss = CROSS_ENTROPY, label: Tensor = CLASS) -> str:
@@ -39,23 +46,34 @@ def model_digest(model: nn.Module, example: Tensor, loss: Loss = CROSS_ENTROPY, 
     The values of the trained parameters do not matter. Raises: ModelInputError where the model cannot be applied;
     ArgumentError where a loss of the user's own cannot.
     """
-    twin = copy.deepcopy(model).cpu().eval().double()
-    with torch.no_grad():
-        for name, parameter in twin.named_parameters():
-            parameter.copy_(_numbers(name, tuple(parameter.shape)))
-        features = _features("input", 1, example)
-        try:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # code that draws is refused elsewhere, by its name
+        for precision in DOUBLE:
+            with suppress(ArgumentError):
+                return _digest(model, example, loss, label, precision)
+        return _digest(model, example, loss, label, AS_WRITTEN)
+
+
+@torch.no_grad()
+def _digest(model: nn.Module, example: Tensor, loss: Loss, label: Tensor, precision: Precision) -> str:
+    """Return the digest if the user's code takes numbers so. Raises as `model_digest`."""
+    twin = copy.deepcopy(model).cpu().eval().to(precision.dtype)
+    for name, parameter in twin.named_parameters():
+        parameter.copy_(_numbers(name, tuple(parameter.shape)))
+    features = _features("input", 1, example, precision)
+    try:
+        with precision.held():
             output = outputs_of(twin(features))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's model raises
-            raise ModelInputError(tuple(example.shape), first_line(error)) from None
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's model raises
+        raise ModelInputError(tuple(example.shape), first_line(error)) from None
     facts = {
         "input": [str(example.dtype), *example.shape],
         "parameters": [[name, *own.shape] for name, own in model.named_parameters()],
         "constants": [[name, str(own.dtype), *own.shape, _sha256(own)] for name, own in sorted(model.named_buffers())],
-        "output": [list(output.shape), *_rounded(output)],
+        "output": [list(output.shape), *_rounded(output, precision)],
     }
     if isinstance(loss, OwnLoss):  # others are the same code everywhere, and their tasks' digests stay
-        values = _values(loss, twin, _features("records", _PROBES, example), label)
+        values = _values(loss, twin, _features("records", _PROBES, example, precision), label, precision)
         facts["loss"] = [str(label.dtype), *label.shape, *values]
     return hashlib.sha256(json.dumps(facts, separators=(",", ":")).encode()).hexdigest()
 
@@ -67,25 +85,37 @@ def require_same_model(task: Task, model: nn.Module, example: Tensor, loss: Loss
     raise ModelDigestError(task.model, expected=task.model_digest, found=found)
 
 
-def _features(name: str, n: int, example: Tensor) -> Tensor:
+def require_named_model(task: Task, model: nn.Module, example: Tensor, loss: Loss, label: Tensor) -> None:
+    """Raise as `require_same_model`; UnnamedModelError if organisations bring code whose digest the task does not have.
+
+    Whoever trains asks this: nobody else would compare what clients run.
+    """
+    own = [path for path in dict.fromkeys((task.model, task.loss)) if is_brought(path)]
+    if task.model_digest is None and own:
+        raise UnnamedModelError(", ".join(own), model_digest(model, example, loss, label))
+    require_same_model(task, model, example, loss, label)
+
+
+def _features(name: str, n: int, example: Tensor, precision: Precision) -> Tensor:
     """Return n made-up records like the example, the same on every machine."""
     features = _numbers(name, (n, *example.shape))
-    return features if example.is_floating_point() else (features > 0).to(torch.int64)
+    return precision.of(features) if example.is_floating_point() else (features > 0).to(torch.int64)
 
 
-def _values(loss: OwnLoss, model: nn.Module, features: Tensor, label: Tensor) -> list[str]:
+def _values(loss: OwnLoss, model: nn.Module, features: Tensor, label: Tensor, precision: Precision) -> list[str]:
     """Return the loss of each record, labels being zeros and ones by turns. Raises ArgumentError."""
     n = len(features)
     turns = torch.arange(n).view(n, *[1] * label.dim()) + torch.arange(label.numel()).view(label.shape)
     try:
-        with torch.no_grad():
-            return [f"{float(value):.5e}" for value in loss.each(model, features, (turns % 2).to(label.dtype))]
+        with precision.held():
+            values = loss.each(model, features, precision.of((turns % 2).to(label.dtype)))
+        return [f"{float(value):.{_DIGITS[precision.dtype] - 1}e}" for value in values]
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's loss raises
-        why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}".removesuffix(
-            ": "
-        )  # of made-up records, which are no secret
+        # of made-up records, which are no secret
+        why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}".removesuffix(": ")
         raise ArgumentError(
-            f"task.loss: expected a number for a made-up record of {loss.name!r}, found {why}"
+            f"task.loss: expected a number for a made-up record of {loss.name!r}, a function of (model, record), found "
+            f"{why}"
         ) from None
 
 
@@ -98,11 +128,15 @@ def _numbers(name: str, shape: tuple[int, ...]) -> Tensor:
     return torch.from_numpy(numbers.reshape(shape))
 
 
-def _rounded(output: Tensor) -> list[int | None]:
+def _rounded(output: Tensor, precision: Precision) -> list[str | int | None]:
+    """Return the largest number, and all as parts of it: of a single number, the sign would be all that is left."""
     values = output.numpy().astype(np.float64).ravel()
     finite = values[np.isfinite(values)]
-    largest = float(np.max(np.abs(finite), initial=0.0)) or 1.0
-    return [round(float(value) / largest * _DIGITS) if math.isfinite(value) else None for value in values]
+    largest = float(np.max(np.abs(finite), initial=0.0))
+    digits = _DIGITS[precision.dtype]
+    parts = values / (largest or 1.0) * 10.0**digits
+    shown = [round(float(part)) if math.isfinite(part) else None for part in parts]
+    return [f"{largest:.{digits - 1}e}", *shown]
 
 
 def _sha256(values: Tensor) -> str:

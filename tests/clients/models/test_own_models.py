@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import copy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from precad.clients.app import App
 from precad.clients.errors import (
@@ -164,6 +167,61 @@ def test_the_digest_is_the_same_on_a_machine_that_rounds_otherwise() -> None:
     digest = model_digest(model, ROW)
     model.is_reordered = True
     assert model_digest(model, ROW) == digest
+
+
+class WithState(nn.Module):
+    """Code that says no type, and code that says float32, as most of PyTorch's users write it."""
+
+    def __init__(self, width: int, made: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.cell, self.head, self.made = nn.GRUCell(4, width), nn.Linear(width, 1), made
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """(n, 4) -> (n, 1)."""
+        found: Tensor = self.head(self.cell(rows, self.made(torch.zeros(len(rows), self.cell.hidden_size))))
+        return found
+
+
+@pytest.mark.parametrize("made", [lambda state: state, lambda state: state.float()])
+def test_code_that_takes_float32_alone_has_a_digest(made: Callable[[Tensor], Tensor]) -> None:
+    """The state of a recurrent layer, or the weights of classes, that no type is said of; and nothing global stays."""
+    model = WithState(5, made)
+    digest = model_digest(model, ROW)
+    assert model_digest(WithState(5, made), ROW) == digest
+    others = WithState(5, lambda state: made(state) + 0.5), WithState(6, made)
+    assert len({digest, *(model_digest(other, ROW) for other in others)}) == 3
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_a_loss_with_weights_of_classes_has_a_digest() -> None:
+    def weighted(ill: float) -> OwnLoss:
+        weights = torch.tensor([1.0, ill])  # float32, made before anybody computes in float64
+        return OwnLoss(lambda model, record: functional.cross_entropy(model(record[0]), record[1], weights), "my:loss")
+
+    ours = model_digest(net(5), ROW, weighted(3.0), CLASS)
+    assert model_digest(net(5), ROW, weighted(3.0 + 1e-6), CLASS) == ours, "as on a machine that rounds otherwise"
+    assert model_digest(net(5), ROW, OwnLoss(lambda m, r: 3 * weighted(3.0).each(m, *r), "my:loss"), CLASS) != ours
+
+
+def test_the_digest_of_a_single_output_says_more_than_its_sign() -> None:
+    """Parts of the largest number alone would be 1, whatever the model; and a scale would be told of none."""
+    models = [nn.Sequential(nn.Linear(4, 5), layer, nn.Linear(5, 1)) for layer in (nn.Tanh(), nn.ReLU(), nn.Softplus())]
+
+    class Scaled(nn.Sequential):
+        def forward(self, rows: Tensor) -> Tensor:
+            return 2 * cast(Tensor, super().forward(rows))
+
+    scaled = (
+        Scaled(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 1)),
+        Scaled(nn.Linear(4, 2)),
+        nn.Sequential(nn.Linear(4, 2)),
+    )
+    assert len({model_digest(model, ROW) for model in (*models, *scaled)}) == 6
+
+
+def test_code_that_draws_has_one_digest_so_that_its_own_refusal_is_told() -> None:
+    drawn = OwnLoss(lambda model, record: squares(model, record) * torch.rand(()), "my:loss")
+    assert model_digest(net(5), ROW, drawn, CLASS) == model_digest(net(5), ROW, drawn, CLASS)
 
 
 def test_two_organisations_with_different_models_are_told_so() -> None:
