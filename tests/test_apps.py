@@ -24,7 +24,10 @@ from precad.clients.errors import (
     RecordMixingLayerError,
     TargetError,
 )
+from precad.clients.models import networks
+from precad.clients.models.fingerprint import model_digest
 from precad.clients.models.learning import Learning
+from precad.clients.models.losses import loss_of
 from precad.clients.process import load_records
 from precad.deploy.configuration.apps import client_of_app, load_with_app, with_app
 from precad.deploy.configuration.check_records import records_here
@@ -284,7 +287,9 @@ def test_an_app_names_a_source_for_each_client(tmp_path: Path, monkeypatch: pyte
 
 def test_records_that_are_trained_and_measured_on_are_not_kept_for_testing() -> None:
     """`precad check` of a client says no other: it measures nothing, and need not have an app's test records."""
-    task = small_task(model=f"{__name__}:app", loss=f"{__name__}:app", dim=26, clients={"a": 40, "b": 40})
+    named = small_task(model=f"{__name__}:app", loss=f"{__name__}:app", dim=26, clients={"a": 40, "b": 40})
+    digest = model_digest(networks.of_task(named), torch.zeros(3), loss_of(named.loss))
+    task = named.model_copy(update={"model_digest": digest})
     config = ClientConfig.model_validate({"certificates": "c", "authority": "a"}, context={"base": Path("/")})
     for name, said in (
         ("app", "40 of shape (3,) in 2 classes; declares"),

@@ -33,7 +33,9 @@ def provision(
         say(f"{made.folder}: wrote kits of {', '.join(made.participants)}")
         say(f"authority SHA-256  {made.authority}")
         say(f"project digest     {made.digest}")
-        for advice in filter(None, (clip_advice(agreed.task, agreed.holdout), kits.digest_advice(agreed))):
+        if made.model_digest is not None:
+            say(f"model digest       {made.model_digest}: a client with other code is refused")
+        if advice := clip_advice(agreed.task, agreed.holdout):
             say(f"note: {advice}")
         say("next: send each its folder. A and B run precad join, then read the digest out to everybody else")
 

@@ -17,10 +17,8 @@ from precad.clients.errors import MissingDataError
 from precad.clients.external.training import program_of
 from precad.clients.gradients.first_gradients import require_some_gradient
 from precad.clients.loading import Loaded, load_split_of
-from precad.clients.models.fingerprint import model_digest
-from precad.clients.models.losses import loss_of
 from precad.clients.process import engine_of
-from precad.clients.records import Records, Split, example_label_of, example_of
+from precad.clients.records import Records, Split
 from precad.clients.records.own.described import CLIENT
 from precad.deploy.configuration.check_holder import room_of
 from precad.deploy.configuration.check_privacy import privacy_facts, promised
@@ -54,10 +52,9 @@ def records_here(task: Task, config: ClientConfig, clients: Sequence[str]) -> di
             raise
         return dict.fromkeys(clients, f"{config.dataset} is not here: downloaded at the start")
     require_trained(task, config, found.split.train)
-    digest = _digest_to_agree_on(task, found)
     own = found.of_client.items()
     of_data = {c: f"{len(records)} of {config.dataset}, declares {task.clients[c]}" for c, records in own}
-    here = {c: f"{said}{_held_out(task, config, c, found)}{digest}" for c, said in of_data.items()}
+    here = {c: f"{said}{_held_out(task, config, c, found)}" for c, said in of_data.items()}
     return here | _of_auditing(task, clients)
 
 
@@ -149,15 +146,6 @@ def require_trained(task: Task, config: ClientConfig, records: Records, of: str 
         require_some_gradient(engine, {of: records})
 
 
-def _digest_to_agree_on(task: Task, found: Loaded) -> str:
-    """Say which digest a model or loss of the user's own has here, where the task names none; else nothing."""
-    if ":" not in task.model + task.loss or task.model_digest is not None:
-        return ""
-    some = found.split.train
-    digest = model_digest(found.model, example_of(some), loss_of(task.loss), example_label_of(some))
-    return f"; task.model_digest = {digest!r} is not set"
-
-
 def _columns_to_agree_on(columns: Sequence[str]) -> str:
     """Say by a digest which columns the features are, where no task names them: a file's header is not for all eyes."""
     if not columns:
@@ -180,8 +168,7 @@ def _own(task: Task, config: ClientConfig, client: str, found: Loaded) -> str:
     own, test = found.of_client[client], found.split.test
     classes = _classes(task, found.split)
     aside = "" if test is found.split.train or not len(test) else f", {len(test)} more kept for testing"
-    digest = f"{_digest_to_agree_on(task, found)}{_columns_to_agree_on(found.split.columns)}"
-    digest = f"{_held_out(task, config, client, found)}{digest}"
+    digest = f"{_held_out(task, config, client, found)}{_columns_to_agree_on(found.split.columns)}"
     drawn = f"a round draws {task.rate_of(client) * len(own):.4g} on average{own_privacy(task, client)}"
     return f"{len(own)} of shape {own.shape} in {classes}{aside}; declares {task.clients[client]}; {drawn}{digest}"
 

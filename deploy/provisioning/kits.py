@@ -28,6 +28,7 @@ from precad.deploy.configuration.sections import parse
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.files.whole import appearing
 from precad.deploy.provisioning.manifest import AUTHORITY, CERTIFICATE, INITIAL_MODEL, TASK, Manifest, seal, sha256
+from precad.deploy.provisioning.own_code import with_digest
 from precad.deploy.provisioning.project import SECTIONS, Project
 from precad.protos.tls.identity import Identity, Role, fingerprint, parse_certificate
 from precad.servers.store.folder import load_initial_model
@@ -49,16 +50,20 @@ class Kits:
     """The project's digest, which the operators of A and B read out."""
     authority: str
     """SHA-256 of the authority's certificate."""
+    model_digest: str | None
+    """Which model and loss of the organisations' own the task means."""
 
 
 def provision(project: Project, out: Path, *, passphrase: bytes | None = None) -> Kits:
     """Make the kits of a project in `out`, all of them or none. passphrase: what opens, or seals, ca.key.
 
-    Raises: ConfigError for a project or request that is not right; PkiError, SetupError.
+    Raises: ConfigError for a project or request that is not right; PkiError, SetupError; ClientError for code of the
+    organisations' own.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"--out: expected a new or empty folder, found {out}: nothing is overwritten")
     requests = _requests(project)
+    project = with_digest(project)
     initial = _initial_model(project)
     texts = {who: _configuration(project, who) for who in project.participants}
     authority = project.own.authority
@@ -70,7 +75,8 @@ def provision(project: Project, out: Path, *, passphrase: bytes | None = None) -
     shared = seal(manifest, authority, days=project.own.days, passphrase=passphrase)
     _write(out, {who.name: {**files, **shared} for who, files in kits.items()})
     names = tuple(who.name for who in kits)
-    return Kits(out, names, sha256(manifest.canonical()), fingerprint((authority / "ca.pem").read_bytes()))
+    digest, ca = sha256(manifest.canonical()), fingerprint((authority / "ca.pem").read_bytes())
+    return Kits(out, names, digest, ca, project.task.model_digest)
 
 
 def _requests(project: Project) -> dict[Identity, Path]:
@@ -160,17 +166,6 @@ def _manifest(project: Project, kits: Mapping[Identity, Mapping[str, bytes]]) ->
         sealed_on=f"{dt.datetime.now(dt.UTC):%Y-%m-%d}",
         files={f"{who.name}/{name}": sha256(content) for who, kit in kits.items() for name, content in kit.items()},
     )
-
-
-def digest_advice(project: Project) -> str:
-    """Say that nobody compares code of the user's own, where the task names no digest of it; else nothing."""
-    from precad.clients.own_code import is_own, look_in
-
-    look_in(project.base)
-    own = [path for path in dict.fromkeys((project.task.model, project.task.loss)) if is_own(path)]
-    if project.task.model_digest is not None or not own:
-        return ""
-    return f"task.model_digest is not set, so nobody compares clients' {', '.join(own)}: precad check at one says it"
 
 
 def _initial_model(project: Project) -> bytes:

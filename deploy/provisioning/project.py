@@ -44,6 +44,9 @@ class ProjectSection(BaseModel):
     initial_model: ConfigPath | None = None
     """The model that the task starts from (.npy). None: made from task.model and task.model_seed, which needs
     PyTorch."""
+    example: Annotated[str, Field(pattern=r"^[^:]+:.")] | None = None
+    """Records like the clients', made-up ones too, as `client.records` names them. From their form `task.model_digest`
+    follows for a model or a loss of your own. None: from task.columns, or from task.record_shape of several axes."""
 
 
 @dataclass(frozen=True, kw_only=True)

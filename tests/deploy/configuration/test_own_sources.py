@@ -149,13 +149,21 @@ def test_precad_check_says_what_a_client_has(tmp_path: Path) -> None:
     for i, name in enumerate(CLIENTS):
         lines = [f"{j},{j % 7},{'ill' if j % 3 else 'well'}" for j in range(40 + i)]
         (here / f"{name}.csv").write_text("\n".join(["x,y,diagnosis", *lines]) + "\n")
+    digest = model_digest(networks.build("own_checked:net"), torch.zeros(2))
+    result = CliRunner().invoke(cli.app, ["check", str(made.config(Role.CLIENT))])
+    assert (result.exit_code, result.output.count("\n")) == (2, 1)
+    assert (
+        "task.model_digest: expected the digest of own_checked:net, which clients compare, found none" in result.output
+    )
+    assert f'every organisation sets model_digest = "{digest}"' in result.output
+    text = made.config(Role.CLIENT).read_text()
+    made.config(Role.CLIENT).write_text(text.replace("[task]\n", f'[task]\nmodel_digest = "{digest}"\n', 1))
     result = CliRunner().invoke(cli.app, ["check", str(made.config(Role.CLIENT)), "--json"])
     assert result.exit_code == 0, result.output
     whole = json.loads(result.stdout)
     assert whole["noise_multiplier"] == load(made.config(Role.CLIENT)).task.noise_multiplier
     assert re.match(r"after \d+ rounds epsilon <= \d", whole["privacy"])
     task, said = load(made.config(Role.CLIENT)).task, json.loads(result.stdout)["clients"]["records"]
-    digest = model_digest(networks.build("own_checked:net"), torch.zeros(2))
     for name in CLIENTS:
         n = int(said[name].split()[0])
         n_test = 40 + CLIENTS.index(name) - n
@@ -163,7 +171,6 @@ def test_precad_check_says_what_a_client_has(tmp_path: Path) -> None:
         assert said[name] == (
             f"{n} of shape (2,) in 2 classes (well, ill), {n_test} more kept for testing; "
             f"declares {task.clients[name]}; a round draws {n * task.record_rate:g} on average; "
-            f"task.model_digest = '{digest}' is not set; "
             "task.columns is not set: features are 2 columns in the file's order, SHA-256 9ab9de25768ac172"
         )
     assert not (here / "state").exists()

@@ -130,21 +130,6 @@ def test_provision_says_which_bound_of_evaluations_would_do(project: Project) ->
     assert "note:" not in said
 
 
-def test_a_model_of_one_s_own_is_found_beside_the_project(project: Project, tmp_path: Path) -> None:
-    """From another current folder; its code goes into no kit."""
-    edit(project.start / "task.toml", 'model = "torch.nn:Linear"', 'model = "ward_beside_a_project:net"')
-    (project.start / "ward_beside_a_project.py").write_text("from torch.nn import Linear as net\n")
-    code, said = provisioned(project)
-    assert code == 0, said
-    assert not [path for path in (project.root / "again").rglob("*") if "ward" in path.name]
-    unset = "note: task.model_digest is not set, so nobody compares clients' ward_beside_a_project:net: precad check"
-    assert unset in said
-    shutil.rmtree(project.root / "again")
-    edit(project.start / "task.toml", "rounds = 3\n", f'rounds = 3\nmodel_digest = "{64 * "0"}"\n')
-    code, said = provisioned(project)
-    assert (code, "note:" in said) == (0, False), said
-
-
 Wrong = Callable[[Project], None]
 
 

@@ -1,0 +1,254 @@
+"""Kits name the organisations' own model and loss by digest, without anybody's asking; a client with others is told.
+
+Failure means: an operator in a hurry trains on two models of equal shapes, and nobody says so.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tomli_w
+from typer.testing import CliRunner
+
+from precad.deploy import errors
+from precad.deploy.cli import main as cli
+from precad.deploy.provisioning.manifest import MANIFEST
+from tests.harness.command_line import precad as in_a_process
+from tests.harness.kits import PARTICIPANTS, SERVERS, Project
+
+ADDRESSES = {"aggregator-a": "127.0.0.1:9", "aggregator-b": "127.0.0.1:10", "lane": "127.0.0.1:11"}
+MODEL = """
+from torch import nn
+from torch.nn import functional
+
+
+def net():
+    return nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
+def loss(model, record):
+    features, label = record
+    return functional.cross_entropy(model(features), label)
+"""
+OF_OURS = {
+    'model = "torch.nn:Linear"': 'model = "MODULE:net"',
+    "model_arguments = { in_features = 6, out_features = 2 }\n": "",
+    "dim = 14": "dim = 38",
+}
+OWN_LOSS = {'loss = "cross-entropy"': 'loss = "MODULE:loss"'}
+NO_COLUMNS = {re.escape("columns = {"): "# columns = {"}
+NO_NAMES = {"class_names = ": "# class_names = "}
+
+
+def tried(*arguments: object) -> tuple[int, str]:
+    """Return the exit code, and what was said."""
+    found = CliRunner().invoke(cli.app, [str(a) for a in arguments], prog_name="precad")
+    assert found.exception is None or isinstance(found.exception, SystemExit), found.exception
+    return found.exit_code, found.output
+
+
+def precad(*arguments: object) -> str:
+    code, said = tried(*arguments)
+    assert code == 0, said
+    return said
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Everything up to the requests, which take a while."""
+    project = Project(tmp_path_factory.mktemp("organisations") / "one", precad)
+    project.begin(ADDRESSES)
+    project.request()
+    return project.root
+
+
+@pytest.fixture
+def project(asked: Path, tmp_path: Path) -> Project:
+    shutil.copytree(asked, tmp_path / "one")
+    return Project(tmp_path / "one", precad)
+
+
+def bring(project: Project, module: str, *further: dict[str, str]) -> Path:
+    """Let the task mean a module of the owner's. Each test has a name of its own: Python imports one of a name."""
+    for changes in (OF_OURS, *further):
+        for old, new in changes.items():
+            path = project.start / "task.toml"
+            text, n = re.subn(rf"(?m)^{old}", new.replace("MODULE", module), path.read_text())
+            assert n == 1, old
+            path.write_text(text)
+    (project.start / f"{module}.py").write_text(MODEL)
+    return project.start / f"{module}.py"
+
+
+def provisioned(project: Project) -> tuple[int, str]:
+    return tried("provision", project.start / "project.toml", "--out", project.root / "kits")
+
+
+def digests_of(project: Project) -> set[str]:
+    """Return the digests that kits name: in their task, and in what is signed."""
+    kits = [project.root / "kits" / who for who in PARTICIPANTS]
+    tasks = [tomllib.loads((kit / "task.toml").read_text())["task"] for kit in kits]
+    tasks += [json.loads((kit / MANIFEST).read_bytes())["task"] for kit in kits]
+    return {task["model_digest"] for task in tasks}
+
+
+def test_a_client_with_other_code_is_told_before_it_starts(project: Project) -> None:
+    """Equal names and shapes of parameters. One line, exit code 2; whoever has the same code may start."""
+    bring(project, "ward", OWN_LOSS)
+    digest = project.provision()
+    project.give_records()
+    kit = tomllib.loads((project.kit("hospital-1") / "task.toml").read_text())["task"]["model_digest"]
+    other_model, other_loss = MODEL.replace("Tanh", "ReLU"), MODEL.replace("), label)", "), label) * 2")
+    said = {}
+    for client, code in {"hospital-1": MODEL, "hospital-2": other_model, "hospital-3": other_loss}.items():
+        (project.home(client).parent / "ward.py").write_text(code)
+        joined = in_a_process(project.home(client).parent, *project.join(client, digest), "--no-start")
+        said[client] = joined.returncode, joined.stderr.splitlines()[-1]
+    assert said["hospital-1"][0] == 0
+    for client in ("hospital-2", "hospital-3"):
+        code, line = said[client]
+        assert code == errors.INVALID_INPUT
+        assert re.fullmatch(
+            rf"precad: task\.model_digest: expected {kit}, found [0-9a-f]{{64}} of 'ward:net' .*\n", line
+        )
+    assert said["hospital-2"] != said["hospital-3"]
+
+
+def test_kits_keep_the_owner_s_comments_and_say_whose_digest_it_is(project: Project) -> None:
+    bring(project, "commented_ward")
+    before = (project.start / "task.toml").read_text()
+    code, said = provisioned(project)
+    assert code == 0, said
+    (digest,) = digests_of(project)
+    assert f"model digest       {digest}: a client with other code is refused" in said
+    written = (project.root / "kits" / SERVERS[0] / "task.toml").read_text().splitlines()
+    assert [line for line in written if line not in before.splitlines()] == [
+        f'model_digest = "{digest}"  # by precad provision, of the code beside the project'
+    ]
+    assert (project.start / "task.toml").read_text() == before
+    assert not list((project.root / "kits").rglob("*.py"))
+
+
+def test_a_task_in_another_form_of_toml_gets_the_digest_too(project: Project) -> None:
+    bring(project, "inline_ward")
+    path = project.start / "task.toml"
+    fields = tomllib.loads(path.read_text())
+    path.write_text(tomli_w.dumps({"network": fields["network"]}) + "\n" + dotted(fields["task"]))
+    code, said = provisioned(project)
+    assert code == 0, said
+    assert len(digests_of(project)) == 1
+
+
+def dotted(task: dict[str, object]) -> str:
+    """Write `[task]` as `["task"]`, which is the same."""
+    return tomli_w.dumps({"task": task}).replace("[task", '["task"')
+
+
+def test_pytorch_s_own_model_needs_no_digest(project: Project) -> None:
+    code, said = provisioned(project)
+    assert (code, "model digest" in said) == (0, False)
+
+
+def set_digest(project: Project) -> None:
+    text = (project.start / "task.toml").read_text()
+    (project.start / "task.toml").write_text(text.replace("[task]\n", f'[task]\nmodel_digest = "{64 * "0"}"\n'))
+
+
+def narrower(project: Project) -> None:
+    path = next(project.start.glob("*_ward.py"))
+    path.write_text(MODEL.replace("(6, 4)", "(5, 4)"))
+
+
+def of_images(project: Project) -> None:
+    """The owner says the shape, and no columns."""
+    path = project.start / "task.toml"
+    text = path.read_text().replace("# record_shape = [6]", "record_shape = [2, 3]")
+    path.write_text(text)
+    module = next(project.start.glob("*_ward.py"))
+    module.write_text(MODEL.replace("nn.Sequential(", "nn.Sequential(nn.Flatten(), "))
+
+
+Changed = Callable[[Project], object]
+
+
+def example(source: str) -> Changed:
+    def named(project: Project) -> None:
+        path = project.start / "project.toml"
+        path.write_text(path.read_text().replace("[project]\n", f'[project]\nexample = "{source}"\n'))
+        header, *rows = (project.start / "client" / "records.csv").read_text().splitlines()
+        columns = [index for index, name in enumerate(header.split(",")) if name not in ("sex", "smoker")]
+        numbers = [[row.split(",")[index] for index in columns] for row in (header, *rows)]
+        (project.start / "numbers.csv").write_text("\n".join(map(",".join, numbers)) + "\n")
+
+    return named
+
+
+@pytest.mark.parametrize(
+    ("module", "further", "change", "words"),
+    [
+        ("unknown_ward", NO_COLUMNS, None, "neither project.example nor task.columns says what a record looks like"),
+        ("unlabelled_ward", OWN_LOSS | NO_NAMES, None, "nor task.class_names says what a label looks like"),
+        ("absent_ward", {}, lambda p: (p.start / "absent_ward.py").unlink(), "Set what precad check says where"),
+        ("other_ward", {}, set_digest, "of other_ward:net beside the project, found 0000"),
+        (
+            "shaped_ward",
+            {},
+            lambda p: Project.replace(p.start / "shaped_ward.py", {"(6": "(5"}),
+            "fit records of shape",
+        ),
+        ("raising_ward", {}, lambda p: (p.start / "raising_ward.py").write_text("raise OSError"), "raises OSError"),
+        ("missing_ward", {}, example("csv:nothing.csv"), "project.example: expected a file or folder nothing.csv"),
+    ],
+)
+def test_a_project_whose_code_nobody_could_compare_is_refused(
+    project: Project, module: str, further: dict[str, str], change: Changed | None, words: str
+) -> None:
+    """Exit code 2, one line that says what to do, and no kits."""
+    bring(project, module, further)
+    if change is not None:
+        change(project)
+    code, said = provisioned(project)
+    assert (code, words in said) == (errors.INVALID_INPUT, True), said
+    assert said.count("\n") == 1
+    assert not (project.root / "kits").exists()
+
+
+@pytest.mark.parametrize(
+    ("module", "further", "change"),
+    [
+        ("images_ward", NO_COLUMNS, of_images),
+        ("labelled_ward", OWN_LOSS, lambda p: None),
+        ("example_ward", OWN_LOSS, example("csv:client/records.csv")),
+    ],
+)
+def test_the_form_of_a_record_is_declared_or_an_example_s(
+    project: Project, module: str, further: dict[str, str], change: Changed
+) -> None:
+    bring(project, module, further)
+    change(project)
+    code, said = provisioned(project)
+    assert code == 0, said
+    assert len(digests_of(project)) == 1
+
+
+def test_a_digest_whose_code_is_elsewhere_is_the_clients_to_compare(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner has the initial model alone."""
+    path = bring(project, "elsewhere_ward")
+    start = project.start / "task.toml"
+    project.type("initial-model", start, project.start / "initial.npy")
+    path.unlink()
+    monkeypatch.delitem(sys.modules, "elsewhere_ward")
+    set_digest(project)
+    Project.replace(project.start / "project.toml", {"[project]\n": '[project]\ninitial_model = "initial.npy"\n'})
+    code, said = provisioned(project)
+    assert code == 0, said
+    assert digests_of(project) == {64 * "0"}
