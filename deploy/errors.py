@@ -12,8 +12,9 @@ Exit codes:
 
     0    success, or stopped by its operator
     2    invalid input
-    3    the protocol refused (parameters differ, a peer cheats or is out of step, the ledger or the budget says no), or
-         a training has no model to show
+    3    the protocol refused (parameters differ, a peer cheats or is out of
+         step, the ledger or the budget says no), or a training has no model
+         to show
     4    a peer is unreachable
     130  interrupted
     1    anything else

@@ -10,6 +10,7 @@ from precad.clients.config import WITHHELD, ClientConfig
 from precad.deploy.configuration.sections import Deployment
 from precad.protos.task.convex_fields import DIRECTIONS_FILE
 from precad.protos.task.proved_fields import OF_A_DEALER
+from precad.protos.task.record_fields import Column
 from precad.protos.task.task import Task
 
 _SYMBOLS: Final = {
@@ -58,6 +59,7 @@ def shown_task(task: Task) -> dict[str, str]:
     sizes = task.clients.values()
     spread = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
     clients = f"{len(sizes)}, with {spread} records each, {sum(sizes)} in all"
+    values["columns"] = [_column(column) for column in task.columns]
     named = {f"task.{name}" + (f" ({_SYMBOLS[name]})" if name in _SYMBOLS else ""): v for name, v in values.items()}
     return {"task.name": task.name, "task.clients": clients} | {name: _text(value) for name, value in named.items()}
 
@@ -81,6 +83,14 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
+def _column(column: Column) -> str:
+    """Show the constants that a column has."""
+    if column.categories:
+        return f"{column.name} ({' or '.join(column.categories)})"
+    given = column.model_dump(exclude={"name", "categories"}, exclude_none=True)
+    return f"{column.name} ({', '.join(f'{name} {_text(value)}' for name, value in given.items())})"
+
+
 def _text(value: Any) -> str:
     if value is None or value in ({}, []):
         return "none"
@@ -89,5 +99,7 @@ def _text(value: Any) -> str:
     if isinstance(value, list) and len(value) > _NAMED:
         return f"{len(value)} of them"
     if isinstance(value, list):
-        return ", ".join(map(str, value))
+        return ", ".join(map(_text, value))
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_text(inner)}" for name, inner in value.items())
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -12,7 +12,7 @@ INTRODUCTION: Final = """\
 Each block is what `precad COMMAND --help` prints. Figures for programs go to standard output (`--json`), everything for
 people to standard error."""
 _EXIT_CODES: Final = re.compile(r"^Exit codes:\n\n(.*?)\n*\Z", re.MULTILINE | re.DOTALL)
-_WIDTH: Final = 100
+_WIDTH: Final = 80
 
 
 def commands_page() -> str:
@@ -41,7 +41,7 @@ def _walk(group: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _help(command: Any, name: str) -> str:
-    """Return what a command's `--help` prints on a terminal of 100 columns."""
+    """Return what a command's `--help` prints on a terminal of 80 columns."""
     settings = {"terminal_width": _WIDTH, "max_content_width": _WIDTH}
     with command.make_context(name, [], resilient_parsing=True, **settings) as context:
         text: str = command.get_help(context)

@@ -619,6 +619,18 @@ def test_no_path_of_a_task_is_shown(tmp_path: Path) -> None:
     assert not [value for value in told.values() if str(tmp_path) in value]
 
 
+def test_columns_and_arguments_are_shown_for_people() -> None:
+    """No brackets of Python's, and nothing that a column does not have."""
+    columns = [
+        {"name": "age", "mean": 50.0, "std": 20.0, "min": 0.0, "max": 130.0},
+        {"name": "sex", "categories": ["f", "m"]},
+        {"name": "smoker"},
+    ]
+    told = shown_task(small_task(columns=columns, model_arguments={"width": 8, "deep": True}))
+    shown = "age (mean 50, std 20, min 0, max 130), sex (f or m), smoker (mean 0, std 1)"
+    assert (told["task.columns"], told["task.model_arguments"]) == (shown, "width 8, deep yes")
+
+
 def test_a_configuration_shows_no_path_address_or_secret(
     run: Path, simulations: tuple[Path, Path], tmp_path: Path
 ) -> None:
