@@ -598,7 +598,7 @@ def test_a_client_starts_and_probes_its_model_without_what_it_does_not_need() ->
     code = (
         "import sys, torch, precad.clients.process; from precad.clients.gradients.probe import probe\n"
         "from precad.clients.models.losses import CROSS_ENTROPY\n"
-        "path, _ = probe(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).double(), "
+        "path, *_ = probe(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).double(), "
         "torch.rand(3, 1, 2, 2, dtype=torch.float64), torch.tensor(0), CROSS_ENTROPY)\n"
         f"print(path.value, [m for m in {unwanted} if m in sys.modules])"
     )

@@ -14,5 +14,6 @@ Modules:
     losses         the loss of a record, by name or the user's own
     metrics        how good a model is
     learning       what a task trains: the model, its loss, what is measured
+    precision      how a user's code is tried: in float64, or as it was written
     fingerprint    the digest by which organisations compare their models
 """

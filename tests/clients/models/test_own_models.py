@@ -261,7 +261,9 @@ def test_two_organisations_with_different_losses_behind_one_name_are_told_so() -
 
 def test_a_loss_that_cannot_be_tried_is_named() -> None:
     bad = OwnLoss(lambda model, record: record[1]["age"], "my:loss")
-    with pytest.raises(ArgumentError, match=r"task\.loss: expected a number for a made-up record of 'my:loss', found"):
+    with pytest.raises(
+        ArgumentError, match=r"task\.loss: expected a number for a made-up record of 'my:loss', a function of"
+    ):
         model_digest(net(5), ROW, bad, CLASS)
 
 

@@ -149,8 +149,8 @@ def test_precad_check_says_what_a_client_has(tmp_path: Path) -> None:
     for i, name in enumerate(CLIENTS):
         lines = [f"{j},{j % 7},{'ill' if j % 3 else 'well'}" for j in range(40 + i)]
         (here / f"{name}.csv").write_text("\n".join(["x,y,diagnosis", *lines]) + "\n")
-    digest = model_digest(networks.build("own_checked:net"), torch.zeros(2))
     result = CliRunner().invoke(cli.app, ["check", str(made.config(Role.CLIENT))])
+    digest = model_digest(networks.build("own_checked:net"), torch.zeros(2))
     assert (result.exit_code, result.output.count("\n")) == (2, 1)
     assert (
         "task.model_digest: expected the digest of own_checked:net, which clients compare, found none" in result.output
