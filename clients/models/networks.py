@@ -69,8 +69,10 @@ def build(
     with_constants(made)
     require_constant_base(made)
     load_constants(made, constants)
-    if any(parameter.dtype != torch.float32 for parameter in made.parameters()) or not parameter_count(made):
-        raise ModelImportError(name, "its trained parameters must be float32, and there must be some")
+    others = sorted({str(one.dtype).removeprefix("torch.") for one in made.parameters()} - {"float32"})
+    if others or not parameter_count(made):
+        found = f"found {', '.join(others)}" if others else "found none"
+        raise ModelImportError(name, f"its trained parameters must be float32, and there must be some: {found}")
     return made
 
 

@@ -153,8 +153,10 @@ def _pair(value: Any, row: int, where: object) -> tuple[object, object]:
     at = f"{where}, row {row} (from 0)"
     with _raising(at, "a record", "that reading it raises"):
         found = value[row]
-    if not isinstance(found, (tuple, list)) or len(found) != 2:
+    if not isinstance(found, (tuple, list)):
         raise OwnRecordsError(at, "a pair (input, label)", f"a {type(found).__name__}")
+    if len(found) != 2:
+        raise OwnRecordsError(at, "a pair (input, label)", f"a {type(found).__name__} of {len(found)}")
     return found[0], found[1]
 
 

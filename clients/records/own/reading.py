@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -82,6 +83,7 @@ def read_given(given: object, source: OwnRecords) -> Found:
         return read(named.of_client(source.client) if source.client else named)
     where = source.source
     if isinstance(given, type) or (callable(given) and not hasattr(given, "__getitem__")):
+        _require_no_arguments(given, where)
         raising = Unspoken(
             lambda error: OwnRecordsError(
                 where, "a function that gives records", f"one that raises {type(error).__name__}"
@@ -92,6 +94,18 @@ def read_given(given: object, source: OwnRecords) -> Found:
     if isinstance(given, Coroutine):
         given.close()  # nobody awaits it, which Python would print
     return from_value(given, where, source.wanted)
+
+
+def _require_no_arguments(given: Callable[..., object], where: object) -> None:
+    """Refuse a function that asks for some by their names, which its author wrote. Raises OwnRecordsError."""
+    try:
+        parameters = inspect.signature(given).parameters.values()
+    except (TypeError, ValueError):
+        return  # a built-in function has no signature
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    asked = [one.name for one in parameters if one.default is one.empty and one.kind not in variadic]
+    if asked:
+        raise OwnRecordsError(where, "a function without arguments that gives records", f"one of {', '.join(asked)}")
 
 
 def app_of(source: OwnRecords) -> App | None:

@@ -13,6 +13,7 @@ from torch.func import functional_call
 from precad.clients.errors import DimensionError, ModelImportError, ModelInputError, UnknownNameError
 from precad.clients.models import networks
 
+MADE = torch.nn.Linear(2, 2)
 NAMES = [
     *("mlp", "cnn", "cnn-standardised", "cnn-half", "cnn-binary", "cnn-letters", "cnn-rgb", "cifar"),
     *("cnn-pooled", "cnn-pooled-binary", "lstm", "lstm-binary"),
@@ -124,7 +125,9 @@ def test_a_model_of_the_user_s_own():
         (f"{__name__}:NAMES", "cannot be called"),
         (f"{__name__}:no_model", "it gave a str"),
         (f"{__name__}:needs_argument", "without arguments"),
-        (f"{__name__}:half_model", "must be float32"),
+        (f"{__name__}:half_model", "must be float32, and there must be some: found float16"),
+        ("torch.nn:Identity", "must be float32, and there must be some: found none"),
+        (f"{__name__}:MADE", "found a model: name its class, or a function that makes it"),
         (":own_model", "importing it raises ValueError"),
     ],
 )

@@ -577,7 +577,14 @@ OF_MODULES: dict[str, Bad] = {
         "own_generator:load",
     ),
     "a function that wants a path": Bad(
-        module("def load(path): return path", "own_path"), "found one that raises TypeError", "own_path:load"
+        module("def load(path, size, n=3, **others): return path", "own_path"),
+        "expected a function without arguments that gives records, found one of path, size",
+        "own_path:load",
+    ),
+    "records of three parts": Bad(
+        module(_DATA + "return 1.0, 1, 'patient'\ndef load(): return Data()", "own_triples"),
+        r"row 0 \(from 0\): expected a pair \(input, label\), found a tuple of 3",
+        "own_triples:load",
     ),
     "a coroutine": Bad(
         module("async def load(): return 3", "own_async"),
