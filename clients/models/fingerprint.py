@@ -2,11 +2,11 @@
 
 It covers names and shapes of the trained parameters. Buffers and frozen parameters enter with their values, to the last
 bit: constants that are drawn from a normal distribution differ between kinds of processors, so they belong in a file.
-The output on a fixed input, at fixed parameters, enters too. It is computed in float64 and rounded to six digits of its
-largest number, so that machines that round otherwise agree. Code that takes float32 alone is applied in float32, and
-two digits enter. A loss of the user's own enters with its values on fixed records, as many digits. The shape and type
-of labels enter with it, which no loss by name leaves open. Two organisations with different code behind one name are
-told so.
+The output on fixed inputs, small and large, at fixed parameters, enters too. It is computed in float64 and rounded to
+six digits of its largest number, so that machines that round otherwise agree. Code that takes float32 alone is applied
+in float32, and two digits enter. A loss of the user's own enters with its values on fixed records, as many digits. The
+shape and type of labels enter with it, which no loss by name leaves open. Two organisations with different code behind
+one name are told so.
 """
 
 from __future__ import annotations
@@ -32,10 +32,14 @@ from precad.protos.task.task import Task
 CLASS: Final = torch.tensor(0)
 """A label that is a class."""
 _PROBES: Final = 4
-
-
+_FAR: Final = 64.0
+"""Numbers up to here are tried too: what cuts off or bends only there is told from what does not."""
+_FAR_OF_A_LOSS: Final = 16.0
+"""How far a loss is tried. Farther out, the logarithm of what a sigmoid leaves is rounding."""
 _DIGITS: Final = {torch.float64: 6, torch.float32: 2}
 """How many digits of a number are the same on every machine."""
+_FAR_DIGITS: Final = {torch.float64: 3, torch.float32: 2}
+"""How many of an output on large numbers, which rounding reaches sooner."""
 
 
 def model_digest(model: nn.Module, example: Tensor, loss: Loss = CROSS_ENTROPY, label: Tensor = CLASS) -> str:
@@ -66,14 +70,19 @@ def _digest(model: nn.Module, example: Tensor, loss: Loss, label: Tensor, precis
             output = outputs_of(twin(features))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's model raises
         raise ModelInputError(tuple(example.shape), first_line(error)) from None
+    some = _features("records", _PROBES, example, precision)
+    are_scaled = example.is_floating_point()
     facts = {
         "input": [str(example.dtype), *example.shape],
         "parameters": [[name, *own.shape] for name, own in model.named_parameters()],
         "constants": [[name, str(own.dtype), *own.shape, _sha256(own)] for name, own in sorted(model.named_buffers())],
-        "output": [list(output.shape), *_rounded(output, precision)],
+        "output": [list(output.shape), *_rounded(output, _DIGITS[precision.dtype])],
+        "far": _far(twin, some * _FAR, precision) if are_scaled else [],
     }
     if isinstance(loss, OwnLoss):  # others are the same code everywhere, and their tasks' digests stay
-        values = _values(loss, twin, _features("records", _PROBES, example, precision), label, precision)
+        values = _values(loss, twin, some, label, precision, _DIGITS[precision.dtype])
+        if are_scaled and precision is not AS_WRITTEN:
+            values += _values(loss, twin, some * _FAR_OF_A_LOSS, label, precision, _FAR_DIGITS[precision.dtype])
         facts["loss"] = [str(label.dtype), *label.shape, *values]
     return hashlib.sha256(json.dumps(facts, separators=(",", ":")).encode()).hexdigest()
 
@@ -102,14 +111,25 @@ def _features(name: str, n: int, example: Tensor, precision: Precision) -> Tenso
     return precision.of(features) if example.is_floating_point() else (features > 0).to(torch.int64)
 
 
-def _values(loss: OwnLoss, model: nn.Module, features: Tensor, label: Tensor, precision: Precision) -> list[str]:
+def _far(model: nn.Module, features: Tensor, precision: Precision) -> list[str | int | None]:
+    """Return the outputs on large numbers, or the kind of error where the model takes none."""
+    try:
+        with precision.held():
+            return _rounded(outputs_of(model(features)), _FAR_DIGITS[precision.dtype])
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's model raises
+        return [type(error).__name__]
+
+
+def _values(
+    loss: OwnLoss, model: nn.Module, features: Tensor, label: Tensor, precision: Precision, digits: int
+) -> list[str]:
     """Return the loss of each record, labels being zeros and ones by turns. Raises ArgumentError."""
     n = len(features)
     turns = torch.arange(n).view(n, *[1] * label.dim()) + torch.arange(label.numel()).view(label.shape)
     try:
         with precision.held():
             values = loss.each(model, features, precision.of((turns % 2).to(label.dtype)))
-        return [f"{float(value):.{_DIGITS[precision.dtype] - 1}e}" for value in values]
+        return [f"{float(value):.{digits - 1}e}" for value in values]
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's loss raises
         # of made-up records, which are no secret
         why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}".removesuffix(": ")
@@ -128,12 +148,11 @@ def _numbers(name: str, shape: tuple[int, ...]) -> Tensor:
     return torch.from_numpy(numbers.reshape(shape))
 
 
-def _rounded(output: Tensor, precision: Precision) -> list[str | int | None]:
+def _rounded(output: Tensor, digits: int) -> list[str | int | None]:
     """Return the largest number, and all as parts of it: of a single number, the sign would be all that is left."""
     values = output.numpy().astype(np.float64).ravel()
     finite = values[np.isfinite(values)]
     largest = float(np.max(np.abs(finite), initial=0.0))
-    digits = _DIGITS[precision.dtype]
     parts = values / (largest or 1.0) * 10.0**digits
     shown = [round(float(part)) if math.isfinite(part) else None for part in parts]
     return [f"{largest:.{digits - 1}e}", *shown]

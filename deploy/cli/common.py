@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from enum import StrEnum
@@ -15,6 +16,8 @@ from rich.console import Console
 
 from precad.deploy import errors
 
+_VALUE: Final = 18
+"""The column in which the values of a check begin."""
 people = Console(stderr=True, width=None if sys.stderr.isatty() else 140)
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="Read this TOML file.")]
@@ -74,6 +77,19 @@ class PicturesName(StrEnum):
 
 def say(line: str) -> None:
     people.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def say_fact(line: str) -> None:
+    """Print a line of a check: on a terminal between words, under the value; elsewhere whole, as programs read it."""
+    for part in wrapped(line, people.width) if people.is_terminal else [line]:
+        say(part)
+
+
+def wrapped(line: str, width: int) -> list[str]:
+    """Return a fact in lines of a width, words whole: a digest is copied in one piece."""
+    longest = max(map(len, line.split()), default=0)
+    hang = " " * (_VALUE if longest <= width - _VALUE else 2)
+    return textwrap.wrap(line, width, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False) or [line]
 
 
 def write_json(report: Mapping[str, Any], *, allow_nan: bool = True) -> None:

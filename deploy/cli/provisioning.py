@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from precad.deploy.cli.common import AggregatorLetter, AppName, exit_codes, say
+from precad.deploy.cli.common import AggregatorLetter, AppName, exit_codes, say, say_fact
 from precad.deploy.cli.pki import AuthorityPassphraseFile, passphrase_of
 from precad.deploy.cli.roles import client, serve_aggregator, serve_dealer
 from precad.deploy.cli.setup import checked
@@ -62,7 +62,7 @@ def join(
         joined = install(kit, directory, agreed)
         say(f"{joined.config}: installed")
         for line in lines(checked(joined.config, app)):
-            say(line)
+            say_fact(line)
     if is_started:
         _start(joined.identity, joined.config, app)
 

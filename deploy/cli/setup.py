@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from precad.deploy.cli.common import AppName, ConfigFile, Json, exit_codes, say, write_json
+from precad.deploy.cli.common import AppName, ConfigFile, Json, exit_codes, say, say_fact, write_json
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import ConfigError, refusing
 
@@ -33,7 +33,7 @@ def check(
         from precad.deploy.configuration.check import lines
 
         for line in lines(report):
-            say(line)
+            say_fact(line)
 
 
 def checked(config: Path, app: str | None) -> dict[str, Any]:

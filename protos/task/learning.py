@@ -24,7 +24,7 @@ class LearningFields(BaseModel):
     )
     """Arguments of the user's own model, by name. Lists and sections are none."""
     model_digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
-    """SHA-256 of the names and shapes of the model's parameters, its constants, and its output on a fixed input. A loss
+    """SHA-256 of the names and shapes of the model's parameters, its constants, and its output on fixed inputs. A loss
     of the user's own enters with its values on fixed records. Every client compares it with its own code, and starts
     without it only for models and losses of PyTorch and precad. `precad provision` sets it, `precad check` says it."""
     base_model_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None

@@ -219,6 +219,25 @@ def test_the_digest_of_a_single_output_says_more_than_its_sign() -> None:
     assert len({model_digest(model, ROW) for model in (*models, *scaled)}) == 6
 
 
+def test_what_bends_only_at_large_numbers_is_told_apart() -> None:
+    """Cut off, or not; of a loss, the place where it becomes straight. A model that takes none has a digest, too."""
+
+    class Narrow(nn.Tanh):
+        def forward(self, rows: Tensor) -> Tensor:
+            assert rows.abs().max() < 4
+            return super().forward(rows)
+
+    layers = nn.ReLU(), nn.ReLU6(), nn.Hardtanh(0, 9), nn.Tanh(), Narrow()
+    models = [nn.Sequential(nn.Linear(4, 9), layer, nn.Linear(9, 1)) for layer in layers]
+    assert len({model_digest(model, ROW) for model in models}) == 5
+
+    def huber(delta: float) -> OwnLoss:
+        return OwnLoss(lambda m, r: functional.huber_loss(m(r[0])[:, 0], r[1], delta=delta) / delta, "my:loss")
+
+    label = torch.tensor(0.0)
+    assert len({model_digest(models[0], ROW, huber(delta), label) for delta in (2.0, 3.0)}) == 2
+
+
 def test_code_that_draws_has_one_digest_so_that_its_own_refusal_is_told() -> None:
     drawn = OwnLoss(lambda model, record: squares(model, record) * torch.rand(()), "my:loss")
     assert model_digest(net(5), ROW, drawn, CLASS) == model_digest(net(5), ROW, drawn, CLASS)

@@ -20,6 +20,7 @@ from precad.clients.models.adapters import adapted
 from precad.clients.models.safetensors_file import read_tensors
 from precad.clients.records import DataSource, digits
 from precad.deploy.cli import main as cli
+from precad.deploy.cli.common import wrapped
 from precad.deploy.configuration.check import lines
 from precad.deploy.configuration.sections import load
 from precad.deploy.errors import INVALID_INPUT
@@ -97,6 +98,16 @@ def test_a_client_without_pins_is_told_what_it_trusts(organisations: Organisatio
     config.write_text("\n".join(kept))
     assert json.loads(precad("check", config, "--json").stdout)["clients"]["trusts"] == []
     assert "trusts          whatever the authority signs" in precad("check", config).output
+
+
+def test_a_check_is_wrapped_between_words_and_a_digest_is_in_one_piece() -> None:
+    digest = "0123456789abcdef" * 4
+    assert wrapped(f"task digest       {digest}", 80) == ["task digest", f"  {digest}"]
+    assert wrapped(f"task digest       {digest}", 120) == [f"task digest       {digest}"]
+    found = wrapped(f"privacy           {'epsilon <= 1.99 at delta = 1e-05, ' * 5}end", 80)
+    assert len(found) == 3
+    assert all(len(line) <= 80 and line.startswith(" " * 18) for line in found[1:])
+    assert " ".join(" ".join(found).split()) == f"privacy {'epsilon <= 1.99 at delta = 1e-05, ' * 5}end"
 
 
 def test_a_client_is_told_which_records_it_has(
