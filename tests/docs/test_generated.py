@@ -120,3 +120,10 @@ def test_a_row_that_is_too_short_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("one,two\n1\n")
     with pytest.raises(ValueError, match=r"a\.csv, line 2: expected 2 cells, found 1"):
         cells(tmp_path / "a.csv")
+
+
+def test_help_texts_fit_the_column_of_the_site() -> None:
+    """Blocks of more than 80 columns are cut off at 1280 px, beside the navigation."""
+    blocks = (DOCS / "reference" / "commands.md").read_text().split("```")[1::2]
+    assert len(blocks) > 40
+    assert max(len(line) for block in blocks for line in block.splitlines()) <= 80
