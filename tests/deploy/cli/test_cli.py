@@ -188,6 +188,7 @@ EXIT_CODES = {
         "clients.DropoutLayerError",
         "clients.AdapterError",
         "clients.ModelDigestError",
+        "clients.UnnamedModelError",
         "clients.OwnRecordsError",
         "clients.TargetError",
         "clients.TrainerError",
