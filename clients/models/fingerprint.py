@@ -1,8 +1,8 @@
 """The digest by which organisations compare their models: equal files give equal digests, on any machine.
 
 It covers names and shapes of the trained parameters. Buffers and frozen parameters enter with their values, to the last
-bit: constants that are drawn from a normal distribution differ between kinds of processors, so they belong in a file.
-The output on fixed inputs, small and large, at fixed parameters, enters too. It is computed in float64 and rounded to
+bit. Constants that are drawn from a normal distribution differ between kinds of processors: they belong in a file. The
+output on fixed inputs, small and large, at fixed parameters, enters too. It is computed in float64 and rounded to
 six digits of its largest number, so that machines that round otherwise agree. Code that takes float32 alone is applied
 in float32, and two digits enter. A loss of the user's own enters with its values on fixed records, as many digits. The
 shape and type of labels enter with it, which no loss by name leaves open. Two organisations with different code behind
