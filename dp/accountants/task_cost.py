@@ -154,8 +154,7 @@ class TaskCost:
         With a budget for a view the end of the task depends on who was drawn. Hiding in the draw cannot then be
         claimed for the number of rounds that there were. Raises ValueError for a level without an account.
         """
-        event = self._event_of(level)
-        is_seen = any(isinstance(key, View) for key in self.budgets)
+        event, is_seen = self._event_of(level), self._ends_by_draws
         if self.earlier or evaluations:
             return self._level_together(level, rounds, evaluations, is_seen=is_seen)
         return self.epsilon(everybody_drawn(event) if is_seen else event, rounds)
@@ -211,6 +210,7 @@ class TaskCost:
         All evaluations that there can be count.
 
         The number is fixed, so hiding in the draws can be claimed: whoever discards some learns no more than from all.
+        Draws that the end of a task tells count as seen (`_of_level`).
         """
         event = self._event_of(level)
         if self.most_draws is None:
@@ -251,7 +251,7 @@ class TaskCost:
         """
         own = [(self._event_of(level), rounds)]
         if evaluations:
-            own.append((self._evaluated.levels[level], evaluations))
+            own.append((self._of_level(level, self._evaluated.levels), evaluations))
         if self.earlier or is_seen:
             own = [(everybody_drawn(event), n) for event, n in own]
         before = [(task.levels.get(level), task.counted(discarded=discarded)) for task in self.earlier]
@@ -271,7 +271,23 @@ class TaskCost:
     def _event_of(self, level: Level) -> Event:
         if level not in self.every_round:
             raise ValueError(f"level must be one of {', '.join(self.every_round) or 'none'}, got {level}")
-        return self.every_round[Level(level)]
+        return self._of_level(Level(level), self.every_round)
+
+    def _of_level(self, level: Level, events: Mapping[Level, Event]) -> Event:
+        """Return the level's event. A hidden draw is as one for all to see where the end of the task can tell it.
+
+        A budget of a view ends the task once some client was drawn often enough. If none of those who collude was, it
+        is the one that they look for, and its last draw was in the last round.
+        """
+        event = events[level]
+        if level is Level.HIDDEN_CLIENT and self._ends_by_draws and isinstance(event, SampledGaussian):
+            return TwoStageSampledGaussian(event.sampling_rate, 1.0, event.noise_multiplier)
+        return event
+
+    @property
+    def _ends_by_draws(self) -> bool:
+        """Whether the end of the task depends on who was drawn."""
+        return any(isinstance(key, View) for key in self.budgets)
 
 
 def everybody_drawn(event: Event) -> SampledGaussian:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from precad.dp.accountants.gaussian_dp import delta_from_mu
 from precad.dp.accountants.group_mixture import Direction, loss_distribution
 from precad.dp.accountants.pld import Conduct, PldAccountant, SampledGaussian, TwoStageSampledGaussian, Unit, View
-from precad.dp.accountants.task_cost import Level, TaskCost
+from precad.dp.accountants.task_cost import Evaluations, Level, TaskCost
 from precad.dp.earlier_ledgers import earlier_tasks
 from precad.dp.ledger import Ledger
 
@@ -50,6 +51,33 @@ def test_a_budget_that_depends_on_draws_leaves_nothing_hidden() -> None:
     drawn = PldAccountant().epsilon(SampledGaussian(1.0, math.sqrt(2)), 20, 1e-5)
     assert cost.of_level(Level.HIDDEN_CLIENT, 20) == drawn
     assert cost.level_if_discarded(Level.HIDDEN_CLIENT) < drawn
+
+
+def told_by_the_end(most: int, epsilon: float) -> float:
+    """Return delta of a client that the end of a task of `most` rounds tells: it ends once the client was drawn.
+
+    The release of that round has its update for certain, and all others have nothing of it.
+    """
+    return (1 - 0.9**most) * delta_from_mu(epsilon, 1 / math.sqrt(2))
+
+
+@pytest.mark.parametrize("n_evaluations", [0, 2])
+def test_draws_that_the_end_of_a_task_tells_are_not_hidden(n_evaluations: int) -> None:
+    """A budget of one round of a client ends the task at its draw: the exact law of that is the least to be stated."""
+    one_round = PldAccountant().epsilon(EVENTS[View.ONE_SERVER], 1, 1e-5)
+    evaluations = Evaluations(events=EVENTS, levels=LEVELS, most=n_evaluations) if n_evaluations else None
+    cost = TaskCost(
+        events=EVENTS,
+        delta=1e-5,
+        every_round=LEVELS,
+        most_rounds=10,
+        evaluations=evaluations,
+        budgets={View.ONE_SERVER: one_round * 1.01} if not evaluations else {View.ONE_SERVER: 3 * one_round},
+    )
+    stated = cost.level_if_discarded(Level.HIDDEN_CLIENT)
+    assert told_by_the_end(10, stated) <= 1e-5
+    assert stated == cost.level_if_discarded(Level.CLIENT)
+    assert told_by_the_end(10, PldAccountant().epsilon(HIDDEN, 10 + n_evaluations, 1e-5)) > 1e-4
 
 
 def test_a_ledger_states_it_of_a_client_and_a_later_one_reads_it(tmp_path: Path) -> None:
