@@ -4,8 +4,13 @@ The residuals of all observations give an upper limit of the noise multiplier, b
 that are in give a lower limit of the rate, by the binomial law (Clopper and Pearson). What a drawn canary added to its
 client's update is known without error. The accountant is evaluated at these limits.
 
-Two assumptions. Noise is Gaussian, with one standard deviation. What an audit client uploads enters the sum as it is;
-`arrival` tests this. Composition is the proof's: no attack here looks for a loss that only several rounds have.
+Three assumptions, each with tests that look for what contradicts it. Noise is Gaussian, with one standard deviation and
+fresh for each number (`evenness`, `independence`). Records are drawn by themselves, in each round anew (`draws`). What
+an audit client uploads enters the sum as it is (`arrival`). Composition is the proof's: no attack here looks for a loss
+that only several rounds have.
+
+The chance of a false alarm is shared. Four fifths are the limits', and a rare draw leaves its rate the wider one. So
+noise and rate have the shares with which their relative widths add up to least, for the printed rate.
 """
 
 from __future__ import annotations
@@ -17,8 +22,11 @@ from typing import Final
 import numpy as np
 from scipy.special import ndtri
 from scipy.stats import beta, chi2
+from scipy.stats import t as student
 
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian
+from precad.dp.auditing.draws import dependent_draws
+from precad.dp.auditing.evenness import coarse_noise, uneven_noise
 from precad.dp.auditing.independence import Repetition, repeated_noise
 from precad.dp.auditing.observed import Observed
 from precad.dp.checks import require_delta
@@ -27,8 +35,11 @@ CLIP_SLACK: Final = 1e-6
 """Relative room above the clip, for rounding from float32."""
 _LEAST_NOISE: Final = 0.01
 """Noise multiplier of a figure, at least: without any noise it would be infinite, which JSON cannot hold."""
-N_TESTS: Final = 4
-"""Limits and tests that share the chance of a false alarm: noise, rate, arrival, repetition."""
+_OF_TEST: Final = 0.05
+"""Share of the chance of a false alarm that each test has: arrival, repetition, evenness, draws."""
+_OF_LIMITS: Final = 0.8
+"""What noise and rate have of it together."""
+_SPLITS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +50,8 @@ class Limits:
     drawn: int
     noise_at_most: float
     """Noise multiplier of the view."""
+    noise_chance: float
+    """Chance that it is too small."""
     rate_at_least: float
     """Rate of records in a round of their client."""
     clip_at_least: float
@@ -48,6 +61,8 @@ class Limits:
     arrival: tuple[float, float]
     """Interval of the factor that uploads enter the sum with."""
     repetition: Repetition
+    unlike: tuple[str, ...] = ()
+    """What noise or draws have that is unlike what is assumed of them, a line each."""
 
     def epsilon(self, rounds: int, delta: float, group_size: int = 1) -> float:
         """Return the epsilon of so many rounds at the limits, a lower limit on what is true.
@@ -61,44 +76,69 @@ class Limits:
         return PldAccountant().epsilon(found, rounds, delta)
 
 
-def limits(observed: Observed, confidence: float) -> Limits:
-    """Return the limits of one view. Raises ValueError for a confidence outside (0, 1)."""
-    alpha = (1 - confidence) / N_TESTS
+def limits(observed: Observed, event: SampledGaussian, confidence: float) -> Limits:
+    """Return the limits of one view, of which `event` is printed. Raises ValueError for a confidence outside (0, 1)."""
+    alpha = 1 - confidence
     require_delta(alpha)
+    of_test = _OF_TEST * alpha
     residuals, weights = observed.residuals, observed.contributions
-    n = residuals.size
-    drawn = weights[weights > 0]
-    trials = int((observed.present & observed.coins).sum())
+    n, may_be = residuals.size, observed.present & observed.coins
+    drawn, trials = weights[weights > 0], int(may_be.sum())
+    of_noise, of_rate = chances(n, trials, event.sampling_rate, alpha)
+    unlike = [
+        *uneven_noise(residuals, event.noise_multiplier, of_test, observed.step),
+        *(() if observed.own_noise is None else coarse_noise(residuals, observed.step)),
+        *dependent_draws(weights > 0, may_be, of_test),
+    ]
     return Limits(
         observations=n,
         drawn=len(drawn),
-        noise_at_most=math.sqrt(float(np.square(residuals).sum()) / float(chi2.ppf(alpha, n))),
-        rate_at_least=float(beta.ppf(alpha, len(drawn), trials - len(drawn) + 1)) if len(drawn) else 0.0,
+        noise_at_most=math.sqrt(float(np.square(residuals).sum()) / float(chi2.ppf(of_noise, n))),
+        noise_chance=of_noise,
+        rate_at_least=float(beta.ppf(of_rate, len(drawn), trials - len(drawn) + 1)) if len(drawn) else 0.0,
         clip_at_least=float(drawn.min(initial=math.inf)) if len(drawn) else 0.0,
         clip_at_most=float(np.abs(weights).max()),
-        arrival=_arrival(observed, alpha),
-        repetition=repeated_noise(residuals, observed.own_noise, alpha),
+        arrival=_arrival(observed, of_test),
+        repetition=repeated_noise(residuals, observed.own_noise, of_test),
+        unlike=tuple(unlike),
     )
 
 
-def least_deficit(observations: int, confidence: float, power: float = 0.95) -> float:
+def chances(observations: int, trials: int, rate: float, alpha: float) -> tuple[float, float]:
+    """Return the chances of a limit of the noise and of one of the rate that fails. They depend on no score or draw.
+
+    trials: pairs of a round and a canary that could be drawn there, each at `rate`.
+    """
+    of_noise = math.sqrt(1 / (2 * observations))
+    of_rate = math.sqrt((1 - rate) / (rate * trials)) if rate > 0 and trials else 0.0
+
+    def width(share: float) -> float:
+        return -of_noise * float(ndtri(_OF_LIMITS * share * alpha)) - of_rate * float(
+            ndtri(_OF_LIMITS * (1 - share) * alpha)
+        )
+
+    share = min(_SPLITS, key=width)
+    return _OF_LIMITS * share * alpha, _OF_LIMITS * (1 - share) * alpha
+
+
+def least_deficit(observations: int, chance: float, power: float = 0.95) -> float:
     """Return how far below the printed noise the true one must be to be found with that power, as a share of it.
 
-    Noise is found where a chi-squared variable falls below a limit. That is its quantile at the test's level, over the
-    square of what is left of the noise.
+    Noise is found where a chi-squared variable falls below a limit. That is its quantile at the limit's chance, over
+    the square of what is left of the noise.
     """
-    level = float(chi2.ppf((1 - confidence) / N_TESTS, observations))
+    level = float(chi2.ppf(chance, observations))
     return 1 - math.sqrt(level / float(chi2.ppf(power, observations)))
 
 
 def _arrival(observed: Observed, alpha: float) -> tuple[float, float]:
-    """Return an interval of the slope of scores over contributions, normal for so many draws."""
+    """Return an interval of the slope of scores over contributions, by Student's law."""
     weights, power = observed.contributions, float(np.square(observed.contributions).sum())
-    if power == 0:
+    if power == 0 or (freedom := weights.size - 1) == 0:
         return -math.inf, math.inf
     slope = float((weights * observed.scores).sum()) / power
-    spread = float((observed.scores - slope * weights).std())
-    reach = -float(ndtri(alpha / 2)) * spread / math.sqrt(power)
+    spread = math.sqrt(float(np.square(observed.scores - slope * weights).sum()) / freedom)
+    reach = float(student.isf(alpha / 2, freedom)) * spread / math.sqrt(power)
     return slope - reach, slope + reach
 
 
@@ -120,4 +160,4 @@ def alarms(found: Limits, event: SampledGaussian, rounding: float = 0.0) -> list
         (not low <= 1 <= high, f"arrival: expected a factor of 1 on uploads, found {low:.4g} to {high:.4g}"),
         (repetition.is_found, f"noise: expected fresh draws, found {repetition}"),
     )
-    return [line for is_wrong, line in checks if is_wrong]
+    return [*(line for is_wrong, line in checks if is_wrong), *found.unlike]

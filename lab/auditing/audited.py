@@ -39,13 +39,14 @@ class Seen:
     own_noise: dict[Seat, list[Vector]] = field(default_factory=lambda: {seat: [] for seat in _SOURCES})
     contributions: list[Vector] = field(default_factory=list)
     present: list[NDArray[np.bool_]] = field(default_factory=list)
+    step: float = 0.0
+    """Of the grid, in units of R."""
 
     def observed(self, seat: Seat, coins: NDArray[np.bool_]) -> Observed:
         """Return what one seat saw. Raises ValueError before the first round."""
         own = np.array(self.own_noise[seat]) if seat in self.own_noise else None
-        return Observed(
-            np.array(self.scores[seat]), np.array(self.contributions), np.array(self.present), coins, own_noise=own
-        )
+        scores, present = np.array(self.scores[seat]), np.array(self.present)
+        return Observed(scores, np.array(self.contributions), present, coins, own_noise=own, step=self.step)
 
 
 class AuditedRound(Deployed):
@@ -57,7 +58,8 @@ class AuditedRound(Deployed):
         self, conducts: dict[str, Canaries], head: slice, kept: KeptNoise, real: tuple[str, RealAudit] | None = None
     ) -> Seen:
         """Return what the rounds to come fill. real: an audit client with real records, and what they show of it."""
-        self._conducts, self._head, self._kept, self.seen = conducts, head, kept, Seen()
+        seen = Seen(step=2.0**-self.task.frac_bits / self.task.record_clip)
+        self._conducts, self._head, self._kept, self.seen = conducts, head, kept, seen
         self._real = real
         self._of_round: dict[str, RingArray] = {}
         self._opened: RingArray = np.zeros(0, dtype=np.int64)

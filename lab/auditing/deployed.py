@@ -242,7 +242,8 @@ def observed(evidence: Evidence, seat: Seat) -> Observed | None:
     if not any(row.any() for row in present):
         return None
     own_noise = None if seat is Seat.CLIENTS else np.array(own)
-    return Observed(np.array(scores), np.array(added), np.array(present), evidence.coins, own_noise=own_noise)
+    step = 2.0**-evidence.task.frac_bits / evidence.task.record_clip
+    return Observed(np.array(scores), np.array(added), np.array(present), evidence.coins, own_noise, step)
 
 
 def _heads(evidence: Evidence) -> list[NDArray[np.float32] | None]:

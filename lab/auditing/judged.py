@@ -23,7 +23,7 @@ def judged(seat: Seat, task: Task, observed: Observed, confidence: float) -> dic
     event, rounds = privacy.events[seat.view], observed.most_rounds
     assert isinstance(event, SampledGaussian)  # of the algorithm `precad`
     printed = privacy.epsilon(seat.view, rounds, task.delta)
-    found = per_round.limits(observed, confidence)
+    found = per_round.limits(observed, event, confidence)
     figures = {"per_round": found.epsilon(rounds, task.delta, event.group_size)} | in_one_run(
         observed, event, rounds, task.delta, confidence
     )
@@ -35,9 +35,10 @@ def judged(seat: Seat, task: Task, observed: Observed, confidence: float) -> dic
         "figures": figures,
         "exceeded": sorted(name for name, figure in figures.items() if figure > printed),
         "alarms": per_round.alarms(found, event, rounding=2.0 ** -(task.frac_bits + 1) / task.record_clip),
-        "finds_noise_below": 1 - per_round.least_deficit(found.observations, confidence),
+        "finds_noise_below": 1 - per_round.least_deficit(found.observations, found.noise_chance),
         "limits": {
             "noise_at_most": found.noise_at_most,
+            "noise_chance": found.noise_chance,
             "rate_at_least": found.rate_at_least,
             "clip_at_least": found.clip_at_least,
             "clip_at_most": found.clip_at_most,

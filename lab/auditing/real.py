@@ -55,6 +55,8 @@ class RealAudit:
     clip: float
     weights: list[Vector] = field(default_factory=list)
     """(k,) by round that the client was in: how far each record moved the update, in units of R."""
+    tellable: list[NDArray[np.bool_]] = field(default_factory=list)
+    """Likewise: of which records it can be told whether they were drawn."""
     residuals: dict[Seat, list[Vector]] = field(default_factory=lambda: {seat: [] for seat in Seat})
     """Likewise: the noise of a seat, along directions that span the records' gradients."""
     unexplained: float = 0.0
@@ -66,6 +68,7 @@ class RealAudit:
         apart = taken_apart(gradients / self.clip, -self.conduct.updates[-1] / self.clip)
         self.unexplained = max(self.unexplained, apart.unexplained)
         self.weights.append(apart.weights)
+        self.tellable.append(apart.tellable)
         basis = np.linalg.qr(apart.directions.T)[0]
         for seat, vector in noise.items():
             self.residuals[seat].append(vector @ basis)
@@ -84,9 +87,10 @@ class RealAudit:
         privacy, weights = task_privacy(task), np.array(self.weights)
         event, rounds = privacy.events[View(seat.view)], len(weights)
         assert isinstance(event, SampledGaussian)  # of the algorithm `precad`
-        whole = np.ones(weights.shape, dtype=np.bool_)
+        may_be = np.array(self.tellable)
         scores = weights + np.array(self.residuals[seat])
-        found = per_round.limits(Observed(scores, weights, whole, whole[0]), confidence)
+        seen = Observed(scores, weights, may_be, np.ones(weights.shape[1], dtype=np.bool_))
+        found = per_round.limits(seen, event, confidence)
         alarms = per_round.alarms(found, event, rounding=SLACK)
         most = replace(found, clip_at_least=of_the_longest(weights))
         printed = privacy.epsilon(seat.view, rounds, task.delta)

@@ -27,8 +27,10 @@ from precad.lab.auditing.real_rounds import RealRounds
 from precad.lab.auditing.seats import Seat
 from precad.protos.task.task import Task
 
+_N_TESTS: Final = 3
+"""What shares the chance that canaries leave: rate, arrival, noise at all parameters."""
 _EVERYTHING: Final = (-math.inf, math.inf)
-_NO_REPETITION: Final = Repetition(0.0, (0, 0), 1.0, is_found=False)
+_NO_REPETITION: Final = Repetition(0.0, "", 1.0, is_found=False)
 """Noise is compared across rounds at canaries, where others add nothing."""
 
 
@@ -49,15 +51,15 @@ def judged_real(
 
 
 def _of_seat(task: Task, rounds: RealRounds, view: Mapping[str, Any], confidence: float) -> dict[str, Any]:
-    seat, privacy, alpha = Seat(view["seat"]), task_privacy(task), (1 - confidence) / per_round.N_TESTS
+    seat, privacy, of_noise = Seat(view["seat"]), task_privacy(task), float(view["limits"]["noise_chance"])
+    alpha = (1 - confidence - of_noise) / _N_TESTS
     event = privacy.events[View(seat.view)]
     assert isinstance(event, SampledGaussian)  # of the algorithm `precad`
     most = int(np.array(rounds.present).sum(axis=0).max())
     printed = privacy.epsilon(seat.view, most, task.delta)
-    found = _limits(rounds, float(view["limits"]["noise_at_most"]), alpha)
+    found = _limits(rounds, float(view["limits"]["noise_at_most"]), of_noise, alpha)
     figures = {}
     if seat is Seat.CLIENTS and (observed := rounds.observed()) is not None:
-        # a second limit of the noise has the chance of the test of repetition, which is not made here
         at_parameters = beside_others.noise_at_most(rounds.energy, rounds.n_energy, alpha)
         arrival = beside_others.arrival(rounds.all_draws, event.sampling_rate, alpha)
         found = replace(found, noise_at_most=min(found.noise_at_most, at_parameters), arrival=arrival)
@@ -73,7 +75,7 @@ def _of_seat(task: Task, rounds: RealRounds, view: Mapping[str, Any], confidence
     }
 
 
-def _limits(rounds: RealRounds, noise_at_most: float, alpha: float) -> per_round.Limits:
+def _limits(rounds: RealRounds, noise_at_most: float, noise_chance: float, alpha: float) -> per_round.Limits:
     """Return limits of what was uploaded, beside one of the noise."""
     weights, may_be = np.array(rounds.weights), np.array(rounds.tellable) & rounds.coins
     drawn, trials = int((weights > 0).sum()), int(may_be.sum())
@@ -81,6 +83,7 @@ def _limits(rounds: RealRounds, noise_at_most: float, alpha: float) -> per_round
         observations=trials,
         drawn=drawn,
         noise_at_most=noise_at_most,
+        noise_chance=noise_chance,
         rate_at_least=float(beta.ppf(alpha, drawn, trials - drawn + 1)) if 0 < drawn <= trials else float(drawn > 0),
         clip_at_least=of_the_longest(weights),
         clip_at_most=float(weights.max()),

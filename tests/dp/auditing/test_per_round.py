@@ -22,7 +22,7 @@ def test_the_figure_of_a_sound_mechanism_is_above_the_printed_one_in_at_most_17_
     event, above, alarmed = SampledGaussian(1.0, 2.0), 0, 0
     printed = PldAccountant().epsilon(event, 20, DELTA)
     for seed in range(200):
-        found = per_round.limits(observed(1.0, 2.0, m=100, T=20, seed=seed), 0.95)
+        found = per_round.limits(observed(1.0, 2.0, m=100, T=20, seed=seed), event, 0.95)
         is_passed = found.noise_at_most < 2.0 or found.rate_at_least > 1 or found.clip_at_least > 1
         if is_passed or seed % 10 == 0:
             is_above = found.epsilon(20, DELTA) > printed
@@ -38,7 +38,7 @@ def test_the_figure_of_a_sound_mechanism_is_above_the_printed_one_in_at_most_17_
 def test_a_sound_mechanism_is_accused_in_at_most_17_of_200_runs(rate: float) -> None:
     """Where no limit is passed, the figure is below the printed one: epsilon is monotone in both."""
     event = SampledGaussian(rate, math.sqrt(2))
-    found = [per_round.limits(observed(rate, math.sqrt(2), m=100, T=20, seed=seed), 0.95) for seed in range(200)]
+    found = [per_round.limits(observed(rate, math.sqrt(2), m=100, T=20, seed=seed), event, 0.95) for seed in range(200)]
 
     assert sum(bool(per_round.alarms(one, event)) for one in found) <= 17
 
@@ -50,7 +50,7 @@ def test_the_demos_mechanism_is_audited_to_95_percent_with_100_000_observations(
     printed = PldAccountant().epsilon(event, 30, DELTA)
     for seed in range(5):
         seen = observed(0.5, noise, m=3334, T=30, seed=seed)
-        figures.append(per_round.limits(seen, 0.95).epsilon(30, DELTA))
+        figures.append(per_round.limits(seen, event, 0.95).epsilon(30, DELTA))
 
     assert min(figures) >= 0.95 * printed
 
@@ -68,7 +68,7 @@ def test_a_fault_is_found_in_95_percent_of_runs_with_20_000_observations(fault: 
     """p = 0.25 against clients: noise 3 % too small, one server silent, a longer clip, no sampling."""
     event, found = SampledGaussian(0.25, math.sqrt(2)), 0
     for seed in range(40):
-        seen = per_round.limits(observed(0.25, math.sqrt(2), m=200, T=100, seed=seed, **fault), 0.95)
+        seen = per_round.limits(observed(0.25, math.sqrt(2), m=200, T=100, seed=seed, **fault), event, 0.95)
         found += any(line.startswith(named) for line in per_round.alarms(seen, event))
 
     assert found >= 38
@@ -79,10 +79,8 @@ def test_uploads_that_do_not_arrive_are_an_alarm() -> None:
     seen = observed(1.0, 1.0, m=200, T=20, seed=3)
     halved = Observed(seen.scores - seen.contributions / 2, seen.contributions, seen.present, seen.coins)
 
-    assert any(
-        line.startswith("arrival")
-        for line in per_round.alarms(per_round.limits(halved, 0.95), SampledGaussian(1.0, 1.0))
-    )
+    event = SampledGaussian(1.0, 1.0)
+    assert any(line.startswith("arrival") for line in per_round.alarms(per_round.limits(halved, event, 0.95), event))
 
 
 def test_noise_used_twice_is_found_in_two_rounds_and_by_both_servers() -> None:
@@ -98,8 +96,8 @@ def test_noise_used_twice_is_found_in_two_rounds_and_by_both_servers() -> None:
     shared = own.copy()
     shared[9] = noise[9]
 
-    assert repeated_noise(again, own, 0.01).rounds == (4, 17)
-    assert repeated_noise(of_both, None, 0.01).rounds == (4, 17)
+    assert repeated_noise(again, own, 0.01).where == "of rounds 4 and 17"
+    assert repeated_noise(of_both, None, 0.01).where == "of rounds 4 and 17"
     assert str(repeated_noise(noise, shared, 0.01)).endswith("of both servers in round 9")
     assert repeated_noise(noise, shared, 0.01).is_found
 

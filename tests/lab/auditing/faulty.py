@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from precad.clients.gradients.record_clipping import RecordClip
 from precad.clients.training import local_update, round_update
-from precad.dp.noise import rounded_gaussian
 from precad.lab.simulation import SeededRandomness
+from precad.mpc.prg import RandomBytes
 from precad.mpc.ring import RingArray
 
 CONFIG: dict[str, Any] = {
@@ -34,33 +35,128 @@ CONFIG: dict[str, Any] = {
 }
 
 
+Noise = Callable[["FaultyServer", int, float, int], RingArray]
+"""Round, standard deviation on the grid, and dimension to what server B adds."""
+
+
+def _smaller(server: FaultyServer, t: int, std: float, dim: int) -> RingArray:
+    return server.fresh(t, 0.97 * std, dim)
+
+
+def _silent(server: FaultyServer, t: int, std: float, dim: int) -> RingArray:
+    return np.zeros(dim, dtype=np.int64)
+
+
+def _repeated(server: FaultyServer, t: int, std: float, dim: int) -> RingArray:
+    return server.fresh(t - t % 2, std, dim)
+
+
+def _restarted(server: FaultyServer, t: int, std: float, dim: int) -> RingArray:
+    """A fixed seed: after a restart the noise of the first rounds comes again."""
+    return server.fresh(t % 11, std, dim)
+
+
+def _silent_once(server: FaultyServer, t: int, std: float, dim: int) -> RingArray:
+    return server.fresh(t, std, dim) * int(t != 7)
+
+
+def _truncated(server: FaultyServer, t: int, std: float, dim: int) -> RingArray:
+    """No draw beyond three standard deviations: each such one is drawn again."""
+    found = server.fresh(t, std, dim)
+    for again in range(1, 9):
+        spare = server.fresh(1000 * again + t, std, dim)
+        found = np.where(np.abs(found) > 3 * std, spare, found)
+    return found
+
+
+def _tiled(server: FaultyServer, t: int, std: float, dim: int) -> RingArray:
+    """Blocks of 50 coordinates that share their noise."""
+    return np.resize(server.fresh(t, std, 50), dim)
+
+
+def _copied(server: FaultyServer, t: int, std: float, dim: int) -> RingArray:
+    """One coordinate has the noise of its neighbour."""
+    found = server.fresh(t, std, dim)
+    found[-1] = found[-2]
+    return found
+
+
+def _coarse(server: FaultyServer, t: int, std: float, dim: int) -> RingArray:
+    return server.fresh(t, std, dim) >> 8 << 8
+
+
+def _of_the_other(server: FaultyServer, t: int, std: float, dim: int) -> RingArray:
+    """Ten coordinates have the other server's noise."""
+    found = server.fresh(t, std, dim)
+    found[-10:] = SeededRandomness.noise(server, t, "server-0", std, dim)[-10:]
+    return found
+
+
+NOISES: dict[str, Noise] = {
+    "noise": _smaller,
+    "silent": _silent,
+    "repeated": _repeated,
+    "restarted": _restarted,
+    "silent-once": _silent_once,
+    "truncated": _truncated,
+    "tiled": _tiled,
+    "copied": _copied,
+    "coarse": _coarse,
+    "of-the-other": _of_the_other,
+}
+
+
 class FaultyServer(SeededRandomness):
     """Server B draws what it should not; server A is as it must be."""
 
-    def __init__(self, seed: int, *, factor: float = 1.0, repeats: bool = False) -> None:
-        """factor: of B's standard deviation, 0 for none at all. repeats: B uses each noise in two rounds."""
+    def __init__(self, seed: int, noise: str) -> None:
         super().__init__(seed)
-        self._factor, self._repeats = factor, repeats
+        self._noise = NOISES[noise]
 
     def noise(self, t: int, source: str, std_on_grid: float, dim: int) -> RingArray:
         """See Randomness."""
         if source != "server-1":
             return super().noise(t, source, std_on_grid, dim)
-        if self._factor == 0:
-            return np.zeros(dim, dtype=np.int64)
-        of_round = t - t % 2 if self._repeats else t
-        return rounded_gaussian.sample(
-            self._factor * std_on_grid, dim, self._generator("noise", of_round, source).bytes
-        )
+        return self._noise(self, t, std_on_grid, dim)
+
+    def fresh(self, t: int, std: float, dim: int) -> RingArray:
+        """What an honest server would draw."""
+        return super().noise(t, "server-1", std, dim)
+
+
+def _everything(n: int, rate: float, draw: RandomBytes) -> NDArray[np.int64]:
+    return np.arange(n, dtype=np.int64)
+
+
+def _twice_as_often(n: int, rate: float, draw: RandomBytes) -> NDArray[np.int64]:
+    return local_update.sample_records(n, 2 * rate, draw)
+
+
+def _always_the_same(n: int, rate: float, draw: RandomBytes) -> NDArray[np.int64]:
+    """A sample that is drawn once, for all rounds."""
+    return local_update.sample_records(n, rate, np.random.default_rng(n).bytes)
+
+
+def _together(n: int, rate: float, draw: RandomBytes) -> NDArray[np.int64]:
+    """One coin for all records of a client."""
+    return np.arange(n if draw(1)[0] < 256 * rate else 0, dtype=np.int64)
+
+
+SAMPLES: dict[str, Callable[[int, float, RandomBytes], NDArray[np.int64]]] = {
+    "sampling": _everything,
+    "doubled": _twice_as_often,
+    "same-sample": _always_the_same,
+    "together": _together,
+}
 
 
 @contextmanager
 def faulty_clients(fault: str) -> Iterator[None]:
-    """Clients that clip to 1.5 R, or take all of their records; and honest ones for any other fault."""
+    """Clients that clip to 1.5 R, or draw their records as `SAMPLES` has it; and honest ones for any other fault."""
     with pytest.MonkeyPatch.context() as patch:
         if fault == "clip":
             patch.setattr("precad.lab.simulation.federation.record_clip", lambda task: RecordClip(1.5))
             patch.setattr(round_update, "record_clip", lambda task: RecordClip(1.5 * task.record_clip))
-        elif fault == "sampling":
-            patch.setattr(local_update, "sample_records", lambda n, rate, draw: np.arange(n, dtype=np.int64))
+        elif fault in SAMPLES:
+            patch.setattr(local_update, "sample_records", SAMPLES[fault])
         yield

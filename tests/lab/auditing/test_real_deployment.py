@@ -153,7 +153,7 @@ def test_draws_noise_and_scores_of_a_training_in_the_clear_are_read_as_they_were
 @pytest.mark.parametrize("arrives", [1.0, 0.0])
 def test_an_upload_that_is_left_out_of_the_sum_is_found_beside_an_unknown_pull(arrives: float) -> None:
     """40 rounds. Half an interval is about 0.5, so that 0 is found, and 1 accused in less than 1 of 50 trainings."""
-    seen = {"seat": "clients", "limits": {"noise_at_most": 1.5}}
+    seen = {"seat": "clients", "limits": {"noise_at_most": 1.5, "noise_chance": 0.02}}
     found = judged_real(TASK, Made(40, 0.5, arrives).read(), [seen], 0.95)
     assert found is not None
     (seat,) = found["seats"]

@@ -56,8 +56,8 @@ def test_a_sound_system_is_not_accused_and_shows_most_of_what_is_printed() -> No
     [
         ("clip", SeededRandomness, Seat.CLIENTS, "clip: expected at most R, found 1.5"),
         ("sampling", SeededRandomness, Seat.CLIENTS, "sampling: expected a rate"),
-        ("none", functools.partial(FaultyServer, factor=0.0), Seat.SERVER_A, "noise: expected a multiplier"),
-        ("none", functools.partial(FaultyServer, repeats=True), Seat.SERVER_A, "noise: expected fresh draws"),
+        ("none", functools.partial(FaultyServer, noise="silent"), Seat.SERVER_A, "noise: expected a multiplier"),
+        ("none", functools.partial(FaultyServer, noise="repeated"), Seat.SERVER_A, "noise: expected fresh draws"),
     ],
     ids=["clip", "sampling", "silent", "repeated"],
 )

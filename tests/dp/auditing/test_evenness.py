@@ -1,0 +1,129 @@
+"""Noise and draws that are alike everywhere: rates of false alarms on sound ones, and what each test is for."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import hypergeom, norm
+
+from precad.dp.auditing.draws import _least, dependent_draws
+from precad.dp.auditing.evenness import coarse_noise, uneven_noise
+from precad.dp.auditing.independence import repeated_noise
+
+Array = NDArray[np.float64]
+
+
+def gaussian(seed: int, shape: tuple[int, int] = (20, 100), std: float = 2.0) -> Array:
+    return np.random.default_rng(seed).normal(0, std, shape)
+
+
+@pytest.mark.parametrize("std", [2.0, 2.5])
+def test_gaussian_noise_is_called_uneven_in_at_most_17_of_200_runs(std: float) -> None:
+    """At 5 %, of the printed multiplier or of a larger one."""
+    assert sum(any(uneven_noise(gaussian(seed, std=std), 2.0, 0.05)) for seed in range(200)) <= 17
+
+
+def test_rounded_noise_is_called_uneven_in_at_most_17_of_200_runs() -> None:
+    """A coarse grid, of half a standard deviation: one of five draws is 0."""
+    found = [any(uneven_noise(np.round(gaussian(seed)), 2.0, 0.05, step=1.0)) for seed in range(200)]
+    assert sum(found) <= 17
+
+
+def spiked(noise: Array) -> Array:
+    """One of twenty draws is 0, and the others are as much larger: the variance is as printed."""
+    noise = noise / math.sqrt(0.95)
+    noise[:, ::20] = 0.0
+    return noise[:, np.random.default_rng(0).permutation(noise.shape[1])]
+
+
+def quiet_canary(noise: Array) -> Array:
+    noise[:, 3] *= 0.4
+    return noise
+
+
+def quiet_round(noise: Array) -> Array:
+    noise[3] *= 0.4
+    return noise
+
+
+def of_two_values(noise: Array) -> Array:
+    return np.sign(noise) * 2.0
+
+
+@pytest.mark.parametrize(
+    ("fault", "named"),
+    [
+        (quiet_round, "in round 3"),
+        (quiet_canary, "in canary 3"),
+        (of_two_values, "beyond 1 standard deviations"),
+        (spiked, "near zero"),
+    ],
+)
+def test_what_a_variance_alone_does_not_show_is_found(fault: object, named: str) -> None:
+    assert callable(fault)
+    noise = fault(gaussian(1, (60, 100)))
+    assert any(named in line for line in uneven_noise(noise, 2.0, 0.01))
+
+
+def test_tails_are_judged_by_the_chance_that_nothing_lies_beyond() -> None:
+    """(2 Phi(x) - 1)^n, at both sides of a third of the level."""
+    noise = np.full((1, 1000), 1.0)
+    at = float(norm.isf((1 - (0.01 / 3) ** (1 / 1000)) / 2))
+    for farthest, is_found in ((at * 0.999, True), (at * 1.001, False)):
+        noise[0, 0] = farthest
+        assert any("tails" in line for line in uneven_noise(noise, 1.0, 0.01)) == is_found
+
+
+def test_noise_of_every_other_step_is_found_and_few_draws_tell_nothing() -> None:
+    draws = np.random.default_rng(2).integers(-1000, 1000, (8, 16)).astype(np.float64)
+    assert not list(coarse_noise(draws * 0.25, 0.25))
+    (line,) = coarse_noise(draws * 0.75, 0.25)
+    assert "multiples of 3 steps alone" in line
+    assert not list(coarse_noise(draws[:2] * 0.75, 0.25))
+
+
+def drawn(seed: int, rate: float, shape: tuple[int, int] = (20, 100)) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Draws of canaries whose clients miss a tenth of the rounds."""
+    draws = np.random.default_rng(seed)
+    may_be = draws.random(shape) < 0.9
+    return (draws.random(shape) < rate) & may_be, may_be
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.25, 0.9, 1.0])
+def test_fresh_draws_are_called_dependent_in_at_most_17_of_200_runs(rate: float) -> None:
+    assert sum(any(dependent_draws(*drawn(seed, rate), 0.05)) for seed in range(200)) <= 17
+
+
+def test_draws_that_repeat_exclude_one_another_or_come_together_are_found() -> None:
+    """Each has the rate of a quarter, which is as printed."""
+    _, all_of_them = np.ones((2, 20, 100), dtype=np.bool_)
+    same = np.tile(np.arange(100) % 4 == 0, (20, 1))
+    epochs = (np.arange(20)[:, None] + np.arange(100)) % 4 == 0
+    together = np.tile((np.arange(20) % 4 == 0)[:, None], (1, 100))
+    for draws, named in ((same, "fresh draws"), (epochs, "fresh draws"), (together, "draws of their own")):
+        assert any(named in line for line in dependent_draws(draws, all_of_them, 0.01))
+
+
+def test_the_chance_of_common_draws_is_the_hypergeometric_one() -> None:
+    """15 of 20 marked among 25 taken of 100, by its sum."""
+    found = _least(*(np.array([value]) for value in (15.0, 100.0, 20.0, 25.0)))
+    assert found is not None
+    assert found[1] == pytest.approx(2 * sum(hypergeom.pmf(k, 100, 20, 25) for k in range(15, 21)), rel=1e-9)
+
+
+def test_a_vector_that_repeats_itself_and_one_at_two_coordinates_are_found() -> None:
+    """In the sum with fresh noise of the other server; one pair of coordinates alone where nothing hides it."""
+    tiled = np.tile(gaussian(3, (20, 25)), (1, 4)) + gaussian(4)
+    found = repeated_noise(tiled, None, 0.01)
+    assert found.is_found
+    assert found.where in {f"of canaries {distance} apart" for distance in (25, 50, 75)}
+    copied = gaussian(5)
+    copied[:, 71] = -copied[:, 30]
+    assert repeated_noise(copied, None, 0.01).where == "of canaries 30 and 71"
+    own = gaussian(6)
+    shared = gaussian(7)
+    shared[:, 9] = own[:, 9]
+    assert repeated_noise(shared, own, 0.01).where == "of both servers at canary 9"
