@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from precad.clients.gradients.record_clipping import RecordClip
 from precad.clients.training import local_update, round_update
+from precad.clients.training.local_update import sample_records
 from precad.lab.simulation import SeededRandomness
 from precad.mpc.prg import RandomBytes
 from precad.mpc.ring import RingArray
@@ -129,12 +130,12 @@ def _everything(n: int, rate: float, draw: RandomBytes) -> NDArray[np.int64]:
 
 
 def _twice_as_often(n: int, rate: float, draw: RandomBytes) -> NDArray[np.int64]:
-    return local_update.sample_records(n, 2 * rate, draw)
+    return sample_records(n, 2 * rate, draw)
 
 
 def _always_the_same(n: int, rate: float, draw: RandomBytes) -> NDArray[np.int64]:
     """A sample that is drawn once, for all rounds."""
-    return local_update.sample_records(n, rate, np.random.default_rng(n).bytes)
+    return sample_records(n, rate, np.random.default_rng(n).bytes)
 
 
 def _together(n: int, rate: float, draw: RandomBytes) -> NDArray[np.int64]:
