@@ -9,6 +9,8 @@ Modules:
     per_round     limits of noise, rate and clip from single rounds, and the epsilon at these limits
     beside_others limits where updates of other members are in the sum, too
     independence  tests that no noise is used twice
+    evenness      tests that noise is as printed in every part of it
+    draws         tests that records are drawn afresh, each by itself
 
 A canary is a record whose gradient is a known direction. It is in its client's data or not, by a fair coin that the
 auditor keeps. Figures are lower limits on the true epsilon, each at a stated confidence. None guarantees privacy.

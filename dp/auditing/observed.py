@@ -31,7 +31,7 @@ class Observed:
     own_noise: Array | None = None
     """(T, m): the corrupted server's noise, in the view of one server."""
     step: float = 0.0
-    """Of the grid that noise is drawn on; 0: not known."""
+    """Step of the grid that noise is drawn on; 0: not known."""
 
     def __post_init__(self) -> None:
         shape = self.scores.shape

@@ -38,7 +38,7 @@ _LEAST_NOISE: Final = 0.01
 _OF_TEST: Final = 0.05
 """Share of the chance of a false alarm that each test has: arrival, repetition, evenness, draws."""
 _OF_LIMITS: Final = 0.8
-"""What noise and rate have of it together."""
+"""Share of it that noise and rate have together."""
 _SPLITS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
@@ -62,7 +62,7 @@ class Limits:
     """Interval of the factor that uploads enter the sum with."""
     repetition: Repetition
     unlike: tuple[str, ...] = ()
-    """What noise or draws have that is unlike what is assumed of them, a line each."""
+    """Lines that say how noise or draws are unlike what is assumed of them."""
 
     def epsilon(self, rounds: int, delta: float, group_size: int = 1) -> float:
         """Return the epsilon of so many rounds at the limits, a lower limit on what is true.

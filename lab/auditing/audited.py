@@ -40,7 +40,7 @@ class Seen:
     contributions: list[Vector] = field(default_factory=list)
     present: list[NDArray[np.bool_]] = field(default_factory=list)
     step: float = 0.0
-    """Of the grid, in units of R."""
+    """Step of the grid, in units of R."""
 
     def observed(self, seat: Seat, coins: NDArray[np.bool_]) -> Observed:
         """Return what one seat saw. Raises ValueError before the first round."""

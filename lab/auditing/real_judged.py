@@ -28,7 +28,7 @@ from precad.lab.auditing.seats import Seat
 from precad.protos.task.task import Task
 
 _N_TESTS: Final = 3
-"""What shares the chance that canaries leave: rate, arrival, noise at all parameters."""
+"""Limits that share the chance that canaries leave: rate, arrival, noise at all parameters."""
 _EVERYTHING: Final = (-math.inf, math.inf)
 _NO_REPETITION: Final = Repetition(0.0, "", 1.0, is_found=False)
 """Noise is compared across rounds at canaries, where others add nothing."""

@@ -121,7 +121,7 @@ class FaultyServer(SeededRandomness):
         return self._noise(self, t, std_on_grid, dim)
 
     def fresh(self, t: int, std: float, dim: int) -> RingArray:
-        """What an honest server would draw."""
+        """Return an honest server's draw."""
         return super().noise(t, "server-1", std, dim)
 
 

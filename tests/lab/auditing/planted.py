@@ -53,6 +53,7 @@ FAULTS: Final = {
     "repeated": _NOISE.format(
         body="kept.append(sample(std, dim) if len(kept) % 2 == 0 else kept[-1])\n    return kept[-1].copy()"
     ),
+    "tiled": _NOISE.format(body="return np.resize(sample(std, 50), dim)"),
     "clip": """
 from precad.clients.gradients.record_clipping import RecordClip
 from precad.clients.training import round_update

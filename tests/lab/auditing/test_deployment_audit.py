@@ -43,10 +43,11 @@ from tests.lab.auditing import planted
 from tests.lab.auditing.planted import CONFIG, ROUNDS
 from tests.test_front_door import require_examples
 
-SEATS = {"noise": "server_a", "repeated": "clients", "clip": "clients", "sampling": "clients"}
+SEATS = {"noise": "server_a", "repeated": "clients", "tiled": "clients", "clip": "clients", "sampling": "clients"}
 NAMED = {
     "noise": "noise: expected a multiplier",
     "repeated": "noise: expected fresh draws",
+    "tiled": "noise: expected fresh draws",
     "clip": "clip: expected at most R",
     "sampling": "sampling: expected a rate",
 }
