@@ -26,6 +26,8 @@ Array = NDArray[np.float64]
 
 MOST_LAGS: Final = 2048
 """Distances at which a vector is compared with itself, at most: the shortest ones."""
+_LEAST: Final = 7
+"""Degrees of freedom, at least: on a coarse grid, shorter vectors of independent draws are often multiples."""
 _ROWS: Final = 256
 """Coordinates at a time of a table of all pairs of them."""
 
@@ -72,7 +74,7 @@ def repeated_noise(residuals: Array, own_noise: Array | None, alpha: float) -> R
     found = [*_of_rounds(unit), *_of_coordinates(_unit(residuals.T)), *_of_distances(residuals)]
     if own_noise is not None:
         found += _of_both(own_noise, residuals)
-    found = [pair for pair in found if pair.n_pairs and pair.freedom > 0]
+    found = [pair for pair in found if pair.n_pairs and pair.freedom >= _LEAST]
     if not found:
         return Repetition(0.0, "of rounds 0 and 0", 1.0, is_found=False)
     best, count = min(found, key=lambda pair: pair.chance), sum(pair.n_pairs for pair in found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 from precad.dp.accountants.pld import SampledGaussian
@@ -13,8 +14,8 @@ from precad.protos.task.task import Task
 
 
 def label_of(confidence: float) -> str:
-    """Return how a figure of an audit is labelled; never as a bound."""
-    return f"audit ({100 * confidence:g} %)"
+    """Return how a figure of an audit is labelled; never as a bound, and with every digit of the confidence."""
+    return f"audit ({(100 * Decimal(repr(confidence))).normalize():f} %)"
 
 
 def judged(seat: Seat, task: Task, observed: Observed, confidence: float) -> dict[str, Any]:

@@ -127,3 +127,10 @@ def test_a_vector_that_repeats_itself_and_one_at_two_coordinates_are_found() -> 
     shared = gaussian(7)
     shared[:, 9] = own[:, 9]
     assert repeated_noise(shared, own, 0.01).where == "of both servers at canary 9"
+
+
+@pytest.mark.parametrize("shape", [(2, 64), (8, 60), (40, 2)])
+def test_draws_on_a_coarse_grid_are_called_repeated_in_at_most_17_of_200_runs(shape: tuple[int, int]) -> None:
+    """Eight steps a standard deviation, the fewest that a task may have: of two rounds many pairs are multiples."""
+    noise = [np.round(gaussian(1000 + seed, shape, 8.0)) for seed in range(200)]
+    assert sum(repeated_noise(one, None, 0.05).is_found for one in noise) <= 17
