@@ -34,6 +34,11 @@ def rounded_up(epsilon: float | str, decimals: int = 2) -> str:
     return f"{math.ceil(value * 10**decimals) / 10**decimals:.{decimals}f}"
 
 
+def audit_label(confidence: float) -> str:
+    """Return how a figure of an audit is labelled; never as a bound, and with every digit of the confidence."""
+    return f"audit ({(100 * Decimal(repr(confidence))).normalize():f} %)"
+
+
 def rounded_down(share: float) -> str:
     """Return three decimals, downwards: a certified share stays one."""
     return f"{math.floor(share * 1000) / 1000:.3f}"

@@ -17,7 +17,7 @@ from rich.text import Text
 from precad.deploy.client_evaluations import with_bars
 from precad.deploy.durations import in_words
 from precad.deploy.errors import UNREACHABLE, RunFailedError
-from precad.deploy.figures import at_most
+from precad.deploy.figures import at_most, audit_label
 from precad.deploy.localhost.watch import LiveTable
 from precad.dp.accountants.pld import Unit, unit_words
 from precad.protos.tls.identity import Role
@@ -112,7 +112,7 @@ def _audited(status: Status) -> dict[str, str]:
     """Return what an attack showed beside what is proved for the same rounds; nothing where nobody audited."""
     if (audit := status.audit) is None:
         return {}
-    label = f"audit ({100 * audit.confidence:g} %)"
+    label = audit_label(audit.confidence)
     facts = {
         f"{label}, {found.view.replace('_', ' ')}": (
             f">= {math.floor(100 * found.lower) / 100:.2f} shown, of {at_most(found.proved)} proved for "

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from precad.deploy.errors import ConfigError
+from precad.deploy.figures import audit_label
 from precad.deploy.reporting.files import Amount, Count, Share, Written, read_object
 from precad.deploy.reporting.numbers import rounded_up
 from precad.deploy.reporting.runs import AGAINST, Run
@@ -85,13 +86,16 @@ def read_audit(path: Path, task: Task) -> Audit:
 
 
 def sentence_of(audit: Audit) -> str:
-    """Return the sentence: the largest figure by single rounds of each view, beside what was proved for it."""
-    label = f"audit ({100 * audit.confidence:g} %){' of this run' if audit.task_digest else ''}"
+    """Return the sentence: a figure by single rounds of each view, beside what was proved for it.
+
+    Of two servers' seats it is the smaller one: the larger of both is too large with up to twice the chance.
+    """
+    label = f"{audit_label(audit.confidence)}{' of this run' if audit.task_digest else ''}"
     said = []
     for view in View:
         if seats := [seat for seat in audit.seats if seat.view == view.value]:
-            most = max(seat.figures.per_round for seat in seats)
-            lower = f"{Context(prec=3, rounding=ROUND_FLOOR).plus(Decimal(most)):f}"
+            least = min(seat.figures.per_round for seat in seats)
+            lower = f"{Context(prec=3, rounding=ROUND_FLOOR).plus(Decimal(least)):f}"
             proved = rounded_up(max(seat.printed for seat in seats))
             said.append(f"{lower} of {proved} proved against {AGAINST[view]}")
     ended = "contradicts nothing" if audit.passed else "CONTRADICTS what is proved"

@@ -14,9 +14,10 @@ from precad.clients.auditing.kinks import Kinks, audit_kinks
 from precad.clients.gradients.record_clipping import RecordClip
 from precad.clients.records import Records
 from precad.deploy.errors import ConfigError, UnfulfilledError
+from precad.deploy.figures import audit_label
 from precad.deploy.reporting.audits import MECHANISM
 from precad.lab.auditing.audited import AuditedRound, Seen
-from precad.lab.auditing.judged import judged, label_of
+from precad.lab.auditing.judged import judged
 from precad.lab.auditing.members import AuditedTask, with_canaries
 from precad.lab.auditing.randomness import KeptNoise, SystemRandomness
 from precad.lab.auditing.real import CLIENT as REAL
@@ -121,7 +122,7 @@ def _report(audited: AuditedTask, seen: Seen, kinks: Kinks, confidence: float) -
     real = None if audited.real is None else audited.real.report(task, confidence)
     return {
         "name": task.name,
-        "label": label_of(confidence),
+        "label": audit_label(confidence),
         "confidence": confidence,
         "delta": task.delta,
         "mechanism": {name: float(getattr(task, name)) for name in MECHANISM},

@@ -25,10 +25,11 @@ from precad.clients.auditing.kinks import Kinks
 from precad.clients.auditing.real_file import RealSecrets
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import ConfigError, UnfulfilledError, refusing
+from precad.deploy.figures import audit_label
 from precad.deploy.files.whole import write_whole
 from precad.deploy.reporting.audits import FILE, MECHANISM
 from precad.dp.auditing.observed import Observed
-from precad.lab.auditing.judged import judged, label_of
+from precad.lab.auditing.judged import judged
 from precad.lab.auditing.real import has_failed
 from precad.lab.auditing.real_judged import judged_real
 from precad.lab.auditing.real_rounds import Released, rounds_of
@@ -127,7 +128,7 @@ def audit_deployment(
     return {
         "name": task.name,
         "task_digest": task.digest().hex(),
-        "label": label_of(confidence),
+        "label": audit_label(confidence),
         "confidence": confidence,
         "delta": task.delta,
         "mechanism": {name: float(getattr(task, name)) for name in MECHANISM},

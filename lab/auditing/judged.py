@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import Any
 
 from precad.dp.accountants.pld import SampledGaussian
@@ -11,11 +10,6 @@ from precad.dp.auditing.observed import Observed, planned_guesses
 from precad.dp.task_privacy import task_privacy
 from precad.lab.auditing.seats import Seat
 from precad.protos.task.task import Task
-
-
-def label_of(confidence: float) -> str:
-    """Return how a figure of an audit is labelled; never as a bound, and with every digit of the confidence."""
-    return f"audit ({(100 * Decimal(repr(confidence))).normalize():f} %)"
 
 
 def judged(seat: Seat, task: Task, observed: Observed, confidence: float) -> dict[str, Any]:

@@ -113,13 +113,13 @@ def _audit_of(report: _Report) -> Audit:
     views = []
     for view in View:
         if seats := [seat for seat in report.seats if seat.view is view]:
-            most = max(seats, key=lambda seat: seat.figures.per_round)
+            least = min(seats, key=lambda seat: seat.figures.per_round)  # of two, the larger has not the confidence
             views.append(
                 AuditedView(
                     view=view,
-                    lower=most.figures.per_round,
-                    proved=most.printed,
-                    participation=most.participation,
+                    lower=least.figures.per_round,
+                    proved=least.printed,
+                    participation=least.participation,
                 )
             )
     return Audit(

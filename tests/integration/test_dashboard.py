@@ -316,7 +316,7 @@ async def test_an_audit_appears_beside_the_proved_figures_without_a_reload(tmp_p
         await page.until(says('[data-view="one_server"]', "so far"))
         assert not await page.evaluate(says("#epsilons", "audit"))
         audit_file.write(tmp_path, audit_file.report())
-        shown = "audit (95 %): an attack showed ε\u00a0≥\u00a03.90, of ε ≤ 4.38 proved for the same 20 rounds"
+        shown = "audit (95 %): an attack showed ε\u00a0≥\u00a03.20, of ε ≤ 4.38 proved for the same 20 rounds"
         await page.until(says('[data-view="one_server"] .audit', shown))
         assert await page.evaluate(says('[data-view="clients_only"] .audit', "ε\u00a0≥\u00a02.00, of ε ≤ 2.90"))
         await require_readable(page, "audit")

@@ -379,7 +379,7 @@ function epsilonCard(epsilon, audit) {
 function auditLines(epsilon, audit) {
   const found = epsilon.is_level || !audit ? undefined : audit.views.find((one) => one.view === epsilon.view);
   if (found === undefined) return [];
-  const label = `audit (${Number((100 * audit.confidence).toFixed(2))} %)`;
+  const label = `audit (${Math.floor(10000 * audit.confidence + 1e-6) / 100} %)`;
   const lower = (Math.floor(found.lower * 100) / 100).toFixed(2);
   const lines = [element("p", { class: "audit" },
     `${label}: an attack showed ε\u00a0≥\u00a0${lower}, of ${atMost(found.proved)} proved for the same ${plural(found.participation, "round")}`)];

@@ -23,11 +23,11 @@ from precad.clients.models import networks
 from precad.clients.records import Records
 from precad.deploy.cli.main import app
 from precad.deploy.errors import ConfigError
+from precad.deploy.figures import audit_label
 from precad.dp.accountants.pld import SampledGaussian, View
 from precad.dp.auditing import per_round
 from precad.dp.task_privacy import task_privacy
 from precad.lab.auditing import audit as auditing
-from precad.lab.auditing.judged import label_of
 from precad.lab.auditing.members import with_canaries
 from precad.lab.auditing.seats import Seat
 from precad.lab.auditing.shown import faults_of, lower, print_audit, upper
@@ -249,5 +249,5 @@ def test_bad_flags_end_with_2(flags: tuple[object, ...], said: str) -> None:
 
 
 def test_figures_are_rounded_to_the_cautious_side() -> None:
-    assert (label_of(0.95), label_of(0.999999999)) == ("audit (95 %)", "audit (99.9999999 %)")
+    assert (audit_label(0.95), audit_label(0.999999999)) == ("audit (95 %)", "audit (99.9999999 %)")
     assert (lower(2.5379), upper(2.5371), lower(0.0)) == ("2.53", "2.54", "0")

@@ -49,14 +49,15 @@ def write(folder: Path, content: Any) -> None:
     os.replace(half, folder / FILE)
 
 
-def test_the_largest_figure_of_each_view_is_shown_and_again_when_the_file_changes(tmp_path: Path) -> None:
+def test_a_figure_of_each_view_is_shown_and_again_when_the_file_changes(tmp_path: Path) -> None:
+    """Of two servers' the smaller one: with 95 % each, the larger is above the truth in up to one run of ten."""
     taken = snapshots(Telemetry(Role.AGGREGATOR_A), Sessions(("alice",)), tmp_path)
     assert taken.take().audit is None
     write(tmp_path, report())
     found = taken.take().audit
     assert found is not None
     assert {one.view: (one.lower, one.proved) for one in found.views} == {
-        View.ONE_SERVER: (3.9, 4.377),
+        View.ONE_SERVER: (3.2, 4.377),
         View.CLIENTS_ONLY: (2.0, 2.9),
     }
     assert taken.take() == taken.take()
@@ -65,7 +66,7 @@ def test_the_largest_figure_of_each_view_is_shown_and_again_when_the_file_change
     assert status.audit is not None
     assert not status.audit.passed
     said = _facts(status)
-    assert said["audit (95 %), one server"] == ">= 3.90 shown, of <= 4.38 proved for 20 rounds"
+    assert said["audit (95 %), one server"] == ">= 3.20 shown, of <= 4.38 proved for 20 rounds"
     assert said["audit (95 %)"].startswith("CONTRADICTS what is proved")
     (tmp_path / FILE).unlink()
     assert taken.take().audit is None
