@@ -109,12 +109,12 @@ def _of_coordinates(unit: Array) -> Iterator[_Pair]:
 def _of_distances(residuals: Array) -> Iterator[_Pair]:
     """Yield the correlation of coordinates at each distance, over all rounds."""
     rounds, m = residuals.shape
-    places = np.arange(m)
+    columns, places = np.ascontiguousarray(residuals.T), np.arange(m)
+    squares = np.square(columns).sum(axis=1)
     for distance in range(1, min(m - 1, MOST_LAGS) + 1):
         one = places[: m - distance][places[: m - distance] // distance % 2 == 0]
-        first, second = residuals[:, one].ravel(), residuals[:, one + distance].ravel()
-        length = float(np.linalg.norm(first) * np.linalg.norm(second))
-        r = float(first @ second) / length if length > 0 else 0.0
+        length = math.sqrt(float(squares[one].sum()) * float(squares[one + distance].sum()))
+        r = float(np.vdot(columns[one], columns[one + distance])) / length if length > 0 else 0.0
         yield _Pair(max(-1.0, min(1.0, r)), f"of canaries {distance} apart", 1, rounds * len(one) - 1)
 
 
