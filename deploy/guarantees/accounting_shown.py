@@ -58,7 +58,7 @@ def _print_client_and_calibrated(console: Console, report: dict[str, Any], words
         hidden = shown(report["client_level_if_draws_hidden"]["bound"], Label.BOUND)
         console.print(
             f"a whole client, multiplier {client['noise_multiplier']:.3g}: {shown(client['bound'], Label.BOUND)}; "
-            f"if no client learns who else is drawn (mode proved, task.round_period_s): {hidden}",
+            f"if no client learns who else is drawn (mode proved, task.round_period_s, no budget of a view): {hidden}",
             highlight=False,
         )
     if found := report.get("calibrated"):

@@ -36,7 +36,7 @@ def privacy(
         int | None, typer.Option(help="Hold so many canaries; else enough for 100000 observations.", min=1)
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="Train for so many rounds, in place of the task's.", min=1)] = None,
-    confidence: Annotated[float, typer.Option(help="Hold each seat's figures with this probability.")] = 0.95,
+    confidence: Annotated[float, typer.Option(help="Hold each figure with this probability.")] = 0.95,
     seed: Annotated[
         int | None, typer.Option(help="Repeat the audit of this seed; else draw from the operating system.", min=0)
     ] = None,

@@ -50,7 +50,7 @@ def write(folder: Path, content: Any) -> None:
 
 
 def test_a_figure_of_each_view_is_shown_and_again_when_the_file_changes(tmp_path: Path) -> None:
-    """Of two servers' the smaller one: with 95 % each, the larger is above the truth in up to one run of ten."""
+    """The smaller one of two servers: with 95 % each, the larger is above the truth in up to one run of ten."""
     taken = snapshots(Telemetry(Role.AGGREGATOR_A), Sessions(("alice",)), tmp_path)
     assert taken.take().audit is None
     write(tmp_path, report())
