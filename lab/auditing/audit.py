@@ -28,8 +28,8 @@ from precad.lab.simulation.randomness import Randomness
 from precad.lab.simulation.simulate import Plan
 
 OBSERVATIONS: Final = 100_000
-"""Pairs of a round and a canary that an audit has unless told otherwise: enough for 98 % of the printed epsilon where
-half of the records are drawn, and for 94 % where a twentieth is."""
+"""Pairs of a round and a canary that an audit has unless told otherwise. They show 98 % of the printed epsilon where
+half of the records are drawn, and 94 % where a twentieth is."""
 FEWEST: Final = 64
 """Canaries, at least."""
 MOST: Final = 20_000
