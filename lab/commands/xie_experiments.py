@@ -85,12 +85,21 @@ class UserDpCertifiedFlags(_PublicStartFlags):
         ),
     ] = None
     rounds: CertifiedRounds = None
-    clipping: Annotated[
-        str,
-        typer.Option(help="Clip flat, per-layer, private-quantile or private-quantile-per-layer: Figure 2."),
-    ] = "flat"
-    dirichlet_alpha: Annotated[
-        float | None, typer.Option(help="Deal records by a Dirichlet distribution, not i.i.d.: Figure 3 has 1 and 0.5.")
+    clippings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--clipping",
+            help="Clip flat, per-layer, private-quantile or private-quantile-per-layer; flat unless given. Repeat: "
+            "Figure 2.",
+        ),
+    ] = None
+    dirichlet_alphas: Annotated[
+        list[float] | None,
+        typer.Option(
+            "--dirichlet-alpha",
+            help="Deal records by a Dirichlet distribution; inf, as unless given, is i.i.d. Repeat: Figure 3 has inf, "
+            "1 and 0.5.",
+        ),
     ] = None
     dataset: CertifiedPairs = PairsName.MNIST
 

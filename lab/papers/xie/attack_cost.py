@@ -26,6 +26,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 
 from precad.clients.attacks import LabelFlip, StatOpt, TriangleBackdoor
@@ -38,7 +40,15 @@ from precad.lab.papers import runner
 from precad.lab.papers.runner import Case, Outcome
 from precad.lab.papers.xie import attack_shown, insdp_certified, userdp_certified
 from precad.lab.papers.xie.attack_levels import LEVELS, Figure, Level
-from precad.lab.papers.xie.cost_arithmetic import Reached, attackers_for, bound_rows, cost_rows, lower_bounds, wanted_by
+from precad.lab.papers.xie.cost_arithmetic import (
+    Reached,
+    attackers_for,
+    bound_rows,
+    by_epsilon,
+    cost_rows,
+    lower_bounds,
+    wanted_by,
+)
 from precad.lab.papers.xie.two_classes import PAIRS, Starting, pair_of, started
 from precad.lab.simulation import simulate
 from precad.lab.simulation.workers import Workers
@@ -196,6 +206,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
         "psi": PSI,
         "taus": TAUS,
         "cases": cases,
+        "by_epsilon": by_epsilon(cases),
     }
     report["beaten"] = [
         f"sigma = {case['sigma']:g}, {case['attack']}, k = {row['k']}, share {row['poison_share']:g}"
@@ -273,18 +284,24 @@ def _certified(
 def _measured(outcome: Outcome, reached: Reached, clean: Reached, cost_bound: float | None) -> dict[str, Any]:
     """Return the cost over the trainings of a case; beside it, if there are as many, that of the same seeds without."""
     costs, without = reached.costs(cost_bound), clean.costs(cost_bound)[: len(reached.losses)]
+    accuracies = np.array([run["accuracy"] for run in outcome.runs])
     return {
         "k": outcome.case.labels["k"],
         "poison_share": outcome.case.labels["poison_share"],
         "mean": float(costs.mean()),
-        "standard_error": float(costs.std(ddof=1) / math.sqrt(len(costs))) if len(costs) > 1 else None,
+        "standard_error": _standard_error(costs),
         "same_seeds_without": float(without.mean()) if len(without) == len(costs) else None,
         "loss": float(reached.losses.mean()),
         "attack_success": float(reached.successes.mean()),
-        "accuracy": outcome.over_seeds("accuracy")["mean"],
+        "accuracy": float(accuracies.mean()),
+        "accuracy_standard_error": _standard_error(accuracies),
         "losses": reached.losses.tolist(),
         "successes": reached.successes.tolist(),
     }
+
+
+def _standard_error(values: NDArray[np.float64]) -> float | None:
+    return float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else None
 
 
 print_report = attack_shown.print_report

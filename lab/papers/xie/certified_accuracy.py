@@ -46,8 +46,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     """
     start, experiment = started(experiment.filled(), folder, console, workers)
     setting, pair = experiment.setting, pair_of(experiment.dataset)
-    cases = [experiment.case(sigma) for sigma in experiment.sigmas]
-    outcomes = runner.run_cases(cases, experiment, folder, console, workers)
+    outcomes = runner.run_cases(experiment.cases(), experiment, folder, console, workers)
     found = [_of_case(experiment, outcome, folder) for outcome in outcomes]
     curves = [row for case in found for row in case["curves"]]
     report: dict[str, Any] = {
@@ -76,7 +75,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
 
 
 def _of_case(experiment: Experiment, outcome: Outcome, folder: Path) -> dict[str, Any]:
-    sigma, seeds, row = outcome.case.labels["sigma"], experiment.seeds, experiment.row
+    of_case, seeds, row = outcome.case.labels, experiment.seeds, experiment.row
     plan = simulate.resolve(outcome.case.config)
     pair, test, training = pair_of(experiment.dataset), plan.split.test, experiment.training(plan.task)
     confidences, labels = pair.mean_confidences(folder / outcome.case.name, seeds, test), pair.indices(test)
@@ -91,17 +90,17 @@ def _of_case(experiment: Experiment, outcome: Outcome, folder: Path) -> dict[str
             n_runs=seeds,
             provenance={},
         )
-        rows = [{"sigma": sigma, "threat": threat.value, **line} for line in _rows(certificates)]
+        rows = [{**of_case, "threat": threat.value, **line} for line in _rows(certificates)]
         curves += rows
         certified[threat.value] = {
             evidence: {method.value: _most(rows, evidence, method) for method in Method} for evidence in _EVIDENCES
         }
     return {
-        "sigma": sigma,
+        **of_case,
         "accuracy": outcome.over_seeds("accuracy"),
         "standard_error": statistics.stdev(accuracies) / math.sqrt(seeds) if seeds > 1 else None,
         "accuracy_of_mean_confidence": float(np.mean(confidences.argmax(axis=1) == labels)),
-        "paper": experiment.setting.accuracies.get(sigma) if experiment.rounds == row.rounds else None,
+        "paper": experiment.printed(outcome.case),
         "epsilon_published": published_epsilon(training, row.delta),
         "epsilon_proved": PldAccountant().epsilon(training.event, training.rounds, row.delta),
         "radius": certificates["run"]["radius"],
@@ -139,9 +138,9 @@ def _most(rows: Sequence[Mapping[str, Any]], evidence: str, method: Method) -> i
 def paragraph(report: Mapping[str, Any], experiment: Experiment, start: PublicStart | None) -> str:
     """Say what came out, beside what the paper says."""
     cases, setting, row = report["cases"], experiment.setting, experiment.row
-    accuracies = "; ".join(f"sigma = {case['sigma']:g}: {_clean(case, row.table)}" for case in cases)
+    accuracies = "; ".join(f"sigma = {_named(case, cases)}: {_clean(case, row.table)}" for case in cases)
     tolerated = "; ".join(
-        f"sigma = {case['sigma']:g}: "
+        f"sigma = {_named(case, cases)}: "
         + ", ".join(
             f"{_number(by_method[Method.PUBLISHED])} published and {_number(by_method[Method.EXACT])} exact "
             f"{_EVIDENCES[evidence]}"
@@ -174,22 +173,49 @@ def _number(k: int | None) -> str:
     return "none" if k is None else str(k)
 
 
+def _variant(case: Mapping[str, Any]) -> str:
+    """Return which way of clipping and dealing records it is; nothing where an experiment has but one."""
+    return ", ".join(case[name] for name in ("clipping", "records") if name in case)
+
+
+def _named(case: Mapping[str, Any], cases: Sequence[Mapping[str, Any]]) -> str:
+    """Return a case's sigma, and what else sets it apart from the others."""
+    has_one = len({_variant(each) for each in cases}) == 1
+    return f"{case['sigma']:g}" + ("" if has_one else f" ({_variant(case)})")
+
+
 def _draw(axes: Any, rows: Sequence[Mapping[str, Any]], experiment: Experiment) -> None:
-    """Draw a panel for each sigma; bounds solid, what rests on a published epsilon dashed, estimates dotted."""
+    """Draw a panel for each sigma."""
+    draw_into = _draw_one if len({_variant(row) for row in rows}) == 1 else _draw_several
     for panel, sigma in zip(axes, experiment.sigmas, strict=True):
-        for colour, method in zip(runner.COLOURS, Method, strict=False):
-            for evidence in _EVIDENCES:
-                curve = [
-                    row
-                    for row in rows
-                    if (row["sigma"], row["method"], row["evidence"]) == (sigma, method.value, evidence)
-                ]
-                style = ":" if evidence == "estimate" else "--" if method is Method.PUBLISHED else "-"
-                label = f"{method.value}, {_EVIDENCES[evidence]} ({curve[0]['label'].replace('_', ' ')})"
-                ks, shares = [row["k"] for row in curve], [row["certified_accuracy"] for row in curve]
-                panel.plot(ks, shares, style, color=colour, marker=".", label=label)
+        draw_into(panel, [row for row in rows if row["sigma"] == sigma])
         what = f"{experiment.setting.unit} k"
         panel.set(xlabel=what, ylabel="certified accuracy", title=f"sigma = {sigma:g}", ylim=(-0.02, 1.02))
+
+
+def _draw_one(panel: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Draw bounds solid, what rests on a published epsilon dashed, estimates dotted."""
+    for colour, method in zip(runner.COLOURS, Method, strict=False):
+        for evidence in _EVIDENCES:
+            curve = [row for row in rows if (row["method"], row["evidence"]) == (method.value, evidence)]
+            style = ":" if evidence == "estimate" else "--" if method is Method.PUBLISHED else "-"
+            label = f"{method.value}, {_EVIDENCES[evidence]} ({curve[0]['label'].replace('_', ' ')})"
+            _plot(panel, curve, style, colour, label)
+
+
+def _draw_several(panel: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Draw a colour for each way of clipping and dealing: published and exact, with means as exact, as in the paper."""
+    variants = dict.fromkeys(map(_variant, rows))
+    for colour, variant in zip(runner.COLOURS, variants, strict=False):
+        for method, style in ((Method.EXACT, "-"), (Method.PUBLISHED, "--")):
+            of_curve = (variant, method.value, "estimate")
+            curve = [row for row in rows if (_variant(row), row["method"], row["evidence"]) == of_curve]
+            _plot(panel, curve, style, colour, f"{variant}: {method.value}, {_EVIDENCES['estimate']}")
+
+
+def _plot(panel: Any, curve: Sequence[Mapping[str, Any]], style: str, colour: str, label: str) -> None:
+    ks, shares = [row["k"] for row in curve], [row["certified_accuracy"] for row in curve]
+    panel.plot(ks, shares, style, color=colour, marker=".", label=label)
 
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
@@ -206,7 +232,7 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
                 )
                 numbers = (_number(by_method[method]) for method in Method)
                 table.add_row(
-                    f"{case['sigma']:g}",
+                    _named(case, report["cases"]),
                     f"{case['accuracy']['mean']:.4f}",
                     paper,
                     *epsilons,

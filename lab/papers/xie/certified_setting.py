@@ -39,8 +39,6 @@ class Setting:
     title: str
     algorithm: str
     """With its clients, as a sentence begins."""
-    accuracies: Mapping[float, float]
-    """The row's; none where the paper has nothing of the kind."""
     unit: str
     """Attackers, in the plural."""
     differs: str
@@ -65,11 +63,19 @@ class Experiment(Starting, ABC):
     @property
     @abstractmethod
     def setting(self) -> Setting:
-        """Return the setting. The paper's accuracies are of its data sets."""
+        """Return the setting."""
 
     @abstractmethod
     def case(self, sigma: float) -> Case:
         """Return one noise multiplier, by Table 2 of the paper."""
+
+    def cases(self) -> list[Case]:
+        """Return all that is trained."""
+        return [self.case(sigma) for sigma in self.sigmas]
+
+    @abstractmethod
+    def printed(self, case: Case) -> float | None:
+        """Return the clean accuracy that the paper prints of a case, after the row's rounds; None where it has none."""
 
     @abstractmethod
     def training(self, task: Task) -> Training:
@@ -80,11 +86,18 @@ class Experiment(Starting, ABC):
         return replace(self, sigmas=tuple(self.sigmas or self.row.sigmas), rounds=self.rounds or self.row.rounds)
 
     def _case(
-        self, sigma: float, *, task: Mapping[str, Any], client: Mapping[str, Any], simulation: Mapping[str, Any]
+        self,
+        sigma: float,
+        which: str = "",
+        *,
+        task: Mapping[str, Any],
+        client: Mapping[str, Any],
+        simulation: Mapping[str, Any],
+        **labels: str,
     ) -> Case:
-        """Return the case, which has its own folder; the server takes the average itself. SGD with momentum 0.9 and
-        weight decay 0.0005."""
-        name, row, pair = f"sigma-{sigma:g}", self.row, pair_of(self.dataset)
+        """Return the case, whose folder is of sigma and `which`; the server takes the average itself. SGD with momentum
+        0.9 and weight decay 0.0005."""
+        name, row, pair = f"sigma-{sigma:g}{which}", self.row, pair_of(self.dataset)
         common = {
             "name": name,
             "clients": row.n_clients,
@@ -107,4 +120,4 @@ class Experiment(Starting, ABC):
             "client": {"dataset": self.dataset, "device": self.device, "classes": list(pair.classes), **client},
             "simulation": {**solver, **simulation},
         }
-        return Case(name=name, labels={"sigma": sigma}, config=config)
+        return Case(name=name, labels={"sigma": sigma, **labels}, config=config)

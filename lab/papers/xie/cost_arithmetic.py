@@ -73,6 +73,25 @@ def attackers_for(goal: float, bounds: Sequence[float]) -> int | None:
     return next((k for k, low in enumerate(bounds) if k > 0 and low <= goal), None)
 
 
+def by_epsilon(cases: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+    """Return what the paper's Figure 7 says of the cost by epsilon, and whether it is so of each attack and k.
+
+    `certified` is by the published formula, with the mean as J. Nothing is said of a single epsilon.
+    """
+    found: dict[str, bool] = {}
+    for attack in dict.fromkeys(case["attack"] for case in cases):
+        of_attack = sorted((case for case in cases if case["attack"] == attack), key=lambda case: case["sigma"])
+        weakest, strongest = of_attack[0], of_attack[-1]
+        if weakest is strongest:
+            continue
+        for low, high in zip(weakest["measured"][1:], strongest["measured"][1:], strict=True):
+            which = f"{attack}, k = {low['k']}" + ("" if low["poison_share"] == 1 else f", {low['poison_share']:g}")
+            certified = [case["certified"]["estimate"][Method.PUBLISHED][low["k"]] for case in (weakest, strongest)]
+            found[f"{which}: measured, more at the least epsilon than at the most"] = high["mean"] > low["mean"]
+            found[f"{which}: certified, more at the least epsilon than at the most"] = certified[1] > certified[0]
+    return found
+
+
 def cost_rows(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return costs.csv: a line for each training."""
     return [

@@ -9,7 +9,7 @@ What is computed of the trainings: `precad.lab.papers.xie.certified_accuracy`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,7 +23,8 @@ from precad.lab.papers.xie.certified_setting import Setting
 from precad.protos.task.task import Task
 
 QUICK_SEEDS: Final = 5
-CLIPPINGS: Final = ("flat", "per-layer", "private-quantile", "private-quantile-per-layer")
+FLAT, IID = "flat", "i.i.d."
+CLIPPINGS: Final = (FLAT, "per-layer", "private-quantile", "private-quantile-per-layer")
 """Those of `simulation.update_clipping` that an epsilon, and so a certificate, is proved of."""
 
 
@@ -109,14 +110,16 @@ def row_of(dataset: str) -> Row:
 class Experiment(certified_setting.Experiment):
     """Describe what is run."""
 
-    clipping: str = "flat"
-    dirichlet_alpha: float | None = None
-    """None: i.i.d."""
+    clippings: Sequence[str] = (FLAT,)
+    """One after the other."""
+    dirichlet_alphas: Sequence[float] = (math.inf,)
+    """One after the other; infinite: i.i.d., in equal parts."""
 
     def __post_init__(self) -> None:
-        runner.require_known("--clipping", [self.clipping], CLIPPINGS)
-        if self.dirichlet_alpha is not None and not 0 < self.dirichlet_alpha < math.inf:
-            raise ConfigError(f"--dirichlet-alpha: expected a positive number, found {self.dirichlet_alpha}")
+        runner.require_known("--clipping", self.clippings, CLIPPINGS)
+        for alpha in self.dirichlet_alphas:
+            if not alpha > 0:
+                raise ConfigError(f"--dirichlet-alpha: expected a positive number, found {alpha}")
 
     @property
     def row(self) -> Row:
@@ -125,22 +128,30 @@ class Experiment(certified_setting.Experiment):
 
     @property
     def setting(self) -> Setting:
-        """Return the setting. The paper's accuracies are of flat clipping and i.i.d. records of its data sets."""
-        row, is_table = self.row, self.clipping == "flat" and self.dirichlet_alpha is None
-        dealt = "i.i.d." if self.dirichlet_alpha is None else f"by Dir({self.dirichlet_alpha:g})"
+        """See base."""
+        row, clippings, dealt = self.row, " and ".join(self.clippings), " and ".join(map(_dealt, self.dirichlet_alphas))
+        is_table = (clippings, dealt) == (FLAT, IID)
         drawn = f"{row.client_rate * row.n_clients:g} of {row.n_clients}"
         return Setting(
             command="userdp-certified",
             title=f"{row.table} and Figure 1" if is_table else "Figures 2 and 3",
-            algorithm=f"UserDP-FedAvg, {self.clipping} clipping, {row.n_clients} clients with records dealt {dealt},",
-            accuracies=row.accuracies if is_table and self.dataset in ROWS else {},
+            algorithm=f"UserDP-FedAvg, {clippings} clipping, {row.n_clients} clients with records dealt {dealt},",
             unit="attackers",
             differs=f"Clients are drawn by Poisson sampling of rate {row.client_rate:g} where the paper draws {drawn}.",
         )
 
-    def case(self, sigma: float) -> Case:
+    def cases(self) -> list[Case]:
+        """Return every noise multiplier, of every way of clipping and dealing records."""
+        return [
+            self.case(sigma, clipping, alpha)
+            for sigma in self.sigmas
+            for clipping in self.clippings
+            for alpha in self.dirichlet_alphas
+        ]
+
+    def case(self, sigma: float, clipping: str = FLAT, dirichlet_alpha: float = math.inf) -> Case:
         """See base."""
-        row = self.row
+        row, dealt = self.row, _dealt(dirichlet_alpha)
         task = {
             "client_rate": row.client_rate,
             "record_rate": 1.0,
@@ -152,16 +163,30 @@ class Experiment(certified_setting.Experiment):
             "local_steps": row.local_steps(),
             "local_batch": row.local_batch,
         }
-        if self.clipping != "flat":
-            simulation["update_clipping"] = self.clipping
-        client: dict[str, Any] = {}
-        if self.dirichlet_alpha is not None:
-            client = {"partition": "dirichlet", "dirichlet_alpha": self.dirichlet_alpha}
-        return self._case(sigma, task=task, client=client, simulation=simulation)
+        which, client = "", {}
+        if clipping != FLAT:
+            simulation["update_clipping"] = clipping
+            which += f"-{clipping}"
+        if dealt != IID:
+            client = {"partition": "dirichlet", "dirichlet_alpha": dirichlet_alpha}
+            which += f"-dirichlet-{dirichlet_alpha:g}"
+        return self._case(
+            sigma, which, task=task, client=client, simulation=simulation, clipping=clipping, records=dealt
+        )
+
+    def printed(self, case: Case) -> float | None:
+        """See base. Its accuracies are of flat clipping and records dealt i.i.d."""
+        is_papers = self.dataset in ROWS and self.rounds == self.row.rounds
+        is_table = (case.labels["clipping"], case.labels["records"]) == (FLAT, IID)
+        return self.row.accuracies.get(case.labels["sigma"]) if is_papers and is_table else None
 
     def training(self, task: Task) -> Training:
         """Return what an attacking client is accounted by, whichever of `CLIPPINGS` it is."""
         return Training(SampledGaussian(task.client_rate, task.noise_multiplier), task.rounds)
+
+
+def _dealt(dirichlet_alpha: float) -> str:
+    return IID if dirichlet_alpha == math.inf else f"by Dir({dirichlet_alpha:g})"
 
 
 def quick(_given: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from precad.dp.published.precad import gdp_robust_bounds
 from precad.lab.papers.xie import attack_cost, insdp_certified, userdp_certified
 from precad.lab.papers.xie.attack_cost import TAUS
 from precad.lab.papers.xie.attack_levels import LEVELS
-from precad.lab.papers.xie.cost_arithmetic import lower_bounds
+from precad.lab.papers.xie.cost_arithmetic import by_epsilon, lower_bounds
 from precad.lab.simulation import Simulation, simulate
 from tests.harness.command_line import CliRunner
 
@@ -106,6 +106,24 @@ def test_a_radius_only_lowers_bounds() -> None:
         assert all(low <= high + 1e-12 for low, high in zip(estimated[method], bounds, strict=True))
 
 
+def test_what_figure_7_says_is_compared_from_end_to_end() -> None:
+    """Sigmas in any order; the middle one says nothing, and a single one leaves nothing to compare."""
+
+    def case(sigma: float, measured: float, certified: float) -> dict[str, Any]:
+        rows = [{"k": 0, "mean": 0.5, "poison_share": None}, {"k": 1, "mean": measured, "poison_share": 1.0}]
+        return {
+            "sigma": sigma,
+            "attack": "label-flip",
+            "measured": rows,
+            "certified": {"estimate": {"published": [0.5, certified]}},
+        }
+
+    found = by_epsilon([case(2.5, 0.3, 0.2), case(1.3, 0.4, 0.1), case(1.9, 0.9, 0.0)])
+    assert list(found.values()) == [False, True]
+    assert [name.partition(",")[0] for name in found] == ["label-flip"] * 2
+    assert by_epsilon([case(2.5, 0.3, 0.2)]) == {}
+
+
 # -- settings ----------------------------------------------------------------------------------------------------------
 
 
@@ -172,7 +190,9 @@ def test_who_attacks_is_the_papers() -> None:
         (("xie-attack-cost", "--level", "instance", "--poison-share", 0.5), "expected 1 at level instance"),
         (("xie-attack-cost", "--level", "user", "--sigma", "-1"), "--sigma: expected a positive number"),
         (("userdp-certified", "--clipping", "median-not-private"), "--clipping: expected one of flat"),
+        (("userdp-certified", "--clipping", "flat", "--clipping", "median"), "found 'median'"),
         (("userdp-certified", "--dirichlet-alpha", 0), "--dirichlet-alpha: expected a positive number"),
+        (("userdp-certified", "--dirichlet-alpha", "inf", "--dirichlet-alpha", "nan"), "positive number, found nan"),
         (("insdp-certified", "--seeds", 0), "--seeds"),
     ],
 )
@@ -219,6 +239,7 @@ def test_clients_that_attack_in_small(tmp_path: Path, monkeypatch: pytest.Monkey
     assert report["cases"][0]["measured"][0]["losses"] == pytest.approx(losses, rel=1e-4)
     assert report["cases"][0]["J"] == pytest.approx(np.mean(missed))
     assert report["cases"][0]["measured"][1]["same_seeds_without"] == pytest.approx(missed[0])
+    assert len(report["by_epsilon"]) == 2
     assert report["beaten"] == []
     assert "not the paper's 5" in report["paragraph"]
     assert len(rows_of(folder / "costs.csv")) == 2 * (2 + 1)
@@ -278,12 +299,55 @@ def test_accuracy_certified_against_records_in_small(tmp_path: Path) -> None:
     assert hoeffding > report["cases"][0]["radius"] == 1  # a confidence is nowhere further from its mean
 
 
-def test_figures_2_and_3_are_no_table_4() -> None:
+@pytest.mark.parametrize(
+    ("chosen", "clipping", "dealt"),
+    [
+        ({"clippings": ("private-quantile",)}, "private-quantile", "i.i.d."),
+        ({"clippings": ("per-layer",)}, "per-layer", "i.i.d."),
+        ({"dirichlet_alphas": (0.5,)}, "flat", "by Dir(0.5)"),
+    ],
+)
+def test_figures_2_and_3_are_no_table_4(chosen: dict[str, Any], clipping: str, dealt: str) -> None:
     """Other clipping, other deals: other trainings, with the same account, and no accuracies of the paper."""
-    for chosen in ({"clipping": "private-quantile"}, {"clipping": "per-layer"}, {"dirichlet_alpha": 0.5}):
-        setting = userdp_certified.Experiment(dataset="digits", **chosen)
-        plan = simulate.resolve(setting.case(1.8).config)
-        assert setting.setting.accuracies == {}
-        assert setting.training(plan.task) == Training(SampledGaussian(0.1, 1.8), 3)
-        assert plan.settings.update_clipping == chosen.get("clipping", "flat")
-        assert (plan.client.partition == "dirichlet") == ("dirichlet_alpha" in chosen)
+    setting = userdp_certified.Experiment(sigmas=(1.8,), **chosen).filled()
+    (case,) = setting.cases()
+    assert case.labels == {"sigma": 1.8, "clipping": clipping, "records": dealt}
+    assert setting.printed(case) is None
+    plan = simulate.resolve({**case.config, "client": {**case.config["client"], "dataset": "digits"}})
+    assert setting.training(plan.task) == Training(SampledGaussian(0.1, 1.8), 3)
+    assert plan.settings.update_clipping == clipping
+    assert (plan.client.partition == "dirichlet") == (dealt != "i.i.d.")
+
+
+def test_ways_of_clipping_and_dealing_stand_in_one_result() -> None:
+    """Each has a folder of its own; the one that is Table 4's keeps the folder that it has alone, and its accuracy."""
+    several = userdp_certified.Experiment(
+        sigmas=(1.8, 3.0), clippings=("flat", "per-layer"), dirichlet_alphas=(math.inf, 0.5)
+    ).filled()
+    cases = several.cases()
+    assert [case.name for case in cases[:4]] == [
+        "sigma-1.8", "sigma-1.8-dirichlet-0.5", "sigma-1.8-per-layer", "sigma-1.8-per-layer-dirichlet-0.5",
+    ]  # fmt: skip
+    assert len({case.name for case in cases}) == 8
+    assert [several.printed(case) for case in cases] == [0.9742, None, None, None, 0.7279, None, None, None]
+    (alone,) = userdp_certified.Experiment(sigmas=(1.8,)).filled().cases()
+    assert cases[0] == alone
+    assert replace(several, rounds=2).printed(cases[0]) is None
+
+
+@pytest.mark.slow
+def test_ways_of_clipping_and_dealing_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal epsilons, a case for each way, and a picture with a panel for each sigma."""
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(userdp_certified, "ROWS", {"mnist": replace(userdp_certified.MNIST, local_epochs=1)})
+    arguments = ("--dataset", "digits", "--sigma", 1, "--rounds", 1, "--seeds", 1, "--clipping", "flat")
+    more = ("--clipping", "per-layer", "--dirichlet-alpha", "inf", "--dirichlet-alpha", 0.5)
+    done = experiment("userdp-certified", *arguments, *more, "--output", tmp_path / "run", "--json")
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    ways = [(case["clipping"], case["records"]) for case in report["cases"]]
+    assert ways == [("flat", "i.i.d."), ("flat", "by Dir(0.5)"), ("per-layer", "i.i.d."), ("per-layer", "by Dir(0.5)")]
+    assert len({case["epsilon_published"] for case in report["cases"]}) == 1
+    assert "sigma = 1 (per-layer, by Dir(0.5)):" in report["paragraph"]
+    rows = rows_of(tmp_path / "run" / "certified.csv")
+    assert {(row["clipping"], row["records"]) for row in rows} == set(ways)
