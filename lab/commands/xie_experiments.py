@@ -41,6 +41,11 @@ CertifiedPairs = Annotated[
 ]
 
 
+NumberOfClasses = Annotated[
+    int, typer.Option("--classes", help="Tell 2 classes apart, or, of digits, 10 as in the preprint's appendix.")
+]
+
+
 class AttackLevel(StrEnum):
     """Units whose guarantee an attack is held against."""
 
@@ -101,6 +106,7 @@ class UserDpCertifiedFlags(_PublicStartFlags):
             "1 and 0.5.",
         ),
     ] = None
+    n_classes: NumberOfClasses = 2
     dataset: CertifiedPairs = PairsName.MNIST
 
 
@@ -161,6 +167,7 @@ class XieAttackCostFlags(_PublicStartFlags):
         int | None,
         typer.Option(help="Train for so many rounds, in place of the paper's: on mnist 5, or 4 for records.", min=1),
     ] = None
+    n_classes: NumberOfClasses = 2
     dataset: CertifiedPairs = PairsName.MNIST
 
     def folder_name(self, command: str) -> str:

@@ -4,7 +4,7 @@ Modules:
 
     certified_setting   what is trained for it, by which row of the paper
     certified_accuracy  certified accuracy from the models of a case
-    two_classes         which classes are told apart, by which model, and a public start of its training
+    classes             which classes are told apart, by which model, and a public start of its training
     defences_shown      the table and the figure of robust accuracy by defence
     attack_levels       who attacks what
     cost_arithmetic     what an attack costs, measured and certified

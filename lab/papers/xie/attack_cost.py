@@ -38,8 +38,9 @@ from precad.dp.certificates.monte_carlo import hoeffding_radius
 from precad.dp.certificates.prediction import Method, Training, published_epsilon
 from precad.lab.papers import runner
 from precad.lab.papers.runner import Case, Outcome
-from precad.lab.papers.xie import attack_shown, insdp_certified, userdp_certified
-from precad.lab.papers.xie.attack_levels import LEVELS, Figure, Level
+from precad.lab.papers.xie import attack_shown
+from precad.lab.papers.xie.attack_levels import LEVELS, Figure, Level, Trained
+from precad.lab.papers.xie.classes import PAIRS, TWO, Starting, require_classes, started
 from precad.lab.papers.xie.cost_arithmetic import (
     Reached,
     attackers_for,
@@ -49,7 +50,6 @@ from precad.lab.papers.xie.cost_arithmetic import (
     lower_bounds,
     wanted_by,
 )
-from precad.lab.papers.xie.two_classes import PAIRS, Starting, pair_of, started
 from precad.lab.simulation import simulate
 from precad.lab.simulation.workers import Workers
 
@@ -66,7 +66,7 @@ QUICK_ATTACKERS, QUICK_ATTACKS = (10,), (LabelFlip.name, TriangleBackdoor.name)
 
 def quick(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what --quick takes in place of what is left out: of QUICK_ATTACKS those that there are on such records."""
-    there = LEVELS[given["level"]].figure_of(given["dataset"]).attacks
+    there = LEVELS[given["level"]].figure_of(given["dataset"], given.get("n_classes", TWO)).attacks
     attacks = tuple(attack for attack in QUICK_ATTACKS if attack in there)
     return {
         "attackers": QUICK_ATTACKERS,
@@ -95,8 +95,12 @@ class Experiment(Starting):
     poison_shares: Sequence[float] = ()
     """Shares of an attacking client's records that are poisoned, one after the other: the paper's alpha; none: all of
     them."""
+    n_classes: int = TWO
 
     def __post_init__(self) -> None:
+        require_classes(self.n_classes, self.dataset)
+        if self.n_classes != TWO and self.of.ten_classes is None:
+            raise ConfigError(f"--classes: expected {TWO} at level {self.level}, found {self.n_classes}")
         if self.dataset in PAIRS and self.dataset not in self.of.figures:
             known = ", ".join(self.of.figures)
             raise ConfigError(f"--dataset: expected one of {known} at level {self.level}, found {self.dataset!r}")
@@ -132,7 +136,7 @@ class Experiment(Starting):
     @property
     def figure(self) -> Figure:
         """Return what the paper shows of the data set."""
-        return self.of.figure_of(self.dataset)
+        return self.of.figure_of(self.dataset, self.n_classes)
 
     def filled(self) -> Experiment:
         """Return the experiment with what the paper has in place of what is left out."""
@@ -146,9 +150,11 @@ class Experiment(Starting):
             poison_shares=tuple(sorted(self.poison_shares or (1.0,))),
         )
 
-    def trained(self) -> userdp_certified.Experiment | insdp_certified.Experiment:
+    def trained(self) -> Trained:
         """Return the experiment that trains without attackers."""
+        which = {} if self.n_classes == TWO else {"n_classes": self.n_classes}
         return self.of.trained(
+            **which,
             sigmas=self.sigmas,
             rounds=self.rounds or self.figure.rounds,
             dataset=self.dataset,
@@ -164,7 +170,7 @@ class Experiment(Starting):
         """Return the case with k attackers of that kind."""
         which = f"{attack}-k{k}" + ("" if share == 1 else f"-share-{share:g}")
         case = self._named(sigma, which, attack=attack, k=k, poison_share=share)
-        simulation = {**case.config["simulation"], "attack": self.of.attack(self.dataset, attack, k, share)}
+        simulation = {**case.config["simulation"], "attack": self.of.attack(self.trained(), attack, k, share)}
         return replace(case, config={**case.config, "simulation": simulation})
 
     def _named(self, sigma: float, which: str, **labels: Any) -> Case:
@@ -231,11 +237,11 @@ def _of_case(
         for outcome in outcomes
         if outcome.case.labels["sigma"] == sigma and outcome.case.labels["attack"] in ("none", attack)
     )
-    plan, model = simulate.resolve(clean.case.config), pair_of(experiment.dataset).model
+    plan, told = simulate.resolve(clean.case.config), experiment.trained().told
     test = plan.split.test
-    wanted = pair_of(experiment.dataset).exchanged(test) if attack in AIMLESS else wanted_by(attacked[0].case, test)
+    wanted = told.exchanged(test) if attack in AIMLESS else wanted_by(attacked[0].case, test)
     assert wanted is not None  # every other attack of a level has an aim
-    reached = [Reached.of(folder / each.case.name, len(each.runs), model, wanted) for each in (clean, *attacked)]
+    reached = [Reached.of(folder / each.case.name, len(each.runs), told.model, wanted) for each in (clean, *attacked)]
     training = experiment.trained().training(plan.task)
     J = float(reached[0].costs(experiment.cost_bound).mean())
     certified = _certified(experiment, J, training, psi=PSI / n_J)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from precad.clients.attacks import DistributedBackdoor, LabelFlip, PoisonedRecords, StatOpt, TriangleBackdoor
 from precad.dp.certificates.prediction import Threat
 from precad.lab.papers.xie import insdp_certified, userdp_certified
-from precad.lab.papers.xie.two_classes import DIGITS, Pair, pair_of
+from precad.lab.papers.xie.classes import DIGITS, TWO, Classes
 
 GAMMA: Final = 50.0
 """Sec. 6.1.3."""
@@ -18,10 +18,14 @@ _PIXELS: Final = 15
 """Pixels of the triangle: a distributed backdoor has at most so many parts."""
 
 
-def of_clients(attack: str, k: int, row: userdp_certified.Row, pair: Pair, share: float = 1.0) -> dict[str, Any]:
+Trained = userdp_certified.Experiment | insdp_certified.Experiment
+"""Experiments whose clients are attacked."""
+
+
+def of_clients(attack: str, k: int, row: userdp_certified.Row, told: Classes, share: float = 1.0) -> dict[str, Any]:
     """Return k clients; a share of their records is poisoned, and their updates scaled to the bound or beyond it.
 
-    The second of the classes shall be taken for the first, which is 0 in every pair, the attacks' default. Whoever
+    The second of the classes shall be taken for the first, which is 0 everywhere, the attacks' default. Whoever
     stamps records trains on each as it is and on the stamped ones. STAT-OPT aims at nothing but a bad model, and
     poisons no record.
     """
@@ -33,22 +37,23 @@ def of_clients(attack: str, k: int, row: userdp_certified.Row, pair: Pair, share
     if attack != LabelFlip.name:
         n_stamped = round(share * row.client_records)
         parameters |= {"steps": row.local_steps(n_stamped=n_stamped), "rate": row.local_rate, "divides": False}
-    elif pair is not DIGITS:
-        parameters["source"] = pair.classes[1]
+    elif told is not DIGITS:
+        parameters["source"] = told.labels[1]
     if attack == DistributedBackdoor.name:
         parameters["parts"] = min(k, _PIXELS)
     return {"kind": attack, "clients": k, "parameters": parameters}
 
 
-def _of_clients_on(dataset: str, attack: str, k: int, share: float) -> dict[str, Any]:
-    return of_clients(attack, k, userdp_certified.row_of(dataset), pair_of(dataset), share)
+def _of_clients_in(trained: Trained, attack: str, k: int, share: float) -> dict[str, Any]:
+    assert isinstance(trained, userdp_certified.Experiment)
+    return of_clients(attack, k, trained.row, trained.told, share)
 
 
-def _of_records_on(dataset: str, attack: str, k: int, share: float) -> dict[str, Any]:
+def _of_records_in(trained: Trained, attack: str, k: int, _share: float) -> dict[str, Any]:
     """Return the attack of one client that has them all, beside its own; k says how many they are, and no share."""
     parameters: dict[str, Any] = {"aim": attack, "records": k}
-    if pair_of(dataset) is not DIGITS:
-        parameters["source"] = pair_of(dataset).classes[1]
+    if trained.told is not DIGITS:
+        parameters["source"] = trained.told.labels[1]
     return {"kind": PoisonedRecords.name, "clients": 1, "parameters": parameters}
 
 
@@ -69,20 +74,23 @@ class Level:
     """Describe a level: the guarantee that the bounds rest on, and who attacks."""
 
     algorithm: str
-    trained: type[userdp_certified.Experiment] | type[insdp_certified.Experiment]
+    trained: Callable[..., Trained]
     figures: Mapping[str, Figure]
     """By data set; what has the shape of digits has MNIST's."""
-    attack: Callable[[str, str, int, float], Mapping[str, Any]]
-    """(data set, name, k, share of an attacker's records) to `[simulation.attack]`."""
+    ten_classes: Figure | None
+    """What is shown of MNIST's ten classes: the paper has figures at the level of users alone."""
+    attack: Callable[[Trained, str, int, float], Mapping[str, Any]]
+    """(victims, name, k, share of an attacker's records) to `[simulation.attack]`."""
     has_shares: bool
     """Whether an attacker may poison a share of its records."""
     threat: Threat
     words: str
     """k of what, with a verb."""
 
-    def figure_of(self, dataset: str) -> Figure:
+    def figure_of(self, dataset: str, n_classes: int = TWO) -> Figure:
         """Return the figure of that data set, or of MNIST."""
-        return self.figures.get(dataset, self.figures["mnist"])
+        two = self.figures.get(dataset, self.figures["mnist"])
+        return two if n_classes == TWO or self.ten_classes is None else self.ten_classes
 
 
 _PATTERNS: Final = (TriangleBackdoor.name, DistributedBackdoor.name)
@@ -114,7 +122,14 @@ LEVELS: Final[Mapping[str, Level]] = {
                 cost_bound=1.4,
             ),
         },
-        attack=_of_clients_on,
+        ten_classes=Figure(
+            sigmas=(0.5,),
+            rounds=userdp_certified.TEN_DIGITS.rounds,
+            attackers=(2, 5, 10),
+            attacks=(LabelFlip.name, *_PATTERNS),
+            cost_bound=0.5,
+        ),
+        attack=_of_clients_in,
         has_shares=True,
         threat=Threat.REPLACE,
         words="clients that attackers replace",
@@ -138,7 +153,8 @@ LEVELS: Final[Mapping[str, Level]] = {
                 cost_bound=2.0,
             ),
         },
-        attack=_of_records_on,
+        ten_classes=None,
+        attack=_of_records_in,
         has_shares=False,
         threat=Threat.ADD,
         words="poisoned records that join one client's",

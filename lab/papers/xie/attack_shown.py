@@ -14,27 +14,28 @@ from precad.deploy.tables import titled
 from precad.dp.certificates.prediction import Method
 from precad.lab.papers import runner
 from precad.lab.papers.xie.attack_levels import LEVELS
-from precad.lab.papers.xie.two_classes import PublicStart, pair_of
+from precad.lab.papers.xie.classes import TWO, PublicStart, classes_of
 
 PAPER_TRAININGS: Final = 100
 
 
 def paragraph(report: Mapping[str, Any], start: PublicStart | None) -> str:
     """Say what came out, beside what the paper says."""
-    level, words = LEVELS[report["level"]], pair_of(report["dataset"]).words
-    figure = level.figure_of(report["dataset"])
+    level, words = LEVELS[report["level"]], classes_of(report["dataset"], report["n_classes"]).words
+    figure, prints = level.figure_of(report["dataset"], report["n_classes"]), report["n_classes"] == TWO
     found = "; ".join(_sentence(case, report["C_bar"]) for case in report["cases"])
     is_paper = "the" if report["rounds"] == figure.rounds else "not the"
+    rounds = f"({is_paper} paper's {figure.rounds})" if prints else "(the paper states none)"
     beaten = "; ".join(report["beaten"]) or "none"
     cost = (
         "share of the records that attackers aim at which the model does not take for what they want"
         if report["cost_bound"] is None
-        else f"cross-entropy on what attackers want, cut off at C_bar = {report['cost_bound']:g} (the paper's: "
-        f"{figure.cost_bound:g})"
+        else f"cross-entropy on what attackers want, cut off at C_bar = {report['cost_bound']:g}"
+        + (f" (the paper's: {figure.cost_bound:g})" if prints else "")
     )
     return (
         f"{level.algorithm}, {report['clients']} clients, on {report['dataset']}, {words}, {report['rounds']} round(s) "
-        f"({is_paper} paper's {figure.rounds}), {report['clean_seeds']} training(s) without attackers and "
+        f"{rounds}, {report['clean_seeds']} training(s) without attackers and "
         f"{report['seeds']} of each attack (the paper has {PAPER_TRAININGS}). Cost: {cost}; k counts {level.words}. "
         f"{found}. Bounds from J with its radius hold for all of the run together with probability "
         f"{1 - report['psi']:g} over the trainings; from the "

@@ -28,7 +28,7 @@ from precad.dp.certificates.prediction import Method, Threat, published_epsilon
 from precad.lab.papers import runner
 from precad.lab.papers.runner import Outcome
 from precad.lab.papers.xie.certified_setting import Experiment
-from precad.lab.papers.xie.two_classes import PublicStart, pair_of, started
+from precad.lab.papers.xie.classes import PublicStart, started
 from precad.lab.simulation import simulate
 from precad.lab.simulation.workers import Workers
 
@@ -45,7 +45,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     Raises: ConfigError, DataError.
     """
     start, experiment = started(experiment.filled(), folder, console, workers)
-    setting, pair = experiment.setting, pair_of(experiment.dataset)
+    setting, told = experiment.setting, experiment.told
     outcomes = runner.run_cases(experiment.cases(), experiment, folder, console, workers)
     found = [_of_case(experiment, outcome, folder) for outcome in outcomes]
     curves = [row for case in found for row in case["curves"]]
@@ -53,8 +53,8 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
         "experiment": setting.command,
         "title": f"Xie et al., {setting.title}, {experiment.dataset}",
         "dataset": experiment.dataset,
-        "classes": list(pair.classes),
-        "model": pair.model,
+        "classes": list(told.labels),
+        "model": told.model,
         "public_start": None if start is None else start.to_json(),
         "rounds": experiment.rounds,
         "seeds": experiment.seeds,
@@ -77,8 +77,8 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
 def _of_case(experiment: Experiment, outcome: Outcome, folder: Path) -> dict[str, Any]:
     of_case, seeds, row = outcome.case.labels, experiment.seeds, experiment.row
     plan = simulate.resolve(outcome.case.config)
-    pair, test, training = pair_of(experiment.dataset), plan.split.test, experiment.training(plan.task)
-    confidences, labels = pair.mean_confidences(folder / outcome.case.name, seeds, test), pair.indices(test)
+    told, test, training = experiment.told, plan.split.test, experiment.training(plan.task)
+    confidences, labels = told.mean_confidences(folder / outcome.case.name, seeds, test), told.indices(test)
     accuracies = [run["accuracy"] for run in outcome.runs]
     curves, certified = [], {}
     for threat in Threat:
@@ -149,9 +149,10 @@ def paragraph(report: Mapping[str, Any], experiment: Experiment, start: PublicSt
         for case in cases
     )
     is_paper = "the" if report["rounds"] == row.rounds else "not the"
+    rounds = f"({is_paper} paper's {row.rounds})" if setting.has_rounds else "(the paper states none)"
     return (
-        f"{setting.algorithm} on {report['dataset']}, {pair_of(report['dataset']).words}, {report['rounds']} round(s) "
-        f"({is_paper} paper's {row.rounds}), {report['seeds']} training(s) of each sigma (the paper has "
+        f"{setting.algorithm} on {report['dataset']}, {experiment.told.words}, {report['rounds']} round(s) "
+        f"{rounds}, {report['seeds']} training(s) of each sigma (the paper has "
         f"{PAPER_TRAININGS}). Clean accuracy, mean over the trainings: {accuracies}. Joining {setting.unit} that the "
         f"predictions of half of the test samples are certified against, from the same models: {tolerated}. With "
         "the radius the exact number is a bound, with probability 0.99 over the trainings; the published one rests on "

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 
 from precad.dp.certificates.prediction import Training
 from precad.lab.papers.runner import Case
-from precad.lab.papers.xie.two_classes import Starting, pair_of
+from precad.lab.papers.xie.classes import Classes, Starting, classes_of
 from precad.protos.task.task import Task
 
 SEEDS: Final = 100
@@ -43,6 +43,8 @@ class Setting:
     """Attackers, in the plural."""
     differs: str
     """From the paper: a sentence."""
+    has_rounds: bool = True
+    """Whether the paper says, or its epsilons do, after how many rounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,11 @@ class Experiment(Starting, ABC):
     @abstractmethod
     def row(self) -> Row:
         """Return the data set's."""
+
+    @property
+    def told(self) -> Classes:
+        """Return the classes that are told apart."""
+        return classes_of(self.dataset)
 
     @property
     @abstractmethod
@@ -97,7 +104,7 @@ class Experiment(Starting, ABC):
     ) -> Case:
         """Return the case, whose folder is of sigma and `which`; the server takes the average itself. SGD with momentum
         0.9 and weight decay 0.0005."""
-        name, row, pair = f"sigma-{sigma:g}{which}", self.row, pair_of(self.dataset)
+        name, row, told = f"sigma-{sigma:g}{which}", self.row, self.told
         common = {
             "name": name,
             "clients": row.n_clients,
@@ -105,7 +112,7 @@ class Experiment(Starting, ABC):
             "noise_multiplier": sigma,
             "learning_rate": 1.0,
             "delta": row.delta,
-            "model": pair.model,
+            "model": told.model,
         }
         solver: dict[str, Any] = {
             "local_rate": row.local_rate,
@@ -117,7 +124,7 @@ class Experiment(Starting, ABC):
             solver["initial_model"] = str(self.public_start)
         config = {
             "task": {**common, **task},
-            "client": {"dataset": self.dataset, "device": self.device, "classes": list(pair.classes), **client},
+            "client": {"dataset": self.dataset, "device": self.device, "classes": list(told.labels), **client},
             "simulation": {**solver, **simulation},
         }
         return Case(name=name, labels={"sigma": sigma, **labels}, config=config)

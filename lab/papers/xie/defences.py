@@ -39,8 +39,8 @@ from precad.lab.papers import runner
 from precad.lab.papers.runner import Case, Outcome
 from precad.lab.papers.xie import defences_shown, userdp_certified
 from precad.lab.papers.xie.attack_levels import of_clients
+from precad.lab.papers.xie.classes import Classes, Starting, classes_of, started
 from precad.lab.papers.xie.cost_arithmetic import wanted_by
-from precad.lab.papers.xie.two_classes import Pair, Starting, pair_of, started
 from precad.lab.simulation import simulate
 from precad.lab.simulation.attackers import StatOpt
 from precad.lab.simulation.rules import Bulyan, CoordinateMedian, GeometricMedian, Krum, Mean, MultiKrum, TrimmedMean
@@ -157,7 +157,7 @@ class Experiment(Starting):
         if attack == StatOpt.name:
             rule = "krum" if defence in _SELECTING else "bound"
             return {"kind": attack, "clients": k, "parameters": {"rule": rule}}
-        return of_clients(attack, k, self.row, pair_of(self.dataset))
+        return of_clients(attack, k, self.row, classes_of(self.dataset))
 
 
 def quick(_given: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,7 +183,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     report = runner.report_of("xie-defences", replace(experiment, public_start=None), folder)
     report |= {
         "public_start": None if start is None else start.to_json(),
-        "cases": [_of_case(outcome, folder, plan, pair_of(experiment.dataset)) for outcome in outcomes],
+        "cases": [_of_case(outcome, folder, plan, classes_of(experiment.dataset)) for outcome in outcomes],
         "certified": _certified(experiment, plan, folder / ours[0].name),
     }
     runner.write(folder, report, outcomes, defences_shown.paragraph(report, start))
@@ -192,7 +192,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     return report
 
 
-def _of_case(outcome: Outcome, folder: Path, plan: Plan, pair: Pair) -> dict[str, Any]:
+def _of_case(outcome: Outcome, folder: Path, plan: Plan, told: Classes) -> dict[str, Any]:
     """Return robust accuracy, and how often attackers got what they want; of the certification also by its mean
     prediction."""
     labels, seeds, of_case = outcome.case.labels, len(outcome.runs), folder / outcome.case.name
@@ -209,10 +209,10 @@ def _of_case(outcome: Outcome, folder: Path, plan: Plan, pair: Pair) -> dict[str
     }
     if labels["defence"] == CERTIFICATION:
         test = plan.split.test
-        found["accuracy_of_mean_confidence"] = _share_right(pair, of_case, seeds, test)
+        found["accuracy_of_mean_confidence"] = _share_right(told, of_case, seeds, test)
         wanted = wanted_by(outcome.case, test)
         if wanted is not None:
-            found["attack_success_of_mean_confidence"] = _share_right(pair, of_case, seeds, wanted)
+            found["attack_success_of_mean_confidence"] = _share_right(told, of_case, seeds, wanted)
     return found
 
 
@@ -225,22 +225,22 @@ def _drawn(folder: Path, seeds: int, attackers: Sequence[str]) -> float:
     return total / seeds
 
 
-def _share_right(pair: Pair, folder: Path, seeds: int, records: Records) -> float:
+def _share_right(told: Classes, folder: Path, seeds: int, records: Records) -> float:
     """Return the share of the records whose label has the larger mean confidence."""
-    predicted = pair.mean_confidences(folder, seeds, records).argmax(axis=1)
-    return float(np.mean(predicted == pair.indices(records)))
+    predicted = told.mean_confidences(folder, seeds, records).argmax(axis=1)
+    return float(np.mean(predicted == told.indices(records)))
 
 
 def _certified(experiment: Experiment, plan: Plan, clean: Path) -> dict[str, Any]:
     """Certify the trainings without attackers: certified accuracy against k replaced clients, by evidence and
     method."""
-    pair, test = pair_of(experiment.dataset), plan.split.test
+    told, test = classes_of(experiment.dataset), plan.split.test
     training = experiment.trained().training(plan.task)
-    confidences = pair.mean_confidences(clean, experiment.seeds, test)
+    confidences = told.mean_confidences(clean, experiment.seeds, test)
     delta = experiment.row.delta
     found = certify_runs(
         confidences.tolist(),
-        pair.indices(test).tolist(),
+        told.indices(test).tolist(),
         training,
         Request(delta=delta, threat=Threat.REPLACE),
         n_runs=experiment.seeds,

@@ -11,7 +11,7 @@ from rich.console import Console
 from precad.deploy.tables import titled
 from precad.dp.certificates.prediction import Method
 from precad.lab.papers import runner
-from precad.lab.papers.xie.two_classes import PublicStart, pair_of
+from precad.lab.papers.xie.classes import PublicStart, classes_of
 
 _COLOURS: Final = (*runner.COLOURS, "#999999")
 
@@ -22,7 +22,7 @@ def paragraph(report: Mapping[str, Any], start: PublicStart | None) -> str:
     found = "; ".join(_sentence(report, attack) for attack in report["attacks"])
     certain = ", ".join(f"{share:.3f}" for share in certified["estimate"][Method.EXACT])
     return (
-        f"UserDP-FedAvg on {report['dataset']}, {pair_of(report['dataset']).words}, sigma = {report['sigma']:g} "
+        f"UserDP-FedAvg on {report['dataset']}, {classes_of(report['dataset']).words}, sigma = {report['sigma']:g} "
         f"(epsilon published {certified['epsilon_published']:.4f}, proved {certified['epsilon_proved']:.4f}), "
         f"{report['rounds']} round(s), {report['seeds']} training(s) of each case; FedAvg with each rule without "
         f"privacy, {report['rule_seeds']} training(s). Robust accuracy, the certification's by mean confidence. "

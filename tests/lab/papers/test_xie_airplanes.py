@@ -21,10 +21,10 @@ from precad.clients.training import evaluation
 from precad.deploy.cli.main import app
 from precad.dp.accountants.pld import SampledGaussian
 from precad.dp.certificates.prediction import Training, published_epsilon
-from precad.lab.papers.xie import attack_cost, insdp_certified, two_classes, userdp_certified
+from precad.lab.papers.xie import attack_cost, classes, insdp_certified, userdp_certified
 from precad.lab.papers.xie import tables as xie_tables
 from precad.lab.papers.xie.attack_levels import LEVELS
-from precad.lab.papers.xie.two_classes import AIRPLANES_AND_BIRDS, pair_of
+from precad.lab.papers.xie.classes import AIRPLANES_AND_BIRDS, classes_of
 from tests.harness.command_line import CliRunner
 
 PER_CLASS, PER_CLASS_TEST = 110, 5
@@ -42,8 +42,8 @@ def small_cifar(monkeypatch: pytest.MonkeyPatch) -> Split:
     """Made-up pictures in CIFAR-10's place, and little training."""
     split = Split(pictures(PER_CLASS, 1), pictures(PER_CLASS_TEST, 2))
     monkeypatch.setattr(source, "_IMAGES", {"cifar10": lambda may_download: split})
-    recipe = replace(two_classes.RECIPES["cifar10"], rounds=1, steps=1)
-    monkeypatch.setattr(two_classes, "RECIPES", {"cifar10": recipe})
+    recipe = replace(classes.RECIPES["cifar10"], rounds=1, steps=1)
+    monkeypatch.setattr(classes, "RECIPES", {"cifar10": recipe})
     monkeypatch.setattr(userdp_certified, "ROWS", {"cifar10": replace(userdp_certified.CIFAR, local_epochs=1)})
     monkeypatch.setattr(insdp_certified, "ROWS", {"cifar10": replace(insdp_certified.CIFAR, local_steps=1)})
     return split
@@ -87,7 +87,7 @@ def test_cifars_settings_are_table_2_s() -> None:
     assert (task["clients"], task["record_rate"] * 1000, task["rounds"], task["record_clip"]) == (10, 50, 1, 1.0)
     assert [simulation[f"local_{name}"] for name in ("steps", "rate")] == [100, 0.05]
     assert user["client"]["classes"] == records["client"]["classes"] == [0, 2]
-    assert pair_of("cifar10") is AIRPLANES_AND_BIRDS
+    assert classes_of("cifar10") is AIRPLANES_AND_BIRDS
 
 
 @pytest.mark.slow

@@ -19,9 +19,10 @@ from precad.clients.models.networks import build, unflatten
 from precad.clients.records import DataSource, model_inputs
 from precad.deploy.cli.main import app
 from precad.dp.accountants.pld import SampledGaussian
+from precad.dp.accountants.side_by_side import XieAccountant
 from precad.dp.certificates.attack_inefficacy import attackers_needed, xie_corollary_k
 from precad.dp.certificates.attack_simulation import simulate as worst_attack
-from precad.dp.certificates.prediction import Threat, Training, published_epsilon
+from precad.dp.certificates.prediction import Threat, Training, certified_integer, published_epsilon, xie_certified_k
 from precad.dp.published.precad import gdp_robust_bounds
 from precad.lab.papers.xie import attack_cost, insdp_certified, userdp_certified
 from precad.lab.papers.xie.attack_cost import TAUS
@@ -193,6 +194,10 @@ def test_who_attacks_is_the_papers() -> None:
         (("userdp-certified", "--clipping", "flat", "--clipping", "median"), "found 'median'"),
         (("userdp-certified", "--dirichlet-alpha", 0), "--dirichlet-alpha: expected a positive number"),
         (("userdp-certified", "--dirichlet-alpha", "inf", "--dirichlet-alpha", "nan"), "positive number, found nan"),
+        (("userdp-certified", "--classes", 3), "--classes: expected 2 or 10 on mnist, found 3"),
+        (("userdp-certified", "--classes", 10, "--dataset", "cifar10"), "expected 2 on cifar10, found 10"),
+        (("xie-attack-cost", "--level", "user", "--classes", 10, "--attack", "stat-opt"), "at level user"),
+        (("xie-attack-cost", "--level", "instance", "--classes", 10), "expected 2 at level instance, found 10"),
         (("insdp-certified", "--seeds", 0), "--seeds"),
     ],
 )
@@ -333,6 +338,65 @@ def test_ways_of_clipping_and_dealing_stand_in_one_result() -> None:
     (alone,) = userdp_certified.Experiment(sigmas=(1.8,)).filled().cases()
     assert cases[0] == alone
     assert replace(several, rounds=2).printed(cases[0]) is None
+
+
+def test_ten_classes_are_trained_as_two_are() -> None:
+    """More records of each client make more steps, and the same sampling the same account; the paper prints nothing."""
+    ten = userdp_certified.Experiment(n_classes=10, sigmas=(0.8,), rounds=3).filled()
+    (case,) = ten.cases()
+    assert (case.config["task"]["model"], case.config["client"]["classes"]) == ("cnn", list(range(10)))
+    assert case.config["simulation"]["local_steps"] == 10 * math.ceil(60_000 / 200 / 60)
+    assert ten.printed(case) is None
+    plan = simulate.resolve({**case.config, "client": {**case.config["client"], "dataset": "digits"}})
+    assert published_epsilon(ten.training(plan.task), 0.0029) == pytest.approx(2.8305, abs=6e-5)  # Table 4's
+
+
+def test_ten_classes_are_certified_by_their_two_largest_confidences(tmp_path: Path) -> None:
+    """Means are PyTorch's of ten outputs, and the certified number is the formula's of the first and the second."""
+    pytest.importorskip("matplotlib")
+    arguments = ("--dataset", "digits", "--classes", 10, "--sigma", 0.8, "--rounds", 1, "--seeds", 1)
+    with pytest.MonkeyPatch.context() as patch:
+        quick = replace(userdp_certified.TEN_DIGITS, local_epochs=1, client_records=60)
+        patch.setattr(userdp_certified, "TEN_DIGITS", quick)
+        done = experiment("userdp-certified", *arguments, "--output", tmp_path / "run", "--json")
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    assert (report["classes"], report["model"]) == (list(range(10)), "cnn")
+    assert "ten classes, 1 round(s) (the paper states none)" in report["paragraph"]
+    test = DataSource().load(side=28).test
+    model = build("cnn")
+    parameters = np.load(tmp_path / "run" / "sigma-0.8" / "seed-0.npz")["parameters"]
+    model.load_state_dict(unflatten(torch.tensor(parameters), model))
+    with torch.no_grad():
+        shares = torch.softmax(model(model_inputs(torch.tensor(test.features), torch.float32)).double(), dim=1).numpy()
+    is_right, epsilon = (
+        shares.argmax(axis=1) == test.labels,
+        XieAccountant().epsilon(SampledGaussian(0.1, 0.8), 1, 0.0029),
+    )
+    second, first = np.sort(shares, axis=1)[:, -2:].T
+    tolerated = [certified_integer(xie_certified_k(a, b, epsilon, 0.0029)) for a, b in zip(first, second, strict=True)]
+    rows = rows_of(tmp_path / "run" / "certified.csv")
+    found = [row for row in rows if (row["method"], row["evidence"], row["threat"]) == ("published", "estimate", "add")]
+    assert len(found) > 1
+    for row in found:
+        expected = np.mean(is_right & (np.array(tolerated) >= int(row["k"])))
+        assert float(row["certified_accuracy"]) == pytest.approx(expected, abs=1 / len(test) + 1e-9)
+
+
+@pytest.mark.slow
+def test_attacks_on_ten_classes_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stamped images of nine classes are wanted as zeros."""
+    pytest.importorskip("matplotlib")
+    quick = replace(userdp_certified.TEN_DIGITS, local_epochs=1, client_records=60)
+    monkeypatch.setattr(userdp_certified, "TEN_DIGITS", quick)
+    arguments = ("--classes", 10, "--sigma", 0.5, "--attackers", 20, "--attack", "triangle-backdoor")
+    report = small(tmp_path / "run", "--level", "user", *arguments)
+    (case,) = report["cases"]
+    own = json.loads(
+        (tmp_path / "run" / "sigma-0.5-triangle-backdoor-k20" / "seed-0.jsonl").read_text().splitlines()[-1]
+    )
+    assert case["measured"][1]["attack_success"] == pytest.approx(own["attack_success"])
+    assert "ten classes, 1 round(s) (the paper states none)" in report["paragraph"]
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from precad.clients.records.tweets import LENGTH
 from precad.deploy.cli.main import app
 from precad.dp.accountants.pld import SampledGaussian
 from precad.dp.certificates.prediction import Training, published_epsilon
-from precad.lab.papers.xie import attack_cost, two_classes, userdp_certified
+from precad.lab.papers.xie import attack_cost, classes, userdp_certified
 from precad.lab.papers.xie.attack_levels import LEVELS
 from tests.harness.command_line import CliRunner
 
@@ -40,8 +40,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Split:
     monkeypatch.setattr(source, "_TEXTS", {"sentiment140-50k": lambda: private, "airline-tweets": lambda: public})
     row = replace(userdp_certified.TWEETS, n_clients=8, client_rate=0.5, client_records=5, rounds=1)
     monkeypatch.setattr(userdp_certified, "ROWS", {"sentiment140-50k": row})
-    recipe = replace(two_classes.RECIPES["sentiment140-50k"], rounds=1, steps=1)
-    monkeypatch.setattr(two_classes, "RECIPES", {"sentiment140-50k": recipe})
+    recipe = replace(classes.RECIPES["sentiment140-50k"], rounds=1, steps=1)
+    monkeypatch.setattr(classes, "RECIPES", {"sentiment140-50k": recipe})
     return private
 
 

@@ -1,7 +1,7 @@
-"""The two classes that Xie et al. tell apart, and by which model; and a public start of its training.
+"""The classes that Xie et al. tell apart, and by which model; and a public start of its training.
 
-The classes are digits 0 and 1, airplanes and birds, or tweets. A public start is a model trained without privacy on
-records that an experiment does not train on.
+The classes are digits 0 and 1, airplanes and birds, or tweets, two of each, or all ten digits of the appendix. A public
+start is a model trained without privacy on records that an experiment does not train on.
 
 Xie et al. fine-tune models from elsewhere, which are not among our data. On CIFAR-10 it is one trained on CIFAR-100, on
 tweets one with pretrained GloVe embeddings. What stands for them is trained here, on
@@ -34,47 +34,62 @@ from precad.clients.models import networks
 from precad.clients.records import Records
 from precad.clients.records.records import N_CLASSES
 from precad.clients.training import evaluation
+from precad.deploy.errors import ConfigError
 from precad.lab.papers import runner
 from precad.lab.papers.runner import Case
 from precad.lab.simulation.workers import Workers
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """Two classes of a data set."""
+class Classes:
+    """Classes of a data set that are told apart."""
 
-    classes: tuple[int, int]
+    labels: tuple[int, ...]
+    """In ascending order."""
     words: str
     model: str
-    """With two outputs, one for each."""
+    """With an output for each."""
 
     def indices(self, records: Records) -> NDArray[np.int64]:
-        """Return the label of each record as 0 or 1, (n,)."""
-        return np.searchsorted(self.classes, records.labels).astype(np.int64)
+        """Return the place of each record's label among the classes, (n,)."""
+        return np.searchsorted(self.labels, records.labels).astype(np.int64)
 
     def exchanged(self, records: Records) -> Records:
-        """Return the records with the other class for each: what an attacker wants who aims at a bad model."""
-        first, second = self.classes
+        """Return the records with the other of two classes for each: what an attacker wants who aims at a bad model."""
+        first, second = self.labels
         return Records(records.features, np.where(records.labels == first, second, first).astype(records.labels.dtype))
 
     def mean_confidences(self, folder: Path, seeds: int, test: Records) -> NDArray[np.float64]:
-        """Return the mean confidences over the final models of a case's seeds, which lie in its folder; (n, 2)."""
-        total = np.zeros((len(test), len(self.classes)))
+        """Return the mean confidences over the final models of a case's seeds, which lie in its folder.
+
+        They are (n, classes).
+        """
+        total = np.zeros((len(test), len(self.labels)))
         for seed in range(seeds):
             with np.load(folder / f"seed-{seed}.npz", allow_pickle=False) as saved:
-                total += evaluation.confidences(saved["parameters"], self.model, test)[:, list(self.classes)]
+                total += evaluation.confidences(saved["parameters"], self.model, test)[:, list(self.labels)]
         return total / seeds
 
 
-DIGITS: Final = Pair((0, 1), "classes 0 and 1", "cnn-binary")
-AIRPLANES_AND_BIRDS: Final = Pair((0, 2), "airplanes and birds", "cnn-pooled-binary")
-TWEETS: Final = Pair((0, 1), "negative and positive tweets", "lstm-binary")
-PAIRS: Final[Mapping[str, Pair]] = {"mnist": DIGITS, "cifar10": AIRPLANES_AND_BIRDS, "sentiment140-50k": TWEETS}
+TWO, TEN = 2, N_CLASSES
+"""How many classes may be told apart."""
+DIGITS: Final = Classes((0, 1), "classes 0 and 1", "cnn-binary")
+TEN_DIGITS: Final = Classes(tuple(range(TEN)), "ten classes", "cnn")
+AIRPLANES_AND_BIRDS: Final = Classes((0, 2), "airplanes and birds", "cnn-pooled-binary")
+TWEETS: Final = Classes((0, 1), "negative and positive tweets", "lstm-binary")
+PAIRS: Final[Mapping[str, Classes]] = {"mnist": DIGITS, "cifar10": AIRPLANES_AND_BIRDS, "sentiment140-50k": TWEETS}
 
 
-def pair_of(dataset: str) -> Pair:
+def classes_of(dataset: str, n_classes: int = TWO) -> Classes:
     """Return the classes of one of the paper's data sets; what has the shape of digits is taken for digits."""
-    return PAIRS.get(dataset, DIGITS)
+    return PAIRS.get(dataset, DIGITS) if n_classes == TWO else TEN_DIGITS
+
+
+def require_classes(n_classes: int, dataset: str) -> None:
+    """Raise ConfigError unless so many classes of a data set can be told apart: ten of digits alone."""
+    known = (TWO, TEN) if classes_of(dataset) is DIGITS else (TWO,)
+    if n_classes not in known:
+        raise ConfigError(f"--classes: expected {' or '.join(map(str, known))} on {dataset}, found {n_classes}")
 
 
 BATCH: Final = 64
@@ -103,7 +118,7 @@ class Recipe:
 RECIPES: Final[Mapping[str, Recipe]] = {
     "cifar10": Recipe(
         dataset="cifar10",
-        classes=tuple(label for label in range(N_CLASSES) if label not in AIRPLANES_AND_BIRDS.classes),
+        classes=tuple(label for label in range(N_CLASSES) if label not in AIRPLANES_AND_BIRDS.labels),
         model="cnn-pooled",
         rounds=5,
         steps=313,
@@ -215,7 +230,7 @@ def _trained(
     case = case_of(recipe, experiment.device)
     (outcome,) = runner.run_cases([case], runner.Experiment(seeds=1), folder, console, workers)
     with np.load(folder / case.name / "seed-0.npz", allow_pickle=False) as saved:
-        start = with_new_head(saved["parameters"], pair_of(experiment.dataset).model)
+        start = with_new_head(saved["parameters"], classes_of(experiment.dataset).model)
     path = folder / "public-start.npy"
     np.save(path, start)
     return PublicStart(path, recipe, outcome.runs[0]["accuracy"])
