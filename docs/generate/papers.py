@@ -79,6 +79,8 @@ class Row:
             raise RowError(f"{name}: expected a status of {STATUSES} and a place of {PLACES}, found {self.raw}")
         if (status == "not run") != (not self.numbers):
             raise RowError(f"{name}: expected numbers exactly if it was run, found {len(self.numbers)} and {status!r}")
+        if self.raw.get("no_result") and status != "not run":
+            raise RowError(f"{name}: expected 'not run' of what reports no result, found {status!r}")
         if status != "reproduced" and not self.raw.get("reason"):
             raise RowError(f"{name}: expected a reason, as it is {status!r}, found none")
         written = _NUMBER.search(self.raw.get("reason", ""))
@@ -196,6 +198,8 @@ def papers_page() -> str:
 
 def _count(every: Sequence[Row]) -> str:
     counts = [[status, str(sum(row.raw["status"] == status for row in every))] for status in STATUSES]
+    n_without = sum(row.raw.get("no_result", False) for row in every)
+    counts[-1][1] += f", {n_without} of them without a result in the paper"
     return table(("status", "rows"), counts)
 
 

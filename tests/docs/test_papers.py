@@ -77,6 +77,15 @@ def test_every_record_is_used_and_says_where_it_comes_from() -> None:
         assert "/" not in record["ran"], "a path of the machine"
 
 
+def test_what_could_have_been_run_is_counted_apart() -> None:
+    """Pictures, notation and words are not among what nobody ran."""
+    without = [row for row in declared() if row.get("no_result")]
+    assert all(row["reason"].startswith("It reports no result.") and row["status"] == "not run" for row in without)
+    n_not_run = sum(row["status"] == "not run" for row in declared())
+    assert f"| not run | {n_not_run}, {len(without)} of them without a result in the paper |" in papers_page()
+    assert n_not_run > len(without) > 5
+
+
 def test_every_command_is_one_that_exists() -> None:
     from precad.deploy.cli.main import app
 
@@ -116,6 +125,7 @@ def test_a_number_is_the_result_files(folder: Path) -> None:
         ("precad-table-1", {"status": "trend", "reason": ""}, "expected a reason"),
         ("precad-table-1", {"status": "not run"}, "expected numbers exactly if it was run"),
         ("precad-table-1", {"status": "nearly"}, "expected a status"),
+        ("precad-table-1", {"no_result": True}, "expected 'not run' of what reports no result, found 'reproduced'"),
         ("precad-theorem-2", {"status": "reproduced"}, "expected a number of the paper"),
         ("precad-figure-4a", {"status": "reproduced"}, "found local DP, C = 30: backdoor outside"),
         ("xie-table-5", {"status": "reproduced"}, "expected two records of other seeds"),
@@ -135,7 +145,7 @@ def test_a_row_holds_no_field_for_a_number_of_ours() -> None:
     for row in declared():
         assert set(row) <= {
             "id", "paper", "item", "shows", "status", "where", "rounds", "seeds", "command", "records", "table",
-            "reason", "number",
+            "reason", "number", "no_result",
         }  # fmt: skip
         for number in row.get("number", ()):
             assert set(number) <= {"name", "paper", "above", "below", "at", "within", "errors"}
