@@ -78,7 +78,7 @@ class Level:
     figures: Mapping[str, Figure]
     """By data set; what has the shape of digits has MNIST's."""
     ten_classes: Figure | None
-    """What is shown of MNIST's ten classes: the paper has figures at the level of users alone."""
+    """Figures of MNIST's ten classes, which the paper has of users alone."""
     attack: Callable[[Trained, str, int, float], Mapping[str, Any]]
     """(victims, name, k, share of an attacker's records) to `[simulation.attack]`."""
     has_shares: bool

@@ -164,7 +164,7 @@ class PublicStart:
 
     def to_json(self) -> dict[str, Any]:
         """Return it for a report."""
-        return {"file": str(self.path), "accuracy_on_its_own_classes": self.accuracy}
+        return {"file": self.path.name, "accuracy_on_its_own_classes": self.accuracy}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ CASES: Mapping[str, Callable[[], Case]] = {
         if method.name != "central"
     },
     "user-dp": lambda: UserDp().case(1.8),
-    "user-dp, by layer": lambda: UserDp(clipping="per-layer").case(1.8),
+    "user-dp, by layer": lambda: UserDp().case(1.8, "per-layer"),
     "ins-dp": lambda: InsDp().case(5.0),
     "correlated noise": lambda: CorrelatedNoise().case(next(iter(NOISES))),
     "trimmed sums": lambda: ptr_clients.Experiment().case(CORRUPTIONS[0]),

@@ -109,6 +109,7 @@ def test_airplanes_in_small(small_cifar: Split, tmp_path: Path) -> None:
     begun = tomllib.loads((folder / "sigma-0.3" / "config.toml").read_text())["simulation"]
     assert begun["initial_model_sha256"] == hashlib.sha256(start.astype("<f4").tobytes()).hexdigest()
     assert "other eight classes of CIFAR-10" in report["paragraph"]
+    assert report["public_start"]["file"] == "public-start.npy"
     assert 0 <= report["public_start"]["accuracy_on_its_own_classes"] <= 1
 
     test = small_cifar.test.take(np.flatnonzero(np.isin(small_cifar.test.labels, (0, 2))))
