@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
@@ -207,7 +208,7 @@ def _draw_one(panel: Any, rows: Sequence[Mapping[str, Any]]) -> None:
 def _draw_several(panel: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     """Draw a colour for each way of clipping and dealing: published and exact, with means as exact, as in the paper."""
     variants = dict.fromkeys(map(_variant, rows))
-    for colour, variant in zip(runner.COLOURS, variants, strict=False):
+    for colour, variant in zip(cycle(runner.COLOURS), variants, strict=False):
         for method, style in ((Method.EXACT, "-"), (Method.PUBLISHED, "--")):
             of_curve = (variant, method.value, "estimate")
             curve = [row for row in rows if (_variant(row), row["method"], row["evidence"]) == of_curve]

@@ -177,7 +177,7 @@ class Experiment(certified_setting.Experiment):
             "local_steps": row.local_steps(),
             "local_batch": row.local_batch,
         }
-        which, client = "", {}
+        which, client = "" if self.n_classes == TWO else f"-classes-{self.n_classes}", {}
         if clipping != FLAT:
             simulation["update_clipping"] = clipping
             which += f"-{clipping}"

@@ -365,7 +365,7 @@ def test_ten_classes_are_certified_by_their_two_largest_confidences(tmp_path: Pa
     assert "ten classes, 1 round(s) (the paper states none)" in report["paragraph"]
     test = DataSource().load(side=28).test
     model = build("cnn")
-    parameters = np.load(tmp_path / "run" / "sigma-0.8" / "seed-0.npz")["parameters"]
+    parameters = np.load(tmp_path / "run" / "sigma-0.8-classes-10" / "seed-0.npz")["parameters"]
     model.load_state_dict(unflatten(torch.tensor(parameters), model))
     with torch.no_grad():
         shares = torch.softmax(model(model_inputs(torch.tensor(test.features), torch.float32)).double(), dim=1).numpy()
@@ -393,7 +393,7 @@ def test_attacks_on_ten_classes_in_small(tmp_path: Path, monkeypatch: pytest.Mon
     report = small(tmp_path / "run", "--level", "user", *arguments)
     (case,) = report["cases"]
     own = json.loads(
-        (tmp_path / "run" / "sigma-0.5-triangle-backdoor-k20" / "seed-0.jsonl").read_text().splitlines()[-1]
+        (tmp_path / "run" / "sigma-0.5-classes-10-triangle-backdoor-k20" / "seed-0.jsonl").read_text().splitlines()[-1]
     )
     assert case["measured"][1]["attack_success"] == pytest.approx(own["attack_success"])
     assert "ten classes, 1 round(s) (the paper states none)" in report["paragraph"]
