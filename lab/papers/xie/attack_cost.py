@@ -11,6 +11,8 @@ is cut off at C_bar. J is the cost's expectation over the training. Two things a
     --level user       attackers take the places of k of UserDP-FedAvg's clients (`userdp_certified`); `stat-opt`, too
     --level instance   k poisoned records join those of one of InsDP-FedAvg's clients (`insdp_certified`)
 
+Ten classes of MNIST are the preprint's Figures 9 and 11, of users.
+
 Bounds are certified from the trainings' mean with Hoeffding's radius (`radius`: all J of a run together with
 probability 0.99). They are also certified as if the mean were J (`estimate`). `published` is the paper's formula as
 printed, which takes a client that is replaced for one step of an add-or-remove epsilon. `pld` and `exact` count it as

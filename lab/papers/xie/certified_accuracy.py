@@ -212,7 +212,7 @@ def _draw_several(panel: Any, rows: Sequence[Mapping[str, Any]]) -> None:
         for method, style in ((Method.EXACT, "-"), (Method.PUBLISHED, "--")):
             of_curve = (variant, method.value, "estimate")
             curve = [row for row in rows if (_variant(row), row["method"], row["evidence"]) == of_curve]
-            _plot(panel, curve, style, colour, f"{variant}: {method.value}, {_EVIDENCES['estimate']}")
+            _plot(panel, curve, style, colour, f"{variant}: {method.value} ({curve[0]['label']})")
 
 
 def _plot(panel: Any, curve: Sequence[Mapping[str, Any]], style: str, colour: str, label: str) -> None:
