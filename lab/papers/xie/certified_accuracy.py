@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
@@ -175,20 +176,24 @@ def _number(k: int | None) -> str:
     return "none" if k is None else str(k)
 
 
-def _variant(case: Mapping[str, Any]) -> str:
-    """Return which way of clipping and dealing records it is; nothing where an experiment has but one."""
-    return ", ".join(case[name] for name in ("clipping", "records") if name in case)
+def _varied(cases: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return those ways of clipping and of dealing records in which cases differ."""
+    return [name for name in ("clipping", "records") if len({case.get(name) for case in cases}) > 1]
+
+
+def _variant(case: Mapping[str, Any], varied: Sequence[str]) -> str:
+    return ", ".join(case[name] for name in varied)
 
 
 def _named(case: Mapping[str, Any], cases: Sequence[Mapping[str, Any]]) -> str:
     """Return a case's sigma, and what else sets it apart from the others."""
-    has_one = len({_variant(each) for each in cases}) == 1
-    return f"{case['sigma']:g}" + ("" if has_one else f" ({_variant(case)})")
+    variant = _variant(case, _varied(cases))
+    return f"{case['sigma']:g}" + (f" ({variant})" if variant else "")
 
 
 def _draw(axes: Any, rows: Sequence[Mapping[str, Any]], experiment: Experiment) -> None:
     """Draw a panel for each sigma."""
-    draw_into = _draw_one if len({_variant(row) for row in rows}) == 1 else _draw_several
+    draw_into = partial(_draw_several, varied=_varied(rows)) if _varied(rows) else _draw_one
     for panel, sigma in zip(axes, experiment.sigmas, strict=True):
         draw_into(panel, [row for row in rows if row["sigma"] == sigma])
         what = f"{experiment.setting.unit} k"
@@ -205,13 +210,13 @@ def _draw_one(panel: Any, rows: Sequence[Mapping[str, Any]]) -> None:
             _plot(panel, curve, style, colour, label)
 
 
-def _draw_several(panel: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+def _draw_several(panel: Any, rows: Sequence[Mapping[str, Any]], *, varied: Sequence[str]) -> None:
     """Draw a colour for each way of clipping and dealing: published and exact, with means as exact, as in the paper."""
-    variants = dict.fromkeys(map(_variant, rows))
+    variants = dict.fromkeys(_variant(row, varied) for row in rows)
     for colour, variant in zip(cycle(runner.COLOURS), variants, strict=False):
         for method, style in ((Method.EXACT, "-"), (Method.PUBLISHED, "--")):
             of_curve = (variant, method.value, "estimate")
-            curve = [row for row in rows if (_variant(row), row["method"], row["evidence"]) == of_curve]
+            curve = [row for row in rows if (_variant(row, varied), row["method"], row["evidence"]) == of_curve]
             _plot(panel, curve, style, colour, f"{variant}: {method.value} ({curve[0]['label']})")
 
 
