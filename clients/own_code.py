@@ -21,6 +21,8 @@ _BESIDE: Final[list[Path]] = []
 """Folders of configurations, in the order in which they were read. Like `sys.path`, which they join, of a process."""
 
 
+_THE_SAME_EVERYWHERE: Final = frozenset(("torch", "precad"))
+"""Packages whose code no organisation brings."""
 USUAL_ADAPTER: Final = "adapter.safetensors"
 """Name of the file with the constants of adapters, which is looked for where no other is named."""
 _OFFERED: Final[list[str]] = [USUAL_ADAPTER]
@@ -118,7 +120,7 @@ def imported(kind: str, path: str, places: Sequence[Path] | None = None) -> obje
 def is_brought(path: str) -> bool:
     """Tell whether each organisation brings code of its own for `package.module:Name`: PyTorch and precad are none."""
     module, colon, _ = path.partition(":")
-    return bool(colon) and module.partition(".")[0] not in {"torch", "precad"}
+    return bool(colon) and module.partition(".")[0] not in _THE_SAME_EVERYWHERE
 
 
 def _line_of(error: Exception, places: Sequence[Path]) -> str:

@@ -13,7 +13,7 @@ import torch
 import precad
 from precad.clients import own_code
 from precad.clients.config import ClientConfig
-from precad.clients.errors import AdapterError
+from precad.clients.errors import AdapterError, UnnamedModelError
 from precad.clients.models import networks
 from precad.clients.models.adapter_files import write_adapter
 from precad.clients.models.adapters import adapted
@@ -109,15 +109,15 @@ def test_clients_train_on_the_constants_that_the_task_names(folder: Path) -> Non
         write_tensors(folder / name / "public.safetensors", public.state_dict(), {})
     shipped = write_adapter(folder / "anna" / own_code.USUAL_ADAPTER, networks.build(small, seed=3))
     (folder / "boris" / own_code.USUAL_ADAPTER).write_bytes((folder / "anna" / own_code.USUAL_ADAPTER).read_bytes())
-    task = Task(
+    agreed = {
         **FIELDS,
-        clients={"anna": 20, "boris": 20},
-        model=MODEL,
-        model_seed=3,
-        dim=RANK * 35,
-        base_model_sha256=hashlib.sha256((folder / "anna" / "public.safetensors").read_bytes()).hexdigest(),
-        adapter_sha256=shipped,
-    )
+        "clients": {"anna": 20, "boris": 20},
+        "model": MODEL,
+        "model_seed": 3,
+        "dim": RANK * 35,
+        "base_model_sha256": hashlib.sha256((folder / "anna" / "public.safetensors").read_bytes()).hexdigest(),
+        "adapter_sha256": shipped,
+    }
     config = ClientConfig(
         certificates=Path(),
         authority=Path(),
@@ -125,6 +125,9 @@ def test_clients_train_on_the_constants_that_the_task_names(folder: Path) -> Non
         folder=folder / "anna",
         base_model="public.safetensors",
     )
+    with pytest.raises(UnnamedModelError, match=r'sets model_digest = "[0-9a-f]{64}"') as unnamed:
+        load_records(Task.model_validate(agreed), config, ["anna"])
+    task = Task.model_validate({**agreed, "model_digest": str(unnamed.value)[-65:-1]})
     records = load_records(task, config, ["anna"])
     trainer = Trainer(
         task=task,
