@@ -19,8 +19,6 @@ from precad.clients.errors import ClientError, ExtensionError
 
 _BESIDE: Final[list[Path]] = []
 """Folders of configurations, in the order in which they were read. Like `sys.path`, which they join, of a process."""
-
-
 _THE_SAME_EVERYWHERE: Final = frozenset(("torch", "precad"))
 """Packages whose code no organisation brings."""
 USUAL_ADAPTER: Final = "adapter.safetensors"
