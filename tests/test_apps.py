@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import precad
+from precad.clients import own_code
 from precad.clients.config import ClientConfig
 from precad.clients.errors import (
     ArgumentError,
@@ -104,6 +105,13 @@ app = precad.App(model=net, records=lambda: arrays, loss=confident, metrics=["ac
 each = precad.App(model=net, records="csv:{client}.csv", label="sick", loss=confident)
 tested = replace(app, test=(ROWS[:2], SICK[:2]))
 public = replace(app, test="csv:public.csv")
+
+
+@pytest.fixture(autouse=True)
+def _own_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where this test's modules and records are looked for is forgotten after it."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(own_code, "_BESIDE", [])
 
 
 def test_an_app_trains_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

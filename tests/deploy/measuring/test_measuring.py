@@ -24,6 +24,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
+from precad.clients import own_code
 from precad.deploy.configuration.public_records import PublicRecords, load
 from precad.deploy.errors import ConfigError
 from precad.deploy.measuring.program import program_of
@@ -75,6 +76,13 @@ def raising(outputs, labels):
         raise ValueError(SECRET)
     return 0.0
 """
+
+
+@pytest.fixture(autouse=True)
+def _own_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where this test's modules and records are looked for is forgotten after it."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(own_code, "_BESIDE", [*own_code._BESIDE])
 
 
 @pytest.fixture(scope="module")
