@@ -28,8 +28,8 @@ from precad.lab.simulation.randomness import Randomness
 from precad.lab.simulation.simulate import Plan
 
 OBSERVATIONS: Final = 100_000
-"""Pairs of a round and a canary that an audit has unless told otherwise. They show 98 % of the printed epsilon where
-half of the records are drawn, and 94 % where a twentieth is."""
+"""Pairs of a round and a canary that an audit has unless told otherwise. The rarer a draw, the less of the printed
+epsilon they show, as the limit of its rate is wider."""
 FEWEST: Final = 64
 """Canaries, at least."""
 MOST: Final = 20_000
