@@ -8,11 +8,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from typer.testing import CliRunner
+
+from precad.deploy.cli import main as cli
 from tests.harness.organisations import CLIENTS, NAMES
 
 SERVERS = ("aggregator-a", "aggregator-b")
 PARTICIPANTS = (*SERVERS, *CLIENTS)
 SHORTER = {"rounds = 10": "rounds = 3", "3600.0": "120.0"}
+
+
+def tried(*arguments: object) -> tuple[int, str]:
+    """Return the exit code, and what was said without the breaks of a terminal."""
+    found = CliRunner().invoke(cli.app, [str(a) for a in arguments], prog_name="precad")
+    assert found.exception is None or isinstance(found.exception, SystemExit), found.exception
+    return found.exit_code, found.output
+
+
+def precad(*arguments: object) -> str:
+    """Return what a command said that had to succeed."""
+    code, said = tried(*arguments)
+    assert code == 0, said
+    return said
 
 
 @dataclass

@@ -12,11 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cryptography import x509
-from typer.testing import CliRunner
 
 from precad.deploy import errors
 from precad.deploy.authority import pki
-from precad.deploy.cli import main as cli
 from precad.deploy.configuration.sections import load
 from precad.deploy.provisioning.manifest import MANIFEST, Manifest, seal, sha256
 from precad.protos.messages import convert
@@ -24,7 +22,7 @@ from precad.protos.tls.identity import Identity, Role
 from precad.servers.private_files import private_folder
 from precad.servers.store.folder import open_ledger, open_task_store, store_path
 from precad.servers.store.rounds import TaskStore
-from tests.harness.kits import PARTICIPANTS, SERVERS, Project
+from tests.harness.kits import PARTICIPANTS, SERVERS, Project, precad, tried
 from tests.harness.organisations import ROOT
 
 ADDRESSES = {"aggregator-a": "127.0.0.1:9", "aggregator-b": "127.0.0.1:10", "lane": "127.0.0.1:11"}
@@ -33,19 +31,6 @@ HALF_SPACES = f"""accept_weak_wire_form = true
 half_spaces = [-5.0]
 directions_sha256 = "{"0" * 64}"
 directions = "directions.npy\""""
-
-
-def tried(*arguments: object) -> tuple[int, str]:
-    """Return the exit code, and what was said without the breaks of a terminal."""
-    found = CliRunner().invoke(cli.app, [str(a) for a in arguments], prog_name="precad")
-    assert found.exception is None or isinstance(found.exception, SystemExit), found.exception
-    return found.exit_code, found.output
-
-
-def precad(*arguments: object) -> str:
-    code, said = tried(*arguments)
-    assert code == 0, said
-    return said
 
 
 @pytest.fixture(scope="module")

@@ -15,13 +15,11 @@ from pathlib import Path
 
 import pytest
 import tomli_w
-from typer.testing import CliRunner
 
 from precad.deploy import errors
-from precad.deploy.cli import main as cli
 from precad.deploy.provisioning.manifest import MANIFEST
 from tests.harness.command_line import precad as in_a_process
-from tests.harness.kits import PARTICIPANTS, SERVERS, Project
+from tests.harness.kits import PARTICIPANTS, SERVERS, Project, precad, tried
 
 ADDRESSES = {"aggregator-a": "127.0.0.1:9", "aggregator-b": "127.0.0.1:10", "lane": "127.0.0.1:11"}
 MODEL = """
@@ -45,19 +43,6 @@ OF_OURS = {
 OWN_LOSS = {'loss = "cross-entropy"': 'loss = "MODULE:loss"'}
 NO_COLUMNS = {re.escape("columns = {"): "# columns = {"}
 NO_NAMES = {"class_names = ": "# class_names = "}
-
-
-def tried(*arguments: object) -> tuple[int, str]:
-    """Return the exit code, and what was said."""
-    found = CliRunner().invoke(cli.app, [str(a) for a in arguments], prog_name="precad")
-    assert found.exception is None or isinstance(found.exception, SystemExit), found.exception
-    return found.exit_code, found.output
-
-
-def precad(*arguments: object) -> str:
-    code, said = tried(*arguments)
-    assert code == 0, said
-    return said
 
 
 @pytest.fixture(scope="module")
