@@ -125,6 +125,7 @@ def test_a_client_is_killed_then_a_server_is_stopped(roles: dict[str, Child]) ->
     """
     client = roles.pop("client-1")
     client.process.kill()
+    assert exit_codes([client]) == {client.name: -signal.SIGKILL}
     require_rounds_without(client)
     require_a_stopped_server_says_so(roles, "dealer")
 
