@@ -5,10 +5,13 @@ before NumPy and PyTorch are loaded, and what tests start inherits it. Where the
 wait for each other: the core that they would turn on is another test's.
 
 And that byte code is kept: otherwise each of some hundred processes compiles the same source files.
+
+And what the garbage collector walks: not the modules and the thousands of tests that are there when the first begins.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -31,3 +34,9 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.g
 
 settings.register_profile("precad", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("precad")
+
+
+def pytest_collection_finish() -> None:
+    """Set aside what is loaded and collected: it stays to the end."""
+    gc.collect()
+    gc.freeze()

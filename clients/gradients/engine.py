@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -189,20 +189,37 @@ class RecordEngine:
         A pass of several records on which the model raises counts as one: the first round says what it raised.
         Raises: DimensionError.
         """
-        passes = self.passes
         self._load(parameters)
-        for start in range(0, len(records), passes.n_tile):
-            chosen = np.arange(start, min(start + passes.n_tile, len(records)))
+        for start in range(0, len(records), self.passes.n_tile):
             try:
-                with Unspoken(self.spoken, EXHAUSTED):
-                    gradients = self._gradients(passes.path, *_padded(records, chosen, passes.n_tile))
-            except ClientError:
-                if passes.n_tile > 1:
+                if self._are_finite(records, start).any():
                     return True
-                continue
-            if bool(are_finite(gradients)[: len(chosen)].any()):
-                return True
+            except ClientError:
+                if self.passes.n_tile > 1:
+                    return True
         return False
+
+    def finite_gradients(
+        self, parameters: NDArray[np.float32] | NDArray[np.float64], records: Records
+    ) -> NDArray[np.bool_]:
+        """Tell of each record whether its gradient at `parameters` (d,) is finite, (n,); of those of a pass on which
+        the model raises, that none is.
+
+        Raises: DimensionError.
+        """
+        self._load(parameters)
+        found = np.zeros(len(records), dtype=bool)
+        for start in range(0, len(records), self.passes.n_tile):
+            with suppress(ClientError):
+                found[start : start + self.passes.n_tile] = self._are_finite(records, start)
+        return found
+
+    def _are_finite(self, records: Records, start: int) -> NDArray[np.bool_]:
+        """Tell it of the records of one tile, in one pass. Raises ModelRecordError."""
+        chosen = np.arange(start, min(start + self.passes.n_tile, len(records)))
+        with Unspoken(self.spoken, EXHAUSTED):
+            gradients = self._gradients(self.passes.path, *_padded(records, chosen, self.passes.n_tile))
+        return are_finite(gradients)[: len(chosen)].cpu().numpy()
 
     def gradient_sum(
         self, parameters: NDArray[np.float32] | NDArray[np.float64], records: Records

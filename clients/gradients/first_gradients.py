@@ -10,18 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from precad.clients.errors import NoGradientError
 from precad.clients.gradients.engine import RecordEngine
 from precad.clients.models.networks import flatten
-from precad.clients.records.records import Records
+from precad.clients.records.records import Records, joined
 
 
 def require_some_gradient(engine: RecordEngine, records: Mapping[str, Records]) -> None:
     """Refuse records, by the field that they are from, of which none has a finite gradient at the first parameters.
 
-    No records at all pass: nothing is known of their gradients. Raises: NoGradientError.
+    The first record of each nearly always has one: these go through the model together, as a simulation may have
+    thousands of clients. No records at all pass: nothing is known of their gradients. Raises: NoGradientError.
     """
+    own = {field: some for field, some in records.items() if len(some)}
+    if not own:
+        return
     parameters = flatten(engine.model_copy())
-    for field, own in records.items():
-        if len(own) and not engine.has_finite_gradient(parameters, own):
+    firsts = joined([some.take(np.zeros(1, dtype=np.int64)) for some in own.values()])
+    for (field, some), is_finite in zip(own.items(), engine.finite_gradients(parameters, firsts), strict=True):
+        if not is_finite and not engine.has_finite_gradient(parameters, some):
             raise NoGradientError(field, engine.loss.name)

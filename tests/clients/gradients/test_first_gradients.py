@@ -81,6 +81,17 @@ def test_a_loss_that_is_nan_for_all_is_refused_by_name() -> None:
         require_some_gradient(engine_of(nn.Linear(3, 2), OwnLoss(own_loss, "mine")), {"records of a": table()})
 
 
+def test_first_records_of_many_clients_share_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 300 clients two have a first record without a finite gradient: these alone are looked at one by one."""
+    engine, shapes = engine_of(LogOf(3, 2)), []
+    assert engine.passes.n_tile >= 30
+    taken = LogOf.forward
+    monkeypatch.setattr(LogOf, "forward", lambda self, x: shapes.append(x.shape) or taken(self, x))
+    own = {f"records of {k}": table(0) for k in range(298)} | {f"records of {k}": table(79) for k in (298, 299)}
+    require_some_gradient(engine, own)
+    assert 0 < len(shapes) <= 300 / engine.passes.n_tile + 1 + 2 * (N / engine.passes.n_tile + 1)
+
+
 def test_padding_does_not_stand_in_for_a_record() -> None:
     """Finite for zeros, which fill a pass up, and for no record."""
 
