@@ -55,7 +55,7 @@ class _Script:
         self._thread: threading.Thread | None = None
         self._api: Any = None
         self._n_done, self._asked_number, self._received = 0, 0, -1
-        self._is_due = False
+        self._is_due, self._sent = False, None
         self._has_begun = threading.Event()
         self._bus = DataBus()
         self._bus.subscribe([TOPIC_LOCAL_RESULT], self._take)
@@ -96,8 +96,13 @@ class _Script:
     def _take(self, topic: str, result: Any, bus: Any) -> None:
         """Take the first result after the script received the round's model; no other is an answer to it."""
         if self._is_due and self._received == self._asked_number:
-            self._is_due = False
-            self._answers.put(result)
+            self._is_due, self._sent = False, result
+
+    def _hand_over(self) -> None:
+        """Make what was sent the answer, after `send()`: at its end that clears a model that came during it."""
+        sent, self._sent = self._sent, None
+        if sent is not None:
+            self._answers.put(sent)
 
     def _is_running(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
@@ -113,7 +118,7 @@ class _Script:
         number = max(self._n_done - 1, 0)
         model = FLModel(params=given, params_type=ParamsType.FULL, current_round=number)
         self._api.set_meta({**self._meta, ConfigKey.TASK_NAME: task})
-        self._asked_number, self._received, self._is_due = number, -1, True
+        self._asked_number, self._received, self._is_due, self._sent = number, -1, True, None
         self._bus.publish([TOPIC_GLOBAL_RESULT], FLModelUtils.to_shareable(model))
         return self._answers.get()
 
@@ -129,7 +134,7 @@ class _Script:
         ours, self._answers = self, queue.Queue()  # without the last one's end
 
         class Api(InProcessClientAPI):  # type: ignore[misc]
-            """Notes that the script has begun, and that it received a model."""
+            """Notes that the script has begun, that it received a model, and that it sent one."""
 
             def init(self, *arguments: Any, **named: Any) -> None:
                 super().init(*arguments, **named)
@@ -139,6 +144,12 @@ class _Script:
                 found = super().receive(timeout)
                 ours._received = ours._received if found is None else found.current_round
                 return found
+
+            def send(self, *arguments: Any, **named: Any) -> None:
+                try:
+                    super().send(*arguments, **named)
+                finally:
+                    ours._hand_over()
 
         if self._api is not None:
             self._api.close()

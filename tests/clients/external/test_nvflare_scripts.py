@@ -51,6 +51,13 @@ def test_a_script_trains_round_after_round_with_its_own_arguments(script):
         assert_allclose(ours.train(START), START + np.float32(0.5 + number), rtol=1e-6)
 
 
+def test_a_model_that_comes_before_send_has_ended_is_not_lost(script):
+    """NVFLARE's `send()` forgets at its end the model that it has then."""
+    ours = script("slow_send.py")
+    for _ in range(3):
+        assert_allclose(ours.train(START), START + 1, rtol=1e-6)
+
+
 def test_a_script_for_one_task_is_run_for_each(script):
     """It sends what it adds. Its end, after its answer, costs no round."""
     ours = script("once.py")
