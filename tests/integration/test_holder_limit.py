@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from precad.deploy.cli.main import app
 from precad.dp.holder_ledger import read
-from tests.harness.command_line import precad
+from tests.harness.command_line import CliRunner, precad
 from tests.harness.harness import read_rounds
 from tests.harness.hospital import hospital
 
@@ -16,13 +19,16 @@ limit_epsilon = 3.5
 """
 
 
-def test_a_limit_over_all_tasks_ends_a_run_and_refuses_the_next(tmp_path: Path) -> None:
+def test_a_limit_over_all_tasks_ends_a_run_and_refuses_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every upload that left was paid before; the limit in the ledger is the holder's, not the servers' budget."""
+    monkeypatch.chdir(tmp_path)
     config = hospital(tmp_path, "limited_model", rounds=400, n=80)
     config.write_text(config.read_text() + LIMIT)
-    checked = precad(tmp_path, "check", str(config))
+    checked = CliRunner().invoke(app, ["check", str(config)])
     room = int(checked.stderr.split("room for ")[1].split()[0])
-    assert checked.returncode == 0, checked.stderr
+    assert checked.exit_code == 0, checked.stderr
     assert "fewer than the task's 400 rounds, within epsilon 3.5" in checked.stderr
     assert 2 <= room < 40
     assert not (tmp_path / "paid").exists()
@@ -42,10 +48,10 @@ def test_a_limit_over_all_tasks_ends_a_run_and_refuses_the_next(tmp_path: Path) 
         before[client] = (tmp_path / "paid" / client).read_bytes()
 
     config.write_text(config.read_text().replace('"patients"', '"another-task"'))
-    for again in (("run", str(config), "--output", "second"), ("check", str(config))):
-        refused = precad(tmp_path, *again)
-        assert refused.returncode == 3, refused.stderr
+    for again in (["run", str(config), "--output", "second"], ["check", str(config)]):
+        refused = CliRunner().invoke(app, again)
+        assert refused.exit_code == 3, refused.stderr
         assert "client.holder.limit_epsilon: what the records of 'a' lose in all tasks" in refused.stderr
     assert not (tmp_path / "second").exists()
     assert {client: (tmp_path / "paid" / client).read_bytes() for client in "abcd"} == before
-    assert precad(tmp_path, "holder", "statement", "paid/a").returncode == 0
+    assert CliRunner().invoke(app, ["holder", "statement", "paid/a"]).exit_code == 0

@@ -63,7 +63,7 @@ def _settings() -> list[tuple[int, int, int]]:
         (rounds, bands, separation)
         for bands in (1, 2, 3, 4, 5, 7)
         for separation in (bands, bands + 1, bands + 3)
-        for rounds in (4, 9, 14)
+        for rounds in (4, 9, 12)
     ]
     return found[:50]
 
