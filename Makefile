@@ -97,4 +97,4 @@ release:  ## Make a release, here only: make release VERSION=x.y.z KEY=~/.ssh/id
 	@$(BIN)/python .ci/make_release.py "$(VERSION)" --key "$(KEY)"
 
 clean:  ## Remove the virtual environments and caches (runs/ stays)
-	rm -rf $(VENV) $(PEERS) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-* build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -55,7 +55,8 @@ class _Script:
         self._thread: threading.Thread | None = None
         self._api: Any = None
         self._n_done, self._asked_number, self._received = 0, 0, -1
-        self._is_due, self._sent = False, None
+        self._is_due = False
+        self._sent: Any = None
         self._has_begun = threading.Event()
         self._bus = DataBus()
         self._bus.subscribe([TOPIC_LOCAL_RESULT], self._take)

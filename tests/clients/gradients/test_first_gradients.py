@@ -82,7 +82,7 @@ def test_a_loss_that_is_nan_for_all_is_refused_by_name() -> None:
 
 
 def test_first_records_of_many_clients_share_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 300 clients two have a first record without a finite gradient: these alone are looked at one by one."""
+    """Two of 300 clients have a first record without a finite gradient: these alone are looked at one by one."""
     engine, shapes = engine_of(LogOf(3, 2)), []
     assert engine.passes.n_tile >= 30
     taken = LogOf.forward
