@@ -202,10 +202,9 @@ class RecordEngine:
     def finite_gradients(
         self, parameters: NDArray[np.float32] | NDArray[np.float64], records: Records
     ) -> NDArray[np.bool_]:
-        """Tell of each record whether its gradient at `parameters` (d,) is finite, (n,); of those of a pass on which
-        the model raises, that none is.
+        """Tell of each record whether its gradient at `parameters` (d,) is finite, (n,).
 
-        Raises: DimensionError.
+        Where the model raises on a pass, none of its records counts as such. Raises: DimensionError.
         """
         self._load(parameters)
         found = np.zeros(len(records), dtype=bool)
