@@ -11,6 +11,7 @@ Modules:
     adapter_files  their constants as files that the task names by digests
     safetensors_file  files of tensors
     outputs        what a model returns, as one tensor
+    output_range   tells probabilities from logits
     losses         the loss of a record, by name or the user's own
     metrics        how good a model is
     learning       what a task trains: the model, its loss, what is measured

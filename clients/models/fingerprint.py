@@ -63,14 +63,14 @@ def _digest(model: nn.Module, example: Tensor, loss: Loss, label: Tensor, precis
     """Return the digest if the user's code takes numbers so. Raises as `model_digest`."""
     twin = copy.deepcopy(model).cpu().eval().to(precision.dtype)
     for name, parameter in twin.named_parameters():
-        parameter.copy_(_numbers(name, tuple(parameter.shape)))
-    features = _features("input", 1, example, precision)
+        parameter.copy_(fixed_numbers(name, tuple(parameter.shape)))
+    features = fixed_features("input", 1, example, precision)
     try:
         with precision.held():
             output = outputs_of(twin(features))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's model raises
         raise ModelInputError(tuple(example.shape), first_line(error)) from None
-    some = _features("records", _PROBES, example, precision)
+    some = fixed_features("records", _PROBES, example, precision)
     are_scaled = example.is_floating_point()
     facts = {
         "input": [str(example.dtype), *example.shape],
@@ -105,9 +105,9 @@ def require_named_model(task: Task, model: nn.Module, example: Tensor, loss: Los
     require_same_model(task, model, example, loss, label)
 
 
-def _features(name: str, n: int, example: Tensor, precision: Precision) -> Tensor:
+def fixed_features(name: str, n: int, example: Tensor, precision: Precision) -> Tensor:
     """Return n made-up records like the example, the same on every machine."""
-    features = _numbers(name, (n, *example.shape))
+    features = fixed_numbers(name, (n, *example.shape))
     return precision.of(features) if example.is_floating_point() else (features > 0).to(torch.int64)
 
 
@@ -139,7 +139,7 @@ def _values(
         ) from None
 
 
-def _numbers(name: str, shape: tuple[int, ...]) -> Tensor:
+def fixed_numbers(name: str, shape: tuple[int, ...]) -> Tensor:
     """Return numbers between -1 and 1 that the name decides, smaller where there are many inputs."""
     n = math.prod(shape)
     drawn = np.frombuffer(hashlib.shake_128(name.encode()).digest(4 * n), dtype="<u4")

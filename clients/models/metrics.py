@@ -1,6 +1,7 @@
 """How good a model is on records that nobody trains on: by name, or by a function of the user's own.
 
-    accuracy  share of right classes; of the places that have one (tokens), of all labels (several for a record)
+    accuracy  share of right classes; of the places that have one (tokens), of all labels (several for a record);
+              one output says class 1 where it is positive, or above 1/2 if the model gives probabilities
     mse, mae  mean squared and mean absolute difference of outputs and targets
 
 A function takes (outputs, labels), two arrays with a row for each record, and gives a number.
@@ -22,18 +23,20 @@ Outputs = NDArray[np.float32]
 Metric = Callable[[Any, Any], float]
 
 
-def accuracy(outputs: Outputs, labels: Labels) -> float:
+def accuracy(outputs: Outputs, labels: Labels, threshold: float = 0.0) -> float:
     """Share of `labels` that the outputs say, in [0, 1].
 
     The class of the largest logit, where there are several for a record or a place. One logit alone says class 1 where
-    it is positive; so does each of several logits of a record with a label each, float32.
+    it is above the threshold; so does each of several logits of a record with a label each, float32.
+
+    threshold: 0 for logits; one half for probabilities (`precad.clients.models.output_range`)
     """
     if labels.dtype != np.int64:
-        return float(np.mean((outputs.reshape(labels.shape) > 0) == (labels > 0.5)))
+        return float(np.mean((outputs.reshape(labels.shape) > threshold) == (labels > 0.5)))
     if outputs.ndim == labels.ndim + 1 and outputs.shape[-1] > 1:
         is_meant = labels >= 0
         return float(np.mean((outputs.argmax(axis=-1) == labels)[is_meant]))
-    return float(np.mean((outputs.reshape(labels.shape) > 0) == (labels == 1)))
+    return float(np.mean((outputs.reshape(labels.shape) > threshold) == (labels == 1)))
 
 
 def has_accuracy(loss: Loss, labels: Labels) -> bool:

@@ -32,6 +32,7 @@ from precad.clients.models.architectures import image_side as image_side  # noqa
 from precad.clients.models.constants import with_constants
 from precad.clients.models.extension import imported
 from precad.clients.models.losses import CROSS_ENTROPY, Loss, Shape
+from precad.clients.models.output_range import require_logits
 from precad.clients.models.outputs import outputs_of
 from precad.clients.own_code import first_line
 from precad.clients.records.records import Split, example
@@ -118,10 +119,10 @@ def _called(name: str, factory: Callable[..., object], arguments: Mapping[str, A
 
 def require_fit(model: nn.Module, shape: Shape, *, is_text: bool, loss: Loss = CROSS_ENTROPY) -> Shape:
     """Return the shape of a record's outputs. Raise ModelInputError unless the loss can read them."""
-    is_training = model.training
+    is_training, some = model.training, example(shape, is_text=is_text)
     try:
         with torch.no_grad():
-            found = outputs_of(model.eval()(example(shape, is_text=is_text).unsqueeze(0)))
+            found = outputs_of(model.eval()(some.unsqueeze(0)))
     except (ClientError, MemoryError):
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's model raises for a made-up record
@@ -132,6 +133,7 @@ def require_fit(model: nn.Module, shape: Shape, *, is_text: bool, loss: Loss = C
     if found.shape[:1] != (1,) or (expected := loss.misfit(outputs)):
         expected = expected if found.shape[:1] == (1,) else "a row of outputs for every record"
         raise ModelInputError(shape, f"expected {expected}, got {tuple(found.shape)} for one record")
+    require_logits(model, some, loss)
     return outputs
 
 

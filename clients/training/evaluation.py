@@ -1,6 +1,7 @@
 """How good a global model is on records nobody trains on: its accuracy, and its confidence in every class."""
 
 import copy
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -17,9 +18,10 @@ from precad.clients.gradients.probe import EXHAUSTED
 from precad.clients.models import metrics, networks
 from precad.clients.models.losses import Labels, Loss
 from precad.clients.models.metrics import Metric
+from precad.clients.models.output_range import Scale, scale_of
 from precad.clients.models.outputs import outputs_of
 from precad.clients.own_code import Unspoken
-from precad.clients.records import Records, channels_last, model_inputs
+from precad.clients.records import Records, channels_last, example_of, model_inputs
 from precad.protos.task.model_update import has_diverged
 
 CPU: Final = torch.device("cpu")
@@ -38,7 +40,15 @@ def accuracy(parameters: NDArray[np.float32], model: Model, records: Records, *,
 
     Raises: ArgumentError without records, UnknownNameError, DimensionError.
     """
-    return metrics.accuracy(outputs(parameters, model, records, device), records.labels)
+    found = outputs(parameters, model, records, device)
+    return metrics.accuracy(found, records.labels, _scale(found, model, records).threshold)
+
+
+def _scale(found: NDArray[np.floating[Any]], model: Model, records: Records) -> Scale:
+    """Tell whether the model gives probabilities. It is asked only where all that it gave could be some."""
+    if not ((found >= 0) & (found <= 1)).all():
+        return Scale.LOGITS
+    return scale_of(networks.build(model) if isinstance(model, str) else model, example_of(records))
 
 
 def measured(
@@ -53,11 +63,16 @@ def measured(
 
     Raises: as `accuracy`; ArgumentError for a metric that raises, without its text, which may hold values of a record.
     """
-    found = outputs(parameters, model, records, device) if wanted else None
-    return {name: _value(name, metric, found, records.labels) for name, metric in wanted.items()}
+    if not wanted:
+        return {}
+    found = outputs(parameters, model, records, device)
+    by_name = metrics.METRICS["accuracy"]
+    of_these = functools.partial(metrics.accuracy, threshold=_scale(found, model, records).threshold)
+    asked = {name: of_these if metric is by_name else metric for name, metric in wanted.items()}
+    return {name: _value(name, metric, found, records.labels) for name, metric in asked.items()}
 
 
-def _value(name: str, metric: Callable[[Any, Any], object], found: NDArray[np.float32] | None, labels: Labels) -> float:
+def _value(name: str, metric: Callable[[Any, Any], object], found: NDArray[np.float32], labels: Labels) -> float:
     def spoken(error: Exception) -> ArgumentError:
         return ArgumentError(f"metric {name!r}: expected a number, found {type(error).__name__} raised")
 
@@ -71,9 +86,15 @@ def _value(name: str, metric: Callable[[Any, Any], object], found: NDArray[np.fl
 def confidences(parameters: NDArray[np.float32], model: Model, records: Records) -> NDArray[np.float64]:
     """Softmax of the logits: one model's confidence in every class. Shape (n, n_logits), rows sum to 1.
 
-    A single logit is that of class 1, and gives two columns. Raises: as `accuracy`.
+    A single logit is that of class 1, and gives two columns. So does a single probability. What a model gives as
+    shares that sum to one is taken as it is. Raises: as `accuracy`.
     """
     logits = outputs(parameters, model, records, CPU).astype(np.float64).reshape(len(records), -1)
+    scale = _scale(logits, model, records)
+    if scale is Scale.DISTRIBUTION:
+        return logits
+    if scale is Scale.PROBABILITIES and logits.shape[1] == 1:
+        return np.hstack([1 - logits, logits])
     if logits.shape[1] == 1:
         logits = np.pad(logits, ((0, 0), (1, 0)))
     found: NDArray[np.float64] = softmax(logits, axis=1)

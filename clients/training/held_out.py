@@ -22,8 +22,9 @@ from precad.clients.models import networks
 from precad.clients.models.learning import Learning
 from precad.clients.models.losses import IGNORED, Loss
 from precad.clients.models.metrics import accuracy, has_accuracy
+from precad.clients.models.output_range import scale_of
 from precad.clients.models.outputs import outputs_of
-from precad.clients.records import Records, channels_last, model_inputs
+from precad.clients.records import Records, channels_last, example_of, model_inputs
 from precad.clients.training.conduct import Conduct, Vector
 from precad.clients.training.projection import project
 from precad.dp.queries.evaluations import EvaluationEncoding
@@ -94,6 +95,7 @@ def right_and_losses(model: nn.Module, records: Records, loss: Loss, device: tor
     A share is of the labels or places of one record. It is 0 where targets are numbers. A loss may be no finite number.
     """
     right, losses = np.zeros(len(records)), np.full(len(records), np.inf)
+    threshold = scale_of(model, example_of(records)).threshold if len(records) else 0.0
     for i in range(len(records)):
         one = records.take(np.array([i]))
         with torch.no_grad(), deterministic():
@@ -102,7 +104,7 @@ def right_and_losses(model: nn.Module, records: Records, loss: Loss, device: tor
             except Exception:  # noqa: BLE001, S112 - the model's or the loss's, whose text may hold values of the record
                 continue
         if np.isfinite(outputs).all():
-            losses[i], right[i] = found, _right(outputs, one, loss)
+            losses[i], right[i] = found, _right(outputs, one, loss, threshold)
     return right, losses
 
 
@@ -125,7 +127,7 @@ def _given(outputs: Tensor) -> nn.Module:
     return model
 
 
-def _right(outputs: NDArray[np.float32], one: Records, loss: Loss) -> float:
+def _right(outputs: NDArray[np.float32], one: Records, loss: Loss, threshold: float) -> float:
     if not has_accuracy(loss, one.labels) or (one.labels == IGNORED).all():
         return 0.0
-    return accuracy(outputs, one.labels)
+    return accuracy(outputs, one.labels, threshold)
