@@ -97,7 +97,7 @@ class Account:
     calibrated: Mapping[View, Calibration] | None
     """None unless a target was given."""
     warnings: tuple[str, ...]
-    report: Mapping[str, Any]
+    report: Mapping[str, Any] = field(repr=False)
 
     @classmethod
     def of(cls, report: Mapping[str, Any]) -> Self:
@@ -131,7 +131,7 @@ class Certificates:
     """Probability that all of it holds; None where the confidences were taken as exact."""
     estimate: Mapping[str, Any] | None
     """For runs, the certificate if their mean were the expectation: an approximation, not a guarantee."""
-    report: Mapping[str, Any]
+    report: Mapping[str, Any] = field(repr=False)
 
     @classmethod
     def of(cls, report: Mapping[str, Any]) -> Self:
@@ -166,7 +166,7 @@ class SeedResult:
     folder: Path
     model: str
     """Name of the architecture."""
-    summary: Mapping[str, Any]
+    summary: Mapping[str, Any] = field(repr=False)
     build: Callable[[int], nn.Module] = field(repr=False)
     """Makes the model from a seed."""
 
@@ -212,7 +212,7 @@ class SimulationResult:
     algorithm: str
     folder: Path
     """Configuration, rounds and models; the same call with this folder goes on where it stopped."""
-    summary: Mapping[str, Any]
+    summary: Mapping[str, Any] = field(repr=False)
 
     @classmethod
     def of(cls, summary: Mapping[str, Any], *, build: Callable[[int], nn.Module] | None = None) -> Self:
@@ -257,7 +257,7 @@ class RunResult:
     """Configuration, rounds, model, report, logs, certificates and the servers' state."""
     model: str
     """Name of the architecture."""
-    summary: Mapping[str, Any]
+    summary: Mapping[str, Any] = field(repr=False)
     model_arguments: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -319,7 +319,7 @@ class AuditResult:
     """Pairs of a round and a canary."""
     seats: Mapping[str, AuditedSeat]
     """By place: `server_a` and `server_b`, where that server kept its noise, and `clients`."""
-    report: Mapping[str, Any]
+    report: Mapping[str, Any] = field(repr=False)
 
     @classmethod
     def of(cls, report: Mapping[str, Any]) -> Self:
@@ -364,8 +364,8 @@ class VerifiedExport:
     """Against poisoning: `recomputed` from evidence in the folder, only `as stated`, or `none`."""
     audit: str
     """Sentence on what an attack on this training showed; or `none`."""
-    statement: Mapping[str, Any]
-    report: Mapping[str, Any]
+    statement: Mapping[str, Any] = field(repr=False)
+    report: Mapping[str, Any] = field(repr=False)
 
     @classmethod
     def of(cls, report: Mapping[str, Any]) -> Self:

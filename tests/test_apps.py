@@ -126,6 +126,7 @@ def test_an_app_trains_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
     (one,) = found.seeds
     assert one.rounds == 2
+    assert len(repr(found)) < 1500  # in a notebook it is shown
     assert one.accuracy == one.summary["metrics"]["accuracy"]
     assert set(one.metrics()[-1]["metrics"]) == {"accuracy", "share_of_sick"}
     model = one.load_model()
@@ -199,6 +200,12 @@ def test_a_task_that_says_something_else_than_its_apps_is_refused(given: dict[st
     apps = {"a": app.with_records(arrays), "b": app.with_records(arrays)}
     with pytest.raises(precad.ConfigError, match=why):
         resolve_apps({"task": TASK | given}, apps)
+
+
+def test_a_section_that_is_none_is_refused_beside_apps_too() -> None:
+    apps = {"a": app.with_records(arrays), "b": app.with_records(arrays)}
+    with pytest.raises(precad.ConfigError, match=r"^name: expected one of task, client, simulation, found 'own'$"):
+        resolve_apps({**TASK}, apps)  # its fields outside of a section
 
 
 def test_declared_numbers_of_records_stay() -> None:

@@ -27,7 +27,7 @@ def accuracy(outputs: Outputs, labels: Labels, threshold: float = 0.0) -> float:
     """Share of `labels` that the outputs say, in [0, 1].
 
     The class of the largest logit, where there are several for a record or a place. One logit alone says class 1 where
-    it is above the threshold; so does each of several logits of a record with a label each, float32.
+    it is above the threshold. So does each of several logits of a record with a label each, float32.
 
     threshold: 0 for logits; one half for probabilities (`precad.clients.models.output_range`)
     """

@@ -31,7 +31,7 @@ _ROUNDING: Final = 1e-4
 
 
 class Scale(Enum):
-    """What the numbers are that a model gives."""
+    """Name what a model's numbers are."""
 
     LOGITS = "logits"
     PROBABILITIES = "probabilities"

@@ -26,7 +26,7 @@ from precad.deploy.errors import ConfigError
 from precad.lab.simulation import SimulationSettings
 from precad.lab.simulation.algorithms import Deployed
 from precad.lab.simulation.app_digests import digests_of
-from precad.lab.simulation.simulate import Plan, client_of
+from precad.lab.simulation.simulate import Plan, client_of, refuse_unknown_sections
 from precad.protos.task.algorithms import names_default
 from precad.protos.task.quantile import LEARNT
 from precad.protos.task.record_fields import RecordFields
@@ -42,6 +42,7 @@ def resolve_apps(raw: Mapping[str, Any], apps: Apps, *, rounds: int | None = Non
     of a mapping, or of the task, or numbers.
     Raises: ConfigError, DataError, ArgumentError and other errors of the model.
     """
+    refuse_unknown_sections(raw)
     task, client, simulation = ({**raw.get(name, {})} for name in ("task", "client", "simulation"))
     refuse_audit_clients(task)
     by_id = _by_id(apps, task.get("clients"))

@@ -109,15 +109,20 @@ class Plan:
         )
 
 
+def refuse_unknown_sections(raw: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a section that a configuration has not, or a task's field that stands outside of it."""
+    unknown = [name for name in raw if name not in ("task", "client", "simulation", *NOT_SIMULATED)]
+    if unknown:
+        raise ConfigError(f"{unknown[0]}: expected one of task, client, simulation, found {raw[unknown[0]]!r:.60}")
+
+
 def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
     """Return the configuration with what it leaves out: the dimension, who has how many records. Raises ConfigError,
     DataError, SetupError.
 
     `rounds`: in place of the task's. `task.clients` may also be a number.
     """
-    unknown = [name for name in raw if name not in ("task", "client", "simulation", *NOT_SIMULATED)]
-    if unknown:
-        raise ConfigError(f"{unknown[0]}: expected one of task, client, simulation, found {raw[unknown[0]]!r}")
+    refuse_unknown_sections(raw)
     sections = {name: _section(raw, name) for name in ("task", "client", "simulation")}
     task, client = sections["task"], sections["client"]
     if not names_default(task):

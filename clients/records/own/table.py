@@ -20,6 +20,7 @@ Cells = Sequence[object] | NDArray[np.generic]
 """Cells of one column: texts, numbers, or None where there is nothing."""
 _MOST_COLUMNS = 65_536
 _MISSING, _NO_NUMBER = "an empty cell", "something that is no number"
+_UNDECLARED = "; task.columns can leave a column out, or name its categories"
 
 
 class Table:
@@ -62,7 +63,8 @@ class Table:
         """Take the next records, by column; what a column holds that is not used is not read. Raises
         OwnRecordsError."""
         start = self._n_records
-        parts = [_features(cells[c.name], c, self._cells(c.name, start)) for c in self.columns]
+        hint = "" if self._described.columns else _UNDECLARED
+        parts = [_features(cells[c.name], c, self._cells(c.name, start), hint) for c in self.columns]
         self._features.append(np.concatenate(parts, axis=1))
         for name, column in self._labels.items():
             column += list(cells[name])
@@ -100,11 +102,12 @@ def _require_header(header: Sequence[str], file: object) -> None:
         before.add(name)
 
 
-def _features(cells: Cells, column: Column, at: At) -> NDArray[np.float32]:
-    """Return a column's features, (n, width). Raises OwnRecordsError."""
+def _features(cells: Cells, column: Column, at: At, hint: str) -> NDArray[np.float32]:
+    """Return a column's features, (n, width). hint: what else a column without numbers needs. Raises
+    OwnRecordsError."""
     if column.categories:
         return _one_hot(cells, column.categories, at)
-    numbers = _numbers(cells, column.missing, at)
+    numbers = _numbers(cells, column.missing, at, hint)
     _refuse(~np.isfinite(numbers), "a finite number", "another", at)
     if column.min is not None:
         _refuse(numbers < column.min, f"a number of at least {column.min:g}", "a smaller one", at)
@@ -121,7 +124,7 @@ def _refuse(mask: NDArray[np.bool_], expected: str, found: str, at: At) -> None:
         raise OwnRecordsError(at(first(mask)), expected, found)
 
 
-def _numbers(cells: Cells, missing: float | None, at: At) -> NDArray[np.float64]:
+def _numbers(cells: Cells, missing: float | None, at: At, hint: str) -> NDArray[np.float64]:
     if isinstance(cells, np.ndarray):
         return cells.astype(np.float64)
     with suppress(TypeError, ValueError, OverflowError):  # the common case; what fails is found below
@@ -139,7 +142,7 @@ def _numbers(cells: Cells, missing: float | None, at: At) -> NDArray[np.float64]
             if isinstance(cell, str) and "_" in cell:  # Python's notation, not a table's
                 raise ValueError
         except (TypeError, ValueError, OverflowError):
-            raise OwnRecordsError(at(row), "a number", _NO_NUMBER) from None
+            raise OwnRecordsError(at(row), "a number", f"{_NO_NUMBER}{hint}") from None
     return found
 
 

@@ -168,7 +168,10 @@ def test_bad_data_sets_on_disk_are_refused_alike(name: str, tmp_path: Path) -> N
         ({"x": [1.0, 2.0], "diagnosis": [0, None]}, "row 2, column 'diagnosis': expected a label, found an empty cell"),
         ({"x": [1.0, 2.0], "diagnosis": [0.0, 0.5]}, "row 2, column 'diagnosis': expected a class as its label"),
         ({"x": [b"sekret", b"b"], "diagnosis": [0, 1]}, "row 1, column 'x': expected a number"),
-        ({"x": [datetime.date(2024, 1, 1)] * 2, "diagnosis": [0, 1]}, "row 1, column 'x': expected a number"),
+        (
+            {"x": [datetime.date(2024, 1, 1)] * 2, "diagnosis": [0, 1]},
+            "row 1, column 'x': expected a number, found .* no number; task.columns can leave a column out",
+        ),
         ({"x": [1.0, 2.0], "diagnosis": [{SECRET: 1}] * 2}, "row 1, column 'diagnosis': expected a class as its label"),
         ({"x": [1.0, 2.0], "diagnosis": [2**63 - 1, 0]}, "row 1, column 'diagnosis': expected a class in"),
         ({"x": [1.0, 2.0]}, "expected a column 'diagnosis', found none of that name"),
