@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from precad.clients.errors import OwnRecordsError
@@ -15,6 +15,9 @@ from precad.clients.records.own.found import At, Found, first
 from precad.clients.records.own.labels import Wanted, targets
 from precad.clients.records.own.pictures import is_picture, pixels_of
 from precad.clients.records.records import Records, by_record
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _IMAGE_AXES, _TOKEN_AXES = 4, 2
 _MOST_RECORDS = 10**9
@@ -47,7 +50,7 @@ def from_rows(inputs: Sequence[object], labels: Sequence[object], where: object,
 
 def _together(labels: Sequence[object], where: object) -> object:
     """Return labels as one array where each is an array, and else as they are. Raises OwnRecordsError."""
-    if not any(isinstance(label, (np.ndarray, torch.Tensor, list)) for label in labels):
+    if not any(isinstance(label, (np.ndarray, list)) or _is_tensor(label) for label in labels):
         return list(labels)
     return _stacked(labels, where, "a label", part=", label")
 
@@ -93,7 +96,7 @@ def _labels_of(labels: object, at: str) -> NDArray[Any] | list[Any]:
     Each label of a list is looked at by itself, as in a column of pandas. Raises OwnRecordsError.
     """
     with _raising(at, "an array", _NO_ARRAY):
-        found = labels if isinstance(labels, (torch.Tensor, np.ma.MaskedArray)) else np.asarray(labels)
+        found = labels if isinstance(labels, np.ma.MaskedArray) or _is_tensor(labels) else np.asarray(labels)
     if isinstance(found, np.ndarray) and found.dtype.kind in "OSU" and found.ndim == 1:
         return list(found)
     return array_of(found, at)
@@ -104,9 +107,9 @@ def array_of(value: object, at: str) -> NDArray[Any]:
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise OwnRecordsError(at, "values for all of it", "masked ones")
     with _raising(at, "an array", _NO_ARRAY):
-        if isinstance(value, torch.Tensor):
-            value = value.detach().cpu()
-            value = value.to(torch.float32).numpy() if value.dtype == torch.bfloat16 else value.numpy()
+        if _is_tensor(value):
+            own = value.detach().cpu()
+            value = (own.float() if str(own.dtype) == "torch.bfloat16" else own).numpy()
         found = pixels_of(value, at) if is_picture(value) else np.asarray(value)
     if found.dtype.kind not in "biuf":
         raise OwnRecordsError(at, "numbers of one shape", f"an array of {found.dtype.name}")
@@ -134,8 +137,14 @@ def _features(
     return numbers
 
 
+def _is_tensor(value: object) -> TypeGuard[Tensor]:
+    """Tell whether a value is a tensor, of which there is none before somebody imports PyTorch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
 def _is_array(value: object) -> bool:
-    if isinstance(value, (np.ndarray, torch.Tensor)):
+    if isinstance(value, np.ndarray) or _is_tensor(value):
         return value.ndim > 0
     return isinstance(value, list) or hasattr(value, "__array__")
 

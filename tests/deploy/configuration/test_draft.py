@@ -129,9 +129,10 @@ def test_a_fault_that_depends_on_the_dimension_is_left_for_later(task: dict[str,
         draft(config(**task), FOLDER)
 
 
-def test_a_faulty_file_is_refused_without_pytorch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("client", ["", '[client]\nrecords = "csv:patients.csv"\nlabel = "ill"\n'], ids=["", "own"])
+def test_a_faulty_file_is_refused_without_pytorch(tmp_path: Path, client: str) -> None:
     path = tmp_path / "faulty.toml"
-    path.write_text('[task]\nname = "faulty"\nclients = ["a", "b"]\nrounds = 0\n')
+    path.write_text(f'[task]\nname = "faulty"\nclients = ["a", "b"]\nrounds = 0\n{client}')
     done = subprocess.run([sys.executable, "-c", FAULTY, str(path)], capture_output=True, text=True, check=True)
     assert done.stdout == "2 []\n"
     assert "precad: task.rounds: expected greater than or equal to 1, found 0" in done.stderr
