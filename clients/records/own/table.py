@@ -102,7 +102,7 @@ def _require_header(header: Sequence[str], file: object) -> None:
         before.add(name)
 
 
-def _features(cells: Cells, column: Column, at: At, hint: str) -> NDArray[np.float32]:
+def _features(cells: Cells, column: Column, at: At, hint: str = "") -> NDArray[np.float32]:
     """Return a column's features, (n, width). hint: what else a column without numbers needs. Raises
     OwnRecordsError."""
     if column.categories:
