@@ -204,10 +204,12 @@ class AdapterError(ArgumentError):
 class ModelDigestError(ArgumentError):
     """The model that a name makes here is another one than the organisations agreed on."""
 
-    def __init__(self, model: str, *, expected: str, found: str) -> None:
+    def __init__(self, model: str, *, expected: str, found: str, has_constants: bool) -> None:
+        """has_constants: whether the model has frozen parameters or buffers."""
+        drawn = "; drawn constants differ between processors: load them from a file that all share"
         super().__init__(
             f"task.model_digest: expected {expected}, found {found} of {model!r} here; every organisation needs the "
-            "same code, of a loss of its own too, frozen parameters and shape of records"
+            f"same code, of a loss of its own too, frozen parameters and shape of records{drawn * has_constants}"
         )
 
 

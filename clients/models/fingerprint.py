@@ -91,7 +91,8 @@ def require_same_model(task: Task, model: nn.Module, example: Tensor, loss: Loss
     """Raise ModelDigestError if the task has the digest of another model, or of another loss of the user's own."""
     if task.model_digest is None or (found := model_digest(model, example, loss, label)) == task.model_digest:
         return
-    raise ModelDigestError(task.model, expected=task.model_digest, found=found)
+    has_constants = next(model.buffers(), None) is not None
+    raise ModelDigestError(task.model, expected=task.model_digest, found=found, has_constants=has_constants)
 
 
 def require_named_model(task: Task, model: nn.Module, example: Tensor, loss: Loss, label: Tensor) -> None:

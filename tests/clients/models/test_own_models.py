@@ -27,6 +27,7 @@ from precad.clients.errors import (
 from precad.clients.gradients.engine import RecordEngine
 from precad.clients.gradients.probe import quiet_copy
 from precad.clients.models import networks
+from precad.clients.models.constants import with_constants
 from precad.clients.models.extension import imported
 from precad.clients.models.fingerprint import CLASS, model_digest, require_same_model
 from precad.clients.models.fixing import fix
@@ -251,6 +252,18 @@ def test_two_organisations_with_different_models_are_told_so() -> None:
         ModelDigestError, match=rf"task.model_digest: expected {task.model_digest}, found {model_digest(there, ROW)}"
     ):
         require_same_model(task, there, ROW, CROSS_ENTROPY, CLASS)
+
+
+@pytest.mark.parametrize("is_frozen", [True, False])
+def test_constants_that_processors_draw_otherwise_belong_in_a_file(is_frozen: bool) -> None:
+    """A model without constants has no such line."""
+    task, here = small_task(model="my_model:net", dim=37, model_digest="0" * 64), net(5)
+    if is_frozen:
+        next(here.parameters()).requires_grad_(requires_grad=False)
+    with pytest.raises(ModelDigestError) as refused:
+        require_same_model(task, with_constants(here), ROW, CROSS_ENTROPY, CLASS)
+    said = "drawn constants differ between processors: load them from a file that all share"
+    assert (said in str(refused.value)) is is_frozen
 
 
 def squares(model: nn.Module, record: tuple[Tensor, Tensor]) -> Tensor:
