@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -30,11 +31,13 @@ from precad.clients.models.fingerprint import model_digest
 from precad.clients.models.learning import Learning
 from precad.clients.models.losses import loss_of
 from precad.clients.process import load_records
+from precad.deploy.cli import main
 from precad.deploy.configuration.apps import client_of_app, load_with_app, with_app
 from precad.deploy.configuration.check_records import records_here
 from precad.deploy.configuration.local import resolve
 from precad.deploy.run_folder import RunFolder
 from precad.lab.simulation.apps import resolve_apps
+from tests.harness.command_line import CliRunner
 from tests.harness.harness import small_task
 
 TASK = precad.Task(
@@ -277,6 +280,30 @@ def test_a_run_names_the_app_and_deals_its_records(tmp_path: Path) -> None:
         with_app({"task": {}}, f"{__name__}:net")
     with pytest.raises(precad.ConfigError, match="app: expected module:name, found 'app'"):
         with_app({"task": {}}, "app")
+
+
+def test_an_app_is_checked_and_simulated_by_the_flags_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file names neither app nor clients; an app in the file itself trains to the same model."""
+    monkeypatch.chdir(tmp_path)
+    lines = [f"{name} = {json.dumps(value)}" for name, value in TASK.items()]
+    Path("task.toml").write_text("\n".join(["[task]", *lines]))
+    named = f'clients = 4\nmodel = "{__name__}:app"\nloss = "{__name__}:app"\n[client]\nholdout = 0.0'
+    client = f'records = "{__name__}:app"\nmetrics = ["{__name__}:app"]'
+    Path("named.toml").write_text("\n".join(["[task]", *lines, named, client]))
+    flags, runner = ["--app", f"{__name__}:app", "--clients", "4"], CliRunner()
+    for command in (["simulate", "task.toml", *flags, "--output", "a"], ["simulate", "named.toml", "--output", "b"]):
+        done = runner.invoke(main.app, command)
+        assert done.exit_code == 0, done.output
+    one, other = (np.load(Path(name, "seed-0.npz"))["parameters"].tobytes() for name in "ab")
+    assert one == other
+    done = runner.invoke(main.app, ["check", "task.toml", *flags])
+    assert "10 records each" in done.output
+    for wrong, why in (
+        (["simulate", "named.toml", "--clients", "4"], "task.clients: expected none beside clients, found 4"),
+        (["simulate", "--clients", "4"], "expected a file with a section task beside --app and --clients"),
+    ):
+        done = runner.invoke(main.app, wrong)
+        assert (done.exit_code, why in done.output) == (2, True), done.output
 
 
 def test_an_app_names_a_source_for_each_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,10 @@ AppName = Annotated[
     str | None,
     typer.Option("--app", metavar="MODULE:NAME", help="Take model, loss and records from this precad.App of yours."),
 ]
+ClientsNumber = Annotated[
+    int | None,
+    typer.Option("--clients", help="Take so many clients, where CONFIG names none.", metavar="N", min=1),
+]
 Output = Annotated[
     Path | None, typer.Option("--output", metavar="DIR", help="Leave everything in this run folder, new or empty.")
 ]

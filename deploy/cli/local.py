@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from precad.deploy.cli.common import AppName, ConfigFile, Json, Output, exit_codes, people, say, write_json
+from precad.deploy.cli.common import (
+    AppName,
+    ClientsNumber,
+    ConfigFile,
+    Json,
+    Output,
+    exit_codes,
+    people,
+    say,
+    write_json,
+)
 from precad.deploy.errors import ConfigError, InterruptedRunError
 from precad.deploy.localhost.forks import Forks
 
@@ -56,9 +66,7 @@ def demo(
 def run(
     config: ConfigFile,
     app: AppName = None,
-    clients: Annotated[
-        int | None, typer.Option(help="Start so many clients, where CONFIG names none.", metavar="N", min=1)
-    ] = None,
+    clients: ClientsNumber = None,
     output: Output = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --output, which ended early; CONFIG is its task.")
@@ -74,10 +82,8 @@ def run(
 
     def contents() -> dict[str, Any]:
         from precad.deploy.configuration.apps import read_local_with_app
-        from precad.deploy.configuration.local import with_clients
 
-        raw = read_local_with_app(config, app)
-        return raw if clients is None else with_clients(raw, clients)
+        return read_local_with_app(config, app, clients)
 
     if seeds is not None:
         _run_several(contents, output, seeds, dashboard=dashboard, resumes=resume, as_json=as_json)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from precad.deploy.cli.common import AppName, ConfigFile, Json, exit_codes, say, say_fact, write_json
+from precad.deploy.cli.common import AppName, ClientsNumber, ConfigFile, Json, exit_codes, say, say_fact, write_json
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import ConfigError, refusing
 
@@ -16,13 +16,14 @@ from precad.deploy.errors import ConfigError, refusing
 def check(
     config: ConfigFile,
     app: AppName = None,
+    clients: ClientsNumber = None,
     connects: Annotated[
         bool, typer.Option("--connect", help="Dial every server that this configuration's roles dial.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Check a role's configuration and files, or a local run's, and show the digests that operators compare."""
-    report = checked(config, app)
+    report = checked(config, app, clients)
     if connects:
         from precad.deploy.configuration.check_links import check_links
 
@@ -36,12 +37,12 @@ def check(
             say_fact(line)
 
 
-def checked(config: Path, app: str | None) -> dict[str, Any]:
+def checked(config: Path, app: str | None, clients: int | None = None) -> dict[str, Any]:
     """Return the check's report, which begins with the kit's facts where the file came in one. Raises as the check."""
     from precad.deploy.configuration.check import check_file
     from precad.deploy.provisioning.joining import kit_facts
 
-    return {**kit_facts(config), **check_file(config, app)}
+    return {**kit_facts(config), **check_file(config, app, clients)}
 
 
 @exit_codes()

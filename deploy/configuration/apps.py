@@ -10,20 +10,23 @@ from precad.clients.app import App
 from precad.clients.config import ClientConfig
 from precad.clients.models.extension import imported
 from precad.clients.own_code import look_in
+from precad.deploy.configuration.local import with_clients
 from precad.deploy.configuration.sections import Deployment, load, read_local, read_toml, section, with_folder
 from precad.deploy.errors import ConfigError
 from precad.protos.task.task import Task
 
 
-def read_local_with_app(config: Path, path: str | None) -> dict[str, Any]:
+def read_local_with_app(config: Path, path: str | None, n_clients: int | None = None) -> dict[str, Any]:
     """Return the contents of a local run's file, with an app that is looked for in its folder first, if one is named.
 
-    Raises ConfigError, ExtensionError.
+    n_clients: how many, where the file names none. Raises ConfigError, ExtensionError.
     """
     if path is None:
-        return read_local(config)
-    look_in(config.parent)
-    return with_folder(with_app(read_toml(config), path), config.parent.absolute())
+        raw = read_local(config)
+    else:
+        look_in(config.parent)
+        raw = with_folder(with_app(read_toml(config), path), config.parent.absolute())
+    return raw if n_clients is None else with_clients(raw, n_clients)
 
 
 def with_app(raw: Mapping[str, Any], path: str) -> dict[str, Any]:

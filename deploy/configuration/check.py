@@ -38,16 +38,18 @@ from precad.servers.store.folder import load_initial_model
 from precad.servers.store.rehearsal import require_aggregator_opens, require_dealer_opens
 
 
-def check_file(path: Path, app: str | None = None) -> dict[str, Any]:
+def check_file(path: Path, app: str | None = None, n_clients: int | None = None) -> dict[str, Any]:
     """Return what `check` does of a deployment's file, or what a local run of this file would take.
 
-    Raises what the run or the process itself would.
+    n_clients: of a local run whose file names none. Raises what the run or the process itself would.
     """
     if not is_local(read_toml(path)):
+        if n_clients is not None:
+            raise ConfigError(f"--clients: expected none with a deployment's file, found {n_clients}")
         return check(load_with_app(path, app))
     from precad.deploy.configuration.check_records import local_records
 
-    raw = read_local_with_app(path, app)
+    raw = read_local_with_app(path, app, n_clients)
     if (early := draft(raw, RunFolder(path.parent.absolute()))) is not None:
         require_gate(early.task.gate if "gate" in raw["task"] else usual_gate())
     return local_records(raw, path.parent.absolute())

@@ -7,8 +7,18 @@ from typing import Annotated
 
 import typer
 
-from precad.deploy.cli.common import Json, RayAddress, Threads, WorkersNumber, exit_codes, people, say, write_json
-from precad.deploy.configuration import sections as configuration
+from precad.deploy.cli.common import (
+    AppName,
+    ClientsNumber,
+    Json,
+    RayAddress,
+    Threads,
+    WorkersNumber,
+    exit_codes,
+    people,
+    say,
+    write_json,
+)
 
 
 @exit_codes()
@@ -17,6 +27,8 @@ def simulate(
         Path | None,
         typer.Argument(metavar="CONFIG", help="Read this file, as `precad run` does; without one, train as the demo."),
     ] = None,
+    app: AppName = None,
+    clients: ClientsNumber = None,
     rounds: Annotated[int | None, typer.Option(help="Train for so many rounds, in place of the task's.", min=1)] = None,
     seeds: Annotated[int, typer.Option(help="Train so many times, with seeds from 0 on.", min=1)] = 1,
     threads: Threads = None,
@@ -31,7 +43,9 @@ def simulate(
     """Train in one process: PRECAD, what it is compared with, and attacks, from seeds."""
     import torch
 
+    from precad.deploy.configuration.apps import read_local_with_app
     from precad.deploy.configuration.demo import demo_config
+    from precad.deploy.errors import ConfigError
     from precad.deploy.run_folder import default_output
     from precad.lab.simulation import simulate as simulation
     from precad.lab.simulation.shown import print_simulation
@@ -40,7 +54,9 @@ def simulate(
 
     if threads is not None:
         torch.set_num_threads(threads)
-    raw = demo_config() if config is None else configuration.read_local(config)
+    if config is None and (app is not None or clients is not None):
+        raise ConfigError("CONFIG: expected a file with a section task beside --app and --clients, found none")
+    raw = demo_config() if config is None else read_local_with_app(config, app, clients)
     plan = simulation.resolve(raw, rounds=rounds)
     folder = output or default_output(f"{plan.task.name}-simulated")
     if (target := raw.get("task", {}).get(TARGET)) is not None:
