@@ -48,7 +48,7 @@ def _scale(found: NDArray[np.floating[Any]], model: Model, records: Records) -> 
     """Tell whether the model gives probabilities. It is asked only where all that it gave could be some."""
     if not ((found >= 0) & (found <= 1)).all():
         return Scale.LOGITS
-    return scale_of(networks.build(model) if isinstance(model, str) else model, example_of(records))
+    return scale_of(networks.build(model) if isinstance(model, str) else copy.deepcopy(model), example_of(records))
 
 
 def measured(
