@@ -11,11 +11,12 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final
 
 from precad.clients.app import App
-from precad.clients.errors import ClientError, ExtensionError
+from precad.clients.errors import ArgumentError, ClientError, ExtensionError
 
 _BESIDE: Final[list[Path]] = []
 """Folders of configurations, in the order in which they were read. Like `sys.path`, which they join, of a process."""
@@ -25,6 +26,10 @@ USUAL_ADAPTER: Final = "adapter.safetensors"
 """Name of the file with the constants of adapters, which is looked for where no other is named."""
 _OFFERED: Final[list[str]] = [USUAL_ADAPTER]
 """Files of an adapted model's constants that this process may use: those with the task's digests are."""
+
+
+_IMPORTED: Final[ContextVar[str]] = ContextVar("_IMPORTED", default="")
+"""Module of the user's own that this thread imports."""
 
 
 class Unspoken:
@@ -103,7 +108,11 @@ def imported(kind: str, path: str, places: Sequence[Path] | None = None) -> obje
 
         with Unspoken(spoken, (ImportError,)):
             _refuse_hidden(kind, path, searched)
-            loaded = importlib.import_module(module)
+            mark = _IMPORTED.set(module)
+            try:
+                loaded = importlib.import_module(module)
+            finally:
+                _IMPORTED.reset(mark)
         found: object = getattr(loaded, name)
     except ModuleNotFoundError as error:
         where = f" ({looked(searched)})" if error.name == module.partition(".")[0] else ""
@@ -113,6 +122,18 @@ def imported(kind: str, path: str, places: Sequence[Path] | None = None) -> obje
     if not callable(found) and not isinstance(found, App):
         raise ExtensionError(kind, path, f"{name} cannot be called")
     return found
+
+
+def refuse_within_import(name: str) -> None:
+    """Refuse to train while a module of the user's own is imported, for a training. Raises ArgumentError.
+
+    Each client imports it, and would start the training again, with clients that do.
+    """
+    if module := _IMPORTED.get():
+        raise ArgumentError(
+            f"precad.{name}: module {module!r} calls it while clients import it: put the call below "
+            'if __name__ == "__main__":'
+        )
 
 
 def is_brought(path: str) -> bool:

@@ -65,12 +65,14 @@ def simulate(
         >>> [(one.seed, one.rounds, one.accuracy > 0.5) for one in found.seeds]
         [(0, 20, True), (1, 20, True)]
     """
+    from precad.clients.own_code import refuse_within_import
     from precad.deploy.run_folder import default_output
     from precad.lab.simulation import simulate as simulation
     from precad.lab.simulation.apps import resolve_apps
     from precad.lab.simulation.workers import Workers
     from precad.results import SimulationResult
 
+    refuse_within_import("simulate")
     with arguments.named():
         arguments.require_count("workers", workers)
         if rounds is not None:
@@ -131,11 +133,13 @@ def run(
         >>> found.rounds, found.accepted, found.rejected
         (2, 6, 0)
     """
+    from precad.clients.own_code import refuse_within_import
     from precad.deploy.configuration.apps import with_app
     from precad.deploy.configuration.local import with_clients
     from precad.deploy.localhost.whole import complete, prepare, require_finite
     from precad.results import RunResult
 
+    refuse_within_import("run")
     with arguments.named():
         raw = arguments.contents(config)
         if clients is not None:

@@ -282,6 +282,20 @@ def test_a_run_names_the_app_and_deals_its_records(tmp_path: Path) -> None:
         with_app({"task": {}}, "app")
 
 
+@pytest.mark.parametrize("call", ['run(task, app="unguarded:app", clients=2)', "simulate(task, clients=[app, app])"])
+def test_a_module_that_trains_while_clients_import_it_is_refused(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its clients would start the training again, and so would theirs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "unguarded", raising=False)
+    own = f"import precad\nfrom {__name__} import TASK as task, app\nprecad.{call}\n"
+    Path("unguarded.py").write_text(own)
+    with pytest.raises(ArgumentError, match="module 'unguarded' calls it while clients import it: put the call below"):
+        precad.run(TASK, app="unguarded:app", clients=2)
+    assert not Path("runs").exists()
+
+
 def test_an_app_is_checked_and_simulated_by_the_flags_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file names neither app nor clients; an app in the file itself trains to the same model."""
     monkeypatch.chdir(tmp_path)
