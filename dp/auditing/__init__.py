@@ -3,6 +3,7 @@
 Modules:
 
     guesses       guesses of coins, from scores
+    plans         how many coins to guess, before any score is seen
     strict        epsilon that guesses in one run refute, with no assumption but the coins
     f_dp          largest epsilon of the accountant's own curves that guesses in one run refute
     observed      canaries' scores, round by round, as one view sees them

@@ -1,6 +1,6 @@
 """Refute the accountant's own curves by guesses in one run.
 
-Let g(x) be the most that an event of chance x can have in a neighbouring world. Let p_k be the chance of exactly k
+Let g(x) be the most that an event of chance x can have once a coin is turned. Let p_k be the chance of exactly k
 correct ones of r guesses. Turn a random one of the m coins: the guesses stay, and a correct one becomes wrong. So
 
     sum over k >= i of (k/m) p_k  <=  g( sum over k >= i of ((r - k + 1)/m) p_(k-1) )        for every i.
@@ -8,6 +8,11 @@ correct ones of r guesses. Turn a random one of the m coins: the guesses stay, a
 Starting from "c or more correct with chance alpha", this bounds from below what is left for i = c-1, .., 0. Where that
 adds up to more than 1, so many correct guesses have a chance below alpha. Source: Mahloujifar, Melis, Chaudhuri,
 "Auditing f-Differential Privacy in One Run", 2024; with guesses left open as in Steinke et al.
+
+A coin is fair. Half of an event lies where it says in, and is bounded from out, the other half conversely. For every
+epsilon the first has the record's own delta of added from left out, and the second that of left out from added. So g is
+of the mean of both: g(x) = min over epsilon of e^epsilon x + (delta_1(epsilon) + delta_2(epsilon)) / 2. The larger one
+alone, as for guesses of no fair coin, would refute less.
 
 The family of hypotheses are the rounds of the statement with another noise multiplier. More noise is refuted first; the
 least noise that is refuted gives the figure.
@@ -17,7 +22,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -50,7 +55,7 @@ def least_of(event: SampledGaussian, rounds: int) -> Least:
         return lambda y: float(ndtr(ndtri(y) - mu))
     curves = [delta_curve(1, event.sampling_rate, event.noise_multiplier, rounds, d) for d in Direction]
     epsilons = np.unique(np.concatenate([curve.epsilons for curve in curves]))
-    deltas = np.max([np.interp(epsilons, c.epsilons, c.deltas) for c in curves], axis=0)
+    deltas = np.mean([np.interp(epsilons, c.epsilons, c.deltas) for c in curves], axis=0)
     return _envelope(epsilons, deltas)
 
 
@@ -88,15 +93,35 @@ def refuted_epsilon(guesses: Guesses, event: SampledGaussian, rounds: int, delta
 
     The noise multiplier is searched on a grid of steps of 1 %, and rounded towards more noise.
     """
-    alpha = 1 - confidence
+    power, refuting = _least_refuted([guesses], event, rounds, 1 - confidence)
+    return PldAccountant().epsilon(_with_noise(event, power), rounds, delta) if refuting else 0.0
 
-    def at(power: int) -> SampledGaussian:
-        return SampledGaussian(event.sampling_rate, event.noise_multiplier * _RATIO**power)
+
+def best_of(candidates: Sequence[Guesses], event: SampledGaussian, rounds: int, confidence: float) -> int:
+    """Return the index of those guesses that refute the largest epsilon; the first of equal ones."""
+    _, refuting = _least_refuted(candidates, event, rounds, 1 - confidence)
+    return refuting[0] if refuting else 0
+
+
+def _with_noise(event: SampledGaussian, power: int) -> SampledGaussian:
+    return SampledGaussian(event.sampling_rate, event.noise_multiplier * _RATIO**power)
+
+
+def _least_refuted(
+    candidates: Sequence[Guesses], event: SampledGaussian, rounds: int, alpha: float
+) -> tuple[int, list[int]]:
+    """Return the power of the least noise that any of them refutes, and whose it is; nobody's where it is above all."""
+
+    def refuting(power: int, among: Sequence[int]) -> list[int]:
+        least = least_of(_with_noise(event, power), rounds)
+        return [i for i in among if is_refuted(candidates[i], least, alpha)]
 
     low, high = _LEAST, _MOST
-    if not is_refuted(guesses, least_of(at(high), rounds), alpha):
-        return 0.0
-    while high - low > 1:
+    found = refuting(high, range(len(candidates)))
+    while found and high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if is_refuted(guesses, least_of(at(middle), rounds), alpha) else (middle, high)
-    return PldAccountant().epsilon(at(high), rounds, delta)
+        if there := refuting(middle, found):
+            high, found = middle, there
+        else:
+            low = middle
+    return high, found

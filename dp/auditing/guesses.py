@@ -14,6 +14,25 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
+class Plan:
+    """Say how many scores will be guessed to be in and out: fixed before they are seen, else no confidence holds."""
+
+    highest: int
+    """Guessed to be in."""
+    lowest: int
+    """Guessed to be out."""
+
+    def __post_init__(self) -> None:
+        require_count("highest", self.highest)
+        require_count("lowest", self.lowest)
+
+    @property
+    def made(self) -> int:
+        """Return how many guesses are made."""
+        return self.highest + self.lowest
+
+
+@dataclass(frozen=True, slots=True)
 class Guesses:
     """Hold how many coins were guessed, and how many of the guesses were right."""
 
@@ -31,21 +50,24 @@ class Guesses:
             )
 
     @classmethod
-    def of_scores(cls, scores: Array, coins: NDArray[np.bool_], made: int) -> Self:
-        """Guess that the made/2 highest scores are in and as many of the lowest are out. scores, coins: (m,).
+    def of_scores(cls, scores: Array, coins: NDArray[np.bool_], plan: Plan) -> Self:
+        """Guess that the highest scores are in and the lowest out, as many of each as planned. scores, coins: (m,).
 
-        `made` is fixed before the scores are seen, else a confidence does not hold. An odd one is lowered by one.
         Raises: ValueError for shapes that differ, or more guesses than canaries.
         """
-        if scores.shape != coins.shape or scores.ndim != 1:
-            raise ValueError(f"coins must have the shape of scores, (m,), got {coins.shape} and {scores.shape}")
-        require_count("made", made)
-        half = made // 2
-        if 2 * half > len(scores):
-            raise ValueError(f"made must be <= {len(scores)}, the canaries, got {made}")
-        order = np.argsort(scores, kind="stable")
-        right = int(coins[order[len(scores) - half :]].sum()) + int((~coins[order[:half]]).sum())
-        return cls(len(scores), 2 * half, right)
+        right = right_at_ends(scores, coins)
+        if plan.made > len(scores):
+            raise ValueError(f"plan must have at most {len(scores)} guesses, the canaries, got {plan.made}")
+        return cls(len(scores), plan.made, int(right[0, plan.highest] + right[1, plan.lowest]))
+
+
+def right_at_ends(scores: Array, coins: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return how many are in of the k highest scores, and out of the k lowest, for k = 0 to m; (2, m + 1)."""
+    if scores.shape != coins.shape or scores.ndim != 1:
+        raise ValueError(f"coins must have the shape of scores, (m,), got {coins.shape} and {scores.shape}")
+    in_order = coins[np.argsort(scores, kind="stable")]
+    right = np.cumsum([in_order[::-1], ~in_order], axis=1, dtype=np.int64)
+    return np.pad(right, ((0, 0), (1, 0)))
 
 
 def log_likelihood_ratios(scores: Array, present: NDArray[np.bool_], rate: float, noise: float) -> Array:

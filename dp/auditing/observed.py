@@ -8,14 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.dp.accountants.pld import SampledGaussian
-from precad.dp.auditing.guesses import Guesses, log_likelihood_ratios
-from precad.dp.auditing.strict import refuted_epsilon
-from precad.dp.checks import require_count
+from precad.dp.auditing.guesses import Guesses, Plan, log_likelihood_ratios
 
 Array = NDArray[np.float64]
-_SHARES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
-_REHEARSALS = 8
-"""Simulations of a plan: after a single one, chance may choose for the training to come a number that serves badly."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,31 +56,7 @@ class Observed:
         """Return the scores without the contributions: the noise that hides them, (T, m)."""
         return self.scores - self.contributions
 
-    def guesses(self, event: SampledGaussian, made: int) -> Guesses:
-        """Guess so many coins by the likelihood ratios of the printed round."""
+    def guesses(self, event: SampledGaussian, plan: Plan) -> Guesses:
+        """Guess coins as planned, by the likelihood ratios of the printed round."""
         ratios = log_likelihood_ratios(self.scores, self.present, event.sampling_rate, event.noise_multiplier)
-        return Guesses.of_scores(ratios, self.coins, made)
-
-
-def planned_guesses(observed: Observed, event: SampledGaussian, delta: float, confidence: float) -> int:
-    """Return the number of guesses that serves best where every figure is as printed.
-
-    It is found by simulations of the printed round, with draws of their own and the same participation. Neither scores
-    nor coins of the audit are looked at, so no confidence is spent.
-    """
-    require_count("canaries", observed.canaries, at_least=2)
-    draws = np.random.default_rng(0)  # protects nobody: it repeats, so that the plan depends on the setting alone
-    found = dict.fromkeys(sorted({2 * max(1, round(share * observed.canaries / 2)) for share in _SHARES}), 0.0)
-    for _ in range(_REHEARSALS):
-        rehearsed = _rehearsed(observed, event, draws)
-        for made in found:
-            found[made] += refuted_epsilon(rehearsed.guesses(event, made), delta, confidence)
-    return max(found, key=found.__getitem__)
-
-
-def _rehearsed(observed: Observed, event: SampledGaussian, draws: np.random.Generator) -> Observed:
-    """Return what would be seen where every figure is as printed."""
-    shape = observed.scores.shape
-    coins = draws.random(observed.canaries) < 0.5
-    weights = ((draws.random(shape) < event.sampling_rate) & coins & observed.present).astype(np.float64)
-    return Observed(weights + draws.normal(0.0, event.noise_multiplier, shape), weights, observed.present, coins)
+        return Guesses.of_scores(ratios, self.coins, plan)

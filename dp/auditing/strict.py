@@ -7,6 +7,8 @@ linear in m delta.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from scipy.special import expit
 from scipy.stats import binom
@@ -45,3 +47,9 @@ def refuted_epsilon(guesses: Guesses, delta: float, confidence: float) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if p_value(guesses, middle, delta) <= alpha else (low, middle)
     return low
+
+
+def best_of(candidates: Sequence[Guesses], delta: float, confidence: float) -> int:
+    """Return the index of those guesses that refute the largest epsilon; the first of equal ones."""
+    found = [refuted_epsilon(guesses, delta, confidence) for guesses in candidates]
+    return found.index(max(found))

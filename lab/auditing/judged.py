@@ -6,7 +6,8 @@ from typing import Any
 
 from precad.dp.accountants.pld import SampledGaussian
 from precad.dp.auditing import f_dp, per_round, strict
-from precad.dp.auditing.observed import Observed, planned_guesses
+from precad.dp.auditing.observed import Observed
+from precad.dp.auditing.plans import planned
 from precad.dp.task_privacy import task_privacy
 from precad.lab.auditing.seats import Seat
 from precad.protos.task.task import Task
@@ -46,9 +47,9 @@ def in_one_run(
     observed: Observed, event: SampledGaussian, rounds: int, delta: float, confidence: float
 ) -> dict[str, float]:
     """Return the two figures of guesses in one run."""
-    made = planned_guesses(observed, event, delta, confidence)
-    guesses = observed.guesses(event, made)
+    by_curves = planned(observed.present, event, lambda found: f_dp.best_of(found, event, rounds, confidence))
+    strictly = planned(observed.present, event, lambda found: strict.best_of(found, delta, confidence))
     return {
-        "f_dp": f_dp.refuted_epsilon(guesses, event, rounds, delta, confidence),
-        "strict": strict.refuted_epsilon(guesses, delta, confidence),
+        "f_dp": f_dp.refuted_epsilon(observed.guesses(event, by_curves), event, rounds, delta, confidence),
+        "strict": strict.refuted_epsilon(observed.guesses(event, strictly), delta, confidence),
     }

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from precad.dp.auditing.guesses import Guesses, log_likelihood_ratios
+from precad.dp.auditing.guesses import Guesses, Plan, log_likelihood_ratios
 from precad.dp.auditing.strict import p_value, refuted_epsilon
 
 
@@ -48,9 +48,10 @@ def test_guesses_take_the_ends_of_the_scores() -> None:
     scores = np.array([3.0, -2.0, 0.1, 5.0, -7.0, 0.0])
     coins = np.array([True, True, True, False, False, True])
 
-    assert Guesses.of_scores(scores, coins, 4) == Guesses(6, 4, 2)
-    with pytest.raises(ValueError, match="made must be <= 6, the canaries, got 8"):
-        Guesses.of_scores(scores, coins, 8)
+    assert Guesses.of_scores(scores, coins, Plan(2, 2)) == Guesses(6, 4, 2)
+    assert Guesses.of_scores(scores, coins, Plan(3, 1)) == Guesses(6, 4, 3)
+    with pytest.raises(ValueError, match="plan must have at most 6 guesses, the canaries, got 7"):
+        Guesses.of_scores(scores, coins, Plan(4, 3))
     with pytest.raises(ValueError, match="expected correct <= made <= canaries"):
         Guesses(4, 3, 4)
 
