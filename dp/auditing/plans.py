@@ -26,9 +26,9 @@ Best = Callable[[Sequence[Guesses]], int]
 """Guesses of one plan each to the index of those that refute the largest epsilon."""
 
 _SHARES: Final = (0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.2, 0.4, 0.8)
-"""Of all canaries, that are guessed."""
+"""Parts of all canaries that are guessed."""
 _PARTS: Final = (0.5, 0.625, 0.75, 0.875)
-"""Of these, that are taken to be in."""
+"""Parts of these that are taken to be in."""
 _LESS_LUCK: Final = 0.43
 """Standard deviations below the mean that one run of three is: few guesses serve well in the mean, and often badly."""
 _MOST_LAWS: Final = 5
@@ -50,7 +50,7 @@ def planned(present: NDArray[np.bool_], event: SampledGaussian, best: Best) -> P
 
 def _plans(canaries: int) -> list[Plan]:
     """Return the grid: most guesses first, and equal parts first."""
-    found = {}
+    found: dict[Plan, None] = {}
     for share in reversed(_SHARES):
         made = max(2, 2 * round(share * canaries / 2))
         for part in _PARTS:
@@ -82,10 +82,13 @@ def expected_right(rounds: NDArray[np.int64], event: SampledGaussian) -> Array:
     ratios, of_in, of_out = np.concatenate(laws, axis=1)
     order = np.argsort(ratios, kind="stable")
     of_in, of_out = of_in[order], of_out[order]
-    places = np.arange(m + 1)
-    high = np.interp(places, *(np.append(0.0, np.cumsum(each[::-1])) for each in (of_in + of_out, of_in)))
-    low = np.interp(places, *(np.append(0.0, np.cumsum(each)) for each in (of_in + of_out, of_out)))
-    return np.array([high, low])
+    return np.array([_at_end(of_in[::-1], of_out[::-1], m), _at_end(of_out, of_in, m)])
+
+
+def _at_end(right: Array, wrong: Array, m: int) -> Array:
+    """Return how many are right of the first k, for k = 0 to m. right, wrong: expected numbers, in order of guesses."""
+    reached, of_them = np.append(0.0, np.cumsum(right + wrong)), np.append(0.0, np.cumsum(right))
+    return np.asarray(np.interp(np.arange(m + 1, dtype=np.float64), reached, of_them))
 
 
 def _law(event: SampledGaussian, rounds: int) -> Array:
