@@ -3,6 +3,7 @@
     precad            servers add N(0, (sigma R)^2) each           a record       Poisson(p), sigma and sqrt(2) sigma
     user-dp-fedavg    servers add N(0, (sigma C)^2) each           a whole client no sampling, sigma and sqrt(2) sigma
     tsgd-ptr          servers add Laplace, then Gaussian noise     a whole client no sampling, propose-test-release
+    tsgd-gaussian     servers add N(0, (sigma C)^2) each           a whole client no sampling, sigma and sqrt(2) sigma
     ins-dp-fedavg     the client adds N(0, (sigma R)^2), V times   a record       Poisson(p), sigma, V steps a round
     local-dp          the client adds N(0, (sigma R)^2)            a record       Poisson(p), sigma
     distributed-dp    tau clients add N(0, (sigma R)^2 / tau)      a record       Poisson(p), sigma
@@ -68,6 +69,8 @@ class AlgorithmRules(Protocol):
     def clients_share_noise(self) -> bool: ...
     @property
     def protects_clients(self) -> bool: ...
+    @property
+    def drops(self) -> bool: ...
 
 
 class TestedRounds(Protocol):
@@ -360,6 +363,10 @@ def _user_dp_fedavg(task: PublicParameters) -> TaskPrivacy:
     As in `round_event` the sum of two rounded draws needs std >= 8 steps of the grid, which a task's validation asks
     for. The level of a whole client is the draw, visibly, and then the client's update for certain.
 
+    A sum without its F longest updates (`tsgd-gaussian`) moves with a client by at most C, too: by its update, or by
+    the shortest of those that were cut, which its coming brings back. One server's figure holds while that server
+    follows the protocol. One that shifts ranks could have one client decide over many updates.
+
     Correlated noise makes a round a release of the same kind with a smaller multiplier (`precad.dp.noise.correlated`).
     It is the same in both views: what protects against one server protects against clients. Where clients take turns,
     no draw hides anybody, and no level is claimed.
@@ -371,10 +378,11 @@ def _user_dp_fedavg(task: PublicParameters) -> TaskPrivacy:
         View.CLIENTS_ONLY: SampledGaussian(1.0, both if task.noise_bands == 1 else one),
     }
     turns = f"; its rounds at least {task.min_separation} apart" if task.min_separation > 1 else ""
+    rests_on = dict.fromkeys(View, OF_SERVERS[View.CLIENTS_ONLY]) if task.rules.drops else OF_SERVERS
     return TaskPrivacy(
         unit=Unit.CLIENT,
         events=events,
-        rests_on={view: f"what its updates say, not that it took part; {OF_SERVERS[view]}{turns}" for view in View},
+        rests_on={view: f"what its updates say, not that it took part; {rests_on[view]}{turns}" for view in View},
         every_round={}
         if turns
         else {Level.CLIENT: TwoStageSampledGaussian(task.client_rate, 1.0, both), **_hidden_client(task, both)},

@@ -32,7 +32,7 @@ from precad.mpc.tuples.held import BatchShape, ServerTuples
 from precad.protos.task.task import Task
 from precad.protos.task.trim_fields import Tested
 from precad.servers.rounds.selected import selected_sum
-from precad.servers.rounds.tested import blocks_of, tested_sum
+from precad.servers.rounds.tested import blocks_of, sum_of_shortest, tested_sum
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,8 +42,8 @@ class Checked:
     accepted: tuple[str, ...]
     rejected: tuple[str, ...]
     total: RingArray
-    """The sum of the accepted uploads, modulo 2^64, (d,): after a passed test without the longest, with Krum's rule of
-    those that it chooses."""
+    """The sum of the accepted uploads, modulo 2^64, (d,): without the longest after a passed test, or always where the
+    algorithm drops them; with Krum's rule of those that it chooses."""
     test: Tested | None = None
     """Outcome of the test, where the task has one."""
 
@@ -78,9 +78,12 @@ class CleartextServers:
         accepted = [client for client, upload in uploads.items() if self._fits(upload)]
         test = None if proposed is None else self._tested([uploads[client] for client in accepted], proposed)
         kept = accepted
+        count = self._task.dropped_count
         if test is not None and test.has_passed:
+            count = test.trim_count
+        if count is not None:
             kept = sorted(accepted, key=lambda client: fixed_point.exact_squared_norm(uploads[client]))  # stable
-            kept = kept[: max(0, len(kept) - test.trim_count)]
+            kept = kept[: max(0, len(kept) - count)]
         elif (choice := self._task.krum_rule) is not None and accepted:
             chosen = least_scores([uploads[client] for client in accepted], choice.krum(len(accepted)))
             kept = [accepted[i] for i in chosen]
@@ -143,6 +146,8 @@ class MpcServers:
             share, test = checked.accepted_share_sum, None
             if (choice := task.krum_rule) is not None:
                 share = selected_sum(choice, checked, revealed.opened, mine, self._gate, channel)
+            elif (count := task.dropped_count) is not None:
+                share = sum_of_shortest(task, count, checked, revealed.opened, mine, self._gate, channel)
             elif proposed is not None:
                 rule, noise, F = task.trim_rule, proposed.noise[channel.party], proposed.trim_count
                 assert rule is not None  # of a task with a test

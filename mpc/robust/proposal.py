@@ -47,7 +47,7 @@ class Proposal:
     @cached_property
     def norm_bits(self) -> int:
         """L with 2^L above every accepted squared norm, so that a difference of two has its sign in bit L."""
-        return self.bound.threshold.bit_length()
+        return norm_bits(self.bound)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -106,6 +106,17 @@ class TrimmedRound:
         return count_bits(len(self.tuples.shape.clients))
 
 
+def norm_bits(bound: NormBound) -> int:
+    """Return L with 2^L above every accepted squared norm, so that a difference of two has its sign in bit L."""
+    return bound.threshold.bit_length()
+
+
+def require_few(n_clients: int) -> None:
+    """Raise ParameterError for more clients than a round of ranked norms takes."""
+    if not 0 <= n_clients <= MAX_CLIENTS:
+        raise ParameterError(f"a trimmed sum takes at most {MAX_CLIENTS} clients of a round, got {n_clients}")
+
+
 def count_bits(n_clients: int) -> int:
     """L with 2^L above every number of clients of the round, 0 to n."""
     return max(1, n_clients.bit_length())
@@ -117,8 +128,7 @@ def blocks(gate: Gate, n_clients: int, proposal: Proposal) -> tuple[Block, ...]:
     In the order of use: norms above tau C, the count above 1 .. n, pairs of norms, ranks below m - F. The number F
     that the round trims decides only how many of them are used, so a round may be dealt before F is known.
     """
-    if not 0 <= n_clients <= MAX_CLIENTS:
-        raise ParameterError(f"a trimmed sum takes at most {MAX_CLIENTS} clients of a round, got {n_clients}")
+    require_few(n_clients)
     return tuple(_blocks(gate, n_clients, proposal))
 
 

@@ -15,6 +15,7 @@ AlgorithmName: TypeAlias = Literal[
     "precad",
     "user-dp-fedavg",
     "tsgd-ptr",
+    "tsgd-gaussian",
     "ins-dp-fedavg",
     "local-dp",
     "distributed-dp",
@@ -27,10 +28,7 @@ AlgorithmName: TypeAlias = Literal[
 DEFAULT: Final[AlgorithmName] = "precad"
 AS_DEPLOYED: Final = "deployed"
 """`simulation.algorithm` of a simulation that runs what `task.algorithm` says."""
-ONLY_SIMULATED: Final = (
-    *("bulyan", "median", "trimmed-mean", "geometric-median"),
-    *("tsgd-gaussian", "central-record-dp"),
-)
+ONLY_SIMULATED: Final = ("bulyan", "median", "trimmed-mean", "geometric-median", "central-record-dp")
 """Names that `precad simulate` knows, of what needs every update in the clear, or one trusted server."""
 BUDGETS: Final = ("epsilon_budget_one_server", "epsilon_budget_clients_only", "epsilon_budget_client")
 QUANTILE_FIELDS: Final = ("quantile", "quantile_rate", "quantile_noise")
@@ -58,6 +56,9 @@ class AlgorithmRules:
     trims: bool = False
     """Whether servers leave out the longest updates, and add less noise, where a noisy test allows it. What a round
     costs is no sampled Gaussian then, and no figure hides a client in the draw."""
+    drops: bool = False
+    """Whether servers leave out the F longest updates of every round, without a test. The sum moves with a client by at
+    most C, as with all updates, so that noise and cost are those of a sum of all."""
     selects: bool = False
     """Whether servers add up the updates that are closest to their neighbours alone, by Krum's scores. Nobody adds
     noise: a round releases their sum, one client's update or few, as it is."""
@@ -79,7 +80,7 @@ class AlgorithmRules:
     @property
     def keeps_some(self) -> bool:
         """Tell whether servers add up a part of the accepted updates, and do not know which."""
-        return self.trims or self.selects
+        return self.trims or self.drops or self.selects
 
     @property
     def clips_own_noise(self) -> bool:
@@ -126,6 +127,14 @@ _BY_NAME: Final[dict[AlgorithmName, AlgorithmRules]] = {
             trains_locally=True,
             trims=True,
             own_fields=(*_DESCENT, "local_batch", *_SGD, "update_clipping", *TRIM_FIELDS),
+        ),
+        AlgorithmRules(
+            name="tsgd-gaussian",
+            servers_add_noise=True,
+            protects_clients=True,
+            trains_locally=True,
+            drops=True,
+            own_fields=(*_DESCENT, "local_batch", *_SGD, "update_clipping", "trim_count"),
         ),
         AlgorithmRules(
             name="ins-dp-fedavg",

@@ -23,7 +23,7 @@ from precad.protos.task.quantile import BY_LAYER, LEARNT, QuantileRule, count_no
 from precad.protos.task.query import QueryFields
 from precad.protos.task.record_fields import RecordFields
 from precad.protos.task.server_step import ServerStepFields
-from precad.protos.task.trim_fields import TrimFields, TrimRule
+from precad.protos.task.trim_fields import TrimFields, TrimRule, first_count
 from precad.protos.task.turns import TurnFields
 from precad.protos.task.validation_fields import ValidationFields
 
@@ -86,6 +86,11 @@ class DerivedFigures(
     def trim_rule(self) -> TrimRule | None:
         """Return the test of the task's rounds; None where nothing is tested."""
         return TrimRule(self) if self.rules.trims else None
+
+    @property
+    def dropped_count(self) -> int | None:
+        """Return F, how many of the longest updates every round leaves out; None where no round does so untested."""
+        return first_count(self) if self.rules.drops else None
 
     @property
     def krum_rule(self) -> KrumRule | None:

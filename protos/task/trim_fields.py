@@ -1,7 +1,8 @@
-"""Fields of a task whose servers leave out the longest updates, once a noisy test has passed (`tsgd-ptr`).
+"""Fields of a task whose servers leave out the longest updates: once a noisy test has passed (`tsgd-ptr`), or always.
 
-R of the mechanism is C. In every round each server adds Laplace noise to the margin, and Gaussian noise to a sum. The
-number F of updates that are left out moves with the tests' outcomes, which both servers know.
+R of the mechanism is C. `tsgd-gaussian` leaves out the F longest of every round, and noise is that of a sum of all.
+With `tsgd-ptr` each server adds Laplace noise to the margin of every round, and Gaussian noise to a sum. The number F
+of updates that are left out moves with the tests' outcomes, which both servers know.
 Source: Wang et al., NeurIPS '22, Algorithms 2 and 3; by two servers as docs/reference/protocol-trimmed-sums.md says.
 """
 
@@ -45,7 +46,8 @@ class TrimFields(BaseModel):
     """`tsgd-ptr`: delta0, the chance that a round's test passes although its margin is zero."""
     trim_count: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     """`tsgd-ptr`: F of the first round, how many of the longest updates are left out. None: a quarter of q n. It falls
-    after a passed test and rises after a failed one, up to q n or the first, whichever is more."""
+    after a passed test and rises after a failed one, up to q n or the first, whichever is more. `tsgd-gaussian`: F of
+    every round."""
     trim_step: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """`tsgd-ptr`: by how much F moves. None: a fiftieth of q n, at least 1."""
 
@@ -98,8 +100,7 @@ class TrimRule:
     @property
     def first_count(self) -> int:
         """Return F of the first round."""
-        given = self.task.trim_count
-        return round(_FIRST_SHARE * self.task.expected_clients) if given is None else given
+        return first_count(self.task)
 
     def tested(self, noisy_margin: int, trim_count: int) -> Tested:
         """Return what a round released that opened this margin, in steps of 2^-20."""
@@ -113,6 +114,11 @@ class TrimRule:
         step = max(1, round(_STEP_SHARE * expected)) if given is None else given
         most = max(self.first_count, int(expected))
         return next_trim_count(trim_count, has_passed=has_passed, step=step, at_most=most)
+
+
+def first_count(task: TaskParameters) -> int:
+    """Return F of the first round: `trim_count`, or a quarter of the expected clients."""
+    return round(_FIRST_SHARE * task.expected_clients) if task.trim_count is None else task.trim_count
 
 
 def refuse_unranked(task: TaskParameters, shared: str, checked: str, compared: str, most_expected: int) -> None:
@@ -141,9 +147,11 @@ def refuse_unranked(task: TaskParameters, shared: str, checked: str, compared: s
 
 def refuse_trims(task: TaskParameters) -> None:
     """Refuse a trimmed sum in a task whose servers cannot compute or account for one. Raises ValueError."""
-    if not task.rules.trims:
+    if not (task.rules.trims or task.rules.drops):
         return
     refuse_unranked(task, "norms", "ranks are those of checked norms", "each pair of them", MOST_EXPECTED)
+    if task.rules.drops:
+        return
     if not task.trim_tau * task.noise_std_on_grid >= MIN_NOISE_STD_ON_GRID:
         raise ValueError(
             "trim_tau * noise_multiplier * client_clip * 2^frac_bits must be at least 8, the noise of a passed test on "

@@ -26,7 +26,7 @@ class TurnFields(BaseModel):
 
     min_separation: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     """b: a client is drawn in every b-th round at most. A joint coin deals its turn, and q is the rate of those whose
-    turn it is. Of `user-dp-fedavg` and `tsgd-ptr`. 1: everybody may be drawn in every round."""
+    turn it is. Of `user-dp-fedavg`, `tsgd-ptr` and `tsgd-gaussian`. 1: everybody may be drawn in every round."""
     noise_bands: Annotated[int, Field(ge=1, le=MOST_BANDS)] = 1
     """Over how many rounds each server's noise is correlated, at most b; 1: independent noise."""
 
@@ -43,7 +43,8 @@ def refuse_turns(task: TaskParameters, given: Collection[str]) -> None:
     for name in TURN_FIELDS:
         has_turns = rules.protects_clients and rules.servers_add_noise
         if name in given and not has_turns:
-            of = "user-dp-fedavg" if name == "noise_bands" else "user-dp-fedavg and tsgd-ptr"
+            others = "tsgd-gaussian" if name == "noise_bands" else "tsgd-ptr and tsgd-gaussian"
+            of = f"user-dp-fedavg and {others}"
             raise ValueError(f"{name} is of {of} only, found algorithm {rules.name!r}")
     if task.noise_bands > 1 and rules.trims:
         raise ValueError(f"noise_bands: expected 1 with algorithm {rules.name!r}, whose noise is of a test's outcome")

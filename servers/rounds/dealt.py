@@ -29,7 +29,7 @@ from precad.servers.rounds.intake import Intake
 from precad.servers.rounds.relayed import RelayedUploads
 from precad.servers.rounds.selected import selected_sum
 from precad.servers.rounds.states import Charged, Collecting, Locked, Validated
-from precad.servers.rounds.tested import blocks_of, tested_sum
+from precad.servers.rounds.tested import blocks_of, sum_of_shortest, tested_sum
 from precad.servers.rounds.uploads import Payload
 
 log = structlog.get_logger(__name__)
@@ -190,6 +190,9 @@ class DealtForm(Form):
         opened = (revealed.opened, tuples, compute.gate)
         if (choice := of_round.krum_rule) is not None:
             return replace(checked, accepted_share_sum=selected_sum(choice, checked, *opened, channel)), None
+        if (dropped := of_round.dropped_count) is not None:
+            shortest = sum_of_shortest(of_round, dropped, checked, *opened, channel)
+            return replace(checked, accepted_share_sum=shortest), None
         if (rule := of_round.trim_rule) is None:
             return checked, None
         F, noise = self._ground.state.trim_count, compute.randomness.margin_noise(rule.mechanism.margin_scale)

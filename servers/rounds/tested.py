@@ -1,4 +1,4 @@
-"""The steps of a round whose sum is trimmed where a noisy test allows it: behind the check, before the noise.
+"""The steps of a round whose sum is trimmed, always or after a noisy test: behind the check, before the noise.
 
 They come after the verdicts were compared. The round was charged before its check, so it is paid for when the margin
 opens, whatever becomes of it then (docs/reference/protocol-trimmed-sums.md).
@@ -13,7 +13,7 @@ from precad.mpc.gate import top_bits
 from precad.mpc.gate.top_bits import Gate
 from precad.mpc.local.step import Words
 from precad.mpc.ring import RingArray
-from precad.mpc.robust import krum, proposal
+from precad.mpc.robust import krum, proposal, trimming
 from precad.mpc.robust.proposal import Accepted, Proposal, TrimmedRound
 from precad.mpc.robust.release import share_of_branch
 from precad.mpc.tuples.correlations import Block
@@ -30,9 +30,30 @@ def blocks_of(task: Task, gate: Gate, n_clients: int) -> tuple[Block, ...]:
     of_check = top_bits.blocks(gate, n_clients, task.update_set.low_bits)
     if (rule := task.krum_rule) is not None:
         return (*of_check, *krum.blocks(gate, n_clients, rule.krum(n_clients)))
+    if task.rules.drops:
+        return (*of_check, *trimming.blocks(gate, n_clients, task.norm_bound))
     if not task.rules.trims:
         return of_check
     return (*of_check, *proposal.blocks(gate, n_clients, Proposal(task.norm_bound, task.trim_tau)))
+
+
+def sum_of_shortest(
+    task: Task,
+    trim_count: int,
+    checked: Validated,
+    opened: Sequence[Words],
+    tuples: ServerTuples,
+    gate: Gate,
+    channel: Channel,
+) -> RingArray:
+    """Return this server's share of the sum without the F longest updates, (d,), untested. By both servers.
+
+    trim_count: F. opened: b of each active client.
+    Raises: MalformedMessageError, TupleExhaustedError, TupleReusedError.
+    """
+    return trimming.share_sum_of_shortest(
+        _accepted_of(checked, opened), task.norm_bound, trim_count, tuples, gate, channel
+    )
 
 
 def tested_sum(
@@ -51,7 +72,10 @@ def tested_sum(
     trim_count: F. opened: b of each active client. noise: this server's own, on the margin.
     Raises: MalformedMessageError, PeerMismatchError, TupleExhaustedError, TupleReusedError.
     """
-    accepted = Accepted.of(checked.active, checked.verdicts, opened, checked.squared_norms, checked.accepted_share_sum)
-    it = TrimmedRound(accepted, Proposal(task.norm_bound, task.trim_tau), trim_count, tuples, gate)
+    it = TrimmedRound(_accepted_of(checked, opened), Proposal(task.norm_bound, task.trim_tau), trim_count, tuples, gate)
     share, margin = share_of_branch(it, noise, rule.mechanism.has_passed, channel)
     return share, rule.tested(margin, trim_count)
+
+
+def _accepted_of(checked: Validated, opened: Sequence[Words]) -> Accepted:
+    return Accepted.of(checked.active, checked.verdicts, opened, checked.squared_norms, checked.accepted_share_sum)

@@ -131,6 +131,14 @@ ALGORITHMS: dict[str, dict[str, object]] = {
         "noise_multiplier": 4.0,
         **{name: value for name, value in LOCAL.items() if name != "local_momentum"},
     },
+    "tsgd-gaussian": {"trim_count": 2, **LOCAL},
+    "tsgd-gaussian, correlated": {
+        "algorithm": "tsgd-gaussian",
+        "trim_count": 1,
+        "min_separation": 2,
+        "noise_bands": 2,
+        **LOCAL,
+    },
     "non-private": {"noise_multiplier": 0.0},
     "fedavg": {"noise_multiplier": 0.0, "local_batch": 16, **LOCAL},
     "krum": {"noise_multiplier": 0.0, **LOCAL},
@@ -438,7 +446,7 @@ def trained_by_processes(
 ) -> tuple[bytes, list[list[str]]]:
     """Return the final model and whom each round rejected, on which both servers agree."""
     addresses = dict(zip((*AGGREGATORS, Role.DEALER), free_addresses(3), strict=True))
-    deployment = {"task": task.model_dump(), "pki": str(pki.directory), "addresses": addresses}
+    deployment = {"task": task.model_dump(), "pki": str(pki.directory), "addresses": addresses, "seed": SEED}
     (tmp_path / "deployment.json").write_text(json.dumps(deployment))
     np.save(tmp_path / "initial.npy", np.zeros(task.dim, dtype=np.float32))
     np.save(tmp_path / "noise.npy", noise_of_both(task))
@@ -479,7 +487,8 @@ def trained_by_processes(
     [
         name if name in ("precad", "distributed-dp") else pytest.param(name, marks=pytest.mark.slow)
         for name in OF_EVERYBODY
-        if not ALGORITHMS[name].keys() & {"validation", "layer_clips"} and "krum" not in name
+        if not ALGORITHMS[name].keys() & {"validation", "layer_clips"}
+        and not name.startswith(("krum", "multi", "tsgd"))
     ],
 )
 @asynchronous

@@ -289,7 +289,7 @@ def assert_refused(result: Result, *patterns: str) -> None:
         ),
         (
             {"task.update_clipping": "per-layer"},
-            "task: .*update_clipping is of user-dp-fedavg and tsgd-ptr and fedavg and krum and multi-krum only",
+            "task: .*update_clipping is of user-dp-fedavg and tsgd-ptr and tsgd-gaussian and fedavg and krum",
         ),
         ({"task.dim": 2**40}, "task.dim: expected 4810.*found 1099511627776"),
         ({"task.clients": ["a", "a"]}, "task.clients: expected .*distinct"),

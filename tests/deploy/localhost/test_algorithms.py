@@ -44,6 +44,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "user-dp-fedavg, per-layer": {**USER_DP, "update_clipping": "per-layer"},
     "user-dp-fedavg, private-quantile": {**USER_DP, "update_clipping": "private-quantile", "quantile": 0.7},
     "tsgd-ptr": {**USER_DP, "trim_noise": 0.5, "trim_failure": 1e-6},
+    "tsgd-gaussian": {**USER_DP, "trim_count": 1},
     "local-dp": {"client_clip": 100.0},
     "distributed-dp": {"non_colluding": 2, "client_clip": 400.0},
     "non-private": {"noise_multiplier": 0.0},
@@ -178,7 +179,7 @@ def expected_epsilons(task: Any, participation: int) -> list[float]:
     """By the accountant and closed forms, from numbers written down here."""
     if not task.rules.is_private:
         return [math.inf, math.inf]
-    if task.algorithm == "user-dp-fedavg":
+    if task.algorithm in ("user-dp-fedavg", "tsgd-gaussian"):
         return [eps_from_mu(1e-5, math.sqrt(participation) / m) for m in (3.0, 3.0 * math.sqrt(2))]
     if task.algorithm == "tsgd-ptr":
         events = [(1.0, 3.0 * root, 0.5, 0.5, 1e-6) for root in (1.0, math.sqrt(2))]
@@ -221,7 +222,7 @@ def test_a_run_of_each_algorithm_from_the_command_line_to_the_page(case: str, tm
     run = read_deployed(folder)
     text = " ".join([sentence(run, "none"), *(f"{g.what} {g.rests_on}" for g in guarantees_of(run, "none"))])
     assert ("nothing is guaranteed" in text) == (algorithm in UNPROTECTED)
-    assert ("for one client" in text) == (algorithm in ("user-dp-fedavg", "tsgd-ptr", "precad"))
+    assert ("for one client" in text) == (algorithm in ("user-dp-fedavg", "tsgd-ptr", "tsgd-gaussian", "precad"))
     assert ("collude with nobody" in text) == (algorithm == "distributed-dp")
     assert ("both servers together learn no more" in text) == (algorithm in ("ins-dp-fedavg", "local-dp"))
     for name, what in RELEASED.items():

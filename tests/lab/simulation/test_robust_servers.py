@@ -41,6 +41,7 @@ def uploads(task: Task, lengths: Sequence[float]) -> dict[str, RingArray]:
         ("precad", {}, None),
         ("krum", KRUM, None),
         ("multi-krum", KRUM, None),
+        *(("tsgd-gaussian", {"trim_count": count}, None) for count in (0, 1, 2, 9)),
         ("tsgd-ptr", TRIMS, Proposed(1, (5, -3))),
         ("tsgd-ptr", TRIMS, Proposed(2, (1 << 19, 7))),
         ("tsgd-ptr", TRIMS, Proposed(0, (-5, -9))),

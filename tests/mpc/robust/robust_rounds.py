@@ -9,6 +9,7 @@ from precad.mpc.gate import top_bits
 from precad.mpc.gate.top_bits import Gate
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.parameters import Mode
+from precad.mpc.robust import trimming
 from precad.mpc.robust.margin import open_noisy_margin
 from precad.mpc.robust.proposal import MARGIN_BITS, Proposal, TrimmedRound, blocks
 from precad.mpc.robust.trimming import trimmed_share_sum
@@ -70,6 +71,21 @@ def run(it: Round, gate: Gate, random_bytes: Any = None, wrap: Any = RecordingCh
         if it.sum_noise is not None:
             share = share + it.sum_noise[server.party][int(has_passed)]
         return Outcome(server.accepted, margin, has_passed, server.opened(share), server.sent, server.own_bits)
+
+    return run_round(it, shape, gate, end, random_bytes, wrap)
+
+
+def trim(it: Round, gate: Gate, random_bytes: Any = None, wrap: Any = RecordingChannel) -> tuple[Outcome, Outcome]:
+    """The round without its test, in which the longest stay out always. Its noise is that after a passed test."""
+    shape = shape_of(len(it.vectors) + it.n_silent, it.bound, gate, it.proposal)
+    of_check = top_bits.blocks(gate, len(shape.clients), it.bound.low_bits)
+    shape = replace(shape, blocks=(*of_check, *trimming.blocks(gate, len(shape.clients), it.bound)))
+
+    def end(server: Server) -> Outcome:
+        share = trimming.share_sum_of_shortest(server.held, it.bound, it.trim_count, server.tuples, gate, server.lane)
+        if it.sum_noise is not None:
+            share = share + it.sum_noise[server.party][1]
+        return Outcome(server.accepted, 0, True, server.opened(share), server.sent, server.own_bits)
 
     return run_round(it, shape, gate, end, random_bytes, wrap)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from precad.mpc.gates import make_gate
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.parameters import DEALT_MODES, Mode
 from tests.harness.examples import IS_THOROUGH
-from tests.mpc.robust.robust_rounds import Round, in_the_clear, run
+from tests.mpc.robust.robust_rounds import Round, in_the_clear, run, trim
 
 FRAC_BITS = 6
 N_ROUNDS = 1000 if IS_THOROUGH else 300
@@ -54,6 +56,16 @@ def test_random_rounds_are_the_mechanism_in_the_clear():
     gate = make_gate("native")
     passed = [assert_as_in_the_clear(random_round(seed, DEALT_MODES[seed % 2]), gate) for seed in range(N_ROUNDS)]
     assert 0.25 < sum(passed) / N_ROUNDS < 0.75
+
+
+def test_random_trims_without_a_test_leave_out_the_longest(gate):
+    """By Python's integers: what is left is the sum of the shortest, whoever is rejected, tied or silent."""
+    for seed in range(N_ROUNDS // 10):
+        it = random_round(9000 + seed, DEALT_MODES[seed % 2])
+        accepted, _, _, total = in_the_clear(replace(it, threshold=-(1 << 60)))
+        for outcome in trim(it, gate):
+            assert outcome.accepted == tuple(f"c{i:03d}" for i in accepted)
+            assert outcome.total.tolist() == total
 
 
 @pytest.mark.parametrize("seed", range(12))

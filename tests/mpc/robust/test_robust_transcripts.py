@@ -15,7 +15,7 @@ from precad.mpc.norm_bound import NormBound
 from precad.mpc.robust import trimming
 from tests.mpc.fixed_randomness import random_bytes_of
 from tests.mpc.robust.distinguisher import N_ROUNDS, bits, tells_apart
-from tests.mpc.robust.robust_rounds import Round, in_the_clear, run
+from tests.mpc.robust.robust_rounds import Round, in_the_clear, run, trim
 
 BOUND = NormBound(1.0, 3, 6)
 STEP = 1 << 20
@@ -65,10 +65,10 @@ def _of_step(sent, received, name="robust/trim/keep"):
     return [(a, b) for (label, a), (_, b) in zip(sent, received, strict=True) if label == name]
 
 
-def views(it: Round, name: str):
+def views(it: Round, name: str, play=run):
     """Both servers' views of the same rounds, (rounds, features) each."""
     gate = make_gate("native")
-    outcomes = [run(it, gate, random_bytes_of(f"{name}/{i}")) for i in range(N_ROUNDS)]
+    outcomes = [play(it, gate, random_bytes_of(f"{name}/{i}")) for i in range(N_ROUNDS)]
     return tuple(np.array([view(both, party) for both in outcomes]) for party in (0, 1))
 
 
@@ -85,6 +85,14 @@ def test_two_inputs_of_equal_outputs_look_alike_to_either_server(has_passed, par
     assert in_the_clear(first)[2] is has_passed
     found = views(first, f"first/{parties[0]}"), views(second, f"second/{parties[0]}")
     for party in parties:
+        assert not tells_apart(*(one[party] for one in found))
+
+
+def test_two_inputs_of_equal_sums_look_alike_without_a_test():
+    """As after a passed test, in rounds of which nothing but the sum is opened."""
+    first, second = worlds(True, 0)
+    found = [views(it, f"untested/{i}", trim) for i, it in enumerate((first, second))]
+    for party in (0, 1):
         assert not tells_apart(*(one[party] for one in found))
 
 

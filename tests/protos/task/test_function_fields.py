@@ -65,9 +65,9 @@ def test_fields_that_do_not_fit_are_refused(changes: dict[str, Any], why: str) -
 
 @pytest.mark.parametrize("algorithm", RULES)
 def test_each_algorithm_has_a_function_with_a_claim_or_without(algorithm: str) -> None:
-    """Servers' noise needs a factor; no noise has none; a client's noise, a test's branch and Krum have no function."""
+    """Servers' noise needs a factor; no noise has none; a client's noise, trims and Krum have no function."""
     rules = RULES[algorithm]  # type: ignore[index]
-    takes = {"with": rules.servers_add_noise and not rules.trims, "without": not (rules.is_private or rules.selects)}
+    takes = {"with": rules.servers_add_noise and not rules.keeps_some, "without": not (rules.is_private or rules.selects)}
     for fields, is_taken in ((WITH_FACTOR, takes["with"]), (CLIP, takes["without"])):
         if is_taken:
             task_of(algorithm, **fields)

@@ -133,7 +133,7 @@ def test_the_model_is_all_but_the_last_number() -> None:
         ({"dim": 1}, "dim must be at least 2, the last one being the learnt bound, got 1"),
         (
             {"algorithm": "ins-dp-fedavg"},
-            "update_clipping is of user-dp-fedavg and tsgd-ptr and fedavg and krum and multi-krum only",
+            "update_clipping is of user-dp-fedavg and tsgd-ptr and tsgd-gaussian and fedavg and krum",
         ),
     ],
 )

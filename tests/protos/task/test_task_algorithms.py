@@ -82,22 +82,22 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "precad",
         {"local_steps": 2},
-        "local_steps is of user-dp-fedavg and tsgd-ptr and ins-dp-fedavg and fedavg and krum and multi-krum only",
+        "local_steps is of user-dp-fedavg and tsgd-ptr and tsgd-gaussian and ins-dp-fedavg and fedavg and krum",
     ),
     (
         "ins-dp-fedavg",
         {"local_batch": 5},
-        "local_batch is of user-dp-fedavg and tsgd-ptr and fedavg and krum and multi-krum only",
+        "local_batch is of user-dp-fedavg and tsgd-ptr and tsgd-gaussian and fedavg and krum and multi-krum only",
     ),
     (
         "precad",
         {"update_clipping": "per-layer"},
-        "update_clipping is of user-dp-fedavg and tsgd-ptr and fedavg and krum and multi-krum only",
+        "update_clipping is of user-dp-fedavg and tsgd-ptr and tsgd-gaussian and fedavg and krum and multi-krum only",
     ),
     (
         "ins-dp-fedavg",
         {"update_clipping": "per-layer"},
-        "update_clipping is of user-dp-fedavg and tsgd-ptr and fedavg and krum and multi-krum only",
+        "update_clipping is of user-dp-fedavg and tsgd-ptr and tsgd-gaussian and fedavg and krum and multi-krum only",
     ),
     ("local-dp", {"non_colluding": 2}, "non_colluding is of distributed-dp only"),
     ("distributed-dp", {"non_colluding": 4}, "non_colluding must be at most the 3 enrolled, got 4"),

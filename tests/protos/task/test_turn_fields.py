@@ -31,9 +31,18 @@ def norm_of(task: Task) -> float:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"algorithm": "precad"}, "min_separation is of user-dp-fedavg and tsgd-ptr only, found algorithm 'precad'"),
-        ({"algorithm": "local-dp", "noise_bands": 1}, "min_separation is of user-dp-fedavg and tsgd-ptr only"),
-        ({"algorithm": "precad", "min_separation": 1, "noise_bands": 2}, "noise_bands is of user-dp-fedavg only"),
+        (
+            {"algorithm": "precad"},
+            "min_separation is of user-dp-fedavg and tsgd-ptr and tsgd-gaussian only",
+        ),
+        (
+            {"algorithm": "local-dp", "noise_bands": 1},
+            "min_separation is of user-dp-fedavg and tsgd-ptr and tsgd-gaussian only",
+        ),
+        (
+            {"algorithm": "precad", "min_separation": 1, "noise_bands": 2},
+            "noise_bands is of user-dp-fedavg and tsgd-gaussian only",
+        ),
         ({"min_separation": 31}, "min_separation: expected at most the 30 enrolled, found 31"),
         ({"min_separation": 9}, "noise_bands: expected at most min_separation, 9, found 10"),
         ({"noise_bands": 65, "min_separation": 30}, "less than or equal to 64"),
