@@ -67,7 +67,8 @@ def test_fields_that_do_not_fit_are_refused(changes: dict[str, Any], why: str) -
 def test_each_algorithm_has_a_function_with_a_claim_or_without(algorithm: str) -> None:
     """Servers' noise needs a factor; no noise has none; a client's noise, trims and Krum have no function."""
     rules = RULES[algorithm]  # type: ignore[index]
-    takes = {"with": rules.servers_add_noise and not rules.keeps_some, "without": not (rules.is_private or rules.selects)}
+    is_plain = not rules.keeps_some
+    takes = {"with": rules.servers_add_noise and is_plain, "without": is_plain and not rules.is_private}
     for fields, is_taken in ((WITH_FACTOR, takes["with"]), (CLIP, takes["without"])):
         if is_taken:
             task_of(algorithm, **fields)
