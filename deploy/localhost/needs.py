@@ -11,12 +11,17 @@ from precad.protos.tls.files import TransportError
 from precad.protos.tls.identity import Role
 from precad.servers.errors import SetupError
 from precad.servers.rounds import memory
+from precad.servers.rounds.dealt import require_set
 from precad.servers.rounds.functions import require_function
 
 
 def require_engines_and_memory(deployment: Deployment) -> None:
     """Raise EngineUnavailableError or ConfigError unless this machine has what both aggregators need."""
     both = deployment.aggregator
+    try:
+        require_set(deployment.task)
+    except SetupError as error:
+        raise ConfigError(str(error)) from None
     for letter, role, server in (("a", Role.AGGREGATOR_A, both.a), ("b", Role.AGGREGATOR_B, both.b)):
         assert server is not None  # resolve() supplied it
         require_engine(server.engine)

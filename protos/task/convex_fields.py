@@ -123,6 +123,7 @@ def refuse_convex(task: TaskParameters, given: Collection[str]) -> None:
             f"layer_clips: expected a bound for each of {len(task.layer_sizes)} layer_sizes, found "
             f"{len(task.layer_clips)}"
         )
+    _refuse_others(name, task)
     if task.layer_sizes and sum(task.layer_sizes) != task.dim:
         raise ValueError(f"layer_sizes: expected {task.dim} parameters in all, found {sum(task.layer_sizes)}")
     for i, clip in enumerate(task.layer_clips):
@@ -131,11 +132,10 @@ def refuse_convex(task: TaskParameters, given: Collection[str]) -> None:
                 f"layer_clips.{i}: expected at most client_clip, {task.client_clip:g}, and at least a step of the grid"
                 f", found {clip:g}"
             )
-    if bool(task.half_spaces) != (task.directions_sha256 is not None):
-        raise ValueError("directions_sha256: expected the digest of a file with half_spaces, and none without")
     if not task.half_spaces and task.directions is not None:
         raise ValueError("directions: expected none without half_spaces, found a file")
-    _refuse_others(name, task)
+    if bool(task.half_spaces) != (task.directions_sha256 is not None):
+        raise ValueError("directions_sha256: expected the digest of a file with half_spaces, and none without")
 
 
 def _refuse_others(name: str, task: TaskParameters) -> None:

@@ -17,19 +17,26 @@ from docs.generate.refusals import SOURCE, Refusal, asked, refusals, refusals_pa
 from precad.clients import config
 from precad.deploy import conducts
 from precad.deploy.cli import main as cli
-from precad.deploy.configuration import local, sections
-from precad.deploy.localhost import whole
+from precad.deploy.configuration import auditing, local, sections, update_set
+from precad.deploy.localhost import needs, whole
 from precad.lab.simulation.config import SimulationSettings
 from precad.protos.task import (
     algorithms,
     audit_fields,
+    bin_fields,
+    convex_fields,
+    core_fields,
     evaluation,
+    function_fields,
     grid,
+    krum_fields,
     proved_fields,
+    query,
     record_fields,
     server_step,
     target,
     task,
+    trim_fields,
     turns,
     validation_fields,
 )
@@ -47,21 +54,9 @@ ONLY_SIMULATED_CLIPPING = {*get_args(SimulationSettings.model_fields["update_cli
     *get_args(Task.model_fields["update_clipping"].annotation)
 }
 ASKED = (
-    *(
-        algorithms,
-        audit_fields,
-        evaluation,
-        grid,
-        proved_fields,
-        record_fields,
-        of_tasks,
-        server_step,
-        target,
-        task,
-        turns,
-        validation_fields,
-    ),
-    *(config, conducts, local, sections, of_servers),
+    *(algorithms, audit_fields, bin_fields, convex_fields, core_fields, evaluation, function_fields, grid, krum_fields),
+    *(proved_fields, query, record_fields, of_tasks, server_step, target, task, trim_fields, turns, validation_fields),
+    *(config, conducts, auditing, local, needs, sections, update_set, of_servers),
 )
 """Modules that decide whether a configuration runs."""
 ELSEWHERE = {
@@ -74,6 +69,12 @@ ELSEWHERE = {
         "_pins_both_or_none": "a run makes the pins itself",
         "require_own_role": "certificates, which a run makes itself",
     },
+    "auditing.py": {
+        "audit_ids": "types, which a task's fields are asked for first",
+        "refuse_audit_clients": "of simulations",
+    },
+    "convex_fields.py": dict.fromkeys(("_half_spaces_of", "_read_directions"), "a file of integers, not what it says"),
+    "needs.py": {"require_free_ports": "ports that are taken, not what they are"},
     "conducts.py": {
         "attacks_of": "an image without attacks, and parameters that its tests give",
         "wanted_of": "asked by the row of the semantic backdoor, which raises it again",
