@@ -247,7 +247,12 @@ class Client:
     """A client process's trainer, with the seed's draws in place of the operating system's."""
 
     def __init__(
-        self, client: str, task: Task, conduct: Conduct | None = None, draws: RecordDraws | None = None
+        self,
+        client: str,
+        task: Task,
+        conduct: Conduct | None = None,
+        draws: RecordDraws | None = None,
+        held: Records | None = None,
     ) -> None:
         self.round, self._draws = -1, draws
         self._client, self._stream = client, DRAWS.records(-1, client)
@@ -256,7 +261,7 @@ class Client:
             attack = _Rewinding(conduct, self)
         self._trainer = Trainer(
             task=task,
-            records={client: records()[client]},
+            records={client: records()[client] if held is None else held},
             conducts={client: attack},
             device="cpu",
             draws=draws,
@@ -463,7 +468,7 @@ def trained_by_processes(
                 enter=clients[client].enter,
                 conduct=conducts[client] if conducts else Honest(),
             )
-            for client in CLIENTS
+            for client in clients
         ]
         await asyncio.gather(*(session.run() for session in sessions))
 
