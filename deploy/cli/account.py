@@ -51,6 +51,12 @@ class AccountFlags(Shown):
         int | None,
         typer.Option(metavar="T", help="Count each record in exactly one of T participations, in place of -p."),
     ] = None
+    ptr: Annotated[
+        tuple[float, float, float] | None,
+        typer.Option(
+            metavar="TAU B DELTA0", help="Take propose-test-release at one trusted server, in place of PRECAD."
+        ),
+    ] = None
     calibrate: Annotated[
         float | None,
         typer.Option(metavar="EPSILON", help="Find the least sigma, or the most rounds, for this epsilon."),
@@ -60,11 +66,15 @@ class AccountFlags(Shown):
 @declared(AccountFlags)
 def account(flags: AccountFlags) -> None:
     """Print what the training costs. A flag goes before the configuration's task."""
-    from precad.deploy.guarantees import accounting, accounting_shown, plots, task_account
+    from precad.deploy.guarantees import accounting, accounting_shown, plots, task_account, tested_account
     from precad.protos.task.algorithms import names_default
     from precad.protos.task.bin_fields import BINS
 
     flags.require_plot()
+    if flags.ptr is not None:
+        report = tested_account.account_of_test(vars(flags))
+        flags.show(report, tested_account.print_test_account, tested_account.plot_test_account)
+        return
     task = None if flags.config is None else accounting.task_of(configuration.read_toml(flags.config))
     if task is None or (names_default(task) and BINS not in task):
         report = accounting.account_of_flags(

@@ -8,6 +8,7 @@ Modules:
     conditions         what figures of PRECAD rest on with a function of the sum
     bins               balls in bins inside a client, beside Poisson sampling
     task_account       the account of a task of another algorithm
+    tested_account     `precad account --ptr`: propose-test-release at one server
     certifying         certificates from confidences, or from run folders
     certificates       `precad certify`
     certificates_shown its report, printed

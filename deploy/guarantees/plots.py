@@ -67,7 +67,7 @@ def plot_account(report: Mapping[str, Any], path: Path) -> None:
     found = report["by_round"]
     ends = {view: {name: _number(found[view.value][name][-1]) for name in CURVES} for view in VIEWS}
     xlabel = "rounds that the client took part in" if found["is_realised"] else "rounds t"
-    with _figure(path, columns=len(VIEWS), sharey=True) as (figure, axes):
+    with figure_in(path, columns=len(VIEWS), sharey=True) as (figure, axes):
         for axis, (view, who) in zip(axes, VIEWS.items(), strict=True):
             for name, (label, _, style) in CURVES.items():
                 values = [_number(value) for value in found[view.value][name]]
@@ -99,7 +99,7 @@ def plot_certificates(report: Mapping[str, Any], path: Path) -> None:
     panels += [_draw_frontier] if "plan" in report else []
     panels += [_draw_attack_cost] if "attack_cost" in report else []
     rows, columns = (2, 2) if len(panels) > 2 else (1, len(panels))
-    with _figure(path, rows, columns) as (_, axes):
+    with figure_in(path, rows, columns) as (_, axes):
         for axis, draw in zip(axes, panels, strict=False):
             draw(axis, report)
         for axis in axes[len(panels) :]:
@@ -170,7 +170,7 @@ def _draw_attack_cost(axis: Any, report: Mapping[str, Any]) -> None:
 
 def plot_wish(report: Mapping[str, Any], path: Path) -> None:
     """Draw noise over signal by attackers, best plans only; beside it the least sigma of every choice of T and C."""
-    with _figure(path, columns=2) as (_, (left, right)):
+    with figure_in(path, columns=2) as (_, (left, right)):
         _draw_best_plans(left, report)
         _draw_choices(right, report)
 
@@ -331,7 +331,7 @@ def _pyplot() -> Any:
 
 
 @contextmanager
-def _figure(path: Path, rows: int = 1, columns: int = 1, **looks: Any) -> Iterator[tuple[Any, Any]]:
+def figure_in(path: Path, rows: int = 1, columns: int = 1, **looks: Any) -> Iterator[tuple[Any, Any]]:
     """Yield a figure and its panels, row by row, which the file holds when the block has ended."""
     pyplot = _pyplot()
     with pyplot.rc_context({"axes.titlesize": 10}):
