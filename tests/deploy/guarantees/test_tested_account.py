@@ -35,7 +35,7 @@ def bounds(*arguments: object) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("rounds", [1, 100, 10_000])
 def test_sampled_rounds_cost_what_the_papers_figure_3_has(rounds: int) -> None:
-    """White box is Theorem 4.4, black box that on 4.3. The figure has orders up to 64, which is enough in many rounds."""
+    """White box is Theorem 4.4, black box that on 4.3. The figure has orders up to 64, enough in many rounds."""
     found = bounds(*SAMPLED, "--rounds", rounds, *DELTA)
     (row,) = [one for one in figures.after_rounds(figures.TAU) if one["rounds"] == rounds]
     for name, printed in (("Theorem 4.4", "white_box"), ("Theorem 4.3", "black_box")):
