@@ -14,6 +14,7 @@ seeds. One record is enough for arithmetic, which draws nothing.
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import math
 import re
@@ -100,7 +101,8 @@ class Row:
             return
         drawn = [r for r in self.records.values() if not _is_fresh(r)]
         seeds = [set(range(r["first_seed"], r["first_seed"] + r["seeds"])) for r in drawn]
-        if len(self.records) < 2 or (len(seeds) > 1 and set.intersection(*seeds)):
+        shared = any(one & other for one, other in itertools.combinations(seeds, 2))
+        if len(self.records) < 2 or shared or not all(seeds):
             raise RowError(f"{name}: expected two records of other seeds, found {list(self.records)}")
 
 

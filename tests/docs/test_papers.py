@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import shutil
 import tomllib
 from pathlib import Path
@@ -77,6 +78,18 @@ def test_every_record_is_used_and_says_where_it_comes_from() -> None:
         assert "/" not in record["ran"], "a path of the machine"
 
 
+def test_every_record_names_a_commit_of_this_history() -> None:
+    """Whoever reads a record can look at the code that made it."""
+
+    def git(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["git", *words], cwd=FOLDER, capture_output=True, text=True, check=False)
+
+    if git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
+        pytest.skip("no history of Git's here")
+    versions = {json.loads(path.read_text())["version"].removesuffix("-dirty") for path in FOLDER.glob("*.json")}
+    assert [one for one in versions if git("merge-base", "--is-ancestor", one, "HEAD").returncode] == []
+
+
 def test_what_could_have_been_run_is_counted_apart() -> None:
     """Pictures, notation and words are not among what nobody ran."""
     without = [row for row in declared() if row.get("no_result")]
@@ -121,6 +134,8 @@ def test_a_number_is_the_result_files(folder: Path) -> None:
         ("precad-table-1", {"reason": "Off by 3 % at most."}, "found '3 %' in the reason"),
         ("precad-table-1", {"records": ["precad-table-1"]}, "expected two records of other seeds"),
         ("precad-table-1", {"where": "arithmetic", "records": ["precad-table-1"]}, "two records of other seeds"),
+        ("precad-table-1", {"records": ["precad-table-1", "precad-table-1"]}, "expected two records of other seeds"),
+        ("xie-table-4-epsilon", {"where": "simulation"}, "expected two records of other seeds"),
         ("precad-table-1", {"records": ["precad-table-1", "xie-tables"]}, "expected 'precad experiment precad-noise'"),
         ("precad-table-1", {"status": "trend", "reason": ""}, "expected a reason"),
         ("precad-table-1", {"status": "not run"}, "expected numbers exactly if it was run"),
@@ -138,6 +153,16 @@ def test_a_row_that_its_results_do_not_bear_out_is_refused(
 ) -> None:
     write(folder, row, **changed)
     with pytest.raises(RowError, match=re.escape(fault)):
+        rows(folder)
+
+
+@pytest.mark.parametrize("changed", [{}, {"seeds": 0}, {"first_seed": 1000}], ids=["equal", "none", "of the second"])
+def test_seeds_of_another_record_do_not_count_twice(folder: Path, changed: dict[str, int]) -> None:
+    """A third record with seeds of an earlier one, or without any, is no reproduction."""
+    record = json.loads((folder / "precad-table-1.json").read_text())
+    (folder / "copy.json").write_text(json.dumps(record | changed))
+    write(folder, "precad-table-1", records=["precad-table-1", "precad-table-1-again", "copy"])
+    with pytest.raises(RowError, match="expected two records of other seeds"):
         rows(folder)
 
 
