@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,10 @@ def test_every_record_names_a_commit_of_this_history() -> None:
     if git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
         pytest.skip("no history of Git's here")
     versions = {json.loads(path.read_text())["version"].removesuffix("-dirty") for path in FOLDER.glob("*.json")}
-    assert [one for one in versions if git("merge-base", "--is-ancestor", one, "HEAD").returncode] == []
+    lost = {one for one in versions if git("merge-base", "--is-ancestor", one, "HEAD").returncode}
+    if lost == versions:
+        pytest.skip("another history than the one in which results were made")
+    assert not lost
 
 
 def test_what_could_have_been_run_is_counted_apart() -> None:
