@@ -253,10 +253,12 @@ def in_the_clear(processes: Processes, rounds: Iterable[CommittedRound]) -> NDAr
     parameters, past = np.zeros(task.dim, dtype=np.float32), Past.first(task)
     for round in rounds:
         total = np.zeros(task.dim, dtype=np.int64)
-        kept = list(round.accepted)
+        kept, count = list(round.accepted), task.dropped_count
         if round.test is not None and round.test.has_passed:
+            count = round.test.trim_count
+        if count is not None:
             kept.sort(key=lambda client: fixed_point.exact_squared_norm(processes.update(client)))
-            kept = kept[: max(0, len(kept) - round.test.trim_count)]
+            kept = kept[: max(0, len(kept) - count)]
         if (rule := task.krum_rule) is not None and kept:
             vectors = [processes.update(client) for client in kept]
             _, chosen, _ = krum_rounds.in_the_clear(krum_rounds.Round(vectors, rule.krum(len(kept))))

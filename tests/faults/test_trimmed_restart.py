@@ -26,6 +26,11 @@ TASK = small_task(
     trim_noise=0.01, trim_failure=0.4, trim_count=1, learning_rate=1.0,
 )  # fmt: skip
 """Equally long updates within tau C, and no noise: a test passes where F is 1, which takes F to 0, where it fails."""
+UNTESTED = small_task(
+    ("alice", "bob", "carol"), algorithm="tsgd-gaussian", rounds=4, gate="native", noise_multiplier=4.0,
+    trim_count=1, learning_rate=1.0,
+)  # fmt: skip
+"""Of equally long updates the last client's is left out in every round."""
 A, B = AGGREGATORS
 DEFAULT = {(A, "after-margin"), (B, "after-validated")}
 """In the default suite; everything else is slow."""
@@ -58,3 +63,11 @@ def test_what_a_margin_said_is_paid_for_wherever_a_server_dies(victim: Role, poi
                 assert ledger.statement(view).epsilon == pytest.approx(expected, rel=1e-12)
             if point == "after-margin":
                 assert len(ledger.rounds) > TASK.rounds  # a round was lost whose margin both servers knew
+
+
+@pytest.mark.parametrize(("victim", "point"), kills(POINTS, {(B, "after-validated")}))
+def test_the_longest_stay_out_wherever_a_server_dies(victim: Role, point: str, tmp_path: Path) -> None:
+    """Without a test: every committed model is of the sum of all but the longest."""
+    require_nothing_wrong_after_a_kill(tmp_path, UNTESTED, victim, point)
+    assert all(one.test is None for one in committed(tmp_path, UNTESTED, A))
+    assert any(len(one.accepted) > 1 for one in committed(tmp_path, UNTESTED, A))

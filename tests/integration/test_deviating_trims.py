@@ -52,12 +52,23 @@ def shorter(b: Dealt) -> Dealt:
     return replace(b, trims=b.trims[:-1])
 
 
+UNTESTED: dict[str, Any] = {"trim_count": 1, "noise_multiplier": 1.0}
+
+
+@pytest.mark.parametrize("is_tested", [True, False], ids=["tested", "untested"])
 @pytest.mark.parametrize("change", [longer, shorter, other_trims])
 @asynchronous
-async def test_no_model_moves_by_what_a_dealer_makes_up(change: Callable[[Dealt], Dealt], tmp_path: Path) -> None:
+async def test_no_model_moves_by_what_a_dealer_makes_up(
+    change: Callable[[Dealt], Dealt], is_tested: bool, tmp_path: Path
+) -> None:
     """Words of another number are refused before a round, others with the sum that they make. F of three is one."""
-    noisy = " and both servers' noise"
-    await require_no_model_by_a_lying_dealer(task_of(), tmp_path, LENGTHS, change, sum_of=noisy, words="trims")
+    noisy, task = " and both servers' noise", task_of()
+    if not is_tested:
+        task = small_task(
+            CLIENTS, algorithm="tsgd-gaussian", gate="native", rounds=5, lost_rounds=LOST_ROUNDS, batches_ahead=0,
+            **UNTESTED,
+        )  # fmt: skip
+    await require_no_model_by_a_lying_dealer(task, tmp_path, LENGTHS, change, sum_of=noisy, words="trims")
 
 
 @pytest.mark.parametrize("step", ["robust/test/margin", "robust/test/compare"])
