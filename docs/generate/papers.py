@@ -241,7 +241,8 @@ def _numbers(every: Sequence[Row]) -> str:
             ours = ", ".join(_shown(value) for value in number.ours)
             spread = ", ".join(dict.fromkeys(_shown(value) for value in number.within if value)) or "-"
             verdict = {True: "yes", False: "**no**", None: "-"}[number.holds]
-            item = f"{_TITLES[row.raw['paper']].partition(',')[0]}, {row.raw['item']}"
+            whose = _TITLES[row.raw["paper"]].partition(",")[0]
+            item = f"{whose}{', preprint' if row.raw['paper'].endswith('preprint') else ''}, {row.raw['item']}"
             lines.append((item, number.name, number.paper, ours, spread, verdict))
     return table(header, lines)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
@@ -177,6 +178,14 @@ def test_a_row_holds_no_field_for_a_number_of_ours() -> None:
         }  # fmt: skip
         for number in row.get("number", ()):
             assert set(number) <= {"name", "paper", "above", "below", "at", "within", "errors"}
+
+
+def test_no_two_rows_have_numbers_under_one_name() -> None:
+    """A figure of the preprint is told from the one of that number in CCS '23."""
+    lines = papers_page().partition("## Numbers")[2].partition("## Records")[0].splitlines()
+    items = [line.split(" | ")[0] for line in lines if line.startswith("| ")][2:]
+    runs = [name for name, _ in itertools.groupby(items)]
+    assert len(runs) == len(set(runs)) > 30
 
 
 def test_a_value_is_found_by_key_index_and_condition() -> None:
