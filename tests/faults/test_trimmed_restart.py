@@ -30,7 +30,7 @@ UNTESTED = small_task(
     ("alice", "bob", "carol"), algorithm="tsgd-gaussian", rounds=4, gate="native", noise_multiplier=4.0,
     trim_count=1, learning_rate=1.0,
 )  # fmt: skip
-"""Of equally long updates the last client's is left out in every round."""
+"""Every round leaves out the last client's of equally long updates."""
 A, B = AGGREGATORS
 DEFAULT = {(A, "after-margin"), (B, "after-validated")}
 """In the default suite; everything else is slow."""
