@@ -65,7 +65,7 @@ def test_what_a_margin_said_is_paid_for_wherever_a_server_dies(victim: Role, poi
                 assert len(ledger.rounds) > TASK.rounds  # a round was lost whose margin both servers knew
 
 
-@pytest.mark.parametrize(("victim", "point"), kills(POINTS, {(B, "after-validated")}))
+@pytest.mark.parametrize(("victim", "point"), kills(POINTS, ()))
 def test_the_longest_stay_out_wherever_a_server_dies(victim: Role, point: str, tmp_path: Path) -> None:
     """Without a test: every committed model is of the sum of all but the longest."""
     require_nothing_wrong_after_a_kill(tmp_path, UNTESTED, victim, point)
