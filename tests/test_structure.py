@@ -53,8 +53,8 @@ ROOMS = (
         "mpc", "", "Two-party computation over Z_2^64: everything that happens to a share, and nothing about the wire."
     ),
     Room("mpc/tuples", "| .", "Correlated randomness: dealt, held, and burnt before use."),
-    Room("mpc/local", "| .", "Everything that one server computes from vectors of length d."),
-    Room("mpc/kernels", "| . tuples local", "The compiled loops: the only folder that imports Numba."),
+    Room("mpc/kernels", "| . tuples", "The compiled loops: the only folder that imports Numba."),
+    Room("mpc/local", "| . kernels", "Everything that one server computes from vectors of length d."),
     Room("mpc/gate", "| . tuples kernels", "From shares of words to one opened bit per client."),
     Room(
         "mpc/robust",
@@ -333,7 +333,10 @@ def module_of(path: str) -> str:
 
 @cache
 def imported(text: str) -> frozenset[str]:
-    """Return every module that a file imports, wherever in it, by full name; a relative one begins with a dot."""
+    """Return every module that a file imports, wherever in it, by full name; a relative one begins with a dot.
+
+    Calls of `import_module` count too, with the folder where the name's end is computed.
+    """
     names: set[str] = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
@@ -341,6 +344,10 @@ def imported(text: str) -> frozenset[str]:
         elif isinstance(node, ast.ImportFrom):
             module = "." * node.level + (node.module or "")
             names |= {f"{module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            said = node.args[0].values[0] if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
+            if isinstance(said, ast.Constant):
+                names.add(str(said.value).rstrip("."))
     return frozenset(names)
 
 
@@ -468,6 +475,8 @@ def test_nothing_imports_a_folder_by_its_own_name() -> None:
         ("servers/links/planted.py", "def f():\n    from precad.servers.telemetry.events import Telemetry"),
         ("servers/planted.py", "from precad.clients.errors import ClientError"),
         ("deploy/files/planted.py", "from precad.deploy import errors"),
+        ("mpc/local/planted.py", 'import importlib\nx = importlib.import_module("precad.mpc.proved.field")'),
+        ("mpc/kernels/planted.py", 'from importlib import import_module\nx = import_module(f"precad.mpc.local.{1}")'),
     ],
 )
 def test_a_planted_arrow_up_is_found(path: str, line: str) -> None:

@@ -26,7 +26,7 @@ from precad.mpc.channel import Channel
 from precad.mpc.gate import equality, top_bits
 from precad.mpc.gate.top_bits import Gate
 from precad.mpc.kernels import local as local_kernels
-from precad.mpc.local.cpu_engine import BYTE_VALUES, BYTES, LANES
+from precad.mpc.kernels.lanes import BYTE_VALUES, BYTES, LANES
 from precad.mpc.local.step import add_shares, local_sums
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.parameters import Mode

@@ -5,6 +5,7 @@ A loop is here, whichever folder calls it: `local/`, `gate/` or `proved/`.
 Modules:
 
     local          the inner loops of the local step
+    lanes          sizes of its buckets, without Numba
     machine_code   how such loops are compiled, and where that is kept
     private_cache  the folder that keeps it where the source's own cannot be written
     gate           the loops of the native gate and of the top bits, in Numba

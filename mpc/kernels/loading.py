@@ -1,4 +1,4 @@
-"""The check's compiled loops beside the local step's: imported when they are first needed, so that nobody else waits.
+"""The check's compiled loops: imported when they are first needed, so that nobody else waits.
 
 Loading takes a second of one core, compiling for the first time up to five (`precad.mpc.kernels.machine_code`).
 The dealer never does, and clients do in mode `proved` alone.

@@ -23,9 +23,9 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
+from precad.mpc.kernels.lanes import BYTE_VALUES, BYTES, LANES
 from precad.mpc.kernels.machine_code import READ, READ_2D, READ_3D, WRITE, WRITE_2D, compiled
 from precad.mpc.kernels.wide import add_four
-from precad.mpc.local.cpu_engine import BYTE_VALUES, BYTES, LANES
 
 Words = NDArray[np.uint64]
 

@@ -11,6 +11,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
+from precad.mpc.kernels.lanes import BYTE_VALUES, BYTES, LANES
 from precad.mpc.kernels.local import BYTE_BITS, BYTE_MASK, scatter_one
 from precad.mpc.kernels.machine_code import READ, READ_2D, READ_SIGNED, WRITE, WRITE_2D, compiled
 from precad.mpc.kernels.prime_field import (
@@ -29,7 +30,6 @@ from precad.mpc.kernels.prime_field import (
     two_products,
 )
 from precad.mpc.kernels.wide import add_four
-from precad.mpc.local.cpu_engine import BYTE_VALUES, BYTES, LANES
 from precad.mpc.ring import TILE
 
 _U64 = types.uint64

@@ -8,7 +8,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from precad.mpc.local.cpu_engine import LANES
+from precad.mpc.kernels.lanes import LANES
 
 
 @intrinsic

@@ -3,23 +3,20 @@ on several."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from precad.mpc.kernels import loading
+from precad.mpc.kernels.lanes import BYTE_VALUES, BYTES, LANES
 from precad.mpc.local.rows import MAX_ROWS
 from precad.mpc.local.step import LocalSums
 from precad.mpc.local.threads import Threads
 from precad.mpc.parameters import MODULUS
 from precad.mpc.ring import RingArray
 from precad.mpc.sharing import Party
-
-LANES = 4
-"""Clients whose rows are added up side by side: their buckets, 64 KiB, stay in the first two levels of cache."""
-BYTES, BYTE_VALUES = 8, 256
 
 
 class CpuEngine:
@@ -33,11 +30,11 @@ class CpuEngine:
 
     def accumulator(self, party: Party, n_clients: int, share_sum: RingArray) -> CpuAccumulator:
         """See `Engine.accumulator`."""
-        return CpuAccumulator(importlib.import_module("precad.mpc.kernels.local"), party, n_clients, share_sum)
+        return CpuAccumulator(loading.local(), party, n_clients, share_sum)
 
     def warm_up(self) -> None:
         """See `Engine.warm_up`. About a second of one core."""
-        importlib.import_module("precad.mpc.kernels.local")
+        loading.local()
 
 
 class CpuAccumulator:

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from precad.mpc.kernels import loading
-from precad.mpc.local.cpu_engine import BYTE_VALUES, BYTES, LANES
+from precad.mpc.kernels.lanes import BYTE_VALUES, BYTES, LANES
 from precad.mpc.local.step import Engine
 from precad.mpc.local.torch_engine import TorchEngine
 from precad.mpc.proved.field import MAX_ADDITIONS, FieldArray, P
