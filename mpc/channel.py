@@ -77,12 +77,7 @@ class Prefixed:
     """A channel under a name, such as a task's round: the peer's step must be of the same."""
 
     def __init__(self, inner: Channel, prefix: str) -> None:
-        self._inner, self._prefix = inner, prefix
-
-    @property
-    def party(self) -> Party:
-        """0 or 1."""
-        return self._inner.party
+        self._inner, self._prefix, self.party = inner, prefix, inner.party
 
     def exchange(self, label: str, payload: bytes, at_most: int | None = None) -> bytes:
         """See `Channel.exchange`."""
@@ -98,17 +93,12 @@ class MemoryChannel:
     so none is refused but by an explicit `at_most`."""
 
     def __init__(self, party: Party, inbox: queue.Queue[tuple[str, bytes] | None]) -> None:
-        self._party: Party = party
+        self.party: Party = party
         self._inbox = inbox
         self._peer: MemoryChannel | None = None
         self._closed = threading.Event()
         self.bytes_sent = 0
         self.rounds = 0
-
-    @property
-    def party(self) -> Party:
-        """0 or 1."""
-        return self._party
 
     def exchange(self, label: str, payload: bytes, at_most: int | None = None) -> bytes:
         """See `Channel.exchange`."""

@@ -7,7 +7,7 @@ Nobody reads a disk on which something of given up work may still come to be.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from precad.servers.errors import ServerError, TaskRefusedError
@@ -34,6 +34,16 @@ async def first_error_or_result(work: Awaitable[T], guards: Sequence[asyncio.Tas
     finally:
         main.cancel()
         await asyncio.gather(main, return_exceptions=True)
+
+
+async def guarded(work: Awaitable[T], guard: Coroutine[Any, Any, None]) -> T:
+    """Return the result of `work`, unless the guard raises first, as `first_error_or_result`. It ends with the work."""
+    watching = asyncio.create_task(guard)
+    try:
+        return await first_error_or_result(work, guards=(watching,))
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
 
 
 async def to_the_end(function: Callable[..., T], *args: object) -> T:

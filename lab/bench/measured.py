@@ -13,7 +13,6 @@ from typing import TypeVar
 from precad.lab.bench.machine import peak_rss, reset_peak_rss
 from precad.lab.bench.workload import Case, open_spool
 from precad.mpc.channel import Prefixed
-from precad.mpc.sharing import Party
 from precad.servers.links.lane import Lane
 from precad.servers.rounds.uploads import Spool
 
@@ -48,17 +47,12 @@ class CountingChannel:
     """The servers' lane, with the counters that a report needs."""
 
     def __init__(self, lane: Lane, prefix: str) -> None:
-        self._inner, self._lane = Prefixed(lane, prefix), lane
+        self._inner, self._lane, self.party = Prefixed(lane, prefix), lane, lane.party
         self.begin()
 
     def begin(self) -> None:
         """Count from here on."""
         self.rounds, self.waited_s, self._sent_before = 0, 0.0, self._lane.bytes_sent
-
-    @property
-    def party(self) -> Party:
-        """Return 0 for A, 1 for B."""
-        return self._inner.party
 
     @property
     def sent(self) -> int:

@@ -23,7 +23,7 @@ from pydantic import SecretStr
 from precad.protos.tls.identity import Role
 from precad.servers.config import ServerConfig
 from precad.servers.errors import PeerUnreachableError, SetupError
-from precad.servers.supervision import first_error_or_result
+from precad.servers.supervision import guarded
 
 if TYPE_CHECKING:
     from precad.servers.database.postgres import Session
@@ -91,9 +91,4 @@ async def while_leading(work: Coroutine[None, None, T], session: Session | None)
             await asyncio.sleep(ASK_AGAIN_S)
             await asyncio.to_thread(session.require_lead)
 
-    guard = asyncio.create_task(leads())
-    try:
-        return await first_error_or_result(work, guards=(guard,))
-    finally:
-        guard.cancel()
-        await asyncio.gather(guard, return_exceptions=True)
+    return await guarded(work, leads())

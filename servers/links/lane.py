@@ -63,7 +63,8 @@ class Lane:
     """One server's end, for the one thread that does MPC. `close` may be called from any other."""
 
     def __init__(self, party: Party, connection: ssl.SSLSocket) -> None:
-        self._party: Party = party
+        self.party: Party = party
+        """0 for A, 1 for B."""
         self._socket = connection
         self._stream: Connection = connection
         self._socket.setblocking(False)
@@ -97,11 +98,6 @@ class Lane:
         except (OSError, AttributeError):
             return self._bytes_written
 
-    @property
-    def party(self) -> Party:
-        """0 for A, 1 for B."""
-        return self._party
-
     def exchange(self, label: str, payload: bytes, at_most: int | None = None) -> bytes:
         """See `Channel.exchange`. Reads while it writes, so that two long messages never wait for each other."""
         name, incoming = label.encode(), _Incoming(label, len(payload) if at_most is None else at_most)
@@ -117,7 +113,7 @@ class Lane:
             except _LateError:
                 self._hang_up()  # half of a frame may have come, and half of ours may have left
                 raise ChannelClosedError(
-                    f"step {label!r}: expected the part of {_other(self._party)} within {limit_s:g} s, "
+                    f"step {label!r}: expected the part of {_other(self.party)} within {limit_s:g} s, "
                     f"found {incoming.n_read} bytes of it"
                 ) from None
             except (OSError, ValueError) as error:  # ValueError: closed before we came

@@ -166,7 +166,9 @@ class TaskStore(Database):
         Raises SetupError: of a file that is none of ours, or holds a task with other parameters, or of that version.
         """
         self._config_digest, self._initial_model_digest, self._clock = config_digest, initial_model_digest, clock
-        self._digest_before, self._rests_on, self._task_id = digest_before, rests_on, ""
+        self._digest_before, self._rests_on = digest_before, rests_on
+        self.task_id = ""
+        """Empty before the servers have first met."""
         super().__init__(place, migrations, busy_timeout_s=busy_timeout_s, require=self._require_same_task)
 
     def _require_same_task(self, run: Run) -> None:
@@ -185,27 +187,22 @@ class TaskStore(Database):
             raise SetupError(
                 f"state_dir: expected a folder of this task, found {row[0]!r}, which has another {what} ({self.where})"
             )
-        self._task_id = row[0]
-
-    @property
-    def task_id(self) -> str:
-        """Empty before the servers have first met."""
-        return self._task_id
+        self.task_id = row[0]
 
     def begin(self, task_id: str, role: Role) -> None:
         """Both servers hold the same parameters. role: this server's. Writes nothing for a task that is resumed. Raises
         SetupError in the other server's folder, whose shares of noise and burnt tuples are not this one's."""
-        if self._task_id == task_id:
+        if self.task_id == task_id:
             self.require_role(role)
             return
-        assert not self._task_id  # `resumption.agree` never gives another id than the one that is here
+        assert not self.task_id  # `resumption.agree` never gives another id than the one that is here
         with self.transaction() as run:
             values = (task_id, self._config_digest, self._initial_model_digest)
             run("INSERT INTO task (one, id, config_digest, initial_model_digest) VALUES (1, ?, ?, ?)", values)
             digests = {"config": self._config_digest.hex(), "model": self._initial_model_digest.hex()}
             conditions = {"rests_on": dict(self._rests_on)} if self._rests_on else {}
             self._log(run, "task", task=task_id, role=role.value, **digests, **conditions)
-        self._task_id = task_id
+        self.task_id = task_id
 
     def require_role(self, role: Role) -> None:
         """Raise SetupError when another server began the task in this folder."""

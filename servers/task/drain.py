@@ -11,7 +11,7 @@ import structlog
 
 from precad.servers.config import ServerConfig
 from precad.servers.errors import PeerUnreachableError, StoppedError
-from precad.servers.supervision import first_error_or_result
+from precad.servers.supervision import guarded
 from precad.servers.telemetry.events import Telemetry
 
 log = structlog.get_logger(__name__)
@@ -42,12 +42,7 @@ class Drain:
             await self._stop.wait()
             raise StoppedError(self._why)
 
-        guard = asyncio.create_task(stopped())
-        try:
-            return await first_error_or_result(work, guards=(guard,))
-        finally:
-            guard.cancel()
-            await asyncio.gather(guard, return_exceptions=True)
+        return await guarded(work, stopped())
 
     def request(self, *, is_busy: bool) -> None:
         """SIGTERM. is_busy: whether there is something to finish first. Asked twice, the server stops at once."""
