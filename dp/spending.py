@@ -51,11 +51,6 @@ class Spending(KeepsSealedFile):
         """Return the bound on what a record has lost to one server, by every answer so far."""
         return self._epsilon(self._answers)
 
-    @property
-    def n_answers(self) -> int:
-        """Return how many answers were charged."""
-        return len(self._answers)
-
     def require_room(self, noise_multiplier: float, slack: float = 0.0) -> None:
         """Raise BudgetExceededError if one more answer with that noise would pass the limit."""
         would_be = self._epsilon([*self._answers, (noise_multiplier, slack)])

@@ -52,7 +52,7 @@ from precad.dp.accountants.precad_client import client_noise_multiplier
 from precad.dp.accountants.ptr_event import SampledProposeTestRelease
 from precad.dp.accountants.slack import with_slack
 from precad.dp.accountants.task_cost import Evaluations, Level, TaskCost
-from precad.dp.conditions import OF_SERVERS, must_be_said, on_a_function
+from precad.dp.conditions import OF_SERVERS, Evaluated, must_be_said, on_a_function
 from precad.dp.noise.correlated import Strategy
 
 
@@ -87,7 +87,7 @@ class ReleasedUpdates(Protocol):
     def released(self) -> str: ...
 
 
-class PublicParameters(Protocol):
+class PublicParameters(Evaluated, Protocol):
     """Hold the parameters of a task that its privacy depends on; `precad.protos.task.task.Task` is one."""
 
     client_rate: float
@@ -109,12 +109,7 @@ class PublicParameters(Protocol):
     servers_follow_protocol: bool
     min_separation: int
     noise_bands: int
-    sum_function: str | None
 
-    @property
-    def sum_factor(self) -> float: ...
-    @property
-    def has_unbounded_sum(self) -> bool: ...
     @property
     def rules(self) -> AlgorithmRules: ...
     @property

@@ -105,23 +105,6 @@ class Strategy:
         """Return ||c||^2 / 4^m, exactly: what one participation costs, in units of (B / s)^2."""
         return Fraction(sum(c * c for c in self.coefficients), 1 << (2 * SCALE_BITS))
 
-    def squared_sensitivity(self, rounds: int, separation: int, participations: int | None = None) -> Fraction:
-        """Return the largest ||C x||^2, exactly, over x of norm at most 1 in each participation and 0 elsewhere.
-
-        Participations are at least `separation` >= b rounds apart; None: as many as fit. Columns of two of them then
-        have no row in common. Columns only get shorter toward the end, so the earliest places are the worst.
-
-        Raises: ValueError.
-        """
-        require_count("rounds", rounds, at_least=1)
-        require_count("separation", separation, at_least=self.n_bands)
-        starts = range(0, rounds, separation)
-        if participations is not None:
-            require_count("participations", participations)
-            starts = starts[:participations]
-        total = sum(sum(c * c for c in self.coefficients[: rounds - start]) for start in starts)
-        return Fraction(total, 1 << (2 * SCALE_BITS))
-
     def multiplier_of_a_round(self, noise_multiplier: float) -> float:
         """Return (s / B) / (||c|| / 2^m), never rounded up: the Gaussian release that one participation is."""
         require_positive("noise_multiplier", noise_multiplier)

@@ -62,7 +62,10 @@ def audit(
     source: Randomness = SystemRandomness() if seed is None else SeededRandomness(seed)
     audited = with_canaries(plan, n, os.urandom if seed is None else source.records(0, "coins"))
     simulation, seen = simulation_of(audited, source)
-    _run(simulation, seen, on_round)
+    for done in simulation.run():
+        on_round(done)
+    if not any(row.any() for row in seen.present):
+        raise UnfulfilledError("expected a round with an audit client in it, found none: more rounds are needed")
     return _report(audited, seen, _kinks(simulation, plan), confidence)
 
 
@@ -75,21 +78,6 @@ def _kinks(simulation: Simulation, plan: Plan) -> Kinks:
         return np.asarray(engine.clipped_sums(theta, [records], RecordClip(clip))[0])
 
     return audit_kinks(engine.model_copy(), theta, shape, clip, clipped_sum)
-
-
-def seen_of(audited: AuditedTask, source: Randomness) -> Seen:
-    """Run all rounds of a training, and return what was seen. Raises UnfulfilledError as `audit`."""
-    simulation, seen = simulation_of(audited, source)
-    _run(simulation, seen)
-    return seen
-
-
-def _run(simulation: Simulation, seen: Seen, on_round: Callable[[RoundMetrics], None] = lambda metrics: None) -> None:
-    """Run all rounds."""
-    for done in simulation.run():
-        on_round(done)
-    if not any(row.any() for row in seen.present):
-        raise UnfulfilledError("expected a round with an audit client in it, found none: more rounds are needed")
 
 
 def simulation_of(audited: AuditedTask, source: Randomness) -> tuple[Simulation, Seen]:

@@ -183,11 +183,6 @@ class ProofSizes:
         return ELEMENT_BYTES * self.proof_elements
 
     @property
-    def opened_bytes(self) -> int:
-        """Length of one client's part of a verifier message: 14 (c + 3)."""
-        return N_POINTS * ELEMENT_BYTES * self.opened_elements
-
-    @property
     def log2_soundness_error(self) -> float:
         """Return log2 of Theorem 1's bound on a wrong acceptance, without what the streams cost."""
         admissible = P - self.wire_length - self.bit_domain - 1

@@ -23,7 +23,6 @@ def test_answers_count_together_also_after_a_restart(tmp_path: Path) -> None:
         with spending(tmp_path) as record:
             record.charge(f"{i:02x}" * 32, "age", multiplier)
     with spending(tmp_path) as record:
-        assert record.n_answers == 3
         mu = math.sqrt(5.0**-2 + 8.0**-2 + 11.0**-2)
         assert delta_from_mu(record.epsilon, mu) == pytest.approx(1e-5, rel=1e-4)
 
@@ -48,10 +47,10 @@ def test_a_line_that_was_cut_does_not_count(tmp_path: Path) -> None:
     path = tmp_path / "alice.queries"
     path.write_bytes(path.read_bytes()[:-5])
     with spending(tmp_path) as record:
-        assert record.n_answers == 1
+        assert delta_from_mu(record.epsilon, 1 / 9.0) == pytest.approx(1e-5, rel=1e-4)
         record.charge("cc", "age", 9.0)
     with spending(tmp_path) as record:
-        assert record.n_answers == 2
+        assert delta_from_mu(record.epsilon, math.sqrt(2) / 9.0) == pytest.approx(1e-5, rel=1e-4)
 
 
 @pytest.mark.parametrize("change", [("9.0", "90.0"), ('"age"', '"bmi"'), ("alice", "mallet")])

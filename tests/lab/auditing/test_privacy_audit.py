@@ -28,10 +28,12 @@ from precad.dp.accountants.pld import SampledGaussian, View
 from precad.dp.auditing import per_round
 from precad.dp.task_privacy import task_privacy
 from precad.lab.auditing import audit as auditing
-from precad.lab.auditing.members import with_canaries
+from precad.lab.auditing.audited import Seen
+from precad.lab.auditing.members import AuditedTask, with_canaries
 from precad.lab.auditing.seats import Seat
 from precad.lab.auditing.shown import faults_of, lower, print_audit, upper
 from precad.lab.simulation import SeededRandomness
+from precad.lab.simulation.randomness import Randomness
 from precad.lab.simulation.simulate import Plan, resolve
 from tests.harness.command_line import CliRunner
 from tests.lab.auditing.faulty import CONFIG, NOISES, FaultyServer, faulty_clients
@@ -66,12 +68,19 @@ def plan() -> Plan:
     return replace(resolved, records={client: own.take(np.arange(20)) for client, own in resolved.records.items()})
 
 
+def seen_of(audited: AuditedTask, source: Randomness) -> Seen:
+    """Run all rounds of a training, and return what was seen."""
+    simulation, seen = auditing.simulation_of(audited, source)
+    assert list(simulation.run())
+    return seen
+
+
 def alarms(fault: str, seed: int, *, canaries: int = 1000) -> dict[Seat, list[str]]:
     """20 000 observations of a running system with that fault, by seat."""
     draws = FaultyServer(seed, fault) if fault in NOISES else SeededRandomness(seed)
     audited = with_canaries(plan(), canaries, draws.records(0, "coins"))
     with faulty_clients(fault):
-        seen = auditing.seen_of(audited, draws)
+        seen = seen_of(audited, draws)
     events = task_privacy(audited.plan.task).events
 
     def of_seat(seat: Seat) -> list[str]:
@@ -168,7 +177,7 @@ def test_seats_agree_on_what_the_servers_opened() -> None:
     """Server A's score and own noise add up to B's, and both to the models' difference; so twice for one seed."""
     draws = SeededRandomness(3)
     audited = with_canaries(plan(), 300, draws.records(0, "coins"))
-    seen, again = (auditing.seen_of(audited, draws) for _ in range(2))
+    seen, again = (seen_of(audited, draws) for _ in range(2))
     opened = np.array(seen.scores[Seat.SERVER_A]) + np.array(seen.own_noise[Seat.SERVER_A])
 
     np.testing.assert_allclose(opened, np.array(seen.scores[Seat.SERVER_B]) + np.array(seen.own_noise[Seat.SERVER_B]))

@@ -25,7 +25,7 @@ from precad.lab.auditing.seats import Seat
 from precad.lab.auditing.shown import faults_of
 from precad.lab.simulation import SeededRandomness
 from tests.lab.auditing.faulty import FaultyServer, faulty_clients
-from tests.lab.auditing.test_privacy_audit import plan
+from tests.lab.auditing.test_privacy_audit import plan, seen_of
 
 
 def report(fault: str = "none", source: Any = SeededRandomness, seed: int = 1) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def report(fault: str = "none", source: Any = SeededRandomness, seed: int = 1) -
     draws = source(seed)
     audited = with_canaries(plan(), 64, draws.records(0, "coins"))
     with faulty_clients(fault):
-        auditing.seen_of(audited, draws)
+        seen_of(audited, draws)
     assert audited.real is not None
     found = audited.real.report(audited.plan.task, 0.95)
     assert found is not None

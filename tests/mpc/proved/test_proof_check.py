@@ -412,14 +412,14 @@ def test_the_verifier_message_there_and_back(n, monkeypatch):
     pieces = list(verifier.message_pieces(parts))
     assert all(len(piece) == 70 for piece in pieces[:-1])
     assert b"".join(pieces) == b"".join(field.to_bytes(part.reshape(-1)) for part in parts)
-    assert sum(map(len, pieces)) == n * SIZES.opened_bytes
+    assert sum(map(len, pieces)) == n * 14 * SIZES.opened_elements
     found = verifier.read_message(iter(pieces), n, SIZES)
     assert len(found) == n
     assert all(np.array_equal(one, part) for one, part in zip(found, parts, strict=True))
 
 
 def test_a_verifier_message_of_another_length_or_with_p_in_it_is_malformed():
-    piece = bytes(SIZES.opened_bytes)
+    piece = bytes(14 * SIZES.opened_elements)
     for pieces in ([piece[:-1]], [], [piece, b"x"], [b"\xff" * len(piece)]):
         with pytest.raises(MalformedMessageError, match="validation/verifier"):
             verifier.read_message(iter(pieces), 1, SIZES)
