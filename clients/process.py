@@ -238,13 +238,38 @@ def engine_of(
 
     Raises: as `Trainer`.
     """
-    learning = Learning.of_task(task)
+    engine = engine_for(
+        Learning.of_task(task),
+        some,
+        device=device,
+        memory_mb=memory_mb,
+        adapter_rank=adapter_rank,
+        head_of=task if has_canaries else None,
+    )
+    require_runnable(task, engine)
+    _require_bit_exact(task, engine)
+    return engine
+
+
+def engine_for(
+    learning: Learning,
+    some: Records,
+    *,
+    device: str,
+    memory_mb: int | None,
+    adapter_rank: int | None,
+    head_of: Task | None = None,
+) -> RecordEngine:
+    """Return what takes gradients of that model, for records like these. head_of: the task of canaries beside them.
+
+    Raises: ArgumentError, RecordMixingLayerError.
+    """
     model = learning.build(0)
     if adapter_rank is not None:
         train_first(model, adapter_rank)
-    if has_canaries:
-        model = with_head(model, task)
-    engine = RecordEngine(
+    if head_of is not None:
+        model = with_head(model, head_of)
+    return RecordEngine(
         model,
         example_of(some),
         loss=learning.loss,
@@ -252,9 +277,6 @@ def engine_of(
         device=device,
         memory_bytes=None if memory_mb is None else memory_mb * 2**20,
     )
-    require_runnable(task, engine)
-    _require_bit_exact(task, engine)
-    return engine
 
 
 def _require_bit_exact(task: Task, engine: RecordEngine) -> None:

@@ -60,11 +60,6 @@ class Federation:
         """Return whether it deviates; records that somebody put into its set are no deviation of its own."""
         return client in self.attacks and not self.attacks[client].follows_protocol
 
-    @property
-    def nominal_clients(self) -> float:
-        """Return the expected number of clients in a round, a public constant."""
-        return self.task.expected_clients
-
     def drawn(self, t: int, client: str) -> Drawn:
         """Return what the sample of a client's records in round t is of."""
         own = self.records[client]

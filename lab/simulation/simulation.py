@@ -32,11 +32,11 @@ from precad.clients.gradients.engine import RecordEngine
 from precad.clients.gradients.first_gradients import require_some_gradient
 from precad.clients.gradients.model_stack import ModelStack, own_models
 from precad.clients.gradients.record_range import require_range
-from precad.clients.models.adapters import train_first
 from precad.clients.models.extension import imported
 from precad.clients.models.learning import Learning
 from precad.clients.models.metrics import has_accuracy
-from precad.clients.records import Records, Split, example_label_of, example_of, joined
+from precad.clients.process import engine_for
+from precad.clients.records import Records, Split, joined
 from precad.clients.training import evaluation
 from precad.lab.simulation.algorithms import ALGORITHMS, Algorithm
 from precad.lab.simulation.algorithms.deployed import Deployed
@@ -129,17 +129,7 @@ class Simulation:
         self.learning = learning = Learning.of_task(task) if learning is None else learning
         if engine is None:
             some = next(iter(records.values()))
-            model = learning.build(0)
-            if adapter_rank is not None:
-                train_first(model, adapter_rank)
-            engine = RecordEngine(
-                model,
-                example_of(some),
-                loss=learning.loss,
-                label=example_label_of(some),
-                device=device,
-                memory_bytes=None if memory_mb is None else memory_mb * 2**20,
-            )
+            engine = engine_for(learning, some, device=device, memory_mb=memory_mb, adapter_rank=adapter_rank)
         trained = trained_on(records, self.attacks)
         of_clients = {f"records of {c}": own for c, own in trained.items()}
         require_range(engine.model_copy(), {"test records": test, **of_clients}, learning.loss)

@@ -96,7 +96,7 @@ class Algorithm(ABC):
 
     @property
     def _divisor(self) -> float:
-        return self.federation.nominal_clients if self.trains_locally else self.task.divisor
+        return self.task.expected_clients if self.trains_locally else self.task.divisor
 
     def step_at(self, t: int) -> float:
         """Return eta_t / W: what the sum of updates of round t is multiplied with, where no optimiser does more."""

@@ -25,7 +25,7 @@ class PlainServer(Algorithm):
             for update in updates.values():
                 total += update
         else:
-            total = self.federation.nominal_clients * self.federation.aggregate(t, updates)
+            total = self.task.expected_clients * self.federation.aggregate(t, updates)
         return self._moved(parameters, total)
 
     def nothing(self, unit: Literal["record", "client"]) -> Guarantee:
