@@ -251,7 +251,7 @@ ROOMS = (
     ),
     Room(
         "deploy/cli",
-        "protos servers clients | authority . authority/enrolment configuration localhost measuring oversight "
+        "mpc dp protos servers clients | authority . authority/enrolment configuration localhost measuring oversight "
         "tracking guarantees reporting exporting provisioning",
         "The command `precad`, a module for each kind of command.",
     ),
@@ -311,8 +311,8 @@ ROOMS = (
     ),
     Room(
         "lab/commands",
-        "protos clients deploy | simulation simulation^ auditing bench papers papers/precad papers/ptr papers/naseri "
-        "papers/xie",
+        "mpc protos clients deploy | simulation simulation^ auditing bench papers papers/precad papers/ptr "
+        "papers/naseri papers/xie",
         "The laboratory's commands.",
     ),
 )

@@ -12,19 +12,12 @@ import typer
 from precad.deploy.cli.common import ConfigFile, GateName, Json, exit_codes, people, write_json
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.joined import AUDITS, joined
+from precad.mpc.parameters import Mode
 from precad.protos.tls.identity import Role
 
 audit_app = typer.Typer(
     help="Verify what servers wrote down; attack the norm check, and the privacy, yourself.", no_args_is_help=True
 )
-
-
-class CheckName(StrEnum):
-    """Ways to share vectors and check them."""
-
-    MASKED = "masked"
-    SHARES = "shares"
-    PROVED = "proved"
 
 
 @audit_app.command("validation")
@@ -42,7 +35,7 @@ def audit_validation(
         int, typer.Option(help="Take so many rows in the no-wrap test; fewer than 64 only to study it.")
     ] = 64,
     gate: Annotated[GateName, typer.Option(help="Use this comparison gate; mode proved has none.")] = GateName.CRYPTEN,
-    mode: Annotated[CheckName, typer.Option(help="Use this wire form.")] = CheckName.MASKED,
+    mode: Annotated[Mode, typer.Option(help="Use this wire form.")] = Mode.MASKED,
     as_json: Json = False,
 ) -> None:
     """Run the real two-party norm check on arbitrary ring vectors."""

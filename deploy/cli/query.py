@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,21 +10,12 @@ import typer
 
 from precad.deploy.cli.common import ConfigFile, Json, Output, exit_codes, people, say, write_json
 from precad.deploy.errors import ConfigError
-
-
-class KindName(StrEnum):
-    """Statistics of a column."""
-
-    COUNT = "count"
-    MEAN = "mean"
-    VARIANCE = "variance"
-    HISTOGRAM = "histogram"
-    QUANTILE = "quantile"
+from precad.dp.queries.kinds import Kind
 
 
 def query(
     config: ConfigFile,
-    kind: Annotated[KindName, typer.Argument(help="Ask for this statistic.")],
+    kind: Annotated[Kind, typer.Argument(help="Ask for this statistic.")],
     column: Annotated[str, typer.Option(help="Ask about this column; `label` of a data set.")],
     low: Annotated[float, typer.Option(help="Take smaller values for this one; a count leaves them out.")],
     high: Annotated[float, typer.Option(help="Take larger values for this one, likewise.")],
@@ -75,7 +65,7 @@ def lines_of(summary: Mapping[str, Any]) -> list[str]:
     if (found := summary["estimate"]) is not None:
         name = f"{asked['kind']} of {asked['column']}"
         lines.append(f"{name:<18}  {found['value']:.6g}   [{found['low']:.6g}, {found['high']:.6g}] at {level}")
-    if asked["kind"] == KindName.HISTOGRAM:
+    if asked["kind"] == Kind.HISTOGRAM:
         width = (asked["high"] - asked["low"]) / asked["bins"]
         for i, one in enumerate(summary["bins"]):
             place = f"{asked['low'] + i * width:.4g} to {asked['low'] + (i + 1) * width:.4g}"

@@ -138,7 +138,7 @@ _NOISE: Final = {
     "q1..q3": "{ns_per_coordinate_q1:.4g}..{ns_per_coordinate_q3:.4g}",
     "ours is faster by": "{ratio:.3g}",
 }
-_THREADS: Final = {
+THREADS: Final = {
     "threads": "{threads}",
     "d": "{d:,}",
     "clients": "{clients}",
@@ -147,7 +147,7 @@ _THREADS: Final = {
     "ns/coord": "{ns_per_coordinate:.3g}",
     "/ one thread": "{ratio:.3g}",
 }
-_STARTUP: Final = {
+STARTUP: Final = {
     "to": "{what}",
     "cold s": "{cold_s:.3g}",
     "warm s": "{warm_s:.3g}",
@@ -213,7 +213,7 @@ _SIMULATION: Final = {
     "CPU ms": "{cpu_ms_per_round:.3g}",
     "peak MB": "{peak_mb:,.0f}",
 }
-_ROBUST: Final = {
+ROBUST: Final = {
     "implementation": "{implementation}",
     "clients": "{clients}",
     "ms/round": "{ms:.4g}",
@@ -228,24 +228,14 @@ _ROBUST: Final = {
 """Columns, and what each shows of a row."""
 
 
-def print_robust(console: Console, report: Mapping[str, Any]) -> None:
-    """Print one line per step and number of clients."""
-    print_rows(console, _ROBUST, map(_in_megabytes, report["rows"]))
+def table_of(columns: Mapping[str, str]) -> PrintTable:
+    """Return what prints one line per row of a report."""
+    return lambda console, report: print_rows(console, columns, map(_in_megabytes, report["rows"]))
 
 
 def print_noise(console: Console, report: Mapping[str, Any]) -> None:
     """Print one line per sampler."""
     print_rows(console, _NOISE, ({**row, "exact": "yes" if row["exact"] else "no"} for row in report["rows"]))
-
-
-def print_threads(console: Console, report: Mapping[str, Any]) -> None:
-    """Print one line per number of threads."""
-    print_rows(console, _THREADS, report["rows"])
-
-
-def print_startup(console: Console, report: Mapping[str, Any]) -> None:
-    """Print one line per thing that is waited for."""
-    print_rows(console, _STARTUP, report["rows"])
 
 
 def print_scale(console: Console, report: Mapping[str, Any]) -> None:
@@ -337,7 +327,7 @@ def print_simulation(console: Console, report: Mapping[str, Any]) -> None:
 
 
 def _in_megabytes(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {**row, "peak_mb": row["peak_rss_bytes"] / 1e6}
+    return {**row, "peak_mb": row.get("peak_rss_bytes", 0) / 1e6}
 
 
 def print_rows(console: Console, columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> None:

@@ -23,6 +23,7 @@ from precad.deploy.cli.common import (
 )
 from precad.deploy.cli.roles import serve
 from precad.lab.commands.measuring import measure
+from precad.mpc.parameters import Mode
 
 bench_app = typer.Typer(help="Measure it, beside what you would otherwise pick.", no_args_is_help=True)
 Repetitions = Annotated[
@@ -35,14 +36,6 @@ TableFile = Annotated[
     Path | None, typer.Option("--table", metavar="FILE", help="Write the table that is shown to this file too.")
 ]
 DEFAULT_PEERS_PYTHON = Path(".venv-peers/bin/python")
-
-
-class CheckName(StrEnum):
-    """Ways in which servers check norms: with a dealer's tuples in either wire form, or with clients' proofs."""
-
-    MASKED = "masked"
-    SHARES = "shares"
-    PROVED = "proved"
 
 
 class RobustSum(StrEnum):
@@ -124,7 +117,7 @@ def bench_scale(
     quick: Quick = False,
     full: Annotated[bool, typer.Option("--full", help="Measure up to d = 10^8.")] = False,
     gate: Annotated[GateName, typer.Option(help="Use this comparison gate.")] = GateName.NATIVE,
-    mode: Annotated[CheckName, typer.Option(help="Check with tuples in this form, or with proofs.")] = CheckName.MASKED,
+    mode: Annotated[Mode, typer.Option(help="Check with tuples in this form, or with proofs.")] = Mode.MASKED,
     repetitions: Repetitions = None,
     table: TableFile = None,
     plot: Plot = None,
@@ -146,9 +139,7 @@ def bench_threads(
     threads: Annotated[
         list[int] | None, typer.Option(help="Measure so many threads beside one; repeat.", min=1, max=256)
     ] = None,
-    mode: Annotated[
-        CheckName, typer.Option(help="Take uploads of this mode; masked and shares are one.")
-    ] = CheckName.MASKED,
+    mode: Annotated[Mode, typer.Option(help="Take uploads of this mode; masked and shares are one.")] = Mode.MASKED,
     repetitions: Repetitions = None,
     as_json: Json = False,
 ) -> None:
@@ -162,10 +153,10 @@ def bench_threads(
         n_clients=clients,
         threads=threads or [2],
         repetitions=repetitions or 7,
-        is_proved=mode is CheckName.PROVED,
+        is_proved=mode is Mode.PROVED,
         say=say,
     )
-    measure(run, tables.print_threads, as_json=as_json)
+    measure(run, tables.table_of(tables.THREADS), as_json=as_json)
 
 
 @bench_app.command("startup")
@@ -174,7 +165,9 @@ def bench_startup(repetitions: Repetitions = None, as_json: Json = False) -> Non
     """Measure how long people wait for a command, for an error and for the demo's first round."""
     from precad.lab.bench import startup, tables
 
-    measure(partial(startup.run, repetitions=repetitions or 3, say=say), tables.print_startup, as_json=as_json)
+    measure(
+        partial(startup.run, repetitions=repetitions or 3, say=say), tables.table_of(tables.STARTUP), as_json=as_json
+    )
 
 
 @bench_app.command("training")
@@ -384,7 +377,7 @@ def bench_robust(
     chosen = usual.implementations if only is None else (robust.NATIVE, *only)
     sizes = tuple(clients) if clients else usual.clients
     plan = robust.Plan(dim=dim, clients=sizes, repetitions=repetitions, implementations=chosen)
-    measure(partial(robust.run, plan, say=say), tables.print_robust, as_json=as_json, table=table)
+    measure(partial(robust.run, plan, say=say), tables.table_of(tables.ROBUST), as_json=as_json, table=table)
 
 
 @bench_app.command("server", hidden=True)
