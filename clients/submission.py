@@ -71,7 +71,8 @@ def round_task(from_a: aggregator_pb2.Invitation, from_b: aggregator_pb2.Invitat
 
 
 def agree(from_a: aggregator_pb2.Invitation, from_b: aggregator_pb2.Invitation, task: Task) -> RoundInvitation:
-    """The round that both invitations mean. Raises ProtocolError when they, or our own task, say different things.
+    """Return the round that both invitations mean. Raises ProtocolError when they, or our own task, say different
+    things.
 
     task: the round's parameters (`round_task`).
 
@@ -141,8 +142,8 @@ def make_submission(
     client: str,
     random_bytes: RandomBytes = os.urandom,
 ) -> Submission:
-    """The two payloads and their binding. Each mask seed serves one call: a second vector under it would leak the
-    difference of the two."""
+    """Return the two payloads and their binding. Each mask seed serves one call: a second vector under it would leak
+    the difference of the two."""
     label = Label(invitation.task_id, invitation.round, str(invitation.slot))
     bind = functools.partial(
         convert.binding,

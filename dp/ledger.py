@@ -396,6 +396,6 @@ def _group_size(events: Mapping[View, Release | None]) -> int:
 
 
 def verified_charges(path: Path) -> dict[int, list[str]]:
-    """The charged rounds of a ledger's file with their clients, read without opening it for charges. An incomplete last
-    line does not count. Raises: LedgerCorruptedError; OSError as the file system gives it."""
+    """Return the charged rounds of a ledger's file with their clients, read without opening it for charges. An
+    incomplete last line does not count. Raises: LedgerCorruptedError; OSError as the file system gives it."""
     return {number: charge.clients for number, charge in read_lines(path)[1].items()}

@@ -129,8 +129,8 @@ class Attack(Conduct):
         return self.on_update(known.update)
 
     def success_records(self, test: Records) -> Records | None:
-        """Records whose labels are what the attacker wants predicted: accuracy on them is its success. None where the
-        attack has no such aim."""
+        """Return records whose labels are what the attacker wants predicted: accuracy on them is its success. None
+        where the attack has no such aim."""
         return None
 
 

@@ -28,7 +28,8 @@ Take = Callable[[Tensor, Tensor], Sequence[LayerGradients]]
 
 
 def is_bit_exact(take: Take, example: Tensor, label: Tensor, *, n_tile: int) -> bool:
-    """Whether made-up records have the same gradients and norms, to the last bit, in several arrangements of a tile.
+    """Return whether made-up records have the same gradients and norms, to the last bit, in several arrangements of a
+    tile.
 
     Beside other neighbours, in other places, with padding, beside records of every magnitude and such that are not
     finite, and once more. False too where such a pass cannot be made. example: of one record's features, without the

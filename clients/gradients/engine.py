@@ -150,7 +150,7 @@ class RecordEngine:
     def clipped_sums(
         self, parameters: NDArray[np.float32] | NDArray[np.float64], clients: Sequence[Records], clip: RecordClip
     ) -> NDArray[np.float64]:
-        """For each client sum_s g_s * min(1, R / ||g_s||_2) over its records; (len(clients), d).
+        """Return for each client sum_s g_s * min(1, R / ||g_s||_2) over its records; (len(clients), d).
 
         g_s is the gradient of the loss of record s at `parameters` (d,). Norms, factors and sums are in float64; g_s
         has the precision of the engine. A g_s that is not finite adds zero. So does, in passes of one record, a record

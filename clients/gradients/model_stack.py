@@ -54,8 +54,8 @@ class OwnModels(Protocol):
 
 
 def own_models(engine: RecordEngine, *, one_by_one: bool = False) -> OwnModels:
-    """The faster way for the engine's model and device; with `one_by_one` the loop, whose bits are those of a process
-    per client.
+    """Return the faster way for the engine's model and device; with `one_by_one` the loop, whose bits are those of a
+    process per client.
 
     A stack, but for convolutions on a CPU, which are faster model by model: measured by `precad bench local-training`,
     decided by rule, so that a run repeats. Models that a stack cannot run take the loop.

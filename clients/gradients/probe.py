@@ -78,7 +78,7 @@ _LOOKING_KERNELS: Final = frozenset(
 
 
 def quiet_copy(model: nn.Module) -> nn.Module:
-    """A copy that changes nothing in place, draws nothing, and whose parameters want no gradient.
+    """Return a copy that changes nothing in place, draws nothing, and whose parameters want no gradient.
 
     Raises: RecordMixingLayerError, DropoutLayerError; ArgumentError where a copy cannot be made.
     """

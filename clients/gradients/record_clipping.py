@@ -81,7 +81,8 @@ def _over_layers(squares: Tensor) -> Tensor:
 
 
 def clip_factors(squares: Tensor, clip: RecordClip) -> list[Tensor]:
-    """For each layer the factor of each record: min(1, bound / norm), and 1 where the norm is zero; float64 (n,).
+    """Return for each layer the factor of each record: min(1, bound / norm), and 1 where the norm is zero; float64
+    (n,).
 
     squares: ||g_s||^2 by layer and record, (L, n), finite.
     """

@@ -222,6 +222,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
 
 
 def image_side(name: str) -> int | None:
-    """The side in pixels of the images that a named model takes; None for texts and for models of the user's own."""
+    """Return the side in pixels of the images that a named model takes; None for texts and for models of the user's
+    own."""
     architecture = ARCHITECTURES.get(name)
     return None if architecture is None or architecture.is_text else architecture.shape[-1]

@@ -174,7 +174,8 @@ def require_dimension(task: Task, model: nn.Module) -> None:
 
 
 def trained(name: str | nn.Module, parameters: NDArray[np.float32]) -> nn.Module:
-    """The model of that name, or this one itself, buffers and shared weights included, with these parameters (d,).
+    """Return the model of that name, or this one itself, buffers and shared weights included, with these parameters
+    (d,).
 
     Raises as `build`; DimensionError."""
     model = build(name) if isinstance(name, str) else name

@@ -21,7 +21,8 @@ _ROWS: Final = Path(__file__).parent / "digits_rows.txt"
 
 
 def digits(*, side: int = DIGITS_SIDE) -> Split:
-    """The 1797 handwritten digits that come with scikit-learn, 1437 to train and 360 to test; nothing is downloaded.
+    """Return the 1797 handwritten digits that come with scikit-learn, 1437 to train and 360 to test; nothing is
+    downloaded.
 
     The split is stratified by label and always the same. `side` > 8 enlarges the images bilinearly to
     (n, 1, side, side), which is how a model for 28x28 images is tried without a download.

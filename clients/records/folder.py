@@ -19,7 +19,8 @@ LAYOUT: Final = "docs/guides/data.md says what the folder holds"
 
 
 def data_folder() -> Path | None:
-    """The folder that the environment names; None where it names none. Raises MissingDataError when it is not there."""
+    """Return the folder that the environment names; None where it names none. Raises MissingDataError when it is not
+    there."""
     name = os.environ.get(VARIABLE, "")
     if not name:
         return None
@@ -37,7 +38,8 @@ def find(name: str) -> Path | None:
 
 
 def read_verified(path: Path, sha256: str) -> bytes:
-    """The file's content, unpacked if it is gzip. Raises CorruptDataError unless the content has that SHA-256."""
+    """Return the file's content, unpacked if it is gzip. Raises CorruptDataError unless the content has that
+    SHA-256."""
     data = read_unpacked(path)
     _require_sha256(path, hashlib.sha256(data).hexdigest(), sha256)
     return data

@@ -47,7 +47,8 @@ def shards(labels: NDArray[np.int64], n_clients: int, *, per_client: int = 4, se
 
 
 def dirichlet(labels: NDArray[np.int64], n_clients: int, *, alpha: float, seed: int) -> Parts:
-    """The records of each class, dealt in proportions from Dirichlet(alpha, .., alpha); small alpha: few classes each.
+    """Return the records of each class, dealt in proportions from Dirichlet(alpha, .., alpha); small alpha: few classes
+    each.
 
     A client that draws nothing gets one record from the client that has most.
     Raises: ArgumentError unless alpha is positive and finite and there is a record per client.

@@ -102,8 +102,8 @@ class Split:
                 require_labels(half.labels, self.n_logits, name)
 
     def of_classes(self, classes: Sequence[int]) -> Split:
-        """The records of these classes, labelled as they are. Raises DataError unless both halves have each of them,
-        and they are at least two."""
+        """Return the records of these classes, labelled as they are. Raises DataError unless both halves have each of
+        them, and they are at least two."""
         known = sorted(set(self.train.labels.tolist()) & set(self.test.labels.tolist()))
         if len(set(classes)) < 2 or not set(classes) <= set(known):
             raise DataError(f"classes: expected at least two of {known}, found {list(classes)}")

@@ -109,7 +109,7 @@ class DataSource:
         raise UnknownNameError("partition", self.partition, known=list(get_args(PartitionName)))
 
     def sizes(self, split: Split, clients: Sequence[str]) -> dict[str, int]:
-        """How many records each client has. Parts are dealt in the order of the clients' ids."""
+        """Return how many records each client has. Parts are dealt in the order of the clients' ids."""
         parts = self.parts(split, len(clients))
         return {client: len(part) for client, part in zip(sorted(clients), parts, strict=True)}
 

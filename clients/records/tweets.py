@@ -134,7 +134,7 @@ def _parsed(archive: Path, text: str) -> Split:
 
 
 def cleaned(text: str) -> str:
-    """A tweet as the other files have it: HTML entities decoded, links as `http`, e-mail addresses as `email`, whoever
-    is addressed as `@user`."""
+    """Return a tweet as the other files have it: HTML entities decoded, links as `http`, e-mail addresses as `email`,
+    whoever is addressed as `@user`."""
     linked = re.sub(r"https?://\S+|www\.\S+", "http", html.unescape(text))
     return re.sub(r"@\w+", "@user", re.sub(r"[\w.+-]+@[\w-]+\.\S+", "email", linked))

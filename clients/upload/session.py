@@ -107,7 +107,8 @@ class ModelCache:
     async def get(
         self, digest: bytes, download: Callable[[], Coroutine[None, None, NDArray[np.float32]]]
     ) -> NDArray[np.float32]:
-        """The model of that digest. `download` verifies it. Another client's download that fails is made again."""
+        """Return the model of that digest. `download` verifies it. Another client's download that fails is made
+        again."""
         if self._download is not None and digest == self._digest:
             try:
                 return await asyncio.shield(self._download)

@@ -29,7 +29,8 @@ def smallest_noise_multiplier(
     *,
     relative_tolerance: float = 1e-4,
 ) -> float:
-    """The least sigma, to that tolerance from above, with epsilon of `rounds` rounds of event_of(sigma) <= target.
+    """Return the least sigma, to that tolerance from above, with epsilon of `rounds` rounds of event_of(sigma) <=
+    target.
 
     1e-2, where the search starts, if that is enough.
 

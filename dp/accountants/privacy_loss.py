@@ -100,7 +100,8 @@ class LossDistribution:
         return LossDistribution(self.step, first, mass, weight * self.infinite)
 
     def composed(self, rounds: float) -> "LossDistribution":
-        """The loss of so many independent rounds, at least one. ROUNDING_PER_ROUND covers the transform's error."""
+        """Return the loss of so many independent rounds, at least one. ROUNDING_PER_ROUND covers the transform's
+        error."""
         T = integral("rounds", rounds, at_least=1)
         if T == 1:
             return self
@@ -186,7 +187,8 @@ class DeltaCurve:
     deltas: Array
 
     def thinned(self, n_points: int) -> "DeltaCurve":
-        """Every m-th point and the last, at most about `n_points`. As sound as the whole, and lighter to keep."""
+        """Return every m-th point and the last, at most about `n_points`. As sound as the whole, and lighter to
+        keep."""
         stride = -(-len(self.epsilons) // n_points)
         if stride <= 1:
             return self

@@ -162,7 +162,8 @@ class Plan:
 
 
 def least_multiplier_for_attackers(k: int, FA: float, FB: float, q: float, rounds: int, threat: Threat) -> float | None:
-    """The least noise over an attacking unit's clip, to 1e-3 from above, with which a prediction survives k of them.
+    """Return the least noise over an attacking unit's clip, to 1e-3 from above, with which a prediction survives k of
+    them.
 
     None if there is none up to 10^4, or the lead is none; LEAST_MULTIPLIER if that suffices. Exact method, a bound.
     """
@@ -242,7 +243,8 @@ def plan(wish: Wish, task: Task) -> Plan | None:
 
 
 def search(wish: Wish, task: Task) -> list[Plan]:
-    """The plan of every alternative to the task, the one that leaves most of the signal first. Empty: none does."""
+    """Return the plan of every alternative to the task, the one that leaves most of the signal first. Empty: none
+    does."""
     found = [made for other in task.alternatives() if (made := plan(wish, other)) is not None]
     return sorted(found, key=lambda made: made.noise_to_signal)
 

@@ -37,7 +37,8 @@ def joint_clip(block_clips: Sequence[float]) -> float:
 def instance_level_epsilon(
     steps: Mapping[str, tuple[SampledGaussian, int]], delta: float, accountant: PrivacyAccountant
 ) -> float:
-    """The largest epsilon of any user's records at one delta, each after its own steps. As strong as the accountant."""
+    """Return the largest epsilon of any user's records at one delta, each after its own steps. As strong as the
+    accountant."""
     if not steps:
         raise ValueError("steps must name at least one user, got none")
     return max(accountant.epsilon(event, rounds, delta) for event, rounds in steps.values())

@@ -33,7 +33,7 @@ _WRITE_BLOCKS = types.Array(types.uint8, 3, "C")
 
 @compiled(types.void(READ, types.uint64, _WRITE_BLOCKS))
 def monomials(words: Words, pad: np.uint64, products: Planes) -> None:
-    """The product over each non-empty set S of a block's bits, in products[S - 1]. Shape: (2^k - 1, s, lanes).
+    """Return the product over each non-empty set S of a block's bits, in products[S - 1]. Shape: (2^k - 1, s, lanes).
 
     Bit i of block b is bit k b + i of word << pad: words of fewer bits are shifted up, since zeros carry nothing.
     """

@@ -178,7 +178,8 @@ def open_proof(
 
 @compiled(types.boolean(READ_2D, READ_2D, READ_2D))
 def is_valid(ours: Words, theirs: Words, points: Words) -> bool:
-    """Whether sum f^2 = F and u^2 - u = (t^n - 1) q at both points, for both servers' parts, (2, c + 3), below p.
+    """Return whether sum f^2 = F and u^2 - u = (t^n - 1) q at both points, for both servers' parts, (2, c + 3), below
+    p.
 
     points: of `open_proof`. Sums of two elements are below 2p, and no word here exceeds 8p.
     """

@@ -89,7 +89,7 @@ class Accumulator(Protocol):
     """One server's sums of one pass. Tiles are opened in order; in each, every client is added once."""
 
     def open_tile(self, tile: slice, row_words: RingArray, sign_words: RingArray) -> None:
-        """The tile's public rows. Shapes: (m,) and (ceil(m / 64),), words as `RowStreams.read` gives them."""
+        """Take the tile's public rows. Shapes: (m,) and (ceil(m / 64),), words as `RowStreams.read` gives them."""
 
     def add(self, first: int, opened: Sequence[RingArray], masks: RingArray) -> None:
         """The tile of the clients from `first` on, as many as `opened` has, (m,) each.

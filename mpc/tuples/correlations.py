@@ -42,7 +42,7 @@ def plane_of_bits(bits: NDArray[np.uint8]) -> Planes:
 
 
 def bits_of_plane(plane: Planes, n_words: int) -> RingArray:
-    """One bit per word, (n_words,), from a plane of at least as many."""
+    """Return one bit per word, (n_words,), from a plane of at least as many."""
     return np.unpackbits(plane, count=n_words, bitorder="little").astype(np.int64)
 
 
@@ -252,7 +252,7 @@ class CarryBlock(_XorShared):
         return planes[:n_split].reshape(n_pairs, self.n_blocks, lanes), planes[n_split:]
 
     def shares(self, masks: RingArray, products: RingArray) -> CarryShares:
-        """One server's words as planes."""
+        """Return one server's words as planes."""
         return CarryShares(*self.masks_of(masks), *self.products_of(products))
 
     def products(self, masks_a: RingArray, masks_b: RingArray) -> RingArray:

@@ -218,7 +218,8 @@ def _block(message: dealer_pb2.Block) -> Block:
 
 
 def dealt_to_messages(dealt: Dealt, round: int) -> Iterator[dealer_pb2.DealReply]:
-    """The key, then the corrections, as many in a message as a chunk may have bytes; digests alone for server A."""
+    """Yield the key, then the corrections, as many in a message as a chunk may have bytes; digests alone for server
+    A."""
     yield dealer_pb2.DealReply(key=dealer_pb2.BatchKey(round=round, key=dealt.key.reveal()))
     corrections, n_bytes = dealer_pb2.Corrections(), 0
     for name in DEALT_PARTS:

@@ -202,7 +202,7 @@ _CAUSES = (
 
 
 def explain(error: grpc.aio.AioRpcError, role: Role, address: str) -> str:
-    """One line for people about a call that failed for want of a connection; of other calls, gRPC's own text."""
+    """Return one line for people about a call that failed for want of a connection; of other calls, gRPC's own text."""
     details = error.details() or error.code().name
     if details.startswith("failed to connect"):
         details = next((cause for words, cause in _CAUSES if words in details), details)

@@ -55,7 +55,7 @@ def require_dealer_opens(state_dir: Path, ledger_name: str, *, has_database: boo
 
 @contextmanager
 def _rehearsing(state_dir: Path) -> Iterator[tuple[ExitStack, Path]]:
-    """A copy to open. Errors that it raises name the folder itself."""
+    """Yield a copy to open. Errors that it raises name the folder itself."""
     with tempfile.TemporaryDirectory(prefix="precad-check-") as scratch:
         copy = Path(scratch) / "state"
         try:

@@ -349,7 +349,7 @@ class TaskStore(Database):
             )
 
     def evaluations(self) -> list[EvaluatedRound]:
-        """Every finished evaluation of the task, in order."""
+        """Return every finished evaluation of the task, in order."""
         with self.transaction() as run:
             rows = run(
                 "SELECT number, chosen, accepted, rejected, model_digest, evaluation, epsilon_one_server, "
@@ -370,7 +370,7 @@ class TaskStore(Database):
         ]
 
     def committed(self) -> list[CommittedRound]:
-        """Every release of a model of the task, in order."""
+        """Return every release of a model of the task, in order."""
         with self.transaction() as run:
             rows = run(
                 "SELECT number, chosen, accepted, rejected, model_digest, test, epsilon_one_server, "
