@@ -56,7 +56,7 @@ def require_non_negative(name: str, value: float, *, may_be_infinite: bool = Fal
 
 
 def require_delta_or_zero(value: float) -> None:
-    """The delta of a guarantee that is given, in [0, 1): pure differential privacy is one."""
+    """Require the delta of a guarantee that is given in [0, 1): pure differential privacy is one."""
     if not _is_real(value) or not 0 <= value < 1:
         raise ValueError(f"delta must be in [0, 1), got {value!r}")
 

@@ -125,7 +125,7 @@ def unseal(line: bytes, previous_chain: str) -> tuple[dict[str, Any], str]:
 
 
 def require_same(found: dict[str, Any], ours: dict[str, Any], prefix: str = "") -> None:
-    """Every parameter in the header must be ours; the first that is not is named."""
+    """Require every parameter in the header to be ours, and name the first that is not."""
     for name in sorted(ours.keys() | found.keys()):
         theirs, expected = found.get(name), ours.get(name)
         if isinstance(theirs, dict) and isinstance(expected, dict):

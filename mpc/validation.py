@@ -183,7 +183,7 @@ class Validated:
 def validate(
     revealed: Revealed, tuples: ServerTuples, bound: NormBound, gate: Gate, channel: Channel, engine: Engine = CPU
 ) -> Validated:
-    """The check of every active client and the sum of the accepted shares. Run by both servers.
+    """Check every active client, and sum the accepted shares. Run by both servers.
 
     Every b is read twice at most, and once more for a smaller set than the ball, tile by tile. Rounds: the gate's, one
     for additive carries, 3.

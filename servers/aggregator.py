@@ -260,7 +260,7 @@ class Aggregator:
         return peer_servicer
 
     async def _tell_clients_and_operators(self, goodbye: common_pb2.Goodbye) -> None:
-        """The last event of every open stream; waits a while for them to hang up."""
+        """Send every open stream its last event, and wait a while for them to hang up."""
         self._telemetry.over("finished" if goodbye.finished else "failed", goodbye)
         self._sessions.say_goodbye(goodbye)
         await self._control.notify()

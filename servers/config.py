@@ -32,7 +32,7 @@ Address = Annotated[str, AfterValidator(_address)]
 
 
 def require_own_role(tls: TlsFiles, role: Role) -> None:
-    """The certificate that this process shows is one of `role`. Raises TransportError, TlsFileError."""
+    """Require a certificate of `role` for this process to show. Raises TransportError, TlsFileError."""
     found = tls.load().identity
     if found.role is not role:
         raise TransportError(f"certificate: expected one of {role}, found one of {found.uri} ({tls.certificate})")

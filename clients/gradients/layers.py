@@ -187,7 +187,7 @@ def _pair(padding: Any) -> tuple[int, int]:
 
 
 def _embedding(layer: nn.Embedding, reads: list[Tensor], writes: list[Tensor]) -> LayerGradients:
-    """Every token adds what reached its vector to that token's row."""
+    """Add to every token's row what reached its vector."""
     tokens = torch.cat([read.flatten(start_dim=1) for read in reads], dim=1)
     b = torch.cat([_as_sequence(write) for write in writes], dim=1).double()
     size = (len(tokens), layer.num_embeddings, layer.embedding_dim)

@@ -270,7 +270,7 @@ def _outputs(model: nn.Module, features: Tensor) -> Tensor:
 
 
 def _require_separate_records(model: nn.Module, features: Tensor, loss: Loss) -> None:
-    """A record's outputs are the same whatever the others are, and whatever the model has seen before.
+    """Require a record's outputs to be the same whatever the others are, and whatever the model has seen before.
 
     Raises: ModelInputError, also where the loss reads others; UnsteadyModelError, RecordMixingLayerError.
     """

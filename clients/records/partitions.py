@@ -70,7 +70,7 @@ def dirichlet(labels: NDArray[np.int64], n_clients: int, *, alpha: float, seed: 
 
 
 def _give_to_the_poor(parts: list[NDArray[np.int64]]) -> None:
-    """A record to each client that has none, from the one that has most just then, of equals the first; in place."""
+    """Give each client that has none a record of the one that has most just then, of equals the first; in place."""
     by_wealth = [(-len(part), i) for i, part in enumerate(parts)]
     heapq.heapify(by_wealth)
     for i, part in enumerate(parts):

@@ -134,7 +134,7 @@ def _gradient_sums(
     clip: RecordClip,
     bound: float,
 ) -> list[Vector]:
-    """One pass over the records of all. A set within the ball has a projection of its own."""
+    """Sum in one pass over the records of all. A set within the ball has a projection of its own."""
     streams = iter([who.random_bytes for who in participants])
 
     def draw(n: int) -> bytes:

@@ -214,7 +214,7 @@ class ClientSession:
             await links.renew(server)
 
     async def _pass_on(self, stub: BytesStub, server: int, inbox: Inbox, patience: Patience) -> None:
-        """One open stream, to the end of the task."""
+        """Run one open stream, to the end of the task."""
         async with aclosing(self._join(stub, server, patience)) as events:
             await self._pass_on_events(events, server, inbox, patience)
 
@@ -278,7 +278,7 @@ class ClientSession:
             call.cancel()
 
     async def _answer(self, stubs: list[BytesStub], inboxes: tuple[Inbox, Inbox]) -> None:
-        """One submission per round that both servers invite us to."""
+        """Answer each round that both servers invite us to with one submission."""
         while True:
             (_, from_a), (_, from_b) = await inboxes[0].get(), await inboxes[1].get()
             while from_a.round != from_b.round:  # one server dropped us for a round and the other did not

@@ -163,7 +163,7 @@ def _wait_for_enter() -> None:
 
 
 def _write_report(folder: RunFolder) -> None:
-    """The run is over and its summary written: what keeps a page from being drawn is told, and no failure of it."""
+    """Write the page of a run that is over: what keeps it from being drawn is told, and no failure of the run."""
     from precad.deploy.reporting.write import Report, write_files
 
     try:

@@ -35,7 +35,7 @@ class _Log(structlog.PrintLogger):
     """Loses lines, not rounds, when standard error cannot be written: the disk that holds it may be full."""
 
     def msg(self, message: str) -> None:
-        """One line."""
+        """Write one line."""
         with suppress(OSError):
             super().msg(message)
 

@@ -85,7 +85,7 @@ def monte_carlo_privacy(epsilon: float, delta: float, n_trainings: float) -> tup
 
 
 def require_psi(psi: float) -> None:
-    """A probability with which bounds may fail must be in (0, 1]."""
+    """Require a probability with which bounds may fail in (0, 1]."""
     require_probability("psi", psi)
     if psi == 0:
         raise ValueError("psi must be in (0, 1], got 0")

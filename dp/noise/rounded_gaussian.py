@@ -85,7 +85,7 @@ def sample(std: float, size: int, random_bytes: RandomBytes = os.urandom) -> NDA
 
 
 def require_std(std: float) -> None:
-    """A standard deviation in grid units that can be drawn. Raises: ValueError."""
+    """Require a standard deviation in grid units that can be drawn. Raises: ValueError."""
     if isinstance(std, bool) or not MIN_STD <= std <= MAX_STD:
         raise ValueError(f"std must be in [2^-20, 2^40] grid units, got {std}")
 

@@ -54,7 +54,7 @@ Run = Generator[Planes, Planes, Planes]
 
 
 def _run_together(runs: Sequence[Run], channel: Channel, labels: Sequence[str]) -> list[Planes]:
-    """One message per round for all of them."""
+    """Run all of them with one message per round."""
     outgoing, results = [next(run) for run in runs], []
     for label in labels:
         received = exchange_alike(channel, label, b"".join(planes.tobytes() for planes in outgoing))

@@ -180,7 +180,7 @@ def squares(x: Words, out: Words) -> None:
 
 @compiled(types.void(WRITE, READ, READ))
 def scrambling(values: Words, roots: Words, root_quotients: Words) -> None:
-    """The discrete Fourier transform in place: natural order in, bits of the index reversed out.
+    """Apply the discrete Fourier transform in place: natural order in, bits of the index reversed out.
 
     A layer takes each polynomial modulo x^2t - r^2 to one modulo x^t - r and one modulo x^t + r.
     roots: r of block i, (n / 2,). Values grow by 2p a layer.
@@ -197,7 +197,7 @@ def scrambling(values: Words, roots: Words, root_quotients: Words) -> None:
 
 @compiled(types.void(WRITE, READ, READ))
 def ordering(values: Words, roots: Words, root_quotients: Words) -> None:
-    """The discrete Fourier transform in place: bits of the index reversed in, natural order out.
+    """Apply the discrete Fourier transform in place: bits of the index reversed in, natural order out.
 
     roots: (n,); from `half` on, the first `half` powers of a root of order 2 half. Values grow by 2p a layer.
     """

@@ -86,7 +86,7 @@ class CpuAccumulator:
 
 
 def _empty_buckets(n_clients: int) -> NDArray[np.uint64]:
-    """One lane for a client alone, four for two to four clients."""
+    """Return one lane for a client alone, four for two to four clients."""
     return np.zeros((BYTES, BYTE_VALUES, 1 if n_clients == 1 else LANES), dtype=np.uint64)
 
 

@@ -92,7 +92,7 @@ class Accumulator(Protocol):
         """Take the tile's public rows. Shapes: (m,) and (ceil(m / 64),), words as `RowStreams.read` gives them."""
 
     def add(self, first: int, opened: Sequence[RingArray], masks: RingArray) -> None:
-        """The tile of the clients from `first` on, as many as `opened` has, (m,) each.
+        """Take in the tile of the clients from `first` on, as many as `opened` has, (m,) each.
 
         masks: scratch, (engine.group, >= m) or, with one client in the round, (1, >= m): a_P of the k-th of them is in
         masks[k, :m]. The accumulator may overwrite it.
@@ -122,7 +122,7 @@ class Engine(Protocol):
 
 
 def local_sums(party: Party, clients: Sequence[Masked], rows: Rows, dim: int, engine: Engine) -> LocalSums:
-    """The pass over every client of the round. Run by each server.
+    """Pass over every client of the round. Run by each server.
 
     Raises MalformedMessageError when an upload has another length than d.
     """
@@ -143,7 +143,7 @@ def local_sums(party: Party, clients: Sequence[Masked], rows: Rows, dim: int, en
 def _sums_over(
     span: slice, at_once: int, party: Party, clients: Sequence[Masked], rows: Rows, share_sum: RingArray, engine: Engine
 ) -> LocalSums:
-    """The pass over the coordinates of one span. at_once: tiles. share_sum: zeros, (m,)."""
+    """Pass over the coordinates of one span. at_once: tiles. share_sum: zeros, (m,)."""
     own_rows, own_masks = rows.after(span.start), [client.mask_share.after(span.start) for client in clients]
     accumulator = engine.accumulator(party, len(clients), share_sum)
     n_lanes = engine.group if len(clients) > 1 else 1
@@ -206,7 +206,7 @@ def require_length(vectors: Sequence[Words], dim: int) -> None:
 
 
 def read_tile(words: Words, tile: slice) -> RingArray:
-    """One tile, aligned and contiguous, of exactly the length that compiled loops will read."""
+    """Return one tile, aligned and contiguous, of exactly the length that compiled loops will read."""
     read = np.asarray(words[tile])
     if read.dtype != np.int64 or not (read.flags.c_contiguous and read.flags.aligned):
         read = np.require(read, dtype=np.int64, requirements=["C", "A"])

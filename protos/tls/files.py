@@ -267,7 +267,7 @@ def _parse_valid(tls_field: TlsField, path: Path, pem: bytes) -> x509.Certificat
 
 
 def _require_a_valid(tls_field: TlsField, path: Path, certificates: Sequence[x509.Certificate]) -> None:
-    """One at least is valid now, by this machine's clock."""
+    """Require that one at least is valid now, by this machine's clock."""
     now = dt.datetime.now(dt.UTC)
     if not any(c.not_valid_before_utc <= now <= c.not_valid_after_utc for c in certificates):
         periods = " and ".join(
@@ -278,7 +278,7 @@ def _require_a_valid(tls_field: TlsField, path: Path, certificates: Sequence[x50
 
 
 def _read_authorities(path: Path) -> Sequence[x509.Certificate]:
-    """One or more, one of them valid now."""
+    """Read one or more, one of them valid now."""
     certificates = _parse("authority", path, _read("authority", path))
     _require_a_valid("authority", path, certificates)
     return certificates

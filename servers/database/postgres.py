@@ -169,7 +169,7 @@ class Session:
 
 
 def _require_whole_password(given: Mapping[str, Any]) -> None:
-    """A password with a bare @ or / ends early, and its rest would stand in messages as a host, port or database.
+    """Refuse a password with a bare @ or /: it ends early, and messages would show its rest as a host or database.
 
     Raises SetupError.
     """

@@ -26,7 +26,7 @@ class Revocations:
         self._latest = None if path is None else LastGood("revocations", _RevocationFile(path), SetupError)
 
     def require_valid(self, context: AuthenticatedCall) -> None:
-        """The caller's certificate is not revoked. Raises RevokedError, IdentityError."""
+        """Refuse a caller whose certificate is revoked. Raises RevokedError, IdentityError."""
         revoked = frozenset() if self._latest is None else self._latest.load()
         if revoked and fingerprint(peer_certificate(context)) in revoked:
             raise RevokedError("the certificate is revoked")

@@ -106,7 +106,7 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
             await asyncio.shield(sessions.notify())
 
     async def GetModel(self, request: aggregator_pb2.ModelRequest, context: Context) -> None:  # noqa: N802
-        """The model of the round in progress."""
+        """Send the model of the round in progress."""
         async with refusing("GetModel", context, self._telemetry):
             client, collecting = self._client(context), self._telemetry.collecting
             if collecting is None or request.round != collecting.round:
@@ -122,7 +122,7 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
     async def Submit(  # noqa: N802
         self, request_iterator: AsyncIterator[aggregator_pb2.SubmitPart], context: Context
     ) -> aggregator_pb2.SubmitReply:
-        """One upload: binding and bytes, never more of them than this server expects."""
+        """Take one upload: binding and bytes, never more of them than this server expects."""
         async with refusing("Submit", context, self._telemetry):
             client = self._client(context)
             with self._telemetry.submission(client):
@@ -137,7 +137,7 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
     async def Prove(  # noqa: N802
         self, request_iterator: AsyncIterator[aggregator_pb2.ProvePart], context: Context
     ) -> aggregator_pb2.ProveReply:
-        """One proof, of an upload that both servers have locked: mode `proved`."""
+        """Take one proof, of an upload that both servers have locked: mode `proved`."""
         async with refusing("Prove", context, self._telemetry):
             client = self._client(context)
             with self._telemetry.submission(client):

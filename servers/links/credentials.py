@@ -34,7 +34,8 @@ class Credentials:
 
     @classmethod
     def read(cls, config: AggregatorConfig, party: Party) -> Self:
-        """Every certificate that will be needed is there and fits. Raises: TlsFileError, TransportError."""
+        """Read every certificate that will be needed, and require that it fits. Raises: TlsFileError,
+        TransportError."""
         require_own_role(config.tls, ROLES[party])
         return cls(
             renewable(config.tls),

@@ -78,7 +78,7 @@ class TupleSource:
             self._replies.put_nowait(None)
 
     async def _stream(self) -> bool:
-        """One call; False when nobody answered yet, so that it may be tried again."""
+        """Make one call; False when nobody answered yet, so that it may be tried again."""
         try:
             async with self._dial() as channel:
                 async for data in stub_of_bytes(channel, _SERVICE).Deal(self._outgoing()):
@@ -117,7 +117,7 @@ class TupleSource:
             yield request
 
     def say_goodbye(self, goodbye: common_pb2.Goodbye) -> None:
-        """The last message to the dealer, if it is there: who leaves does not wait for one that is gone."""
+        """Send the dealer the last message, if it is there: who leaves does not wait for one that is gone."""
         self._is_leaving = True
         self._requests.put_nowait(dealer_pb2.DealRequest(goodbye=goodbye))
 

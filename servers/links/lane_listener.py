@@ -172,7 +172,7 @@ class LaneListener:
             self._waiting.enter(caller)
 
     def _make_room(self) -> bool:
-        """One gives way, if it has not answered by now. False when nobody is here."""
+        """Let one give way that has not answered by now. False when nobody is here."""
         if not len(self._waiting):
             return False
         caller = self._waiting.first_to_give_way()
@@ -215,7 +215,7 @@ class LaneListener:
         caller.connection.close()
 
     def _report(self) -> None:
-        """One line about many."""
+        """Log one line about many."""
         if self._n_strangers:
             log.warning("lane.refused", reason="no answer that shows the token", connections=self._n_strangers)
         self._n_strangers, self._report_at = 0, time.monotonic() + REPORT_S

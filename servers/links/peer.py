@@ -193,7 +193,7 @@ class PeerLink:
         return f"round {phase[0]}" + (f", phase {phase[1]}" if phase[1] or self._n_phases > 1 else "")
 
     async def greet(self, hello: common_pb2.Hello) -> None:
-        """The first message of the answering side, before `run`."""
+        """Send the first message of the answering side, before `run`."""
         await self._send(peer_pb2.PeerMessage(hello=hello))
 
     def close_round(self, round: int, phase: int = 0) -> None:
@@ -227,7 +227,7 @@ class PeerLink:
         await self._outbox.join()
 
     async def say_goodbye(self, goodbye: common_pb2.Goodbye, timeout_s: float) -> None:
-        """The last message; returns when it has left, or cannot any more."""
+        """Send the last message; return when it has left, or cannot any more."""
         self._is_leaving = True
         if not self._is_mute:
             self._outbox.put_nowait(iter([peer_pb2.PeerMessage(goodbye=goodbye)]))

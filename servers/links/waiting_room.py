@@ -42,7 +42,7 @@ class WaitingRoom:
         return caller in self._callers
 
     def __iter__(self) -> Iterator[Caller]:
-        """The oldest first."""
+        """Yield the oldest first."""
         return iter(self._callers)
 
     def __len__(self) -> int:
@@ -54,7 +54,7 @@ class WaitingRoom:
         return len(self._callers) >= self._capacity
 
     def enter(self, caller: Caller) -> None:
-        """The newest."""
+        """Take in the newest."""
         self._callers[caller] = None
         self._by_source.setdefault(caller.source, {})[caller] = None
 

@@ -196,7 +196,7 @@ class OperationsPort:
 
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Every answer passes here: who asks is admitted or not, headers are added, and defects are logged."""
+        """Pass every answer: admit who asks or not, add headers, and log defects."""
         self._silent.discard(request.protocol)
         try:
             response = self._refusal(request) or await handler(request)
@@ -382,7 +382,7 @@ class _HangUp(asyncio.Protocol):
 
 
 def _require_same_origin(request: web.Request) -> None:
-    """A page of ours caused the request, or a person did. Raises web.HTTPForbidden."""
+    """Require that a page of ours caused the request, or a person did. Raises web.HTTPForbidden."""
     site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
     try:
         is_ours = origin is None or urlsplit(origin).netloc == request.host if site is None else site in SAME_SITE

@@ -24,7 +24,7 @@ class RelayedUploads:
         self._is_dropped = False
 
     def take(self, round: int, client: str, data: bytes, last: bool, statement: bytes) -> None:
-        """The next piece. Vectors come one after the other; one without an end is dropped when another begins."""
+        """Take the next piece. Vectors come one after the other; one without an end is dropped when another begins."""
         if self._whose != (round, client):
             self.close()
             self._whose, self._is_dropped = (round, client), False

@@ -71,7 +71,7 @@ class RoundRunner:
         self._epsilons: dict[View, float] = {}
 
     async def run_round(self, t: int) -> CommittedRound | EvaluatedRound:
-        """One round, from the draw of its clients to the new model, or to the sum of an evaluation. Raises whatever
+        """Run one round, from the draw of its clients to the new model, or to the sum of an evaluation. Raises what
         ends the task."""
         self._seconds, sent_before, dealt_before = {}, self._bytes_sent, self._tuples.bytes_received
         self._proof_bytes = 0

@@ -63,7 +63,7 @@ class Sessions:
         return queue
 
     def leave(self, client: str) -> None:
-        """The client's stream has ended."""
+        """Note that the client's stream has ended."""
         del self._queues[client]
         self._absent_since[client] = self._now()
 

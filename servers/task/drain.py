@@ -58,7 +58,7 @@ class Drain:
         self.stop()
 
     def between_rounds(self) -> None:
-        """Nothing is in flight here. Raises StoppedError when the server is to leave."""
+        """Leave where nothing is in flight. Raises StoppedError when the server is to leave."""
         if self.is_requested:
             raise StoppedError(self._why)
 

@@ -238,7 +238,7 @@ def _turns_coin(state: TaskState, channel: Channel, random_bytes: RandomBytes) -
 
 
 def _swap_sum(channel: Channel, noisy_sum: RingArray, *, is_proved: bool = False, is_behind: bool = False) -> None:
-    """The vector that one server has, (d,), to the other, piece by piece; nothing in the other direction."""
+    """Send the vector that one server has, (d,), to the other, piece by piece, and nothing back."""
     if is_proved:
         ours = (b"" for _ in opening.pieces(noisy_sum.size)) if is_behind else opening.pieces_of_sum(noisy_sum)
         swapped = channel.exchange_pieces("noisy sum", ours, opening.PIECE_BYTES if is_behind else 0)

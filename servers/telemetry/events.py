@@ -114,7 +114,7 @@ class Telemetry:
         return None if self.flight is None else self.flight.proving
 
     def left(self, client: str) -> None:
-        """The session of a client has ended: the round in flight does not wait for it."""
+        """Note that a client's session has ended: the round in flight does not wait for it."""
         if self.collecting is not None:
             self.collecting.intake.left(client)
         if self.proving is not None:
@@ -126,19 +126,19 @@ class Telemetry:
         return {key: value for key, value in known.items() if value not in ("", None)}
 
     def entered(self, state: str) -> None:
-        """The server is in another state now."""
+        """Note that the server is in another state now."""
         if state != self.state:
             self.state, self.since = state, time.time()
         if state not in PHASE_OF_STATE:
             self.flight = None
 
     def over(self, state: str, goodbye: common_pb2.Goodbye) -> None:
-        """The task is over for this server. goodbye: what the others are told."""
+        """Note that the task is over for this server. goodbye: what the others are told."""
         self.ended = goodbye
         self.entered(state)
 
     def in_task(self, task_id: str, parameters: NDArray[np.float32], records: Sequence[CommittedRound] = ()) -> None:
-        """The server has opened its files, or met the other one. records: those that are not shown yet."""
+        """Note that the server has opened its files, or met the other one. records: those that are not shown yet."""
         self.task_id, self.parameters = task_id, parameters
         self.records.extend(records)
 
@@ -159,7 +159,7 @@ class Telemetry:
         return list(new)
 
     def entered_round(self, state: RoundState, connected: frozenset[str]) -> None:
-        """The round in flight is in another state now; `connected`: clients with a session."""
+        """Note that the round in flight is in another state now; `connected`: clients with a session."""
         if self.flight is not None:
             self.flight.collecting = self.flight.proving = None
         match state:
@@ -175,12 +175,12 @@ class Telemetry:
         self.entered(type(state).__name__.lower())
 
     def released(self, record: CommittedRound, parameters: NDArray[np.float32]) -> None:
-        """Both servers hold the model that a round made."""
+        """Note that both servers hold the model that a round made."""
         self.records.append(record)
         self.parameters = parameters
 
     def committed(self, record: CommittedRound) -> None:
-        """The record of a released round is on disk too: the round is no longer in flight."""
+        """Note that the record of a released round is on disk too: the round is no longer in flight."""
         self.flight = None
         self.note(record.number).committed_at = time.time()
         self._count.committed(record)
@@ -201,15 +201,15 @@ class Telemetry:
             raise
 
     def call_refused(self, call: str, code: str) -> None:
-        """A gRPC call ended with an error status."""
+        """Count a gRPC call that ended with an error status."""
         self._count.calls.labels(call, code).inc()
 
     def pushed_back(self, limit: Limit) -> None:
-        """A call was refused for now, since it met this limit."""
+        """Count a call that was refused for now, since it met this limit."""
         self._count.pushed_back.labels(limit).inc()
 
     def undecodable(self, call: str) -> None:
-        """A caller of this method sent what is no message of it."""
+        """Count a caller of this method that sent what is no message of it."""
         self._count.undecodable.labels(call).inc()
 
     def evaluated(self, made_by: int, record: EvaluatedRound, figures: Mapping[str, float]) -> None:
@@ -226,7 +226,7 @@ class Telemetry:
         self.quality[round], self.measuring_fault = dict(figures), None
 
     def not_measured(self, fault: MeasuringFault) -> None:
-        """A model has no figure."""
+        """Count a model without a figure."""
         self.measuring_fault = fault
         self._count.unmeasured.labels(fault).inc()
 

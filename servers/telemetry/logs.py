@@ -41,7 +41,7 @@ def bind(about: About) -> None:
 
 
 def add_context(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
-    """A structlog processor: adds what is known, and leaves what the event says itself."""
+    """Add what is known, and leave what the event says itself. A structlog processor."""
     if (about := _about.get()) is not None:
         for key, value in about().items():
             event.setdefault(key, value)
