@@ -358,9 +358,9 @@ def _user_dp_fedavg(task: PublicParameters) -> TaskPrivacy:
     As in `round_event` the sum of two rounded draws needs std >= 8 steps of the grid, which a task's validation asks
     for. The level of a whole client is the draw, visibly, and then the client's update for certain.
 
-    A sum without its F longest updates (`tsgd-gaussian`) moves with a client by at most C, too: by its update, or by
-    the shortest of those that were cut, which its coming brings back. One server's figure holds while that server
-    follows the protocol. One that shifts ranks could have one client decide over many updates.
+    A sum without its F longest updates (`tsgd-gaussian`) moves with a client by at most C, too. What moves it is
+    the client's update, or the shortest that was cut, which its coming brings back. One server's figure holds while
+    that server follows the protocol. One that shifts ranks could have one client decide over many updates.
 
     Correlated noise makes a round a release of the same kind with a smaller multiplier (`precad.dp.noise.correlated`).
     It is the same in both views: what protects against one server protects against clients. Where clients take turns,

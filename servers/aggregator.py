@@ -62,9 +62,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-LAST_FIGURE_S = 5.0
-"""How long a task that is over waits for its last model's figure."""
-
 
 class Aggregator:
     """One aggregator for one task. `run` returns when the task is over and raises what ended it early."""
@@ -170,7 +167,7 @@ class Aggregator:
         )
         await self._see_through(while_leading(run.run(), session))
         if self._quality is not None:
-            await self._quality.settled(LAST_FIGURE_S)
+            await self._quality.settled()
 
     def _open_state(self, stack: AsyncExitStack, initial: NDArray[np.float32], session: Session | None) -> TaskState:
         """Open what is durable, and the room for uploads. Raises SetupError, StoreError, DpError."""

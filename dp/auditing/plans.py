@@ -2,7 +2,7 @@
 
 A plan is the one of a small grid that serves best where every figure is as printed. How many of its guesses are right
 follows from the law of the likelihood ratio, which is the accountant's privacy loss. So a plan depends on the printed
-round and on who was in which rounds: neither on scores nor on coins, and no confidence is spent.
+round and on who was in which rounds. It knows neither scores nor coins, and no confidence is spent.
 
 Where draws are rare, a high score says more than a low one, so the grid has plans of unequal parts.
 """

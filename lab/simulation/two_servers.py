@@ -42,8 +42,8 @@ class Checked:
     accepted: tuple[str, ...]
     rejected: tuple[str, ...]
     total: RingArray
-    """The sum of the accepted uploads, modulo 2^64, (d,): without the longest after a passed test, or always where the
-    algorithm drops them; with Krum's rule of those that it chooses."""
+    """The sum of the accepted uploads, modulo 2^64, (d,). The longest are missing after a passed test, or always where
+    the algorithm drops them. Krum's rule adds those that it chooses."""
     test: Tested | None = None
     """Outcome of the test, where the task has one."""
 

@@ -58,7 +58,7 @@ class AlgorithmRules:
     costs is no sampled Gaussian then, and no figure hides a client in the draw."""
     drops: bool = False
     """Whether servers leave out the F longest updates of every round, without a test. The sum moves with a client by at
-    most C, as with all updates, so that noise and cost are those of a sum of all."""
+    most C, as with all updates: noise and cost are those of a sum of all."""
     selects: bool = False
     """Whether servers add up the updates that are closest to their neighbours alone, by Krum's scores. Nobody adds
     noise: a round releases their sum, one client's update or few, as it is."""

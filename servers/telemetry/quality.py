@@ -69,6 +69,8 @@ class Quality:
         self._wakes, self._idle = asyncio.Event(), asyncio.Event()
         self._idle.set()
         self._n_faults = 0
+        self.last_figure_s = 2 * program.timeout_s
+        """How long a task that is over waits: for a model that is at work, and for the last one."""
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -102,10 +104,10 @@ class Quality:
             self._wakes.set()
             self._idle.clear()
 
-    async def settled(self, timeout_s: float) -> None:
-        """Wait until no model waits for its figure, so long at most."""
+    async def settled(self, timeout_s: float | None = None) -> None:
+        """Wait until no model waits for its figure, so long at most: `last_figure_s`, unless told otherwise."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(self.last_figure_s if timeout_s is None else timeout_s):
                 await self._idle.wait()
 
     async def _run(self) -> None:
