@@ -3,8 +3,11 @@
 A program of its own runs this, in an interpreter that need not have precad: it imports the standard library alone, and
 takes Python 3.10. Each step that the kernel refuses is left out and not reported as done.
 
-    wrapper    namespaces of user, network, mounts, processes; hides folders; makes the rest read-only
+    wrapper    namespaces of user, network, mounts, processes; hides folders and sockets; makes the rest read-only
     worker     a /proc of its own, no capabilities, limits; only then foreign code
+
+Neither a network namespace nor a read-only mount closes a socket or pipe with a name among files: Docker's socket would
+lead out. Those that are there at the start are hidden, pipes below /run alone. One that is made later stays open.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import stat
 import struct
 from collections.abc import Iterable
 from contextlib import suppress
@@ -25,6 +29,8 @@ _READ_ONLY, _NO_SUID, _NO_DEVICES, _NO_EXEC, _BIND, _RECURSIVE, _PRIVATE = 1, 2,
 _MOUNT_SETATTR, _HERE, _AND_BELOW, _ATTR_READ_ONLY = 442, -100, 0x8000, 1
 _SET_DUMPABLE, _SET_NO_NEW_PRIVILEGES, _DROP_BOUNDING, _LAST_CAPABILITY = 4, 38, 24, 63
 _CAPABILITY_VERSION = 0x20080522
+_RUNTIME = ("/run", "/var/run")
+"""Where other programs keep their sockets and pipes. A container sees sockets there that /proc does not name."""
 _INNER_ID = 1000
 """Nobody in particular: not 0, or programs that the worker starts would be given capabilities."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -36,22 +42,42 @@ def shut_off(hidden: Iterable[str], home: str, memory_bytes: int) -> int:
     hidden: absolute folders and files that are not to be read. home: an empty folder, which stays writable, in memory.
     The process must have one thread. Without namespaces nothing changes, and the result is 0.
     """
-    user, group = os.geteuid(), os.getegid()
+    user, group, open_doors = os.geteuid(), os.getegid(), doors()
     if _LIBC.unshare(_NEW_USER | _NEW_NET | _NEW_PID | _NEW_MOUNTS | _NEW_IPC) != 0:
         return 0
     with suppress(OSError):
         _write("/proc/self/setgroups", "deny")
         _write("/proc/self/uid_map", f"{_INNER_ID} {user} 1")
         _write("/proc/self/gid_map", f"{_INNER_ID} {group} 1")
-    found = NETWORK | PROCESSES
+    found = PROCESSES
     if not _mount(None, "/", None, _RECURSIVE | _PRIVATE):
         return found
-    is_hidden = [_hide(path) for path in hidden]
-    if all(is_hidden):
-        found |= KEYS
+    for bit, paths in ((NETWORK, open_doors), (KEYS, hidden)):
+        is_hidden = [_hide(path) for path in paths]
+        if all(is_hidden):
+            found |= bit
     if _make_read_only(home, memory_bytes):
         found |= FILES
     return found
+
+
+def doors(folders: Iterable[str] = _RUNTIME) -> set[str]:
+    """Return the names of other programs' sockets, and of the sockets and pipes below `folders`."""
+    found = set()
+    with suppress(OSError), open("/proc/self/net/unix", errors="surrogateescape") as lines:
+        found = {words[7].rstrip("\n") for line in lines if len(words := line.split(maxsplit=7)) == 8}
+    for folder in folders:
+        for place, _, names in os.walk(folder):
+            found.update(os.path.join(place, name) for name in names)
+    return {path for path in found if os.path.isabs(path) and _is_door(path)}
+
+
+def _is_door(path: str) -> bool:
+    try:
+        mode = os.lstat(path).st_mode
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode)
 
 
 def _write(path: str, text: str) -> None:

@@ -123,13 +123,19 @@ def _connects(address):
         return True
 
 
+def _connects_by_name(path):
+    with socket.socket(socket.AF_UNIX) as ours:
+        ours.connect(path)
+    return True
+
+
 def _writes(path):
     path.write_text("found")
     return True
 
 
 def spy(arrays, config):
-    """Look for our key, our environment, our process, a server that listens, files to write; and for a home."""
+    """Look for our key, environment, process, servers that listen, by address and by name, files to write, a home."""
     key, us, port, folder = Path(config["key"]), config["pid"], config["port"], Path(config["elsewhere"])
     subprocess.run(["umount", str(key.parent.parent)], check=False, capture_output=True)
     environment = b"".join(
@@ -146,7 +152,7 @@ def spy(arrays, config):
             _can(
                 lambda: Path(f"/proc/{us}/maps").read_bytes() and Path(f"/proc/{us}/comm").read_text() == config["comm"]
             ),
-            _can(lambda: _connects(("127.0.0.1", port))),
+            _can(lambda: _connects(("127.0.0.1", port))) + 2 * _can(lambda: _connects_by_name(config["socket"])),
             _can(lambda: _writes(folder / "planted.py")),
             any(
                 int(name) > 4 and not _is_pipe(name) and _can(lambda n=name: os.stat(f"/proc/self/fd/{n}"))

@@ -19,6 +19,7 @@ from torch import nn
 
 from precad.clients.errors import TrainerError
 from precad.clients.external.arrays import ModelArrays
+from precad.clients.external.sandbox import doors
 from precad.clients.external.trainer import ExternalTrainer, Program
 
 HERE = Path(__file__).parent
@@ -219,12 +220,15 @@ def namespaces(trainer):
 
 
 def spied(trainer, folder, **changes):
-    """Return what `foreign.spy` says of a key in `folder`, this process, and a server that listens: 8 numbers."""
+    """Return what `foreign.spy` says of a key in `folder`, this process, and servers that listen: 8 numbers."""
     (folder / "pki" / "alice").mkdir(parents=True)
     key = folder / "pki" / "alice" / "key.pem"
     key.write_text("a key")
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket(socket.AF_UNIX) as named:
+        named.bind(str(folder / "named socket"))
+        named.listen()
         about = {
+            "socket": str(folder / "named socket"),
             "key": str(key),
             "pid": os.getpid(),
             "port": listening.getsockname()[1],
@@ -245,7 +249,19 @@ def test_without_namespaces_environment_and_memory_stay_ours(tmp_path, trainer, 
     """Ask again outside: a key, its folder, the network and a file to write are found, so the zeros above say much."""
     monkeypatch.setenv("PRECAD_SECRET", "hunter2")
     found = spied(trainer, tmp_path, python=threaded_python(tmp_path), is_isolation_required=False)
-    assert_array_equal(found, [1, 1, 0, 0, 1, 1, 0, 0])
+    assert_array_equal(found, [1, 1, 0, 0, 1 + 2, 1, 0, 0])
+
+
+def test_pipes_and_sockets_of_a_runtime_folder_are_doors_and_files_are_none(tmp_path):
+    """Whatever /proc names is among them too: a server that listens elsewhere."""
+    runtime, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    (runtime / "service").mkdir(parents=True)
+    os.mkfifo(runtime / "service" / "pipe")
+    (runtime / "service" / "pid").write_text("1")
+    with socket.socket(socket.AF_UNIX) as named:
+        named.bind(str(elsewhere))
+        found = {path for path in doors([str(runtime)]) if path.startswith(str(tmp_path))}
+    assert found == {str(runtime / "service" / "pipe"), str(elsewhere)}
 
 
 def test_what_it_prints_is_kept_on_request_alone(trainer, tmp_path):
