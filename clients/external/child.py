@@ -158,7 +158,7 @@ def _loaded(hello: dict[str, Any]) -> tuple[Asked, Any]:
         return _beside("flower").trainer(found, hello, _beside("counts"))  # type: ignore[no-any-return]
     if not callable(found):
         raise TypeError
-    n_done = 0
+    n_done = hello["n_done"]
 
     def train(arrays: dict[str, Any]) -> Any:
         nonlocal n_done

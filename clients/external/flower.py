@@ -35,7 +35,7 @@ def trainer(app: Any, hello: dict[str, Any], counts: ModuleType) -> tuple[Callab
     context = Context(
         run_id=1, node_id=1, node_config=dict(hello["node"]), state=RecordDict(), run_config=run_config, series_id=0
     )
-    n_done = 0
+    n_done = hello["n_done"]
 
     def asked(kind: str, arrays: dict[str, Any]) -> Any:
         names = ("arrays", "config")

@@ -54,7 +54,7 @@ class _Script:
         self._answers: queue.Queue[Any] = queue.Queue()
         self._thread: threading.Thread | None = None
         self._api: Any = None
-        self._n_done, self._asked_number, self._received = 0, 0, -1
+        self._n_done, self._asked_number, self._received = hello["n_done"], 0, -1
         self._is_due = False
         self._sent: Any = None
         self._has_begun = threading.Event()

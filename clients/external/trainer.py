@@ -100,6 +100,8 @@ class ExternalTrainer:
         self._program, self._arrays, self._client = program, arrays, client
         self.may_evaluate = False
         """Whether what is loaded has code that evaluates a model, or can only be asked to find out."""
+        self._n_done = 0
+        """Trainings so far, failed ones too: one that is started again goes on counting."""
         self._process: _Process | None = None
         self._one_training = threading.Lock()
         self._closed = threading.Event()
@@ -119,7 +121,10 @@ class ExternalTrainer:
 
         parameters: the round's (n,).
         """
-        found = self._asked(frames.MODEL, {frames.TRAINED: 4 * len(parameters)}, parameters)
+        try:
+            found = self._asked(frames.MODEL, {frames.TRAINED: 4 * len(parameters)}, parameters)
+        finally:
+            self._n_done += 1
         return None if found is None else np.frombuffer(found, "<f4").astype(np.float64)
 
     def evaluate(self, parameters: NDArray[np.float32]) -> Counts | None:
@@ -188,6 +193,7 @@ class ExternalTrainer:
             {
                 **{name: getattr(own, name) for name in ("kind", "path", "memory_bytes", "has_accuracy")},
                 **{name: dict(getattr(own, name)) for name in ("config", "node", "message")},
+                "n_done": self._n_done,
                 "folder": str(own.folder.absolute()),
                 "home": str(home),
                 "hidden": [str(path.absolute()) for path in own.hidden],

@@ -26,6 +26,13 @@ def told(arrays, config):
     return {name: np.full_like(values, config["round"] * config["scale"]) for name, values in arrays.items()}
 
 
+def told_unless_second(arrays, config):
+    """Answer with the round, and die in the second."""
+    if config["round"] == 2:
+        os._exit(0)
+    return {name: np.full_like(values, config["round"]) for name, values in arrays.items()}
+
+
 def hang(arrays, config):
     """Hang in every second round, with a child that hangs too."""
     if config["round"] % 2:

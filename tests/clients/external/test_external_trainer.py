@@ -76,6 +76,15 @@ def test_a_trainer_is_told_what_its_operator_says(trainer):
     assert_array_equal(ours.train(START), np.full(8, 5.0))
 
 
+def test_one_that_is_started_again_goes_on_counting_rounds(trainer):
+    """A schedule by the round does not begin anew because one round failed."""
+    ours = trainer("told_unless_second", is_isolation_required=False)
+    ours.start()
+    assert_array_equal(ours.train(START), np.full(8, 1))
+    assert outcome(ours) == (None, ["its process ended"])
+    assert_array_equal(ours.train(START), np.full(8, 3))
+
+
 def test_constants_and_shared_arrays_are_named_too():
     """A frozen array, an integer one, and one array under two names: the flat vector has what is trained, once."""
     whole = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False), nn.BatchNorm1d(2))
