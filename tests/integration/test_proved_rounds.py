@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from precad.clients.attacks.attack import Attack
 from precad.clients.errors import ProtocolError
+from precad.clients.submission import ProvedMessage
 from precad.clients.training.conduct import Conduct, Honest
 from precad.clients.upload import proved
 from precad.clients.upload.session import ClientSession
@@ -34,11 +35,12 @@ from precad.mpc.proved.field import P
 from precad.mpc.proved.query import PROOFS_STEP
 from precad.mpc.proved.verifier import VERIFIER_STEP
 from precad.mpc.ring import RingArray
-from precad.protos.precad.v1 import aggregator_pb2
+from precad.protos.precad.v1 import aggregator_pb2, common_pb2
 from precad.protos.task.task import Task
 from precad.servers.errors import PeerUnreachableError, ServerError
 from precad.servers.rounds.form import Ground
 from precad.servers.rounds.proved import ProvedForm
+from precad.servers.rounds.proved_intake import Proofs
 from precad.servers.rounds.states import (
     Aborted,
     Charged,
@@ -222,6 +224,55 @@ async def test_a_client_that_vanishes_before_its_proof_costs_itself_alone(pki: P
             await asyncio.wait_for(deployment.finish(), 30.0)
     (record,) = deployment.rounds(0)
     assert (record["accepted"], record["rejected"], record["missing"]) == (["short"], [], ["at-bound"])
+
+
+@asynchronous
+async def test_a_proof_under_way_is_cut_off_before_the_query(pki: Pki, tmp_path: Path) -> None:
+    """A server shows its coin for the points when it takes no byte of a proof any more. Here its client's session ends,
+    and the call goes on."""
+    task, watched = proved_task(("at-bound", "short"), rounds=1), Watched()
+    parts_of_proof, n_begun = proved.proof_parts, 0
+
+    def intakes() -> list[Proofs]:
+        return [proving.proofs for party in (0, 1) for proving in watched.of_kind(party, Proving)]
+
+    def n_under_way() -> int:
+        return sum(intake.n_receiving for intake in intakes())
+
+    async def stalling(proof: ProvedMessage) -> AsyncIterator[aggregator_pb2.ProvePart]:
+        nonlocal n_begun
+        async for part in parts_of_proof(proof):
+            if proof.header.binding.client == "at-bound":
+                whole, part.chunk.data = part.chunk.data, part.chunk.data[:-2]
+                yield part
+                yield aggregator_pb2.ProvePart(chunk=common_pb2.Chunk(data=whole[-2:-1]))  # two are sent at a time
+                while not n_under_way():
+                    await asyncio.sleep(0.01)
+                n_begun += 1
+                for intake in intakes():
+                    intake.left("at-bound")
+                await asyncio.sleep(60.0)
+            yield part
+
+    left: list[int] = []
+    watched.react = lambda party, state: left.append(n_under_way()) if isinstance(state, Charged) else None
+    with patch.object(proved, "proof_parts", stalling):
+        async with rounds_of(task, pki, tmp_path, watched) as (deployment, _):
+            await asyncio.wait_for(deployment.finish(), 30.0)
+    assert (n_begun, left) == (1, [0, 0])
+    assert deployment.rounds(0)[0]["missing"] == ["at-bound"]
+
+
+@asynchronous
+async def test_a_sum_of_fewer_clients_than_share_the_noise_is_not_opened(pki: Pki, tmp_path: Path) -> None:
+    """Algorithm distributed-dp: one valid upload carries half of the noise that is accounted, so zeros are opened."""
+    shared: dict[str, Any] = {"algorithm": "distributed-dp", "non_colluding": 2, "servers_follow_protocol": True}
+    task, watched = proved_task(("at-bound", "scaled"), rounds=1, client_clip=40.0, **shared), Watched()
+    async with rounds_of(task, pki, tmp_path, watched) as (deployment, _):
+        await deployment.finish()
+    assert deployment.rounds(0)[0]["accepted"] == ["at-bound"]
+    for party in (0, 1):
+        assert not watched.of_kind(party, Opened)[0].noisy_sum.any()
 
 
 @asynchronous
