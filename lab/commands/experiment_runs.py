@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 from rich.console import Console
 
-from precad.deploy.cli.common import Device, Json, RayAddress, Threads, WorkersNumber, people, write_json
+from precad.deploy.cli.common import Device, Json, ModeName, RayAddress, Threads, WorkersNumber, people, write_json
 from precad.deploy.cli.declared import declared
 
 
@@ -31,6 +31,10 @@ class TrainingFlags:
             "--deployed", help="Train on two real servers and processes of clients, by `precad run`; not a simulation."
         ),
     ] = False
+    mode: Annotated[
+        ModeName | None,
+        typer.Option("--mode", help="With --deployed: check updates in this mode; in `masked` unless given."),
+    ] = None
     device: Device = "auto"
     threads: Threads = None
     workers: WorkersNumber = 1

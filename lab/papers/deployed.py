@@ -38,8 +38,8 @@ PROCESSES: Final = 4
 """Client processes of a run."""
 UNBOUNDED: Final = 1000.0
 """C where a case has clients that do not clip. Honest updates are shorter, so that it changes none."""
-UNBOUNDED_BITS: Final = 16
-"""Fractional bits at most with that C, whose square must have room in the ring."""
+UNBOUNDED_BITS: Final = {"masked": 16, "shares": 16, "proved": 12}
+"""Fractional bits at most with that C, by mode: its square must have room in the ring or the field."""
 _READ_ELSEWHERE: Final = ("algorithm", "validation", "client_clipping", "attack", "evaluate_every", "first_seed")
 """Fields of a simulation that a deployment has in another form."""
 
@@ -56,7 +56,8 @@ def deployment_of(config: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"--deployed: expected an algorithm that two servers run, found {name!r}")
     if simulation.get("first_seed", 0):
         raise ConfigError("--deployed: expected no --first-seed, as every draw is the operating system's, found one")
-    task |= {} if simulation.get("validation", True) else {"validation": "none"}
+    is_checked = simulation.get("validation", True) or (task.get("mode") == "proved" and "attack" not in simulation)
+    task |= {} if is_checked else {"validation": "none"}  # proofs are the check: it refuses no honest update
     task |= {} if rules is None else _by_rules(rules, task, simulation)
     task |= _carried(simulation)
     ids = ids_of(task["clients"])
@@ -78,7 +79,7 @@ def _by_rules(rules: AlgorithmRules, task: Mapping[str, Any], simulation: Mappin
     found: dict[str, Any] = {} if rules.is_default else {"algorithm": rules.name}
     found |= {"client_clip": UNBOUNDED} if is_unbounded else {}
     if is_unbounded and "frac_bits" in task:
-        found["frac_bits"] = min(UNBOUNDED_BITS, task["frac_bits"])
+        found["frac_bits"] = min(UNBOUNDED_BITS[task.get("mode", "masked")], task["frac_bits"])
     return found if rules.is_private else found | {"noise_multiplier": 0.0}
 
 

@@ -62,6 +62,8 @@ class Experiment:
     """Seed of the first training; the others follow."""
     deployed: bool = False
     """Whether two real servers train, by `precad.lab.papers.deployed`, in place of simulations."""
+    mode: str | None = None
+    """The mode of these servers; `masked` where none is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +90,12 @@ class Case:
         if not first:
             return self
         return replace(self, config={**self.config, "simulation": {**self.config["simulation"], "first_seed": first}})
+
+    def in_mode(self, mode: str | None) -> Case:
+        """Return the case with its task in this mode: in the default one where it is None."""
+        if mode is None:
+            return self
+        return replace(self, config={**self.config, "task": {**self.config["task"], "mode": mode}})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +203,9 @@ def run_cases(
     seeds = experiment.seeds if seeds is None else seeds
     cases = [case.from_seed(experiment.first_seed) for case in cases]
     if experiment.deployed:
-        return _deployed(cases, seeds, folder, console, workers)
+        return _deployed([case.in_mode(experiment.mode) for case in cases], seeds, folder, console, workers)
+    if experiment.mode is not None:
+        raise ConfigError(f"--mode: expected --deployed beside it, found {experiment.mode!r} without")
     if workers is not None:
         return _side_by_side(cases, seeds, folder, console, workers)
     engines: dict[tuple[str, str, str], RecordEngine] = {}

@@ -22,7 +22,7 @@ from precad.lab.papers.precad import backdoor, clients, mnist
 from precad.lab.papers.ptr import clients as ptr_clients
 from precad.lab.papers.ptr import mnist as ptr_mnist
 from precad.lab.papers.ptr.settings import CORRUPTIONS
-from precad.lab.papers.runner import Case
+from precad.lab.papers.runner import Case, run_cases
 from precad.lab.papers.xie.insdp_certified import Experiment as InsDp
 from precad.lab.papers.xie.userdp_certified import Experiment as UserDp
 
@@ -60,6 +60,25 @@ def test_a_case_is_a_deployment_of_the_same_task(name: str, tmp_path: Path) -> N
     assert found.task.client_clip == (config["client_clip"] if is_bound else deployed.UNBOUNDED)
     for field in {"local_steps", "local_batch", "local_momentum", "update_clipping"} & simulation.keys():
         assert getattr(found.task, field) == simulation[field]
+
+
+@pytest.mark.parametrize("name", ["precad", "user-dp", "ins-dp", "correlated noise"])
+def test_a_case_is_a_deployment_in_mode_proved_too(name: str, tmp_path: Path) -> None:
+    """Both are the same task, but for the mode and what only the others have."""
+    case = CASES[name]()
+    masked, proved = (
+        draft(deployed.deployment_of(case.in_mode(mode).config), RunFolder(tmp_path)) for mode in (None, "proved")
+    )
+    assert masked is not None
+    assert proved is not None
+    assert (masked.task.mode, proved.task.mode) == ("masked", "proved")
+    assert masked.task.digest != proved.task.digest
+    assert masked.task.noise_multiplier == proved.task.noise_multiplier
+
+
+def test_a_mode_without_real_servers_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--mode: expected --deployed beside it, found 'proved' without"):
+        run_cases([CASES["precad"]()], mnist.Experiment(mode="proved"), tmp_path, QUIET, None)
 
 
 def test_attackers_are_the_last_clients() -> None:
