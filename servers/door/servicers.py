@@ -88,14 +88,13 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
         async with refusing("Join", context, telemetry):
             client = self._client(context)
             check_hello(request.hello, self._task)
+            if telemetry.ended is not None:
+                raise WrongStateError("the task has ended")
             queue = sessions.enter(client)
         try:
             log.info("client.joined", client=client)
             await sessions.notify()
             yield aggregator_pb2.ClientEvent(welcome=aggregator_pb2.Welcome())
-            if telemetry.ended is not None:  # it was away when the others were told
-                yield aggregator_pb2.ClientEvent(goodbye=telemetry.ended)
-                return
             async for event in events_of(queue):
                 async with refusing("Join", context, telemetry):
                     self._revocations.require_valid(context)

@@ -51,21 +51,6 @@ async def restart_dealer(deployment: Deployment) -> None:
 
 
 @asynchronous
-async def test_a_client_that_was_away_at_the_end_is_told_of_it(pki: Pki, tmp_path: Path) -> None:
-    """It comes back while the servers wait for another one to hang up: welcome, goodbye, and no refusal."""
-    task = small_task(CLIENTS, rounds=1)
-    async with running(task, pki, tmp_path, noises=(silence, silence)) as deployment:
-        alice, bob = (LeashedClient(client, deployment) for client in CLIENTS)
-        await asyncio.gather(alice.join(), bob.join())
-        await asyncio.gather(take_part(alice, after=-1), take_part(bob, after=-1))
-        await until(lambda: all(server._telemetry.ended is not None for server in deployment.aggregators))
-        await bob.rejoin()
-        assert (await bob.goodbye()).finished
-        assert (await alice.goodbye()).finished
-        await deployment.finish()
-
-
-@asynchronous
 async def test_after_a_dealers_restart_absent_clients_are_not_waited_for_again(pki: Pki, tmp_path: Path) -> None:
     """Rounds had gone on without bob; `min_clients`, which counts him in, is for the start."""
     task = small_task(CLIENTS, rounds=100, min_clients=2, registration_timeout_s=LONG_S)
