@@ -11,6 +11,7 @@ Modules:
     beside_others limits where updates of other members are in the sum, too
     independence  tests that no noise is used twice
     evenness      tests that noise is as printed in every part of it
+    parts         parts of all observations, for tests that look everywhere
     draws         tests that records are drawn afresh, each by itself
 
 A canary is a record whose gradient is a known direction. It is in its client's data or not, by a fair coin that the

@@ -1,8 +1,13 @@
 """Test that records are drawn afresh in each round, each by itself.
 
-Given how many records were drawn in all, those of one round are as many balls of an urn: hypergeometric. So are, given
-two rounds, the records that were drawn in both. Samples that repeat, that leave out what was drawn before, or that come
-together have the printed rate. Another law of the loss is theirs, which no rate shows. Chances add up: Bonferroni.
+Given how many records were drawn in all, those of one round are as many balls of an urn: hypergeometric. So are a
+record's rounds, and, given two rounds, the records that were drawn in both. So are rounds in which two records were
+drawn that are equally far apart: pieces of records go by turns to one side and to the other. Samples that repeat, that
+leave out what was drawn before, that come together, or that prefer some records have the printed rate. Another law of
+the loss is theirs, which no rate shows. Chances add up: Bonferroni.
+
+Totals of many rounds, and of many records, spread as binomial ones do: neither more, as rates that differ make them,
+nor less, as samples of a fixed size. Their index of dispersion is nearly a gamma variable of its own mean and variance.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import hypergeom
+from scipy.stats import gamma, hypergeom
 
 from precad.dp.checks import require_delta
 
@@ -21,6 +26,13 @@ Bits = NDArray[np.bool_]
 
 _WORTH: Final = 3.0
 """Standard deviations from the mean, below which no exact chance is computed: it would be no alarm."""
+_N_TESTS: Final = 6
+_MOST_LAGS: Final = 64
+"""Distances of two records, at most: the shortest ones."""
+_ENOUGH: Final = 16
+"""Totals, at least, whose dispersion is judged."""
+_LEAST_VARIANCE: Final = 4.0
+"""Variance of these totals, at least: below, the law of their dispersion is not near enough."""
 
 
 def dependent_draws(drawn: Bits, may_be: Bits, alpha: float) -> Iterator[str]:
@@ -30,22 +42,74 @@ def dependent_draws(drawn: Bits, may_be: Bits, alpha: float) -> Iterator[str]:
     have one rate.
     """
     require_delta(alpha)
-    eligible, hit = may_be.astype(np.float64), (drawn & may_be).astype(np.float64)
-    of_rounds, n_total, n_drawn = eligible.sum(axis=1), float(eligible.sum()), float(hit.sum())
-    found = _least(hit.sum(axis=1), np.full(len(hit), n_total), np.full(len(hit), n_drawn), of_rounds)
-    if found is not None and found[1] * len(hit) < alpha / 2:
-        t = found[0]
-        expected = of_rounds[t] * n_drawn / n_total
-        yield f"sampling: expected draws of their own, found {hit[t].sum():.0f} in round {t} for {expected:.4g}"
+    eligible, hit, level = may_be.astype(np.float64), (drawn & may_be).astype(np.float64), alpha / _N_TESTS
+    for axis, what in ((1, "round"), (0, "canary")):
+        of_all, of_them = eligible.sum(axis=axis), hit.sum(axis=axis)
+        yield from _unlike_others(of_them, of_all, what, level)
+        yield from _dispersed(of_them, of_all, what, level)
+    yield from _in_two_rounds(hit, eligible, level)
+    kept = may_be.any(axis=0)
+    yield from _of_neighbours(hit[:, kept], eligible[:, kept], level)
+
+
+def _unlike_others(found: Array, trials: Array, what: str, level: float) -> Iterator[str]:
+    n_total, n_drawn = np.full_like(found, trials.sum()), np.full_like(found, found.sum())
+    least = _least(found, n_total, n_drawn, trials)
+    if least is not None and least[1] * len(found) < level:
+        i = least[0]
+        expected = trials[i] * n_drawn[i] / n_total[i]
+        yield f"sampling: expected draws of their own, found {found[i]:.0f} in {what} {i} for {expected:.4g}"
+
+
+def _dispersed(found: Array, trials: Array, what: str, level: float) -> Iterator[str]:
+    """Yield whether totals spread otherwise than those of independent draws at one rate."""
+    found, trials = found[trials > 0], trials[trials > 0]
+    rate = float(found.sum() / trials.sum()) if len(trials) else 0.0
+    variances = trials * rate * (1 - rate)
+    if len(found) < _ENOUGH or float(variances.min()) < _LEAST_VARIANCE:
+        return
+    index, freedom = float((np.square(found - trials * rate) / variances).sum()), len(found) - 1
+    variance = freedom * (2 + float(((1 - 6 * rate * (1 - rate)) / variances).mean()))
+    law = gamma(freedom**2 / variance, scale=variance / freedom)
+    if 2 * min(float(law.sf(index)), float(law.cdf(index))) < level:
+        yield (
+            f"sampling: expected draws of their own, found totals of each {what} that spread by "
+            f"{index / freedom:.3g} of what such draws do"
+        )
+
+
+def _in_two_rounds(hit: Array, eligible: Array, level: float) -> Iterator[str]:
     first, second = np.triu_indices(len(hit), k=1)
     common, both = (eligible @ eligible.T)[first, second], (hit @ hit.T)[first, second]
     of_first, of_second = (hit @ eligible.T)[first, second], (eligible @ hit.T)[first, second]
     found = _least(both, common, of_first, of_second)
-    if found is not None and found[1] * len(first) < alpha / 2:
+    if found is not None and found[1] * len(first) < level:
         i = found[0]
         expected = of_first[i] * of_second[i] / common[i]
         yield (
             f"sampling: expected fresh draws, found {both[i]:.0f} records in rounds {first[i]} and {second[i]} for "
+            f"{expected:.4g}"
+        )
+
+
+def _of_neighbours(hit: Array, eligible: Array, level: float) -> Iterator[str]:
+    """Yield at which distance two records are drawn together. hit, eligible: (T, k), of those that are in."""
+    places, counts = np.arange(hit.shape[1]), []
+    for lag in range(1, min(len(places) - 1, _MOST_LAGS) + 1):
+        one = places[: len(places) - lag]
+        one = one[one // lag % 2 == 0]
+        both = eligible[:, one] * eligible[:, one + lag]
+        left, right = hit[:, one] * both, hit[:, one + lag] * both
+        counts.append([float((left * right).sum()), *(float(each.sum()) for each in (both, left, right))])
+    if not counts:
+        return
+    together, total, marked, taken = np.array(counts).T
+    found = _least(together, total, marked, taken)
+    if found is not None and found[1] * len(counts) < level:
+        i = found[0]
+        expected = marked[i] * taken[i] / total[i]
+        yield (
+            f"sampling: expected draws of their own, found {together[i]:.0f} times two records {i + 1} apart for "
             f"{expected:.4g}"
         )
 

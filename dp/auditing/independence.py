@@ -4,6 +4,8 @@ The noise of a round at the canaries' coordinates is a vector of m independent d
 uncentred correlation r has a known law: r sqrt(m - 1) / sqrt(1 - r^2) is Student's with m - 1 degrees of freedom. So
 have the T draws at one coordinate and those at another. A vector that repeats itself after k coordinates is found by
 all pairs so far apart. Pieces of k coordinates go by turns to one side and to the other, so that both are independent.
+So are rounds, each of which has a part of an earlier one's noise. A stream that is read again from another place is
+found by two rounds, one of which is shifted: what they have in common are independent draws, too.
 
 The largest of all pairs is judged at the test's level over the number of pairs. A chance of each that adds up:
 Bonferroni.
@@ -26,6 +28,8 @@ Array = NDArray[np.float64]
 
 MOST_LAGS: Final = 2048
 """Distances at which a vector is compared with itself, at most: the shortest ones."""
+_MOST_SHIFTED: Final = 1 << 25
+"""Numbers of all shifted pairs of rounds, about, at most: the nearest rounds."""
 _LEAST: Final = 7
 """Degrees of freedom, at least: on a coarse grid, shorter vectors of independent draws are often multiples."""
 _ROWS: Final = 256
@@ -71,7 +75,8 @@ def repeated_noise(residuals: Array, own_noise: Array | None, alpha: float) -> R
     """
     require_delta(alpha)
     unit = _unit(residuals)
-    found = [*_of_rounds(unit), *_of_coordinates(_unit(residuals.T)), *_of_distances(residuals)]
+    found = [*_of_rounds(unit), *_of_coordinates(_unit(residuals.T)), *_of_distances(residuals, "canaries")]
+    found += [*_of_distances(residuals.T, "rounds"), *_of_shifts(residuals)]
     if own_noise is not None:
         found += _of_both(own_noise, residuals)
     found = [pair for pair in found if pair.n_pairs and pair.freedom >= _LEAST]
@@ -106,8 +111,30 @@ def _of_coordinates(unit: Array) -> Iterator[_Pair]:
         yield _Pair(r, f"of canaries {start + first} and {start + second}", n_pairs, rounds - 1)
 
 
-def _of_distances(residuals: Array) -> Iterator[_Pair]:
-    """Yield the correlation of coordinates at each distance, over all rounds."""
+def _of_shifts(residuals: Array) -> Iterator[_Pair]:
+    """Yield the most correlated pair of rounds, one shifted by up to half of the coordinates, for each distance."""
+    rounds, m = residuals.shape
+    if m < 2:
+        return
+    half = np.arange(1, m // 2 + 1)
+    lags, size = np.concatenate([-half[::-1], half]), 1 << (2 * m - 1).bit_length()
+    overlaps = m - np.abs(lags)
+    waves = np.fft.rfft(residuals, size)
+    until = np.pad(np.cumsum(np.square(residuals), axis=1), ((0, 0), (1, 0)))
+    starts = np.maximum(lags, 0)
+    of_later = until[:, starts + overlaps] - until[:, starts]
+    of_earlier = of_later[:, ::-1]
+    for distance in range(1, min(rounds - 1, _MOST_SHIFTED // (rounds * size)) + 1):
+        products = np.fft.irfft(waves[distance:] * waves[:-distance].conj(), size)[:, lags % size]
+        lengths = np.sqrt(of_later[distance:] * of_earlier[:-distance])
+        table = np.clip(np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0), -1.0, 1.0)
+        _, t, place = _largest(table * np.sqrt(overlaps / m))
+        where = f"of rounds {t} and {t + distance}, {abs(int(lags[place]))} canaries apart"
+        yield _Pair(float(table[t, place]), where, table.size, int(overlaps[place]) - 1)
+
+
+def _of_distances(residuals: Array, what: str) -> Iterator[_Pair]:
+    """Yield the correlation of columns at each distance, over all rows."""
     rounds, m = residuals.shape
     columns, places = np.ascontiguousarray(residuals.T), np.arange(m)
     squares = np.square(columns).sum(axis=1)
@@ -115,7 +142,7 @@ def _of_distances(residuals: Array) -> Iterator[_Pair]:
         one = places[: m - distance][places[: m - distance] // distance % 2 == 0]
         length = math.sqrt(float(squares[one].sum()) * float(squares[one + distance].sum()))
         r = float(np.vdot(columns[one], columns[one + distance])) / length if length > 0 else 0.0
-        yield _Pair(max(-1.0, min(1.0, r)), f"of canaries {distance} apart", 1, rounds * len(one) - 1)
+        yield _Pair(max(-1.0, min(1.0, r)), f"of {what} {distance} apart", 1, rounds * len(one) - 1)
 
 
 def _largest(table: Array) -> tuple[float, int, int]:

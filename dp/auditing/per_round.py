@@ -16,6 +16,7 @@ noise and rate have the shares with which their relative widths add up to least,
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,6 +30,7 @@ from precad.dp.auditing.draws import dependent_draws
 from precad.dp.auditing.evenness import coarse_noise, uneven_noise
 from precad.dp.auditing.independence import Repetition, repeated_noise
 from precad.dp.auditing.observed import Observed
+from precad.dp.auditing.parts import Parts
 from precad.dp.checks import require_delta
 
 CLIP_SLACK: Final = 1e-6
@@ -86,6 +88,7 @@ def limits(observed: Observed, event: SampledGaussian, confidence: float) -> Lim
     drawn, trials = weights[weights > 0], int(may_be.sum())
     of_noise, of_rate = chances(n, trials, event.sampling_rate, alpha)
     unlike = [
+        *_uneven_arrival(observed, of_test / 2),
         *uneven_noise(residuals, event.noise_multiplier, of_test, observed.step),
         *(() if observed.own_noise is None else coarse_noise(residuals, observed.step)),
         *dependent_draws(weights > 0, may_be, of_test),
@@ -98,7 +101,7 @@ def limits(observed: Observed, event: SampledGaussian, confidence: float) -> Lim
         rate_at_least=float(beta.ppf(of_rate, len(drawn), trials - len(drawn) + 1)) if len(drawn) else 0.0,
         clip_at_least=float(drawn.min(initial=math.inf)) if len(drawn) else 0.0,
         clip_at_most=float(np.abs(weights).max()),
-        arrival=_arrival(observed, of_test),
+        arrival=_arrival(observed, of_test / 2),
         repetition=repeated_noise(residuals, observed.own_noise, of_test),
         unlike=tuple(unlike),
     )
@@ -140,6 +143,29 @@ def _arrival(observed: Observed, alpha: float) -> tuple[float, float]:
     spread = math.sqrt(float(np.square(observed.scores - slope * weights).sum()) / freedom)
     reach = float(student.isf(alpha / 2, freedom)) * spread / math.sqrt(power)
     return slope - reach, slope + reach
+
+
+def _uneven_arrival(observed: Observed, alpha: float) -> Iterator[str]:
+    """Yield the part where uploads enter with another factor: one of few rounds, or of few clients, moves no mean.
+
+    By Student's law in each part, as over all of them; the least likely one.
+    """
+    weights, scores, parts = observed.contributions, observed.scores, Parts(*observed.scores.shape)
+    power, sizes = parts.sums(np.square(weights)), parts.sums(np.ones_like(weights))
+    is_told = (power > 0) & (sizes > 1)
+    if not is_told.any():
+        return
+    power, freedom = np.where(is_told, power, 1.0), np.where(is_told, sizes - 1, 1.0)
+    slopes = parts.sums(weights * scores) / power
+    left = np.maximum(parts.sums(np.square(scores)) - np.square(slopes) * power, 0.0)
+    spread = np.sqrt(left / freedom / power)
+    far = np.divide(np.abs(slopes - 1), spread, out=np.zeros_like(spread), where=is_told & (spread > 0))
+    chances = np.where(is_told, 2 * student.sf(far, freedom), 1.0)
+    place = np.unravel_index(int(chances.argmin()), chances.shape)
+    if float(chances[place]) * int(is_told.sum()) < alpha:
+        yield (
+            f"arrival: expected a factor of 1 on uploads everywhere, found {slopes[place]:.4g} in {parts.where(place)}"
+        )
 
 
 def alarms(found: Limits, event: SampledGaussian, rounding: float = 0.0) -> list[str]:

@@ -49,6 +49,22 @@ def quiet_round(noise: Array) -> Array:
     return noise
 
 
+def quiet_half(noise: Array) -> Array:
+    """The variance of all together is as printed."""
+    return noise * np.where(np.arange(len(noise)) % 2 == 0, 0.9, 1.1)[:, None]
+
+
+def logistic(noise: Array) -> Array:
+    """The law of that name and of this variance, by its quantiles."""
+    u = norm.cdf(noise / 2.0)
+    return np.asarray(np.log(u / (1 - u)) * 2.0 * math.sqrt(3) / math.pi)
+
+
+def short_tailed(noise: Array) -> Array:
+    """In the sum of two servers' noise, the law of one is uniform."""
+    return noise / math.sqrt(2) + np.random.default_rng(8).uniform(-math.sqrt(6), math.sqrt(6), noise.shape)
+
+
 def of_two_values(noise: Array) -> Array:
     return np.sign(noise) * 2.0
 
@@ -56,7 +72,10 @@ def of_two_values(noise: Array) -> Array:
 @pytest.mark.parametrize(
     ("fault", "named"),
     [
-        (quiet_round, "in round 3"),
+        (quiet_round, "in round 3 at canary 0 to 332"),
+        (quiet_half, "in round 0 to 59, one of 2 at"),
+        (logistic, "within 0.5"),
+        (short_tailed, "beyond 3 standard deviations"),
         (quiet_canary, "in canary 3"),
         (of_two_values, "beyond 1 standard deviations"),
         (spiked, "near zero"),
@@ -64,14 +83,14 @@ def of_two_values(noise: Array) -> Array:
 )
 def test_what_a_variance_alone_does_not_show_is_found(fault: object, named: str) -> None:
     assert callable(fault)
-    noise = fault(gaussian(1, (60, 100)))
+    noise = fault(gaussian(1, (60, 333)))
     assert any(named in line for line in uneven_noise(noise, 2.0, 0.01))
 
 
 def test_tails_are_judged_by_the_chance_that_nothing_lies_beyond() -> None:
-    """(2 Phi(x) - 1)^n, at both sides of a third of the level."""
+    """(2 Phi(x) - 1)^n, at both sides of a fifth of the level."""
     noise = np.full((1, 1000), 1.0)
-    at = float(norm.isf((1 - (0.01 / 3) ** (1 / 1000)) / 2))
+    at = float(norm.isf((1 - (0.01 / 5) ** (1 / 1000)) / 2))
     for farthest, is_found in ((at * 0.999, True), (at * 1.001, False)):
         noise[0, 0] = farthest
         assert any("tails" in line for line in uneven_noise(noise, 1.0, 0.01)) == is_found
@@ -107,6 +126,46 @@ def test_draws_that_repeat_exclude_one_another_or_come_together_are_found() -> N
         assert any(named in line for line in dependent_draws(draws, all_of_them, 0.01))
 
 
+def at_two_rates(draws: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Every record has its own rate, 0.15 or 0.35, in all rounds."""
+    return draws < np.where(np.arange(draws.shape[1]) % 3 == 0, 0.35, 0.2)
+
+
+def of_fixed_size(draws: NDArray[np.float64]) -> NDArray[np.bool_]:
+    return np.asarray(draws.argsort(axis=1).argsort(axis=1) < draws.shape[1] // 4)
+
+
+def with_one_always(draws: NDArray[np.float64]) -> NDArray[np.bool_]:
+    drawn = draws < 0.25
+    drawn[:, 7] = True
+    return drawn
+
+
+def two_by_two(draws: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """One coin for two neighbours."""
+    return np.repeat(draws[:, ::2] < 0.25, 2, axis=1)
+
+
+@pytest.mark.parametrize(
+    ("fault", "named"),
+    [
+        (at_two_rates, "totals of each canary that spread by 1."),
+        (of_fixed_size, "totals of each round that spread by 0 of"),
+        (with_one_always, "in canary 7 for"),
+        (two_by_two, "times two records 1 apart"),
+    ],
+)
+def test_draws_of_the_printed_rate_that_are_not_alike_are_found(fault: object, named: str) -> None:
+    assert callable(fault)
+    drawn = fault(np.random.default_rng(9).random((40, 200)))
+    assert any(named in line for line in dependent_draws(drawn, np.ones_like(drawn), 0.0025))
+
+
+@pytest.mark.parametrize("shape", [(16, 64), (100, 16), (40, 500)])
+def test_few_and_many_fresh_draws_are_called_dependent_in_at_most_17_of_200_runs(shape: tuple[int, int]) -> None:
+    assert sum(any(dependent_draws(*drawn(500 + seed, 0.3, shape), 0.05)) for seed in range(200)) <= 17
+
+
 def test_the_chance_of_common_draws_is_the_hypergeometric_one() -> None:
     """15 of 20 marked among 25 taken of 100, by its sum."""
     found = _least(*(np.array([value]) for value in (15.0, 100.0, 20.0, 25.0)))
@@ -127,6 +186,14 @@ def test_a_vector_that_repeats_itself_and_one_at_two_coordinates_are_found() -> 
     shared = gaussian(7)
     shared[:, 9] = own[:, 9]
     assert repeated_noise(shared, own, 0.01).where == "of both servers at canary 9"
+
+
+def test_noise_that_is_read_from_another_place_or_goes_on_in_the_next_round_is_found() -> None:
+    """One round has another's noise, seven canaries on. And each has a tenth of the noise before."""
+    shifted, fresh = gaussian(10), gaussian(11, (21, 1000))
+    shifted[12] = np.roll(shifted[4], 7)
+    assert repeated_noise(shifted, None, 0.01).where == "of rounds 4 and 12, 7 canaries apart"
+    assert repeated_noise(fresh[1:] + 0.1 * fresh[:-1], None, 0.01).where == "of rounds 1 apart"
 
 
 @pytest.mark.parametrize("shape", [(2, 64), (8, 60), (40, 2)])

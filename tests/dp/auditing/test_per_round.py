@@ -83,6 +83,18 @@ def test_uploads_that_do_not_arrive_are_an_alarm() -> None:
     assert any(line.startswith("arrival") for line in per_round.alarms(per_round.limits(halved, event, 0.95), event))
 
 
+def test_one_client_that_is_counted_twice_in_one_round_is_an_alarm() -> None:
+    """Its uploads are one of 80 in the sum over all rounds, which the factor over all of them does not show."""
+    seen = observed(0.25, 1.0, m=1000, T=20, seed=3)
+    twice = seen.contributions.copy()
+    twice[7, 250:500] *= 2
+    scores, event = seen.residuals + twice, SampledGaussian(0.25, 1.0)
+    found = per_round.alarms(
+        per_round.limits(Observed(scores, seen.contributions, seen.present, seen.coins), event, 0.95), event
+    )
+    assert any(line.startswith("arrival") and "in round 7 at canary 250 to 499" in line for line in found)
+
+
 def test_noise_used_twice_is_found_in_two_rounds_and_by_both_servers() -> None:
     """Whatever two rounds; in the sum of two servers' noise, one of which repeats; and as the other server's."""
     draws = np.random.default_rng(5)

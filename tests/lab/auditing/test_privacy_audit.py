@@ -55,9 +55,19 @@ FAULTS = {
     "doubled": (Seat.CLIENTS, "sampling: expected a rate"),
     "same-sample": (Seat.CLIENTS, "sampling: expected fresh draws"),
     "together": (Seat.CLIENTS, "sampling: expected draws of their own"),
+    "of-another-round": (Seat.SERVER_A, NOISE),
+    "every-other": (Seat.SERVER_A, NOISE),
+    "logistic": (Seat.SERVER_A, "noise: expected at most"),
+    "shifted": (Seat.CLIENTS, FRESH),
+    "going-on": (Seat.SERVER_A, FRESH),
+    "fixed-half": (Seat.CLIENTS, "sampling: expected fresh draws"),
+    "fixed-size": (Seat.CLIENTS, "sampling: expected draws of their own"),
+    "one-always": (Seat.CLIENTS, "sampling: expected draws of their own"),
+    "two-by-two": (Seat.CLIENTS, "sampling: expected draws of their own"),
+    "twice": (Seat.SERVER_A, "arrival: expected a factor of 1 on uploads everywhere"),
 }
 """By fault: the seat whose alarm names it."""
-IN_MANY = ("noise", "silent-once", "truncated")
+IN_MANY = ("noise", "silent-once", "truncated", "of-another-round", "logistic", "going-on", "two-by-two", "twice")
 """Faults that few observations do not show."""
 
 
