@@ -53,6 +53,7 @@ AttackName: TypeAlias = Literal[
     "feature-noise",
     "gaussian-features",
     "pixel-backdoor",
+    "optimised-backdoor",
     "triangle-backdoor",
     "distributed-backdoor",
     "semantic-backdoor",
@@ -67,7 +68,13 @@ AttackName: TypeAlias = Literal[
 """Those of `precad.clients.attacks`."""
 WITHHELD: Final = re.compile(r"key|secret|password|token|credential", re.IGNORECASE)
 """Names of parameters of a user's own class whose values are not shown."""
-DIVIDED: Final = ("pixel-backdoor", "triangle-backdoor", "distributed-backdoor", "semantic-backdoor")
+DIVIDED: Final = (
+    "pixel-backdoor",
+    "optimised-backdoor",
+    "triangle-backdoor",
+    "distributed-backdoor",
+    "semantic-backdoor",
+)
 """Attacks that act upon the number of the round's attackers, where they have a folder to tell one another."""
 REACTING: Final = ("alie", "inner-product", "min-max", "stat-opt", "fang-trim", "adaptive")
 """Attacks that act upon what others send. Whatever a further attacker changes in these is not only its own upload."""

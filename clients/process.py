@@ -36,7 +36,7 @@ from precad.clients.queries.columns import values_of
 from precad.clients.query_consent import refusal
 from precad.clients.records import Records, example_label_of, example_of
 from precad.clients.training.conduct import Conduct, Trained
-from precad.clients.training.descent import PLAIN_DESCENT, descend
+from precad.clients.training.descent import PLAIN_DESCENT, descend, mean_gradient
 from precad.clients.training.held_out import HeldOut
 from precad.clients.training.record_draws import Drawn, PoissonDraws, RecordDraws, draws_of
 from precad.clients.training.round_update import (
@@ -141,6 +141,7 @@ class Trainer:
             records=self._records[client],
             update=self.update(client, parameters),
             descend=functools.partial(self._descend, client, parameters),
+            gradient=functools.partial(self._gradient, client),
             clipped_sum=functools.partial(self._clipped_sum, parameters),
         )
         return conduct.encode(conduct.on_trained(trained), self._task)
@@ -158,6 +159,11 @@ class Trainer:
                 training=PLAIN_DESCENT,
                 random_bytes=self._random_bytes,
             )
+
+    def _gradient(self, client: str, parameters: NDArray[np.float64]) -> NDArray[np.float64]:
+        """See `Trained.gradient`; only attacks call it."""
+        with self._training, Unspoken(self._engine.spoken, EXHAUSTED):
+            return mean_gradient(parameters, self._records[client], self._engine)
 
     def _clipped_sum(self, parameters: NDArray[np.float32], records: Records) -> NDArray[np.float64]:
         """See `Trained.clipped_sum`; only audit clients call it."""

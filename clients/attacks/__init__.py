@@ -22,6 +22,7 @@ from typing import Final
 from precad.clients.attacks.attack import Attack, Knowledge
 from precad.clients.attacks.backdoors import (
     DistributedBackdoor,
+    OptimisedBackdoor,
     PixelBackdoor,
     PoisonedRecords,
     SemanticBackdoor,
@@ -69,6 +70,7 @@ __all__ = [
     "MirroredLabels",
     "NoAttack",
     "NotANumber",
+    "OptimisedBackdoor",
     "OutOfRange",
     "PixelBackdoor",
     "PoisonedRecords",
@@ -105,6 +107,7 @@ _KINDS: Final[tuple[type[Attack], ...]] = (
     FeatureNoise,
     GaussianFeatures,
     PixelBackdoor,
+    OptimisedBackdoor,
     TriangleBackdoor,
     DistributedBackdoor,
     SemanticBackdoor,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from precad.clients.attacks.records import LabelFlip, evenly, require_share
 from precad.clients.checks import require_class, require_count, require_positive
 from precad.clients.errors import ArgumentError
 from precad.clients.records.records import N_CLASSES, Records, joined, require_images
+from precad.clients.training.projection import norm_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,59 @@ class PixelBackdoor(PatternBackdoor):
         where = np.zeros((height, width), dtype=np.bool_)
         where[-self.side :, -self.side :] = True
         return where
+
+
+@dataclass(frozen=True, slots=True)
+class OptimisedBackdoor(PixelBackdoor):
+    """Optimises the pixel backdoor inside what the servers accept, from the model that it was sent.
+
+    It begins with the upload x of `pixel-backdoor`. `steps` times it goes down the gradient of its loss at the model
+    theta_t + step m x, where m is the number of attackers in the round, who all upload x. The k-th step is a k-th of
+    x's length. After each it projects x onto the set, stretches that to length C, and projects again. Projecting once
+    may leave room: a half-space takes from the length.
+    Its loss is that of stamped records alone, unless it `keeps_clean` ones. A bound is dear, and honest clients train
+    on clean records anyway.
+    Source: ours; projected gradient descent on the objective of Bagdasaryan et al., AISTATS '20.
+    """
+
+    name: ClassVar[str] = "optimised-backdoor"
+
+    keeps_clean: bool = False
+    """Whether its records as they are count in its loss beside the stamped ones."""
+
+    def __post_init__(self) -> None:
+        PixelBackdoor.__post_init__(self)
+        if not isinstance(self.keeps_clean, bool):
+            raise ArgumentError(f"keeps_clean must be true or false, got {self.keeps_clean}")
+
+    def on_records(self, records: Records) -> Records:
+        """Return what its loss is of. Raises ArgumentError for texts."""
+        both = PixelBackdoor.on_records(self, records)
+        return both if self.keeps_clean else both.take(np.arange(len(records), len(both)))
+
+    def craft(self, known: Knowledge) -> Vector:
+        """Return the last of the projected steps."""
+        found = PixelBackdoor.craft(self, known)
+        if not np.isfinite(found).all():
+            return found
+        moves = known.step * known.n_attackers
+        found = _stretched(found, known)
+        length = norm_of(found)
+        for k in range(1, self.steps + 1):
+            slope = known.gradient(known.parameters.astype(np.float64) + moves * found)
+            if not (steepness := norm_of(slope)) > 0:
+                break
+            found = _stretched(found - length / (k * steepness) * slope, known)
+        return found
+
+
+def _stretched(update: Vector, known: Knowledge) -> Vector:
+    """Return what is accepted of the update, as long as the set allows in its direction. Of an unbounded update all."""
+    inside = known.project(update)
+    norm = norm_of(inside)
+    if math.isinf(known.bound) or not 0 < norm < known.bound:
+        return inside
+    return known.project(inside * (known.bound / norm))
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,6 +111,8 @@ class InDeployment(Conduct):
             bound=space.bound,
             step=task.rate(task.learning_rate, self._n_committed) / task.divisor,
             train=trained.descend,
+            gradient=trained.gradient,
+            project=space.project,
             random=np.random.default_rng(),
         )
 

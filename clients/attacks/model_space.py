@@ -14,6 +14,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from precad.clients.attacks.attack import within
 from precad.clients.training.convex_projection import project_onto
 from precad.mpc.convex_set import ConvexSet
 from precad.protos.task.quantile import QuantileRule
@@ -49,11 +50,15 @@ class ModelSpace:
             return uploads
         return uploads[..., : self.n_parameters] * (self.bound / self.rule.room)
 
+    def project(self, update: Vector) -> Vector:
+        """Return a point near the update (n,) that is accepted. Raises ArgumentError unless its norm is finite."""
+        return within(update, self.bound) if self.cut is None else project_onto(update, self.cut)
+
     def upload(self, update: Vector) -> Vector:
         """Return what is uploaded of an update (n,), (d,). It is within C if the update is within S."""
         if not np.isfinite(update).all():
             return update
         if self.rule is None:
-            return update if self.cut is None else project_onto(update, self.cut)
+            return update if self.cut is None else self.project(update)
         is_within = math.sqrt(float(np.sum(np.square(update)))) <= self.bound
         return np.append(update * (self.rule.room / self.bound), self.rule.unit if is_within else -self.rule.unit)

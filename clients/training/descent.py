@@ -19,6 +19,8 @@ from precad.clients.records import Records
 from precad.clients.training.local_update import sample_records
 from precad.mpc.prg import RandomBytes
 
+Vector = NDArray[np.float64]
+
 
 class LocalTraining(Protocol):
     """How a client trains: the fields of `precad.protos.task.task.Task` and of a simulation's settings."""
@@ -70,6 +72,14 @@ def descend(
         velocity = training.local_momentum * velocity + gradient
         at -= rate * velocity
     return at
+
+
+def mean_gradient(parameters: Vector, records: Records, engine: RecordEngine) -> Vector:
+    """Return the gradient of the mean loss over all records at these parameters, (d,); zero without records.
+
+    Raises: NonFiniteGradientError.
+    """
+    return engine.gradient_sum(parameters, records) / max(1, len(records))
 
 
 def descend_together(

@@ -88,7 +88,10 @@ class PrecadClientsFlags(TrainingFlags):
 @trains(experiment_app, "convex-sets", "convex_sets")
 @dataclass(frozen=True, kw_only=True)
 class ConvexSetsFlags(TrainingFlags):
-    """Compare backdoors against one ball and against smaller convex sets, at one epsilon (PRECAD_DATA)."""
+    """Compare backdoors against one ball and against smaller convex sets, at one epsilon (PRECAD_DATA).
+
+    Attackers project once, or optimise inside the set. C = 20 alone leaves a backdoor nothing, so C is larger.
+    """
 
     quick: ExperimentQuick = False
     seeds: Seeds = None
@@ -96,6 +99,8 @@ class ConvexSetsFlags(TrainingFlags):
         list[int] | None, typer.Option("--attackers", help="Take K attackers instead of 5 and 10; repeat.", min=1)
     ] = None
     sigma: Sigma = 1.0
+    clip: Annotated[float, typer.Option(help="Bound the whole update by this C; layers get parts of it.")] = 100.0
+    rate: Annotated[float, typer.Option(help="Train with this eta.")] = 0.3
     rounds: Rounds = None
     dataset: PaperImages = ImagesName.MNIST
     model: Annotated[str, typer.Option(help="Train this model.")] = "cnn-standardised"

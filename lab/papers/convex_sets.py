@@ -1,8 +1,13 @@
 """`precad experiment convex-sets`: K backdoor attackers of 100 against one ball, and against smaller convex sets.
 
-The setting is that of PRECAD's Figure 4 with the pixel pattern, C = 20 and the same noise, so every defence has the
-same epsilon. Each attacker of a round uploads the whole malicious update, projected onto the set that the servers
-check: none is rejected. One training for each seed of
+The setting is that of PRECAD's Figure 4 with the pixel pattern and the same noise, so every defence has the same
+epsilon. C is 100 and eta is 0.3 unless asked otherwise: C = 20 alone leaves a backdoor nothing. Attackers stay within
+the set that the servers check, so none is rejected. They do it in two ways, all of a round alike:
+
+    projects once        the whole malicious update of `pixel-backdoor`, projected onto the set
+    optimises inside     `optimised-backdoor`: projected gradient steps from the model that it was sent
+
+One training for each of these, and for each seed of
 
     the ball           ||x|| <= C alone
     equal layers       each of the L layers within C / sqrt(L)
@@ -35,7 +40,10 @@ from precad.lab.simulation.workers import Workers
 
 ROUNDS, QUICK_ROUNDS = 5000, 600
 ATTACKERS: Final = (5, 10)
-CLIP: Final = 20.0
+CLIP: Final = 100.0
+RATE: Final = 0.3
+ATTACKS: Final = {"pixel-backdoor": "projects once", "optimised-backdoor": "optimises inside"}
+"""Kinds, and what the report calls these."""
 N_CLIENTS: Final = 100
 N_PUBLIC: Final = 1000
 """Records whose gradient is the direction. The first of the test half, which no client has; accuracies count them."""
@@ -61,6 +69,10 @@ class Experiment(runner.DatasetExperiment):
 
     attackers: Sequence[int] = ATTACKERS
     sigma: float = 1.0
+    clip: float = CLIP
+    """C."""
+    rate: float = RATE
+    """eta."""
     rounds: int = ROUNDS
     model: str = "cnn-standardised"
 
@@ -69,34 +81,36 @@ class Experiment(runner.DatasetExperiment):
         """Return the number of parameters of each of the model's layers."""
         return require_layer_sizes(networks.build(self.model), "model")
 
-    def case(self, defence: Defence, n_attackers: int, folder: Path) -> Case:
-        """Return one defence against so many attackers. The folder takes files of directions."""
-        name = f"{defence.name}-k{n_attackers}"
-        attack = {"kind": "pixel-backdoor", "clients": n_attackers, "parameters": {"divides": False}}
+    def case(self, defence: Defence, n_attackers: int, kind: str, folder: Path) -> Case:
+        """Return one defence against so many attackers of a kind. The folder takes files of directions."""
+        name = f"{defence.name}-{kind}-k{n_attackers}"
+        attack = {"kind": kind, "clients": n_attackers, "parameters": {"divides": False}}
         config = runner.paper_config(
             name=name,
             rounds=self.rounds,
             clients=N_CLIENTS,
             sigma=self.sigma,
-            clip=CLIP,
+            clip=self.clip,
             dataset=self.dataset,
             model=self.model,
             device=self.device,
             simulation={"algorithm": "deployed", "attack": attack},
         )
+        config["task"]["learning_rate"] = self.rate
         if further := defence.fields(self, folder):
             config["task"] |= {**further, "accept_weak_wire_form": True}
-        return Case(name=name, labels={"defence": defence.words, "attackers": n_attackers}, config=config)
+        words = f"{defence.words}, {ATTACKS[kind]}"
+        return Case(name=name, labels={"defence": words, "attackers": n_attackers}, config=config)
 
 
 def _equal_layers(experiment: Experiment, folder: Path) -> Mapping[str, Any]:
     n = len(experiment.layer_sizes)
-    return {"layer_clips": [CLIP / math.sqrt(n)] * n}
+    return {"layer_clips": [experiment.clip / math.sqrt(n)] * n}
 
 
 def _layers_by_size(experiment: Experiment, folder: Path) -> Mapping[str, Any]:
     sizes = experiment.layer_sizes
-    return {"layer_clips": [CLIP * math.sqrt(size / sum(sizes)) for size in sizes]}
+    return {"layer_clips": [experiment.clip * math.sqrt(size / sum(sizes)) for size in sizes]}
 
 
 def _half_space(experiment: Experiment, folder: Path) -> Mapping[str, Any]:
@@ -122,7 +136,7 @@ def public_direction(experiment: Experiment) -> NDArray[np.int64]:
 
 
 DEFENCES: Final = (
-    Defence("ball", "the ball, C = 20", lambda experiment, folder: {}),
+    Defence("ball", "the ball", lambda experiment, folder: {}),
     Defence("equal-layers", "equal layers", _equal_layers),
     Defence("layers-by-size", "layers by size", _layers_by_size),
     Defence("half-space", "a half-space", _half_space),
@@ -138,7 +152,12 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
     DataError."""
     folder.mkdir(parents=True, exist_ok=True)
-    cases = [experiment.case(defence, k, folder) for k in experiment.attackers for defence in DEFENCES]
+    cases = [
+        experiment.case(defence, k, kind, folder)
+        for k in experiment.attackers
+        for kind in ATTACKS
+        for defence in DEFENCES
+    ]
     outcomes, report = runner.reported(
         "convex-sets",
         experiment,
@@ -160,7 +179,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
         folder / "convex-sets",
         outcomes,
         experiment.attackers,
-        [defence.words for defence in DEFENCES],
+        [f"{defence.words}, {words}" for words in ATTACKS.values() for defence in DEFENCES],
         N_CLIENTS,
         xlabel=backdoors.EPOCHS,
     )
@@ -171,9 +190,10 @@ def paragraph(report: Mapping[str, Any]) -> str:
     """Say what came out."""
     return (
         f"pixel-backdoor on {report['dataset']}, model {report['model']} with layers of {report['layer_sizes']} "
-        f"parameters, {N_CLIENTS} clients, C = {CLIP:g}, sigma = {report['sigma']:g}, {report['rounds']} rounds, "
-        f"{report['seeds']} seed(s), one epsilon for all. Each attacker of a round uploads the whole malicious update, "
-        f"projected onto the set. Backdoor accuracy and accuracy, {report['evaluations']}: "
+        f"parameters, {N_CLIENTS} clients, C = {report['clip']:g}, eta = {report['rate']:g}, "
+        f"sigma = {report['sigma']:g}, {report['rounds']} rounds, "
+        f"{report['seeds']} seed(s), one epsilon for all. Attackers project the malicious vector once, or "
+        f"optimise inside. Backdoor accuracy and accuracy, {report['evaluations']}: "
         f"{backdoors.in_words(report)}. {backdoors.floor_in_words()}"
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from precad.clients.gradients.model_stack import ModelByModel, OwnModels
 from precad.clients.gradients.record_clipping import RecordClip
 from precad.clients.records import Records
 from precad.clients.training.conduct import Honest
-from precad.clients.training.descent import descend, descend_together
+from precad.clients.training.descent import descend, descend_together, mean_gradient
 from precad.clients.training.local_update import local_updates
 from precad.clients.training.record_draws import Drawn, EpochBins
 from precad.clients.training.round_update import record_clip
@@ -138,6 +139,8 @@ class Federation:
                 bound=space.bound,
                 step=step,
                 train=lambda steps, rate, client=client: train(client, steps, rate),  # type: ignore[misc]
+                gradient=partial(mean_gradient, records=self.records[client], engine=self.engine),
+                project=space.project,
                 random=self.randomness.attack(t, client),
             )
             try:

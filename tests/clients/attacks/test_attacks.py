@@ -35,6 +35,7 @@ from precad.clients.attacks import (
     TriangleBackdoor,
     WrapAround,
 )
+from precad.clients.attacks.attack import within
 from precad.clients.attacks.backdoors import STRIPED_CARS, STRIPED_TEST_CARS
 from precad.clients.attacks.colluders import largest_z
 from precad.clients.config import AttackName
@@ -339,6 +340,8 @@ def knowledge(honest, bound=math.inf, n_attackers=1, step=0.5, train=None):
         bound=bound,
         step=step,
         train=train or (lambda steps, rate: np.arange(d) + steps * rate),
+        gradient=lambda at: at - np.full(d, 7.0),
+        project=lambda update: within(update, bound),
         random=np.random.default_rng(0),
     )
 

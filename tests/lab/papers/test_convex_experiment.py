@@ -28,12 +28,14 @@ def test_every_set_is_trained_against_and_nobody_is_rejected(tmp_path: Path) -> 
     done = experiment("convex-sets", *arguments, "--output", folder, "--json")
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)
-    assert [case["defence"] for case in report["cases"]] == [defence.words for defence in convex_sets.DEFENCES]
-    assert [case["rejected"]["mean"] for case in report["cases"]] == [0] * 4
+    assert [case["defence"] for case in report["cases"]] == [
+        f"{defence.words}, {words}" for words in convex_sets.ATTACKS.values() for defence in convex_sets.DEFENCES
+    ]
+    assert [case["rejected"]["mean"] for case in report["cases"]] == [0] * 8
     assert "3 rounds, 1 seed(s), one epsilon for all" in report["paragraph"]
     assert report["layer_sizes"] == [4160, 650]
     accuracies = {row["defence"]: row["accuracy"] for row in rows_of(folder)}
-    assert len(accuracies) == 4
+    assert len(accuracies) == 8
     assert np.load(folder / "directions.npy").shape == (1, 4810)
 
 
