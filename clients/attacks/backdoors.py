@@ -147,7 +147,7 @@ class OptimisedBackdoor(PixelBackdoor):
     """Optimises the pixel backdoor inside what the servers accept, from the model that it was sent.
 
     It begins with the upload x of `pixel-backdoor`. `steps` times it goes down the gradient of its loss at the model
-    theta_t + step m x, where m is the number of attackers in the round, who all upload x. The k-th step is a k-th of
+    theta_t + step m x. The m attackers of the round all upload x. The k-th step is a k-th of
     x's length. After each it projects x onto the set, stretches that to length C, and projects again. Projecting once
     may leave room: a half-space takes from the length.
     Its loss is that of stamped records alone, unless it `keeps_clean` ones. A bound is dear, and honest clients train

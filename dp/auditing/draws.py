@@ -2,12 +2,12 @@
 
 Given how many records were drawn in all, those of one round are as many balls of an urn: hypergeometric. So are a
 record's rounds, and, given two rounds, the records that were drawn in both. So are rounds in which two records were
-drawn that are equally far apart: pieces of records go by turns to one side and to the other. Samples that repeat, that
+drawn that are equally far apart. Pieces of records go by turns to one side and to the other. Samples that repeat, that
 leave out what was drawn before, that come together, or that prefer some records have the printed rate. Another law of
 the loss is theirs, which no rate shows. Chances add up: Bonferroni.
 
-Totals of many rounds, and of many records, spread as binomial ones do: neither more, as rates that differ make them,
-nor less, as samples of a fixed size. Their index of dispersion is nearly a gamma variable of its own mean and variance.
+Totals of many rounds, and of many records, spread as binomial ones do. Rates that differ spread them more, samples of
+a fixed size less. Their index of dispersion is nearly a gamma variable of its own mean and variance.
 """
 
 from __future__ import annotations

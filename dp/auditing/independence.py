@@ -5,7 +5,7 @@ uncentred correlation r has a known law: r sqrt(m - 1) / sqrt(1 - r^2) is Studen
 have the T draws at one coordinate and those at another. A vector that repeats itself after k coordinates is found by
 all pairs so far apart. Pieces of k coordinates go by turns to one side and to the other, so that both are independent.
 So are rounds, each of which has a part of an earlier one's noise. A stream that is read again from another place is
-found by two rounds, one of which is shifted: what they have in common are independent draws, too.
+found by two rounds, one of which is shifted. What they have in common are independent draws, too.
 
 The largest of all pairs is judged at the test's level over the number of pairs. A chance of each that adds up:
 Bonferroni.
