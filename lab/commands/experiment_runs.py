@@ -33,7 +33,7 @@ class TrainingFlags:
     ] = False
     mode: Annotated[
         ModeName | None,
-        typer.Option("--mode", help="With --deployed: check updates in this mode; in `masked` unless given."),
+        typer.Option("--mode", help="Check updates of --deployed in this mode, in place of `masked`."),
     ] = None
     device: Device = "auto"
     threads: Threads = None
