@@ -66,9 +66,10 @@ def measured(
     if not wanted:
         return {}
     found = outputs(parameters, model, records, device)
-    by_name = metrics.METRICS["accuracy"]
-    of_these = functools.partial(metrics.accuracy, threshold=_scale(found, model, records).threshold)
-    asked = {name: of_these if metric is by_name else metric for name, metric in wanted.items()}
+    asked, by_name = dict(wanted), metrics.METRICS["accuracy"]
+    for name in [name for name, metric in wanted.items() if metric is by_name]:
+        threshold = _scale(found, model, records).threshold
+        asked[name] = functools.partial(metrics.accuracy, threshold=threshold)
     return {name: _value(name, metric, found, records.labels) for name, metric in asked.items()}
 
 

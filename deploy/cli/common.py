@@ -62,14 +62,6 @@ class GateName(StrEnum):
     NATIVE = "native"
 
 
-class ModeName(StrEnum):
-    """Modes of the protocol."""
-
-    MASKED = "masked"
-    SHARES = "shares"
-    PROVED = "proved"
-
-
 class ImagesName(StrEnum):
     """Data sets that the CNN of 26 010 parameters takes."""
 

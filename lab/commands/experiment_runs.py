@@ -11,8 +11,9 @@ from typing import Annotated, Any, TypeVar
 import typer
 from rich.console import Console
 
-from precad.deploy.cli.common import Device, Json, ModeName, RayAddress, Threads, WorkersNumber, people, write_json
+from precad.deploy.cli.common import Device, Json, RayAddress, Threads, WorkersNumber, people, write_json
 from precad.deploy.cli.declared import declared
+from precad.mpc.parameters import Mode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,7 @@ class TrainingFlags:
         ),
     ] = False
     mode: Annotated[
-        ModeName | None,
+        Mode | None,
         typer.Option("--mode", help="Check updates of --deployed in this mode, in place of `masked`."),
     ] = None
     device: Device = "auto"

@@ -90,7 +90,7 @@ class PrecadClientsFlags(TrainingFlags):
 class ConvexSetsFlags(TrainingFlags):
     """Compare backdoors against one ball and against smaller convex sets, at one epsilon (PRECAD_DATA).
 
-    Attackers project once, or optimise inside the set. C = 20 alone leaves a backdoor nothing, so C is larger.
+    Attackers project once, or optimise inside the set. C is larger than Figure 4's 20, which leaves the former nothing.
     """
 
     quick: ExperimentQuick = False

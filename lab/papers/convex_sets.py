@@ -1,8 +1,9 @@
 """`precad experiment convex-sets`: K backdoor attackers of 100 against one ball, and against smaller convex sets.
 
 The setting is that of PRECAD's Figure 4 with the pixel pattern and the same noise, so every defence has the same
-epsilon. C is 100 and eta is 0.3 unless asked otherwise: C = 20 alone leaves a backdoor nothing. Attackers stay within
-the set that the servers check, so none is rejected. They do it in two ways, all of a round alike:
+epsilon. C is 100 and eta is 0.3 unless asked otherwise. With C = 20 and eta = 0.1 the ball alone leaves nothing to an
+attacker who projects once. Attackers stay within the set that the servers check, so none is rejected. They do it in
+two ways, all of a round alike:
 
     projects once        the whole malicious update of `pixel-backdoor`, projected onto the set
     optimises inside     `optimised-backdoor`: projected gradient steps from the model that it was sent
