@@ -254,6 +254,8 @@ class Deployment:
     aggregators: tuple[Aggregator, Aggregator]
     addresses: tuple[str, str]
     dealer_address: str
+    dealers: tuple[Dealer, ...]
+    """The one, or none."""
     _runs: list[asyncio.Task[None]]
 
     async def finish(self) -> None:
@@ -313,7 +315,8 @@ async def running(
     runs = [asyncio.create_task(server.run()) for server in servers]
     try:
         with mock.patch.object(transport, "HANDLERS_END_S", OTHERS_HANDLERS_END_S):
-            yield Deployment(task, pki, folder, (aggregators[0], aggregators[1]), (a, b), dealer_address, runs)
+            both = (aggregators[0], aggregators[1])
+            yield Deployment(task, pki, folder, both, (a, b), dealer_address, dealers, runs)
     finally:
         for run in runs:
             run.cancel()

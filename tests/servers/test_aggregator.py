@@ -32,7 +32,16 @@ from precad.servers.links.peer import PeerLink
 from precad.servers.rounds.equipment import NoiseSource
 from precad.servers.store.state import TaskState
 from precad.servers.task import run as task_run
-from tests.harness.harness import FixedBytes, LeashedClient, Pki, asynchronous, free_addresses, running, small_task
+from tests.harness.harness import (
+    FixedBytes,
+    LeashedClient,
+    Pki,
+    asynchronous,
+    free_addresses,
+    running,
+    small_task,
+    until,
+)
 
 TASK = small_task()
 
@@ -207,6 +216,7 @@ async def test_a_server_that_is_stopped_says_so_to_the_others(pki: Pki, tmp_path
     async with running(task, pki, tmp_path, noises=(silence, silence), reconnect_timeout_s=0.0) as deployment:
         client = LeashedClient("alice", deployment)
         await client.join()
+        await until(lambda: deployment.dealers[0]._n_connected == 2)  # it hears the reason of those who came
         deployment.aggregators[0].stop()
         dealer, a, b = await asyncio.gather(*deployment._runs, return_exceptions=True)
         await client.leave()
