@@ -135,7 +135,8 @@ class Stream:
         self._key = key
         block, within = divmod(n_skipped, _WORDS_PER_BLOCK)
         self._encryptor = Cipher(algorithms.AES128(key.reveal()), modes.CTR(block.to_bytes(16, "big"))).encryptor()
-        self.fill(np.empty(within, dtype=np.int64))
+        if within:
+            self.fill(np.empty(within, dtype=np.int64))
 
     def after(self, n_words: int) -> Stream:
         """Return what follows the first n words of a stream that is still at its start; for no words, the stream

@@ -155,9 +155,9 @@ def _communicator_class(crypten: Lookups) -> Any:
             tensors = input if batched else [input]
             share = _flat(tensors)
             self._hidden.spend(share.size)
-            opened = self._opened(share, op == xor)
-            split = np.split(opened, np.cumsum([t.numel() for t in tensors])[:-1])
-            result = [torch.from_numpy(part).reshape(t.shape) for part, t in zip(split, tensors, strict=True)]
+            opened = torch.from_numpy(self._opened(share, op == xor))
+            parts = opened.split([t.numel() for t in tensors])
+            result = [part.reshape(t.shape) for part, t in zip(parts, tensors, strict=True)]
             return result if batched else result[0]
 
     return ChannelCommunicator
@@ -176,6 +176,8 @@ def _provider_class(crypten: Lookups) -> Any:
         return tuple(tensor.from_shares(torch.from_numpy(part).reshape(size), precision=0) for part in parts)
 
     def broadcast(size0: Any, size1: Any) -> Any:
+        if size0 == size1:
+            return size0
         return torch.Size(np.broadcast_shapes(size0, size1))  # torch's own imports SymPy: half a second
 
     class DealerProvider(crypten.provider):  # type: ignore[misc, name-defined]

@@ -30,11 +30,11 @@ class RowStreams:
 
     def __init__(self, challenge: Seed, label: Label) -> None:
         self._keys = tuple(prg.derive(challenge, purpose, label) for purpose in (Purpose.ROW_BITS, Purpose.ROW_SIGNS))
-        self._open(0)
+        self._start_at(0)
 
-    def _open(self, n_coordinates: int) -> None:
-        self._bits = Stream(self._keys[0], n_skipped=n_coordinates)
-        self._signs = Stream(self._keys[1], n_skipped=n_coordinates // WORD_BITS)
+    def _start_at(self, n_coordinates: int) -> None:
+        self._n_skipped = n_coordinates
+        self._streams: tuple[Stream, Stream] | None = None
         self._row_words = np.empty(0, dtype=np.int64)  # two threads that share it would read one another's rows
 
     def after(self, n_coordinates: int) -> RowStreams:
@@ -43,7 +43,7 @@ class RowStreams:
         Rows are public, so that reading them twice gives nothing away. A proof for other rows than the servers' does.
         """
         rest = copy(self)
-        rest._open(n_coordinates)
+        rest._start_at(n_coordinates)
         return rest
 
     def read(self, n_coordinates: int) -> tuple[RingArray, RingArray]:
@@ -55,6 +55,17 @@ class RowStreams:
             self._row_words = np.empty(n_coordinates, dtype=np.int64)
         row_words = self._row_words[:n_coordinates]
         sign_words = np.empty(-(-n_coordinates // WORD_BITS), dtype=np.int64)
-        self._bits.fill(row_words)
-        self._signs.fill(sign_words)
+        bits, signs = self._opened()
+        bits.fill(row_words)
+        signs.fill(sign_words)
         return row_words, sign_words
+
+    def _opened(self) -> tuple[Stream, Stream]:
+        """Return the streams of bits and of signs. A cipher is made for the first tile, not for `after`."""
+        if self._streams is None:
+            bits, signs = self._keys
+            self._streams = (
+                Stream(bits, n_skipped=self._n_skipped),
+                Stream(signs, n_skipped=self._n_skipped // WORD_BITS),
+            )
+        return self._streams
