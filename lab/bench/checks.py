@@ -26,7 +26,7 @@ from precad.mpc.channel import Channel
 from precad.mpc.gate import equality, top_bits
 from precad.mpc.gate.top_bits import Gate
 from precad.mpc.kernels import local as local_kernels
-from precad.mpc.kernels.lanes import BYTE_VALUES, BYTES, LANES
+from precad.mpc.kernels.lanes import LANES, zero_buckets
 from precad.mpc.local.step import add_shares, local_sums
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.parameters import Mode
@@ -153,7 +153,7 @@ def _rows_seconds(dim: int, n_clients: int) -> float:
     """Time the rows of a batch: one client alone, more of them in groups of four."""
     words = np.arange(ring.TILE, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     lanes = 1 if n_clients == 1 else LANES
-    buckets = np.zeros(BYTES * BYTE_VALUES * lanes, dtype=np.uint64)
+    buckets = zero_buckets(lanes).reshape(-1)
     signed = words if lanes == 1 else np.tile(words, (lanes, 1))
     scatter = local_kernels.scatter_one if lanes == 1 else local_kernels.scatter_four
     n_tiles = -(-dim // ring.TILE)

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from precad.mpc.kernels import loading
-from precad.mpc.kernels.lanes import BYTE_VALUES, BYTES, LANES
+from precad.mpc.kernels.lanes import BYTE_VALUES, LANES, zero_buckets
 from precad.mpc.local.rows import MAX_ROWS
 from precad.mpc.local.step import LocalSums
 from precad.mpc.local.threads import Threads
@@ -46,7 +45,7 @@ class CpuAccumulator:
         self._by_mask, self._by_opened = [0] * n_clients, [0] * n_clients
         self._share_sum = share_sum.view(np.uint64)
         sizes = [min(LANES, n_clients - first) for first in range(0, n_clients, LANES)]
-        self._buckets = [_empty_buckets(size) for size in sizes]
+        self._buckets = [zero_buckets(1 if size == 1 else LANES) for size in sizes]
 
     def open_tile(self, tile: slice, row_words: RingArray, sign_words: RingArray) -> None:
         """See `Accumulator.open_tile`."""
@@ -83,11 +82,6 @@ class CpuAccumulator:
             by_opened=_words(self._by_opened),
             share_sum=self._share_sum.view(np.int64),
         )
-
-
-def _empty_buckets(n_clients: int) -> NDArray[np.uint64]:
-    """Return one lane for a client alone, four for two to four clients."""
-    return np.zeros((BYTES, BYTE_VALUES, 1 if n_clients == 1 else LANES), dtype=np.uint64)
 
 
 def _words(values: Sequence[int]) -> RingArray:

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from precad.mpc.kernels import loading
-from precad.mpc.kernels.lanes import BYTE_VALUES, BYTES, LANES
+from precad.mpc.kernels.lanes import BYTE_VALUES, LANES, zero_buckets
 from precad.mpc.local.step import Engine
 from precad.mpc.local.torch_engine import TorchEngine
 from precad.mpc.proved.field import MAX_ADDITIONS, FieldArray, P
@@ -80,8 +80,7 @@ class CpuRows:
     def __init__(self, n_clients: int) -> None:
         self.group = 1 if n_clients == 1 else LANES
         self._n_clients, self._kernels = n_clients, loading.proofs()
-        size = BYTES * BYTE_VALUES * self.group
-        self._buckets = [np.zeros(size, dtype=np.uint64) for _ in range(-(-n_clients // self.group))]
+        self._buckets = [zero_buckets(self.group) for _ in range(-(-n_clients // self.group))]
 
     def open_tile(self, row_words: FieldArray, sign_words: FieldArray) -> None:
         """See `RowAccumulator.open_tile`."""
@@ -92,16 +91,16 @@ class CpuRows:
         group = first // self.group
         for share in shares[: self._n_clients - first]:
             self._kernels.apply_signs(share, self._sign_words)
-        self._kernels.scatter(self._row_words, shares, self._buckets[group])
+        self._kernels.scatter(self._row_words, shares, self._buckets[group].reshape(-1))
 
     def sums(self) -> FieldArray:
         """See `RowAccumulator.sums`."""
         rows = np.empty((self.group * len(self._buckets), N_ROWS), dtype=np.uint64)
         folded = np.empty(BYTE_VALUES * self.group, dtype=np.uint64)
         for group, buckets in enumerate(self._buckets):
-            self._kernels.reduce_all(buckets)  # so that 256 of them fit into a word
+            self._kernels.reduce_all(buckets.reshape(-1))  # so that 256 of them fit into a word
             here = rows[self.group * group : self.group * (group + 1)]
-            loading.local().add_up(buckets.reshape(BYTES, BYTE_VALUES, self.group), folded, here)
+            loading.local().add_up(buckets, folded, here)
         self._kernels.reduce_all(rows.reshape(-1))
         return rows[: self._n_clients]
 
