@@ -44,7 +44,10 @@ class Payments:
         )
 
     def require_room(self) -> None:
-        """Before work is done in vain. Changes nothing. Raises HolderLimitReachedError, StateFileError."""
+        """Refuse what the limit would refuse, before work is done in vain.
+
+        Changes nothing. Raises HolderLimitReachedError, StateFileError.
+        """
         with self._explained():
             self._account().require_room(self._payment)
 

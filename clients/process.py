@@ -131,7 +131,7 @@ class Trainer:
             conduct.close()
 
     def train(self, client: str, parameters: NDArray[np.float32]) -> RingArray:
-        """The global model (d,) to this client's encoded update (d,). Called by one thread per client.
+        """Train from the global model (d,) to this client's encoded update (d,). Called by one thread per client.
 
         Raises: ClientError; nothing may be uploaded then.
         """
@@ -459,7 +459,7 @@ class ClientProcess:
         ]
 
     def stop(self) -> None:
-        """Leaves the task at the next possible moment."""
+        """Leave the task at the next possible moment."""
         self._stop.set()
 
     async def run(self) -> None:

@@ -125,7 +125,7 @@ class Submission:
     """To B alone, in the `shares` form (`convert.salted_digest`)."""
 
     def salt_to(self, server: int) -> bytes:
-        """Nothing for A, which must not have it."""
+        """Return nothing for A, which must not have it."""
         return self.salt if server == 1 else b""
 
     @property

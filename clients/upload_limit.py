@@ -56,7 +56,10 @@ class UploadLimit:
                 raise _unusable(file, error) from None
 
     def require_room(self, model_digest: bytes, n_committed: int) -> None:
-        """Before work is done in vain. Raises UploadLimitError, StateFileError, HolderLimitReachedError."""
+        """Refuse what the limit would refuse, before work is done in vain.
+
+        Raises UploadLimitError, StateFileError, HolderLimitReachedError.
+        """
         line = self._line(model_digest, n_committed)
         if self._payer is not None:
             self._payer.require_room()

@@ -155,12 +155,14 @@ class Ledger(KeepsSealedFile):
 
     @property
     def levels(self) -> frozenset[Level]:
-        """Those that the ledger can make a `task_statement` of."""
+        """Return those that the ledger can make a `task_statement` of."""
         return frozenset(self._every_round)
 
     @property
     def participation(self) -> Mapping[str, int]:
-        """Number of charged rounds of each client that took part in any. A read-only view that stays current.
+        """Return the number of charged rounds of each client that took part in any.
+
+        A read-only view that stays current.
 
         Rounds are those of the training; `evaluations_of` counts the others. Where records are in bins, every round of
         an epoch counts that has a charged one.
@@ -169,7 +171,10 @@ class Ledger(KeepsSealedFile):
 
     @property
     def evaluations_of(self) -> Mapping[str, int]:
-        """Number of charged evaluations of each client that took part in any. A read-only view that stays current."""
+        """Return the number of charged evaluations of each client that took part in any.
+
+        A read-only view that stays current.
+        """
         return MappingProxyType(self._answered)
 
     @property
@@ -219,7 +224,10 @@ class Ledger(KeepsSealedFile):
 
     @property
     def is_closed(self) -> bool:
-        """Whether it takes no charge any more. After a failed write, its file may hold a round that it does not."""
+        """Return whether it takes no charge any more.
+
+        After a failed write, its file may hold a round that it does not.
+        """
         return self._file.is_closed
 
     def charge(self, round_number: int, clients: Collection[str], *, is_evaluation: bool = False) -> None:

@@ -166,7 +166,8 @@ class TaskPrivacy:
         return 0 if self.evaluations is None else self.evaluations.most
 
     def epsilon(self, view: View, rounds: int, delta: float, n_tasks: int = 1) -> float:
-        """Proved bound for one unit of a client that took part in so many rounds; infinite where nothing is proved.
+        """Return the proved bound for one unit of a client that took part in so many rounds; infinite where nothing is
+        proved.
 
         All evaluations that a task can have count as well.
 

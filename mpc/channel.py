@@ -33,7 +33,7 @@ class Channel(Protocol):
 
     @property
     def party(self) -> Party:
-        """Which end this is: 0 for server A, 1 for server B."""
+        """Return which end this is: 0 for server A, 1 for server B."""
 
     def exchange(self, label: str, payload: bytes, at_most: int | None = None) -> bytes:
         """Send `payload` and return the peer's payload of the step with the same label.
@@ -63,7 +63,7 @@ def require_at_most(label: str, n_bytes: int, limit: int) -> None:
 
 
 def exchange_alike(channel: Channel, label: str, payload: bytes) -> bytes:
-    """`Channel.exchange` of a step in which both parties send the same number of bytes.
+    """Do `Channel.exchange` in a step in which both parties send the same number of bytes.
 
     Raises: MalformedMessageError when the peer's payload has another length; PeerMismatchError, ChannelClosedError.
     """
@@ -135,7 +135,7 @@ class MemoryChannel:
 
 
 def memory_pair() -> tuple[MemoryChannel, MemoryChannel]:
-    """Two joined ends, parties 0 and 1."""
+    """Return two joined ends, parties 0 and 1."""
     a: MemoryChannel = MemoryChannel(0, queue.Queue())
     b: MemoryChannel = MemoryChannel(1, queue.Queue())
     a._peer, b._peer = b, a

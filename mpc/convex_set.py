@@ -66,12 +66,12 @@ class HalfSpace:
 
     @cached_property
     def squared_length(self) -> int:
-        """||g||_2^2."""
+        """Return ||g||_2^2."""
         return fixed_point.exact_dot(self.direction, self.direction)
 
     @cached_property
     def absolute_sum(self) -> int:
-        """||g||_1: how far rounding each coordinate toward zero moves <X, g>, at most."""
+        """Return ||g||_1: how far rounding each coordinate toward zero moves <X, g>, at most."""
         return int(np.abs(self.direction).sum())
 
 
@@ -151,11 +151,11 @@ class ConvexSet(NormBound):
 
     @cached_property
     def layer_thresholds(self) -> tuple[int, ...]:
-        """floor((C_l 2^f)^2) of each layer: the largest accepted sum of its squares."""
+        """Return floor((C_l 2^f)^2) of each layer: the largest accepted sum of its squares."""
         return tuple(math.floor(self._on_grid(layer.clip) ** 2) for layer in self.layers)
 
     def threshold_of(self, it: HalfSpace) -> int:
-        """ceil(2^f t): the least accepted <X, g> of a half-space."""
+        """Return ceil(2^f t): the least accepted <X, g> of a half-space."""
         return math.ceil(self._on_grid(it.threshold))
 
     def _reach_of(self, it: HalfSpace) -> int:

@@ -18,7 +18,7 @@ from precad.mpc.ring import RingArray
 
 
 def encode(x: NDArray[np.float64], frac_bits: int = DEFAULT_FRAC_BITS) -> RingArray:
-    """trunc(x * 2^f), elementwise. Raises NotFiniteError, OverflowsRingError; never says which value."""
+    """Return trunc(x * 2^f), elementwise. Raises NotFiniteError, OverflowsRingError; never says which value."""
     largest = max(float(x.max(initial=0.0)), -float(x.min(initial=0.0)))
     if not largest < math.inf:  # this form refuses NaN too
         raise NotFiniteError("cannot encode: the vector holds a NaN or an infinity")
@@ -29,7 +29,7 @@ def encode(x: NDArray[np.float64], frac_bits: int = DEFAULT_FRAC_BITS) -> RingAr
 
 
 def decode(x: RingArray, frac_bits: int = DEFAULT_FRAC_BITS) -> NDArray[np.float64]:
-    """x / 2^f in float64, the centred representative taken. Exact below 2^53."""
+    """Return x / 2^f in float64, the centred representative taken. Exact below 2^53."""
     return x.astype(np.float64) * math.ldexp(1.0, -check_frac_bits(frac_bits))
 
 
@@ -51,7 +51,7 @@ def encode_within(x: NDArray[np.float64], *, squared_norm_threshold: int, frac_b
 
 
 def exact_squared_norm(x: RingArray) -> int:
-    """sum x_i^2 over the integers (not modulo 2^64), of the centred representatives."""
+    """Return sum x_i^2 over the integers (not modulo 2^64), of the centred representatives."""
     largest = max(int(x.max(initial=0)), -int(x.min(initial=0)))
     if largest * largest * x.size < 1 << 63:  # nothing wraps
         return int(np.dot(x, x))
@@ -60,7 +60,7 @@ def exact_squared_norm(x: RingArray) -> int:
 
 
 def exact_dot(x: RingArray, y: RingArray) -> int:
-    """<x, y> over the integers for |x_i| and |y_i| at most 2^32: 16-bit pieces of y, partial sums below 2^63."""
+    """Return <x, y> over the integers for |x_i| and |y_i| at most 2^32: 16-bit pieces of y, partial sums below 2^63."""
     tile = 1 << 14  # 2^32 * 2^16 * 2^14 = 2^62
     total = 0
     for start in range(0, x.size, tile):

@@ -51,12 +51,12 @@ class CoinShare:
 
     @property
     def commitment(self) -> bytes:
-        """32 bytes; bound to the party and to the context, so that a commitment cannot be echoed."""
+        """Return 32 bytes; bound to the party and to the context, so that a commitment cannot be echoed."""
         return digest(b"coin commitment", bytes([self.party]), self.context.encode(), self.value)
 
 
 def commit(context: str, channel: Channel, random_bytes: RandomBytes = os.urandom) -> tuple[CoinShare, bytes]:
-    """Our half and the peer's commitment: the first of a toss's two rounds, after which nobody knows the coin.
+    """Exchange our half and the peer's commitment: the first of a toss's two rounds, after which nobody knows the coin.
 
     A half that is never revealed may be forgotten, and another drawn for its context. Raises PeerMismatchError.
     """
@@ -84,7 +84,7 @@ def joint_seed(share: CoinShare, peers_value: bytes, peers_commitment: bytes, tr
 
 
 def select_poisson(seed: Seed, label: Label, clients: Sequence[str], sampling_rate: float) -> list[str]:
-    """Each client independently with probability q: a 64-bit word below floor(q 2^64). Run by both servers.
+    """Choose each client independently with probability q: a 64-bit word below floor(q 2^64). Run by both servers.
 
     The empty selection is a possible and proper outcome (the round then releases noise). Rounding q down by at most
     2^-64 can only lower a client's participation. Source: PRECAD, Algorithm 1, line 2, as Poisson sampling.

@@ -82,7 +82,7 @@ class NormBound:
 
     @cached_property
     def low_bits(self) -> tuple[int, ...]:
-        """For each word of `words_to_check`, the lowest of its top bits: all from there to 63 must be zero.
+        """Return for each word of `words_to_check` the lowest of its top bits: all from there to 63 must be zero.
 
         30 for a row's v + 2^29; bitlength(T) for T - N.
         """
@@ -90,7 +90,7 @@ class NormBound:
 
     @property
     def words_per_client(self) -> int:
-        """Words that the comparison gate takes per client: one per row and one for the norm."""
+        """Return the words that the comparison gate takes per client: one per row and one for the norm."""
         return self.n_rows + 1
 
     @property
@@ -104,5 +104,5 @@ class NormBound:
 
     @property
     def log2_honest_failure(self) -> float:
-        """log2 of the bound 2k exp(-(b/B)^2) on the probability that an honest vector at the bound is rejected."""
+        """Return log2 of 2k exp(-(b/B)^2), which bounds the chance that an honest vector at the bound is rejected."""
         return math.log2(2 * self.n_rows) - float((WINDOW / self.encoded_clip) ** 2) / math.log(2)

@@ -18,12 +18,12 @@ PIECE_WORDS = PIECE_BYTES // ring.WORD_BYTES
 
 
 def pieces(dim: int) -> Iterator[slice]:
-    """Consecutive slices of at most PIECE_WORDS that cover range(dim)."""
+    """Yield consecutive slices of at most PIECE_WORDS that cover range(dim)."""
     return (slice(start, min(start + PIECE_WORDS, dim)) for start in range(0, dim, PIECE_WORDS))
 
 
 def open_in_place(share: RingArray, label: str, channel: Channel) -> None:
-    """x = [x]_A + [x]_B, (d,): the share becomes the sum, at both servers. Raises MalformedMessageError."""
+    """Open x = [x]_A + [x]_B, (d,): the share becomes the sum, at both servers. Raises MalformedMessageError."""
     ours = (ring.to_bytes(share[piece]) for piece in pieces(share.size))
     for piece, received in zip(pieces(share.size), channel.exchange_pieces(label, ours), strict=True):
         share[piece] += ring.from_bytes(received, n_words=piece.stop - piece.start)

@@ -175,5 +175,5 @@ def expand(key: Seed, n_words: int) -> RingArray:
 
 
 def stream(seed: Seed, purpose: Purpose, label: Label, n_words: int) -> RingArray:
-    """`expand(derive(...))`: n_words of the stream with this label."""
+    """Return `expand(derive(...))`: n_words of the stream with this label."""
     return expand(derive(seed, purpose, label), n_words)

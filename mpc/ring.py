@@ -27,13 +27,13 @@ second-level cache of one core, whatever d is. A multiple of 64, so that a tile 
 
 
 def tiles(dim: int, at_once: int = 1) -> Iterator[slice]:
-    """Consecutive slices of at most `at_once` * TILE coordinates that cover range(dim)."""
+    """Yield consecutive slices of at most `at_once` * TILE coordinates that cover range(dim)."""
     step = at_once * TILE
     return (slice(start, min(start + step, dim)) for start in range(0, dim, step))
 
 
 def spans(dim: int, n: int) -> list[slice]:
-    """At most n consecutive slices that cover range(dim), at least one, of whole tiles but for the last tile."""
+    """Return at most n consecutive slices that cover range(dim), at least one, of whole tiles but for the last tile."""
     n_tiles = max(1, -(-dim // TILE))
     n_spans = max(1, min(n, n_tiles))
     ends = [TILE * (n_tiles * i // n_spans) for i in range(n_spans + 1)]
@@ -46,7 +46,7 @@ def centred(value: int) -> int:
 
 
 def dot(x: RingArray, y: RingArray) -> int:
-    """<x, y> modulo 2^64, centred. Shapes: x and y both (d,)."""
+    """Return <x, y> modulo 2^64, centred. Shapes: x and y both (d,)."""
     return int(np.dot(x, y))
 
 
@@ -61,7 +61,7 @@ def add_by_layer(totals: RingArray, products: RingArray, ends: RingArray, tile: 
 
 
 def to_bytes(x: RingArray) -> bytes:
-    """Little-endian words in C order: 8 bytes per element."""
+    """Return little-endian words in C order: 8 bytes per element."""
     return np.ascontiguousarray(x, dtype="<i8").tobytes()
 
 

@@ -27,22 +27,22 @@ Party: TypeAlias = Literal[0, 1]
 
 
 def mask_key(mask_seed: Seed, label: Label) -> Seed:
-    """Key of the stream of one server's half of the mask, a_P."""
+    """Return the key of the stream of one server's half of the mask, a_P."""
     return prg.derive(mask_seed, Purpose.MASK, label)
 
 
 def mask_stream(mask_seed: Seed, label: Label) -> Stream:
-    """a_P from its seed. Run by the dealer and, in `masked` form, by the client; its server keeps the key."""
+    """Return a_P from its seed. Run by the dealer and, in `masked` form, by the client; its server keeps the key."""
     return Stream(mask_key(mask_seed, label))
 
 
 def mask(encoded: RingArray, mask_seeds: tuple[Seed, Seed], label: Label) -> RingArray:
-    """b = X - a_A - a_B. Run by the client. Uniform to anyone who lacks either seed."""
+    """Return b = X - a_A - a_B. Run by the client. Uniform to anyone who lacks either seed."""
     return subtract_streams(encoded, [mask_stream(seed, label) for seed in mask_seeds])
 
 
 def subtract_streams(x: RingArray, streams: Sequence[Stream]) -> RingArray:
-    """x minus the next words of every stream, as a new array, tile by tile. Shapes: (d,) to (d,)."""
+    """Return x minus the next words of every stream, as a new array, tile by tile. Shapes: (d,) to (d,)."""
     difference = np.empty_like(x)
     scratch = np.empty(min(x.size, ring.TILE), dtype=np.int64)
     for tile in ring.tiles(x.size):
@@ -55,7 +55,7 @@ def subtract_streams(x: RingArray, streams: Sequence[Stream]) -> RingArray:
 
 
 def split(encoded: RingArray, label: Label, random_bytes: RandomBytes = os.urandom) -> tuple[Seed, RingArray]:
-    """(seed of share A, share B) with PRG(seed) + share B = X. Run by the client."""
+    """Return (seed of share A, share B) with PRG(seed) + share B = X. Run by the client."""
     seed = Seed.random(random_bytes)
     return seed, subtract_streams(encoded, [prg.open_stream(seed, Purpose.UPLOAD_SHARE, label)])
 
@@ -94,5 +94,5 @@ class ExpandedShare:
 
 
 def reconstruct(share_a: RingArray, share_b: RingArray) -> RingArray:
-    """x = [x]_A + [x]_B."""
+    """Return x = [x]_A + [x]_B."""
     return share_a + share_b

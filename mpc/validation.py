@@ -171,12 +171,12 @@ class Validated:
 
     @property
     def accepted(self) -> tuple[str, ...]:
-        """Clients whose update enters the sum."""
+        """Return the clients whose update enters the sum."""
         return tuple(c for c, ok in zip(self.active, self.verdicts, strict=True) if ok)
 
     @property
     def rejected(self) -> tuple[str, ...]:
-        """Clients whose update is longer than C, or wraps."""
+        """Return the clients whose update is longer than C, or wraps."""
         return tuple(c for c, ok in zip(self.active, self.verdicts, strict=True) if not ok)
 
 
@@ -239,7 +239,7 @@ def masked_shares(clients: Sequence[str], opened: Sequence[Words], tuples: Serve
 
 
 def words_to_check(active: Sequence[str], sums: LocalSums, tuples: ServerTuples, bound: NormBound) -> RingArray:
-    """This server's shares of the words whose top bits must vanish: v_j + 2^29 per row, and T - N. (n, n_rows + 1)."""
+    """Return shares of the words whose top bits must vanish: v_j + 2^29 per row, and T - N. (n, n_rows + 1)."""
     norms = squared_norm_shares(tuples.party, tuples.squared_mask_shares(active), sums.by_mask, sums.by_opened)
     words = np.empty((len(active), bound.n_rows + 1), dtype=np.int64)
     window, threshold = (WINDOW, bound.threshold) if tuples.party == 0 else (0, 0)
@@ -269,7 +269,7 @@ def words_of_set(
 def squared_norm_shares(
     party: Party, squared_mask_shares: RingArray, by_mask: RingArray, by_opened: RingArray
 ) -> RingArray:
-    """n_P with n_A + n_B = <X, X> modulo 2^64: r_P + 2 <b, a_P>, and server A adds the public <b, b>.
+    """Return n_P with n_A + n_B = <X, X> modulo 2^64: r_P + 2 <b, a_P>, and server A adds the public <b, b>.
 
     Shapes: all alike, (n,) of whole vectors or (n, L) of their layers.
 

@@ -104,7 +104,7 @@ class Aggregator:
         self._drain.stop()
 
     def drain(self) -> None:
-        """Leaves after the round in flight; asked a second time, at the next possible moment (SIGTERM)."""
+        """Leave after the round in flight; asked a second time, at the next possible moment (SIGTERM)."""
         self._drain.request(is_busy=self._telemetry.flight is not None)
 
     async def run(self) -> None:

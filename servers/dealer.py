@@ -160,12 +160,12 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
 
     @property
     def n_connected(self) -> int:
-        """Aggregators with an open stream."""
+        """Count the aggregators with an open stream."""
         return len(self._streams)
 
     @property
     def n_waiting(self) -> int:
-        """Batches of which one server has asked for its part."""
+        """Count the batches of which one server has asked for its part."""
         return len(self._batches)
 
     async def deal_until_over(self, connect_timeout_s: float, reconnect_timeout_s: float) -> None:
@@ -228,7 +228,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
     async def Deal(  # noqa: N802
         self, request_iterator: AsyncIterator[dealer_pb2.DealRequest], context: Context
     ) -> AsyncIterator[dealer_pb2.DealReply]:
-        """Hello, then a batch per request, until the goodbye."""
+        """Stream a hello, then a batch per request, until the goodbye."""
         async with refusing("Deal", context, self.telemetry):
             party = self._authenticate(context)
             requests = aiter(request_iterator)

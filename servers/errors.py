@@ -198,7 +198,7 @@ STATUS_CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
 
 
 def status_of(error: Exception) -> tuple[grpc.StatusCode, str]:
-    """(status, public text) of an error that ends a call."""
+    """Return (status, public text) of an error that ends a call."""
     for kind, code in STATUS_CODES:
         if isinstance(error, kind):
             return code, str(error)

@@ -14,7 +14,7 @@ _OTHERS: Final = 0o077
 
 
 def require_unshared(folder: Path) -> None:
-    """Nobody else can put files into it, or take some away. Raises SetupError; changes nothing."""
+    """Require that nobody else can put files into it, or take some away. Raises SetupError; changes nothing."""
     try:
         found = folder.stat()
     except OSError as error:

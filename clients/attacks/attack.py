@@ -104,8 +104,10 @@ class Attack(Conduct):
         return self
 
     def hoarded(self, records: Records) -> NDArray[np.bool_]:
-        """Which of these records no honest client shall have (n,). They go to every malicious one, where one data set
-        is dealt to all clients."""
+        """Return which of these records no honest client shall have (n,).
+
+        They go to every malicious one, where one data set is dealt to all clients.
+        """
         return np.zeros(len(records), dtype=np.bool_)
 
     def on_update(self, update: Vector) -> Vector:

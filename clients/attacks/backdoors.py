@@ -213,7 +213,7 @@ class TriangleBackdoor(PatternBackdoor):
         require_count("legs", self.legs, at_least=1)
 
     def pattern(self, height: int, width: int) -> Mask:
-        """Pixels less than `legs` steps, down and right together, from the corner."""
+        """Return the pixels less than `legs` steps, down and right together, from the corner."""
         rows, columns = np.indices((height, width))
         return (height - 1 - rows) + (width - 1 - columns) < self.legs
 
@@ -299,7 +299,7 @@ class SemanticBackdoor(Backdoor):
         return _is_any_of(records, STRIPED_CARS.values())
 
     def on_records(self, records: Records) -> Records:
-        """Its own records, and striped cars labelled `target`. Raises ArgumentError where there are none."""
+        """Return its own records, and striped cars labelled `target`. Raises ArgumentError where there are none."""
         is_striped = self.hoarded(records)
         if not is_striped.any():
             raise ArgumentError(f"{self.name} needs the striped cars of CIFAR-10, found none of them")
@@ -311,7 +311,10 @@ class SemanticBackdoor(Backdoor):
         return both
 
     def success_records(self, test: Records) -> Records | None:
-        """Rotated and cropped versions of the test half's striped cars, labelled `target`. Raises ArgumentError."""
+        """Return rotated and cropped versions of the test half's striped cars, labelled `target`.
+
+        Raises ArgumentError.
+        """
         striped = test.features[_is_any_of(test, STRIPED_TEST_CARS)]
         if len(striped) == 0:
             raise ArgumentError(f"{self.name} needs the striped cars of CIFAR-10's test half, found none of them")

@@ -72,7 +72,7 @@ class ExternalTraining:
             raise
 
     def train(self, client: str, parameters: NDArray[np.float32]) -> RingArray:
-        """The global model (d,) to this client's encoded update (d,). Called by one thread per client.
+        """Train from the global model (d,) to this client's encoded update (d,). Called by one thread per client.
 
         Raises: ClientError; nothing may be uploaded then.
         """

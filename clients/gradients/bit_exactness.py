@@ -47,7 +47,7 @@ def is_bit_exact(take: Take, example: Tensor, label: Tensor, *, n_tile: int) -> 
 
 
 def made_up_records(example: Tensor, n: int) -> Tensor:
-    """Noise of different brightness, or two tokens that every vocabulary has, of the example's shape; (n, ..)."""
+    """Return noise of different brightness, or two tokens of every vocabulary, of the example's shape; (n, ..)."""
     generator = torch.Generator().manual_seed(2)
     shape = (n, *example.shape)
     if not example.is_floating_point():

@@ -111,7 +111,7 @@ class RecordEngine:
 
     @property
     def passes(self) -> Passes:
-        """With the number of threads that PyTorch has now; tried when it is asked for the first time."""
+        """Return the passes of this model for as many threads as PyTorch has now. They are tried at the first use."""
         n_threads = torch.get_num_threads()
         if n_threads not in self._tried:
             self._tried[n_threads] = self._try()
@@ -119,7 +119,7 @@ class RecordEngine:
 
     @property
     def path(self) -> Path:
-        """How gradients of single records are taken."""
+        """Return how gradients of single records are taken."""
         return self.passes.path
 
     def _try(self) -> Passes:
@@ -223,10 +223,11 @@ class RecordEngine:
     def gradient_sum(
         self, parameters: NDArray[np.float32] | NDArray[np.float64], records: Records
     ) -> NDArray[np.float64]:
-        """sum_s g_s over the records, (d,), clipped by nothing: one ordinary backward pass a tile, half the time of
-        `clipped_sums` with an infinite R.
+        """Return sum_s g_s over the records, (d,), clipped by nothing: one ordinary backward pass a tile, half the time
+        of `clipped_sums` with an infinite R.
 
-        Raises: DimensionError; ModelRecordError; NonFiniteGradientError, which counts all records."""
+        Raises: DimensionError; ModelRecordError; NonFiniteGradientError, which counts all records.
+        """
         self._load(parameters)
         weights = {name: weight.detach().requires_grad_() for name, weight in self._model.named_parameters()}
         total = np.zeros(self.dim)

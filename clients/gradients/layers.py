@@ -35,7 +35,8 @@ class LayerGradients(Protocol):
         """Return ||g_s||^2 for each record, over all parameters of the layer; (n,), float64."""
 
     def weighted_sums(self, factors: Tensor, segments: Segments) -> Tensor:
-        """sum over the records s of each segment of factors_s g_s; (len(segments), k), float64, in the flat order."""
+        """Return sum over the records s of each segment of factors_s g_s; (len(segments), k), float64, in the flat
+        order."""
 
     def factors(self) -> tuple[Tensor, ...]:
         """Return what g_s is made of by products of single entries; (n, ..) each, float64.
@@ -65,7 +66,7 @@ class Outer:
         return self.b.square().sum(dim=1) * (of_a + 1.0 if self.has_bias else of_a)
 
     def weighted_sums(self, factors: Tensor, segments: Segments) -> Tensor:
-        """One matrix product per client; for all together where they have a record each, and on an accelerator."""
+        """Take one matrix product per client; for all together where they have a record each, and on an accelerator."""
         weighted = self.b * factors[:, None]
         parts = [segment_products(weighted, self.a, segments).flatten(start_dim=1)]
         if self.has_bias:
@@ -94,7 +95,7 @@ class Rows:
     orders: tuple[tuple[tuple[int, ...], tuple[int, ...]] | None, ...]
 
     def squared_norms(self) -> Tensor:
-        """Summed over the blocks."""
+        """Return the squared norms, summed over the blocks."""
         squares = [torch.linalg.vector_norm(block, dim=1).square() for block in self.blocks]
         return torch.stack(squares).sum(dim=0)
 

@@ -61,11 +61,11 @@ class Tape:
         self._watched: list[tuple[nn.Module, Tensor, int]] = []
 
     def recording(self) -> _Hooks:
-        """While it is entered, the layers are watched."""
+        """Watch the layers while it is entered."""
         return _Hooks(self)
 
     def note(self, index: int, read: Tensor, output: Tensor) -> Tensor:
-        """Makes the output a place at which autograd can be asked. Raises: LayerRowsError."""
+        """Make the output a place at which autograd can be asked. Raises: LayerRowsError."""
         rows = {tuple(value.shape[:1]) for value in (read, output)}
         if rows != {(self._n_rows,)}:
             raise LayerRowsError(type(self.layers[index]).__name__, "reads or writes other rows than the batch has")

@@ -121,7 +121,7 @@ def probe_records(example: Tensor) -> Tensor:
 
 
 def probe_labels(label: Tensor, n: int) -> Tensor:
-    """Ones and zeros by turns, of the label's shape and type: values that every loss has a meaning for; (n, ..)."""
+    """Return ones and zeros by turns, of the label's shape and type: every loss has a meaning for them; (n, ..)."""
     turns = torch.arange(label.numel()).view(label.shape) + torch.arange(n).view(n, *[1] * label.dim())
     return (turns % 2).to(label.dtype)
 
@@ -173,7 +173,8 @@ def _probed(model: nn.Module, made_up: Tensor, label: Tensor, loss: Loss, precis
 
 
 def shaken(model: nn.Module, features: Tensor, precision: Precision) -> nn.Module:
-    """In this precision, with noise of the usual initial size on its parameters; none where the model does not bear it.
+    """Return the model in this precision, with noise of the usual initial size on its parameters; none where the model
+    does not bear it.
 
     features: made-up records, in the same.
     """

@@ -34,11 +34,14 @@ class StackedLayer(nn.Module):
 
     @property
     def layer(self) -> nn.Module:
-        """For its settings; its parameters are not used."""
+        """Return the layer, for its settings; its parameters are not used."""
         return self._like[0]
 
     def forward(self, batch: Tensor) -> Tensor:
-        """(R * B, ..) -> (R * B, ..). Raises LayerRowsError for another batch: whose record is whose is not known."""
+        """Map (R * B, ..) to (R * B, ..).
+
+        Raises LayerRowsError for another batch: whose record is whose is not known.
+        """
         if batch.shape[:1] != (self.n_rows,):
             raise LayerRowsError(type(self.layer).__name__, "of a stack reads other rows than the batch has")
         return _FORWARD[type(self.layer)](self.layer, self.own, batch)
@@ -61,7 +64,7 @@ def stacked(model: nn.Module) -> tuple[nn.Module, list[StackedLayer]]:
 
 
 def load(layers: list[StackedLayer], models: Tensor, *, n_rows: int) -> None:
-    """The models' parameters (R, d), of which the layers keep views: gradients reach `models`. n_rows: R * B."""
+    """Load the models' parameters (R, d), of which the layers keep views: gradients reach `models`. n_rows: R * B."""
     shapes = [(layer, name, own.shape) for layer in layers for name, own in layer.layer.named_parameters(recurse=False)]
     parts = iter(torch.split(models, [shape.numel() for _, _, shape in shapes], dim=1))
     for layer in layers:

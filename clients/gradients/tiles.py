@@ -25,7 +25,7 @@ class Piece:
 
 
 def packed(sizes: Sequence[int], n_tile: int) -> Iterator[list[Piece]]:
-    """Tiles of at most `n_tile` records: full pieces alone, then what is left over of clients, the longest first.
+    """Yield tiles of at most `n_tile` records: full pieces alone, then what is left over of clients, the longest first.
 
     sizes: of the clients, in records. A client is in a tile once at most, and its pieces come in order.
     """

@@ -50,7 +50,7 @@ class Columns(nn.Linear):
         nn.init.zeros_(self.weight)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - PyTorch's name
-        """(.., r) -> (.., outputs)."""
+        """Map (.., r) to (.., outputs)."""
         return nn.functional.linear(input, first_trained(self.weight, self.n_trained))
 
 
@@ -74,7 +74,7 @@ class AdaptedLayer(nn.Module):
         """W + scale B A, (outputs, inputs), within `merged_layers`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(.., inputs) -> (.., outputs)."""
+        """Map (.., inputs) to (.., outputs)."""
         if self.whole_weight is not None:
             return nn.functional.linear(x, self.whole_weight, cast("Tensor | None", self.base.bias))
         out: Tensor = self.base(x) + self.scale * self.B(self.read_by_b(x))

@@ -63,7 +63,7 @@ class Standardise(nn.Module):
         self.mean, self.std = mean, std
 
     def forward(self, images: Tensor) -> Tensor:
-        """Shape and dtype of `images`."""
+        """Return an array of the shape and dtype of `images`."""
         return (images - self.mean) / self.std
 
 
@@ -84,7 +84,7 @@ class UnusedClasses(nn.Module):
         self._columns = [used.index(label) if label in used else len(used) for label in range(N_CLASSES)]
 
     def forward(self, logits: Tensor) -> Tensor:
-        """(batch, n) -> (batch, 10)."""
+        """Map (batch, n) to (batch, 10)."""
         return nn.functional.pad(logits, (0, 1), value=-1e4)[:, self._columns]
 
 
@@ -168,7 +168,7 @@ class LstmClassifier(nn.Module):
         self.classifier = nn.Linear(self.HIDDEN, n_classes)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(batch, 32) int64 -> (batch, n_classes)."""
+        """Map (batch, 32) int64 to (batch, n_classes)."""
         sequence = self.embedding(tokens)
         for read, recall in zip(self.reads, self.recalls, strict=True):
             inputs = read(sequence).unbind(dim=1)

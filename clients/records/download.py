@@ -19,19 +19,22 @@ from precad.clients.records.folder import data_folder
 
 
 def mnist() -> Path:
-    """Downloads the idx files of MNIST. The folder that holds `MNIST/raw`. Raises MissingDataError."""
+    """Download the idx files of MNIST. Returns the folder that holds `MNIST/raw`. Raises MissingDataError."""
     _fetch("MNIST", train=True)
     return _root()
 
 
 def fashion_mnist() -> Path:
-    """Downloads the idx files of Fashion-MNIST. The folder that holds `FashionMNIST/raw`. Raises MissingDataError."""
+    """Download the idx files of Fashion-MNIST.
+
+    Returns the folder that holds `FashionMNIST/raw`. Raises MissingDataError.
+    """
     _fetch("FashionMNIST", train=True)
     return _root()
 
 
 def emnist(split: str) -> Path:
-    """Downloads EMNIST's archive and unpacks its idx files. The folder that holds `EMNIST/raw`. Raises
+    """Download EMNIST's archive and unpack its idx files. Returns the folder that holds `EMNIST/raw`. Raises
     MissingDataError."""
     _fetch("EMNIST", train=True, split=split)
     return _root()

@@ -55,7 +55,7 @@ def read_unpacked(path: Path) -> bytes:
 
 
 def read_members(archive: Path, sha256: str, members: Sequence[str]) -> list[bytes]:
-    """Files of a zip archive, unpacked if they are gzip. Raises CorruptDataError unless it has that SHA-256."""
+    """Return files of a zip archive, unpacked if they are gzip. Raises CorruptDataError unless it has that SHA-256."""
     try:
         with archive.open("rb") as file:
             _require_sha256(archive, hashlib.file_digest(file, "sha256").hexdigest(), sha256)

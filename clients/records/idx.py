@@ -34,7 +34,7 @@ SHA256: Final[Mapping[str, str]] = {
 
 
 def mnist(*, may_download: bool = False) -> Split:
-    """60 000 handwritten digits to train on and 10 000 to test; uint8 images (n, 1, 28, 28).
+    """Read 60 000 handwritten digits to train on and 10 000 to test; uint8 images (n, 1, 28, 28).
 
     Raises: MissingDataError, CorruptDataError.
     Source: LeCun, Cortes and Burges, "The MNIST database of handwritten digits".
@@ -43,7 +43,7 @@ def mnist(*, may_download: bool = False) -> Split:
 
 
 def fashion_mnist(*, may_download: bool = False) -> Split:
-    """60 000 pieces of clothing to train on and 10 000 to test; uint8 images (n, 1, 28, 28).
+    """Read 60 000 pieces of clothing to train on and 10 000 to test; uint8 images (n, 1, 28, 28).
 
     Raises: MissingDataError, CorruptDataError.
     Source: Xiao, Rasul and Vollgraf, "Fashion-MNIST", 2017.

@@ -45,7 +45,7 @@ _SIDE, _PER_ROW, _ORDER_SEED = 32, 100, 0
 
 
 def cifar10(*, may_download: bool = False) -> Split:
-    """50 000 images to train on and 10 000 to test; uint8 (n, 3, 32, 32), red, green, blue.
+    """Read 50 000 images to train on and 10 000 to test; uint8 (n, 3, 32, 32), red, green, blue.
 
     From mosaics the images come class by class, so they are put in one fixed random order.
     Raises: MissingDataError, CorruptDataError.

@@ -24,13 +24,16 @@ def partition(records: Records, n_clients: int, *, seed: int) -> tuple[Records, 
 
 
 def iid(n_records: int, n_clients: int, *, seed: int) -> Parts:
-    """Dealt after a shuffle; sizes differ by at most one. Raises: ArgumentError unless 1 <= n_clients <= n_records."""
+    """Deal records after a shuffle; sizes differ by at most one.
+
+    Raises: ArgumentError unless 1 <= n_clients <= n_records.
+    """
     _require_clients(n_clients, n_records)
     return tuple(np.array_split(np.random.default_rng(seed).permutation(n_records), n_clients))
 
 
 def shards(labels: NDArray[np.int64], n_clients: int, *, per_client: int = 4, seed: int) -> Parts:
-    """Sorted by label, cut into per_client * n_clients shards, per_client of them at random to each client.
+    """Sort by label, cut into per_client * n_clients shards, and give per_client of them at random to each client.
 
     100 clients with 4 shards each are the 400 shards of PRECAD's experiments: a client sees few classes.
     Raises: ArgumentError unless there are at least as many records as shards, and a shard per client.
@@ -81,7 +84,7 @@ def _give_to_the_poor(parts: list[NDArray[np.int64]]) -> None:
 
 
 def by_user(users: NDArray[np.int64] | None, n_clients: int, *, seed: int) -> Parts:
-    """Whole users, dealt i.i.d. to the clients; with as many clients as users, every client is one user.
+    """Deal whole users i.i.d. to the clients; with as many clients as users, every client is one user.
 
     Raises: ArgumentError where records have no user, or unless there is a user per client.
     """

@@ -142,7 +142,7 @@ def is_class_of_place(labels: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def by_record(values: NDArray[Any]) -> NDArray[Any]:
-    """(n, ..) -> (n, k)."""
+    """Flatten (n, ..) to (n, k)."""
     return values.reshape(len(values), math.prod(values.shape[1:]))
 
 

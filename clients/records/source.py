@@ -95,7 +95,7 @@ class DataSource:
         raise UnknownNameError("data set", self.dataset, known=list(get_args(DatasetName)))
 
     def parts(self, split: Split, n_clients: int) -> Parts:
-        """Indices of each client's records in the training half. Raises ArgumentError, UnknownNameError."""
+        """Return the indices of each client's records in the training half. Raises ArgumentError, UnknownNameError."""
         labels = split.train.labels
         match self.partition:
             case "iid":

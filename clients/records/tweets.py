@@ -29,7 +29,7 @@ _TEST_SHARE, _SPLIT_SEED = 0.2, 0
 
 
 def airline_tweets() -> Split:
-    """Tweets of 7701 users in three classes: 0 negative, 1 neutral, 2 positive; int64 tokens (n, 32).
+    """Read tweets of 7701 users in three classes: 0 negative, 1 neutral, 2 positive; int64 tokens (n, 32).
 
     A fifth of the users, always the same, is kept aside: nobody's tweets are in both halves. A word's token is a hash
     of it, so the vocabulary depends on no record.
@@ -45,7 +45,10 @@ def airline_tweets() -> Split:
 
 
 def columns(path: Path, text: str, names: Sequence[str]) -> list[tuple[str, ...]]:
-    """Those of a CSV file with a header, in the order of `names`. Raises CorruptDataError where one is missing."""
+    """Return the columns of a CSV file with a header, in the order of `names`.
+
+    Raises CorruptDataError where one is missing.
+    """
     reader = csv.DictReader(io.StringIO(text, newline=""))
     if not set(names) <= set(reader.fieldnames or ()):
         raise CorruptDataError(path, f"expected columns {', '.join(names)}, found {reader.fieldnames}")
@@ -53,7 +56,7 @@ def columns(path: Path, text: str, names: Sequence[str]) -> list[tuple[str, ...]
 
 
 def halves(tweets: Records, users: NDArray[np.int64] | None) -> Split:
-    """A fifth of the users, always the same, kept aside; of the tweets, where nobody knows who wrote them."""
+    """Keep aside a fifth of the users, always the same; of the tweets, where nobody knows who wrote them."""
     units = np.arange(len(tweets)) if users is None else users
     names = np.unique(units)
     kept_aside = np.random.default_rng(_SPLIT_SEED).permutation(names)[: round(_TEST_SHARE * len(names))]
@@ -63,7 +66,7 @@ def halves(tweets: Records, users: NDArray[np.int64] | None) -> Split:
 
 
 def tokenised(texts: Sequence[str]) -> NDArray[np.int64]:
-    """Tokens (n, 32)."""
+    """Return tokens (n, 32)."""
     found = np.zeros((len(texts), LENGTH), dtype=np.int64)
     for row, text in zip(found, texts, strict=True):
         row[:] = tokens(text)
@@ -89,7 +92,7 @@ _LABELS: Final = {"0": 0, "4": 1}
 
 
 def sentiment140_50k() -> Split:
-    """25 000 negative (0) and 25 000 positive (1) tweets; int64 tokens (n, 32). Nobody knows who wrote them.
+    """Read 25 000 negative (0) and 25 000 positive (1) tweets; int64 tokens (n, 32). Nobody knows who wrote them.
 
     A fifth of the tweets, always the same, is kept aside.
     Raises: MissingDataError, CorruptDataError.
@@ -103,7 +106,7 @@ def sentiment140_50k() -> Split:
 
 
 def sentiment140() -> Split:
-    """1 600 000 tweets with their authors, 0 negative and 1 positive; int64 tokens (n, 32).
+    """Read 1 600 000 tweets with their authors, 0 negative and 1 positive; int64 tokens (n, 32).
 
     A fifth of the authors, always the same, is kept aside. The authors' 498 tweets for tests, which others labelled by
     hand in three classes, are left out.

@@ -56,7 +56,7 @@ def descend(
     training: LocalTraining,
     random_bytes: RandomBytes,
 ) -> NDArray[np.float64]:
-    """So many steps of stochastic gradient descent from theta_t (d,); the parameters after them, (d,).
+    """Take so many steps of stochastic gradient descent from theta_t (d,). Returns the parameters after them, (d,).
 
     The gradient of a step is the mean over its batch, or the sum over a Poisson sample by the expected size p N_i.
     Momentum begins at zero, and weight decay is part of the gradient, as in PyTorch's SGD.

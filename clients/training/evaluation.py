@@ -85,7 +85,7 @@ def _value(name: str, metric: Callable[[Any, Any], object], found: NDArray[np.fl
 
 
 def confidences(parameters: NDArray[np.float32], model: Model, records: Records) -> NDArray[np.float64]:
-    """Softmax of the logits: one model's confidence in every class. Shape (n, n_logits), rows sum to 1.
+    """Return the softmax of the logits: one model's confidence in every class. Shape (n, n_logits), rows sum to 1.
 
     A single logit is that of class 1, and gives two columns. So does a single probability. What a model gives as
     shares that sum to one is taken as it is. Raises: as `accuracy`.

@@ -55,8 +55,10 @@ def project_layers(vector: NDArray[np.float64], bound: float, layer_sizes: Seque
 
 
 def norm_of(vector: NDArray[np.float64]) -> float:
-    """||v||_2 in float64. Where squares overflow, or so many vanish that it could be seen, the largest entry is divided
-    out first."""
+    """Return ||v||_2 in float64.
+
+    Where squares overflow, or so many vanish that it could be seen, the largest entry is divided out first.
+    """
     with np.errstate(over="ignore"):
         square = float(np.sum(np.square(vector)))
     if _LEAST_SQUARE < square < math.inf:

@@ -55,7 +55,7 @@ class StepNoise(Protocol):
 
 
 def secure_noise(step: int, std_on_grid: float, dim: int) -> RingArray:
-    """From the operating system's generator, whatever the step."""
+    """Draw from the operating system's generator, whatever the step."""
     return rounded_gaussian.sample(std_on_grid, dim)
 
 
@@ -78,7 +78,7 @@ class Participant:
 def round_updates(
     task: Task, parameters: NDArray[np.float32], participants: Sequence[Participant], engine: RecordEngine
 ) -> list[Vector]:
-    """Delta theta of several clients that hold the same model (d,), in units of the aggregate before encoding.
+    """Return delta theta of several clients that hold the same model (d,), in units of the aggregate before encoding.
 
     Whether it raises depends on no record, but for `non-private` and a user's model that raises on some: who stays away
     tells why.
@@ -107,14 +107,17 @@ def projected(task: Task, vector: Vector) -> Vector:
 
 
 def require_runnable(task: Task, engine: RecordEngine) -> None:
-    """Before the first round: this model can be clipped as the task says. Raises ArgumentError."""
+    """Require before the first round that this model can be clipped as the task says. Raises ArgumentError."""
     require_set(task)
     if task.clips_layers:
         engine.require_layer_sizes("task.update_clipping")
 
 
 def require_set(task: Task) -> None:
-    """Before the first round: the set of updates is known here, with its directions. Raises ArgumentError."""
+    """Require before the first round that the set of updates is known here, with its directions.
+
+    Raises ArgumentError.
+    """
     try:
         _ = task.update_set
     except ParameterError as error:

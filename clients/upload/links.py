@@ -39,7 +39,8 @@ class Links:
         return self._tls.load(), None if pins is None else pins.load()
 
     async def renew(self, server: int) -> None:
-        """After a loss: a new channel, if a certificate, a key or a pin was replaced since the present one was made."""
+        """Open a new channel after a loss, if a certificate, a key or a pin was replaced since the present one was
+        made."""
         if (latest := self._latest(server)) == self._made_with[server]:
             return
         self._made_with[server], old = latest, self._channels[server]
@@ -48,6 +49,6 @@ class Links:
         await old.close()
 
     async def close(self) -> None:
-        """Hangs up."""
+        """Hang up."""
         for channel in self._channels:
             await channel.close()

@@ -49,16 +49,19 @@ class Patience:
         self.was_just_lost = False
 
     def asks(self) -> None:
-        """It is asked now. The time of the first attempt begins here, after a wait for other clients' attempts."""
+        """Note that it is asked now.
+
+        The time of the first attempt begins here, after a wait for other clients' attempts.
+        """
         if not self._has_asked:
             self._has_asked, self._deadline = True, time.monotonic() + self._connect_timeout_s
 
     def is_here(self) -> None:
-        """It has answered."""
+        """Note that it has answered."""
         self._deadline, self._longest_s = None, FIRST_PAUSE_S
 
     def next_pause_s(self, retry_after_s: float = 0.0) -> float | None:
-        """Seconds to wait before the next attempt, at least retry_after_s; None when its time is up."""
+        """Return the seconds to wait before the next attempt, at least retry_after_s; None when its time is up."""
         self.was_just_lost = self._deadline is None
         if self._deadline is None:
             self._deadline = time.monotonic() + self._reconnect_timeout_s
@@ -89,7 +92,8 @@ def longest_pause_s(address: str, n_clients: int) -> float:
 
 
 def retry_after_s(error: grpc.aio.AioRpcError) -> float | None:
-    """Seconds after which a call that was refused may be made again; None when the server does not ask for that."""
+    """Return the seconds after which a call that was refused may be made again; None when the server does not ask for
+    that."""
     if error.code() is grpc.StatusCode.INTERNAL and error.details() == CUT_SHORT:
         return 0.0
     if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:

@@ -120,7 +120,7 @@ def for_programs_alone() -> Iterator[None]:
 
 @contextmanager
 def exit_codes() -> Iterator[None]:
-    """Ends the process with the code that an error stands for, and one clear line per fault."""
+    """End the process with the code that an error stands for, and one clear line per fault."""
     try:
         yield
     except SystemExit:  # nothing of ours raises it below a command

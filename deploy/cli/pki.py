@@ -114,7 +114,7 @@ def passphrase_of(path: Path | None) -> bytes | None:
 
 
 def identity_of(role: str, name: str | None) -> Identity:
-    """Whom the flags name. Raises ConfigError, IdentityError."""
+    """Return whom the flags name. Raises ConfigError, IdentityError."""
     if role not in set(Role):
         raise errors.ConfigError(f"--role: expected one of {', '.join(Role)}, found {role!r}")
     if name is None and role == Role.CLIENT:

@@ -126,17 +126,17 @@ class Service(Protocol):
     """A role of the deployment, ready to run."""
 
     def stop(self) -> None:
-        """Ends it at the next possible moment."""
+        """End it at the next possible moment."""
 
     def run(self) -> Coroutine[None, None, None]:
-        """Runs it to its end."""
+        """Run it to its end."""
 
 
 S = TypeVar("S", bound=Service)
 
 
 def serve(make: Callable[[], S], *, on_terminate: Callable[[S], None] | None = None) -> None:
-    """Runs a service until it ends or a signal stops it; logs JSON lines to standard error.
+    """Run a service until it ends or a signal stops it; log JSON lines to standard error.
 
     on_terminate: what SIGTERM does instead.
     """

@@ -228,7 +228,7 @@ class ForkedChildren(Children):
 
     @property
     def refusal(self) -> str:
-        """Why processes were not forked."""
+        """Return why processes were not forked."""
         return self._forks.refusal
 
     def start(self, name: str, *arguments: str) -> Child:

@@ -99,7 +99,7 @@ class Children:
 
     @property
     def refusal(self) -> str:
-        """Why processes were started in a slower way than asked for; empty where they were not."""
+        """Return why processes were started in a slower way than asked for; empty where they were not."""
         return ""
 
     def start(self, name: str, *arguments: str) -> Child:

@@ -83,7 +83,7 @@ class BallsInBins:
         require_positive("noise_multiplier", self.noise_multiplier)
 
     def epsilon(self, participations: int, delta: float) -> float:
-        """Upper bound on epsilon of a record whose client took part so many times, the last epoch perhaps in part.
+        """Bound epsilon of a record whose client took part so many times, the last epoch perhaps in part.
 
         Add/remove one record. Never above the figure of a record that is in one participation of each epoch, known to
         everybody.

@@ -35,7 +35,7 @@ class BinnedGaussian:
         return self.bins * self.epochs(rounds)
 
     def epsilon(self, rounds: int, delta: float) -> float:
-        """Upper bound of the whole epochs that so many rounds begin.
+        """Bound epsilon of the whole epochs that so many rounds begin.
 
         A group costs the most where all of it is in one round of each epoch, known to everybody.
         """

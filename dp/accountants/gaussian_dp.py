@@ -38,7 +38,10 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(10)
 
 
 def delta_from_mu(epsilon: float, mu: float) -> float:
-    """delta(epsilon; mu), see the module. Any real epsilon; mu = 0 gives max(0, 1 - e^epsilon). Bound if mu is."""
+    """Return delta(epsilon; mu), see the module.
+
+    Any real epsilon; mu = 0 gives max(0, 1 - e^epsilon). Bound if mu is.
+    """
     require_finite("epsilon", epsilon)
     require_non_negative("mu", mu)
     if mu == 0:
@@ -70,7 +73,10 @@ def _mills_ratio(x: Any) -> Any:
 
 
 def eps_from_mu(delta: float, mu: float) -> float:
-    """Smallest epsilon >= 0 with delta(epsilon; mu) <= delta: 0 once delta >= 2 Phi(mu/2) - 1. Bound if mu is."""
+    """Return the smallest epsilon >= 0 with delta(epsilon; mu) <= delta: 0 once delta >= 2 Phi(mu/2) - 1.
+
+    Bound if mu is.
+    """
     require_delta(delta)
     require_non_negative("mu", mu)
     if mu == 0 or _delta_at(-mu / 2, mu) <= delta:

@@ -112,7 +112,10 @@ def loss_distribution(
     visible: float = 1.0,
     largest_step: float = _FINE,
 ) -> LossDistribution:
-    """Loss of T rounds, 0 < q <= 1. With `visible`, a round takes place only with that probability, for all to see."""
+    """Return the loss of T rounds, 0 < q <= 1.
+
+    With `visible`, a round takes place only with that probability, for all to see.
+    """
     if q == 1:  # N(K) from N(0) and N(0) from N(K) are the same pair, mirrored
         direction = Direction.ATTACKED_VS_BENIGN
     one = _one_round(K, float(q), min(float(sigma_bar), _MOST_NOISE), direction, float(visible), T, largest_step)
@@ -175,7 +178,7 @@ class _Mixture:
         return float(np.count_nonzero(tail > cut) - 1)
 
     def step(self, expected_rounds: float, largest: float) -> float:
-        """0.03 of the standard deviation of the loss of one round, under P or Q, and at most `largest`.
+        """Return 0.03 of the standard deviation of the loss of one round, under P or Q, and at most `largest`.
 
         Coarser where so many rounds together would span more than _MOST_POINTS. Rounds in which, visibly, nothing takes
         place lose exactly nothing, and need no finer grid.
@@ -245,7 +248,7 @@ def _std(values: Array, weights: Array) -> float:
 
 
 def normal_between(z: Array) -> Array:
-    """Standard normal mass of the intervals that ascending `z` cuts the line into, tails included."""
+    """Return the standard normal mass of the intervals that ascending `z` cuts the line into, tails included."""
     edges = np.concatenate([[-np.inf], z, [np.inf]])
     lower, upper = edges[:-1], edges[1:]
     right = lower > 0

@@ -10,7 +10,8 @@ from precad.dp.checks import integral, require_delta_or_zero, require_non_negati
 
 
 def group_dp(epsilon: float, delta: float, k: float) -> tuple[float, float]:
-    """(k epsilon, delta (e^{k epsilon} - 1)/(e^epsilon - 1)) for groups of k. delta >= 1 is true, and says nothing.
+    """Return (k epsilon, delta (e^{k epsilon} - 1)/(e^epsilon - 1)) for groups of k. delta >= 1 is true, and says
+    nothing.
 
     Source: Dwork and Roth, "The Algorithmic Foundations of Differential Privacy", Section 2.3, with the
     geometric sum of the deltas kept. k delta at epsilon = 0.

@@ -202,7 +202,7 @@ class PrivacyAccountant(Protocol):
 
     @property
     def label(self) -> Label:
-        """How strong its epsilons are."""
+        """Return how strong its epsilons are."""
         ...
 
     def epsilon(self, event: Event, rounds: int, delta: float) -> float:
@@ -244,7 +244,7 @@ class PldAccountant:
     label: Final = Label.BOUND
 
     def epsilon(self, event: Event, rounds: int, delta: float) -> float:
-        """Upper bound on epsilon, see PrivacyAccountant. About 5 ms when not seen before, else a cache hit."""
+        """Bound epsilon, see PrivacyAccountant. About 5 ms when not seen before, else a cache hit."""
         require_count("rounds", rounds)
         require_delta(delta)
         if rounds == 0:
@@ -281,7 +281,8 @@ _SMALLEST_MULTIPLIER: Final = 0.1
 
 
 def tractable(event: SampledGaussian) -> SampledGaussian:
-    """`event`, or one that loses at least as much privacy and for which the grid is neither huge nor below float64.
+    """Return `event`, or one that loses at least as much privacy and for which the grid is neither huge nor below
+    float64.
 
     Privacy loss rises with the sampling rate and falls with the noise, so both are moved in that direction only. A
     group whose records are in every round is one record k times as long.

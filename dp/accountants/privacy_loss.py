@@ -80,7 +80,8 @@ class LossDistribution:
     def of_pair(
         cls, pair: MonotonePair, step: float, lowest: int, highest: int, *, is_reversed: bool
     ) -> "LossDistribution":
-        """Loss of P from Q, on grid points lowest .. highest; if `is_reversed` of Q from P, which is its negative."""
+        """Return the loss of P from Q, on grid points lowest .. highest; if `is_reversed` of Q from P, which is its
+        negative."""
         losses = step * np.arange(lowest, highest + 1, dtype=np.float64)
         if is_reversed:
             cuts = pair.inverse(-losses)[::-1]
@@ -91,7 +92,7 @@ class LossDistribution:
         return cls.connect_dots(step, lowest, p[1:], q[1:], float(p[0]))
 
     def mixed(self, weight: float) -> "LossDistribution":
-        """This loss with probability `weight`, seen to have happened, and no loss otherwise."""
+        """Return this loss with probability `weight`, seen to have happened, and no loss otherwise."""
         require_probability("weight", weight)
         first = min(self.lowest, 0)
         mass = np.zeros(max(self.lowest + len(self.mass), 1) - first)
@@ -159,7 +160,8 @@ class LossDistribution:
         return DeltaCurve(epsilons, np.minimum(deltas, 1.0))
 
     def epsilon(self, delta: float) -> float:
-        """Smallest epsilon >= 0 that this loss allows at delta; infinite if delta is below the mass at infinity."""
+        """Return the smallest epsilon >= 0 that this loss allows at delta; infinite if delta is below the mass at
+        infinity."""
         require_delta(delta)
         if self.infinite > delta:
             return math.inf

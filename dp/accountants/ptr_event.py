@@ -30,7 +30,7 @@ class SampledProposeTestRelease:
             require_positive(name, getattr(self, name))
 
     def epsilon(self, rounds: int, delta: float) -> float:
-        """Upper bound of so many rounds: by loss distributions, or by Renyi divergences where those say less."""
+        """Bound epsilon of so many rounds: by loss distributions, or by Renyi divergences where those say less."""
         return _epsilon(self, rounds, delta)
 
 

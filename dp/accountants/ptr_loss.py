@@ -66,7 +66,7 @@ def pld_eps_ptr(q: float, sigma1: float, tau: float, b: float, delta0: float, T:
 def ptr_loss_distribution(
     q: float, sigma1: float, tau: float, b: float, delta0: float, T: int, *, is_reversed: bool
 ) -> LossDistribution:
-    """Loss of T >= 1 rounds, 0 < q <= 1, of the input with the record from the one without; or the reverse."""
+    """Return the loss of T >= 1 rounds, 0 < q <= 1: of the input with the record from the one without, or reversed."""
     event = _tractable(q, sigma1, tau, b, delta0)
     return _one_round(*event, _grid_step(*event, T), is_reversed).composed(T)
 
@@ -119,7 +119,7 @@ class _SampledPair:
         self._log_not_drawn = math.log1p(-q) if q < 1 else -math.inf
 
     def range(self) -> tuple[float, float]:
-        """Losses beyond which P, or Q, has mass below _CUT, and none outside +-_LARGEST_LOSS."""
+        """Return the losses beyond which P, or Q, has mass below _CUT, and none outside +-_LARGEST_LOSS."""
         x = np.linspace(-1.0, 1.0, 4097) * (_LARGEST_LOSS - math.log(self.q))
         losses = np.logaddexp(self._log_not_drawn, math.log(self.q) + x)
         below, _ = self._tails(x)

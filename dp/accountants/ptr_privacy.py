@@ -92,7 +92,7 @@ def _require_delta0(delta0: float) -> None:
 
 
 def require_ptr(sigma1: float, tau: float, b: float, delta0: float) -> None:
-    """sigma1 and b > 0, tau in (0, 1], delta0 in (0, 1/2). Raises: ValueError."""
+    """Require sigma1 and b > 0, tau in (0, 1], delta0 in (0, 1/2). Raises: ValueError."""
     require_positive("sigma1", sigma1)
     if isinstance(tau, bool) or not 0 < tau <= 1:
         raise ValueError(f"tau must be in (0, 1], a share of R, got {tau}")

@@ -51,7 +51,8 @@ def rdp_gaussian(alpha: float, sigma: float, sensitivity: float = 1.0) -> float:
 
 
 def rdp_laplace(alpha: float, b: float) -> float:
-    """ln(alpha/(2 alpha - 1) e^{(alpha-1)/b} + (alpha-1)/(2 alpha - 1) e^{-alpha/b}) / (alpha - 1); 1/b at infinity.
+    """Return ln(alpha/(2 alpha - 1) e^{(alpha-1)/b} + (alpha-1)/(2 alpha - 1) e^{-alpha/b}) / (alpha - 1); 1/b at
+    infinity.
 
     For a release with Laplace noise of scale b and sensitivity one. Source: Mironov '17, Proposition 6. The paper on
     propose-test-release prints the first coefficient wrongly in its main text.
@@ -69,7 +70,8 @@ def rdp_laplace(alpha: float, b: float) -> float:
 
 
 def rdp_sgm_poisson(alpha: float, q: float, sigma: float) -> float:
-    """Poisson(q)-sampled Gaussian: ln E_{N(0, sigma^2)}[(1 - q + q e^{(2x-1)/(2 sigma^2)})^alpha] / (alpha - 1).
+    """Return that of the Poisson(q)-sampled Gaussian: ln E_{N(0, sigma^2)}[(1 - q + q e^{(2x-1)/(2 sigma^2)})^alpha] /
+    (alpha - 1).
 
     Adding and removing: the order of P and Q here is the larger one (SGM). Relative error below 1e-6, see the module.
     """

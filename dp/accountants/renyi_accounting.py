@@ -115,7 +115,10 @@ class OrderGridWarning(UserWarning):
 def eps_from_rdp(
     rdp: Callable[[float], float], delta: float, method: str = "balle", orders: str | Sequence[float] = "wide"
 ) -> float:
-    """Smallest epsilon over the orders, each converted by `method`. Warns if the best order is an end point."""
+    """Return the smallest epsilon over the orders, each converted by `method`.
+
+    Warns if the best order is an end point.
+    """
     require_delta(delta)
     require_one_of("method", method, tuple(CONVERSIONS))
     grid = order_grid(orders)

@@ -81,7 +81,10 @@ class GdpCltAccountant:
     label: Final = Label.APPROXIMATION
 
     def epsilon(self, event: Event, rounds: int, delta: float) -> float:
-        """Epsilon of p sqrt(q T (e^{1/sigma^2} - 1))-GDP; q = 1 if there is one stage. Infinite if that overflows."""
+        """Return epsilon of p sqrt(q T (e^{1/sigma^2} - 1))-GDP; q = 1 if there is one stage.
+
+        Infinite if that overflows.
+        """
         selection_rate, record_rate = _rates(event)
         if event.group_size > 1:
             return _eps_of_limit_of_group(event, rounds * selection_rate, delta)
@@ -94,7 +97,9 @@ class PrecadAccountant:
     label: Final = Label.PUBLISHED_REPRODUCTION
 
     def epsilon(self, event: Event, rounds: int, delta: float) -> float:
-        """Epsilon of q p sqrt(T (e^{1/sigma^2} - 1))-GDP; q = 1 if there is one stage. Infinite if that overflows.
+        """Return epsilon of q p sqrt(T (e^{1/sigma^2} - 1))-GDP; q = 1 if there is one stage.
+
+        Infinite if that overflows.
 
         A group of k records is k times that, as for any Gaussian differential privacy.
         """
@@ -136,7 +141,7 @@ class XieAccountant(RdpAccountant):
         super().__init__("mironov", "opacus")
 
     def epsilon(self, event: Event, rounds: int, delta: float) -> float:
-        """Their epsilon; an end of their grid is often the best order, and is no news."""
+        """Return their epsilon; an end of their grid is often the best order, and is no news."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", OrderGridWarning)
             return super().epsilon(event, rounds, delta)

@@ -175,13 +175,14 @@ class TaskCost:
 
     @functools.cached_property
     def most_draws(self) -> int | None:
-        """How many rounds can be drawn at most: those of the task, or of the budgets of its levels."""
+        """Return how many rounds can be drawn at most: those of the task, or of the budgets of its levels."""
         allowed = [self._allowed(key) for key in self.budgets if isinstance(key, Level)]
         return min([*([] if self.most_rounds is None else [self.most_rounds]), *allowed], default=None)
 
     @functools.cached_property
     def most_of_a_client(self) -> int | None:
-        """In how many rounds a client can be at most: in all that are drawn and its turn, or as its budgets allow.
+        """Return in how many rounds a client can be at most: in all that are drawn and its turn, or as its budgets
+        allow.
 
         Where its records are in bins, epochs that can begin count whole.
         """
@@ -192,7 +193,7 @@ class TaskCost:
 
     @functools.cached_property
     def bins(self) -> int:
-        """In how many successive rounds, by number, a record of the task is once; 1 where each round draws."""
+        """Return in how many successive rounds, by number, a record of the task is once; 1 where each round draws."""
         return bins_of(self.events.values())
 
     def view_if_discarded(self, view: View, rounds: int = 0) -> float:

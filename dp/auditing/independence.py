@@ -62,7 +62,7 @@ class _Pair:
 
     @property
     def chance(self) -> float:
-        """Chance of one pair so correlated."""
+        """Return the chance of one pair so correlated."""
         left = max(1 - self.correlation**2, 1e-300)
         return 2 * float(student.sf(abs(self.correlation) * math.sqrt(self.freedom / left), self.freedom))
 

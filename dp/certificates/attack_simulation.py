@@ -50,7 +50,8 @@ class SimulatedAttack:
 def simulate(
     k: int, FA: float, training: Training, threat: Threat, *, n_draws: int, failure: float, seed: int
 ) -> SimulatedAttack:
-    """k attackers against the predictor that is most easily changed by them, among two classes and with this F_A.
+    """Simulate k attackers against the predictor that is most easily changed by them, among two classes and with this
+    F_A.
 
     Raises: ValueError unless F_A leaves room for the radius, F_A + radius < 1.
     """

@@ -21,7 +21,8 @@ from precad.dp.checks import (
 
 
 def hoeffding_radius(n_trainings: float, psi: float, width: float = 1.0, n_events: float = 1) -> float:
-    """width sqrt(ln(n_events/psi)/(2 O)): each of `n_events` one-sided bounds on a mean of O values holds together.
+    """Return width sqrt(ln(n_events/psi)/(2 O)): each of `n_events` one-sided bounds on a mean of O values holds
+    together.
 
     width is the length of the interval the values are in, n_events how many one-sided statements are made at once.
     """

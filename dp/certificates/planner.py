@@ -64,7 +64,7 @@ class PrecadTask:
 
     @property
     def protected(self) -> tuple[float, int]:
-        """A record of a client that takes part in the expected number of rounds."""
+        """Return a record of a client that takes part in the expected number of rounds."""
         return self.p, math.ceil(self.q * self.rounds - 1e-9)
 
     def sigma_of(self, attacker_multiplier: float) -> float:
@@ -99,7 +99,7 @@ class CentralTask:
 
     @property
     def slack(self) -> float:
-        """Nothing: a trusted server adds the noise."""
+        """Return nothing: a trusted server adds the noise."""
         return 0.0
 
     @property
@@ -109,7 +109,7 @@ class CentralTask:
 
     @property
     def protected(self) -> tuple[float, int]:
-        """Every user, in every round with probability q."""
+        """Return every user, in every round with probability q."""
         return self.q, self.rounds
 
     def sigma_of(self, attacker_multiplier: float) -> float:

@@ -123,7 +123,7 @@ class Certificate:
 
     @property
     def label(self) -> Label:
-        """Only a BOUND is a guarantee."""
+        """Return the label; only a BOUND is a guarantee."""
         return LABELS[self.method]
 
     def __str__(self) -> str:
@@ -143,7 +143,7 @@ class Training:
         require_count("rounds", self.rounds)
 
     def curve(self, k: int, direction: Direction) -> DeltaCurve:
-        """Exact influence of k added units, cached."""
+        """Return the exact influence of k added units, cached."""
         return delta_curve(k, self.event.sampling_rate, self.event.noise_multiplier, self.rounds, direction)
 
     def one_unit_curve(self) -> DeltaCurve:
@@ -155,7 +155,10 @@ class Training:
 
 
 def attacked_bounds(F: float, k: int, training: Training, threat: Threat) -> tuple[float, float]:
-    """(lowest, highest) expectation of a quantity in [0, 1] after k attackers, F before. Exact method, a bound."""
+    """Return the (lowest, highest) expectation of a quantity in [0, 1] after k attackers, F before.
+
+    Exact method, a bound.
+    """
     attacked, benign = (training.curve(k, direction) for direction in Direction)
     if threat is Threat.ADD:
         return robust_bounds(F, 1.0, attacked, benign)

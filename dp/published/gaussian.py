@@ -26,7 +26,7 @@ from precad.dp.checks import (
 
 
 def analytic_gaussian_eps(sigma: float, delta: float) -> float:
-    """Exact epsilon of one Gaussian release, sigma = std / sensitivity. Bound.
+    """Return the exact epsilon of one Gaussian release, sigma = std / sensitivity. Bound.
 
     Source: Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy", ICML '18, Theorem 8.
     """
@@ -56,7 +56,8 @@ def gdp_tradeoff(a: float, mu: float) -> float:
 
 
 def pld_eps_sgm(q: float, sigma: float, T: float, delta: float, visible: float | None = None) -> float:
-    """Epsilon of T rounds of the Poisson(q)-sampled Gaussian by loss distributions, the larger of both directions.
+    """Return epsilon of T rounds of the Poisson(q)-sampled Gaussian by loss distributions, the larger of both
+    directions.
 
     With visible = w, a round takes place only with probability w, and whether it did is known. Bound.
     """

@@ -32,7 +32,10 @@ def gdp_mu_precad_clients_only(q: float, p_i: float, sigma: float, T: float) -> 
 
 
 def gdp_mu_precad_clients_only_corrected(q: float, p_i: float, sigma: float, T: float) -> float:
-    """p_i sqrt(q T (e^{1/(2 sigma^2)} - 1)): the limit once the selection is treated as visible. An approximation."""
+    """Return p_i sqrt(q T (e^{1/(2 sigma^2)} - 1)): the limit once the selection is treated as visible.
+
+    An approximation.
+    """
     require_probability("q", q)
     mu = _clt(p_i, _both_servers(sigma), T)
     return math.sqrt(q) * mu if q > 0 else 0.0
@@ -73,7 +76,8 @@ def gdp_robust_bounds(L: float, B: float, mu_total: float) -> tuple[float, float
 
 
 def precad_theorem2_bounds(L: float, B: float, mu: float, K: float) -> tuple[float, float]:
-    """PRECAD Theorem 2, clipped to [0, B]: the first and third inequality of the module, on the curve of K mu-GDP.
+    """Return PRECAD's Theorem 2, clipped to [0, B]: the first and third inequality of the module, on the curve of K
+    mu-GDP.
 
         highest = inf_{eps >= 0} e^eps L + B delta(eps; m),     lowest = sup_{eps >= 0} e^-eps (L - B delta(eps; m))
 

@@ -30,7 +30,8 @@ from precad.dp.published.renyi_amplification import rdp_poisson_blackbox
 
 
 def tsum_safety_margin(norms: Sequence[float], F: float, tau: float, R: float) -> float:
-    """Vectors that must change before the local sensitivity of TSum_F can exceed tau: clip(F - #{norm > tau}, 0, F).
+    """Count the vectors that must change before the local sensitivity of TSum_F can exceed tau: clip(F - #{norm > tau},
+    0, F).
 
     Infinite if tau >= R: no vector is that long. A norm of exactly tau does not count. Has sensitivity one.
     """
@@ -42,7 +43,8 @@ def tsum_safety_margin(norms: Sequence[float], F: float, tau: float, R: float) -
 
 
 def tsum_local_sensitivity(norms: Sequence[float], F: float, r: float, R: float) -> float:
-    """Largest local sensitivity of TSum_F within r changed vectors: x_(m-F+1+r), R if r > F - 1, 0 below x_(1)."""
+    """Return the largest local sensitivity of TSum_F within r changed vectors: x_(m-F+1+r), R if r > F - 1, 0 below
+    x_(1)."""
     F = _require(norms, F, R)
     r = integral("r", r)
     if r > F - 1:
@@ -64,13 +66,17 @@ Array = NDArray[np.float64]
 
 
 def ptr_direct_dp(b: float, sigma1: float, delta0: float, delta: float) -> float:
-    """1/b + eps_G(sigma1, delta - delta0), delta in all. Source: [R], Theorem 4.2, with its primitives corrected."""
+    """Return 1/b + eps_G(sigma1, delta - delta0), delta in all.
+
+    Source: [R], Theorem 4.2, with its primitives corrected.
+    """
     _require_deltas(b, sigma1, delta0, delta)
     return 1 / b + analytic_gaussian_eps(sigma1, delta - delta0)
 
 
 def ptr_direct_dp_refined(b: float, sigma1: float, delta0: float, delta: float) -> float:
-    """max(1/b + eps_G(sigma1, delta), eps_G(sigma1, (delta - delta0)/(1 - delta0))): no test can leak in both cases.
+    """Return max(1/b + eps_G(sigma1, delta), eps_G(sigma1, (delta - delta0)/(1 - delta0))): no test can leak in both
+    cases.
 
     If both margins are 0 the noisy margins have one law, so that only one of 1/b and delta0 is ever paid. Our
     derivation.
@@ -93,7 +99,7 @@ def ptr_rdp(alpha: float, sigma1: float, tau: float, b: float, delta0: float) ->
 
 
 def subsampled_ptr_rdp_blackbox(alpha: float, q: float, sigma1: float, tau: float, b: float, delta0: float) -> float:
-    """Poisson(q)-sampled, by the bound for any mechanism on `ptr_rdp`. Integer orders."""
+    """Return that of the Poisson(q)-sampled mechanism, by the bound for any mechanism on `ptr_rdp`. Integer orders."""
     require_ptr(sigma1, tau, b, delta0)
     return rdp_poisson_blackbox(alpha, q, lambda j: ptr_rdp(j, sigma1, tau, b, delta0))
 
@@ -139,7 +145,7 @@ def _violated(alpha: float, q: float, sigma1: float, tau: float, b: float, delta
 
 
 def subsampled_ptr_rdp_thm44(alpha: float, q: float, sigma1: float, tau: float, b: float, delta0: float) -> float:
-    """[R]'s Theorem 4.4, Poisson(q)-sampled: ln max(B0, B1, B2)/(alpha - 1). A bound inside its region.
+    """Return [R]'s Theorem 4.4, Poisson(q)-sampled: ln max(B0, B1, B2)/(alpha - 1). A bound inside its region.
 
         B0 = 1 + 2 q^2 a(a-1) ((1-delta0)/sigma1^2 + delta0/sigma2^2)
         B1 = E0[w^a]     + 2 a(a-1)/sigma1^2 E0[w^a A^2],         w = 1 - q + q r,  A = q r/w,

@@ -118,7 +118,7 @@ class TrimmedGaussian:
         return SampledGaussian(self.sampling.rate, self.noise_multiplier)
 
     def epsilon(self, rounds: int, delta: float) -> float:
-        """By the default accountant. A bound."""
+        """Return epsilon by the default accountant. A bound."""
         return PldAccountant().epsilon(self.event, rounds, delta)
 
     def aggregate(self, updates: Array, random_bytes: RandomBytes = os.urandom) -> Aggregate[Self]:
@@ -176,7 +176,7 @@ class TrimmedPtr:
 
 
 def clip_to_grid(updates: Array, clip: float, frac_bits: int) -> NDArray[np.int64]:
-    """Each row projected onto the ball of radius `clip` and rounded towards zero to steps of 2^-f: norms stay <= clip.
+    """Project each row onto the ball of radius `clip`, and round towards zero to steps of 2^-f: norms stay <= clip.
 
     A row that is not finite is zero: an error would tell, with certainty, that it is there.
     Shapes: (m, d) -> (m, d). Raises: ValueError for another shape.

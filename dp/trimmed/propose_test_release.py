@@ -105,7 +105,7 @@ def _test(squares: list[int], rule: ProposeTestRelease, random_bytes: RandomByte
 
 
 def next_trim_count(trim_count: int, *, has_passed: bool, step: int, at_most: int) -> int:
-    """Dynamic F: up by `step` after a failed test, down after a passed one, within 0 .. at_most.
+    """Return the dynamic F: up by `step` after a failed test, down after a passed one, within 0 .. at_most.
 
     step and at_most come from the nominal batch size qN. The paper's appendix states the opposite in one place; a
     margin that was too small calls for dropping more vectors.

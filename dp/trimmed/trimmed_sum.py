@@ -41,7 +41,7 @@ def require_grid(clip: float, frac_bits: int) -> None:
 
 
 def squared_norm(vector: NDArray[np.int64]) -> int:
-    """Sum of squares, exact whatever its size."""
+    """Return the sum of squares, exact whatever its size."""
     largest = max(int(vector.max(initial=0)), -int(vector.min(initial=0)))
     if largest**2 * len(vector) < 1 << 63:
         return int(vector @ vector)

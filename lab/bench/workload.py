@@ -61,7 +61,7 @@ class Case:
 
     @property
     def client_ids(self) -> tuple[str, ...]:
-        """Names as long as real ones."""
+        """Return names as long as real ones."""
         return tuple(f"client-{i:06d}" for i in range(self.clients))
 
     def expected(self, repetition: int) -> tuple[bool, ...]:

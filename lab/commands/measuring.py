@@ -23,7 +23,7 @@ def measure(
     table: Path | None = None,
     print_to_file: PrintTable | None = None,
 ) -> None:
-    """Runs a benchmark. Its report goes to standard error for people and, where asked for, into a file, a picture and
+    """Run a benchmark. Its report goes to standard error for people and, where asked for, into a file, a picture and
     to standard output for programs. What a picture needs is looked for before anything is measured."""
     from precad.lab.bench import plots, tables
 

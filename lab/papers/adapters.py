@@ -53,7 +53,7 @@ class TweetReader(nn.Module):
         self.inner = inner
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(n, 32) -> (n, 2)."""
+        """Map (n, 32) to (n, 2)."""
         n, n_places = tokens.shape
         is_read = (tokens != 0) | (torch.arange(n_places, device=tokens.device) == 0)
         found: Tensor = self.inner(

@@ -110,7 +110,7 @@ class Lookups:
 
     @contextmanager
     def answering(self, run: Run) -> Iterator[None]:
-        """Within it, the calling thread has this run."""
+        """Give the calling thread this run within it."""
         with ExitStack() as stack:
             stack.enter_context(self._of_gates.in_place())
             if run.config is not None:

@@ -43,7 +43,7 @@ def hash_key(seed: Seed, label: Label) -> int:
 
 
 def polynomial_hashes(words: RingArray, key: int) -> Elements:
-    """sum_j w_j key^(m+1-j) mod p over the words w_1..w_m of each row, unsigned: each is below p, so the map is
+    """Return sum_j w_j key^(m+1-j) mod p over the words w_1..w_m of each row, unsigned: each is below p, so the map is
     injective. Shapes: (n, m) to (n, 2)."""
     hashes = np.empty((len(words), FIELD_WORDS), dtype=np.uint64)
     low, high = np.uint64(key & (MODULUS - 1)), np.uint64(key >> WORD_BITS)

@@ -27,7 +27,7 @@ _U64, _PAIR = types.uint64, types.UniTuple(types.uint64, 2)
 
 @compiled(_PAIR(_U64, _U64, _U64, _U64))
 def add(x0: np.uint64, x1: np.uint64, y0: np.uint64, y1: np.uint64) -> tuple[np.uint64, np.uint64]:
-    """x + y modulo p, below p, for any x and y up to p."""
+    """Return x + y modulo p, below p, for any x and y up to p."""
     low = x0 + y0
     high = x1 + y1 + np.uint64(low < x0)
     folded = low + (high >> SIGN)
@@ -39,7 +39,7 @@ def add(x0: np.uint64, x1: np.uint64, y0: np.uint64, y1: np.uint64) -> tuple[np.
 
 @compiled(_PAIR(_U64, _U64, _U64, _U64))
 def multiply(x0: np.uint64, x1: np.uint64, y0: np.uint64, y1: np.uint64) -> tuple[np.uint64, np.uint64]:
-    """x y modulo p, below p, for any x and y up to p."""
+    """Return x y modulo p, below p, for any x and y up to p."""
     word0, carry = x0 * y0, high_product(x0, y0)
     cross = x0 * y1
     word1 = carry + cross
@@ -58,7 +58,7 @@ def multiply(x0: np.uint64, x1: np.uint64, y0: np.uint64, y1: np.uint64) -> tupl
 
 @compiled(types.void(READ_2D, _U64, _U64, WRITE_2D))
 def hashes(words: Words, key0: np.uint64, key1: np.uint64, out: Words) -> None:
-    """`precad.mpc.gate.equality.polynomial_hashes`, by Horner's rule. Shapes: words (n, w), out (n, 2)."""
+    """Compute `precad.mpc.gate.equality.polynomial_hashes`, by Horner's rule. Shapes: words (n, w), out (n, 2)."""
     for i in range(words.shape[0]):
         low = high = ZERO
         for word in words[i]:
@@ -69,7 +69,10 @@ def hashes(words: Words, key0: np.uint64, key1: np.uint64, out: Words) -> None:
 
 @compiled(types.void(READ_2D, READ_3D, _U64, WRITE_2D))
 def differences(hashed: Words, tuples: Words, sign: np.uint64, out: Words) -> None:
-    """hash - omega where `sign` is zero, -hash - omega where it is all ones. Shapes: (n, 2), (n, 3, 2), (n, 2)."""
+    """Write hash - omega where `sign` is zero, -hash - omega where it is all ones.
+
+    Shapes: (n, 2), (n, 3, 2), (n, 2).
+    """
     for i in range(hashed.shape[0]):
         low, high = hashed[i, 0] ^ sign, (hashed[i, 1] ^ sign) & TOP
         out[i, 0], out[i, 1] = add(low, high, ~tuples[i, 1, 0], ~tuples[i, 1, 1] & TOP)
@@ -77,7 +80,7 @@ def differences(hashed: Words, tuples: Words, sign: np.uint64, out: Words) -> No
 
 @compiled(types.void(READ_2D, READ_2D, READ_3D, WRITE_2D))
 def masked(ours: Words, theirs: Words, tuples: Words, out: Words) -> None:
-    """rho e + rho omega in shares, with e the sum of both servers' elements. Shapes: (n, 2), tuples (n, 3, 2)."""
+    """Write rho e + rho omega in shares, with e the sum of both servers' elements. Shapes: (n, 2), tuples (n, 3, 2)."""
     for i in range(ours.shape[0]):
         e0, e1 = add(ours[i, 0], ours[i, 1], theirs[i, 0], theirs[i, 1])
         low, high = multiply(e0, e1, tuples[i, 0, 0], tuples[i, 0, 1])
@@ -86,6 +89,6 @@ def masked(ours: Words, theirs: Words, tuples: Words, out: Words) -> None:
 
 @compiled(types.void(READ_2D, READ_2D, WRITE_2D))
 def sums(ours: Words, theirs: Words, out: Words) -> None:
-    """Element by element. Shapes: (n, 2)."""
+    """Add element by element. Shapes: (n, 2)."""
     for i in range(ours.shape[0]):
         out[i, 0], out[i, 1] = add(ours[i, 0], ours[i, 1], theirs[i, 0], theirs[i, 1])

@@ -76,8 +76,9 @@ def add_pairs(
 def join(
     opened: Planes, masks: Planes, subsets: Planes, is_a: bool, carry_in: Planes, factors: Planes, total: Planes
 ) -> None:
-    """`precad.mpc.gate.native_gate._join`. Shapes: opened and masks (s, 2, lanes), subsets (n_subsets, lanes), total
-    (lanes,).
+    """Compute `precad.mpc.gate.native_gate._join`.
+
+    Shapes: opened and masks (s, 2, lanes), subsets (n_subsets, lanes), total (lanes,).
 
     Scratch: carry_in (s + 1, lanes), its first plane zero; factors (2^s, lanes).
     """

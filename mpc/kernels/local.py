@@ -36,7 +36,9 @@ ZERO, ONE, BYTE_BITS, BYTE_MASK = np.uint64(0), np.uint64(1), np.uint64(8), np.u
 def combine(
     opened: Words, mask: Words, sign_words: Words, share_sum: Words, opened_mask: np.uint64
 ) -> tuple[np.uint64, np.uint64]:
-    """(<b, a>, <b, b>) of one tile; adds the share x = a + (b & opened_mask) to `share_sum`, and replaces a by s o x.
+    """Return (<b, a>, <b, b>) of one tile.
+
+    Adds the share x = a + (b & opened_mask) to `share_sum`, replaces a by s o x.
 
     opened_mask: all ones at server A, whose share is b + a_A; zero at B, whose share is a_B.
     Shapes: (m,), sign_words (ceil(m / 64),): bit i set for s_i = -1.
@@ -68,7 +70,7 @@ def scatter_one(row_words: Words, signed: Words, buckets: Words) -> None:
 
 @compiled(types.void(READ, READ_2D, WRITE))
 def scatter_four(row_words: Words, signed: Words, buckets: Words) -> None:
-    """`scatter_one` for four clients. Shapes: row_words (m,), signed (4, >= m), buckets (8 * 256 * 4,)."""
+    """Do `scatter_one` for four clients. Shapes: row_words (m,), signed (4, >= m), buckets (8 * 256 * 4,)."""
     for i in range(row_words.size):
         word = row_words[i]
         y0, y1, y2, y3 = signed[0, i], signed[1, i], signed[2, i], signed[3, i]

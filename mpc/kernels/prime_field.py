@@ -44,7 +44,7 @@ _U64 = types.uint64
 
 @compiled(_U64(_U64))
 def fold(y: np.uint64) -> np.uint64:
-    """y modulo p, below 2^56 + 2^40, for any word. A product by 2^32 - 1 would keep loops from being vectorised."""
+    """Return y modulo p, below 2^56 + 2^40. A product by 2^32 - 1 would keep loops from being vectorised."""
     above = y >> B56
     folded: np.uint64 = (y & MASK56) + (above << B32) - above
     return folded
@@ -52,7 +52,7 @@ def fold(y: np.uint64) -> np.uint64:
 
 @compiled(_U64(_U64))
 def canonical(y: np.uint64) -> np.uint64:
-    """y modulo p, below p, for any word."""
+    """Return y modulo p, below p, for any word."""
     rest = fold(y) - P
     reduced: np.uint64 = rest + (P & (ZERO - (rest >> B63)))
     return reduced
@@ -60,7 +60,7 @@ def canonical(y: np.uint64) -> np.uint64:
 
 @compiled(_U64(_U64, _U64))
 def multiply(x: np.uint64, y: np.uint64) -> np.uint64:
-    """x y modulo p, below 2^56 + 2^35, for x and y below 2^60.
+    """Return x y modulo p, below 2^56 + 2^35, for x and y below 2^60.
 
     The product is c0 + 2^56 c1 + 2^112 c2, and 2^56 c1 = 2^32 c1 - c1. What 2^32 c1 has above bit 55 is folded twice.
     """
@@ -74,7 +74,7 @@ def multiply(x: np.uint64, y: np.uint64) -> np.uint64:
 
 @compiled(_U64(_U64, _U64, _U64))
 def times(x: np.uint64, factor: np.uint64, quotient: np.uint64) -> np.uint64:
-    """x factor modulo p, below 2p, for any x and factor < p; quotient: floor(factor 2^64 / p)."""
+    """Return x factor modulo p, below 2p, for any x and factor < p; quotient: floor(factor 2^64 / p)."""
     estimate = high_product(x, quotient)
     product: np.uint64 = x * factor - estimate * P
     return product
@@ -82,7 +82,7 @@ def times(x: np.uint64, factor: np.uint64, quotient: np.uint64) -> np.uint64:
 
 @compiled(_U64(_U64, _U64))
 def montgomery(x: np.uint64, y: np.uint64) -> np.uint64:
-    """x y / 2^64 modulo p, in 1..2p - 1, for x y below 2^64 p.
+    """Return x y / 2^64 modulo p, in 1..2p - 1, for x y below 2^64 p.
 
     With m = x y / p modulo 2^64, m p has the low word of x y. So the high words, both below p, differ by the quotient.
     """
@@ -92,21 +92,21 @@ def montgomery(x: np.uint64, y: np.uint64) -> np.uint64:
 
 @compiled(_U64(_U64))
 def quotient_of(factor: np.uint64) -> np.uint64:
-    """floor(w 2^64 / p) of a w < p: w 2^64 less its remainder r is q p, so q = -r / p modulo 2^64."""
+    """Return floor(w 2^64 / p) of a w < p: w 2^64 less its remainder r is q p, so q = -r / p modulo 2^64."""
     quotient: np.uint64 = (ZERO - canonical(multiply(factor, TWO_TO_64))) * INVERSE_OF_P
     return quotient
 
 
 @compiled(types.void(READ, WRITE))
 def quotients(factors: Words, out: Words) -> None:
-    """`quotient_of` of each factor."""
+    """Write `quotient_of` of each factor."""
     for i in range(factors.size):
         out[i] = quotient_of(factors[i])
 
 
 @compiled(types.void(_U64, _U64, WRITE))
 def powers(first: np.uint64, base: np.uint64, out: Words) -> None:
-    """out[i] = first base^i. A product waits for the one CHAINS before it, so that several are under way."""
+    """Write out[i] = first base^i. A product waits for the one CHAINS before it, so that several are under way."""
     value, step = first, ONE
     for i in range(min(CHAINS, out.size)):
         out[i] = canonical(value)
@@ -130,7 +130,7 @@ def mask(words: Words) -> np.uint64:
 
 @compiled(_U64(READ, WRITE))
 def unpack(packed: Words, out: Words) -> np.uint64:
-    """Seven words of 64 bits to eight of 56. Return how many are p or above. Shapes: (7 g,), (8 g,)."""
+    """Unpack seven words of 64 bits to eight of 56. Return how many are p or above. Shapes: (7 g,), (8 g,)."""
     for group in range(out.size // 8):
         words, to = packed[7 * group : 7 * group + 7], out[8 * group : 8 * group + 8]
         to[0] = words[0] & MASK56
@@ -142,7 +142,7 @@ def unpack(packed: Words, out: Words) -> np.uint64:
 
 @compiled(types.void(READ, WRITE))
 def pack(elements: Words, out: Words) -> None:
-    """Eight words of 56 bits to seven of 64. Shapes: (8 g,), (7 g,)."""
+    """Pack eight words of 56 bits to seven of 64. Shapes: (8 g,), (7 g,)."""
     for group in range(elements.size // 8):
         words, to = elements[8 * group : 8 * group + 8], out[7 * group : 7 * group + 7]
         for k in range(7):
@@ -151,7 +151,7 @@ def pack(elements: Words, out: Words) -> None:
 
 @compiled(types.void(READ_SIGNED, WRITE))
 def residues(integers: NDArray[np.int64], out: Words) -> None:
-    """Integers of (-p/2, p/2) modulo p."""
+    """Write integers of (-p/2, p/2) modulo p."""
     for i in range(integers.size):
         word = np.uint64(integers[i])
         out[i] = word + (P & (ZERO - (word >> B63)))
@@ -159,21 +159,21 @@ def residues(integers: NDArray[np.int64], out: Words) -> None:
 
 @compiled(types.void(READ, READ, _U64, WRITE))
 def add(x: Words, y: Words, sign: np.uint64, out: Words) -> None:
-    """x + y modulo p where `sign` is zero, x - y where it is all ones. Both below 2^62; `out` may be either of them."""
+    """Write x + y modulo p where `sign` is zero, x - y where it is all ones. Both below 2^62; `out` may be either."""
     for i in range(x.size):
         out[i] = canonical(x[i] + ((y[i] ^ sign) - sign) + (MANY_P & sign))
 
 
 @compiled(types.void(WRITE, READ, _U64))
 def add_to(total: Words, y: Words, sign: np.uint64) -> None:
-    """`add` in place: where the compiler knows that nothing overlaps it makes eight sums at a time."""
+    """Do `add` in place: where the compiler knows that nothing overlaps it makes eight sums at a time."""
     for i in range(total.size):
         total[i] = canonical(total[i] + ((y[i] ^ sign) - sign) + (MANY_P & sign))
 
 
 @compiled(types.void(READ, WRITE))
 def squares(x: Words, out: Words) -> None:
-    """x^2 modulo p, below p, of elements."""
+    """Write x^2 modulo p, below p, of elements."""
     for i in range(x.size):
         out[i] = canonical(multiply(x[i], x[i]))
 
@@ -213,7 +213,7 @@ def ordering(values: Words, roots: Words, root_quotients: Words) -> None:
 
 @compiled(types.void(READ, READ_SIGNED, READ, READ, WRITE))
 def scaled(values: Words, order: NDArray[np.int64], factors: Words, factor_quotients: Words, out: Words) -> None:
-    """out[i] = values[order[i]] factors[i], below p."""
+    """Write out[i] = values[order[i]] factors[i], below p."""
     for i in range(out.size):
         out[i] = canonical(times(values[order[i]], factors[i], factor_quotients[i]))
 
@@ -227,7 +227,7 @@ def _joined(low: np.uint64, middle: np.uint64, high: np.uint64) -> np.uint64:
 
 @compiled(types.UniTuple(_U64, 2)(READ, READ, READ))
 def two_products(x: Words, weights: Words, others: Words) -> tuple[np.uint64, np.uint64]:
-    """(<x, weights>, <x, others>) modulo p, below p. All elements below 2^56; x may be shorter.
+    """Return (<x, weights>, <x, others>) modulo p, below p. All elements below 2^56; x may be shorter.
 
     Products of 28-bit limbs, low, middle and high, are added up without reduction, for a block. The compiler makes
     eight of them at a time, but only where the loop stands here: a call for each block would double its time.
@@ -265,7 +265,7 @@ def _over(scale: np.uint64, divisor: np.uint64) -> np.uint64:
 
 @compiled(types.void(_U64, _U64, READ, WRITE))
 def lagrange(point: np.uint64, scale: np.uint64, roots: Words, out: Words) -> None:
-    """out[j] = scale w_j / (point - w_j), with one inversion for all: Montgomery's way, in CHAINS at once.
+    """Write out[j] = scale w_j / (point - w_j), with one inversion for all: Montgomery's way, in CHAINS at once.
 
     roots: 2^64 w_j, where no w_j is the point, a multiple of CHAINS. scale: (point^n - 1) / n for the n-th roots of
     unity. What is computed is scale point / (point - w_j) - scale. Differences and their products

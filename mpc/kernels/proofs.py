@@ -48,14 +48,14 @@ def apply_signs(share: Words, sign_words: Words) -> None:
 
 @compiled(types.void(WRITE))
 def fold_all(words: Words) -> None:
-    """Each word modulo p, below 2^56 + 2^40."""
+    """Reduce each word modulo p, below 2^56 + 2^40."""
     for i in range(words.size):
         words[i] = fold(words[i])
 
 
 @compiled(types.void(WRITE))
 def reduce_all(words: Words) -> None:
-    """Each word modulo p, below p."""
+    """Reduce each word modulo p, below p."""
     for i in range(words.size):
         words[i] = canonical(words[i])
 
@@ -121,7 +121,10 @@ def derived_bits(values: Words, sent: Words, row_bits: int, norm_bits: int, bits
 
 @compiled(types.void(READ_2D, READ, READ, READ, READ, WRITE_2D))
 def masked_wires(wires: Words, s: Words, s_x: Words, points: Words, vanishing: Words, opened: Words) -> None:
-    """opened[e, m] = wires[e, m] + vanishing[e] (s_m + s'_m t_e). Shapes: (2, c), (c,), (c,), opened (2, >= c)."""
+    """Write opened[e, m] = wires[e, m] + vanishing[e] (s_m + s'_m t_e).
+
+    Shapes: (2, c), (c,), (c,), opened (2, >= c).
+    """
     for e in range(wires.shape[0]):
         for m in range(wires.shape[1]):
             mask = s[m] + multiply(s_x[m], points[e])
@@ -130,7 +133,7 @@ def masked_wires(wires: Words, s: Words, s_x: Words, points: Words, vanishing: W
 
 @compiled(types.void(READ, _U64, _U64, _U64, WRITE))
 def numbers(rows: Words, norm: np.uint64, window: np.uint64, threshold: np.uint64, out: Words) -> None:
-    """The 65 numbers whose bits are shown, below p: each row value plus b, and T - sum X_i^2. norm: below p."""
+    """Write the 65 numbers whose bits are shown, below p: each row value plus b, and T - sum X_i^2. norm: below p."""
     for j in range(rows.size):
         out[j] = canonical(rows[j] + window)
     out[rows.size] = canonical(threshold + P - norm)
@@ -148,7 +151,7 @@ def open_proof(
     bit_weights: Words,
     opened: Words,
 ) -> None:
-    """`precad.mpc.proved.verifier.opened_share`: f of each wire, F, u and q at both points.
+    """Compute `precad.mpc.proved.verifier.opened_share`: f of each wire, F, u and q at both points.
 
     sizes: bits of a row value and of the norm, N, n. constants: b and T. Server B has zeros there. points: t, t^N - 1
     and t^n - 1, (3, 2). The powers and bit_weights are those of `precad.mpc.proved.query.Query`.

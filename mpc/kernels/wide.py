@@ -13,7 +13,7 @@ from precad.mpc.kernels.lanes import LANES
 
 @intrinsic
 def high_product(_context: Any, x: Any, y: Any) -> Any:
-    """Bits 64..127 of the product of two words."""
+    """Return bits 64..127 of the product of two words."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         wide, word = ir.IntType(128), ir.IntType(64)
@@ -25,7 +25,7 @@ def high_product(_context: Any, x: Any, y: Any) -> Any:
 
 @intrinsic
 def add_four(_context: Any, buckets: Any, first: Any, y0: Any, y1: Any, y2: Any, y3: Any) -> Any:
-    """buckets[first : first + 4] += (y0, y1, y2, y3), as one vector."""
+    """Add (y0, y1, y2, y3) to buckets[first : first + 4], as one vector."""
     signature = types.void(buckets, first, y0, y1, y2, y3)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

@@ -58,7 +58,7 @@ class EncryptedRegion:
         self._write(position, data)
 
     def overwrite(self, position: int, data: memoryview) -> None:
-        """Replaces bytes of the region, appended before or not. Raises OSError as the file system gives it, and
+        """Replace bytes of the region, appended before or not. Raises OSError as the file system gives it, and
         MalformedMessageError when the file was cut short."""
         assert 0 <= position <= position + len(data) <= self._n_bytes
         for start, stop in _blocks(position, len(data)):
@@ -78,7 +78,7 @@ class EncryptedRegion:
         return data
 
     def read_into(self, position: int, buffer: memoryview) -> None:
-        """Fills `buffer`. Raises MalformedMessageError when the file was cut short."""
+        """Fill `buffer`. Raises MalformedMessageError when the file was cut short."""
         assert 0 <= position <= position + len(buffer) <= self._n_bytes
         unread, at = buffer, self._offset + position
         while unread:

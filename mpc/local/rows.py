@@ -47,7 +47,7 @@ class RowStreams:
         return rest
 
     def read(self, n_coordinates: int) -> tuple[RingArray, RingArray]:
-        """(row words, sign words) of the next tile, (m,) and (ceil(m / 64),). Valid until the next call.
+        """Return (row words, sign words) of the next tile, (m,) and (ceil(m / 64),). Valid until the next call.
 
         m is a multiple of 64 but for the last tile.
         """

@@ -79,10 +79,10 @@ class Rows(Protocol):
     """The round's public rows, read from coordinate 0 on: `precad.mpc.local.rows.RowStreams`."""
 
     def read(self, n_coordinates: int) -> tuple[RingArray, RingArray]:
-        """(row words, sign words) of the next tile."""
+        """Return (row words, sign words) of the next tile."""
 
     def after(self, n_coordinates: int) -> Rows:
-        """From that coordinate on, a multiple of 64, for another thread."""
+        """Return the rows from that coordinate on, a multiple of 64, for another thread."""
 
 
 class Accumulator(Protocol):
@@ -99,7 +99,7 @@ class Accumulator(Protocol):
         """
 
     def sums(self) -> LocalSums:
-        """After the last tile."""
+        """Return the sums after the last tile."""
 
 
 class Engine(Protocol):
@@ -118,7 +118,7 @@ class Engine(Protocol):
         """
 
     def warm_up(self) -> None:
-        """Loads and compiles whatever the first use would otherwise wait for."""
+        """Load and compile whatever the first use would otherwise wait for."""
 
 
 def local_sums(party: Party, clients: Sequence[Masked], rows: Rows, dim: int, engine: Engine) -> LocalSums:
@@ -177,7 +177,10 @@ def _added(parts: Sequence[RingArray]) -> RingArray:
 def add_shares(
     total: RingArray, party: Party, clients: Sequence[Masked], engine: Engine, *, negate: bool = False
 ) -> None:
-    """total += the sum of [x]_P over `clients`, or -= it; (d,). In place: d words may be most of a server's memory."""
+    """Add the sum of [x]_P over `clients` to `total`, or subtract it; (d,).
+
+    In place: d words may be most of a server's memory.
+    """
     require_length([client.opened for client in clients], total.size)
     add = np.subtract if negate else np.add
 

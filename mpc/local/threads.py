@@ -18,7 +18,7 @@ class Threads:
         self._others = ThreadPoolExecutor(max(1, n - 1), thread_name_prefix="check")
 
     def map(self, work: Callable[[S], T], parts: Sequence[S]) -> list[T]:
-        """`work` of each part, in their order, the caller's thread taking the first.
+        """Return `work` of each part, in their order, the caller's thread taking the first.
 
         Nothing is under way any more when it returns or raises. Raises what `work` raises.
         """

@@ -18,7 +18,7 @@ PIECE_BYTES = ELEMENT_BYTES * PIECE_ELEMENTS
 
 
 def pieces(dim: int) -> Iterator[slice]:
-    """Consecutive slices of at most PIECE_ELEMENTS that cover range(dim)."""
+    """Yield consecutive slices of at most PIECE_ELEMENTS that cover range(dim)."""
     return (slice(start, min(start + PIECE_ELEMENTS, dim)) for start in range(0, dim, PIECE_ELEMENTS))
 
 

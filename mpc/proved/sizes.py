@@ -105,7 +105,7 @@ class ProofSizes:
 
     @property
     def encoded_clip(self) -> Fraction:
-        """B = C 2^f, exactly."""
+        """Return B = C 2^f, exactly."""
         return Fraction(self.clip_norm) * (1 << self.frac_bits)
 
     @cached_property
@@ -115,22 +115,22 @@ class ProofSizes:
 
     @cached_property
     def window_bits(self) -> int:
-        """w, the smallest integer with 100 2^w >= 571 B."""
+        """Return w, the smallest integer with 100 2^w >= 571 B."""
         return next(w for w in range(MAX_WINDOW_BITS + 1) if _fits(self.encoded_clip, w))
 
     @property
     def window(self) -> int:
-        """b = 2^w: an honest row value is in [-b, b)."""
+        """Return b = 2^w: an honest row value is in [-b, b)."""
         return 1 << self.window_bits
 
     @property
     def row_bits(self) -> int:
-        """Bits of a row value plus b: w + 1."""
+        """Return the bits of a row value plus b: w + 1."""
         return self.window_bits + 1
 
     @property
     def norm_bits(self) -> int:
-        """Bits of T - sum X_i^2: the bit length of T."""
+        """Return the bits of T - sum X_i^2: the bit length of T."""
         return self.threshold.bit_length()
 
     @cached_property
@@ -143,43 +143,43 @@ class ProofSizes:
 
     @property
     def n_wires(self) -> int:
-        """c = ceil(d / N)."""
+        """Return c = ceil(d / N)."""
         return -(-self.dim // self.wire_length)
 
     @property
     def n_bits(self) -> int:
-        """L: bits of all 65 numbers."""
+        """Return L, the bits of all 65 numbers."""
         return N_ROWS * self.row_bits + self.norm_bits
 
     @cached_property
     def bit_domain(self) -> int:
-        """n, the smallest power of two that is at least L."""
+        """Return n, the smallest power of two that is at least L."""
         return 1 << (self.n_bits - 1).bit_length()
 
     @cached_property
     def parts(self) -> tuple[int, int, int, int, int, int]:
-        """Lengths of a proof's parts, in its order: bits that are sent, s, s', F, (r, r'), q."""
+        """Return the lengths of a proof's parts, in its order: bits that are sent, s, s', F, (r, r'), q."""
         sent = self.n_bits - N_NUMBERS
         return (sent, self.n_wires, self.n_wires, 2 * self.wire_length + 3, 2, self.bit_domain + 3)
 
     @property
     def proof_elements(self) -> int:
-        """Length of a proof: L + 2c + 2N + n - 57."""
+        """Return the length of a proof: L + 2c + 2N + n - 57."""
         return sum(self.parts)
 
     @property
     def opened_elements(self) -> int:
-        """Elements that a server sends for one client and one point: c + 3."""
+        """Return the elements that a server sends for one client and one point: c + 3."""
         return self.n_wires + 3
 
     @property
     def upload_bytes(self) -> int:
-        """Length of an upload's payload, 7d."""
+        """Return the length of an upload's payload, 7d."""
         return ELEMENT_BYTES * self.dim
 
     @property
     def proof_bytes(self) -> int:
-        """Length of a proof's payload."""
+        """Return the length of a proof's payload."""
         return ELEMENT_BYTES * self.proof_elements
 
     @property

@@ -41,12 +41,12 @@ class Proposal:
 
     @cached_property
     def threshold(self) -> int:
-        """floor((tau C 2^f)^2): a squared norm above it exceeds tau C."""
+        """Return floor((tau C 2^f)^2): a squared norm above it exceeds tau C."""
         return math.floor((self.bound.encoded_clip * Fraction(self.tau)) ** 2)
 
     @cached_property
     def norm_bits(self) -> int:
-        """L with 2^L above every accepted squared norm, so that a difference of two has its sign in bit L."""
+        """Return L with 2^L above every accepted squared norm, so that a difference of two has its sign in bit L."""
         return norm_bits(self.bound)
 
 
@@ -118,7 +118,7 @@ def require_few(n_clients: int) -> None:
 
 
 def count_bits(n_clients: int) -> int:
-    """L with 2^L above every number of clients of the round, 0 to n."""
+    """Return L with 2^L above every number of clients of the round, 0 to n."""
     return max(1, n_clients.bit_length())
 
 

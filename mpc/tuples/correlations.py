@@ -32,12 +32,12 @@ MAX_BLOCK_BITS, MAX_BLOCKS = 8, 12
 
 
 def lane_bytes(n_words: int) -> int:
-    """Bytes of a plane of n_words bits."""
+    """Return the bytes of a plane of n_words bits."""
     return -(-n_words // 8)
 
 
 def plane_of_bits(bits: NDArray[np.uint8]) -> Planes:
-    """(.., m) of zeros and ones to (.., lane_bytes(m))."""
+    """Pack (.., m) of zeros and ones to (.., lane_bytes(m))."""
     return np.packbits(bits, axis=-1, bitorder="little")
 
 
@@ -51,21 +51,21 @@ class Block(Protocol):
 
     @property
     def n_words(self) -> int:
-        """Words that the run is for."""
+        """Count the words that the run is for."""
 
     @property
     def n_masks(self) -> int:
-        """Words of masks, at each server."""
+        """Count the words of masks at each server."""
 
     @property
     def n_products(self) -> int:
-        """Words of products: the dealer's corrections to server B."""
+        """Count the words of products: the dealer's corrections to server B."""
 
     def products(self, masks_a: RingArray, masks_b: RingArray) -> RingArray:
-        """In the clear, from both servers' masks; (n_products,). Run by the dealer."""
+        """Return the products in the clear, from both servers' masks; (n_products,). Run by the dealer."""
 
     def correction(self, products: RingArray, share_a: RingArray) -> RingArray:
-        """Server B's share of the products, (n_products,). Run by the dealer."""
+        """Return server B's share of the products, (n_products,). Run by the dealer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class _Words:
 
     @property
     def n_products(self) -> int:
-        """One word of products per word."""
+        """Count one word of products per word."""
         return self.n_words
 
 
@@ -105,7 +105,7 @@ class _Triples(_Words):
 
     @property
     def n_masks(self) -> int:
-        """a, then b."""
+        """Count the words of a, then of b."""
         return 2 * self.n_words
 
 
@@ -167,7 +167,7 @@ class ChoiceBlock(_Additive):
 
     @property
     def n_products(self) -> int:
-        """Two words per bit."""
+        """Count two words per bit."""
         return 2 * self.n_words
 
     def products(self, masks_a: RingArray, masks_b: RingArray) -> RingArray:
@@ -227,16 +227,19 @@ class CarryBlock(_XorShared):
 
     @property
     def n_monomials(self) -> int:
-        """Products of some of block_bits bits."""
+        """Count the products of some of block_bits bits."""
         return (1 << self.block_bits) - 1
 
     @property
     def products_per_word(self) -> int:
-        """Bits of products for one word: 449 for 30 bits in 6 blocks of 5."""
+        """Count the bits of products for one word: 449 for 30 bits in 6 blocks of 5."""
         return self.n_blocks * len(split_pairs(self.block_bits).a) + n_subset_products(self.n_blocks)
 
     def masks_of(self, words: RingArray) -> tuple[Planes, Planes]:
-        """(of the bits, of the joining step) from n_masks words. Shapes: (2^k - 1, s, lanes), (s, 2, lanes)."""
+        """Return (masks of the bits, masks of the joining step) from n_masks words.
+
+        Shapes: (2^k - 1, s, lanes), (s, 2, lanes).
+        """
         lanes, n_split = lane_bytes(self.n_words), self.n_monomials * self.n_blocks
         planes = _planes(words, n_split + 2 * self.n_blocks, lanes)
         return (
@@ -245,7 +248,10 @@ class CarryBlock(_XorShared):
         )
 
     def products_of(self, words: RingArray) -> tuple[Planes, Planes]:
-        """(of pairs, of the joining step) from n_products words. Shapes: (pairs, s, lanes), (subsets, lanes)."""
+        """Return (products of pairs, products of the joining step) from n_products words.
+
+        Shapes: (pairs, s, lanes), (subsets, lanes).
+        """
         n_pairs = len(split_pairs(self.block_bits).a)
         lanes, n_split = lane_bytes(self.n_words), n_pairs * self.n_blocks
         planes = _planes(words, self.products_per_word, lanes)
@@ -322,7 +328,7 @@ def _subsets(mask: int) -> Iterator[int]:
 
 
 def subset_products(generate: Planes, propagate: Planes) -> tuple[list[Planes], list[Planes]]:
-    """For j = s-1 .. 0, (g_j prod A over all A) and (p_j prod A over all A), A a set of propagates above j.
+    """Return, for j = s-1 .. 0, (g_j prod A over all A) and (p_j prod A over all A), A a set of propagates above j.
 
     Shapes: (s, lanes) each; lists of (2^(s-1-j), lanes), the empty set first. p_0 takes part in nothing: (1, lanes).
     """
@@ -336,13 +342,13 @@ def subset_products(generate: Planes, propagate: Planes) -> tuple[list[Planes], 
 
 
 def n_subset_products(n_blocks: int) -> int:
-    """Planes of `subset_products` that are products of two masks or more."""
+    """Count the planes of `subset_products` that are products of two masks or more."""
     return (1 << n_blocks) - 1 - n_blocks + (1 << (n_blocks - 1)) - n_blocks
 
 
 @functools.cache
 def best_split(n_bits: int) -> tuple[int, int]:
-    """(block_bits, n_blocks) with block_bits * n_blocks >= n_bits and the fewest products."""
+    """Return (block_bits, n_blocks) with block_bits * n_blocks >= n_bits and the fewest products."""
 
     def cost(block_bits: int) -> int:
         n_blocks = -(-n_bits // block_bits)
@@ -384,7 +390,10 @@ class Correlations:
         return a.copy(), b.copy(), products[run].copy()
 
     def bits(self, n_words: int) -> tuple[Planes, RingArray]:
-        """(XOR shares in a plane, additive shares modulo 2^64) of n_words random bits. Raises TupleExhaustedError."""
+        """Return (XOR shares in a plane, additive shares modulo 2^64) of n_words random bits.
+
+        Raises TupleExhaustedError.
+        """
         _, masks, products = self._take(BitBlock, n_words)
         return masks.view(np.uint8)[: lane_bytes(n_words)], products[:n_words]
 

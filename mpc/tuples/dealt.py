@@ -35,7 +35,7 @@ from precad.mpc.tuples.held import (
 
 
 def deal(shape: BatchShape, random_bytes: RandomBytes = os.urandom) -> tuple[Dealt, Dealt]:
-    """(for server A, for server B): a fresh batch of this shape."""
+    """Deal a fresh batch of this shape: (for server A, for server B)."""
     key_a, key_b = Seed.random(random_bytes), Seed.random(random_bytes)
     squared_masks, digests_a, digests_b = [], bytearray(), bytearray()
     for label in map(shape.label, shape.clients):

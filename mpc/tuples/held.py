@@ -91,7 +91,7 @@ class BatchShape:
 
     @property
     def n_products(self) -> int:
-        """Words of products: the dealer's corrections to server B."""
+        """Count the words of products: the dealer's corrections to server B."""
         return sum(block.n_products for block in self.blocks)
 
     @property
@@ -101,17 +101,17 @@ class BatchShape:
 
     @property
     def n_trim_words(self) -> int:
-        """Words of trim tuples: the dealer's corrections to server B, d + 1 for each client."""
+        """Count the words of trim tuples: the dealer's corrections to server B, d + 1 for each client."""
         return len(self.clients) * (self.dim + 1) if self.trims else 0
 
     @property
     def n_pairs(self) -> int:
-        """Words of pairs of clients: the dealer's corrections to server B."""
+        """Count the words of pairs of clients: the dealer's corrections to server B."""
         return math.comb(len(self.clients), 2) if self.pairs else 0
 
     @property
     def n_layer_squares(self) -> int:
-        """Words of squared norms of the masks' layers: the dealer's corrections to server B."""
+        """Count the words of squared norms of the masks' layers: the dealer's corrections to server B."""
         return len(self.clients) * len(self.layer_sizes)
 
     def slot_of(self, client: str) -> int:
@@ -126,7 +126,7 @@ class BatchShape:
         return {client: slot for slot, client in enumerate(self.clients)}
 
     def label(self, client: str | None = None) -> Label:
-        """Domain of the streams of this batch, or of one client in it."""
+        """Return the domain of the streams of this batch, or of one client in it."""
         return Label(self.task, self.round, "" if client is None else str(self.slot_of(client)))
 
 
@@ -178,7 +178,7 @@ class EqualityTuple:
 
     @property
     def words(self) -> RingArray:
-        """(3, 2)."""
+        """Return both words of each element, (3, 2)."""
         return np.stack([field_words(value) for value in (self.rho_share, self.omega_share, self.product_share)])
 
 
@@ -258,7 +258,7 @@ class ServerTuples:
         return self._peer_seed_digests[start : start + DIGEST_BYTES]
 
     def burn_for_check(self, active: tuple[str, ...]) -> None:
-        """Before anything that depends on these clients' shares leaves: opening and check of one round are one use.
+        """Burn before anything that depends on these clients' shares leaves. Opening and check of a round are one use.
 
         Raises TupleReusedError when they were checked before, or others of this batch.
         """
@@ -273,12 +273,12 @@ class ServerTuples:
         self._burns.burn(self.shape.task, self.shape.round, slots, use)
 
     def mask_share(self, client: str) -> Stream:
-        """a_P, from its start: a stream of the caller's own, the first time one that is open already."""
+        """Return a_P, from its start: a stream of the caller's own, the first time one that is open already."""
         slot = self.shape.slot_of(client)
         return self._opened_masks.pop(slot, None) or Stream(self._mask_keys[slot])
 
     def squared_mask_shares(self, clients: Sequence[str]) -> RingArray:
-        """r_P of each, with r_A + r_B = <a, a> modulo 2^64. Shape (n,)."""
+        """Return r_P of each, with r_A + r_B = <a, a> modulo 2^64. Shape (n,)."""
         return self._squared_masks[self._slots_of(clients)]
 
     def mask_product_shares(self, clients: Sequence[str]) -> RingArray:
@@ -294,11 +294,11 @@ class ServerTuples:
         return shares
 
     def layer_square_shares(self, clients: Sequence[str]) -> RingArray:
-        """r_P of each layer of each, with r_A + r_B = <a_l, a_l> modulo 2^64. Shape (n, L)."""
+        """Return r_P of each layer of each, with r_A + r_B = <a_l, a_l> modulo 2^64. Shape (n, L)."""
         return self._layer_squares[self._slots_of(clients)]
 
     def equality_tuples(self, clients: Sequence[str]) -> RingArray:
-        """This server's shares of each client's rho, omega and rho omega, as words (n, 3, 2).
+        """Return this server's shares of each client's rho, omega and rho omega, as words (n, 3, 2).
 
         Once each: raises TupleReusedError, and spends none, when one of them was taken before.
         """
@@ -360,7 +360,7 @@ class ServerTuples:
 
 
 def mask_seed(key: Seed, label: Label) -> Seed:
-    """Seed of one server's half of one client's mask. The client gets this, never the key."""
+    """Return the seed of one server's half of one client's mask. The client gets this, never the key."""
     return prg.derive(key, Purpose.MASK_SEED, label)
 
 
@@ -370,12 +370,12 @@ def mask_seed_digest(seed: Seed) -> bytes:
 
 
 def squared_mask_share_a(key: Seed, label: Label) -> int:
-    """r_A: one word of A's key."""
+    """Return r_A: one word of A's key."""
     return int(prg.stream(key, Purpose.SQUARED_MASK_SHARE, label, 1)[0])
 
 
 def layer_squares_a(key: Seed, label: Label, n_layers: int) -> RingArray:
-    """r_A of each layer: words of A's key, (L,)."""
+    """Return r_A of each layer: words of A's key, (L,)."""
     return prg.stream(key, Purpose.LAYER_SQUARES, label, n_layers)
 
 
@@ -406,7 +406,7 @@ def pair_shares_a(key: Seed, shape: BatchShape) -> RingArray:
 
 
 def field_element(words: RingArray) -> int:
-    """Two little-endian words, (2,), as one unsigned integer."""
+    """Return two little-endian words, (2,), as one unsigned integer."""
     return int.from_bytes(ring.to_bytes(words), "little")
 
 

@@ -50,7 +50,7 @@ class Bytes(Protocol):
 
 
 def pieces(data: Bytes) -> Iterator[bytes]:
-    """`data` in pieces of at most CHUNK_BYTES; one empty piece when there is none."""
+    """Yield `data` in pieces of at most CHUNK_BYTES; one empty piece when there is none."""
     for start in range(0, max(len(data), 1), CHUNK_BYTES):
         yield data[start : start + CHUNK_BYTES]
 
@@ -111,7 +111,8 @@ def model_from_bytes(data: bytes, dim: int) -> NDArray[np.float32]:
 
 
 def upload_bytes(mode: Mode, party: Party, dim: int) -> int:
-    """Length of what a client uploads to one server: 8d bytes to one, and a seed or nothing at all to the other."""
+    """Return the length of what a client uploads to one server: 8d bytes to one, and a seed or nothing at all to the
+    other."""
     if mode is Mode.MASKED:
         return WORD_BYTES * dim if party == 0 else 0
     return 16 if party == 0 else WORD_BYTES * dim
@@ -136,8 +137,11 @@ def binding(
 
 
 def binding_digest(message: common_pb2.Binding) -> bytes:
-    """32 bytes that the servers compare. Fields in number order, each with its length: independent of protobuf's own
-    serialization, which promises no canonical form."""
+    """Return 32 bytes that the servers compare.
+
+    Fields in number order, each with its length: independent of protobuf's own serialization, which promises no
+    canonical form.
+    """
     hasher = hashlib.sha256()
     fields: list[Any] = sorted(message.DESCRIPTOR.fields, key=attrgetter("number"))
     for descriptor in fields:

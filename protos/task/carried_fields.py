@@ -12,7 +12,7 @@ makes it, however many clients there are."""
 
 
 def carried(canonical: str) -> dict[str, str]:
-    """By field, from a task's canonical text."""
+    """Return the text of each field, from a task's canonical text."""
     return {name: _value(value) for name, value in json.loads(canonical).items()}
 
 

@@ -179,7 +179,7 @@ class DerivedFigures(
 
     @property
     def noise_std_on_grid(self) -> float:
-        """Standard deviation of each server's noise, in units of 2^-f; 0: servers add none.
+        """Return the standard deviation of each server's noise, in units of 2^-f; 0: servers add none.
 
         With `sum_function_factor` L it is L sigma R: sigma is the noise over the sensitivity of what is opened.
         """
@@ -279,7 +279,8 @@ class DerivedFigures(
 
     @property
     def most_lost_rounds(self) -> int:
-        """`lost_rounds`, or where the task does not say, 3 and a tenth of the rounds, `batches_ahead` + 2 at least.
+        """Return `lost_rounds`, or where the task does not say, 3 and a tenth of the rounds, `batches_ahead` + 2 at
+        least.
 
         An interruption loses the round in flight and those that were drawn ahead; so one alone never ends such a task.
         """
@@ -289,7 +290,7 @@ class DerivedFigures(
 
     @property
     def most_draws(self) -> int:
-        """In how many rounds clients can be drawn at most, with those that are lost.
+        """Return in how many rounds clients can be drawn at most, with those that are lost.
 
         A round begins while fewer than `most_lost_rounds` are lost. When it is lost, those drawn ahead of it are too.
         """
@@ -325,5 +326,5 @@ class DerivedFigures(
 
     @property
     def wire_mode(self) -> Mode:
-        """`mode` as `mpc` names it."""
+        """Return `mode` as `mpc` names it."""
         return Mode(self.mode)

@@ -39,7 +39,7 @@ def moments_shape(task: Task) -> tuple[int, int]:
 def updated(
     parameters: Parameters, noisy_sum: RingArray, task: Task, past: Past, n_accepted: int = 0
 ) -> tuple[Parameters, Past]:
-    """theta + eta_t / W * decode(noisy sum), with the public constant W = `Task.divisor`. Shapes (d,).
+    """Return theta + eta_t / W * decode(noisy sum), with the public constant W = `Task.divisor`. Shapes (d,).
 
     n_accepted: updates that the round accepted, of which W depends where Krum's rule chooses (`Task.divisor_of`).
 

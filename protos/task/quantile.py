@@ -44,7 +44,7 @@ among the 2^31 cases with a chance of 2^-48."""
 
 
 def count_noise(expected_clients: float, noise_multiplier: float) -> float:
-    """sigma_b where none is given: q n / 20 as in the source, or 1.2 z where that is more."""
+    """Return sigma_b where none is given: q n / 20 as in the source, or 1.2 z where that is more."""
     return max(expected_clients / 20, _LEAST_SPLIT * noise_multiplier)
 
 
@@ -78,13 +78,13 @@ class QuantileRule:
 
     @property
     def unit(self) -> float:
-        """a, cut to the grid, so that it is encoded exactly."""
+        """Return a, cut to the grid, so that it is encoded exactly."""
         exact = self.clip * self.noise_multiplier / (2 * self.count_noise)
         return math.ldexp(math.floor(math.ldexp(exact, self.frac_bits)), -self.frac_bits)
 
     @property
     def room(self) -> float:
-        """r: what is left of C for the update."""
+        """Return r: what is left of C for the update."""
         return math.sqrt((self.clip - self.unit) * (self.clip + self.unit))
 
     def bound(self, log_ratio: float) -> float:
@@ -95,7 +95,7 @@ class QuantileRule:
         return self.clip * float(_EXACT.exp(Decimal(log_ratio)))
 
     def next_log_ratio(self, log_ratio: float, coordinate: float) -> np.float32:
-        """lambda after a round. coordinate: the last one of the round's noisy sum, decoded."""
+        """Return lambda after a round. coordinate: the last one of the round's noisy sum, decoded."""
         import numpy as np  # here alone, so that whoever reads a task does not wait for it
 
         return np.float32(

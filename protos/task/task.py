@@ -150,7 +150,7 @@ class Task(DerivedFigures):
 
     @cached_property
     def carried_fields(self) -> dict[str, str]:
-        """For a hello: what people are told where two tasks differ."""
+        """Return for a hello what people are told where two tasks differ."""
         return carried(self.canonical())
 
     @property

@@ -16,7 +16,7 @@ _ADDRESS = re.compile(r"(?:([A-Za-z0-9._-]+)|\[([0-9A-Fa-f:.]+)]):([0-9]{1,5})")
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port. gRPC reads more into an address (default ports, ports modulo 2^16, schemes); we refuse it.
+    """Return host and port. gRPC reads more into an address (default ports, ports modulo 2^16, schemes); we refuse it.
 
     Raises: TransportError.
     """

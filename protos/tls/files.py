@@ -69,7 +69,7 @@ class TlsFiles:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """All files."""
+        """Return all files."""
         secret = () if self.key_passphrase_file is None else (self.key_passphrase_file,)
         return self.certificate, self.key, self.authority, *secret
 
@@ -122,7 +122,7 @@ class TlsFiles:
 
 
 def read_passphrase(path: Path | None, environment: Mapping[bytes, bytes] = os.environb) -> bytes | None:
-    """From the file or, without one, from the environment; None where neither is. Raises: TlsFileError."""
+    """Read it from the file or, without one, from the environment; None where neither is. Raises: TlsFileError."""
     content = environment.get(ENVIRONMENT_VARIABLE.encode()) if path is None else _read("key_passphrase_file", path)
     try:
         return None if content is None else private_key.parse_passphrase(content)
@@ -144,7 +144,8 @@ class PinFile:
         return (self.path,)
 
     def load(self) -> Pins:
-        """All of that role and good for a server, one at least valid now: TLS itself looks at each one's dates.
+        """Read the pins: all of that role and good for a server, one at least valid now: TLS itself looks at each one's
+        dates.
 
         Their usage is checked here because TLS exempts trust anchors from it. Raises: TlsFileError.
         """
@@ -174,12 +175,12 @@ class Pins:
 
     @property
     def pem(self) -> bytes:
-        """All of them, one after the other."""
+        """Return all of them, one after the other."""
         return b"".join(self.certificates)
 
     @property
     def fingerprints(self) -> tuple[str, ...]:
-        """Their SHA-256, in hex."""
+        """Return their SHA-256, in hex."""
         return tuple(map(fingerprint, self.certificates))
 
 
@@ -206,7 +207,7 @@ class TlsContext:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """All files."""
+        """Return all files."""
         return self.tls.paths + (() if self.pinned is None else self.pinned.paths)
 
     def load(self) -> ssl.SSLContext:
@@ -221,7 +222,7 @@ class TlsContext:
         return context
 
     def renewable(self) -> LastGood[ssl.SSLContext]:
-        """For as long as the process lives. Raises: TlsFileError."""
+        """Return a context that is renewed for as long as the process lives. Raises: TlsFileError."""
         return LastGood("tls", replace(self, tls=replace(self.tls, holder=self.tls.load().identity)), TlsFileError)
 
 
@@ -294,7 +295,7 @@ def _is_authority(certificate: x509.Certificate) -> bool:
 def require_issuer(
     path: Path, certificate: x509.Certificate, authority_path: Path, authorities: Sequence[x509.Certificate]
 ) -> None:
-    """They are authorities, one of which signed `certificate`; the paths are for the message. Raises: TlsFileError."""
+    """Require authorities, one of which signed `certificate`; the paths are for the message. Raises: TlsFileError."""
     if not all(map(_is_authority, authorities)):
         raise TlsFileError("authority", authority_path, expected="an authority's certificate", found="a peer's")
     if not any(_has_signed(authority, certificate) for authority in authorities):

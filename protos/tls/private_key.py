@@ -56,7 +56,7 @@ def open_private_key(pem: bytes, passphrase: bytes | None) -> PrivateKeyTypes:
 
 
 def to_pem(key: PrivateKeyTypes, passphrase: bytes | None = None) -> bytes:
-    """Encrypted where there is a passphrase. Raises: PrivateKeyError when that is too short."""
+    """Return the key as PEM, encrypted where there is a passphrase. Raises: PrivateKeyError when that is too short."""
     if passphrase is None:
         return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     if len(passphrase) < MIN_PASSPHRASE_BYTES:

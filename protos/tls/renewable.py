@@ -31,7 +31,7 @@ class FileSource(Source[T_co], Protocol[T_co]):
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """All of them."""
+        """Return all of them."""
 
 
 class LastGood(Generic[T]):

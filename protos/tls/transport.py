@@ -97,7 +97,7 @@ def server_credentials(tls: Source[TlsMaterial]) -> grpc.ServerCredentials:
     shown = ours
 
     def latest() -> grpc.ServerCertificateConfiguration | None:
-        """In a thread of gRPC's, before a handshake; None when nothing has changed."""
+        """Return the certificates before a handshake, in a thread of gRPC's; None when nothing has changed."""
         nonlocal shown
         if (now := tls.load()) == shown:
             return None
@@ -116,7 +116,9 @@ def _server_configuration(ours: TlsMaterial) -> grpc.ServerCertificateConfigurat
 
 
 def channel_credentials(ours: TlsMaterial, role: Role, pins: Pins | None = None) -> grpc.ChannelCredentials:
-    """For dialling `role`: trusts the authority or, where there are pins, those certificates alone.
+    """Return credentials for dialling `role`.
+
+    Trusted is the authority or, where there are pins, those certificates alone.
 
     Raises: TransportError.
     """

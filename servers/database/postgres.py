@@ -145,7 +145,7 @@ class Session:
 
     @contextmanager
     def snapshot(self) -> Iterator[Any]:
-        """To read one moment's state, leading or not. Raises SetupError when there is none."""
+        """Open one moment's state for reading, leading or not. Raises SetupError when there is none."""
         try:
             with self._turn, self._connection.transaction():
                 self._run("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -206,4 +206,4 @@ class PostgresTables:
         )
 
     def close(self) -> None:
-        """The session is closed by whoever opened it."""
+        """Leave the session to whoever opened it."""

@@ -45,16 +45,16 @@ class Backend(Protocol):
     """For messages."""
 
     def transaction(self) -> AbstractContextManager[Run]:
-        """Statements that happen together or not at all; on disk when it ends."""
+        """Open a transaction: statements happen together or not at all, and are on disk when it ends."""
 
     def version(self, run: Run) -> int:
         """Return the version of this store's tables; 0 when there are none."""
 
     def set_version(self, run: Run, version: int) -> None:
-        """Notes it, within the transaction."""
+        """Note it, within the transaction."""
 
     def close(self) -> None:
-        """Nobody uses it any more."""
+        """Close it: nobody uses it any more."""
 
 
 class Database:

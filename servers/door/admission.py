@@ -63,11 +63,11 @@ class TokenBucket:
 
     @classmethod
     def full(cls, rate: float, burst: float, now: float) -> TokenBucket:
-        """As a caller finds it who was silent for long."""
+        """Return the bucket that a caller finds who was silent for long."""
         return cls(rate, burst, burst, now)
 
     def take(self, now: float) -> float:
-        """0 when there was a token, which is taken; else the seconds until there is one."""
+        """Take a token. Returns 0 when there was one, else the seconds until there is one."""
         self._tokens = min(self.burst, self._tokens + self.rate * (now - self._at))
         self._at = now
         if self._tokens < 1:

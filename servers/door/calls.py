@@ -27,7 +27,7 @@ Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
 @asynccontextmanager
 async def refusing(call: str, context: Context, telemetry: Telemetry) -> AsyncIterator[None]:
-    """Turns an error inside into the call's status, by the table; counts it, and logs what the caller is not told."""
+    """Turn an error inside into the call's status, by the table; count it, and log what the caller is not told."""
     try:
         yield
     except Exception as error:

@@ -62,7 +62,7 @@ class Connections:
 
     @contextmanager
     def call(self, caller: str, peer: str) -> Iterator[None]:
-        """While a call of this caller is open over the connection from `peer`. Raises OverloadedError."""
+        """Count a call of this caller while it is open over the connection from `peer`. Raises OverloadedError."""
         connection = self._connection(caller, peer)
         connection.n_calls += 1
         try:

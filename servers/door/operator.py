@@ -71,7 +71,7 @@ class ControlServicer(StatusServicer):
     async def Watch(  # noqa: N802
         self, request: control_pb2.WatchRequest, context: Context
     ) -> AsyncIterator[control_pb2.ControlEvent]:
-        """Records of all rounds, old and new, the state now and then, and the end."""
+        """Stream records of all rounds, old and new, the state now and then, and the end."""
         async with refusing("Watch", context, self._telemetry):
             require_role(context, Role.OPERATOR)
         self.n_watchers += 1
@@ -153,5 +153,5 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc] # ge
 
 
 def add_health(telemetry: Telemetry, server: grpc.aio.Server) -> None:
-    """To a server that has not started."""
+    """Add the health service to a server that has not started."""
     health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(telemetry), server)

@@ -83,7 +83,7 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
     async def Join(  # noqa: N802
         self, request: aggregator_pb2.JoinRequest, context: Context
     ) -> AsyncIterator[aggregator_pb2.ClientEvent]:
-        """Registers the caller and streams its invitations."""
+        """Register the caller and stream its invitations."""
         sessions, telemetry = self._sessions, self._telemetry
         async with refusing("Join", context, telemetry):
             client = self._client(context)
@@ -199,7 +199,7 @@ class PeerServicer(peer_pb2_grpc.PeerServicer):
             raise PeerUnreachableError(f"no aggregator A linked with us within {round(timeout_s, 1):g} s") from None
 
     def release(self) -> None:
-        """Hangs up, if there is a link."""
+        """Hang up, if there is a link."""
         if self._released is not None:
             self._released.set()
 
@@ -255,7 +255,7 @@ class _Inbox:
             self.end()
 
     def end(self) -> None:
-        """Nothing more comes."""
+        """Note that nothing more comes."""
         self._items.put_nowait(None)
 
     async def receive(self) -> peer_pb2.PeerMessage | None:

@@ -39,7 +39,7 @@ class NoDealer:
         """Return at once."""
 
     def say_goodbye(self, goodbye: common_pb2.Goodbye) -> None:
-        """There is nobody to say it to."""
+        """Do nothing: there is nobody to say it to."""
         self._is_left.set()
 
     async def batch(self, shape: BatchShape) -> ServerTuples:
@@ -122,7 +122,7 @@ class TupleSource:
         self._requests.put_nowait(dealer_pb2.DealRequest(goodbye=goodbye))
 
     async def batch(self, shape: BatchShape) -> ServerTuples:
-        """This server's side of a fresh batch. Several may be under way; they come in the order of the requests.
+        """Return this server's side of a fresh batch. Several may be under way; they come in the order of the requests.
 
         Raises PeerUnreachableError, MalformedMessageError.
         """

@@ -56,7 +56,7 @@ class CountedChannel(Channel, Protocol):
 
     @property
     def bytes_sent(self) -> int:
-        """So far."""
+        """Count the bytes that were sent so far."""
 
 
 class Lane:
@@ -86,7 +86,7 @@ class Lane:
 
     @property
     def bytes_sent(self) -> int:
-        """By our socket: frames, what TLS adds to them (22 bytes to every 16 KiB), and its handshake.
+        """Count what our socket sent: frames, what TLS adds to them (22 bytes to every 16 KiB), and its handshake.
 
         A sealed lane sends 20 bytes more for each record of 64 KiB at most.
 
@@ -209,7 +209,7 @@ class _Incoming:
         self.is_complete = False
 
     def advance(self, n_read: int) -> None:
-        """n_read bytes were put in `wanted`. Raises MalformedMessageError, PeerMismatchError."""
+        """Take in n_read bytes that were put in `wanted`. Raises MalformedMessageError, PeerMismatchError."""
         self.wanted = self.wanted[n_read:]
         self.n_read += n_read
         while not self.wanted and not self.is_complete:
@@ -245,5 +245,5 @@ def _other(party: Party) -> Role:
 
 
 def reason_of(error: OSError) -> str:
-    """Why a lane did not come about, in a few words."""
+    """Say why a lane did not come about, in a few words."""
     return getattr(error, "verify_message", None) or getattr(error, "reason", None) or error.strerror or "timed out"

@@ -98,7 +98,7 @@ class LaneListener:
             self.close()
 
     def close(self) -> None:
-        """Frees the port. A lane that nobody has taken is closed."""
+        """Free the port. A lane that nobody has taken is closed."""
         self._stop.close()
         self._thread.join()
         self._handshakes.shutdown(wait=False, cancel_futures=True)

@@ -46,7 +46,7 @@ def answer_to(challenge: bytes, token: bytes) -> bytes:
 
 
 async def open_lane(address: str, port: int, token: bytes, contexts: Source[ssl.SSLContext], timeout_s: float) -> Lane:
-    """Server A's end, to `port` at the host of B's address, as the holder of the token of B's hello.
+    """Open server A's end, to `port` at the host of B's address, as the holder of the token of B's hello.
 
     Raises: PeerUnreachableError, TlsFileError; MalformedMessageError when B named no port, or no token.
     """

@@ -80,8 +80,10 @@ class PeerLink:
         self.bytes_sent = 0
 
     def begin(self, round: int, patience_s: float = math.inf, *, n_phases: int = 1) -> None:
-        """Before `run`: the first round of this meeting, how long the peer may let what we send lie, and how many
-        phases a round has."""
+        """Set, before `run`, the first round of this meeting and how many phases a round has.
+
+        patience_s: how long the peer may let what we send lie.
+        """
         self._open = self._peers_open = (round, 0)
         self._patience_s, self._n_phases = patience_s, n_phases
 
@@ -197,7 +199,7 @@ class PeerLink:
         await self._send(peer_pb2.PeerMessage(hello=hello))
 
     def close_round(self, round: int, phase: int = 0) -> None:
-        """Tells the peer that this server waits for no more uploads of the round, or proofs in the phase 1."""
+        """Tell the peer that this server waits for no more uploads of the round, or proofs in the phase 1."""
         self._outbox.put_nowait(iter([peer_pb2.PeerMessage(closed=peer_pb2.Closed(round=round, phase=phase))]))
         self._open = self._after((round, phase))
         self._closed_by_peer = {key: event for key, event in self._closed_by_peer.items() if key >= (round, phase)}
@@ -242,7 +244,9 @@ async def dial_peer(
     address: str,
     timeout_s: float,
 ) -> tuple[PeerLink, common_pb2.Hello]:
-    """Server A's end of the link, which lasts as long as the stack, and B's hello. Tries again while nobody answers.
+    """Return server A's end of the link, which lasts as long as the stack, and B's hello.
+
+    Tries again while nobody answers.
 
     dial: a new channel for each attempt, since certificates may be renewed meanwhile.
 

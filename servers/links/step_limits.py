@@ -52,7 +52,7 @@ class StepLimits:
         )
 
     def seconds(self, label: str, n_bytes: int) -> float:
-        """From our coming to the step to its end. n_bytes: of both parts, at most."""
+        """Return the limit from our coming to the step to its end. n_bytes: of both parts, at most."""
         of_steps = ((DRAW, self.draw), (LOCK, self.lock), (PROOFS, self.proofs))
         more = next((seconds for step, seconds in of_steps if label.endswith(step)), 0.0)
         return self.every + more + n_bytes / SLOWEST_LINE_BYTES_S

@@ -76,7 +76,7 @@ class WaitingRoom:
         return next(iter(largest))
 
     def late(self, now: float) -> list[Caller]:
-        """Those whose time is over."""
+        """Return those whose time is over."""
         return list(itertools.takewhile(lambda caller: caller.deadline <= now, self._callers))
 
 

@@ -51,7 +51,7 @@ class Token:
         self._digest = _digest(token)
 
     def matches(self, shown: str) -> bool:
-        """Takes the same time wherever the two differ."""
+        """Compare in the same time wherever the two differ."""
         return hmac.compare_digest(_digest(shown), self._digest)
 
     def __repr__(self) -> str:
@@ -59,7 +59,10 @@ class Token:
 
 
 def load_token(path: Path | None, environment: Mapping[str, str] = os.environ) -> Token:
-    """From the file or, without one, from the environment. Raises SetupError, which does not quote what it found."""
+    """Read it from the file or, without one, from the environment.
+
+    Raises SetupError, which does not quote what it found.
+    """
     if path is None:
         source, text = ENVIRONMENT_VARIABLE, environment.get(ENVIRONMENT_VARIABLE)
         if text is None:
@@ -145,7 +148,7 @@ class FailureLimit:
         return max(0.0, (failures - MAX_FAILURES + 1) * RECOVERY_S)
 
     def failed(self, address: str) -> None:
-        """It showed a wrong token."""
+        """Note that it showed a wrong token."""
         self._buckets[address] = (self._failures(address) + 1, self._clock())
         self._buckets.move_to_end(address)
         while len(self._buckets) > MAX_ADDRESSES:

@@ -24,11 +24,11 @@ class StatusCollector(Collector):
         self._snapshot = snapshot
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing beforehand: a registry need not take a snapshot of a server that has not started."""
+        """Say nothing beforehand: a registry need not take a snapshot of a server that has not started."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """All of them, of one snapshot."""
+        """Yield all of them, of one snapshot."""
         status = self._snapshot()
         info = {"role": status.role, "version": status.version, "task": status.task}
         yield _gauge("precad_info", "Which server and task this is; always 1.", [(info, 1)])

@@ -243,7 +243,7 @@ def epsilon_of(record: CommittedRound) -> dict[View, float]:
 
 
 def outcomes(verdicts: Mapping[Verdict, Iterable[str]], notes: RoundNotes) -> tuple[ClientOutcome, ...]:
-    """At most MAX_NAMED clients by name: those that were left out first, with the reason that this server knows."""
+    """Return at most MAX_NAMED clients by name: those that were left out first, with the reason as known here."""
     named = (
         ClientOutcome(client=client, verdict=verdict, reason=_reason(client, verdict, notes))
         for verdict in ("rejected", "missing", "accepted")
@@ -268,7 +268,7 @@ def _missing(flight: Flight) -> tuple[str, ...]:
 
 
 def checkpoints(state_dir: Path) -> Iterable[Checkpoint]:
-    """Those of the files that exist now."""
+    """Return those of the files that exist now."""
     for name in CHECKPOINTS:
         try:
             found = (state_dir / name).stat()

@@ -66,12 +66,12 @@ class Intake(Receiving):
 
     @property
     def payload_bytes(self) -> int:
-        """Exact length of an upload to this server."""
+        """Return the exact length of an upload to this server."""
         return convert.upload_bytes(self._task.wire_mode, self.party, self._task.dim)
 
     @property
     def complete(self) -> frozenset[str]:
-        """Clients whose upload this server holds whole."""
+        """Return the clients whose upload this server holds whole."""
         return frozenset(self._uploads)
 
     def is_chosen(self, client: str) -> bool:
@@ -148,7 +148,8 @@ class Intake(Receiving):
             self._relay(self.round, upload.client, payload, upload.statement)
 
     def await_relays(self, mask_seeds: Mapping[str, Seed]) -> None:
-        """Server B, `masked` form: who may upload, and the seeds that only they and we have, which sign for them."""
+        """Note, at server B in `masked` form, who may upload, and the seeds that only they and we have, which sign for
+        them."""
         self._mask_seeds = dict(mask_seeds)
 
     def relay(self, round: int, client: str, payload: Payload, statement: bytes) -> None:

@@ -75,7 +75,7 @@ class SlotIntake(Receiving):
 
     @property
     def payload_bytes(self) -> int:
-        """7 bytes for each element."""
+        """Count 7 bytes for each element."""
         return ELEMENT_BYTES * self._n_elements
 
     def is_chosen(self, client: str) -> bool:
@@ -197,7 +197,7 @@ class ProvedUploads(SlotIntake):
 
     @property
     def complete(self) -> frozenset[str]:
-        """Clients whose upload is held here, or was relayed with a statement that fits."""
+        """Return the clients whose upload is held here, or was relayed with a statement that fits."""
         return frozenset(self._bindings)
 
     @property
@@ -300,7 +300,7 @@ class Proofs(SlotIntake):
 
     @property
     def complete(self) -> frozenset[str]:
-        """Clients whose proof came here, or was relayed with a statement that fits."""
+        """Return the clients whose proof came here, or was relayed with a statement that fits."""
         return frozenset(self._uploads) | {client for client, counts in self._relayed.items() if counts}
 
     def _read(self, header: Header, statement: bytes, salt: bytes) -> Submission:

@@ -94,12 +94,12 @@ class Receiving(ABC):
     @property
     @abstractmethod
     def payload_bytes(self) -> int:
-        """Exact length of an upload to this server."""
+        """Return the exact length of an upload to this server."""
 
     @property
     @abstractmethod
     def complete(self) -> frozenset[str]:
-        """Clients of whom this server has all that it will need."""
+        """Return the clients of whom this server has all that it will need."""
 
     @abstractmethod
     def is_chosen(self, client: str) -> bool:
@@ -127,17 +127,17 @@ class Receiving(ABC):
 
     @property
     def n_receiving(self) -> int:
-        """Uploads that are coming in."""
+        """Count the uploads that are coming in."""
         return len(self._receiving)
 
     @property
     def n_waiting(self) -> int:
-        """Clients whose upload may still begin."""
+        """Count the clients whose upload may still begin."""
         return len(self._expected) - len(self._receiving)
 
     @property
     def left_s(self) -> float:
-        """Seconds until this phase is over; infinite before it is waited for."""
+        """Return the seconds until this phase is over; infinite before it is waited for."""
         if self._deadline is None:
             return float("inf")
         return max(0.0, self._deadline - asyncio.get_running_loop().time())
@@ -235,8 +235,10 @@ class Receiving(ABC):
             peer.cancel()
 
     def left(self, client: str) -> None:
-        """The client's session has ended; it is not invited to this round again, even if it comes back. The other
-        server may have its upload all the same, and be about to relay it."""
+        """Note that the client's session has ended: it is not invited to this round again, even if it comes back.
+
+        The other server may have its upload all the same, and be about to relay it.
+        """
         if self._is_relayed(client):
             self._left.add(client)
             self._changed.set()
@@ -252,7 +254,7 @@ class Receiving(ABC):
         return {client: upload.binding for client, upload in self._uploads.items()}
 
     def forget(self) -> None:
-        """Drops the uploads, which have been used. (The error of a refused call may keep the intake itself a while.)"""
+        """Drop the uploads, which have been used. (The error of a refused call may keep the intake itself a while.)"""
         for upload in self._uploads.values():
             upload.payload.discard()
         self._uploads.clear()

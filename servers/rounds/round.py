@@ -91,7 +91,7 @@ class RoundRunner:
         return replace(self._enter(committed).record, seconds=self._seconds, bytes_by_link=bytes_by_link)
 
     async def select(self, state: Selecting) -> Collecting:
-        """Line 2: a joint coin draws each enrolled client with probability q."""
+        """Draw each enrolled client with probability q by a joint coin: line 2."""
         with self._phase("select"):
             return await self.form.select(state.round)
 
@@ -105,7 +105,7 @@ class RoundRunner:
             self._enter(Aborted(t, "the servers lost one another"))
 
     async def collect(self, state: Collecting) -> Locked:
-        """Line 3: invites the chosen, waits for their uploads; then both servers fix the same set of them."""
+        """Invite the chosen and wait for their uploads, of which both servers fix the same set: line 3."""
         with self._phase("collect"):
             invited = await self.form.invite(state)
             arrival = state.intake.wait(invited=invited, peer_locked=self._link.closed_by_peer(state.round))
@@ -119,7 +119,7 @@ class RoundRunner:
             return await self.form.lock(state)
 
     async def prove(self, state: Locked) -> Locked | Proving:
-        """Mode `proved`: the challenge is shown, and the clients of active uploads answer it. In others, do nothing.
+        """Show the challenge in mode `proved`; the clients of active uploads answer it. In others, do nothing.
 
         The locked uploads are written down meanwhile, before the charge as in every mode.
         """
@@ -138,7 +138,7 @@ class RoundRunner:
         return proving
 
     async def charge(self, state: Locked | Proving) -> Charged:
-        """Line 4, before the check: the ledger pays, durably, for every chosen client.
+        """Charge the ledger, durably, for every chosen client: line 4, before the check.
 
         From the first step of the check on, the other server may learn verdicts and hang up. A client whose update did
         not arrive is charged too.
@@ -159,14 +159,15 @@ class RoundRunner:
         self._state.store.checking(state.round, chosen=state.chosen, active=state.lock.active)
 
     async def validate(self, state: Charged) -> Validated:
-        """Line 4: one bit per client, ||update|| <= C, alike at both servers, and the valid clients' share sum."""
+        """Check each client by one bit, ||update|| <= C, alike at both servers, and sum the valid clients' shares: line
+        4."""
         with self._phase("validate"):
             validated = await self.form.validate(state)
         self.form.forget()
         return validated
 
     async def open_sum(self, state: Validated) -> Opened:
-        """Line 5: `Task.noise_std_on_grid` of noise, if any; then both noisy shares are exchanged and added up.
+        """Add `Task.noise_std_on_grid` of noise, if any; then exchange both noisy shares and add them up: line 5.
 
         The verdicts, and a test's margin, are on disk before our share leaves. Should the other server commit the
         round and we not, we can take it over.
@@ -184,7 +185,7 @@ class RoundRunner:
         self._state.store.validated(state.round, accepted=state.accepted, rejected=state.rejected, test=state.test)
 
     async def commit(self, state: Opened) -> Committed:
-        """Line 6: theta + eta / W * (sum + noise), equal at both servers or the task ends.
+        """Take theta + eta / W * (sum + noise), equal at both servers or the task ends: line 6.
 
         A sum that no round of this task has moves no model: the other server may have sent anything as its share. The
         digest that we send says that our copy is on disk; so no server begins a round that the other may not know.

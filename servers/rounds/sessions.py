@@ -29,7 +29,7 @@ class Sessions:
 
     @property
     def connected(self) -> frozenset[str]:
-        """Clients with an open stream."""
+        """Return the clients with an open stream."""
         return frozenset(self._queues)
 
     def absent(self) -> tuple[tuple[str, float], ...]:
@@ -49,7 +49,7 @@ class Sessions:
 
     @property
     def n_queued(self) -> int:
-        """Events that wait for their clients' streams."""
+        """Count the events that wait for their clients' streams."""
         return sum(queue.qsize() for queue in self._queues.values())
 
     def enter(self, client: str) -> asyncio.Queue[aggregator_pb2.ClientEvent]:
@@ -103,7 +103,7 @@ def _clock(seconds: float) -> str:
 async def events_of(
     queue: asyncio.Queue[aggregator_pb2.ClientEvent],
 ) -> AsyncIterator[aggregator_pb2.ClientEvent]:
-    """Events until, and with, the goodbye."""
+    """Yield events until, and with, the goodbye."""
     while True:
         event = await queue.get()
         yield event

@@ -140,7 +140,7 @@ class Committed:
 
     @property
     def round(self) -> int:
-        """Its number."""
+        """Return its number."""
         return self.record.number
 
 
@@ -152,7 +152,7 @@ class Evaluated:
 
     @property
     def round(self) -> int:
-        """Its number."""
+        """Return its number."""
         return self.record.number
 
 

@@ -55,7 +55,7 @@ class Place:
         return left * (now - self.began_at) / self.n_moved if self.n_moved else math.inf
 
     def is_slower_than(self, bytes_s: float, now: float) -> bool:
-        """On the average so far. One that has moved all and does not end is, sooner or later."""
+        """Compare the average so far. One that has moved all and does not end is, sooner or later."""
         return self.n_moved < bytes_s * (now - self.began_at)
 
     def cut_off(self) -> None:
@@ -91,7 +91,8 @@ class Transfers:
     async def place(
         self, client: str, n_bytes: int, *, round: Hashable, n_waiting: int, left_s: float
     ) -> AsyncIterator[Place]:
-        """For a transfer of n_bytes that must be over in left_s, while n_waiting clients want one in this round.
+        """Give a place to a transfer of n_bytes that must be over in left_s, while n_waiting clients want one in this
+        round.
 
         round: what turns are counted in, with the round's phase. Raises OverloadedError, also when it is cut off.
         """

@@ -35,7 +35,7 @@ class Payload(Protocol):
         """Bytes written so far."""
 
     def write(self, data: bytes) -> None:
-        """Appends. Raises StoreError when there is no room for it."""
+        """Append. Raises StoreError when there is no room for it."""
 
     def digest(self) -> bytes:
         """Return the SHA-256 of what was written."""
@@ -53,7 +53,7 @@ class Payload(Protocol):
         """Return the upload's own room, to be written over tile by tile: where `words` lie, if it has as many."""
 
     def discard(self) -> None:
-        """Nobody reads it any more. Twice does nothing."""
+        """Discard it: nobody reads it any more. Twice does nothing."""
 
 
 class MemoryPayload:
@@ -170,7 +170,7 @@ class Spool:
 
     @property
     def n_in_file(self) -> int:
-        """Uploads that lie in the file now."""
+        """Count the uploads that lie in the file now."""
         return len(self._used)
 
     def new(self, n_bytes: int) -> Payload:
@@ -217,7 +217,7 @@ class Spool:
                     os.ftruncate(self._file.fileno(), 0)
 
     def close(self) -> None:
-        """Deletes the file. Whoever still reads gets an error."""
+        """Delete the file. Whoever still reads gets an error."""
         with self._turn:
             if self._file is not None:
                 self._file.close()

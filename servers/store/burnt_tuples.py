@@ -57,7 +57,7 @@ class TupleLedger(Database):
                     raise reused(round, slot, use)
 
     def burnt(self, task: str) -> list[tuple[int, int, str, TupleUse]]:
-        """(round, slot, client, use) of every row of a task, in order."""
+        """Return (round, slot, client, use) of every row of a task, in order."""
         with self.transaction() as run:
             rows = run(
                 "SELECT round, slot, client, use FROM burnt WHERE task = ? ORDER BY round, slot, use DESC", (task,)

@@ -52,7 +52,7 @@ class Checkpoints:
     def save(
         self, round: int, model: NDArray[np.float32], noisy_sum: RingArray, moments: NDArray[np.float32] | None = None
     ) -> None:
-        """On disk when it returns. model, noisy_sum: (d,). moments: as after the round.
+        """Save them, on disk on return. model, noisy_sum: (d,). moments: as after the round.
 
         Raises StoreError; then the last two are as they were.
         """
@@ -70,15 +70,15 @@ class Checkpoints:
         self._rounds[round] = path
 
     def model(self, round: int) -> NDArray[np.float32]:
-        """(d,). Raises SetupError when it is not there, or not whole."""
+        """Read the model (d,). Raises SetupError when it is not there, or not whole."""
         return self._load(round, "model", np.float32, (self._dim,))
 
     def noisy_sum(self, round: int) -> RingArray:
-        """(d,). Raises SetupError."""
+        """Read the noisy sum (d,). Raises SetupError."""
         return self._load(round, "noisy_sum", np.int64, (self._dim,))
 
     def moments(self, round: int) -> NDArray[np.float32]:
-        """Those of the optimiser after the round, in their shape. Raises SetupError."""
+        """Read those of the optimiser after the round, in their shape. Raises SetupError."""
         if not self._moments[0]:  # nor do checkpoints of a version without optimisers have any
             return np.zeros(self._moments, dtype=np.float32)
         return self._load(round, "moments", np.float32, self._moments)

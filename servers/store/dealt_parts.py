@@ -50,7 +50,7 @@ class DealLedger(Database):
             (self._process,) = run("INSERT INTO process DEFAULT VALUES RETURNING number").fetchone()
 
     def record(self, party: Party, shape: BatchShape) -> None:
-        """This part of this batch is about to leave. A server's rounds go forward only.
+        """Record that this part of this batch is about to leave. A server's rounds go forward only.
 
         Raises: NotDealtError when it has left before, or cannot fit what has left; PeerMismatchError when the other
         server has asked for another shape; StoreError.

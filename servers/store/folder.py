@@ -185,7 +185,7 @@ def _load_model(field: str, path: Path, dim: int) -> NDArray[np.float32]:
 
 
 def write_round(state_dir: Path, record: CommittedRound, parameters: NDArray[np.float32]) -> None:
-    """Appends the record to rounds.jsonl and replaces model.npy as a whole: for people and programs.
+    """Append the record to rounds.jsonl and replace model.npy as a whole: for people and programs.
 
     Raises StoreError; the round is committed all the same, and the next start writes both.
     """

@@ -190,8 +190,11 @@ class TaskStore(Database):
         self.task_id = row[0]
 
     def begin(self, task_id: str, role: Role) -> None:
-        """Both servers hold the same parameters. role: this server's. Writes nothing for a task that is resumed. Raises
-        SetupError in the other server's folder, whose shares of noise and burnt tuples are not this one's."""
+        """Record that both servers hold the same parameters. role: this server's.
+
+        Writes nothing for a task that is resumed. Raises SetupError in the other server's folder, whose shares of noise
+        and burnt tuples are not this one's.
+        """
         if self.task_id == task_id:
             self.require_role(role)
             return
@@ -212,7 +215,8 @@ class TaskStore(Database):
             raise SetupError(f"state_dir: expected the folder of {role.value}, found that of {began} ({self.where})")
 
     def joined(self, next_round: int, peer: str) -> None:
-        """The servers have met and go on with this round number. peer: the other one's certificate, by fingerprint."""
+        """Record that the servers have met and go on with this round number. peer: the other one's certificate, by
+        fingerprint."""
         with self.transaction() as run:
             self._log(run, "joined", next_round=next_round, peer=peer)
 
@@ -229,13 +233,15 @@ class TaskStore(Database):
             self._log(run, "turns", coin=coin.hex())
 
     def interrupted(self, round: int, reason: str) -> None:
-        """The servers have lost one another, or the dealer, in or before this round."""
+        """Record that the servers have lost one another, or the dealer, in or before this round."""
         with self.transaction() as run:
             self._log(run, "interrupted", round=round, reason=reason)
 
     def finished(self, reason: str) -> None:
-        """The task is over, and both servers have its last release. Said again, it is an entry again only when others
-        came in between."""
+        """Record that the task is over, and that both servers have its last release.
+
+        It is an entry again only when others came in between.
+        """
         with self.transaction() as run:
             if audit_log.last_kind(run) != "finished":
                 self._log(run, "finished", reason=reason)
@@ -247,7 +253,7 @@ class TaskStore(Database):
             return audit_log.holds(run, "finished")
 
     def reserve(self, number: int) -> None:
-        """Before our half of the coin that draws its clients leaves, and so before anything of the round is drawn.
+        """Use up the number before our half of the coin that draws its clients leaves, so before anything is drawn.
 
         A number whose coin was committed to, and no more, is not used: its next coin is a fresh one. Raises
         StoreError, also when the number was used before.
@@ -303,7 +309,7 @@ class TaskStore(Database):
             self._log(run, "charged", round=number, chosen=list(chosen))
 
     def commit(self, round: CommittedRound, *, noisy_sum_digest: bytes, ledger_chain: str) -> None:
-        """The round's checkpoint is on disk. ledger_chain: of the privacy ledger, which holds the round."""
+        """Record the round, whose checkpoint is on disk. ledger_chain: of the privacy ledger, which holds the round."""
         with self.transaction() as run:
             run(
                 "UPDATE round SET state = 'committed', model_digest = ?, epsilon_one_server = ?, "

@@ -60,7 +60,7 @@ class Model:
 
     @classmethod
     def of(cls, parameters: NDArray[np.float32], past: Past) -> Self:
-        """parameters: (d,)."""
+        """Return the state of parameters (d,)."""
         as_bytes = convert.model_to_bytes(parameters)
         return cls(parameters, as_bytes, convert.sha256(as_bytes), past)
 
@@ -220,11 +220,11 @@ class TaskState:
 
     @property
     def why_over(self) -> str | None:
-        """Why no round will follow; None when one may."""
+        """Say why no round will follow; None when one may."""
         return self.why_over_at(max(self.agreed_round, self.store.next_round))
 
     def why_over_at(self, number: int) -> str | None:
-        """Why no round of this number will follow, nor any other one; None when one may."""
+        """Say why no round of this number will follow, nor any other one; None when one may."""
         coming, n = next(self.coming(number), None), self.n_committed
         if coming is None:
             return rounds_done(n)
@@ -235,7 +235,7 @@ class TaskState:
 
     @property
     def why_over_alone(self) -> str | None:
-        """Why the task is over for a server that the other one has left: all its models may be made already."""
+        """Say why the task is over for a server that the other one has left: all its models may be made already."""
         return rounds_done(self.n_committed) if self.n_committed >= self.task.rounds else self.why_over
 
     @property

@@ -73,7 +73,7 @@ class Drain:
 
     @contextmanager
     def excused(self) -> Iterator[None]:
-        """A server that was asked to leave does not complain that others have left. Raises StoppedError then."""
+        """Raise StoppedError instead where others have left a server that was asked to leave itself."""
         try:
             yield
         except PeerUnreachableError as error:

@@ -192,7 +192,7 @@ def _require_possible(hello: common_pb2.Hello, task: Task) -> None:
 
 
 def level(state: TaskState, meeting: Meeting, random_bytes: RandomBytes) -> None:
-    """Brings both servers to the same charges, the same model and the same turns. In the MPC thread of both, in step.
+    """Bring both servers to the same charges, the same model and the same turns. In the MPC thread of both, in step.
 
     random_bytes: of this server's half of the coin that deals turns.
     Raises: PeerMismatchError, MalformedMessageError, CommitmentError, ChannelClosedError, and what `TaskState` raises.

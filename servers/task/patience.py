@@ -22,12 +22,12 @@ class Patience:
 
     @property
     def left_s(self) -> float:
-        """Seconds."""
+        """Return the seconds that are left."""
         assert self._deadline is not None  # set at the start and at every loss
         return max(0.0, self._deadline - time.monotonic())
 
     def ends(self) -> None:
-        """All are there, and rounds begin."""
+        """Note that all are there, and rounds begin."""
         self._deadline, self._has_met = None, True
 
     def nears_its_end(self) -> None:
@@ -40,7 +40,7 @@ class Patience:
         self._deadline = end if self._deadline is None else min(self._deadline, end)
 
     def starts_or_goes_on(self) -> bool:
-        """One is lost, or was not found; whether to try again."""
+        """Note that one is lost, or was not found. Returns whether to try again."""
         if self._deadline is None:
             self._deadline = time.monotonic() + self._reconnect_timeout_s
         return self.left_s > 0 and (self._has_met or self._reconnect_timeout_s > 0)

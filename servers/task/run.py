@@ -77,7 +77,7 @@ class TaskRun:
     """Wakes those who watch: there is a new record."""
 
     async def run(self) -> str:
-        """Meets the other server and runs rounds, again and again until the task is over. Returns why it is.
+        """Meet the other server and run rounds, again and again until the task is over. Returns why it is.
 
         Raises the first error that waiting does not mend, and PeerUnreachableError when another server was gone for too
         long.

@@ -231,7 +231,7 @@ class Telemetry:
         self._count.unmeasured.labels(fault).inc()
 
     def batch_dealt(self, to: Role) -> None:
-        """A dealer gave a part of a batch away."""
+        """Count a part of a batch that a dealer gave away."""
         self.n_batches_dealt += 1
         self._count.dealt.labels(to).inc()
 

@@ -36,7 +36,7 @@ _about: ContextVar[About | None] = ContextVar("about", default=None)
 
 
 def bind(about: About) -> None:
-    """From now on, in this task and those that it starts."""
+    """Log about this from now on, in this task and those that it starts."""
     _about.set(about)
 
 

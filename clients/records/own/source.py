@@ -145,7 +145,7 @@ class OwnSource(DataSource):
         return records.take(np.flatnonzero(~is_kept)), records.take(np.flatnonzero(is_kept))
 
     def parts(self, split: Split, n_clients: int) -> Parts:
-        """Indices of each client's records in the training half. Raises ArgumentError."""
+        """Return the indices of each client's records in the training half. Raises ArgumentError."""
         if self.is_dealt or split.users is None:
             return DataSource.parts(self, split, n_clients)
         owners: NDArray[np.int64] = split.users

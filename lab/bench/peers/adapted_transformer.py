@@ -23,7 +23,7 @@ class Attention(nn.Module):
         self.q_lin, self.k_lin, self.v_lin, self.out_lin = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
 
     def forward(self, x: Tensor, is_read: Tensor) -> Tensor:
-        """(n, T, width) -> (n, T, width)."""
+        """Map (n, T, width) to (n, T, width)."""
         n = len(x)
         q, k, v = (
             layer(x).view(n, -1, N_HEADS, WIDTH // N_HEADS).transpose(1, 2)
@@ -44,7 +44,7 @@ class Block(nn.Module):
         self.lin1, self.lin2 = nn.Linear(WIDTH, HIDDEN), nn.Linear(HIDDEN, WIDTH)
 
     def forward(self, x: Tensor, is_read: Tensor) -> Tensor:
-        """(n, T, width) -> (n, T, width)."""
+        """Map (n, T, width) to (n, T, width)."""
         x = self.sa_layer_norm(x + self.attention(x, is_read))
         out: Tensor = self.output_layer_norm(x + self.lin2(nn.functional.gelu(self.lin1(x))))
         return out
@@ -61,7 +61,7 @@ class Transformer(nn.Module):
         self.pre_classifier, self.classifier = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, N_CLASSES)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(n, 32) -> (n, 2)."""
+        """Map (n, 32) to (n, 2)."""
         at = torch.arange(N_PLACES, device=tokens.device)
         is_read = (tokens != 0) | (at == 0)
         x = self.norm(self.words(tokens) + self.places(at))

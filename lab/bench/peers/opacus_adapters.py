@@ -33,7 +33,7 @@ class AdaptedLayer(nn.Module):
         self.B = nn.Linear(len(a), base.out_features, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(.., inputs) -> (.., outputs)."""
+        """Map (.., inputs) to (.., outputs)."""
         assert isinstance(self.A, Tensor)
         out: Tensor = self.base(x) + self.B(nn.functional.linear(x, self.A))
         return out
