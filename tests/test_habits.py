@@ -342,7 +342,7 @@ def test_the_changelog_keeps_its_form() -> None:
     assert all(newer > older for newer, older in pairwise(versions))
     assert set(re.findall(r"^### (.*)$", text, re.MULTILINE)) <= set(KINDS)
     unreleased = text.split("## [Unreleased]")[1].split("\n## ")[0].strip().splitlines()
-    assert len(unreleased) < 72
+    assert len(unreleased) < 60
     for part in "\n".join(unreleased).split("### ")[1:]:
         assert part.splitlines()[1].startswith("- "), part
 
