@@ -175,5 +175,5 @@ def expand(key: Seed, n_words: int) -> RingArray:
 
 
 def stream(seed: Seed, purpose: Purpose, label: Label, n_words: int) -> RingArray:
-    """Return `expand(derive(...))`: n_words of the stream with this label."""
-    return expand(derive(seed, purpose, label), n_words)
+    """Return `expand(derive(...))`: n_words of the stream with this label. For none, no key is derived."""
+    return expand(derive(seed, purpose, label), n_words) if n_words else np.empty(0, dtype=np.int64)
