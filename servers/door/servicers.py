@@ -88,9 +88,9 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
         async with refusing("Join", context, telemetry):
             client = self._client(context)
             check_hello(request.hello, self._task)
-            if telemetry.ended is not None:
-                raise WrongStateError("the task has ended")
             queue = sessions.enter(client)
+            if telemetry.ended is not None:  # it was away when the others were told
+                sessions.send(client, aggregator_pb2.ClientEvent(goodbye=telemetry.ended))
         try:
             log.info("client.joined", client=client)
             await sessions.notify()

@@ -3,6 +3,7 @@ who is absent.
 
 Failure means one of these:
 - a restarted dealer that makes the servers wait for clients which rounds had gone on without;
+- a client that comes back after the end, is refused, and does not learn that the task finished;
 - an end for want of clients that does not say whose, or one that tells clients of one another.
 """
 
@@ -10,14 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from precad.clients.upload.session import ClientSession
 from precad.mpc.ring import RingArray
 from precad.servers.dealer import Dealer
 from precad.servers.errors import TooFewClientsError
+from precad.servers.telemetry.quality import Program
 from tests.harness.harness import Deployment, LeashedClient, Pki, asynchronous, running, small_task, until
 
 CLIENTS = ("alice", "bob")
@@ -70,6 +75,46 @@ async def test_after_a_dealers_restart_absent_clients_are_not_waited_for_again(p
         async with asyncio.timeout(LONG_S / 4):
             await take_part(alice, after=without_bob + 1)
         await alice.leave()
+
+
+MEASURES_ON_WORD = """
+import pathlib, sys, time
+sys.stdin.buffer.readline()
+print('{"ready": 1}', flush=True)
+sys.stdin.buffer.readline()
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.01)
+"""
+"""A measuring program that is over with its first model once a file is there."""
+
+
+@asynchronous
+async def test_a_client_that_comes_back_after_the_end_learns_of_it(pki: Pki, tmp_path: Path) -> None:
+    """Both servers are up for a last figure alone, every stream having ended: bob's session ends as if it had stayed.
+
+    Servers that wait for nothing are gone with their last stream, and nobody would answer.
+    """
+    word = tmp_path / "measured"
+    slow = Program(
+        command=(sys.executable, "-c", MEASURES_ON_WORD, str(word)), environment={}, opening=b"\n", timeout_s=LONG_S
+    )
+    task = small_task(CLIENTS, rounds=1)
+    async with running(task, pki, tmp_path, noises=(silence, silence), measuring=lambda party: slow) as deployment:
+        alice, bob = (LeashedClient(client, deployment) for client in CLIENTS)
+        await asyncio.gather(alice.join(), bob.join())
+        await asyncio.gather(take_part(alice, after=-1), take_part(bob, after=-1))
+        await bob.leave()
+        assert (await alice.goodbye()).finished
+        back = ClientSession(
+            client="bob", task=task, addresses=deployment.addresses, tls=pki.tls("bob"), train=must_not_train
+        )
+        await back.run()
+        word.touch()
+        await deployment.finish()
+
+
+def must_not_train(parameters: NDArray[np.float32]) -> RingArray:
+    raise AssertionError("no round is left")
 
 
 @asynchronous
