@@ -155,7 +155,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         self._changed = asyncio.Event()
         self._hung_up = asyncio.Event()
         self._latest: dict[Party, int] = {}
-        self._why_lost = ""
+        self._why_left: dict[Party, str] = {}
         self._cannot_record: StoreError | None = None
 
     @property
@@ -174,11 +174,10 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         Raises PeerUnreachableError when one does not come, or is lost and does not come back in time. Raises StoreError
         when a part could not be recorded, and so did not leave.
         """
-        await self._until_all_here(connect_timeout_s, f"not both aggregators came within {connect_timeout_s:g} s")
+        await self._until_all_here(connect_timeout_s)
         while len(self._finished) < 2:
             if self._is_one_missing():
-                why = self._why_lost
-                await self._until_all_here(reconnect_timeout_s, why)
+                await self._until_all_here(reconnect_timeout_s)
             else:
                 await self._news()
 
@@ -193,14 +192,27 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
     def _is_one_missing(self) -> bool:
         return len(self._streams.keys() | self._finished) < 2
 
-    async def _until_all_here(self, timeout_s: float, why_not: str) -> None:
+    async def _until_all_here(self, timeout_s: float) -> None:
         """Both are connected, or have finished. Raises PeerUnreachableError."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self._is_one_missing():
                     await self._news()
         except TimeoutError:
-            raise PeerUnreachableError(why_not) from None
+            raise PeerUnreachableError(self._who_is_missing(timeout_s)) from None
+
+    def _who_is_missing(self, timeout_s: float) -> str:
+        """Say what became of each aggregator, and whose log says why: ours too for one that came to nothing here."""
+        found, logs = [], []
+        parties: tuple[Party, Party] = (0, 1)
+        for party in parties:
+            role = AGGREGATORS[party]
+            if party in self._streams or party in self._finished:
+                found.append(f"{role} {'is here' if party in self._streams else 'has finished'}")
+                continue
+            found.append(f"{role} {self._why_left.get(party, 'never came')}")
+            logs.append(f"{role}'s log" + ("" if party in self._why_left else " and call.refused in ours"))
+        return f"waited {timeout_s:g} s for both aggregators: {'; '.join(found)} (see {', '.join(logs)})"
 
     def hang_up(self) -> None:
         """End the open streams. (A stream that a stopping server cancels leaves a traceback of gRPC's in the log.)"""
@@ -346,7 +358,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
             self._finished.add(party)
         else:
             why = "is gone, without a goodbye" if goodbye is None else f"ended the task: {goodbye.reason}"
-            self._why_lost = f"{AGGREGATORS[party]} {why}"
+            self._why_left[party] = why
             log.warning("dealer.lost", role=AGGREGATORS[party], reason=why)
             self.telemetry.entered("waiting for the aggregators")
         self._changed.set()

@@ -338,7 +338,10 @@ async def test_a_batch_survives_one_server_hanging_up(party: int, pki: Pki, monk
         may_finish.set()
         tuples = await asyncio.wait_for(waiting, 10)
         assert tuples.party == 1 - party
-        with pytest.raises(PeerUnreachableError, match=f"{AGGREGATORS[party]} is gone, without a goodbye"):
+        found = ["is here", "is here"]
+        found[party] = "is gone, without a goodbye"
+        said = "; ".join(f"{role} {what}" for role, what in zip(AGGREGATORS, found, strict=True))
+        with pytest.raises(PeerUnreachableError, match=f"{said} .see {AGGREGATORS[party]}'s log.$"):
             await desk.over
 
 
@@ -351,8 +354,39 @@ async def test_a_dealer_that_is_not_joined_by_both_gives_up(n_joined: int, pki: 
     async with contextlib.AsyncExitStack() as stack:
         if n_joined:
             await stack.enter_async_context(source_at(pki, address, 0))
-        with pytest.raises(PeerUnreachableError, match=r"not both aggregators came within 0\.5 s"):
+        with pytest.raises(
+            PeerUnreachableError, match=r"waited 0\.5 s for both aggregators: .*aggregator-b never came"
+        ):
             await asyncio.wait_for(Dealer(task=TASK, config=config).run(), 10)
+
+
+@pytest.mark.parametrize("last_word", ["it was stopped", None])
+@asynchronous
+async def test_a_dealer_says_which_aggregator_came_and_which_left(last_word: str | None, pki: Pki) -> None:
+    """A came and left, B never came: its operator learns both, and whose log to read next."""
+    async with dealing(pki) as desk:
+        word = () if last_word is None else (dealer_pb2.DealRequest(goodbye=common_pb2.Goodbye(reason=last_word)),)
+        async with dial(desk.address, Role.DEALER, pki.tls(Role.AGGREGATOR_A)) as channel:
+            call = dealer_pb2_grpc.DealerStub(channel).Deal()
+            await call.write(hello())
+            await call.read()
+            with pytest.raises(PeerUnreachableError) as here:
+                await desk.servicer.deal_until_over(0.05, 0.0)
+            for request in word:
+                await call.write(request)
+            await call.done_writing()
+            await call.read()
+        with pytest.raises(PeerUnreachableError) as left:
+            await desk.servicer.deal_until_over(0.05, 0.0)
+    of_b = "aggregator-b never came (see"
+    assert str(here.value) == (
+        f"waited 0.05 s for both aggregators: aggregator-a is here; {of_b} aggregator-b's log and call.refused in ours)"
+    )
+    why = "is gone, without a goodbye" if last_word is None else f"ended the task: {last_word}"
+    assert str(left.value) == (
+        f"waited 0.05 s for both aggregators: aggregator-a {why}; {of_b} aggregator-a's log, aggregator-b's log and "
+        "call.refused in ours)"
+    )
 
 
 # What is refused
