@@ -1,6 +1,7 @@
 """A client of mode `proved` between its upload and its proof: what it takes for news of its own round.
 
-Failure means: a challenge from before the upload counts as one for it; a client that waits for a round that is over.
+Failure means: a challenge from before the upload counts as one for it; a client that waits for a round that is over,
+or that uploads a second time in a round.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
+from precad.clients.errors import ProtocolError
 from precad.clients.upload.events import Waiting
 from precad.clients.upload.session import ClientSession, Inbox
 from precad.protos.precad.v1 import aggregator_pb2
@@ -19,7 +23,8 @@ CHALLENGE = bytes(range(16))
 
 def session() -> ClientSession:
     task = small_task(["alice", "bob"], mode="proved")
-    return ClientSession(client="alice", task=task, addresses=("a:1", "b:1"), tls=None, train=None)  # type: ignore[arg-type]
+    zeros = np.zeros(task.dim, dtype=np.int64)
+    return ClientSession(client="alice", task=task, addresses=("a:1", "b:1"), tls=None, train=lambda model: zeros)  # type: ignore[arg-type]
 
 
 def invitation(task: str, t: int) -> aggregator_pb2.Invitation:
@@ -63,14 +68,48 @@ async def test_whoever_takes_part_in_a_round_has_forgotten_what_came_before_its_
     inboxes: tuple[Inbox, Inbox] = (Waiting(), Waiting())
     for server, inbox in enumerate(inboxes):
         client._tell(server, aggregator_pb2.Challenge(round=0, challenge=CHALLENGE))
-        told = invitation("new", 0)
-        told.slot, told.dim, told.model_digest = 0, client.task.dim, bytes(32)
-        told.mask_seed = bytes(16) if server else b""  # of slot 0, B is the seeded server
+        told = whole_invitation(client, server, bytes(16))
         inbox.put(server, told)
         client._tell(server, told)
     answering = asyncio.create_task(client._answer([], inboxes))
     try:
         assert await asyncio.wait_for(found.get(), 5.0) == 0
+    finally:
+        answering.cancel()
+
+
+def whole_invitation(client: ClientSession, server: int, seed: bytes) -> aggregator_pb2.Invitation:
+    """Return one server's to round 0, slot 0, of which A is the holder and B the seeded server."""
+    told = invitation("new", 0)
+    told.slot, told.dim, told.model_digest = 0, client.task.dim, bytes(32)
+    told.mask_seed = seed if server else b""
+    return told
+
+
+@asynchronous
+async def test_no_second_upload_is_made_in_a_round_whose_first_one_broke_off() -> None:
+    """Bytes of the first may have left: another invitation to the round, with another seed, is not answered."""
+    client, begun, inboxes = session(), asyncio.Queue[int](), (Waiting(), Waiting())
+
+    async def breaks_off(stub: Any, upload: Any, ends_at: float) -> None:
+        begun.put_nowait(upload.round)
+        raise ProtocolError("the upload broke off")
+
+    async def model(*_: Any) -> Any:
+        return np.zeros(client.task.dim, dtype=np.float32)
+
+    client._upload_and_prove, client._model = breaks_off, model  # type: ignore[method-assign]
+    for seed in (bytes(16), CHALLENGE):
+        for server, inbox in enumerate(inboxes):
+            inbox.put(server, whole_invitation(client, server, seed))
+    answering = asyncio.create_task(client._answer([None, None], inboxes))  # type: ignore[list-item]
+    try:
+        assert await asyncio.wait_for(begun.get(), 5.0) == 0
+        while any(len(inbox) for inbox in inboxes):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        assert begun.empty()
+        assert not answering.done()
     finally:
         answering.cancel()
 

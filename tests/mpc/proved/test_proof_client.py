@@ -68,7 +68,7 @@ def test_a_seed_from_the_holder_is_refused():
 
 
 def test_a_share_seed_is_given_once_by_the_seeded_server():
-    """S0: not again to a client that comes back, and never for a slot that this server holds."""
+    """S0: not again to a client that comes back, nor once it is erased, and never for a slot that this server holds."""
     seeds = ShareSeeds(1, random_bytes_of("seeds"))
     first = seeds.give(2)
     assert seeds.give(4) != first == seeds.given(2)
@@ -77,6 +77,10 @@ def test_a_share_seed_is_given_once_by_the_seeded_server():
         with pytest.raises(ParameterError, match=f"slot {slot}: expected one share seed"):
             seeds.give(slot)
     assert repr(seeds) == "ShareSeeds(2 given)"
+    seeds.forget()
+    assert seeds.given(2) is None
+    with pytest.raises(ParameterError, match="slot 2: expected one share seed"):
+        seeds.give(2)
 
 
 def opened(x=None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -28,6 +29,21 @@ def test_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
     reopened = Checkpoints(tmp_path / "checkpoints", 5)
     assert_array_equal(reopened.model(3), MODEL, strict=True)
     assert_array_equal(reopened.noisy_sum(3), SUM, strict=True)
+
+
+def test_a_checkpoint_is_on_disk_when_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole file was synced before `save` returned: the digest of its model leaves right behind that."""
+    synced, fsync = dict[int, int](), os.fsync
+
+    def noted(fd: int) -> None:
+        fsync(fd)
+        synced[os.fstat(fd).st_ino] = os.fstat(fd).st_size
+
+    checkpoints = Checkpoints(tmp_path, 5)
+    monkeypatch.setattr(os, "fsync", noted)
+    checkpoints.save(3, MODEL, SUM)
+    written = file_of(tmp_path, 3).stat()
+    assert synced == {written.st_ino: written.st_size}
 
 
 def test_the_last_ones_are_kept(tmp_path: Path) -> None:
