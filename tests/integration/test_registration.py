@@ -98,7 +98,7 @@ async def test_a_client_that_comes_back_after_the_end_learns_of_it(pki: Pki, tmp
     slow = Program(
         command=(sys.executable, "-c", MEASURES_ON_WORD, str(word)), environment={}, opening=b"\n", timeout_s=LONG_S
     )
-    task = small_task(CLIENTS, rounds=1)
+    task = small_task(CLIENTS, rounds=1, gate="native")
     async with running(task, pki, tmp_path, noises=(silence, silence), measuring=lambda party: slow) as deployment:
         alice, bob = (LeashedClient(client, deployment) for client in CLIENTS)
         await asyncio.gather(alice.join(), bob.join())
