@@ -61,7 +61,7 @@ ORDER = {
 
 
 class Traces:
-    """What each server did, in its order; what it does for several clients in a row counts once."""
+    """Notes of what each server did, in its order. A step for several clients in a row counts once."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._patch, self._party_of = monkeypatch, dict[int, int]()
