@@ -18,6 +18,7 @@ from precad.deploy.configuration.sections import load
 from precad.deploy.exporting.finished import read_finished
 from precad.deploy.exporting.statement import statement_of
 from precad.deploy.localhost.deployment import LocalRun
+from precad.deploy.localhost.forks import Forks
 from precad.deploy.localhost.summary import print_summary
 from precad.deploy.oversight.log_audit import check_log
 from precad.deploy.oversight.run_status import read_run
@@ -52,7 +53,7 @@ RAW: dict[str, Any] = {
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, dict[str, Any]]:
     """One run, for all of this file, and its summary."""
     folder = tmp_path_factory.mktemp("evaluated") / "run"
-    run = LocalRun(RAW, folder, Console(file=io.StringIO()))
+    run = LocalRun(RAW, folder, Console(file=io.StringIO()), forks=Forks("native"))
     return RunFolder(folder), asyncio.run(run.run())
 
 

@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from precad.deploy.localhost.deployment import LocalRun
+from precad.deploy.localhost.forks import Forks
 from precad.deploy.localhost.processes import Child, Children, isolated_python
 
 ROUNDS: Final = 3
@@ -69,8 +70,11 @@ _COMMAND: Final = "\nfrom precad.deploy.cli.main import app\napp()\n"
 
 
 def run(raw: Mapping[str, Any], folder: Path, faults: Mapping[str, str]) -> None:
-    """Run a whole deployment, of whose processes these have a fault, by name, or two of them ("clip+sampling")."""
-    start = Children.start
+    """Run a whole deployment, of whose processes these have a fault, by name, or two of them ("clip+sampling").
+
+    Without a fault its processes are forks, as those of `precad run`: half of the processor time.
+    """
+    start, forks = Children.start, None if faults else Forks(raw["task"]["gate"])
 
     def faulty_start(self: Children, name: str, *arguments: str) -> Child:
         if name not in faults:
@@ -80,4 +84,4 @@ def run(raw: Mapping[str, Any], folder: Path, faults: Mapping[str, str]) -> None
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Children, "start", faulty_start)
-        asyncio.run(LocalRun(raw, folder, Console(file=io.StringIO()), measured_every=0).run())
+        asyncio.run(LocalRun(raw, folder, Console(file=io.StringIO()), forks=forks, measured_every=0).run())
