@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t as student
+from scipy.special import stdtr
 
 from precad.dp.checks import require_delta
 
@@ -64,7 +64,7 @@ class _Pair:
     def chance(self) -> float:
         """Return the chance of one pair so correlated."""
         left = max(1 - self.correlation**2, 1e-300)
-        return 2 * float(student.sf(abs(self.correlation) * math.sqrt(self.freedom / left), self.freedom))
+        return 2 * float(stdtr(self.freedom, -abs(self.correlation) * math.sqrt(self.freedom / left)))
 
 
 def repeated_noise(residuals: Array, own_noise: Array | None, alpha: float) -> Repetition:
