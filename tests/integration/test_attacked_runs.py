@@ -74,7 +74,7 @@ class Attacked:
 def run(home: Path, attacks: dict[str, Any]) -> Attacked:
     """Run a small deployment to its good end, each client a process."""
     raw = demo_config(n_clients=6, rounds=N_ROUNDS)
-    raw["task"] |= {"client_rate": 1.0}
+    raw["task"] |= {"client_rate": 1.0, "gate": "native"}  # which starts sooner
     raw["client"] = {**raw["client"], "attacks": attacks}
     (home / "own_attack.py").write_text(OWN_ATTACK)
     (home / "attacked.toml").write_text(tomli_w.dumps(raw))

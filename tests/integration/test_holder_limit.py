@@ -16,6 +16,9 @@ LIMIT = """
 [client.holder]
 ledger = "paid/{client}"
 limit_epsilon = 3.5
+
+[localhost]
+clients_per_process = 4
 """
 
 

@@ -70,9 +70,11 @@ def test_realised_participation_decides_both_views():
 
 def test_rounding_and_the_client_level():
     """With d the sensitivity grows by sqrt(d) 2^-f; with both clips a whole client is accounted."""
-    coarse = ["--record-clip", "2", "--client-clip", "20", "--dim", "26010", "--frac-bits", "8"]
+    coarse = ["--record-clip", "2", "--client-clip", "20", "--dim", "26010", "--frac-bits", "8", "--rounds", "50"]
     report = json.loads(precad("account", *SETTING, *coarse, "--json").stdout)
-    effective = json.loads(precad("account", *SETTING[2:], "--sigma", "0.7604606102369132", "--json").stdout)
+    effective = json.loads(
+        precad("account", *SETTING[2:], "--rounds", "50", "--sigma", "0.7604606102369132", "--json").stdout
+    )
     assert report["one_server"]["bound"] == pytest.approx(effective["one_server"]["bound"], rel=1e-9)
     assert report["client_level"]["noise_multiplier"] == pytest.approx(0.1414213562)
     assert report["client_level"]["bound"] > 100
@@ -122,7 +124,7 @@ def test_a_configuration_gives_what_is_not_given(tmp_path):
     path = tmp_path / "task.toml"
     path.write_text(
         "[task]\nnoise_multiplier = 1.0\nclient_rate = 0.1\nrecord_rate = 0.05\nrounds = 10\ndelta = 1e-5\n"
-        "record_clip = 2.0\nclient_clip = 20.0\n"
+        "record_clip = 2.0\n"
     )
     report = json.loads(precad("account", path, "--rounds", "5000", "--json").stdout)
     assert (report["rounds"], report["sigma"]) == (5000, 1.0)
@@ -219,14 +221,15 @@ def test_balls_in_bins_of_what_is_not_proved_are_refused(flags, said):
 @pytest.mark.parametrize("target", [pytest.param(0.7, marks=SLOW), 1.0, pytest.param(3.0, marks=SLOW)])
 def test_the_least_noise_that_is_shown_is_enough(target):
     """Digits that are left out must not leave out noise: the text, typed in again, keeps to the target, both views."""
-    shown = precad("account", *SETTING[2:], "--calibrate", target).stderr.replace("\n", " ")
+    setting = [*SETTING[2:], "--rounds", "500"]
+    shown = precad("account", *setting, "--calibrate", target).stderr.replace("\n", " ")
     found = re.findall(
         r"draws discarded or not: sigma >= ([0-9.]+); if no draw is discarded: sigma >= ([0-9.]+)", shown
     )
     for (discarded, honest), view in zip(found, ("one_server", "clients_only"), strict=True):
-        report = json.loads(precad("account", *SETTING[2:], "--sigma", discarded, "--json").stdout)
+        report = json.loads(precad("account", *setting, "--sigma", discarded, "--json").stdout)
         assert report[view]["if_discarded"]["epsilon"] <= target
-        report = json.loads(precad("account", *SETTING[2:], "--sigma", honest, "--json").stdout)
+        report = json.loads(precad("account", *setting, "--sigma", honest, "--json").stdout)
         assert report[view]["bound"] <= target
 
 

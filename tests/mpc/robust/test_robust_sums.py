@@ -15,7 +15,7 @@ from tests.harness.examples import IS_THOROUGH
 from tests.mpc.robust.robust_rounds import Round, in_the_clear, run, trim
 
 FRAC_BITS = 6
-N_ROUNDS = 1000 if IS_THOROUGH else 300
+N_ROUNDS = 1000 if IS_THOROUGH else 150
 
 
 def random_round(seed: int, mode: Mode = Mode.MASKED, dim: int | None = None) -> Round:
