@@ -90,9 +90,15 @@ ELSEWHERE = {
 
 
 @pytest.fixture(scope="module")
-def messages() -> dict[str, str | None]:
+def asked_once() -> tuple[dict[str, str | None], set[tuple[str, int]]]:
+    """Return what each row is told, and the lines of `ASKED` that run meanwhile."""
+    return _asked_of_all()
+
+
+@pytest.fixture(scope="module")
+def messages(asked_once: tuple[dict[str, str | None], set[tuple[str, int]]]) -> dict[str, str | None]:
     """Return what each row is told."""
-    return {row.wish: asked(row.configuration) for row in ROWS}
+    return asked_once[0]
 
 
 def test_the_settings_are_added_to_a_task_that_runs() -> None:
@@ -146,9 +152,11 @@ def test_what_needs_computation_runs_where_one_server_sees_all() -> None:
     assert all(row.why and row.instead is not None for row in ROWS if row.part == "contradiction")
 
 
-def test_every_refusal_of_the_code_has_a_row() -> None:
+def test_every_refusal_of_the_code_has_a_row(
+    asked_once: tuple[dict[str, str | None], set[tuple[str, int]]],
+) -> None:
     """Each line that raises was reached by a row, or is of a function in `ELSEWHERE`, which all exist."""
-    reached = _lines_reached()
+    reached = asked_once[1]
     for module in ASKED:
         path = Path(str(module.__file__))
         raising = dict(_raising(path))
@@ -170,8 +178,8 @@ def _raising(path: Path) -> Iterator[tuple[int, str]]:
                     yield inner.lineno, function.name
 
 
-def _lines_reached() -> set[tuple[str, int]]:
-    """Return the lines of `ASKED` that run while all rows are asked."""
+def _asked_of_all() -> tuple[dict[str, str | None], set[tuple[str, int]]]:
+    """Return what each row is told, and the lines of `ASKED` that run while all are asked."""
     files, found = {str(module.__file__) for module in ASKED}, set[tuple[str, int]]()
 
     def of_line(frame: FrameType, event: str, argument: object) -> Any:
@@ -185,11 +193,10 @@ def _lines_reached() -> set[tuple[str, int]]:
     before = sys.gettrace()
     sys.settrace(of_call)
     try:
-        for row in ROWS:
-            asked(row.configuration)
+        messages = {row.wish: asked(row.configuration) for row in ROWS}
     finally:
         sys.settrace(before)
-    return found
+    return messages, found
 
 
 def test_a_row_that_runs_stops_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
