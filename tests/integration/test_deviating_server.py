@@ -59,19 +59,20 @@ async def deployment(
     uploads_per_model: int = 100,
     vectors: dict[str, RingArray] | None = None,
     step_timeout_s: float = 600.0,
+    reconnect_timeout_s: float = 30.0,
     of_both: dict[str, Any] | None = None,
 ) -> AsyncIterator[tuple[Deployment, list[asyncio.Task[None]]]]:
     """Three servers and the clients' sessions, which upload their vectors, half of C long where none is given.
 
-    step_timeout_s: of server A. of_both: of both servers' configurations."""
+    step_timeout_s: of server A. reconnect_timeout_s: of everybody. of_both: of both servers' configurations."""
     folder.mkdir(exist_ok=True)
-    pki, patient = Pki.create(folder / "pki", task.clients), {"reconnect_timeout_s": 30.0}
+    pki, patient = Pki.create(folder / "pki", task.clients), {"reconnect_timeout_s": reconnect_timeout_s}
     async with running(
         task,
         pki,
         folder,
         noises=(silence, silence),
-        reconnect_timeout_s=30.0,
+        reconnect_timeout_s=reconnect_timeout_s,
         dealer=patient,
         own=lambda party: {"step_timeout_s": (step_timeout_s, 600.0)[party], **(of_both or {})},
     ) as servers:
@@ -83,7 +84,7 @@ async def deployment(
                 tls=pki.tls(client),
                 train=lambda parameters, client=client: (vectors or {}).get(client, update(task, 0.5)),
                 limit=UploadLimit(client, task.digest(), most=uploads_per_model),
-                reconnect_timeout_s=30.0,
+                reconnect_timeout_s=reconnect_timeout_s,
             )
             for client in task.clients
         ]

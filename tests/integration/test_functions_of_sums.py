@@ -248,9 +248,9 @@ async def test_no_model_moves_by_what_a_dealer_makes_up(change: Callable[[Dealt]
     assert committed(task, tmp_path) == []
 
 
-def consenting(task: Task, folder: Path) -> Any:
+def consenting(task: Task, folder: Path, **others: Any) -> Any:
     vectors = {client: update(task, 0.5) for client in CLIENTS}
-    return deployment(task, folder, vectors=vectors, of_both={"sum_function": CLIP})
+    return deployment(task, folder, vectors=vectors, of_both={"sum_function": CLIP}, **others)
 
 
 @pytest.mark.parametrize("step", ["function/1", "function/9"])
@@ -285,7 +285,7 @@ async def test_a_server_b_with_another_function_ends_the_round(tmp_path: Path) -
         return honest(function, share, tuples, channel)
 
     with patch.object(dealt, "share_of_function", other):
-        async with consenting(task, tmp_path) as (running, _):
+        async with consenting(task, tmp_path, reconnect_timeout_s=3.0) as (running, _):  # A waits so long for B
             error = await end_of_a(running)
     is_told = isinstance(error, PeerUnreachableError) and "the other aggregator ended the task: step" in str(error)
     assert is_told or isinstance(error, MpcError)
