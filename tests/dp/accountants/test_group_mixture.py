@@ -31,7 +31,7 @@ def by_quadrature(K: int, q: float, sigma: float, epsilon: float, direction: Dir
     return float(trapezoid(np.maximum(first - math.exp(epsilon) * second, 0.0), x))
 
 
-@examples(15, 40)
+@examples(8, 40)
 @given(
     K=st.integers(1, 8),
     q=st.floats(0.01, 0.95),

@@ -45,7 +45,7 @@ def by_quadrature(alpha: float, q: float, sigma: float) -> float:
         (1.01, 0.1, 1.0),
         (1.1, 0.001, 2.0),
         (2.5, 1e-6, 1.3),
-        (10.9, 0.3, 0.5),
+        pytest.param(10.9, 0.3, 0.5, marks=pytest.mark.slow),
         (1.5, 0.9, 0.2),
         pytest.param(63.5, 0.01, 0.7, marks=pytest.mark.slow),
         (1.01, 1e-3, 0.04),

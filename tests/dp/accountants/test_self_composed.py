@@ -21,7 +21,7 @@ from precad.dp.accountants.self_composed import SelfComposition
         SampledGaussian(0.9, 0.3),  # losses of 700 and more
     ],
 )
-@pytest.mark.parametrize("rounds", [2, 7, 61, 400])
+@pytest.mark.parametrize("rounds", [2, 7, 61, pytest.param(400, marks=pytest.mark.slow)])
 def test_it_is_the_librarys_composition_to_the_bit(event, rounds):
     """Both directions: losses, masses and the mass of infinite loss, and so every epsilon."""
     one_round = accounting._one_round(event)

@@ -11,7 +11,7 @@ from precad.dp.certificates.attack_simulation import attackers_that_succeed, sim
 from precad.dp.certificates.prediction import Method, Threat, Training, attacked_bounds, certify
 
 FAILURE = 1e-9
-N = 10**6
+N = 300_000
 
 
 @pytest.mark.parametrize(("threat", "shift"), [(Threat.ADD, 1), (Threat.REPLACE, 2)])
@@ -27,7 +27,7 @@ def test_attackers_in_every_round_are_a_shifted_gaussian(threat, shift, rounds):
 
 @pytest.mark.parametrize("threat", Threat)
 def test_no_certificate_is_beaten(threat):
-    """At the exact method's number, the largest, more than half of the prediction is left after 10^6 trainings.
+    """At the exact method's number, the largest, more than half of the prediction is left after 300,000 trainings.
 
     And what is left is above the certified lower bound: the simulated benign share has F_A >= .95 but for 1e-9. The
     other methods and settings: test_tightness.

@@ -149,7 +149,7 @@ def test_a_shared_clip_is_the_clip_of_the_vector_at_every_edge() -> None:
 
 
 @given(st.lists(st.integers(-(2**61), 2**61), min_size=1, max_size=20))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_a_shared_clip_of_any_vector_moves_no_further_than_the_vector(values: list[int]) -> None:
     x = np.array(values, dtype=np.int64)
     function = of(clip, x.size, bound=1.5)
