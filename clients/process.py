@@ -141,7 +141,7 @@ class Trainer:
             records=self._records[client],
             update=self.update(client, parameters),
             descend=functools.partial(self._descend, client, parameters),
-            gradient=functools.partial(self._gradient, client),
+            gradient=self._gradient,
             clipped_sum=functools.partial(self._clipped_sum, parameters),
         )
         return conduct.encode(conduct.on_trained(trained), self._task)
@@ -160,10 +160,10 @@ class Trainer:
                 random_bytes=self._random_bytes,
             )
 
-    def _gradient(self, client: str, parameters: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _gradient(self, parameters: NDArray[np.float64], records: Records) -> NDArray[np.float64]:
         """See `Trained.gradient`; only attacks call it."""
         with self._training, Unspoken(self._engine.spoken, EXHAUSTED):
-            return mean_gradient(parameters, self._records[client], self._engine)
+            return mean_gradient(parameters, records, self._engine)
 
     def _clipped_sum(self, parameters: NDArray[np.float32], records: Records) -> NDArray[np.float64]:
         """See `Trained.clipped_sum`; only audit clients call it."""

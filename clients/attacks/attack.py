@@ -60,8 +60,8 @@ class Knowledge:
     train: Callable[[int, float], Vector]
     """(steps, rate) to parameters (d,): so many steps of gradient descent from theta_t on samples of `records`,
     without clipping or noise."""
-    gradient: Callable[[Vector], Vector]
-    """Parameters (d,) to the gradient of the mean loss over `records` there (d,), without clipping or noise."""
+    gradient: Callable[[Vector, Records], Vector]
+    """Parameters (d,) and records to the gradient of their mean loss there (d,), without clipping or noise."""
     project: Callable[[Vector], Vector]
     """Update (d,) to a point near it that the servers accept. The update itself where nobody bounds it."""
     random: np.random.Generator

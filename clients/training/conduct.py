@@ -48,8 +48,8 @@ class Trained:
     descend: Callable[[int, float], Vector]
     """(steps, rate) to parameters (d,): steps of gradient descent from theta_t on samples of `records`, without
     clipping or noise. Raises: ArgumentError, NonFiniteGradientError."""
-    gradient: Callable[[Vector], Vector]
-    """Parameters (d,) to the gradient of the mean loss over `records` there, without clipping or noise. Raises:
+    gradient: Callable[[Vector, Records], Vector]
+    """Parameters (d,) and records to the gradient of their mean loss there, without clipping or noise. Raises:
     NonFiniteGradientError."""
     clipped_sum: Callable[[Records], Vector]
     """Records to the sum of their clipped gradients at theta_t, over the model's parameters, as rounds compute it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,8 +100,30 @@ def _train(flags: TrainingFlags, command: str, module: Any, run_by: Any) -> None
         write_json(report)
 
 
-def show(report: dict[str, Any], print_report: Callable[[Console, dict[str, Any]], None], *, as_json: bool) -> None:
-    """Print a report that is computed, not trained, as JSON or for people."""
+Folder = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", metavar="DIR", file_okay=False, help="Write the report to this folder too, as JSON and as a page."
+    ),
+]
+
+
+def show(
+    command: str,
+    report: dict[str, Any],
+    print_report: Callable[[Console, dict[str, Any]], None],
+    *,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Print a report that is computed, not trained, as JSON or for people. Write it and its page where asked to."""
+    if output is not None:
+        from precad.deploy.files.whole import write_whole
+        from precad.lab.papers import page
+
+        output.mkdir(parents=True, exist_ok=True)
+        write_whole(output / "report.json", (json.dumps(report, indent=2, allow_nan=False) + "\n").encode())
+        page.write(output, command, report, print_report, is_computed=True)
     if as_json:
         write_json(report, allow_nan=False)
     else:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from precad.deploy.cli.common import ImagesName, Json, PicturesName, exit_codes
-from precad.lab.commands.experiment_runs import TrainingFlags, show, trains
+from precad.lab.commands.experiment_runs import Folder, TrainingFlags, show, trains
 from precad.lab.commands.xie_experiments import xie_app
 
 experiment_app = typer.Typer(help="Repeat what the papers report.", no_args_is_help=True)
@@ -19,12 +20,13 @@ experiment_app.add_typer(xie_app)
 @exit_codes()
 def experiment_tightness(
     quick: Annotated[bool, typer.Option("--quick", help="Simulate the attack for the first setting only.")] = False,
+    output: Folder = None,
     as_json: Json = False,
 ) -> None:
     """Certify attackers by every method, and simulate the attack that no certificate may be beaten by."""
     from precad.lab.papers import tightness
 
-    show(tightness.tightness(quick=quick), tightness.print_tightness, as_json=as_json)
+    show("tightness", tightness.tightness(quick=quick), tightness.print_tightness, output=output, as_json=as_json)
 
 
 PaperImages = Annotated[ImagesName, typer.Option(help="Train on this data set; mnist is the paper's.")]
@@ -101,6 +103,12 @@ class ConvexSetsFlags(TrainingFlags):
     sigma: Sigma = 1.0
     clip: Annotated[float, typer.Option(help="Bound the whole update by this C; layers get parts of it.")] = 100.0
     rate: Annotated[float, typer.Option(help="Train with this eta.")] = 0.3
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.npy", help="Start from this model, trained without attackers: they waited until then."
+        ),
+    ] = None
     rounds: Rounds = None
     dataset: PaperImages = ImagesName.MNIST
     model: Annotated[str, typer.Option(help="Train this model.")] = "cnn-standardised"
@@ -280,32 +288,45 @@ class PtrMnistFlags(TrainingFlags):
 
 @experiment_app.command("ptr-accounting")
 @exit_codes()
-def experiment_ptr_accounting(as_json: Json = False) -> None:
+def experiment_ptr_accounting(output: Folder = None, as_json: Json = False) -> None:
     """Count the rounds of each mechanism of the PTR paper's Tables 1 to 4 at their epsilons, proved and by Renyi."""
     from precad.lab.papers.ptr import accounting as ptr_accounting
 
-    show(ptr_accounting.ptr_accounting(), ptr_accounting.print_ptr_accounting, as_json=as_json)
+    show(
+        "ptr-accounting",
+        ptr_accounting.ptr_accounting(),
+        ptr_accounting.print_ptr_accounting,
+        output=output,
+        as_json=as_json,
+    )
 
 
 @experiment_app.command("precad-noise")
 @exit_codes()
 def experiment_precad_noise(
     first_seed: Annotated[int, typer.Option("--first-seed", help="Draw from this seed.", min=0)] = 0,
+    output: Folder = None,
     as_json: Json = False,
 ) -> None:
     """Measure the noise column of PRECAD's Table 1 on one round of each algorithm."""
     from precad.lab.papers.precad import noise as precad_noise
 
-    show(precad_noise.precad_noise(seed=first_seed), precad_noise.print_report, as_json=as_json)
+    show(
+        "precad-noise",
+        precad_noise.precad_noise(seed=first_seed),
+        precad_noise.print_report,
+        output=output,
+        as_json=as_json,
+    )
 
 
 @experiment_app.command("ptr-figures")
 @exit_codes()
-def experiment_ptr_figures(as_json: Json = False) -> None:
+def experiment_ptr_figures(output: Folder = None, as_json: Json = False) -> None:
     """Compute the curves of the PTR paper's Figures 1 to 5, and test what the paper says of them."""
     from precad.lab.papers.ptr import figures as ptr_figures
 
-    show(ptr_figures.ptr_figures(), ptr_figures.print_ptr_figures, as_json=as_json)
+    show("ptr-figures", ptr_figures.ptr_figures(), ptr_figures.print_ptr_figures, output=output, as_json=as_json)
 
 
 @experiment_app.command("precad-theorem-2")
@@ -325,6 +346,7 @@ def experiment_precad_theorem_2(
     record_clip: Annotated[float, typer.Option(help="Take this R.")] = 2.0,
     client_rate: Annotated[float, typer.Option(help="Draw each client for a round at this rate q.")] = 0.1,
     rounds: Annotated[int, typer.Option(help="Count T rounds.", min=1)] = 5000,
+    output: Folder = None,
     as_json: Json = False,
 ) -> None:
     """Compute PRECAD's Theorem 2 as printed: the loss that K malicious clients can lead to."""
@@ -340,13 +362,13 @@ def experiment_precad_theorem_2(
         client_rate=client_rate,
         rounds=rounds,
     )
-    show(theorem_2.theorem_2(question), theorem_2.print_theorem_2, as_json=as_json)
+    show("precad-theorem-2", theorem_2.theorem_2(question), theorem_2.print_theorem_2, output=output, as_json=as_json)
 
 
 @experiment_app.command("precad-theorem-1")
 @exit_codes()
-def experiment_precad_theorem_1(as_json: Json = False) -> None:
+def experiment_precad_theorem_1(output: Folder = None, as_json: Json = False) -> None:
     """Compute PRECAD's Figure 2, left: epsilon by epoch as Theorem 1 prints it, beside what is proved."""
     from precad.lab.papers.precad import theorem_1
 
-    show(theorem_1.theorem_1(), theorem_1.print_theorem_1, as_json=as_json)
+    show("precad-theorem-1", theorem_1.theorem_1(), theorem_1.print_theorem_1, output=output, as_json=as_json)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from precad.deploy.cli.common import Json, PicturesName, exit_codes
-from precad.lab.commands.experiment_runs import TrainingFlags, show, trains
+from precad.lab.commands.experiment_runs import Folder, TrainingFlags, show, trains
 
 xie_app = typer.Typer()
 """Commands of `precad experiment`, which takes them in."""
@@ -69,11 +69,11 @@ class _PublicStartFlags(TrainingFlags):
 
 @xie_app.command("xie-tables")
 @exit_codes()
-def experiment_xie_tables(as_json: Json = False) -> None:
+def experiment_xie_tables(output: Folder = None, as_json: Json = False) -> None:
     """Compare the epsilons that Xie and others print with their reproduction and what is proved."""
     from precad.lab.papers.xie import tables as xie_tables
 
-    show(xie_tables.xie_tables(), xie_tables.print_xie_tables, as_json=as_json)
+    show("xie-tables", xie_tables.xie_tables(), xie_tables.print_xie_tables, output=output, as_json=as_json)
 
 
 @trains(xie_app, "userdp-certified", "xie.userdp_certified", run_by="xie.certified_accuracy")

@@ -2,18 +2,18 @@
 
 The setting is that of PRECAD's Figure 4 with the pixel pattern and the same noise, so every defence has the same
 epsilon. C is 100 and eta is 0.3 unless asked otherwise. With C = 20 and eta = 0.1 the ball alone leaves nothing to an
-attacker who projects once. Attackers stay within the set that the servers check, so none is rejected. They do it in
-two ways, all of a round alike:
+attacker who projects once. Attackers may wait until the model has learnt its task: `start` is that model. They stay
+within the set that the servers check, so none is rejected. They do it in two ways, all of a round alike:
 
     projects once        the whole malicious update of `pixel-backdoor`, projected onto the set
     optimises inside     `optimised-backdoor`: projected gradient steps from the model that it was sent
 
-One training for each of these, and for each seed of
+One training for each of these, one without attackers, and for each seed of
 
     the ball           ||x|| <= C alone
     equal layers       each of the L layers within C / sqrt(L)
     layers by size     each layer of d_l parameters within C sqrt(d_l / d)
-    a half-space       <x, g> >= t beside C: g is minus the initial model's gradient on public records, t almost zero
+    a half-space       <x, g> >= t beside C: g is minus the first model's gradient on public records, t almost zero
 
 Backdoor accuracy is counted as in `precad.lab.papers.precad.backdoor`.
 """
@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -35,6 +36,7 @@ from precad.clients.config import DatasetName
 from precad.clients.gradients.layers import require_layer_sizes
 from precad.clients.models import networks
 from precad.clients.records import DataSource, model_inputs
+from precad.deploy.errors import ConfigError
 from precad.lab.papers import backdoors, runner
 from precad.lab.papers.runner import Case
 from precad.lab.simulation.workers import Workers
@@ -45,6 +47,9 @@ CLIP: Final = 100.0
 RATE: Final = 0.3
 ATTACKS: Final = {"pixel-backdoor": "projects once", "optimised-backdoor": "optimises inside"}
 """Kinds, and what the report calls these."""
+SHARES: Final = {"pixel-backdoor": 1.0, "optimised-backdoor": 0.1}
+"""Parts of their records that attackers stamp. The optimiser's gradients are of all that it stamps, many a round."""
+NO_ATTACK: Final = "no attacker"
 N_CLIENTS: Final = 100
 N_PUBLIC: Final = 1000
 """Records whose gradient is the direction. The first of the test half, which no client has; accuracies count them."""
@@ -76,16 +81,28 @@ class Experiment(runner.DatasetExperiment):
     """eta."""
     rounds: int = ROUNDS
     model: str = "cnn-standardised"
+    start: Path | None = None
+    """A `.npy` file: the model that all begin with, in place of the initial one."""
 
     @property
     def layer_sizes(self) -> list[int]:
         """Return the number of parameters of each of the model's layers."""
         return require_layer_sizes(networks.build(self.model), "model")
 
-    def case(self, defence: Defence, n_attackers: int, kind: str, folder: Path) -> Case:
-        """Return one defence against so many attackers of a kind. The folder takes files of directions."""
-        name = f"{defence.name}-{kind}-k{n_attackers}"
-        attack = {"kind": kind, "clients": n_attackers, "parameters": {"divides": False}}
+    def cases(self, folder: Path) -> list[Case]:
+        """Return each defence without attackers, then against each number of each kind. The folder takes files of
+        directions."""
+        attacked = [(k, kind) for k in self.attackers for kind in ATTACKS]
+        return [self._case(defence, k, kind, folder) for k, kind in [(0, None), *attacked] for defence in DEFENCES]
+
+    def _case(self, defence: Defence, n_attackers: int, kind: str | None, folder: Path) -> Case:
+        simulation: dict[str, Any] = {"algorithm": "deployed"}
+        if kind is not None:
+            parameters = {"divides": False, "share": SHARES[kind]}
+            simulation["attack"] = {"kind": kind, "clients": n_attackers, "parameters": parameters}
+        if self.start is not None:
+            simulation["initial_model"] = str(self.start)
+        name = f"{defence.name}-alone" if kind is None else f"{defence.name}-{kind}-k{n_attackers}"
         config = runner.paper_config(
             name=name,
             rounds=self.rounds,
@@ -95,12 +112,12 @@ class Experiment(runner.DatasetExperiment):
             dataset=self.dataset,
             model=self.model,
             device=self.device,
-            simulation={"algorithm": "deployed", "attack": attack},
+            simulation=simulation,
         )
         config["task"]["learning_rate"] = self.rate
         if further := defence.fields(self, folder):
             config["task"] |= {**further, "accept_weak_wire_form": True}
-        words = f"{defence.words}, {ATTACKS[kind]}"
+        words = f"{defence.words}, {NO_ATTACK if kind is None else ATTACKS[kind]}"
         return Case(name=name, labels={"defence": words, "attackers": n_attackers}, config=config)
 
 
@@ -124,8 +141,10 @@ def _half_space(experiment: Experiment, folder: Path) -> Mapping[str, Any]:
 
 
 def public_direction(experiment: Experiment) -> NDArray[np.int64]:
-    """Return minus the gradient of the initial model on the public records, as integers (d,)."""
+    """Return minus the gradient of the model that training starts from on the public records, as integers (d,)."""
     model = networks.build(experiment.model, seed=0)
+    if experiment.start is not None:
+        torch.nn.utils.vector_to_parameters(torch.from_numpy(_read(experiment.start, model)), model.parameters())
     test = DataSource(dataset=cast(DatasetName, experiment.dataset)).load().test
     public = test.take(np.arange(min(N_PUBLIC, len(test))))
     features, labels = model_inputs(torch.tensor(public.features), torch.float32), torch.tensor(public.labels)
@@ -134,6 +153,20 @@ def public_direction(experiment: Experiment) -> NDArray[np.int64]:
     flat = torch.cat([gradient.flatten() for gradient in gradients]).double().numpy()
     direction: NDArray[np.int64] = np.rint(-flat * (_LENGTH / np.linalg.norm(flat))).astype(np.int64)
     return direction
+
+
+def _read(path: Path, model: torch.nn.Module) -> NDArray[np.float32]:
+    """Return a model's parameters (d,). Raises ConfigError."""
+    shape = (sum(it.numel() for it in model.parameters()),)
+    try:
+        found = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        raise ConfigError(f"--start: expected a .npy file, found {path}") from None
+    if not isinstance(found, np.ndarray) or found.dtype != np.float32 or found.shape != shape:
+        raise ConfigError(f"--start: expected float32 of shape {shape}, found another array in {path}")
+    if not np.isfinite(found).all():
+        raise ConfigError(f"--start: expected finite numbers, found others in {path}")
+    return found
 
 
 DEFENCES: Final = (
@@ -153,16 +186,10 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
     DataError."""
     folder.mkdir(parents=True, exist_ok=True)
-    cases = [
-        experiment.case(defence, k, kind, folder)
-        for k in experiment.attackers
-        for kind in ATTACKS
-        for defence in DEFENCES
-    ]
     outcomes, report = runner.reported(
         "convex-sets",
         experiment,
-        cases,
+        experiment.cases(folder),
         folder,
         console,
         workers,
@@ -170,6 +197,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
             "attackers": list(experiment.attackers),
             "model": experiment.model,
             "layer_sizes": experiment.layer_sizes,
+            "start": experiment.start and sha256(experiment.start.read_bytes()).hexdigest(),
             "cases": [backdoors.of_case(outcome, outcome.reported()) for outcome in outcomes],
             "evaluations": runner.what_is_reported(outcomes),
             "clean_accuracy_floor": backdoors.CLEAN_ACCURACY_FLOOR,
@@ -180,7 +208,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
         folder / "convex-sets",
         outcomes,
         experiment.attackers,
-        [f"{defence.words}, {words}" for words in ATTACKS.values() for defence in DEFENCES],
+        [f"{defence.words}, {words}" for words in (NO_ATTACK, *ATTACKS.values()) for defence in DEFENCES],
         N_CLIENTS,
         xlabel=backdoors.EPOCHS,
     )
@@ -192,7 +220,7 @@ def paragraph(report: Mapping[str, Any]) -> str:
     return (
         f"pixel-backdoor on {report['dataset']}, model {report['model']} with layers of {report['layer_sizes']} "
         f"parameters, {N_CLIENTS} clients, C = {report['clip']:g}, eta = {report['rate']:g}, "
-        f"sigma = {report['sigma']:g}, {report['rounds']} rounds, "
+        f"sigma = {report['sigma']:g}, {report['rounds']} rounds{' from a model given' if report['start'] else ''}, "
         f"{report['seeds']} seed(s), one epsilon for all. Attackers project the malicious vector once, or "
         f"optimise inside. Backdoor accuracy and accuracy, {report['evaluations']}: "
         f"{backdoors.in_words(report)}. {backdoors.floor_in_words()}"

@@ -58,8 +58,26 @@ class _Reader(Console):
         self.lines += [it for it in objects if isinstance(it, str)]
 
 
-def write(folder: Path, name: str, report: Mapping[str, Any], print_report: Callable[[Console, Any], None]) -> None:
-    """Write the page into the folder of an experiment, in one step."""
+SIMULATED, DEPLOYED, COMPUTED = (
+    "simulated in one process",
+    "two real servers and processes of clients",
+    "computed, not trained",
+)
+"""How the page says where its numbers come from."""
+
+
+def write(
+    folder: Path,
+    name: str,
+    report: Mapping[str, Any],
+    print_report: Callable[[Console, Any], None],
+    *,
+    is_computed: bool = False,
+) -> None:
+    """Write the page into the folder of an experiment, in one step.
+
+    is_computed  of a report without trainings, and so without curves and pictures
+    """
     reader = _Reader()
     print_report(reader, report)
     style = asset("report.css") + _PICTURES
@@ -68,13 +86,14 @@ def write(folder: Path, name: str, report: Mapping[str, Any], print_report: Call
         .get_template("experiment.html.j2")
         .render(
             name=name,
-            where="two real servers and processes of clients" if report.get("deployed") else "simulated in one process",
+            where=COMPUTED if is_computed else DEPLOYED if report.get("deployed") else SIMULATED,
+            files="report.json" if is_computed else "report.json and curves.csv",
             policy="default-src 'none'; img-src data:; "
             f"style-src '{source_of(style)}'; base-uri 'none'; form-action 'none'",
             style=Markup(style),  # noqa: S704 - a file of this package
             paragraphs=[line for line in reader.lines if not line.startswith("written to ")],
             tables=reader.tables,
-            pictures=[(path.name, _inside(path)) for path in sorted(folder.glob("*.png"))],
+            pictures=[] if is_computed else [(path.name, _inside(path)) for path in sorted(folder.glob("*.png"))],
             settings=_settings(report),
             version=metadata.version("precad"),
         )

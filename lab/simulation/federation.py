@@ -139,7 +139,7 @@ class Federation:
                 bound=space.bound,
                 step=step,
                 train=lambda steps, rate, client=client: train(client, steps, rate),  # type: ignore[misc]
-                gradient=partial(mean_gradient, records=self.records[client], engine=self.engine),
+                gradient=partial(mean_gradient, engine=self.engine),
                 project=space.project,
                 random=self.randomness.attack(t, client),
             )

@@ -340,7 +340,7 @@ def knowledge(honest, bound=math.inf, n_attackers=1, step=0.5, train=None):
         bound=bound,
         step=step,
         train=train or (lambda steps, rate: np.arange(d) + steps * rate),
-        gradient=lambda at: at - np.full(d, 7.0),
+        gradient=lambda at, records: at - np.full(d, 7.0),
         project=lambda update: within(update, bound),
         random=np.random.default_rng(0),
     )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from numpy.typing import NDArray
 
 from precad.clients.attacks.model_space import ModelSpace
 from precad.clients.errors import ArgumentError
+from precad.clients.models import networks
 from precad.clients.records import digits
 from precad.dp.task_privacy import task_privacy
 from precad.lab.papers import convex_sets
@@ -20,22 +23,28 @@ from precad.mpc.convex_set import ConvexSet
 from tests.harness.harness import small_task
 from tests.lab.papers.test_experiments import experiment, rows_of
 
+SMALL = ("--dataset", "digits", "--model", "mlp", "--attackers", 20, "--rounds", 3, "--seeds", 1)
+
 
 def test_every_set_is_trained_against_and_nobody_is_rejected(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    folder = tmp_path / "run"
-    arguments = ("--dataset", "digits", "--model", "mlp", "--attackers", 20, "--rounds", 3, "--seeds", 1)
-    done = experiment("convex-sets", *arguments, "--output", folder, "--json")
+    folder, start = tmp_path / "run", tmp_path / "start.npy"
+    np.save(start, networks.initial_parameters("mlp", seed=7))
+    done = experiment("convex-sets", *SMALL, "--start", start, "--output", folder, "--json")
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)
-    assert [case["defence"] for case in report["cases"]] == [
-        f"{defence.words}, {words}" for words in convex_sets.ATTACKS.values() for defence in convex_sets.DEFENCES
+    assert [(case["defence"], case["attackers"]) for case in report["cases"]] == [
+        (f"{defence.words}, {words}", 20 if words in convex_sets.ATTACKS.values() else 0)
+        for words in (convex_sets.NO_ATTACK, *convex_sets.ATTACKS.values())
+        for defence in convex_sets.DEFENCES
     ]
-    assert [case["rejected"]["mean"] for case in report["cases"]] == [0] * 8
-    assert "3 rounds, 1 seed(s), one epsilon for all" in report["paragraph"]
+    assert [case["rejected"]["mean"] for case in report["cases"]] == [0] * 12
+    assert "3 rounds from a model given, 1 seed(s), one epsilon for all" in report["paragraph"]
+    assert report["start"] == hashlib.sha256(start.read_bytes()).hexdigest()
+    assert str(tmp_path) not in (folder / "report.html").read_text()
     assert report["layer_sizes"] == [4160, 650]
     accuracies = {row["defence"]: row["accuracy"] for row in rows_of(folder)}
-    assert len(accuracies) == 8
+    assert len(accuracies) == 12
     assert np.load(folder / "directions.npy").shape == (1, 4810)
 
 
@@ -47,6 +56,33 @@ def test_the_sets_lie_in_the_ball_and_the_direction_is_one_that_honest_clients_f
     g = convex_sets.public_direction(setting)
     assert np.linalg.norm(g) == pytest.approx(2.0**14, rel=1e-2)
     assert_array_equal(convex_sets.public_direction(setting), g)
+
+
+def test_the_direction_is_that_of_the_model_given(tmp_path: Path) -> None:
+    start = tmp_path / "start.npy"
+    np.save(start, networks.initial_parameters("mlp", seed=7))
+    settings = [convex_sets.Experiment(dataset="digits", model="mlp", start=it) for it in (None, start)]
+    one, other = (convex_sets.public_direction(it).astype(float) for it in settings)
+    assert np.dot(one, other) < 0.9 * np.linalg.norm(one) * np.linalg.norm(other)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (None, "--start: expected a .npy file"),
+        (np.zeros(9, dtype=np.float32), "--start: expected float32 of shape"),
+        (np.zeros(4810), "--start: expected float32 of shape"),
+        (np.full(4810, np.nan, dtype=np.float32), "--start: expected finite numbers"),
+    ],
+)
+def test_what_is_no_model_is_refused(content: NDArray[np.generic] | None, expected: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    start = tmp_path / "start.npy"
+    if content is not None:
+        np.save(start, content)
+    done = experiment("convex-sets", *SMALL, "--start", start, "--output", tmp_path / "run")
+    assert done.exit_code == 2, done.output
+    assert expected in " ".join(done.output.split())
 
 
 def test_what_an_attacker_crafts_is_projected_onto_the_set() -> None:

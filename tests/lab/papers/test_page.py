@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from rich.console import Console
 
 from precad.deploy.tables import titled
 from precad.lab.papers import page, runner
+from tests.lab.papers.test_experiments import experiment
 
 HOSTILE = "<script>alert(1)</script>&\"'"
 REPORT: dict[str, Any] = {
@@ -54,6 +56,34 @@ def test_a_page_has_what_was_printed_and_the_pictures(made: str, tmp_path: Path)
     assert "10, -, 2.5" in seen
     (picture,) = re.findall(r'<img src="data:image/png;base64,([^"]+)"', made)
     assert base64.b64decode(picture) == (tmp_path / "figure-0.png").read_bytes()
+
+
+COMPUTED = {"precad-theorem-1": 30, "precad-theorem-2": 24, "xie-tables": 40}
+"""Commands that train nothing and are done at once, with the least number of cells that their pages have."""
+
+
+@pytest.mark.parametrize("command", COMPUTED)
+def test_what_is_computed_has_a_page_too(command: str, tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "folder"
+    done = experiment(command, "--output", folder, "--json")
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    assert json.loads((folder / "report.json").read_text()) == report
+    made = html.unescape((folder / "report.html").read_text())
+    assert page.COMPUTED in made
+    assert "curves.csv" not in made
+    assert made.count("<td>") > COMPUTED[command]
+    assert not re.search(r"https?://|<script|<img", made)
+    assert str(tmp_path) not in made
+
+
+def test_a_file_where_a_folder_was_expected_is_refused(tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("mine")
+    done = experiment("precad-theorem-2", "--output", taken)
+    assert done.exit_code == 2, done.output
+    assert "--output" in done.output
+    assert taken.read_text() == "mine"
 
 
 def test_a_page_loads_nothing_runs_nothing_and_names_no_folder(made: str) -> None:
