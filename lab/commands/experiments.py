@@ -101,6 +101,13 @@ class ConvexSetsFlags(TrainingFlags):
         list[int] | None, typer.Option("--attackers", help="Take K attackers instead of 5 and 10; repeat.", min=1)
     ] = None
     sigma: Sigma = 1.0
+    defences: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--defence",
+            help="Train this one of ball, equal-layers, layers-by-size, half-space; all unless given. Repeat.",
+        ),
+    ] = None
     clip: Annotated[float, typer.Option(help="Bound the whole update by this C; layers get parts of it.")] = 100.0
     rate: Annotated[float, typer.Option(help="Train with this eta.")] = 0.3
     start: Annotated[

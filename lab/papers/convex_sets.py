@@ -74,6 +74,8 @@ class Experiment(runner.DatasetExperiment):
     """Describe what is run."""
 
     attackers: Sequence[int] = ATTACKERS
+    defences: Sequence[str] = ()
+    """Names of `DEFENCES`; none is all."""
     sigma: float = 1.0
     clip: float = CLIP
     """C."""
@@ -84,6 +86,9 @@ class Experiment(runner.DatasetExperiment):
     start: Path | None = None
     """A `.npy` file: the model that all begin with, in place of the initial one."""
 
+    def __post_init__(self) -> None:
+        runner.require_known("--defence", self.defences, [defence.name for defence in DEFENCES])
+
     @property
     def layer_sizes(self) -> list[int]:
         """Return the number of parameters of each of the model's layers."""
@@ -92,8 +97,9 @@ class Experiment(runner.DatasetExperiment):
     def cases(self, folder: Path) -> list[Case]:
         """Return each defence without attackers, then against each number of each kind. The folder takes files of
         directions."""
+        chosen = [defence for defence in DEFENCES if not self.defences or defence.name in self.defences]
         attacked = [(k, kind) for k in self.attackers for kind in ATTACKS]
-        return [self._case(defence, k, kind, folder) for k, kind in [(0, None), *attacked] for defence in DEFENCES]
+        return [self._case(defence, k, kind, folder) for k, kind in [(0, None), *attacked] for defence in chosen]
 
     def _case(self, defence: Defence, n_attackers: int, kind: str | None, folder: Path) -> Case:
         simulation: dict[str, Any] = {"algorithm": "deployed"}

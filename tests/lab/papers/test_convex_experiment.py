@@ -15,6 +15,7 @@ from precad.clients.attacks.model_space import ModelSpace
 from precad.clients.errors import ArgumentError
 from precad.clients.models import networks
 from precad.clients.records import digits
+from precad.deploy.errors import ConfigError
 from precad.dp.task_privacy import task_privacy
 from precad.lab.papers import convex_sets
 from precad.lab.simulation import SeededRandomness, Simulation, SimulationSettings
@@ -46,6 +47,18 @@ def test_every_set_is_trained_against_and_nobody_is_rejected(tmp_path: Path) -> 
     accuracies = {row["defence"]: row["accuracy"] for row in rows_of(folder)}
     assert len(accuracies) == 12
     assert np.load(folder / "directions.npy").shape == (1, 4810)
+
+
+def test_some_of_the_sets_can_be_chosen(tmp_path: Path) -> None:
+    chosen = convex_sets.Experiment(dataset="digits", model="mlp", attackers=(3,), defences=("ball", "equal-layers"))
+    assert [case.name for case in chosen.cases(tmp_path)][:3] == [
+        "ball-alone",
+        "equal-layers-alone",
+        "ball-pixel-backdoor-k3",
+    ]
+    assert len(chosen.cases(tmp_path)) == 6
+    with pytest.raises(ConfigError, match=r"--defence: expected one of ball, equal-layers, .*, found 'cube'"):
+        convex_sets.Experiment(defences=("cube",))
 
 
 def test_the_sets_lie_in_the_ball_and_the_direction_is_one_that_honest_clients_follow() -> None:
