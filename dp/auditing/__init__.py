@@ -9,6 +9,7 @@ Modules:
     observed      canaries' scores, round by round, as one view sees them
     per_round     limits of noise, rate and clip from single rounds, and the epsilon at these limits
     beside_others limits where updates of other members are in the sum, too
+    shares        parts of one chance of a false alarm for all that an audit judges
     independence  tests that no noise is used twice
     evenness      tests that noise is as printed in every part of it
     parts         parts of all observations, for tests that look everywhere

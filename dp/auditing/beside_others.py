@@ -9,22 +9,27 @@ stochastically at least the central one. By induction over rounds so is the sum,
 holds. Others make it larger, never too small.
 
 Whether a record was drawn in round t is independent of r_t, given what came before. So the correlation of draws with
-what is left along their records has mean 0. That holds unless uploads enter the sum with a factor other than 1.
+what is left along their records has mean 0. That holds unless uploads enter the sum with a factor other than 1. Few or
+rare draws are far from normal. So their correlation is bounded by its own moments (Chernoff), for any number of draws.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 from scipy.stats import chi2
 
 from precad.dp.checks import require_count, require_delta, require_non_negative, require_probability
 
 Array = NDArray[np.float64]
+
+_TILTS: Final = (0.05, 20.0)
+"""Least and largest tilt of a sum's law, over its standard deviation."""
+_N_TILTS: Final = 64
 
 
 def noise_at_most(energy: float, observations: int, alpha: float) -> float:
@@ -53,16 +58,25 @@ class Draws:
 
 
 def arrival(draws: Draws, rate: float, alpha: float) -> tuple[float, float]:
-    """Return an interval of the factor that uploads enter the sum with, normal for so many draws.
+    """Return an interval of the factor that uploads enter the sum with, which misses 1 with a chance of at most alpha.
 
     rate: p, with which each was drawn. Without a draw by chance nothing is told. Raises ValueError.
     """
     require_probability("rate", rate)
     require_delta(alpha)
     centred = draws.weights - rate * draws.expected
-    moved = float((centred * draws.uploaded).sum())
-    spread = math.sqrt(rate * (1 - rate) * float(np.square(draws.expected * draws.left).sum()))
-    if moved <= 0 or spread == 0:
+    moved, moves = float((centred * draws.uploaded).sum()), draws.expected * draws.left
+    if moved <= 0 or rate in (0, 1) or not moves.any():
         return -math.inf, math.inf
-    factor, reach = 1 + float((centred * draws.left).sum()) / moved, -float(ndtri(alpha / 2)) * spread / moved
-    return factor - reach, factor + reach
+    factor = 1 + float((centred * draws.left).sum()) / moved
+    return factor - _reach(moves, rate, alpha / 2) / moved, factor + _reach(-moves, rate, alpha / 2) / moved
+
+
+def _reach(moves: Array, rate: float, alpha: float) -> float:
+    """Return what the sum of moves of those drawn exceeds its mean by, with a chance of at most alpha.
+
+    Every tilt gives a bound. The least of a grid of them is near the least of all.
+    """
+    tilts = np.geomspace(*_TILTS, _N_TILTS) / math.sqrt(rate * (1 - rate) * float(np.square(moves).sum()))
+    cumulants = np.array([np.logaddexp(math.log1p(-rate), math.log(rate) + tilt * moves).sum() for tilt in tilts])
+    return float(((cumulants - math.log(alpha)) / tilts).min() - rate * moves.sum())

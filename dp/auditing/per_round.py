@@ -9,8 +9,10 @@ fresh for each number (`evenness`, `independence`). Records are drawn by themsel
 an audit client uploads enters the sum as it is (`arrival`). Composition is the proof's: no attack here looks for a loss
 that only several rounds have.
 
-The chance of a false alarm is shared. Four fifths are the limits', and a rare draw leaves its rate the wider one. So
-noise and rate have the shares with which their relative widths add up to least, for the printed rate.
+The chance of a false alarm is shared. Three fifths are the limits', and a rare draw leaves its rate the wider one. So
+noise and rate have the shares with which their relative widths add up to least, for the printed rate. Where one audit
+has several seats, all their limits and alarms hold together. Noise is each seat's own, so that its chances are divided.
+Draws are the same from all seats that saw the same rounds.
 """
 
 from __future__ import annotations
@@ -31,15 +33,15 @@ from precad.dp.auditing.evenness import coarse_noise, uneven_noise
 from precad.dp.auditing.independence import Repetition, repeated_noise
 from precad.dp.auditing.observed import Observed
 from precad.dp.auditing.parts import Parts
-from precad.dp.checks import require_delta
+from precad.dp.checks import require_count, require_delta
 
 CLIP_SLACK: Final = 1e-6
 """Relative room above the clip, for rounding from float32."""
 _LEAST_NOISE: Final = 0.01
 """Noise multiplier of a figure, at least: without any noise it would be infinite, which JSON cannot hold."""
-_OF_TEST: Final = 0.05
+_OF_TEST: Final = 0.1
 """Share of the chance of a false alarm that each test has: arrival, repetition, evenness, draws."""
-_OF_LIMITS: Final = 0.8
+_OF_LIMITS: Final = 0.6
 """Share of it that noise and rate have together."""
 _SPLITS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
@@ -78,20 +80,27 @@ class Limits:
         return PldAccountant().epsilon(found, rounds, delta)
 
 
-def limits(observed: Observed, event: SampledGaussian, confidence: float) -> Limits:
-    """Return the limits of one view, of which `event` is printed. Raises ValueError for a confidence outside (0, 1)."""
+def limits(observed: Observed, event: SampledGaussian, confidence: float, seats: int = 1, draws: int = 1) -> Limits:
+    """Return the limits of one view, of which `event` is printed.
+
+    seats: views of this training whose limits and alarms hold together with this confidence.
+    draws: different tables of draws among these.
+    Raises: ValueError for a confidence outside (0, 1), or no seat or draws.
+    """
     alpha = 1 - confidence
     require_delta(alpha)
-    of_test = _OF_TEST * alpha
+    require_count("seats", seats, at_least=1)
+    require_count("draws", draws, at_least=1)
+    of_test = _OF_TEST * alpha / seats
     residuals, weights = observed.residuals, observed.contributions
     n, may_be = residuals.size, observed.present & observed.coins
     drawn, trials = weights[weights > 0], int(may_be.sum())
-    of_noise, of_rate = chances(n, trials, event.sampling_rate, alpha)
+    of_noise, of_rate = chances(n, trials, event.sampling_rate, alpha, seats, draws)
     unlike = [
         *_uneven_arrival(observed, of_test / 2),
         *uneven_noise(residuals, event.noise_multiplier, of_test, observed.step),
         *(() if observed.own_noise is None else coarse_noise(residuals, observed.step)),
-        *dependent_draws(weights > 0, may_be, of_test),
+        *dependent_draws(weights > 0, may_be, _OF_TEST * alpha / draws),
     ]
     return Limits(
         observations=n,
@@ -107,21 +116,25 @@ def limits(observed: Observed, event: SampledGaussian, confidence: float) -> Lim
     )
 
 
-def chances(observations: int, trials: int, rate: float, alpha: float) -> tuple[float, float]:
+def chances(
+    observations: int, trials: int, rate: float, alpha: float, seats: int = 1, draws: int = 1
+) -> tuple[float, float]:
     """Return the chances of a limit of the noise and of one of the rate that fails. They depend on no score or draw.
 
     trials: pairs of a round and a canary that could be drawn there, each at `rate`.
+    seats: limits of the noise that share the chance.
+    draws: limits of the rate that do.
     """
     of_noise = math.sqrt(1 / (2 * observations))
     of_rate = math.sqrt((1 - rate) / (rate * trials)) if rate > 0 and trials else 0.0
 
     def width(share: float) -> float:
-        return -of_noise * float(ndtri(_OF_LIMITS * share * alpha)) - of_rate * float(
-            ndtri(_OF_LIMITS * (1 - share) * alpha)
+        return -of_noise * float(ndtri(_OF_LIMITS * share * alpha / seats)) - of_rate * float(
+            ndtri(_OF_LIMITS * (1 - share) * alpha / draws)
         )
 
     share = min(_SPLITS, key=width)
-    return _OF_LIMITS * share * alpha, _OF_LIMITS * (1 - share) * alpha
+    return _OF_LIMITS * share * alpha / seats, _OF_LIMITS * (1 - share) * alpha / draws
 
 
 def least_deficit(observations: int, chance: float, power: float = 0.95) -> float:

@@ -16,6 +16,7 @@ from precad.clients.records import Records
 from precad.deploy.errors import ConfigError, UnfulfilledError
 from precad.deploy.figures import audit_label
 from precad.deploy.reporting.audits import MECHANISM
+from precad.dp.auditing.shares import Shares
 from precad.lab.auditing.audited import AuditedRound, Seen
 from precad.lab.auditing.judged import judged
 from precad.lab.auditing.members import AuditedTask, with_canaries
@@ -106,8 +107,9 @@ def simulation_of(audited: AuditedTask, source: Randomness) -> tuple[Simulation,
 def _report(audited: AuditedTask, seen: Seen, kinks: Kinks, confidence: float) -> dict[str, Any]:
     """Return the report as one JSON object."""
     task = audited.plan.task
-    views = [judged(seat, task, seen.observed(seat, audited.coins), confidence) for seat in Seat]
-    real = None if audited.real is None else audited.real.report(task, confidence)
+    shares = Shares.of(confidence, len(Seat), has_real=audited.real is not None)
+    views = [judged(seat, task, seen.observed(seat, audited.coins), shares) for seat in Seat]
+    real = None if audited.real is None else audited.real.report(task, shares)
     return {
         "name": task.name,
         "label": audit_label(confidence),

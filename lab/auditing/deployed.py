@@ -29,6 +29,7 @@ from precad.deploy.figures import audit_label
 from precad.deploy.files.whole import write_whole
 from precad.deploy.reporting.audits import FILE, MECHANISM
 from precad.dp.auditing.observed import Observed
+from precad.dp.auditing.shares import Shares
 from precad.lab.auditing.judged import judged
 from precad.lab.auditing.real import has_failed
 from precad.lab.auditing.real_judged import judged_real
@@ -120,11 +121,13 @@ def audit_deployment(
     seen = {seat: found for seat in Seat if (found := observed(evidence, seat)) is not None}
     if not seen:
         raise UnfulfilledError("expected a round with an audit client in it, found none: more rounds are needed")
-    views = [judged(seat, task, found, confidence) for seat, found in seen.items()]
+    draws = {(found.present.tobytes(), found.contributions.tobytes()) for found in seen.values()}
+    shares = Shares.of(confidence, len(seen), has_real=bool(evidence.real), draws=len(draws))
+    views = [judged(seat, task, found, shares) for seat, found in seen.items()]
     kinks = Kinks.of_all(
         one for secrets in (*evidence.secrets.values(), *evidence.real.values()) for one in secrets.kinks
     )
-    real = judged_real(task, rounds_of(task, evidence.released, evidence.real), views, confidence)
+    real = judged_real(task, rounds_of(task, evidence.released, evidence.real), views, shares)
     return {
         "name": task.name,
         "task_digest": task.digest().hex(),

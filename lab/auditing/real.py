@@ -28,6 +28,7 @@ from precad.clients.records.records import Records, model_inputs
 from precad.dp.accountants.pld import SampledGaussian, View
 from precad.dp.auditing import per_round
 from precad.dp.auditing.observed import Observed
+from precad.dp.auditing.shares import Shares
 from precad.dp.task_privacy import task_privacy
 from precad.lab.auditing.seats import Seat
 from precad.protos.task.task import Task
@@ -39,6 +40,8 @@ MOST: Final = 32
 """Records, at most: enough to judge the clip, and few enough to solve for."""
 SLACK: Final = 1e-3
 """Room for float32, whose rounding the solution for single records may enlarge: in units of R."""
+_FLOAT32: Final = 2.0**-18
+"""Step of a grid that rounds more coarsely than a gradient in float32, in units of R: sixteen of its last units."""
 _LEAST: Final = 0.01
 """Least length over R of a gradient whose presence can be told."""
 _TELLABLE: Final = 4.0
@@ -61,23 +64,26 @@ class RealAudit:
     """Likewise: the noise of a seat, along directions that span the records' gradients."""
     unexplained: float = 0.0
     """Largest part of an update, over R, that is no sum of its records' gradients; or the largest misfit of one."""
+    excess: float = 0.0
+    """Most that a record added, less what rounding may."""
 
     def add(self, engine: RecordEngine, parameters: NDArray[np.float32], noise: Mapping[Seat, Vector]) -> None:
         """Take in a round that accepted the client's last update. noise: (d,) by seat, in units of R."""
         gradients = single_gradients(engine.model_copy(), parameters, self.conduct.records)
         apart = taken_apart(gradients / self.clip, -self.conduct.updates[-1] / self.clip)
         self.unexplained = max(self.unexplained, apart.unexplained)
+        self.excess = max(self.excess, float(apart.weights.max(initial=0.0)) - apart.error)
         self.weights.append(apart.weights)
         self.tellable.append(apart.tellable)
         basis = np.linalg.qr(apart.directions.T)[0]
         for seat, vector in noise.items():
             self.residuals[seat].append(vector @ basis)
 
-    def report(self, task: Task, confidence: float) -> dict[str, Any] | None:
+    def report(self, task: Task, shares: Shares) -> dict[str, Any] | None:
         """Return what the seats showed, beside what is printed; None where the client was in no round."""
         if not self.weights:
             return None
-        seats = [self._of_seat(seat, task, confidence) for seat in Seat]
+        seats = [self._of_seat(seat, task, 1 - shares.real) for seat in Seat]
         alarms = []
         if self.unexplained > SLACK:
             alarms.append(no_sum(self.unexplained))
@@ -90,8 +96,8 @@ class RealAudit:
         may_be = np.array(self.tellable)
         scores = weights + np.array(self.residuals[seat])
         seen = Observed(scores, weights, may_be, np.ones(weights.shape[1], dtype=np.bool_))
-        found = per_round.limits(seen, event, confidence)
-        alarms = per_round.alarms(found, event, rounding=SLACK)
+        found = per_round.limits(seen, event, confidence, len(Seat))
+        alarms = per_round.alarms(replace(found, clip_at_most=self.excess), event, rounding=SLACK)
         most = replace(found, clip_at_least=of_the_longest(weights))
         printed = privacy.epsilon(seat.view, rounds, task.delta)
         figure = most.epsilon(rounds, task.delta, event.group_size)
@@ -120,20 +126,22 @@ class Apart:
     unexplained: float
     """Part of the update that is no sum of its records' gradients, or the largest misfit of one, beyond rounding."""
     error: float
-    """Most that rounding to the grid moves a weight."""
+    """Most that rounding moves a weight."""
 
 
 def taken_apart(gradients: Vector, added: Vector, step: float = 0.0) -> Apart:
     """Take an update apart. gradients: (k, d), unclipped. added: (d,), the update. All is in units of R.
 
-    step: of the grid that the update was rounded to. Its rounding errors are taken as independent of one another.
+    step: of the grid that the update was rounded to, or that of float32 where this one is coarser. Rounding errors are
+    taken as independent of one another. Records that are nearly alike cannot be told apart beneath them.
     """
+    step = max(step, _FLOAT32)
     lengths = np.linalg.norm(gradients, axis=1)
     directions = gradients / np.where(lengths > 0, lengths, 1.0)[:, None]
     weights = np.linalg.lstsq(directions.T, added, rcond=None)[0]
     expected = np.minimum(1.0, lengths)
     rounding = step / 2 * math.sqrt(len(added))
-    error = _REACH * step / 2 / _least_singular(directions[lengths > 0]) if step else 0.0
+    error = _REACH * step / 2 / _least_singular(directions[lengths > 0])
     tellable = expected > max(_LEAST, _TELLABLE * error)
     drawn = (weights > expected / 2) & tellable
     misfit = np.abs(weights - np.where(drawn, expected, 0.0))[tellable].max(initial=0.0)

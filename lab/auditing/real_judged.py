@@ -20,6 +20,7 @@ from scipy.stats import beta
 from precad.dp.accountants.pld import SampledGaussian, View
 from precad.dp.auditing import beside_others, per_round
 from precad.dp.auditing.independence import Repetition
+from precad.dp.auditing.shares import Shares
 from precad.dp.task_privacy import task_privacy
 from precad.lab.auditing.judged import in_one_run
 from precad.lab.auditing.real import SLACK, no_sum, of_the_longest
@@ -28,49 +29,51 @@ from precad.lab.auditing.seats import Seat
 from precad.protos.task.task import Task
 
 _N_TESTS: Final = 3
-"""Limits that share the chance that canaries leave: rate, arrival, noise at all parameters."""
+"""Limits that share the chance of real records: rate, arrival, noise at all parameters."""
 _EVERYTHING: Final = (-math.inf, math.inf)
 _NO_REPETITION: Final = Repetition(0.0, "", 1.0, is_found=False)
 """Noise is compared across rounds at canaries, where others add nothing."""
 
 
 def judged_real(
-    task: Task, rounds: RealRounds | None, views: Sequence[Mapping[str, Any]], confidence: float
+    task: Task, rounds: RealRounds | None, views: Sequence[Mapping[str, Any]], shares: Shares
 ) -> dict[str, Any] | None:
     """Return what real records showed; None where no real audit client was in a round.
 
-    views: what canaries showed, by seat (`judged`). Raises ValueError for a confidence outside (0, 1).
+    views: what canaries showed, by seat (`judged`), at their own share of the audit's chance.
     """
     if rounds is None:
         return None
-    seats = [_of_seat(task, rounds, view, confidence) for view in views]
+    seats = [_of_seat(task, rounds, view, shares) for view in views]
     alarms = [no_sum(rounds.unexplained)] if rounds.unexplained > SLACK else []
     if (np.array(rounds.weights)[:, ~rounds.coins] > 0).any():
         alarms.append("coins: expected no record in an update that its coin leaves out, found one")
     return {"records": len(rounds.coins), "rounds": len(rounds.weights), "alarms": alarms, "seats": seats}
 
 
-def _of_seat(task: Task, rounds: RealRounds, view: Mapping[str, Any], confidence: float) -> dict[str, Any]:
+def _of_seat(task: Task, rounds: RealRounds, view: Mapping[str, Any], shares: Shares) -> dict[str, Any]:
     seat, privacy, of_noise = Seat(view["seat"]), task_privacy(task), float(view["limits"]["noise_chance"])
-    alpha = (1 - confidence - of_noise) / _N_TESTS
+    alpha = shares.real / _N_TESTS
     event = privacy.events[View(seat.view)]
     assert isinstance(event, SampledGaussian)  # of the algorithm `precad`
     most = int(np.array(rounds.present).sum(axis=0).max())
     printed = privacy.epsilon(seat.view, most, task.delta)
     found = _limits(rounds, float(view["limits"]["noise_at_most"]), of_noise, alpha)
-    figures = {}
+    figures, refuting = {}, list[str]()
     if seat is Seat.CLIENTS and (observed := rounds.observed()) is not None:
         at_parameters = beside_others.noise_at_most(rounds.energy, rounds.n_energy, alpha)
         arrival = beside_others.arrival(rounds.all_draws, event.sampling_rate, alpha)
         found = replace(found, noise_at_most=min(found.noise_at_most, at_parameters), arrival=arrival)
-        figures = in_one_run(observed, event, most, task.delta, confidence)
-    figures = {"per_round": found.epsilon(most, task.delta, event.group_size)} | figures
+        guessed = in_one_run(observed, event, most, task.delta, shares)
+        figures, refuting = guessed.figures, guessed.refuting(printed)
+    per_round_figure = found.epsilon(most, task.delta, event.group_size)
     return {
         "seat": seat.value,
         "view": seat.view.value,
         "printed": printed,
+        "per_round": per_round_figure,
         **figures,
-        "exceeded": max(figures.values()) > printed,
+        "exceeded": bool(refuting) or per_round_figure > printed,
         "alarms": per_round.alarms(replace(found, clip_at_most=rounds.excess), event, rounding=SLACK),
     }
 

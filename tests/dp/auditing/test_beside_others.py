@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import binom, chi2
 
-from precad.dp.auditing.beside_others import Draws, arrival, noise_at_most
+from precad.dp.auditing.beside_others import Draws, _reach, arrival, noise_at_most
 
 Array = NDArray[np.float64]
 ROUNDS, D, RUNS = 8, 40, 400
@@ -53,6 +53,25 @@ def rounds(factor: float, rate: float, draws: np.random.Generator) -> Draws:
     weights = (draws.random((60, 10)) < rate).astype(np.float64)
     left = (factor - 1) * weights + draws.normal(0.7, 2.0, weights.shape)
     return Draws(weights.ravel(), np.ones(600), left.ravel(), weights.ravel())
+
+
+def test_few_rare_draws_of_unlike_records_are_accused_no_more_often() -> None:
+    """At 2 %. By the normal law it would be one run of twenty: the sum of a few draws has long tails."""
+    draws, missed = np.random.default_rng(3), 0
+    for _ in range(1000):
+        left = draws.normal(size=30) * np.exp(draws.normal(size=30))
+        weights = (draws.random(30) < 0.05).astype(np.float64)
+        low, high = arrival(Draws(weights, np.ones(30), left, 5 * weights), 0.05, 0.02)
+        missed += not low <= 1 <= high
+    assert missed <= int(binom.ppf(1 - 1e-4, 1000, 0.02))
+
+
+def test_the_bound_of_a_sum_is_above_its_exact_quantile_and_near_it() -> None:
+    """Of 200 equal moves: a binomial number of them, at both sides. A bound of the kind is 1.3 of a quantile here."""
+    for rate in (0.05, 0.5):
+        for sign, exact in ((1.0, binom.isf(0.005, 200, rate)), (-1.0, -binom.ppf(0.005, 200, rate))):
+            quantile = exact - sign * 200 * rate
+            assert quantile <= _reach(np.full(200, sign), rate, 0.005) <= 1.35 * quantile + 1
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.5])

@@ -26,6 +26,7 @@ from precad.deploy.errors import ConfigError
 from precad.deploy.figures import audit_label
 from precad.dp.accountants.pld import SampledGaussian, View
 from precad.dp.auditing import per_round
+from precad.dp.auditing.shares import Shares
 from precad.dp.task_privacy import task_privacy
 from precad.lab.auditing import audit as auditing
 from precad.lab.auditing.audited import Seen
@@ -86,7 +87,7 @@ def seen_of(audited: AuditedTask, source: Randomness) -> Seen:
 
 
 def alarms(fault: str, seed: int, *, canaries: int = 1000) -> dict[Seat, list[str]]:
-    """20 000 observations of a running system with that fault, by seat.
+    """20 000 observations of a running system with that fault, by seat: at its share of a whole audit's 5 %.
 
     Real records, which take three quarters of a round, are left to `test_real_records`.
     """
@@ -96,10 +97,12 @@ def alarms(fault: str, seed: int, *, canaries: int = 1000) -> dict[Seat, list[st
     with faulty_clients(fault):
         seen = seen_of(audited, draws)
     events = task_privacy(audited.plan.task).events
+    shares = Shares.of(0.95, len(Seat), has_real=True)
 
     def of_seat(seat: Seat) -> list[str]:
         event = _sampled(events[seat.view])
-        return per_round.alarms(per_round.limits(seen.observed(seat, audited.coins), event, 0.95), event)
+        observed = seen.observed(seat, audited.coins)
+        return per_round.alarms(per_round.limits(observed, event, 1 - shares.canaries, shares.seats), event)
 
     return {seat: of_seat(seat) for seat in Seat}
 

@@ -1,6 +1,6 @@
 """Audits with real records: gradients by two ways, a sound system that is not accused, and faults that they find.
 
-A sound system is accused by a seat with a chance of 5 %, and the seeds are fixed. Each fault here is found for certain.
+A sound system is accused with a chance of at most 1 %, and the seeds are fixed. Each fault here is found for certain.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from precad.clients.gradients.engine import RecordEngine
 from precad.clients.gradients.record_clipping import RecordClip
 from precad.clients.models import networks
 from precad.clients.records import Records
+from precad.dp.auditing.shares import Shares
 from precad.dp.task_privacy import task_privacy
 from precad.lab.auditing import audit as auditing
 from precad.lab.auditing.members import with_canaries
@@ -35,7 +36,7 @@ def report(fault: str = "none", source: Any = SeededRandomness, seed: int = 1) -
     with faulty_clients(fault):
         seen_of(audited, draws)
     assert audited.real is not None
-    found = audited.real.report(audited.plan.task, 0.95)
+    found = audited.real.report(audited.plan.task, Shares.of(0.95, len(Seat), has_real=True))
     assert found is not None
     return found
 
@@ -54,7 +55,7 @@ def test_a_sound_system_is_not_accused_and_shows_most_of_what_is_printed() -> No
 @pytest.mark.parametrize(
     ("fault", "source", "seat", "named"),
     [
-        ("clip", SeededRandomness, Seat.CLIENTS, "clip: expected at most R, found 1.5"),
+        ("clip", SeededRandomness, Seat.CLIENTS, "clip: expected at most R, found 1.49"),
         ("sampling", SeededRandomness, Seat.CLIENTS, "sampling: expected a rate"),
         ("none", functools.partial(FaultyServer, noise="silent"), Seat.SERVER_A, "noise: expected a multiplier"),
         ("none", functools.partial(FaultyServer, noise="repeated"), Seat.SERVER_A, "noise: expected fresh draws"),
