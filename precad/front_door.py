@@ -315,7 +315,7 @@ def audit(run: Folder, /, *, confidence: float = 0.95) -> AuditResult:
     The report is written into the run's folder, where `precad report` and `precad export` find it.
 
         run         folder that `precad.run` left: its `folder`
-        confidence  with which each seat's figures hold
+        confidence  of a sound run to pass; figures of guesses in one run hold with it each by itself
 
     Raises: ConfigError for another folder; errors of servers and clients for files that were changed.
     Source: docs/explanation/privacy.md.

@@ -312,7 +312,7 @@ class AuditResult:
     """An audit of a run. `precad.audit` makes it."""
 
     passed: bool
-    """Whether nothing contradicts what is proved."""
+    """Whether nothing contradicts what is proved. At 95 % a sound run fails in at most one audit of twenty."""
     label: str
     """Name of its figures, such as `audit (95 %)`."""
     observations: int

@@ -122,6 +122,7 @@ def chances(
     """Return the chances of a limit of the noise and of one of the rate that fails. They depend on no score or draw.
 
     trials: pairs of a round and a canary that could be drawn there, each at `rate`.
+
     seats: limits of the noise that share the chance.
     draws: limits of the rate that do.
     """

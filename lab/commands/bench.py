@@ -355,6 +355,28 @@ def bench_audit(
     measure(partial(audited.run, plan, say=say), tables.print_audited, as_json=as_json, table=table)
 
 
+@bench_app.command("audit-figures")
+@exit_codes()
+def bench_audit_figures(
+    quick: Quick = False,
+    audits: Annotated[
+        int | None, typer.Option(help="Run so many whole audits; 20 with --quick, else 200.", min=0)
+    ] = None,
+    runs: Annotated[
+        int | None, typer.Option(help="Draw so many runs in the clear; 10 with --quick, else 40.", min=1)
+    ] = None,
+    table: TableFile = None,
+    as_json: Json = False,
+) -> None:
+    """Measure what audits show of sound systems, and how often they accuse them."""
+    from precad.lab.bench import audit_figures
+
+    audits = (20 if quick else 200) if audits is None else audits
+    plan = audit_figures.Plan(audits=audits, runs=runs or (10 if quick else 40))
+    run = partial(audit_figures.run, plan, say=say)
+    measure(run, audit_figures.print_audit_figures, as_json=as_json, table=table)
+
+
 @bench_app.command("robust")
 @exit_codes()
 def bench_robust(
