@@ -289,7 +289,7 @@ ROOMS = (
     ),
     Room(
         "lab/bench",
-        "mpc dp protos servers clients deploy | simulation^ bench/peers",
+        "mpc dp protos servers clients deploy | simulation^ auditing bench/peers",
         "`precad bench`: what the protocol costs, beside what a user would otherwise pick, measured in one run.",
     ),
     Room(

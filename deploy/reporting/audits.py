@@ -88,7 +88,7 @@ def read_audit(path: Path, task: Task) -> Audit:
 def sentence_of(audit: Audit) -> str:
     """Return the sentence: a figure by single rounds of each view, beside what was proved for it.
 
-    Of two servers' seats it is the smaller one: the larger of both is too large with up to twice the chance.
+    Of two servers' seats it is the smaller one, which both show.
     """
     label = f"{audit_label(audit.confidence)}{' of this run' if audit.task_digest else ''}"
     said = []

@@ -50,7 +50,7 @@ class AuditedView(_Read):
 
     view: View
     lower: float
-    """Epsilon that was shown, by single rounds: the largest over this adversary's seats."""
+    """Epsilon that was shown, by single rounds: the smallest over this adversary's seats."""
     proved: float
     """Epsilon that is proved for the same rounds."""
     participation: int
@@ -113,7 +113,7 @@ def _audit_of(report: _Report) -> Audit:
     views = []
     for view in View:
         if seats := [seat for seat in report.seats if seat.view is view]:
-            least = min(seats, key=lambda seat: seat.figures.per_round)  # of two, the larger has not the confidence
+            least = min(seats, key=lambda seat: seat.figures.per_round)  # which both servers' seats show
             views.append(
                 AuditedView(
                     view=view,

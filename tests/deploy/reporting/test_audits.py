@@ -62,7 +62,7 @@ def test_an_audit_is_a_note_with_its_label(run: Path, audited: dict[str, Any]) -
     assert note.startswith("audit (95 %), 2 rounds, 128 observations: ")
     assert note.count("proved against") == 2
     shown = min(seat["figures"]["per_round"] for seat in audited["seats"] if seat["view"] == "one_server")
-    assert f": {math.floor(100 * shown) / 100:.2f} of" in note
+    assert f": {math.floor(1000 * shown) / 1000:.3f} of" in note
     assert note.endswith("It contradicts nothing.")
     assert "bound" not in note
     (run / "audit.json").write_text(json.dumps(audited | {"passed": False}))
