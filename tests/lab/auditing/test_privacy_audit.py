@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,9 @@ def seen_of(audited: AuditedTask, source: Randomness) -> Seen:
     return seen
 
 
-def alarms(fault: str, seed: int, *, canaries: int = 1000) -> dict[Seat, list[str]]:
+def alarms(
+    fault: str, seed: int, *, canaries: int = 1000, seats: Sequence[Seat] = tuple(Seat)
+) -> dict[Seat, list[str]]:
     """20 000 observations of a running system with that fault, by seat: at its share of a whole audit's 5 %.
 
     Real records, which take three quarters of a round, are left to `test_real_records`.
@@ -104,7 +107,7 @@ def alarms(fault: str, seed: int, *, canaries: int = 1000) -> dict[Seat, list[st
         observed = seen.observed(seat, audited.coins)
         return per_round.alarms(per_round.limits(observed, event, 1 - shares.canaries, shares.seats), event)
 
-    return {seat: of_seat(seat) for seat in Seat}
+    return {seat: of_seat(seat) for seat in seats}
 
 
 def _sampled(event: object) -> SampledGaussian:
@@ -121,7 +124,8 @@ def test_a_planted_fault_is_found_where_it_shows(fault: str) -> None:
     """One server's noise is the other seat's to judge: of B's, A subtracts its own."""
     seat, named = FAULTS[fault]
 
-    assert any(line.startswith(named) for line in alarms(fault, 2, canaries=1000 if fault in IN_MANY else 128)[seat])
+    canaries = 1000 if fault in IN_MANY else 128
+    assert any(line.startswith(named) for line in alarms(fault, 2, canaries=canaries, seats=[seat])[seat])
 
 
 @pytest.mark.slow
@@ -129,13 +133,14 @@ def test_a_planted_fault_is_found_where_it_shows(fault: str) -> None:
 def test_a_planted_fault_is_found_in_38_of_40_runs(fault: str) -> None:
     seat, named = FAULTS[fault]
 
-    assert sum(any(line.startswith(named) for line in alarms(fault, seed)[seat]) for seed in range(40)) >= 38
+    found = [alarms(fault, seed, seats=[seat])[seat] for seed in range(40)]
+    assert sum(any(line.startswith(named) for line in lines) for lines in found) >= 38
 
 
 @pytest.mark.slow
-def test_a_sound_system_is_accused_in_at_most_8_of_40_runs_by_any_of_three_seats() -> None:
-    """Each seat has 5 %: 2 of 40 are expected of one, and 6 at most of all three."""
-    assert sum(any(alarms("none", 100 + seed, canaries=256).values()) for seed in range(40)) <= 8
+def test_a_sound_system_is_accused_in_at_most_6_of_40_runs_by_any_of_three_seats() -> None:
+    """All seats share 4 %: at most 1.6 of 40 are expected."""
+    assert sum(any(alarms("none", 100 + seed, canaries=256).values()) for seed in range(40)) <= 6
 
 
 def _of_own_size(records: Records, chosen: np.ndarray, n_tile: int) -> tuple[torch.Tensor, torch.Tensor]:
