@@ -39,7 +39,7 @@ demo: $(INSTALLED)  ## Train on bundled data: dealer, two aggregators, eight cli
 TEST_PROCESSES ?= 3
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
-test: $(INSTALLED)  ## Run the tests (eleven minutes on two cores)
+test: $(INSTALLED)  ## Run the tests (ten to eleven minutes on two cores)
 	$(PYTEST)
 
 unit vectors integration faults texts: $(INSTALLED)  ## Run one layer of the tests (unit: within a minute)

@@ -56,6 +56,7 @@ ROWS: Final[dict[str, tuple[str, ...]]] = {
         "tests/mpc/gate/test_equality.py",
         "tests/mpc/gate/test_top_bits",
         "tests/mpc/kernels",
+        "tests/mpc/robust",
         "tests/mpc/local/test_local_step",
         "tests/mpc/local/test_rows",
         "tests/mpc/test_fixed_point",
