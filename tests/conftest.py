@@ -6,8 +6,8 @@ wait for each other: the core that they would turn on is another test's.
 
 And that byte code is kept: otherwise each of some hundred processes compiles the same source files.
 
-And what the garbage collector walks: not the modules and the thousands of tests that are there when the first begins,
-neither while they come, which is a tenth of the time that it takes, nor afterwards.
+And what the garbage collector walks: not the modules and the thousands of tests that are there when the first begins.
+It waits while they are collected, a tenth of that time, and leaves them out afterwards.
 """
 
 from __future__ import annotations

@@ -150,8 +150,8 @@ class OptimisedBackdoor(PixelBackdoor):
     theta_t + step m x. The m attackers of the round all upload x. The k-th step is a k-th of x's length. After each it
     projects x onto the set, stretches that to length C, and projects again. Projecting once may leave room: a
     half-space takes from the length.
-    The slope is the gradient of its loss on stamped records, without its part along another gradient: that of the loss
-    if the records as they are had label `target`. Honest clients work against that part, which needs no pattern. What
+    The slope is the gradient of its loss on stamped records, without its part along another gradient. That one is of
+    the loss if the records as they are had label `target`. Honest clients work against it, as it needs no pattern. What
     is left opens the backdoor at little cost in accuracy, and clean records do not oppose it.
     Source: ours; projected gradient descent on the objective of Bagdasaryan et al., AISTATS '20.
     """

@@ -1,7 +1,7 @@
 """A client of mode `proved` between its upload and its proof: what it takes for news of its own round.
 
-Failure means: a challenge from before the upload counts as one for it; a client that waits for a round that is over,
-or that uploads a second time in a round.
+Failure means: a challenge from before the upload counts as one for it; a client waits for a round that is over. Or it
+uploads a second time in a round.
 """
 
 from __future__ import annotations
