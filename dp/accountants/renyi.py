@@ -70,8 +70,9 @@ def rdp_laplace(alpha: float, b: float) -> float:
 
 
 def rdp_sgm_poisson(alpha: float, q: float, sigma: float) -> float:
-    """Return that of the Poisson(q)-sampled Gaussian: ln E_{N(0, sigma^2)}[(1 - q + q e^{(2x-1)/(2 sigma^2)})^alpha] /
-    (alpha - 1).
+    """Return the Renyi divergence of the Poisson(q)-sampled Gaussian.
+
+        ln E_{N(0, sigma^2)}[(1 - q + q e^{(2x-1)/(2 sigma^2)})^alpha] / (alpha - 1)
 
     Adding and removing: the order of P and Q here is the larger one (SGM). Relative error below 1e-6, see the module.
     """

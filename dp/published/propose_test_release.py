@@ -99,7 +99,10 @@ def ptr_rdp(alpha: float, sigma1: float, tau: float, b: float, delta0: float) ->
 
 
 def subsampled_ptr_rdp_blackbox(alpha: float, q: float, sigma1: float, tau: float, b: float, delta0: float) -> float:
-    """Return that of the Poisson(q)-sampled mechanism, by the bound for any mechanism on `ptr_rdp`. Integer orders."""
+    """Return the Renyi divergence of the Poisson(q)-sampled mechanism, for integer orders.
+
+    It is by the bound for any mechanism, on `ptr_rdp`.
+    """
     require_ptr(sigma1, tau, b, delta0)
     return rdp_poisson_blackbox(alpha, q, lambda j: ptr_rdp(j, sigma1, tau, b, delta0))
 

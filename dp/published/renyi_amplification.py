@@ -37,8 +37,9 @@ def rdp_poisson_blackbox(alpha: float, q: float, rdp: Callable[[int], float]) ->
 
 
 def rdp_wor_wbk(alpha: float, q: float, sigma: float, sensitivity: float = 2.0) -> float:
-    """Return that of the Gaussian on a fixed share q drawn without replacement, replace one; never above the unsampled
-    value.
+    """Return the Renyi divergence of the Gaussian on a fixed share q drawn without replacement, replace one.
+
+    It is never above the unsampled value.
 
         ln[ 1 + q^2 C(a,2) min(4 (e^{eps(2)}-1), 2 e^{eps(2)}) + sum_{j>=3} 2 q^j C(a,j) e^{(j-1) eps(j)} ] / (a-1),
         eps(j) = j s^2 / (2 sigma^2), s the replace-one sensitivity: 2 for a sum clipped at one.

@@ -122,7 +122,10 @@ class TlsFiles:
 
 
 def read_passphrase(path: Path | None, environment: Mapping[bytes, bytes] = os.environb) -> bytes | None:
-    """Read it from the file or, without one, from the environment; None where neither is. Raises: TlsFileError."""
+    """Read a passphrase from the file or, without one, from the environment; None where neither is.
+
+    Raises: TlsFileError.
+    """
     content = environment.get(ENVIRONMENT_VARIABLE.encode()) if path is None else _read("key_passphrase_file", path)
     try:
         return None if content is None else private_key.parse_passphrase(content)

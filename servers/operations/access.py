@@ -59,7 +59,7 @@ class Token:
 
 
 def load_token(path: Path | None, environment: Mapping[str, str] = os.environ) -> Token:
-    """Read it from the file or, without one, from the environment.
+    """Read the token from the file or, without one, from the environment.
 
     Raises SetupError, which does not quote what it found.
     """

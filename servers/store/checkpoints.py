@@ -52,7 +52,7 @@ class Checkpoints:
     def save(
         self, round: int, model: NDArray[np.float32], noisy_sum: RingArray, moments: NDArray[np.float32] | None = None
     ) -> None:
-        """Save them, on disk on return. model, noisy_sum: (d,). moments: as after the round.
+        """Save a round's checkpoint, on disk on return. model, noisy_sum: (d,). moments: as after the round.
 
         Raises StoreError; then the last two are as they were.
         """
@@ -78,7 +78,7 @@ class Checkpoints:
         return self._load(round, "noisy_sum", np.int64, (self._dim,))
 
     def moments(self, round: int) -> NDArray[np.float32]:
-        """Read those of the optimiser after the round, in their shape. Raises SetupError."""
+        """Read the optimiser's moments after the round, in their shape. Raises SetupError."""
         if not self._moments[0]:  # nor do checkpoints of a version without optimisers have any
             return np.zeros(self._moments, dtype=np.float32)
         return self._load(round, "moments", np.float32, self._moments)
