@@ -105,7 +105,8 @@ class ConvexSetsFlags(TrainingFlags):
         list[str] | None,
         typer.Option(
             "--defence",
-            help="Train this one of ball, equal-layers, layers-by-size, half-space; all unless given. Repeat.",
+            help="Train this one of ball, equal-layers, layers-by-size, half-space, layers-and-half-space; all unless "
+            "given. Repeat.",
         ),
     ] = None
     clip: Annotated[float, typer.Option(help="Bound the whole update by this C; layers get parts of it.")] = 100.0

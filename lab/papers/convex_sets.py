@@ -10,10 +10,11 @@ within the set that the servers check, so none is rejected. They do it in two wa
 
 One training for each of these, one without attackers, and for each seed of
 
-    the ball           ||x|| <= C alone
-    equal layers       each of the L layers within C / sqrt(L)
-    layers by size     each layer of d_l parameters within C sqrt(d_l / d)
-    a half-space       <x, g> >= t beside C: g is minus the first model's gradient on public records, t almost zero
+    the ball                   ||x|| <= C alone
+    equal layers               each of the L layers within C / sqrt(L)
+    layers by size             each layer of d_l parameters within C sqrt(d_l / d)
+    a half-space               <x, g> >= t beside C: g is minus the first model's gradient on public records, t almost 0
+    layers and a half-space    layers by size, and of g the part in the layer where it is longest
 
 Backdoor accuracy is counted as in `precad.lab.papers.precad.backdoor`.
 """
@@ -138,16 +139,40 @@ def _layers_by_size(experiment: Experiment, folder: Path) -> Mapping[str, Any]:
 
 
 def _half_space(experiment: Experiment, folder: Path) -> Mapping[str, Any]:
-    path = folder / "directions.npy"
-    g = public_direction(experiment)
+    return _beyond(as_integers(public_direction(experiment)), folder / "directions.npy")
+
+
+def _layers_and_half_space(experiment: Experiment, folder: Path) -> Mapping[str, Any]:
+    g = as_integers(longest_layer(public_direction(experiment), experiment.layer_sizes))
+    return {**_layers_by_size(experiment, folder), **_beyond(g, folder / "directions-of-a-layer.npy")}
+
+
+def _beyond(g: NDArray[np.int64], path: Path) -> Mapping[str, Any]:
+    """Return the half-space along g, (d,), with the zero update just inside. Write the file of g."""
     if not path.exists():  # a file of the same bytes, whenever it is written
         np.save(path, g[None])
     least = np.abs(g).sum() + 1.0
     return {"half_spaces": [-1.01 * math.ldexp(least, -16)], "directions": str(path)}
 
 
-def public_direction(experiment: Experiment) -> NDArray[np.int64]:
-    """Return minus the gradient of the model that training starts from on the public records, as integers (d,)."""
+def longest_layer(g: NDArray[np.float64], sizes: Sequence[int]) -> NDArray[np.float64]:
+    """Return g, (d,), without all layers but the one where it is longest: beside bounds of layers, g lies in one."""
+    ends = np.cumsum(sizes)
+    layers = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+    longest = max(layers, key=lambda layer: float(np.linalg.norm(g[layer])))
+    found = np.zeros_like(g)
+    found[longest] = g[longest]
+    return found
+
+
+def as_integers(g: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return a direction, (d,), scaled and rounded."""
+    rounded: NDArray[np.int64] = np.rint(g * (_LENGTH / np.linalg.norm(g))).astype(np.int64)
+    return rounded
+
+
+def public_direction(experiment: Experiment) -> NDArray[np.float64]:
+    """Return minus the gradient of the model that training starts from on the public records, (d,)."""
     model = networks.build(experiment.model, seed=0)
     if experiment.start is not None:
         torch.nn.utils.vector_to_parameters(torch.from_numpy(_read(experiment.start, model)), model.parameters())
@@ -156,8 +181,7 @@ def public_direction(experiment: Experiment) -> NDArray[np.int64]:
     features, labels = model_inputs(torch.tensor(public.features), torch.float32), torch.tensor(public.labels)
     loss = torch.nn.functional.cross_entropy(model(features), labels.long())
     gradients = torch.autograd.grad(loss, list(model.parameters()))
-    flat = torch.cat([gradient.flatten() for gradient in gradients]).double().numpy()
-    direction: NDArray[np.int64] = np.rint(-flat * (_LENGTH / np.linalg.norm(flat))).astype(np.int64)
+    direction: NDArray[np.float64] = -torch.cat([gradient.flatten() for gradient in gradients]).double().numpy()
     return direction
 
 
@@ -180,6 +204,7 @@ DEFENCES: Final = (
     Defence("equal-layers", "equal layers", _equal_layers),
     Defence("layers-by-size", "layers by size", _layers_by_size),
     Defence("half-space", "a half-space", _half_space),
+    Defence("layers-and-half-space", "layers and a half-space", _layers_and_half_space),
 )
 
 

@@ -1,5 +1,7 @@
 """An experiment's report as one HTML page, beside `precad report` of a run: nothing is loaded from anywhere.
 
+The tables are beside it as they were printed: `table.csv`, and `table-2.csv` and so on where there are more.
+
 The page has what the command printed for people, its tables as tables, and the folder's pictures inside. It runs no
 script. Its content security policy allows one style, by its hash, and pictures that are in the page itself.
 """
@@ -7,6 +9,7 @@ script. Its content security policy allows one style, by its hash, and pictures 
 from __future__ import annotations
 
 import base64
+import csv
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -43,6 +46,14 @@ class Shown:
         headings = [_plain(column.header) for column in table.columns]
         return cls(_plain(table.title), headings, list(zip(*columns, strict=True)), _plain(table.caption))
 
+    def cells(self) -> str:
+        """Return the table as CSV, as files of results have it."""
+        text = io.StringIO(newline="")
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self.headings)
+        writer.writerows(self.rows)
+        return text.getvalue()
+
 
 class _Reader(Console):
     """A console that prints nowhere, and keeps what it is asked to print."""
@@ -74,7 +85,7 @@ def write(
     *,
     is_computed: bool = False,
 ) -> None:
-    """Write the page into the folder of an experiment, in one step.
+    """Write the page into the folder of an experiment, in one step, and the tables that it shows.
 
     is_computed  of a report without trainings, and so without curves and pictures
     """
@@ -98,6 +109,8 @@ def write(
             version=metadata.version("precad"),
         )
     )
+    for number, table in enumerate(reader.tables, 1):
+        write_whole(folder / ("table.csv" if number == 1 else f"table-{number}.csv"), table.cells().encode())
     write_whole(folder / NAME, made.encode())
 
 

@@ -6,6 +6,7 @@ simulate` leaves it (`precad.lab.simulation.simulate`), and what is made of them
     curves.csv   every evaluation of every run
     report.json  what `--json` prints
     report.txt   what came out beside what the paper says, one paragraph
+    table.csv    the table as it is printed (`precad.lab.papers.page`)
     *.png        the figure
 
 An experiment of the same cases in the same folder is continued, run by run; more rounds may be asked for.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 from pathlib import Path
@@ -17,7 +18,7 @@ from precad.clients.models import networks
 from precad.clients.records import digits
 from precad.deploy.errors import ConfigError
 from precad.dp.task_privacy import task_privacy
-from precad.lab.papers import convex_sets
+from precad.lab.papers import backdoors, convex_sets
 from precad.lab.simulation import SeededRandomness, Simulation, SimulationSettings
 from precad.mpc import fixed_point
 from precad.mpc.convex_set import ConvexSet
@@ -39,14 +40,21 @@ def test_every_set_is_trained_against_and_nobody_is_rejected(tmp_path: Path) -> 
         for words in (convex_sets.NO_ATTACK, *convex_sets.ATTACKS.values())
         for defence in convex_sets.DEFENCES
     ]
-    assert [case["rejected"]["mean"] for case in report["cases"]] == [0] * 12
+    assert [case["rejected"]["mean"] for case in report["cases"]] == [0] * 15
     assert "3 rounds from a model given, 1 seed(s), one epsilon for all" in report["paragraph"]
     assert report["start"] == hashlib.sha256(start.read_bytes()).hexdigest()
     assert str(tmp_path) not in (folder / "report.html").read_text()
     assert report["layer_sizes"] == [4160, 650]
     accuracies = {row["defence"]: row["accuracy"] for row in rows_of(folder)}
-    assert len(accuracies) == 12
+    assert len(accuracies) == 15
     assert np.load(folder / "directions.npy").shape == (1, 4810)
+    of_layer = np.load(folder / "directions-of-a-layer.npy")[0]
+    assert [bool(part.any()) for part in np.split(of_layer, [4160])].count(True) == 1
+    with (folder / "table.csv").open(newline="") as file:
+        cells = list(csv.DictReader(file))
+    assert [(row["defence"], row["K"], row["backdoor accuracy"]) for row in cells] == [
+        (case["defence"], str(case["attackers"]), backdoors.share(case["backdoor"])) for case in report["cases"]
+    ]
 
 
 def test_some_of_the_sets_can_be_chosen(tmp_path: Path) -> None:
@@ -67,15 +75,22 @@ def test_the_sets_lie_in_the_ball_and_the_direction_is_one_that_honest_clients_f
     for found in (equal, by_size):
         assert sum(clip**2 for clip in found["layer_clips"]) == pytest.approx(convex_sets.CLIP**2)
     g = convex_sets.public_direction(setting)
-    assert np.linalg.norm(g) == pytest.approx(2.0**14, rel=1e-2)
     assert_array_equal(convex_sets.public_direction(setting), g)
+    n = setting.layer_sizes[0]
+    longest = convex_sets.longest_layer(g, setting.layer_sizes)
+    is_first = np.linalg.norm(g[:n]) > np.linalg.norm(g[n:])
+    assert_array_equal(longest, np.where((np.arange(g.size) < n) == is_first, g, 0.0))
+    for one in (g, longest):
+        integers = convex_sets.as_integers(one)
+        assert np.linalg.norm(integers) == pytest.approx(2.0**14, rel=1e-2)
+        assert integers @ one > 0.999 * np.linalg.norm(integers) * np.linalg.norm(one)
 
 
 def test_the_direction_is_that_of_the_model_given(tmp_path: Path) -> None:
     start = tmp_path / "start.npy"
     np.save(start, networks.initial_parameters("mlp", seed=7))
     settings = [convex_sets.Experiment(dataset="digits", model="mlp", start=it) for it in (None, start)]
-    one, other = (convex_sets.public_direction(it).astype(float) for it in settings)
+    one, other = (convex_sets.public_direction(it) for it in settings)
     assert np.dot(one, other) < 0.9 * np.linalg.norm(one) * np.linalg.norm(other)
 
 

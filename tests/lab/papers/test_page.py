@@ -6,6 +6,7 @@ Failure means a page that loads something, that lacks a table or a picture, or w
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
 import html
 import json
@@ -54,6 +55,8 @@ def test_a_page_has_what_was_printed_and_the_pictures(made: str, tmp_path: Path)
         assert text in seen
     assert "two real servers" in seen
     assert "10, -, 2.5" in seen
+    with (tmp_path / "table.csv").open(newline="") as file:
+        assert list(csv.reader(file)) == [["method", "accuracy"], [HOSTILE, "0.7512"], ["PRECAD", "-"]]
     (picture,) = re.findall(r'<img src="data:image/png;base64,([^"]+)"', made)
     assert base64.b64decode(picture) == (tmp_path / "figure-0.png").read_bytes()
 
