@@ -22,6 +22,7 @@ from precad.clients.errors import (
 from precad.clients.own_code import look_in, offer
 from precad.deploy.configuration.auditing import audit_ids, audited_records, declared_canaries
 from precad.deploy.configuration.evaluation_clip import supply_evaluation_clip
+from precad.deploy.configuration.initial_model import supply_digest
 from precad.deploy.configuration.sections import Deployment, parse, parse_section
 from precad.deploy.configuration.update_set import draft_layer_sizes, supply_directions, supply_layer_sizes
 from precad.deploy.errors import ConfigError
@@ -80,7 +81,7 @@ def draft(raw: Mapping[str, Any], folder: RunFolder) -> Deployment | None:
 
 def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], Deployment, Split]:
     """Return the user's configuration, and where it says nothing what the runner supplies: dimension, declared numbers
-    of records, gate, addresses, paths; and the data set. Raises ConfigError, DataError."""
+    of records, gate, addresses, paths; and the data set. Raises ConfigError, DataError, SetupError."""
     from precad.mpc.gates import usual_gate
 
     resolved = merged_over(supplied_by_runner(folder, raw), raw)
@@ -97,7 +98,7 @@ def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], 
     supply_evaluation_clip(task, resolved["client"], declares=not isinstance(ids, list))
     supply_model_digest(task, split)
     supply_addresses(resolved, folder)
-    deployment = parse(resolved, base=folder.root)
+    deployment = supply_digest(resolved, parse(resolved, base=folder.root))
     if TARGET in task:  # once, here: the processes read what it came to
         resolved["task"] = keep_resolved(task, deployment.task)
     real = audited_records(task, declared_records(with_records(deployment.task.clients, task), source, split))

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from precad.clients.config import ClientConfig, require_source
 from precad.clients.upload_limit import require_covered
+from precad.deploy.configuration.initial_model import with_initial_model
 from precad.deploy.configuration.update_set import with_directions
 from precad.deploy.errors import ConfigError
 from precad.protos.config_path import ConfigPath
@@ -97,6 +98,18 @@ class LocalhostConfig(_Section):
 
     clients_per_process: Annotated[int, Field(ge=1)] = 1
     """Virtual clients, each with its own certificate and connections, per client process."""
+    initial_model: Annotated[str, Field(min_length=1)] | None = None
+    """A `.npy` file beside this one: the public model that training starts from, in place of the one that
+    `task.model_seed` draws. As for servers, it is flat float32, (d,). Both servers get these bytes."""
+    initial_model_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+    """Digest of its values as they travel; a run folder's configuration has it, so that another model is refused
+    there."""
+
+    @model_validator(mode="after")
+    def _check_initial_model(self) -> Self:
+        if self.initial_model_sha256 is not None and self.initial_model is None:
+            raise ValueError("initial_model_sha256 needs initial_model, found none")
+        return self
 
 
 class Deployment(_Section):
@@ -253,8 +266,8 @@ def _settings(raw: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str, An
 def read_local(path: Path) -> dict[str, Any]:
     """Return the contents of a local run's file. Raises ConfigError.
 
-    Where it names modules, records or directions of the user's own, they are looked for in its folder, which is then
-    added.
+    Where it names modules, records, directions or a model of the user's own, they are looked for in its folder, which
+    is then added.
     """
     return with_folder(read_toml(path), path.parent.absolute())
 
@@ -273,7 +286,8 @@ def with_folder(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             beside = {"folder": "", **{name: client[name] for name in _OF_TRAINERS if name in client}}
             paths = {name: str(folder / str(client.get(name, place))) for name, place in beside.items()}
             raw = {**raw, "client": {**client, **paths}}
-    return _with_holder_ledger(_with_evaluation_folder(with_directions(raw, folder), folder), folder)
+    raw = with_initial_model(with_directions(raw, folder), folder)
+    return _with_holder_ledger(_with_evaluation_folder(raw, folder), folder)
 
 
 def _with_holder_ledger(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:

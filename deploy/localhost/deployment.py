@@ -30,6 +30,7 @@ from precad.deploy import run_state
 from precad.deploy.authority import pki
 from precad.deploy.client_evaluations import client_evaluations
 from precad.deploy.conducts import wanted_of
+from precad.deploy.configuration.initial_model import given_to_run
 from precad.deploy.configuration.local import resolve
 from precad.deploy.configuration.measures import learning_of, public_measures
 from precad.deploy.configuration.sections import Deployment
@@ -131,7 +132,9 @@ class LocalRun:
         return resolved, deployment
 
     def _initial(self) -> NDArray[np.float32]:
-        """Return the public model that the task starts from, (d,)."""
+        """Return the public model that the task starts from, (d,). Raises ConfigError, SetupError."""
+        if (given := given_to_run(self.deployment)) is not None:
+            return given.parameters
         return networks.initial_vector(self.deployment.task)
 
     def _new_folder(self, output: Path) -> RunFolder:

@@ -89,6 +89,9 @@ def require_same(ours: Deployment, folder: RunFolder) -> None:
         if found is None:
             raise ConfigError(f"task: expected the task of the run, {where}, found another")
         raise ConfigError(f"{found.field}: expected {found.theirs}, {where}, found {found.ours}")
+    our_start, their_start = (one.localhost.initial_model_sha256 for one in (ours, theirs))
+    if our_start != their_start:
+        raise ConfigError(f"localhost.initial_model: expected SHA-256 {their_start}, {where}, found {our_start}")
     our_client, their_client = section(ours.client, "client"), section(theirs.client, "client")
     for name in (name for name in ClientConfig.model_fields if name not in _MAY_CHANGE):
         wanted, given = getattr(their_client, name), getattr(our_client, name)

@@ -23,6 +23,7 @@ import torch
 from rich.console import Console
 
 from precad.clients.models import networks
+from precad.deploy.configuration import initial_model
 from precad.deploy.configuration.local import ids_of, resolve
 from precad.deploy.errors import ConfigError
 from precad.deploy.localhost.resuming import require_same
@@ -40,7 +41,10 @@ UNBOUNDED: Final = 1000.0
 """C where a case has clients that do not clip. Honest updates are shorter, so that it changes none."""
 UNBOUNDED_BITS: Final = {"masked": 16, "shares": 16, "proved": 12}
 """Fractional bits at most with that C, by mode: its square must have room in the ring or the field."""
-_READ_ELSEWHERE: Final = ("algorithm", "validation", "client_clipping", "attack", "evaluate_every", "first_seed")
+_OF_START: Final = (initial_model.FILE, initial_model.DIGEST)
+_READ_ELSEWHERE: Final = (
+    "algorithm", "validation", "client_clipping", "attack", "evaluate_every", "first_seed", *_OF_START
+)  # fmt: skip
 """Fields of a simulation that a deployment has in another form."""
 
 
@@ -66,7 +70,10 @@ def deployment_of(config: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "task": task,
         "client": client,
-        "localhost": {"clients_per_process": math.ceil(len(ids) / PROCESSES)},
+        "localhost": {
+            "clients_per_process": math.ceil(len(ids) / PROCESSES),
+            **{name: simulation[name] for name in _OF_START if name in simulation},
+        },
     }
 
 

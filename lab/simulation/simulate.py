@@ -44,6 +44,7 @@ from precad.clients.models.learning import Learning
 from precad.clients.records import Records, Split
 from precad.deploy.configuration.auditing import refuse_audit_clients
 from precad.deploy.configuration.evaluation_clip import supply_evaluation_clip
+from precad.deploy.configuration.initial_model import DIGEST, FILE, read_given
 from precad.deploy.configuration.local import (
     complete_task,
     ids_of,
@@ -60,12 +61,10 @@ from precad.lab.simulation.algorithms import Deployed
 from precad.lab.simulation.progress import Trainings
 from precad.lab.simulation.simulation import Progress
 from precad.lab.simulation.workers import Workers
-from precad.protos.messages import convert
 from precad.protos.task.algorithms import names_default
 from precad.protos.task.evaluation import BY_CLIENTS
 from precad.protos.task.model_update import Past, learnt_bound, moments_shape
 from precad.protos.task.task import Task
-from precad.servers.store.folder import load_initial_model
 
 NOT_SIMULATED: Final = ("network", "aggregator", "dealer", "operator", "localhost")
 """Sections of a deployment that a simulation has no use for."""
@@ -124,6 +123,9 @@ def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
     """
     refuse_unknown_sections(raw)
     sections = {name: _section(raw, name) for name in ("task", "client", "simulation")}
+    if not sections["simulation"].keys() & {FILE, DIGEST}:  # one file may be run and simulated
+        of_run = _section(raw, "localhost")
+        sections["simulation"] |= {name: of_run[name] for name in (FILE, DIGEST) if name in of_run}
     task, client = sections["task"], sections["client"]
     if not names_default(task):
         sections["simulation"].setdefault("algorithm", Deployed.name)
@@ -168,15 +170,9 @@ def _initial_of(settings: SimulationSettings, section: dict[str, Any], task: Tas
     """
     if settings.initial_model is None:
         return None
-    path = Path(settings.initial_model).absolute()
-    initial = load_initial_model(path, task)
-    found = convert.sha256(convert.model_to_bytes(initial)).hex()
-    if settings.initial_model_sha256 not in (None, found):
-        raise ConfigError(
-            f"simulation.initial_model: expected SHA-256 {settings.initial_model_sha256}, found {found} in {path}"
-        )
-    section |= {"initial_model": str(path), "initial_model_sha256": found}
-    return initial
+    given = read_given("simulation", settings.initial_model, settings.initial_model_sha256, task)
+    section |= given.fields
+    return given.parameters
 
 
 def client_of(section: Mapping[str, Any]) -> ClientConfig:

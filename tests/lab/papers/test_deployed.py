@@ -94,7 +94,6 @@ def test_attackers_are_the_last_clients() -> None:
         (lambda: clients.Experiment().case(clients.BOTH_SERVERS, 100), "simulation.servers = 'mpc'"),
         (lambda: clients.Experiment().case(clients.ALL["central"], 100), "'central-record-dp'"),
         (lambda: ptr_mnist.Experiment().case(CORRUPTIONS[0], ptr_mnist.PTR), "simulation.aggregation = 'tsgd-ptr'"),
-        (lambda: UserDp(public_start=Path("start.npy")).case(1.8), "simulation.initial_model = 'start.npy'"),
         (lambda: mnist.Experiment().case(1.0).from_seed(3), "--first-seed"),
     ],
 )
@@ -103,6 +102,16 @@ def test_what_two_servers_do_not_run_is_refused_by_name(case: Callable[[], Case]
     with pytest.raises(ConfigError, match=r"^--deployed: ") as error:
         deployed.deployment_of(case().config)
     assert found in str(error.value)
+
+
+def test_a_public_start_is_the_model_of_both_servers(tmp_path: Path) -> None:
+    """In place of the model that the task's seed draws; a second call continues from the same one alone."""
+    start, other = tmp_path / "start.npy", tmp_path / "other.npy"
+    np.save(start, networks.initial_parameters("cnn-binary", seed=7))
+    np.save(other, networks.initial_parameters("cnn-binary", seed=8))
+    raw = deployed.deployment_of(UserDp(public_start=start).case(1.8).config)
+    assert raw["localhost"] == {"clients_per_process": 50, "initial_model": str(start)}
+    assert deployed.deployment_of(UserDp().case(1.8).config)["localhost"] == {"clients_per_process": 50}
 
 
 @pytest.mark.slow
