@@ -104,7 +104,7 @@ def imported(kind: str, path: str, places: Sequence[Path] | None = None) -> obje
     try:
 
         def spoken(error: Exception) -> ExtensionError:
-            return ExtensionError(kind, path, f"importing it raises {type(error).__name__}{_line_of(error, searched)}")
+            return ExtensionError(kind, path, f"importing it raises {type(error).__name__}{line_of(error, searched)}")
 
         with Unspoken(spoken, (ImportError,)):
             _refuse_hidden(kind, path, searched)
@@ -142,8 +142,9 @@ def is_brought(path: str) -> bool:
     return bool(colon) and module.partition(".")[0] not in _THE_SAME_EVERYWHERE
 
 
-def _line_of(error: Exception, places: Sequence[Path]) -> str:
+def line_of(error: BaseException, places: Sequence[Path] | None = None) -> str:
     """Return the file and the line of the user's own code that raised, and no more of them; empty if none did."""
+    places = folders() if places is None else places
     at = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename is not None:
         at.append((error.filename, error.lineno or 1))

@@ -15,8 +15,10 @@ import numpy as np
 
 from precad.clients.attacks.attack import Attack, Knowledge, Vector, crafts, hoards
 from precad.clients.attacks.model_space import ModelSpace
+from precad.clients.attacks.named import raising
 from precad.clients.attacks.shared_folder import Colluders
 from precad.clients.errors import NonFiniteGradientError, NoVictimError, ProtocolError
+from precad.clients.own_code import Unspoken, line_of
 from precad.clients.records.records import Records, joined
 from precad.clients.training.conduct import Conduct, Trained
 
@@ -58,8 +60,9 @@ class InDeployment(Conduct):
         return joined([own, *(taken for taken in hoarded if len(taken))])
 
     def on_records(self, records: Records) -> Records:
-        """See `Conduct`."""
-        return self.attack.on_records(records)
+        """See `Conduct`. Raises ExtensionError for an attack of the user's own that raises."""
+        with raising("on_records", type(self.attack).__name__):
+            return self.attack.on_records(records)
 
     def on_invitation(self, n_committed: int, model_digest: bytes) -> None:
         """Remember which round it is, and tell the colluders."""
@@ -80,7 +83,12 @@ class InDeployment(Conduct):
     def on_trained(self, trained: Trained) -> Vector:
         """Return what the attack crafts. Raises ProtocolError where it has nothing to upload in this round."""
         if not crafts(self.attack):
-            return self.attack.on_update(trained.update)
+            with self._silent_if_it_raises():
+                return self.attack.on_update(trained.update)
+        with self._silent_if_it_raises():
+            return self._crafted(trained)
+
+    def _crafted(self, trained: Trained) -> Vector:
         try:
             space = ModelSpace.of(self.task, trained.parameters, self.task.enforced_bound)
             with np.errstate(over="ignore", invalid="ignore"):
@@ -90,6 +98,15 @@ class InDeployment(Conduct):
         if not np.isfinite(crafted).all():
             raise ProtocolError("the attacker stays silent in this round: what it crafted is not finite")
         return crafted
+
+    def _silent_if_it_raises(self) -> Unspoken:
+        """Leave out the round, and not the process, which may be other clients', too. Raises ProtocolError."""
+
+        def silent(error: BaseException) -> ProtocolError:
+            what = f"{type(self.attack).__name__} raises {type(error).__name__}{line_of(error)}"
+            return ProtocolError(f"the attacker stays silent in this round: {what}")
+
+        return Unspoken(silent)
 
     def _known(self, trained: Trained, space: ModelSpace) -> Knowledge:
         """Return what there is to know, of the round that it was invited to."""
@@ -118,23 +135,28 @@ class InDeployment(Conduct):
 
     def encode(self, update: Vector, task: Task) -> RingArray:
         """See `Conduct`."""
-        return self.attack.encode(update, task)
+        with self._silent_if_it_raises():
+            return self.attack.encode(update, task)
 
     def encode_evaluation(self, total: Vector, task: Task) -> RingArray:
         """See `Conduct`."""
-        return self.attack.encode_evaluation(total, task)
+        with self._silent_if_it_raises():
+            return self.attack.encode_evaluation(total, task)
 
     def on_upload(self, submission: Submission, server: int) -> Submission:
         """See `Conduct`."""
-        return self.attack.on_upload(submission, server)
+        with self._silent_if_it_raises():
+            return self.attack.on_upload(submission, server)
 
     def on_message(self, message: ProvedMessage) -> ProvedMessage:
         """See `Conduct`."""
-        return self.attack.on_message(message)
+        with self._silent_if_it_raises():
+            return self.attack.on_message(message)
 
     def prove(self, encoded: RingArray, rows: Rows, sizes: ProofSizes, masks: ProofMasks) -> FieldArray:
         """See `Conduct`."""
-        return self.attack.prove(encoded, rows, sizes, masks)
+        with self._silent_if_it_raises():
+            return self.attack.prove(encoded, rows, sizes, masks)
 
     def delay_s(self, submit_timeout_s: float) -> float:
         """See `Conduct`."""

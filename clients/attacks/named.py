@@ -9,7 +9,7 @@ from precad.clients.attacks import ATTACKS
 from precad.clients.attacks.attack import Attack
 from precad.clients.attacks.records import FeatureNoise, GaussianFeatures, RandomLabels
 from precad.clients.errors import ArgumentError, ExtensionError, UnknownNameError
-from precad.clients.own_code import imported
+from precad.clients.own_code import Unspoken, imported, line_of
 
 if TYPE_CHECKING:
     from precad.clients.config import ClientConfig
@@ -35,10 +35,20 @@ def made(kind: str, parameters: Parameters, known: Mapping[str, type[Attack]] = 
     found = imported("attack", kind) if ":" in kind else known[kind]
     if not (isinstance(found, type) and issubclass(found, Attack)):
         raise ExtensionError("attack", kind, "it is no subclass of precad.clients.attacks.Attack")
-    try:
-        return found(**parameters)
-    except (TypeError, ValueError) as error:
-        raise ParametersError(f"parameters: {error}") from None
+    with raising("making it", kind):
+        try:
+            return found(**parameters)
+        except (TypeError, ValueError) as error:
+            raise ParametersError(f"parameters: {error}") from None
+
+
+def raising(what: str, kind: str) -> Unspoken:
+    """Name an attack of the user's own, and its line, in place of what its code raises."""
+
+    def spoken(error: BaseException) -> ExtensionError:
+        return ExtensionError("attack", kind, f"{what} raises {type(error).__name__}{line_of(error)}")
+
+    return Unspoken(spoken)
 
 
 def attacks_of(config: ClientConfig) -> dict[str, Attack]:
@@ -58,7 +68,8 @@ def attacks_of(config: ClientConfig) -> dict[str, Attack]:
         i = 0 if is_alike else counts.get(same, 0)
         counts[same] = i + 1
         try:
-            attacks[client] = made(attacking.kind, attacking.parameters).of_attacker(i)
+            with raising("of_attacker", attacking.kind):
+                attacks[client] = made(attacking.kind, attacking.parameters).of_attacker(i)
         except ArgumentError as error:
             between = "." if isinstance(error, ParametersError) else ": "
             raise ArgumentError(f"client.attacks.{client}{between}{error}") from None
@@ -70,5 +81,9 @@ def wanted_of(attacks: Mapping[str, Attack], test: Records) -> Records | None:
 
     None where nobody does. Raises ArgumentError where these test records show no success.
     """
-    aims = (attack.success_records(test) for attack in attacks.values())
-    return next((wanted for wanted in aims if wanted is not None), None)
+    for attack in attacks.values():
+        with raising("success_records", type(attack).__name__):
+            wanted = attack.success_records(test)
+        if wanted is not None:
+            return wanted
+    return None

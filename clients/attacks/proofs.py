@@ -14,6 +14,7 @@ import numpy as np
 
 from precad.clients.attacks.attack import Attack
 from precad.clients.attacks.uploads import Forger, flipped, with_bytes
+from precad.clients.checks import require_finite
 from precad.clients.submission import ProvedMessage
 from precad.mpc.local.step import Rows
 from precad.mpc.proved.field import ELEMENT_BYTES, FieldArray
@@ -41,6 +42,9 @@ class FalseProof(Forger):
     needs_proofs: ClassVar[bool] = True
 
     gamma: float = 100.0
+
+    def __post_init__(self) -> None:
+        require_finite("gamma", self.gamma)
 
     def encode(self, update: np.ndarray, task: Task) -> RingArray:
         """See `Attack.encode`."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.clients.attacks.attack import Attack, Vector
-from precad.clients.checks import require_class, require_positive
+from precad.clients.checks import require_class, require_count, require_positive
 from precad.clients.errors import ArgumentError
 from precad.clients.records.records import N_CLASSES, Records, pixels, require_images, require_labels
 
@@ -44,6 +44,7 @@ class FeatureNoise(Attack):
 
     def __post_init__(self) -> None:
         require_positive("reach", self.reach)
+        require_count("seed", self.seed)
 
     def of_attacker(self, i: int) -> Self:
         """Give attacker i noise of its own."""
@@ -75,6 +76,7 @@ class GaussianFeatures(Attack):
 
     def __post_init__(self) -> None:
         require_positive("std", self.std)
+        require_count("seed", self.seed)
 
     def of_attacker(self, i: int) -> Self:
         """Give attacker i noise of its own."""
@@ -156,6 +158,9 @@ class RandomLabels(Attack):
 
     seed: int = 0
     """Seed of the flips."""
+
+    def __post_init__(self) -> None:
+        require_count("seed", self.seed)
 
     def of_attacker(self, i: int) -> Self:
         """Give attacker i flips of its own: where everybody has one record, the same flip would be no random one."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.clients.attacks.attack import Attack, Knowledge, Vector
-from precad.clients.checks import require_positive
+from precad.clients.checks import require_finite, require_positive
 from precad.clients.errors import ArgumentError
 from precad.clients.training.conduct import Conduct
 from precad.mpc.ring import RingArray
@@ -91,8 +90,7 @@ class ScaledModelReplacement(Attack):
     """Factor on the honest update. 100 puts the norm beyond C unless the honest norm is below C / 100."""
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.gamma):
-            raise ArgumentError(f"gamma must be finite, got {self.gamma}")
+        require_finite("gamma", self.gamma)
 
     def on_update(self, update: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return gamma * update, not projected."""

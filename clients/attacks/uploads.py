@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from precad.clients.attacks.attack import Attack
-from precad.clients.checks import require_positive
+from precad.clients.checks import require_integer, require_positive
 from precad.clients.errors import ArgumentError
 from precad.clients.submission import ProvedMessage, Submission
 from precad.mpc.proved.field import ELEMENT_BYTES
@@ -156,7 +156,8 @@ class WrongLength(Forger):
     name: ClassVar[str] = "wrong-length"
 
     def __post_init__(self) -> None:
-        """Raises ArgumentError for the right length."""
+        """Raises ArgumentError for the right length, and for no number of words."""
+        require_integer("excess", self.excess)
         if self.excess == 0:
             raise ArgumentError("excess must not be 0: that is the right length")
 
