@@ -82,6 +82,8 @@ class Row:
             raise RowError(f"{name}: expected numbers exactly if it was run, found {len(self.numbers)} and {status!r}")
         if self.raw.get("no_result") and status != "not run":
             raise RowError(f"{name}: expected 'not run' of what reports no result, found {status!r}")
+        if not self.raw.get("no_result") and not self.raw.get("command"):
+            raise RowError(f"{name}: expected a command, as it reports a result, found none")
         if status != "reproduced" and not self.raw.get("reason"):
             raise RowError(f"{name}: expected a reason, as it is {status!r}, found none")
         written = _NUMBER.search(self.raw.get("reason", ""))

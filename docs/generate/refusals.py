@@ -30,6 +30,11 @@ _PARTS: Final = {
         "The servers hold shares, add them up, and compare each norm with one bound. These wishes need more.",
         "secure computation that is missing",
     ),
+    "proof": (
+        "Needs another proof than mode `proved` has",
+        "There, nobody deals, and clients prove one thing: that the whole update is within C. The last column runs.",
+        "secure computation that is missing",
+    ),
     "contradiction": (
         "Says two things at once",
         "No training is meant by these settings, or its label would be untrue. The last column runs.",
@@ -121,7 +126,7 @@ def refusals_page() -> str:
     for part, (title, introduction, reason) in _PARTS.items():
         rows = list(_rows([row for row in every if row.part == part]))
         if rows:
-            runs = ("what runs",) if part == "contradiction" else ()
+            runs = () if part == "computation" else ("what runs",)
             header = ("wish", "settings", "`precad run` says", reason, *runs)
             parts += [f"## {title}", introduction, table(header, rows)]
     return page("What a run refuses, and why", *parts)

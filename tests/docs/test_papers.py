@@ -144,6 +144,7 @@ def test_a_number_is_the_result_files(folder: Path) -> None:
         ("precad-table-1", {"status": "trend", "reason": ""}, "expected a reason"),
         ("precad-table-1", {"status": "not run"}, "expected numbers exactly if it was run"),
         ("precad-table-1", {"status": "nearly"}, "expected a status"),
+        ("ptr-table-2", {"command": ""}, "ptr-table-2: expected a command, as it reports a result, found none"),
         ("precad-table-1", {"no_result": True}, "expected 'not run' of what reports no result, found 'reproduced'"),
         ("precad-theorem-2", {"status": "reproduced"}, "expected a number of the paper"),
         ("precad-figure-4a", {"status": "reproduced"}, "found local DP, C = 30: backdoor outside"),

@@ -17,7 +17,7 @@ from docs.generate.refusals import SOURCE, Refusal, asked, refusals, refusals_pa
 from precad.clients import config
 from precad.deploy import conducts
 from precad.deploy.cli import main as cli
-from precad.deploy.configuration import auditing, local, sections, update_set
+from precad.deploy.configuration import auditing, initial_model, local, sections, update_set
 from precad.deploy.localhost import needs, whole
 from precad.lab.simulation.config import SimulationSettings
 from precad.protos.task import (
@@ -56,7 +56,7 @@ ONLY_SIMULATED_CLIPPING = {*get_args(SimulationSettings.model_fields["update_cli
 ASKED = (
     *(algorithms, audit_fields, bin_fields, convex_fields, core_fields, evaluation, function_fields, grid, krum_fields),
     *(proved_fields, query, record_fields, of_tasks, server_step, target, task, trim_fields, turns, validation_fields),
-    *(config, conducts, auditing, local, needs, sections, update_set, of_servers),
+    *(config, conducts, auditing, initial_model, local, needs, sections, update_set, of_servers),
 )
 """Modules that decide whether a configuration runs."""
 ELSEWHERE = {
@@ -74,6 +74,7 @@ ELSEWHERE = {
         "refuse_audit_clients": "of simulations",
     },
     "convex_fields.py": dict.fromkeys(("_half_spaces_of", "_read_directions"), "a file of integers, not what it says"),
+    "initial_model.py": {"read_given": "a file of numbers, not what it says"},
     "needs.py": {"require_free_ports": "ports that are taken, not what they are"},
     "conducts.py": {
         "attacks_of": "an image without attacks, and parameters that its tests give",
@@ -149,7 +150,15 @@ def test_what_needs_computation_runs_where_one_server_sees_all() -> None:
     assert named == set(ONLY_SIMULATED)
     assert {row.settings.get("task.update_clipping") for row in needs} - {None} == ONLY_SIMULATED_CLIPPING
     assert all(row.why and row.instead is None for row in needs)
-    assert all(row.why and row.instead is not None for row in ROWS if row.part == "contradiction")
+    assert all(row.why and row.instead is not None for row in ROWS if row.part != "computation")
+
+
+def test_what_needs_another_proof_runs_with_a_dealer() -> None:
+    """Each names the mode that refuses it, which what runs in its place does not."""
+    for row in (row for row in ROWS if row.part == "proof"):
+        assert row.settings["task.mode"] == "proved"
+        assert row.instead is not None
+        assert "task.mode" not in row.instead
 
 
 def test_every_refusal_of_the_code_has_a_row(

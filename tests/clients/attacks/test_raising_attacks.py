@@ -1,7 +1,8 @@
 """Attacks of the user's own whose code raises, and parameters that are none.
 
-A process of a deployment may hold honest clients beside an attacker. Failure means an attack that takes them along, a
-text of its errors, which may hold values of a record, in a message, or a parameter that fails only during a round.
+A process of a deployment may hold honest clients beside an attacker. Failure means an attack that takes them along,
+or a parameter that fails only during a round. It also means a message with the text of an error, which may hold values
+of a record.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A local run that starts from a model in a file, in place of the one that the task's seed draws.
 
-Failure means two servers that start from another model than the file's, a run that is continued from one model and
-began with another, or a file that a simulation and a run read differently.
+Failure means two servers that start from another model than the file's, or a file that a simulation reads differently.
+It also means a run that began with one model and is continued from another.
 """
 
 from __future__ import annotations
