@@ -16,6 +16,7 @@ Modules:
     init           `precad init`: the files that a local run or a deployment begins with
     local          the configuration of a whole deployment on one machine
     evaluation_clip  C of evaluations by clients, from what these hold out
+    initial_model  the public model that a run or a simulation is given to start from
     update_set     bounds of layers and directions of a local run
     trainers       foreign trainers: their flags, and why no figure is about one record
     query          the same of a query, whose task asks instead of training

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from precad.deploy.configuration.sections import Deployment
 from precad.deploy.errors import ConfigError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from precad.deploy.configuration.sections import Deployment
     from precad.protos.task.task import Task
 
 FILE: Final = "initial_model"
@@ -57,11 +57,3 @@ def supply_digest(resolved: dict[str, Any], deployment: Deployment) -> Deploymen
     resolved["localhost"] = {**resolved["localhost"], **given.fields}
     own = deployment.localhost.model_copy(update=dict(given.fields))
     return deployment.model_copy(update={"localhost": own})
-
-
-def with_initial_model(raw: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
-    """Return a local run's configuration whose initial model is beside it."""
-    own = raw.get("localhost")
-    if not isinstance(own, Mapping) or not isinstance(file := own.get(FILE), str) or not file:
-        return raw
-    return {**raw, "localhost": {**own, FILE: str(folder / file)}}

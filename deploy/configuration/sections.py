@@ -17,7 +17,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from precad.clients.config import ClientConfig, require_source
 from precad.clients.upload_limit import require_covered
-from precad.deploy.configuration.initial_model import with_initial_model
 from precad.deploy.configuration.update_set import with_directions
 from precad.deploy.errors import ConfigError
 from precad.protos.config_path import ConfigPath
@@ -286,8 +285,16 @@ def with_folder(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             beside = {"folder": "", **{name: client[name] for name in _OF_TRAINERS if name in client}}
             paths = {name: str(folder / str(client.get(name, place))) for name, place in beside.items()}
             raw = {**raw, "client": {**client, **paths}}
-    raw = with_initial_model(with_directions(raw, folder), folder)
+    raw = _with_initial_model(with_directions(raw, folder), folder)
     return _with_holder_ledger(_with_evaluation_folder(raw, folder), folder)
+
+
+def _with_initial_model(raw: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+    """Return a local run's configuration whose initial model is beside it."""
+    own = raw.get("localhost")
+    if not isinstance(own, Mapping) or not isinstance(file := own.get("initial_model"), str) or not file:
+        return raw
+    return {**raw, "localhost": {**own, "initial_model": str(folder / file)}}
 
 
 def _with_holder_ledger(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
