@@ -30,9 +30,9 @@ from precad.mpc.proved.submission import (
     Relay,
     Submission,
     holder_of,
-    is_statement_of,
     relay_of,
     require_submission,
+    stated_digest,
 )
 from precad.mpc.proved.sums import add_shares, row_sums, wire_sums
 from precad.mpc.sharing import Party
@@ -136,9 +136,10 @@ class ProofCheck:
             return False
         self._relayed.add(slot)
         expected = self._expected(slot, relay.payload_digest)
-        if not is_statement_of(relay, expected, upload.share, self._slot_label(slot)):
+        digest = stated_digest(relay, expected, upload.share, self._slot_label(slot))
+        if digest is None:
             return False
-        self._taken[slot] = _Taken(expected.digest(), seeded_proof_share(upload.share, self._slot_label(slot)))
+        self._taken[slot] = _Taken(digest, seeded_proof_share(upload.share, self._slot_label(slot)))
         return True
 
     def close(self) -> list[bytes]:

@@ -202,10 +202,20 @@ def relay_of(submission: Submission) -> Relay:
 
 
 def is_statement_of(relay: Relay, expected: Binding | ProofBinding, share_seed: Seed, label: Label) -> bool:
-    """Tell the seeded server whether a relay counts. expected: the binding that it has made of what it knows itself."""
+    """Tell the seeded server whether a relay counts, as `stated_digest`."""
+    return stated_digest(relay, expected, share_seed, label) is not None
+
+
+def stated_digest(relay: Relay, expected: Binding | ProofBinding, share_seed: Seed, label: Label) -> bytes | None:
+    """Return the digest of a binding whose relay counts, else None. Run by the seeded server.
+
+    expected: the binding that it has made of what it knows itself.
+    """
     make = statement if isinstance(expected, Binding) else proof_statement
-    is_whole = len(relay.payload_digest) == DIGEST_BYTES
-    return is_whole and hmac.compare_digest(make(share_seed, label, expected.digest()), relay.statement)
+    if len(relay.payload_digest) != DIGEST_BYTES:
+        return None
+    digest = expected.digest()
+    return digest if hmac.compare_digest(make(share_seed, label, digest), relay.statement) else None
 
 
 def require_submission(found: Submission, expected: Binding | ProofBinding) -> None:

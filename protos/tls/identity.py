@@ -19,7 +19,7 @@ import functools
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -91,17 +91,22 @@ class Identity:
         """Return the identity as certificates carry it."""
         return f"precad://{self.role}/{self.name}"
 
-    @classmethod
-    def from_certificate(cls, pem: bytes) -> Self:
+    @staticmethod
+    def from_certificate(pem: bytes) -> Identity:
         """Return the identity in a PEM certificate whose signature somebody else has checked (TLS, or `TlsFiles.load`).
 
         Raises: IdentityError unless it has exactly one precad URI, and that one is well formed.
         """
-        role, name = _named(pem)
-        return cls(role, name)
+        return _of(pem)
 
 
 @functools.lru_cache(maxsize=4096)  # a peer shows the same one in every call; an error is found anew each time
+def _of(pem: bytes) -> Identity:
+    """Return the identity in a PEM certificate. Raises IdentityError."""
+    role, name = _named(pem)
+    return Identity(role, name)
+
+
 def _named(pem: bytes) -> tuple[Role, str]:
     """Return role and name in a PEM certificate. Raises IdentityError."""
     try:

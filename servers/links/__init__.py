@@ -3,6 +3,7 @@
 Modules:
 
     peer           the link between A and B: hello, relays, goodbye
+    words          words of mode `proved`, which leave together
     lane           the connection beside it on which MPC's steps go back and forth
     lane_opening   how the lane opens: A shows, before TLS, that B has told it a token
     lane_listener  B's side of that, where strangers connect as well

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, TypeAlias
 
@@ -32,6 +32,7 @@ from precad.protos.tls.identity import Role
 from precad.protos.tls.transport import explain
 from precad.servers.errors import PeerUnreachableError, TaskRefusedError
 from precad.servers.links.step_limits import SLOWEST_LINE_BYTES_S
+from precad.servers.links.words import Words
 from precad.servers.supervision import first_error_or_result
 
 Send: TypeAlias = Callable[[peer_pb2.PeerMessage], Awaitable[None]]
@@ -77,6 +78,7 @@ class PeerLink:
         self._n_phases, self._patience_s = 1, math.inf
         self.on_relay: OnRelay = _refuse_relay
         self.on_word: OnWord = _refuse_word
+        self._words = Words(self._hand_over)
         self.bytes_sent = 0
 
     def begin(self, round: int, patience_s: float = math.inf, *, n_phases: int = 1) -> None:
@@ -117,6 +119,7 @@ class PeerLink:
     def _fall_silent(self) -> None:
         """Nothing can leave any more, and `say_goodbye` need not wait for it."""
         self._is_mute = True
+        self._words.drop()
         if self._sending is not None:
             self._sending.cancel()
         while not self._outbox.empty():
@@ -168,6 +171,8 @@ class PeerLink:
                     relay = message.relay
                     self._require_in_flight("relay", (relay.round, relay.phase))
                     self._take_relay(relay)
+                case "relays" if self._n_phases > 1:
+                    self._take_relays(message.relays.relays)
                 case "goodbye":
                     return message.goodbye
                 case other:
@@ -182,6 +187,14 @@ class PeerLink:
             raise MalformedMessageError(f"relay of {self._peer}: expected no data, found {len(relay.data)} bytes")
         else:
             self.on_word(relay.phase, proved.relay_of(relay))
+
+    def _take_relays(self, relays: Sequence[peer_pb2.Relay]) -> None:
+        """Take one after the other. Raises MalformedMessageError for none, and as for each alone."""
+        if not relays:
+            raise MalformedMessageError(f"relays of {self._peer}: expected one or more, found none")
+        for relay in relays:
+            self._require_in_flight("relay", (relay.round, relay.phase))
+            self._take_relay(relay)
 
     def _require_in_flight(self, kind: str, found: Phase) -> None:
         """The peer closes a phase after the other, and comes to none before we have closed the one before. Raises
@@ -200,7 +213,8 @@ class PeerLink:
 
     def close_round(self, round: int, phase: int = 0) -> None:
         """Tell the peer that this server waits for no more uploads of the round, or proofs in the phase 1."""
-        self._outbox.put_nowait(iter([peer_pb2.PeerMessage(closed=peer_pb2.Closed(round=round, phase=phase))]))
+        self._words.send()
+        self._hand_over(peer_pb2.PeerMessage(closed=peer_pb2.Closed(round=round, phase=phase)))
         self._open = self._after((round, phase))
         self._closed_by_peer = {key: event for key, event in self._closed_by_peer.items() if key >= (round, phase)}
 
@@ -221,18 +235,27 @@ class PeerLink:
 
     def tell(self, phase: int, relay: Relay) -> None:
         """Hand over word of what this server holds, mode `proved`; it arrives before the close of its phase."""
-        if not self._is_leaving:
-            self._outbox.put_nowait(iter([peer_pb2.PeerMessage(relay=proved.relay_message(phase, relay))]))
+        if not (self._is_leaving or self._is_mute):
+            self._words.add(proved.relay_message(phase, relay))
+
+    def send_words(self) -> None:
+        """Let the words leave that wait for others (`precad.servers.links.words`)."""
+        self._words.send()
+
+    def _hand_over(self, message: peer_pb2.PeerMessage) -> None:
+        self._outbox.put_nowait(iter([message]))
 
     async def flush(self) -> None:
         """Return when everything handed over so far has left, and is counted, or cannot leave any more."""
+        self._words.send()
         await self._outbox.join()
 
     async def say_goodbye(self, goodbye: common_pb2.Goodbye, timeout_s: float) -> None:
         """Send the last message; return when it has left, or cannot any more."""
         self._is_leaving = True
         if not self._is_mute:
-            self._outbox.put_nowait(iter([peer_pb2.PeerMessage(goodbye=goodbye)]))
+            self._words.send()
+            self._hand_over(peer_pb2.PeerMessage(goodbye=goodbye))
             await asyncio.wait((asyncio.ensure_future(self._outbox.join()),), timeout=timeout_s)
         self._fall_silent()
 

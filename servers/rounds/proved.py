@@ -68,6 +68,7 @@ class ProvedForm(Form):
             timeout_s=self.task.submit_timeout_s,
             capacity=ground.capacity,
             tell=self._link.tell,
+            told_all=self._link.send_words,
         )
         return Collecting(t, tuple(chosen), slots, self._uploads, ground.state.model.as_bytes)
 
@@ -134,6 +135,7 @@ class ProvedForm(Form):
             timeout_s=self.task.proof_timeout_s,
             capacity=ground.capacity,
             tell=self._link.tell,
+            told_all=self._link.send_words,
         )
         await self._until_told()
         self._send_challenge(state.round, seed, lock.active)

@@ -28,9 +28,9 @@ from precad.mpc.proved.submission import (
     ShareSeeds,
     Submission,
     holder_of,
-    is_statement_of,
     relay_of,
     require_submission,
+    stated_digest,
 )
 from precad.mpc.sharing import Party
 from precad.protos.messages import proved
@@ -46,6 +46,8 @@ PROOFS: Final = 1
 
 Tell: TypeAlias = Callable[[int, Relay], None]
 """(phase, relay): tell the seeded server of what the holder has taken."""
+ToldAll: TypeAlias = Callable[[], None]
+"""Say that a holder awaits nothing more of this phase: the seeded server waits for what it was told last."""
 Bind: TypeAlias = Callable[[str, bytes], Binding]
 """(client, payload digest) to the binding of this server's own task, round and model."""
 
@@ -66,11 +68,13 @@ class SlotIntake(Receiving):
         timeout_s: float,
         capacity: Capacity,
         tell: Tell,
+        told_all: ToldAll,
     ) -> None:
         """label: of the round. slots: by client. n_elements: of what a client sends to a holder."""
         super().__init__(round=label.round, clients=slots.keys(), timeout_s=timeout_s, capacity=capacity)
         self._label, self.party, self._slots = label, party, dict(slots)
-        self._n_elements, self._tell = n_elements, tell
+        self._n_elements, self._tell, self._told_all = n_elements, tell, told_all
+        self._awaited_here = {client for client in slots if self.is_held(client)}
         self._submissions: dict[Upload, Submission] = {}
 
     @property
@@ -130,6 +134,17 @@ class SlotIntake(Receiving):
     def _will_not_begin(self, client: str) -> None:
         if self.is_held(client):
             self._tell_of_none(client)
+            self._is_not_awaited_here(client)
+
+    def _no_longer_expected(self, client: str) -> None:
+        super()._no_longer_expected(client)
+        self._is_not_awaited_here(client)
+
+    def _is_not_awaited_here(self, client: str) -> None:
+        if client in self._awaited_here:
+            self._awaited_here.discard(client)
+            if not self._awaited_here:
+                self._told_all()
 
     def _tell_of_none(self, client: str) -> None:
         """Say that nothing of a slot will come: a relay that fits no binding decides it. Without it, two servers that
@@ -179,6 +194,7 @@ class ProvedUploads(SlotIntake):
         timeout_s: float,
         capacity: Capacity,
         tell: Tell,
+        told_all: ToldAll,
     ) -> None:
         """seeds: those that this server gave. bind: makes the binding that is expected."""
         super().__init__(
@@ -189,6 +205,7 @@ class ProvedUploads(SlotIntake):
             timeout_s=timeout_s,
             capacity=capacity,
             tell=tell,
+            told_all=told_all,
         )
         self._seeds, self._bind = seeds, bind
         self._checks: dict[Upload, PayloadIntake] = {}
@@ -236,8 +253,7 @@ class ProvedUploads(SlotIntake):
             return False
         expected = self._bind(relay.client, relay.payload_digest)
         label = Label(self._label.task, self._label.round, str(slot))
-        fits = is_statement_of(relay, expected, seed, label)
-        self._relayed[relay.client] = expected.digest() if fits else None
+        self._relayed[relay.client] = stated_digest(relay, expected, seed, label)
         return True
 
     def close(self) -> dict[str, bytes]:
@@ -283,6 +299,7 @@ class Proofs(SlotIntake):
         timeout_s: float,
         capacity: Capacity,
         tell: Tell,
+        told_all: ToldAll,
     ) -> None:
         """slots: of the active clients."""
         super().__init__(
@@ -293,6 +310,7 @@ class Proofs(SlotIntake):
             timeout_s=timeout_s,
             capacity=capacity,
             tell=tell,
+            told_all=told_all,
         )
         self._check = check
         self._relayed: dict[str, bool] = {}

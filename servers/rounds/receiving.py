@@ -201,7 +201,12 @@ class Receiving(ABC):
 
     def _no_longer_expected(self, client: str) -> None:
         self._expected.discard(client)
-        self._changed.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        """Have `wait` look again, where it may find that the phase is over: once for many clients."""
+        if self._expected <= self._left:
+            self._changed.set()
 
     async def wait(self, *, invited: Collection[str], peer_locked: asyncio.Event) -> None:
         """Return when no invited client is expected any more (complete, refused, or gone), and at the deadline at the
@@ -241,7 +246,7 @@ class Receiving(ABC):
         """
         if self._is_relayed(client):
             self._left.add(client)
-            self._changed.set()
+            self._wake()
         else:
             self._no_longer_expected(client)
 

@@ -256,6 +256,7 @@ def link_messages(relay: Relay) -> tuple[bytes, ...]:
         peer_pb2.PeerMessage(hello=common_pb2.Hello(protocol_version=TASK.protocol_version)),
         peer_pb2.PeerMessage(relay=messages.relay_message(0, relay)),
         peer_pb2.PeerMessage(relay=messages.relay_message(1, relay)),
+        peer_pb2.PeerMessage(relays=peer_pb2.Relays(relays=[messages.relay_message(0, relay)] * 2)),
         *(peer_pb2.PeerMessage(closed=closed) for closed in closes),
     ]
     return tuple(message.SerializeToString() for message in made)

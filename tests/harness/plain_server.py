@@ -181,6 +181,9 @@ class PlainServer:
                 match message.WhichOneof("message"):
                     case "relay":
                         self.take_relay(message.relay)
+                    case "relays":
+                        for relay in message.relays.relays:
+                            self.take_relay(relay)
                     case "closed":
                         self.closed.add((message.closed.round, message.closed.phase))
                     case "goodbye":

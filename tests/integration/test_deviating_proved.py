@@ -155,11 +155,10 @@ def shape_of(server: Deviant) -> dict[str, list[Any]]:
                 found[step].append(one.data)
         elif one.channel == "link":
             message = peer_pb2.PeerMessage.FromString(one.data)
-            kind = message.WhichOneof("message")
-            if kind == "closed":
-                found[kind].append((message.closed.round, message.closed.phase))
-            elif kind == "relay":
-                sent[message.relay.client, message.relay.round, message.relay.phase] += len(message.relay.digest) == 32
+            if message.HasField("closed"):
+                found["closed"].append((message.closed.round, message.closed.phase))
+            for relay in message.relays.relays:
+                sent[relay.client, relay.round, relay.phase] += len(relay.digest) == 32
         elif one.channel in ("Submit", "Prove"):
             sent.update(calls_of(one))
     found["sent or relayed"] = sorted(sent.items())

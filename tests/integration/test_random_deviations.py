@@ -91,7 +91,8 @@ class Capricious(Deviant):
             client = self._chance.choice(CLIENTS)
             word = {"client": client, "digest": self._draw(32), "statement": self._draw(32)}
             t, phase = self.next_round - 1, self._chance.randrange(2)
-            await super().tell(peer_pb2.PeerMessage(relay=peer_pb2.Relay(round=t, phase=phase, **word)))
+            relay = peer_pb2.Relay(round=t, phase=phase, **word)
+            await super().tell(peer_pb2.PeerMessage(relays=peer_pb2.Relays(relays=[relay])))
         if message.HasField("relay") and self._is_time("link: changed"):
             message.relay.statement = self._flipped(message.relay.statement)
         await super().tell(message)

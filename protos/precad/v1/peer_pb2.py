@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from precad.protos.precad.v1 import common_pb2 as precad_dot_protos_dot_precad_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"precad/protos/precad/v1/peer.proto\x12\tprecad.v1\x1a$precad/protos/precad/v1/common.proto\"\xb0\x01\n\x0bPeerMessage\x12!\n\x05hello\x18\x01 \x01(\x0b\x32\x10.precad.v1.HelloH\x00\x12!\n\x05relay\x18\x03 \x01(\x0b\x32\x10.precad.v1.RelayH\x00\x12%\n\x07goodbye\x18\x04 \x01(\x0b\x32\x12.precad.v1.GoodbyeH\x00\x12#\n\x06\x63losed\x18\x05 \x01(\x0b\x32\x11.precad.v1.ClosedH\x00\x42\t\n\x07messageJ\x04\x08\x02\x10\x03\"&\n\x06\x43losed\x12\r\n\x05round\x18\x01 \x01(\x04\x12\r\n\x05phase\x18\x02 \x01(\r\"t\n\x05Relay\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0e\n\x06\x63lient\x18\x02 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0c\n\x04last\x18\x04 \x01(\x08\x12\x11\n\tstatement\x18\x05 \x01(\x0c\x12\x0e\n\x06\x64igest\x18\x06 \x01(\x0c\x12\r\n\x05phase\x18\x07 \x01(\r2B\n\x04Peer\x12:\n\x04Link\x12\x16.precad.v1.PeerMessage\x1a\x16.precad.v1.PeerMessage(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"precad/protos/precad/v1/peer.proto\x12\tprecad.v1\x1a$precad/protos/precad/v1/common.proto\"\xd5\x01\n\x0bPeerMessage\x12!\n\x05hello\x18\x01 \x01(\x0b\x32\x10.precad.v1.HelloH\x00\x12!\n\x05relay\x18\x03 \x01(\x0b\x32\x10.precad.v1.RelayH\x00\x12%\n\x07goodbye\x18\x04 \x01(\x0b\x32\x12.precad.v1.GoodbyeH\x00\x12#\n\x06\x63losed\x18\x05 \x01(\x0b\x32\x11.precad.v1.ClosedH\x00\x12#\n\x06relays\x18\x06 \x01(\x0b\x32\x11.precad.v1.RelaysH\x00\x42\t\n\x07messageJ\x04\x08\x02\x10\x03\"&\n\x06\x43losed\x12\r\n\x05round\x18\x01 \x01(\x04\x12\r\n\x05phase\x18\x02 \x01(\r\"t\n\x05Relay\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0e\n\x06\x63lient\x18\x02 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0c\n\x04last\x18\x04 \x01(\x08\x12\x11\n\tstatement\x18\x05 \x01(\x0c\x12\x0e\n\x06\x64igest\x18\x06 \x01(\x0c\x12\r\n\x05phase\x18\x07 \x01(\r\"*\n\x06Relays\x12 \n\x06relays\x18\x01 \x03(\x0b\x32\x10.precad.v1.Relay2B\n\x04Peer\x12:\n\x04Link\x12\x16.precad.v1.PeerMessage\x1a\x16.precad.v1.PeerMessage(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,11 +33,13 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'precad.protos.precad.v1.pee
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PEERMESSAGE']._serialized_start=88
-  _globals['_PEERMESSAGE']._serialized_end=264
-  _globals['_CLOSED']._serialized_start=266
-  _globals['_CLOSED']._serialized_end=304
-  _globals['_RELAY']._serialized_start=306
-  _globals['_RELAY']._serialized_end=422
-  _globals['_PEER']._serialized_start=424
-  _globals['_PEER']._serialized_end=490
+  _globals['_PEERMESSAGE']._serialized_end=301
+  _globals['_CLOSED']._serialized_start=303
+  _globals['_CLOSED']._serialized_end=341
+  _globals['_RELAY']._serialized_start=343
+  _globals['_RELAY']._serialized_end=459
+  _globals['_RELAYS']._serialized_start=461
+  _globals['_RELAYS']._serialized_end=503
+  _globals['_PEER']._serialized_start=505
+  _globals['_PEER']._serialized_end=571
 # @@protoc_insertion_point(module_scope)

@@ -59,6 +59,7 @@ class Server:
             "timeout_s": 10.0,
             "capacity": self.capacity,
             "tell": lambda phase, relay: self.told.append((phase, relay)),
+            "told_all": lambda: None,
         }
         self.uploads = self.fresh_uploads()
 

@@ -42,6 +42,8 @@ class AtA:
 
     def __init__(self, party: Party = 0) -> None:
         self.told: list[tuple[int, Relay]] = []
+        self.told_all: list[list[tuple[int, Relay]]] = []
+        """All that was told when the intake said that this is all."""
         self.tell: Callable[[int, Relay], None] = lambda phase, relay: self.told.append((phase, relay))
         self.seeds = ShareSeeds(party)
         self.intake = ProvedUploads(
@@ -54,6 +56,7 @@ class AtA:
             timeout_s=TIMEOUT_S,
             capacity=roomy(),
             tell=self._say,
+            told_all=lambda: self.told_all.append(list(self.told)),
         )
 
     def _say(self, phase: int, relay: Relay) -> None:
@@ -211,6 +214,37 @@ async def test_a_relay_of_a_slot_that_is_held_here_changes_nothing() -> None:
     await at_a.take("alice", sent, payload)
     at_a.intake.relay(replace(relay_of(sent), payload_digest=bytes(32)))
     assert at_a.intake.close() == {"alice": sent.binding.digest()}
+
+
+@asynchronous
+async def test_the_holder_says_when_the_seeded_server_has_been_told_all() -> None:
+    """The word of the last held slot waits for no other: the seeded server is waiting for it, and for nothing else."""
+    taken, left, absent = AtA(), AtA(), AtA()
+    sent, payload = taken.upload("alice", Seed(bytes(16)))
+    await taken.take("alice", sent, payload)
+    left.intake.left("alice")
+    waiting = asyncio.create_task(absent.intake.wait(invited={"bob"}, peer_locked=asyncio.Event()))
+    await asyncio.sleep(0)
+    for at, told in ((taken, [(0, relay_of(sent))]), (left, []), (absent, [NOTHING_OF_ALICE])):
+        assert at.told_all == [told]
+        at.intake.relay(Relay(ROUND.round, "bob", b"", b""))  # of a slot that is held there says nothing of ours
+        at.intake.left("alice")
+        assert at.told_all == [told]
+    waiting.cancel()
+
+
+@asynchronous
+async def test_a_phase_is_looked_at_again_when_it_may_be_over_and_not_before() -> None:
+    at_a = AtA()
+    at_a.seeds.give(1)
+    waiting = asyncio.create_task(at_a.intake.wait(invited=SLOTS.keys(), peer_locked=asyncio.Event()))
+    await asyncio.sleep(0)
+    await at_a.take("alice", *at_a.upload("alice", Seed(bytes(16))))
+    assert not at_a.intake._changed.is_set()
+    at_a.intake.relay(Relay(ROUND.round, "bob", b"", b""))
+    assert at_a.intake._changed.is_set()
+    async with asyncio.timeout(TIMEOUT_S / 2):
+        await waiting
 
 
 @asynchronous
