@@ -38,6 +38,7 @@ from precad.mpc.ring import RingArray
 from precad.protos.precad.v1 import aggregator_pb2, common_pb2
 from precad.protos.task.task import Task
 from precad.servers.errors import PeerUnreachableError, ServerError
+from precad.servers.links import words
 from precad.servers.rounds.form import Ground
 from precad.servers.rounds.proved import ProvedForm
 from precad.servers.rounds.proved_intake import Proofs
@@ -214,6 +215,20 @@ async def test_rounds_equal_the_reference(
         *("Charged", "Validated", "Opened", "Committed"),
     ]
     assert all("dealer" not in str(path) for path in tmp_path.rglob("*"))
+
+
+@asynchronous
+async def test_no_phase_waits_for_words_that_wait_for_others(
+    pki: Pki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A holder that awaits nothing more says so at once: words that wait for others are lost here."""
+    monkeypatch.setattr(words, "WORDS_WAIT_S", 1e6)
+    task, watched = proved_task(), Watched()
+    async with rounds_of(task, pki, tmp_path, watched) as (deployment, _):
+        await deployment.finish()
+    for party in (0, 1):
+        for record in deployment.rounds(party):
+            assert (record["accepted"], record["missing"]) == (["at-bound", "short"], [])
 
 
 @asynchronous

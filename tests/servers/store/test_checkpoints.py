@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
@@ -33,14 +33,14 @@ def test_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
 
 def test_a_checkpoint_is_on_disk_when_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole file was synced before `save` returned: the digest of its model leaves right behind that."""
-    synced, fsync = dict[int, int](), os.fsync
+    synced, fdatasync = dict[int, int](), os.fdatasync
 
     def noted(fd: int) -> None:
-        fsync(fd)
+        fdatasync(fd)
         synced[os.fstat(fd).st_ino] = os.fstat(fd).st_size
 
     checkpoints = Checkpoints(tmp_path, 5)
-    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(os, "fdatasync", noted)
     checkpoints.save(3, MODEL, SUM)
     written = file_of(tmp_path, 3).stat()
     assert synced == {written.st_ino: written.st_size}
@@ -60,8 +60,52 @@ def test_the_last_ones_are_kept(tmp_path: Path) -> None:
 
 def file_of(folder: Path, round: int) -> Path:
     """Where a checkpoint lies."""
-    (path,) = (path for path in folder.iterdir() if path.stat().st_size and int(np.load(path)["round"]) == round)
+    (path,) = (path for path in folder.iterdir() if round_in(path) == round)
     return path
+
+
+def round_in(path: Path) -> int | None:
+    """Return the round of a checkpoint; None of another file."""
+    with suppress(ValueError, EOFError):
+        return int(np.load(path)["round"])
+    return None
+
+
+def test_a_file_that_was_overwritten_in_part_is_of_no_round_that_is_kept(tmp_path: Path) -> None:
+    """A power failure leaves any of its blocks as they were: here, the first or the last bytes are the new ones.
+
+    What is read of it is whole and of the round that was lost, or of an old one, or refused.
+    """
+    checkpoints = Checkpoints(tmp_path, 5)
+    for round in (1, 2, 3):
+        checkpoints.save(round, MODEL + np.float32(round), SUM + round)
+    path = file_of(tmp_path, 1)
+    old = path.read_bytes()
+    checkpoints.save(4, MODEL + np.float32(4), SUM + 4)
+    new = path.read_bytes()
+    assert len(old) == len(new)
+    for cut in {*range(0, len(old), 7), len(old)}:
+        for mixed in (new[:cut] + old[cut:], old[:cut] + new[cut:]):
+            path.write_bytes(mixed)
+            reopened = Checkpoints(tmp_path, 5)
+            for round in (1, 4):
+                with suppress(SetupError):
+                    assert_array_equal(reopened.model(round), MODEL + np.float32(round))
+                    assert_array_equal(reopened.noisy_sum(round), SUM + round)
+            reopened.keep_only({1, 2, 3})  # round 4 was not committed
+            for round in (2, 3):
+                assert_array_equal(reopened.model(round), MODEL + np.float32(round))
+    reopened.save(5, MODEL, SUM)
+    assert file_of(tmp_path, 5) == path
+
+
+def test_a_checkpoint_leaves_nothing_of_a_longer_file(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, 5)
+    for path in tmp_path.iterdir():
+        path.write_bytes(b"x" * 5000)
+    checkpoints.save(3, MODEL, SUM)
+    assert_array_equal(Checkpoints(tmp_path, 5).model(3), MODEL, strict=True)
+    assert file_of(tmp_path, 3).stat().st_size < 2000
 
 
 @pytest.mark.parametrize("n_bytes", [0, 1, 40, 300])
