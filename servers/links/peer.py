@@ -32,7 +32,7 @@ from precad.protos.tls.identity import Role
 from precad.protos.tls.transport import explain
 from precad.servers.errors import PeerUnreachableError, TaskRefusedError
 from precad.servers.links.step_limits import SLOWEST_LINE_BYTES_S
-from precad.servers.links.words import Words
+from precad.servers.links.words import WORDS_AT_ONCE, Words
 from precad.servers.supervision import first_error_or_result
 
 Send: TypeAlias = Callable[[peer_pb2.PeerMessage], Awaitable[None]]
@@ -189,9 +189,10 @@ class PeerLink:
             self.on_word(relay.phase, proved.relay_of(relay))
 
     def _take_relays(self, relays: Sequence[peer_pb2.Relay]) -> None:
-        """Take one after the other. Raises MalformedMessageError for none, and as for each alone."""
-        if not relays:
-            raise MalformedMessageError(f"relays of {self._peer}: expected one or more, found none")
+        """Take one after the other, while all else waits. Raises MalformedMessageError, as for each alone, and for none
+        or too many."""
+        if not 0 < len(relays) <= WORDS_AT_ONCE:
+            raise MalformedMessageError(f"relays of {self._peer}: expected 1 to {WORDS_AT_ONCE}, found {len(relays)}")
         for relay in relays:
             self._require_in_flight("relay", (relay.round, relay.phase))
             self._take_relay(relay)

@@ -15,7 +15,8 @@ from precad.protos.precad.v1 import peer_pb2
 WORDS_WAIT_S: Final = 0.05
 """How long the first of them waits for others."""
 WORDS_AT_ONCE: Final = 256
-"""Words of one message: with the longest names of clients it has less than 100 kB."""
+"""Words of one message at most: with the longest names of clients it has less than 100 kB. A megabyte of empty ones
+would keep the event loop for seconds."""
 
 
 class Words:

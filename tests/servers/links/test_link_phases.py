@@ -171,6 +171,7 @@ async def test_words_of_a_link_that_has_ended_do_not_leave() -> None:
         pytest.param([relay(3, 0, last=True)], 0, id="last piece"),
         pytest.param([relay(3, 0, data=bytes(MAX_MESSAGE_BYTES))], 0, id="too long"),
         pytest.param([relays()], 0, id="no relay in many"),
+        pytest.param([relays(*[relay(3, 0)] * (WORDS_AT_ONCE + 1))], 0, id="too many"),
         pytest.param([relays(relay(3, 1), relay(3, 0))], 0, id="proof before our uploads are closed, in many"),
         pytest.param([closed(3, 0), relays(relay(3, 0))], 1, id="upload after its close, in many"),
         pytest.param([relays(relay(3, 0, data=b"x"))], 0, id="data in many"),
