@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import metadata, resources
 from typing import Any, Final
 
@@ -30,7 +31,6 @@ def render(runs: Sequence[Run], certificates: Sequence[RunCertificate | str], ch
     style, script = asset("report.css"), asset("report.js")
     environment = templates("precad.deploy.reporting")
     settings = _rows([run.configuration for run in runs])
-    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return environment.get_template("report.html.j2").render(
         generator=GENERATOR,
         version=metadata.version("precad"),
@@ -47,15 +47,18 @@ def render(runs: Sequence[Run], certificates: Sequence[RunCertificate | str], ch
     )
 
 
+@cache
 def templates(package: str) -> Environment:
     """Return the templates in a package's folder `assets`, which escape all that they are given."""
-    return Environment(
+    environment = Environment(
         loader=PackageLoader(package, "assets"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    return environment
 
 
 def asset(name: str) -> str:

@@ -20,12 +20,13 @@ therefore bounds the removal and the addition one after the other, each in its o
 
 import enum
 import math
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from precad.dp.accountants.calibration import largest
 from precad.dp.accountants.group_mixture import Direction, delta_curve
@@ -216,29 +217,36 @@ def certify_all(
     delta: float | None = None,
     at_most: int = 128,
 ) -> list[Certificate]:
-    """Return `certify` of each (F_A, F_B), with few calls where they are ordered, as those of two classes are.
+    """Return `certify` of each (F_A, F_B), with few calls.
 
-    With a larger F_A beside an F_B that is no larger no fewer attackers are tolerated. So where the first and the last
-    of a stretch tolerate the same number, all between them do.
+    With a larger F_A beside an F_B that is no larger no fewer attackers are tolerated. So what one prediction tolerates
+    bounds what those above and below it do. Predictions for which both bounds meet need no call of their own.
     """
+    for FA, FB in leads:
+        require_point(FA, FB, 0.0, 0.0)
+    above, below = np.array(leads, dtype=np.float64).reshape(-1, 2).T
+    least, most = np.zeros(len(leads), dtype=np.int64), np.full(len(leads), at_most, dtype=np.int64)
+    made: dict[int, Certificate] = {}
+    for i in _outside_in(np.lexsort((-below, above - below))):
+        tolerated = int(least[i])
+        if tolerated != most[i] or tolerated not in made:
+            found = certify(*leads[i], training, method=method, threat=threat, delta=delta, at_most=at_most)
+            tolerated, made[found.tolerated] = found.tolerated, found
+            over, under = (above >= above[i]) & (below <= below[i]), (above <= above[i]) & (below >= below[i])
+            least[over], most[under] = np.maximum(least[over], tolerated), np.minimum(most[under], tolerated)
+    return [made[int(tolerated)] for tolerated in least]
 
-    def of(i: int) -> Certificate:
-        return certify(*leads[i], training, method=method, threat=threat, delta=delta, at_most=at_most)
 
-    order = sorted(range(len(leads)), key=lambda i: (leads[i][0], -leads[i][1]))
-    if not order or any(leads[i][1] < leads[j][1] for i, j in pairwise(order)):
-        return [of(i) for i in range(len(leads))]
-    found = {i: of(i) for i in {order[0], order[-1]}}
-    stretches = [(0, len(order) - 1)]
+def _outside_in(order: NDArray[np.int64]) -> Iterator[int]:
+    """Yield both ends, then the middle of every stretch between two that were yielded."""
+    yield from map(int, order[[0, -1]] if len(order) > 1 else order)
+    stretches = deque([(0, len(order) - 1)])
     while stretches:
-        first, last = stretches.pop()
-        if found[order[first]] == found[order[last]]:
-            found |= dict.fromkeys(order[first:last], found[order[first]])
-        elif last - first > 1:
+        first, last = stretches.popleft()
+        if last - first > 1:
             middle = (first + last) // 2
-            found[order[middle]] = of(order[middle])
+            yield int(order[middle])
             stretches += [(first, middle), (middle, last)]
-    return [found[i] for i in range(len(leads))]
 
 
 def published_epsilon(training: Training, delta: float) -> float:

@@ -46,6 +46,8 @@ _LEAST: Final = 0.01
 """Least length over R of a gradient whose presence can be told."""
 _TELLABLE: Final = 4.0
 """Likewise over what rounding moves its weight by."""
+_NEGLIGIBLE: Final = float(np.finfo(np.float64).eps)
+"""Singular values below it, of the largest and per row or column, are taken for zero, as NumPy does by itself."""
 _REACH: Final = 6.5
 """Half steps, times its factors' length, that a sum of independent rounding errors exceeds once in 10^9 (Hoeffding)."""
 
@@ -75,9 +77,8 @@ class RealAudit:
         self.excess = max(self.excess, float(apart.weights.max(initial=0.0)) - apart.error)
         self.weights.append(apart.weights)
         self.tellable.append(apart.tellable)
-        basis = np.linalg.qr(apart.directions.T)[0]
         for seat, vector in noise.items():
-            self.residuals[seat].append(vector @ basis)
+            self.residuals[seat].append(vector @ apart.basis)
 
     def report(self, task: Task, shares: Shares) -> dict[str, Any] | None:
         """Return what the seats showed, beside what is printed; None where the client was in no round."""
@@ -117,6 +118,8 @@ class Apart:
 
     directions: Vector
     """(k, d): each record's gradient over its length; 0 for one that has none."""
+    basis: Vector
+    """(d, k): orthonormal, spans the records' gradients."""
     expected: Vector
     """(k,): what a drawn record adds along its direction."""
     weights: Vector
@@ -138,16 +141,18 @@ def taken_apart(gradients: Vector, added: Vector, step: float = 0.0) -> Apart:
     step = max(step, _FLOAT32)
     lengths = np.linalg.norm(gradients, axis=1)
     directions = gradients / np.where(lengths > 0, lengths, 1.0)[:, None]
-    weights = np.linalg.lstsq(directions.T, added, rcond=None)[0]
+    # of long vectors one factorisation; what follows needs its small triangle alone, which has their singular values
+    basis, triangle = np.linalg.qr(directions.T)
+    weights = np.linalg.lstsq(triangle, added @ basis, rcond=_NEGLIGIBLE * max(directions.shape))[0]
     expected = np.minimum(1.0, lengths)
     rounding = step / 2 * math.sqrt(len(added))
-    error = _REACH * step / 2 / _least_singular(directions[lengths > 0])
+    error = _REACH * step / 2 / _least_singular(triangle[:, lengths > 0])
     tellable = expected > max(_LEAST, _TELLABLE * error)
     drawn = (weights > expected / 2) & tellable
     misfit = np.abs(weights - np.where(drawn, expected, 0.0))[tellable].max(initial=0.0)
     rest = float(np.linalg.norm(added - directions.T @ weights))
     unexplained = max(rest - rounding, float(misfit) - error, 0.0)
-    return Apart(directions, expected, np.where(drawn, weights, 0.0), tellable, unexplained, error)
+    return Apart(directions, basis, expected, np.where(drawn, weights, 0.0), tellable, unexplained, error)
 
 
 def _least_singular(directions: Vector) -> float:

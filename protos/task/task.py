@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Annotated, Any, Final, Self
 
 from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
@@ -131,8 +131,7 @@ class Task(DerivedFigures):
     @property
     def _given(self) -> set[str]:
         """Return the names of the fields that are not at their default."""
-        fields = type(self).model_fields.items()
-        return {name for name, field in fields if getattr(self, name) != field.get_default(call_default_factory=True)}
+        return {name for name, default in _defaults(type(self)).items() if getattr(self, name) != default}
 
     @property
     def protocol_version(self) -> str:
@@ -194,3 +193,9 @@ class EvaluationRound(Task):
             return cls.model_validate({**round_fields(task), "evaluated": task.digest().hex()})
         except (ValidationError, ParameterError) as error:
             raise of_the_training(error) from None
+
+
+@cache
+def _defaults(of: type[Task]) -> dict[str, Any]:
+    """Return what each field is where it is not given."""
+    return {name: field.get_default(call_default_factory=True) for name, field in of.model_fields.items()}

@@ -327,3 +327,20 @@ def test_many_predictions_are_certified_like_each_alone(method, threat, monkeypa
     assert certify_all(unordered, training, **options) == expected[1]
     assert certify_all([], training, **options) == []
     assert certify_all(ordered[:1], training, **options) == expected[0][:1]
+
+
+@pytest.mark.parametrize("threat", list(Threat))
+def test_predictions_of_many_classes_are_certified_in_few_calls(threat, monkeypatch):
+    """Certify leads of ten classes, which have no order, as each alone; most follow from one above and one below."""
+    training = Training(SampledGaussian(0.1, 2.0), 1)
+    confidences = np.sort(np.random.default_rng(2).dirichlet(np.full(10, 0.3), size=300), axis=1)
+    leads = [(float(row[-1]), float(row[-2])) for row in confidences]
+    alone, calls = prediction.certify, []
+    options = {"method": Method.EXACT, "threat": threat, "at_most": 2}
+    expected = [alone(*lead, training, **options) for lead in leads]
+    assert len({certificate.tolerated for certificate in expected}) > 2
+    monkeypatch.setattr(prediction, "certify", lambda *a, **k: calls.append(a) or alone(*a, **k))
+    assert certify_all(leads, training, **options) == expected
+    assert len(calls) < 150
+    with pytest.raises(ValueError, match="FB"):
+        certify_all([*leads, (0.5, math.nan)], training, **options)
