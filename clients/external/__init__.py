@@ -2,14 +2,15 @@
 
 Modules:
 
-    training  a foreign trainer as a client: its parameters minus the model, within C, as integers
-    beside    clients of one process that train in different ways
-    trainer   one client's process: what it is given, how long it may take, and what its end costs
-    arrays    a model's arrays by name, shape and place
-    frames    what goes through the pipes
-    counts    counts of held-out records, in whatever words a foreign evaluation has
-    child     the process's program, in an interpreter that need not have precad
-    sandbox   what the process is shut off from
-    flower    a Flower ClientApp, called as Flower calls it
-    nvflare   a script of NVFLARE's client API, served as NVFLARE serves it
+    training    a foreign trainer as a client: its parameters minus the model, within C, as integers
+    beside      clients of one process that train in different ways
+    trainer     one client's process: what it is given, how long it may take, and what its end costs
+    arrays      a model's arrays by name, shape and place
+    kept_state  what a trainer leaves for its next process
+    frames      what goes through the pipes
+    counts      counts of held-out records, in whatever words a foreign evaluation has
+    child       the process's program, in an interpreter that need not have precad
+    sandbox     what the process is shut off from
+    flower      a Flower ClientApp, called as Flower calls it
+    nvflare     a script of NVFLARE's client API, served as NVFLARE serves it
 """

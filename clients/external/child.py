@@ -38,7 +38,8 @@ def main(inward: int, outward: int, lifeline: int) -> int:
     frames, sandbox = _beside("frames"), _beside("sandbox")
     _, text = frames.receive(inward, {frames.HELLO: 1 << 24})
     hello = json.loads(text)
-    bits = sandbox.shut_off(hello["hidden"], hello["home"], hello["memory_bytes"])
+    needed = [hello["folder"], sys.prefix, sys.base_prefix]
+    bits = sandbox.shut_off(hello["hidden"], hello["home"], hello["memory_bytes"], needed=needed)
     frames.send(outward, frames.SHUT_OFF, bytes([bits]))
     if hello["required"] & ~bits:
         return 1
@@ -48,7 +49,7 @@ def main(inward: int, outward: int, lifeline: int) -> int:
             os.close(lifeline)
             for descriptor in (inward, outward):
                 os.set_inheritable(descriptor, False)
-            sandbox.confine(bits, hello["memory_bytes"])
+            sandbox.confine(bits, hello["home"], hello["memory_bytes"])
             _work(frames, hello, inward, outward)
         finally:
             os._exit(0)
@@ -84,7 +85,8 @@ def _work(frames: ModuleType, hello: dict[str, Any], inward: int, outward: int) 
     try:
         _, constants = frames.receive(inward, {frames.CONSTANTS: hello["constant_bytes"]})
         arrays = Arrays(hello["arrays"], constants)
-        train, evaluate = _loaded(hello)
+        _, state = frames.receive(inward, {frames.STATE: hello["most_state_bytes"]})
+        train, evaluate, left = _loaded(hello, state)
         frames.send(outward, frames.LOADED, bytes([evaluate is not None]))
     except BaseException as error:  # noqa: BLE001 - foreign code raises what it likes
         frames.send(outward, frames.FAILED, _reason(error))
@@ -95,9 +97,14 @@ def _work(frames: ModuleType, hello: dict[str, Any], inward: int, outward: int) 
         try:
             named = arrays.named(body)
             found = arrays.flat(train(named)) if kind == frames.MODEL else pack(evaluate(named))
+            before, state = state, left()
+            if len(state) > hello["most_state_bytes"]:
+                raise OverflowError
         except BaseException as error:  # noqa: BLE001 - foreign code raises what it likes
             frames.send(outward, frames.FAILED, _reason(error))
             continue
+        if state != before:
+            frames.send(outward, frames.STATE, state)
         frames.send(outward, answers[kind], found)
 
 
@@ -143,19 +150,20 @@ class Arrays:
 Asked = Callable[[dict[str, Any]], Any]
 
 
-def _loaded(hello: dict[str, Any]) -> tuple[Asked, Any]:
-    """Import what the configuration names.
+def _loaded(hello: dict[str, Any], state: bytes) -> tuple[Asked, Any, Callable[[], bytes]]:
+    """Import what the configuration names. state: what an earlier process left.
 
-    Return two functions of arrays: one to new arrays, and one to counts of held-out records or None.
+    Return two functions of arrays: one to new arrays, and one to counts of held-out records or None. The third returns
+    what the next process shall get.
     """
     if hello["kind"] == "nvflare":
-        return _beside("nvflare").trainer(hello, _beside("counts"))  # type: ignore[no-any-return]
+        return (*_beside("nvflare").trainer(hello, _beside("counts")), bytes)
     module, _, name = hello["path"].partition(":")
     found: Any = importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part)
     if hello["kind"] == "flower":
-        return _beside("flower").trainer(found, hello, _beside("counts"))  # type: ignore[no-any-return]
+        return _beside("flower").trainer(found, hello, _beside("counts"), state)  # type: ignore[no-any-return]
     if not callable(found):
         raise TypeError
     n_done = hello["n_done"]
@@ -168,7 +176,7 @@ def _loaded(hello: dict[str, Any]) -> tuple[Asked, Any]:
     def evaluate(arrays: dict[str, Any]) -> Any:
         return found.evaluate(arrays, {**hello["config"], **hello["node"], "round": n_done})
 
-    return train, evaluate if hasattr(found, "evaluate") else None
+    return train, evaluate if hasattr(found, "evaluate") else None, bytes
 
 
 def _reason(error: BaseException) -> bytes:

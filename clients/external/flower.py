@@ -2,6 +2,7 @@
 
 The trainer's process loads this file, in an interpreter that holds Flower (1.21 or newer) and need not have precad.
 The app is not changed: it finds arrays, `config`, `context.node_config` and `context.run_config` where it expects them.
+What it leaves in `context.state` it finds again, in the next process too.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ _OF_A_CLIENT_FN = {_TRAIN: "fitins", _EVALUATE: "evaluateins"}
 _TTL_S = 43_200.0
 
 
-def trainer(app: Any, hello: dict[str, Any], counts: ModuleType) -> tuple[Callable[[dict[str, Any]], Any], Any]:
-    """Return two functions of arrays by name: one to new arrays, and one to `counts` or None.
+def trainer(
+    app: Any, hello: dict[str, Any], counts: ModuleType, state: bytes
+) -> tuple[Callable[[dict[str, Any]], Any], Any, Callable[[], bytes]]:
+    """Return two functions of arrays by name: one to new arrays, and one to `counts` or None. The third returns
+    `context.state` as bytes. state: what it returned to an earlier process, or empty.
 
     Raises TypeError unless `app` is a `ClientApp`.
     """
-    from flwr.app import Context, RecordDict
+    from flwr.app import Context
     from flwr.clientapp import ClientApp
 
     if not isinstance(app, ClientApp):
@@ -33,7 +37,7 @@ def trainer(app: Any, hello: dict[str, Any], counts: ModuleType) -> tuple[Callab
     config = counts.without_names(hello["config"])
     run_config = {**_flat(_own_run_config(hello["folder"])), **config}
     context = Context(
-        run_id=1, node_id=1, node_config=dict(hello["node"]), state=RecordDict(), run_config=run_config, series_id=0
+        run_id=1, node_id=1, node_config=dict(hello["node"]), state=_state(state), run_config=run_config, series_id=0
     )
     n_done = hello["n_done"]
 
@@ -58,7 +62,25 @@ def trainer(app: Any, hello: dict[str, Any], counts: ModuleType) -> tuple[Callab
             metrics.update(record)
         return counts.of_metrics(metrics, hello["config"], has_accuracy=hello["has_accuracy"])
 
-    return train, evaluate if _may_evaluate(app) else None
+    def left() -> bytes:
+        return _packed(context.state)
+
+    return train, evaluate if _may_evaluate(app) else None, left
+
+
+def _state(packed: bytes) -> Any:
+    """Return the records that these bytes are; none for none."""
+    from flwr.common.serde import recorddict_from_proto
+    from flwr.proto.recorddict_pb2 import RecordDict
+
+    return recorddict_from_proto(RecordDict.FromString(packed))
+
+
+def _packed(state: Any) -> bytes:
+    from flwr.common.serde import recorddict_to_proto
+
+    packed: bytes = recorddict_to_proto(state).SerializeToString(deterministic=True)
+    return packed
 
 
 def _may_evaluate(app: Any) -> bool:

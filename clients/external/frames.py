@@ -2,10 +2,12 @@
 
     client  -> trainer   HELLO      JSON: what to load and how, and the model's arrays
     client  -> trainer   CONSTANTS  bytes of the arrays that nobody trains
+    client  -> trainer   STATE      what an earlier process left for this one; empty for the first
     client  -> trainer   MODEL      float32, the round's parameters (n,)
     client  -> trainer   EVALUATE   float32, parameters (n,) that held-out records are counted with
     trainer -> client    SHUT_OFF   one byte: `sandbox`'s bits, before foreign code is loaded
     trainer -> client    LOADED     one byte: whether it may answer EVALUATE
+    trainer -> client    STATE      what the next process shall get, before an answer, where it has changed
     trainer -> client    TRAINED    float32, new parameters (n,)
     trainer -> client    EVALUATED  float64, `counts`
     trainer -> client    FAILED     why, one of `REASONS` or the name of one of Python's own exceptions
@@ -20,7 +22,7 @@ import select
 import struct
 import time
 
-HELLO, CONSTANTS, MODEL, SHUT_OFF, LOADED, TRAINED, FAILED, EVALUATE, EVALUATED = range(1, 10)
+HELLO, CONSTANTS, MODEL, SHUT_OFF, LOADED, TRAINED, FAILED, EVALUATE, EVALUATED, STATE = range(1, 11)
 _HEADER = struct.Struct("<4sBQ")
 _MAGIC = b"PCT1"
 LONGEST_REASON = 64

@@ -4,10 +4,13 @@ A program of its own runs this, in an interpreter that need not have precad: it 
 takes Python 3.10. Each step that the kernel refuses is left out and not reported as done.
 
     wrapper    namespaces of user, network, mounts, processes; hides folders and sockets; makes the rest read-only
-    worker     a /proc of its own, no capabilities, limits; only then foreign code
+    worker     a /proc of its own, no capabilities, limits, Landlock; only then foreign code
 
 Neither a network namespace nor a read-only mount closes a socket or pipe with a name among files: Docker's socket would
-lead out. Those that are there at the start are hidden, pipes below /run alone. One that is made later stays open.
+lead out. Sockets that are there at the start are hidden. Of /run, it keeps what it has and holds neither socket nor
+pipe: a daemon that starts again makes its socket where nobody here sees it. No pipe is written to where the kernel has
+Landlock (Linux 5.13), and no socket reached that others made later where it knows those (ABI 9, Linux 7.1). On an older
+kernel a socket that is made later outside /run, or in a folder of /run that stayed, leads to who listens there.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import os
 import resource
 import stat
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 NETWORK, PROCESSES, KEYS, FILES = 1, 2, 4, 8
@@ -31,18 +34,29 @@ _SET_DUMPABLE, _SET_NO_NEW_PRIVILEGES, _DROP_BOUNDING, _LAST_CAPABILITY = 4, 38,
 _CAPABILITY_VERSION = 0x20080522
 _RUNTIME = ("/run", "/var/run")
 """Where other programs keep their sockets and pipes. A container sees sockets there that /proc does not name."""
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF, _VERSION, _PATH_BENEATH = 444, 445, 446, 1, 1
+_WRITE_FILE, _RESOLVE_UNIX, _KNOWS_SOCKETS = 1 << 1, 1 << 16, 9
+"""Landlock's rights to open a file or pipe for writing, and to reach a socket by name; the ABI that has the latter."""
 _INNER_ID = 1000
 """Nobody in particular: not 0, or programs that the worker starts would be given capabilities."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def shut_off(hidden: Iterable[str], home: str, memory_bytes: int) -> int:
+def shut_off(
+    hidden: Iterable[str],
+    home: str,
+    memory_bytes: int,
+    *,
+    needed: Sequence[str] = (),
+    runtime: Sequence[str] = _RUNTIME,
+) -> int:
     """Give this process, and those it forks, namespaces of their own. Return the bits of what that shut off.
 
     hidden: absolute folders and files that are not to be read. home: an empty folder, which stays writable, in memory.
+    needed: folders that stay wherever they are, as `home` does. runtime: folders of other programs' sockets and pipes.
     The process must have one thread. Without namespaces nothing changes, and the result is 0.
     """
-    user, group, open_doors = os.geteuid(), os.getegid(), doors()
+    user, group, open_doors = os.geteuid(), os.getegid(), doors(runtime)
     if _LIBC.unshare(_NEW_USER | _NEW_NET | _NEW_PID | _NEW_MOUNTS | _NEW_IPC) != 0:
         return 0
     with suppress(OSError):
@@ -52,6 +66,8 @@ def shut_off(hidden: Iterable[str], home: str, memory_bytes: int) -> int:
     found = PROCESSES
     if not _mount(None, "/", None, _RECURSIVE | _PRIVATE):
         return found
+    for folder in dict.fromkeys(map(os.path.realpath, runtime)):
+        _freeze(folder, open_doors, [home, *needed])
     for bit, paths in ((NETWORK, open_doors), (KEYS, hidden)):
         is_hidden = [_hide(path) for path in paths]
         if all(is_hidden):
@@ -62,11 +78,11 @@ def shut_off(hidden: Iterable[str], home: str, memory_bytes: int) -> int:
 
 
 def doors(folders: Iterable[str] = _RUNTIME) -> set[str]:
-    """Return the names of other programs' sockets, and of the sockets and pipes below `folders`."""
+    """Return the names of other programs' sockets, and of the sockets and pipes below `folders` and /dev."""
     found = set()
     with suppress(OSError), open("/proc/self/net/unix", errors="surrogateescape") as lines:
         found = {words[7].rstrip("\n") for line in lines if len(words := line.split(maxsplit=7)) == 8}
-    for folder in folders:
+    for folder in (*folders, "/dev"):
         for place, _, names in os.walk(folder):
             found.update(os.path.join(place, name) for name in names)
     return {path for path in found if os.path.isabs(path) and _is_door(path)}
@@ -78,6 +94,44 @@ def _is_door(path: str) -> bool:
     except (OSError, ValueError):
         return False
     return stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode)
+
+
+def _freeze(folder: str, open_doors: Iterable[str], needed: Iterable[str]) -> None:
+    """Put a folder in memory over this one, with its entries that hold no door or something needed.
+
+    What comes later is not in it. Where that cannot be done, the doors in it are hidden one by one.
+    """
+    if not os.path.isdir(folder) or folder == "/":
+        return
+    places, stays = ([os.path.realpath(path) for path in paths] for paths in (open_doors, needed))
+    kept: list[tuple[os.DirEntry[str], int]] = []
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if _holds(entry.path, stays) or not _holds(entry.path, places):
+                kept.append((entry, os.open(entry.path, os.O_PATH | os.O_NOFOLLOW)))
+    if _mount("tmpfs", folder, "tmpfs", _NO_SUID | _NO_DEVICES, "size=4m,mode=0755"):
+        for entry, descriptor in kept:
+            with suppress(OSError):
+                _put_back(entry, descriptor)
+    for _, descriptor in kept:
+        os.close(descriptor)
+
+
+def _holds(folder: str, paths: Iterable[str]) -> bool:
+    return any(path == folder or path.startswith(f"{folder}/") for path in paths)
+
+
+def _put_back(entry: os.DirEntry[str], descriptor: int) -> None:
+    """Make an entry again that a mount has covered; one that cannot be made again stays away."""
+    if entry.is_symlink():
+        os.symlink(os.readlink("", dir_fd=descriptor), entry.path)
+        return
+    if entry.is_dir():
+        os.mkdir(entry.path)
+    else:
+        os.close(os.open(entry.path, os.O_WRONLY | os.O_CREAT))
+    if not _mount(f"/proc/self/fd/{descriptor}", entry.path, None, _BIND | _RECURSIVE):
+        os.rmdir(entry.path) if entry.is_dir() else os.unlink(entry.path)
 
 
 def _write(path: str, text: str) -> None:
@@ -111,22 +165,46 @@ def _mount(source: str | None, target: str, kind: str | None, flags: int, option
     return bool(_LIBC.mount(*words, ctypes.c_ulong(flags), data) == 0)
 
 
-def confine(granted: int, memory_bytes: int) -> None:
+def confine(granted: int, home: str, memory_bytes: int) -> None:
     """Bound this process, forked after `shut_off`, and take its capabilities. What it forks inherits both.
 
-    granted: the result of `shut_off`. Without a namespace of its own, a mount would be everybody's.
+    granted: the result of `shut_off`. Without a namespace of its own, a mount would be everybody's. home: what it may
+    write to.
     """
     if granted & KEYS:
         _mount("proc", "/proc", "proc", _NO_SUID | _NO_DEVICES | _NO_EXEC)  # of its own processes alone
     for number in range(_LAST_CAPABILITY + 1):
         _LIBC.prctl(_DROP_BOUNDING, number, 0, 0, 0)
     _LIBC.prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    if granted & FILES:
+        close_doors([home, "/dev", "/proc", "/proc/self/fd/1"])
     header = struct.pack("<Ii", _CAPABILITY_VERSION, 0)
     _LIBC.capset(header, bytes(24))
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_DATA, memory_bytes)
     _limit(resource.RLIMIT_FSIZE, memory_bytes)
     _limit(resource.RLIMIT_NOFILE, 4096)
+
+
+def close_doors(writable: Iterable[str]) -> None:
+    """Open nothing for writing but what is below these, pipes included, and no socket of others, by Landlock.
+
+    Does what the kernel knows of it. This process must have given up new privileges.
+    """
+    version = _LIBC.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION)
+    if version < 1:
+        return
+    handled = struct.pack("<Q", _WRITE_FILE | (_RESOLVE_UNIX if version >= _KNOWS_SOCKETS else 0))
+    rules = _LIBC.syscall(_CREATE_RULESET, handled, ctypes.c_size_t(len(handled)), 0)
+    if rules < 0:
+        return
+    for path in writable:
+        with suppress(OSError):
+            below = os.open(path, os.O_PATH)
+            _LIBC.syscall(_ADD_RULE, rules, _PATH_BENEATH, struct.pack("<Qi", _WRITE_FILE, below), 0)
+            os.close(below)
+    _LIBC.syscall(_RESTRICT_SELF, rules, 0)
+    os.close(rules)
 
 
 def hide_this_process() -> None:

@@ -32,6 +32,7 @@ from precad.clients.errors import TrainerError
 from precad.clients.external import counts, frames, sandbox
 from precad.clients.external.arrays import ModelArrays
 from precad.clients.external.counts import Counts
+from precad.clients.external.kept_state import KeptState, most_bytes
 
 START_S: Final = 180.0
 """How long a trainer may take to load, the first time. Afterwards its round's deadline counts."""
@@ -73,6 +74,8 @@ class Program:
     threads: int = 1
     is_isolation_required: bool = True
     """Whether it is not started at all where the kernel does not grant every namespace."""
+    state: KeptState = field(default_factory=KeptState)
+    """What it leaves for its next process, and got from its last one."""
     output: Path | None = None
     """Where what it prints goes; nowhere without a file. It may hold records."""
     has_accuracy: bool = True
@@ -98,6 +101,7 @@ class ExternalTrainer:
     def __init__(self, program: Program, arrays: ModelArrays, client: str) -> None:
         """Start nothing yet."""
         self._program, self._arrays, self._client = program, arrays, client
+        self._most_state_bytes = most_bytes(arrays.n_trained)
         self.may_evaluate = False
         """Whether what is loaded has code that evaluates a model, or can only be asked to find out."""
         self._n_done = 0
@@ -151,11 +155,18 @@ class ExternalTrainer:
         body = np.ascontiguousarray(parameters, dtype="<f4").tobytes()
         frames.send(process.inward, asked, body, deadline=deadline)
         longest = {**expected, frames.FAILED: frames.LONGEST_REASON}
-        kind, found = frames.receive(process.outward, longest, deadline=deadline)
+        state = None
+        most = {**longest, frames.STATE: self._most_state_bytes}
+        kind, found = frames.receive(process.outward, most, deadline=deadline)
+        if kind == frames.STATE:
+            state = found
+            kind, found = frames.receive(process.outward, longest, deadline=deadline)
         if kind == frames.FAILED:
             raise _OwnError(_spoken(found))
         if len(found) != expected[kind]:
             raise frames.FrameError("length")
+        if state is not None:
+            self._program.state.store(state)
         return found
 
     def _ready(self, deadline: float) -> _Process:
@@ -181,6 +192,8 @@ class ExternalTrainer:
         if not granted & sandbox.PROCESSES:
             sandbox.hide_this_process()
         frames.send(process.inward, frames.CONSTANTS, self._arrays.constants, deadline=deadline)
+        left = self._program.state.load(self._most_state_bytes)
+        frames.send(process.inward, frames.STATE, left, deadline=deadline)
         longest = {frames.LOADED: 1, frames.FAILED: frames.LONGEST_REASON}
         kind, found = frames.receive(process.outward, longest, deadline=deadline)
         if kind == frames.FAILED:
@@ -200,6 +213,7 @@ class ExternalTrainer:
                 "required": sandbox.ALL if own.is_isolation_required else 0,
                 "arrays": [asdict(entry) for entry in self._arrays.entries],
                 "constant_bytes": len(self._arrays.constants),
+                "most_state_bytes": self._most_state_bytes,
             }
         ).encode()
 

@@ -7,6 +7,7 @@ zeros: a client that stays away would say that it failed.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from precad.clients.config import FLOWER, NVFLARE, SCRIPT, ClientConfig
 from precad.clients.errors import ArgumentError, NonFiniteModelError
 from precad.clients.external.arrays import ModelArrays
+from precad.clients.external.kept_state import KeptState
 from precad.clients.external.trainer import ExternalTrainer, Program, Tally
 from precad.clients.gradients.layers import require_layer_sizes
 from precad.clients.models import networks
@@ -30,6 +32,7 @@ from precad.mpc.ring import RingArray
 from precad.protos.task.evaluation import has_accuracy
 from precad.protos.task.task import Task
 
+STATE_SUFFIX: Final = ".trainer-state"
 _SHARE_OF_ROUND: Final = 0.8
 """The share of a round's time that a training may take: the upload needs the rest."""
 Vector = NDArray[np.float64]
@@ -174,10 +177,16 @@ def program_of(task: Task, config: ClientConfig, client: str) -> Program:
         is_isolation_required=config.trainer_isolation == "required",
         output=config.trainer_output,
         has_accuracy=has_accuracy(task.loss),
+        state=KeptState(config.state_dir / f"{client}{STATE_SUFFIX}", _owner(task, config.trainer)),
         **python,
     )
     _require_apart(program)
     return program
+
+
+def _owner(task: Task, trainer: str) -> bytes:
+    """Return what a state belongs to: of another task, or by another trainer, it is not taken up."""
+    return hashlib.sha256(task.digest() + trainer.encode()).digest()
 
 
 def split_trainer(trainer: str) -> tuple[str, str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import stat
 import sys
 
 import numpy as np
 import pytest
+import structlog
 import torch
 from numpy.testing import assert_allclose
 from torch import nn
@@ -13,6 +15,7 @@ from torch.nn import functional
 
 from precad.clients.errors import TrainerError
 from precad.clients.external.arrays import ModelArrays
+from precad.clients.external.kept_state import KeptState
 from precad.clients.external.trainer import ExternalTrainer, Program
 from tests.harness.flower import APP, flower_python, write_app
 
@@ -102,3 +105,28 @@ def test_an_app_that_does_not_evaluate_is_known_or_counts_nothing(app):
 def test_what_is_no_client_app_is_refused(app):
     with pytest.raises(TrainerError, match="loading: it raised TypeError"):
         app("not_an_app").start()
+
+
+def test_an_app_finds_its_state_again_in_the_next_process(app, tmp_path):
+    """After an end of the process, of the client, and not in another task; a state that is too long costs its round."""
+    file = tmp_path / "alice.trainer-state"
+
+    def counted(ours):
+        found = ours.train(START)
+        return None if found is None else int(found[0])
+
+    ours = app("counting_app", state=KeptState(file, b"task"))
+    assert [counted(ours), counted(ours)] == [1, 2]
+    ours._discard()
+    assert counted(ours) == 3
+    ours.close()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+    again = app("counting_app", state=KeptState(file, b"task"))
+    assert [counted(again) for _ in range(4)] == [4, 5, 6, None]
+    again._discard()
+    assert counted(again) is None  # the seventh, once more: the sixth's state was the last that was kept
+    other = app("counting_app", state=KeptState(file, b"another task"))
+    with structlog.testing.capture_logs() as lines:
+        assert counted(other) == 1
+    assert "client.trainer_state_left_out" in [line["event"] for line in lines]
