@@ -75,7 +75,7 @@ class Program:
     is_isolation_required: bool = True
     """Whether it is not started at all where the kernel does not grant every namespace."""
     state: KeptState = field(default_factory=KeptState)
-    """What it leaves for its next process, and got from its last one."""
+    """Keeps what it leaves for its next process."""
     output: Path | None = None
     """Where what it prints goes; nowhere without a file. It may hold records."""
     has_accuracy: bool = True

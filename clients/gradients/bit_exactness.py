@@ -23,6 +23,8 @@ _FILLINGS: Final = (math.nan, 1.0, math.inf, -math.inf, 3e38, -3e38, 1e3, 1e-40)
 """Values of neighbours, in odd and even places by turns. A scale of the whole batch, or a branch on it, answers to one
 of these values. NaN alone does not do: `nan_to_num` hides it, and every comparison with it is false."""
 
+Rows = Tensor | slice
+"""Which records: a mask, places, or some in order."""
 Take = Callable[[Tensor, Tensor], Sequence[LayerGradients]]
 """Features and labels of a tile to the gradients of its records."""
 
@@ -39,11 +41,23 @@ def is_bit_exact(take: Take, example: Tensor, label: Tensor, *, n_tile: int) -> 
     try:
         expected = _bits(take(features, labels))
         return all(
-            torch.equal(_bits(take(others, labels[order]))[is_kept], expected[order[is_kept]])
+            _are_same(_bits(take(others, labels[order])), is_kept, expected, order[is_kept])
             for others, order, is_kept in _arrangements(features)
         )
     except (*REFUSALS, ClientError):
         return False
+
+
+def is_as_in_full(take: Take, example: Tensor, label: Tensor, *, n_rows: int, n_tile: int) -> bool:
+    """Return whether a pass of `n_rows` records is bit-exact, and gives each record the bits of a tile of `n_tile`.
+
+    Then a record's gradient depends on neither who is beside it nor on how many are.
+    """
+    if not is_bit_exact(take, example, label, n_tile=n_rows):
+        return False
+    features, labels = made_up_records(example, n_tile), probe_labels(label, n_tile)
+    expected = _bits(take(features, labels))
+    return _are_same(_bits(take(features[:n_rows], labels[:n_rows])), slice(None), expected, slice(n_rows))
 
 
 def made_up_records(example: Tensor, n: int) -> Tensor:
@@ -75,8 +89,13 @@ def _arrangements(features: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         yield others, orders[2], is_kept
 
 
-def _bits(gradients: Sequence[LayerGradients]) -> Tensor:
+def _bits(gradients: Sequence[LayerGradients]) -> list[Tensor]:
     """Return the bits of every record's squared norms by layer and of what its gradient is made of, (n, ..) int64."""
-    squares = [layer.squared_norms()[:, None] for layer in gradients]
-    factors = [factor.flatten(start_dim=1) for layer in gradients for factor in layer.factors()]
-    return torch.cat([*squares, *factors], dim=1).cpu().view(torch.int64)
+    squares = [layer.squared_norms() for layer in gradients]
+    factors = [factor for layer in gradients for factor in layer.factors()]
+    return [value.cpu().contiguous().view(torch.int64) for value in (*squares, *factors)]
+
+
+def _are_same(found: list[Tensor], here: Rows, expected: list[Tensor], there: Rows) -> bool:
+    """Tell whether some records' bits are the others'."""
+    return all(torch.equal(ours[here], theirs[there]) for ours, theirs in zip(found, expected, strict=True))

@@ -14,8 +14,8 @@ chooses the model's path when it is made, by comparing with the loop over record
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -25,15 +25,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from precad.clients.errors import ArgumentError, ClientError, ModelRecordError, NonFiniteGradientError, UnknownNameError
-from precad.clients.gradients.bit_exactness import is_bit_exact
+from precad.clients.gradients.bit_exactness import is_as_in_full, is_bit_exact
 from precad.clients.gradients.layers import LayerGradients, require_layer_sizes
-from precad.clients.gradients.probe import EXHAUSTED, probe, probe_records, quiet_copy, shaken
+from precad.clients.gradients.probe import EXHAUSTED, probe, probe_records, quiet_copy
 from precad.clients.gradients.record_clipping import RecordClip, are_finite, clipped_sums
-from precad.clients.gradients.record_paths import Path, record_gradients, total_loss
+from precad.clients.gradients.record_paths import Path, path_of, total_loss
 from precad.clients.gradients.tiles import packed, places
 from precad.clients.models.adapters import adapted, copied
 from precad.clients.models.losses import CROSS_ENTROPY, Loss
-from precad.clients.models.networks import flatten, parameter_count, unflatten
+from precad.clients.models.networks import parameter_count, unflatten
 from precad.clients.own_code import Unspoken
 from precad.clients.records.records import (
     Records,
@@ -47,8 +47,13 @@ _CPU_MEMORY_BYTES, _CUDA_MEMORY_BYTES = 32 * 2**20, 2 * 2**30
 _FEWEST: Final = 32
 """Records of a tile, unless a memory budget says less."""
 _MOST: Final = {"cpu": 256, "cuda": 1024}
-"""Records of a tile. A pass of few records costs what a full one does. A text's places fill a product already, so
-adapters on a CPU take `_FEWEST`. Clients of 30 records then fill their tiles, in 0.6 times the time of 51."""
+"""Records of a tile. A pass of few records costs what a full one does."""
+_WIDE: Final = 44
+"""Records of a tile of adapters on a CPU: a text's places fill a product already, and each record costs time. Half of
+it is a piece there, so that clients of 30 records share tiles, which take 1.5 times the memory of a client alone."""
+_STEP: Final = 2
+"""A tile of adapters on a CPU that is not full takes a pass of fewer records, a multiple of this and half a tile at
+least. That is where a shorter pass gives the bits of a full one."""
 _TILE_SHARE: Final = 2
 """A tile takes this part of the memory of a pass: larger tiles gain little and make passes of few records dear."""
 _IMAGE_AXES: Final = 4
@@ -93,7 +98,9 @@ class RecordEngine:
         self.device, self.dtype, self._example = resolve_device(device), dtype, example
         self.loss, self.label = loss, label
         self._template, self.probe_records = quiet_copy(model), probe_records(example)
-        self._path, self.bytes_per_record, self.tried_in = probe(self._template, self.probe_records, label, loss)
+        self._path, self.bytes_per_record, self.tried_in, self._shaken = probe(
+            self._template, self.probe_records, label, loss
+        )
         self._model = copied(self._template).to(self.device, dtype)
         default = _CUDA_MEMORY_BYTES if self.device.type == "cuda" else _CPU_MEMORY_BYTES
         self.memory_bytes = memory_bytes or default
@@ -104,9 +111,12 @@ class RecordEngine:
                 if parameter.dim() == _IMAGE_AXES:
                     parameter.data = channels_last(parameter.data)
         fewest = _FEWEST if memory_bytes is None else 1
-        most = _FEWEST if adapted(model) is not None and self.device.type == "cpu" else _MOST[self.device.type]
+        is_wide = adapted(model) is not None and self.device.type == "cpu"
+        most = _WIDE if is_wide else _MOST[self.device.type]
         self._n_tile = min(most, max(fewest, self._n_fit // _TILE_SHARE))
+        self._step = _STEP if is_wide else self._n_tile
         self._tried: dict[int, Passes] = {}
+        self._as_in_full: dict[tuple[int, int], bool] = {}
         _ = self.passes
 
     @property
@@ -125,19 +135,29 @@ class RecordEngine:
     def _try(self) -> Passes:
         """The fastest way of which the bits of a record's gradient depend on nothing else. One record a pass is one by
         construction, where a device gives the same bits twice."""
-        with self.tried_in.held():
-            made_up = shaken(self._template, self.tried_in.of(self.probe_records), self.tried_in)
-        self._load(flatten(made_up))
+        self._load(self._shaken)
         for path, n_tile in ((self._path, self._n_tile), (self._path, 1), (Path.ONE_BY_ONE, 1)):
             if n_tile > 1 and (path is Path.ONE_BY_ONE or not self.loss.takes_batches):
                 continue
 
-            def take(features: Tensor, labels: Tensor, path: Path = path) -> list[LayerGradients]:
-                return self._gradients(path, features, labels)
-
-            if is_bit_exact(take, self._example, self.label, n_tile=n_tile):
-                return Passes(path, n_tile, is_bit_exact=True)
+            with self._taking(path) as take:
+                if is_bit_exact(take, self._example, self.label, n_tile=n_tile):
+                    return Passes(path, n_tile, is_bit_exact=True)
         return Passes(Path.ONE_BY_ONE, 1, is_bit_exact=False)
+
+    def _rows_of(self, n_records: int) -> int:
+        """Return how many rows the pass of so many records has, padding included. Tries each at its first use."""
+        passes = self.passes
+        n_rows = min(passes.n_tile, max(passes.n_tile // 2, -(-n_records // self._step) * self._step))
+        if n_rows == passes.n_tile:
+            return n_rows
+        key = (torch.get_num_threads(), n_rows)
+        if key not in self._as_in_full:
+            self._load(self._shaken)
+            with self._taking(passes.path) as take:
+                is_same = is_as_in_full(take, self._example, self.label, n_rows=n_rows, n_tile=passes.n_tile)
+            self._as_in_full[key] = passes.is_bit_exact and is_same
+        return n_rows if self._as_in_full[key] else passes.n_tile
 
     def require_layer_sizes(self, setting: str) -> list[int]:
         """Return `precad.clients.gradients.layers.require_layer_sizes` of its model."""
@@ -161,26 +181,29 @@ class RecordEngine:
         Source: PRECAD, Algorithm 2, lines 2-6, without the sign.
         """
         passes = self.passes
-        self._load(parameters)
         sums = np.zeros((len(clients), self.dim))
         sizes = [len(records) for records in clients]
+        n_piece = passes.n_tile // 2 if 1 < self._step < passes.n_tile else passes.n_tile
+        tiles = [(tile, self._rows_of(sum(map(len, tile)))) for tile in packed(sizes, passes.n_tile, n_piece)]
+        self._load(parameters)
         if sum(sizes) == 0:
             return sums
         everything, firsts = joined(clients), np.cumsum(sizes) - sizes
-        for tile in packed(sizes, passes.n_tile):
-            chosen = np.concatenate([np.arange(p.start, p.stop) + firsts[p.client] for p in tile])
-            features, labels = _padded(everything, chosen, passes.n_tile)
-            try:
-                with Unspoken(self.spoken, EXHAUSTED):
-                    gradients = self._gradients(passes.path, features, labels)
-            except ClientError:
-                # again record by record would be another pass for the others, and could move them
-                if passes.n_tile > 1 or math.isinf(clip.norm):
-                    raise
-                continue  # one record a pass: it adds zero, like one whose gradient is not finite
-            found = clipped_sums(gradients, clip, places(tile)).cpu().numpy()
-            for piece, row in zip(tile, found, strict=True):
-                sums[piece.client] += row
+        with self._taking(passes.path) as take:
+            for tile, n_rows in tiles:
+                chosen = np.concatenate([np.arange(p.start, p.stop) + firsts[p.client] for p in tile])
+                features, labels = _padded(everything, chosen, n_rows)
+                try:
+                    with Unspoken(self.spoken, EXHAUSTED):
+                        gradients = take(features, labels)
+                except ClientError:
+                    # again record by record would be another pass for the others, and could move them
+                    if passes.n_tile > 1 or math.isinf(clip.norm):
+                        raise
+                    continue  # one record a pass: it adds zero, like one whose gradient is not finite
+                found = clipped_sums(gradients, clip, places(tile)).cpu().numpy()
+                for piece, row in zip(tile, found, strict=True):
+                    sums[piece.client] += row
         return sums
 
     def has_finite_gradient(self, parameters: NDArray[np.float32] | NDArray[np.float64], records: Records) -> bool:
@@ -216,8 +239,9 @@ class RecordEngine:
     def _are_finite(self, records: Records, start: int) -> NDArray[np.bool_]:
         """Tell it of the records of one tile, in one pass. Raises ModelRecordError."""
         chosen = np.arange(start, min(start + self.passes.n_tile, len(records)))
-        with Unspoken(self.spoken, EXHAUSTED):
-            gradients = self._gradients(self.passes.path, *_padded(records, chosen, self.passes.n_tile))
+        tile = _padded(records, chosen, self.passes.n_tile)
+        with Unspoken(self.spoken, EXHAUSTED), self._taking(self.passes.path) as take:
+            gradients = take(*tile)
         return are_finite(gradients)[: len(chosen)].cpu().numpy()
 
     def gradient_sum(
@@ -252,14 +276,15 @@ class RecordEngine:
             for name, parameter in self._model.named_parameters():
                 parameter.copy_(weights[name])
 
-    def _gradients(self, path: Path, features: Tensor, labels: Tensor) -> list[LayerGradients]:
-        """Return the gradients of the records of one tile, layer by layer."""
-        with deterministic():
-            return record_gradients(path, self._model, self._inputs(features), labels.to(self.device), self.loss)
+    @contextmanager
+    def _taking(self, path: Path) -> Iterator[Callable[[Tensor, Tensor], list[LayerGradients]]]:
+        """Yield what returns the gradients of one tile's records, layer by layer, at the parameters that are loaded."""
+        with deterministic(), path_of(path, self._model) as take:
+            yield lambda features, labels: take(self._inputs(features), labels.to(self.device), self.loss)
 
     def _inputs(self, features: Tensor) -> Tensor:
         """As the model reads them, on its device."""
-        features = model_inputs(features.to(self.device), next(self._model.parameters()).dtype)
+        features = model_inputs(features.to(self.device), self.dtype)
         return channels_last(features) if self._is_image and self.device.type == "cpu" else features
 
 
@@ -269,10 +294,10 @@ def deterministic() -> AbstractContextManager[None]:
     return cast("AbstractContextManager[None]", flags)
 
 
-def _padded(records: Records, chosen: NDArray[np.int64], n_tile: int) -> tuple[Tensor, Tensor]:
-    """Features and labels of the chosen records, and zeros up to the length of a tile."""
-    features = np.zeros((n_tile, *records.shape), dtype=records.features.dtype)
-    labels = np.zeros((n_tile, *records.labels.shape[1:]), dtype=records.labels.dtype)
+def _padded(records: Records, chosen: NDArray[np.int64], n_rows: int) -> tuple[Tensor, Tensor]:
+    """Features and labels of the chosen records, and zeros up to the length of a pass."""
+    features = np.zeros((n_rows, *records.shape), dtype=records.features.dtype)
+    labels = np.zeros((n_rows, *records.labels.shape[1:]), dtype=records.labels.dtype)
     features[: len(chosen)], labels[: len(chosen)] = records.features[chosen], records.labels[chosen]
     return torch.from_numpy(features), torch.from_numpy(labels)
 

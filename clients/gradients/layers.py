@@ -97,7 +97,7 @@ class Rows:
     def squared_norms(self) -> Tensor:
         """Return the squared norms, summed over the blocks."""
         squares = [torch.linalg.vector_norm(block, dim=1).square() for block in self.blocks]
-        return torch.stack(squares).sum(dim=0)
+        return squares[0] if len(squares) == 1 else torch.stack(squares).sum(dim=0)
 
     def weighted_sums(self, factors: Tensor, segments: Segments) -> Tensor:
         """Return one product of a vector and a matrix per client and block, or for all clients together."""
@@ -141,8 +141,8 @@ def _columns(layer: Columns, reads: list[Tensor], writes: list[Tensor]) -> Layer
 
 
 def _adapted(layer: AdaptedLayer, reads: list[Tensor], writes: list[Tensor]) -> LayerGradients:
-    """Return the gradients of B in a layer that ran merged. What B reads is scaled, which is shorter than dL/dy."""
-    return _columns(layer.B, [layer.scale * layer.read_by_b(read) for read in reads], writes)
+    """Return the gradients of B in a layer that ran merged. reads: A x, which is scaled: it is shorter than dL/dy."""
+    return _columns(layer.B, reads if layer.scale == 1.0 else [layer.scale * read for read in reads], writes)
 
 
 def _as_sequence(value: Tensor) -> Tensor:

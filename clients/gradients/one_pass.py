@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,15 +13,28 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from precad.clients.errors import LayerRowsError
 from precad.clients.gradients.layers import RULES, LayerGradients, owners
-from precad.clients.models.adapters import merged_layers
+from precad.clients.models.adapters import AdaptedLayer, merged_layers
 from precad.clients.models.losses import Loss
+
+Take = Callable[[Tensor, Tensor, Loss], list[LayerGradients]]
+"""Features, labels and loss to the gradients of a batch's records, layer by layer."""
+
+
+@contextmanager
+def prepared(model: nn.Module) -> Iterator[Take]:
+    """Yield what takes passes of a model whose parameters stay as they are: adapters are merged once for all passes.
+
+    What is yielded raises LayerRowsError.
+    """
+    with merged_layers(model) as adapted_layers:
+        layers = [adapted_layers.get(layer, layer) for _, layer in owners(model)]
+        yield functools.partial(recorded_pass, model, layers, layers)
 
 
 def one_pass(model: nn.Module, features: Tensor, labels: Tensor, loss: Loss) -> list[LayerGradients]:
     """Return the gradients of a batch's records, layer by layer of `model`. Raises: LayerRowsError."""
-    with merged_layers(model) as adapted_layers:
-        layers = [adapted_layers.get(layer, layer) for _, layer in owners(model)]
-        return recorded_pass(model, layers, layers, features, labels, loss)
+    with prepared(model) as take:
+        return take(features, labels, loss)
 
 
 def recorded_pass(
@@ -42,19 +57,21 @@ def recorded_pass(
         tape.require_untouched()
         gradients = iter(torch.autograd.grad(total, [edge for edges in tape.edges for edge in edges]))
     return [
-        RULES[type(layer)](layer, reads, [next(gradients) for _ in outputs])
-        for layer, reads, outputs in zip(layers, tape.reads, tape.outputs, strict=True)
+        RULES[type(layer)](layer, reads, [next(gradients) for _ in edges])
+        for layer, reads, edges in zip(layers, tape.reads, tape.edges, strict=True)
     ]
 
 
 class Tape:
-    """Hold what the layers read and wrote during one forward pass."""
+    """Hold what the layers read during one forward pass, and where autograd is asked for the gradients of what they
+    wrote."""
 
     def __init__(self, layers: Sequence[nn.Module], *, n_rows: int) -> None:
         """n_rows: records of the batch. A layer that reads some of them only, or something else, is refused."""
         self.layers = layers
         self.reads: list[list[Tensor]] = [[] for _ in layers]
-        self.outputs: list[list[Tensor]] = [[] for _ in layers]
+        self.n_written: list[int] = [0] * len(layers)
+        """Numbers that each layer wrote for a record. What it wrote is not kept: the backward pass frees it."""
         self.edges: list[list[GradientEdge]] = [[] for _ in layers]
         """Where autograd is asked: at what was written, whatever overwrites it in place later on."""
         self._n_rows = n_rows
@@ -65,17 +82,24 @@ class Tape:
         return _Hooks(self)
 
     def note(self, index: int, read: Tensor, output: Tensor) -> Tensor:
-        """Make the output a place at which autograd can be asked. Raises: LayerRowsError."""
-        rows = {tuple(value.shape[:1]) for value in (read, output)}
-        if rows != {(self._n_rows,)}:
+        """Make the output a place at which autograd can be asked. Keep what the layer's rule reads.
+
+        Raises: LayerRowsError.
+        """
+        if not read.shape[:1] == output.shape[:1] == (self._n_rows,):
             raise LayerRowsError(type(self.layers[index]).__name__, "reads or writes other rows than the batch has")
         if not output.requires_grad:  # nothing before it is asked for, so the backward pass ends here
             output = output.detach().requires_grad_()
-        self.reads[index].append(read.detach())
-        self.outputs[index].append(output)
+        layer = self.layers[index]
+        needed = [output] if output._is_view() else []  # autograd forgets what a view was before
+        if isinstance(layer, AdaptedLayer):  # of its inputs A x alone is needed, which is shorter
+            self.reads[index].append(layer.read_by_b(read.detach()))
+        else:
+            self.reads[index].append(read.detach())
+            needed.append(read)
+        self.n_written[index] += output[0].numel()
         self.edges[index].append(get_gradient_edge(output))
-        of_views = [output] if output._is_view() else []  # autograd forgets what a view was before
-        self._watched += [(self.layers[index], value, value._version) for value in (read, *of_views)]
+        self._watched += [(layer, value, value._version) for value in needed]
         return output
 
     def require_untouched(self) -> None:

@@ -17,7 +17,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -36,7 +38,7 @@ from precad.clients.gradients.record_paths import Path, by_vmap, one_by_one
 from precad.clients.models.adapters import copied, require_trained
 from precad.clients.models.fixing import dropout_of
 from precad.clients.models.losses import Loss
-from precad.clients.models.networks import parameter_count
+from precad.clients.models.networks import flatten, parameter_count
 from precad.clients.models.outputs import outputs_of
 from precad.clients.models.precision import AS_WRITTEN, DOUBLE, Precision
 from precad.clients.own_code import first_line
@@ -134,6 +136,8 @@ class Probed(NamedTuple):
     """Memory that a record takes on it."""
     precision: Precision
     """In which the model was tried."""
+    shaken: NDArray[np.float32]
+    """Parameters at which nothing vanishes by chance, (d,)."""
 
 
 def probe(model: nn.Module, features: Tensor, label: Tensor, loss: Loss) -> Probed:
@@ -144,13 +148,12 @@ def probe(model: nn.Module, features: Tensor, label: Tensor, loss: Loss) -> Prob
     """
     for precision in DOUBLE:
         with suppress(ModelInputError), precision.held():
-            return Probed(*_probed(model, features, label, loss, precision), precision)
-    return Probed(*_probed(model, features, label, loss, AS_WRITTEN), AS_WRITTEN)
+            return _probed(model, features, label, loss, precision)
+    return _probed(model, features, label, loss, AS_WRITTEN)
 
 
-def _probed(model: nn.Module, made_up: Tensor, label: Tensor, loss: Loss, precision: Precision) -> tuple[Path, int]:
-    """Return the path, and the memory of a record. Raises as `probe`; ModelInputError too if the code takes no such
-    numbers."""
+def _probed(model: nn.Module, made_up: Tensor, label: Tensor, loss: Loss, precision: Precision) -> Probed:
+    """Raises as `probe`; ModelInputError too if the code takes no such numbers."""
     features, labels = precision.of(made_up), precision.of(probe_labels(label, len(made_up)))
     twin = shaken(model, features, precision)
     _require_separate_records(twin, features, loss)
@@ -164,12 +167,13 @@ def _probed(model: nn.Module, made_up: Tensor, label: Tensor, loss: Loss, precis
     except REFUSALS as error:
         raise ModelInputError(tuple(features.shape[1:]), f"it has no gradient: {first_line(error)}") from None
     require_trained(twin, expected)
+    at = flatten(twin)
     if precision is AS_WRITTEN:
-        return Path.ONE_BY_ONE, 20 * parameter_count(model)
+        return Probed(Path.ONE_BY_ONE, 20 * parameter_count(model), precision, at)
     if loss.takes_batches and _has_rules(twin) and _looks_at_no_value(twin, features) and is_right(one_pass):
-        return Path.ONE_PASS, _one_pass_bytes(twin, features)
+        return Probed(Path.ONE_PASS, _one_pass_bytes(twin, features), precision, at)
     path = Path.VMAP if is_right(by_vmap) else Path.ONE_BY_ONE
-    return path, 20 * parameter_count(model)
+    return Probed(path, 20 * parameter_count(model), precision, at)
 
 
 def shaken(model: nn.Module, features: Tensor, precision: Precision) -> nn.Module:
@@ -328,8 +332,7 @@ def _one_pass_bytes(model: nn.Module, features: Tensor) -> int:
     with tape.recording(), torch.enable_grad():
         model(features)
     n_entries = 0
-    for layer, reads, outputs in zip(tape.layers, tape.reads, tape.outputs, strict=True):
-        wrote = sum(output[0].numel() for output in outputs)
+    for layer, reads, wrote in zip(tape.layers, tape.reads, tape.n_written, strict=True):
         n_entries += 4 * (sum(read[0].numel() for read in reads) + wrote)
         if isinstance(layer, nn.Conv2d):
             n_entries += wrote // layer.out_channels * layer.weight[0].numel()

@@ -51,13 +51,13 @@ def clipped_sums(gradients: Sequence[LayerGradients], clip: RecordClip, segments
     all who see its absence, and takes its other records along.
     Raises: NonFiniteGradientError, where R is infinite and nothing is private.
     """
-    squares = torch.stack([layer.squared_norms() for layer in gradients])
+    squares = [layer.squared_norms() for layer in gradients]
     is_bad = ~_over_layers(squares).isfinite()
     if is_bad.any():
         if math.isinf(clip.norm):
             _refuse_bad(is_bad, segments)
         gradients = [layer.without(is_bad) for layer in gradients]
-        squares = squares.masked_fill(is_bad, 0.0)
+        squares = [square.masked_fill(is_bad, 0.0) for square in squares]
     factors = clip_factors(squares, RecordClip(clip.norm * (1 - ROUNDING_SLACK), clip.kind))
     parts = [layer.weighted_sums(f, segments) for layer, f in zip(gradients, factors, strict=True)]
     return torch.cat(parts, dim=1)
@@ -65,7 +65,7 @@ def clipped_sums(gradients: Sequence[LayerGradients], clip: RecordClip, segments
 
 def are_finite(gradients: Sequence[LayerGradients]) -> Tensor:
     """Return for each record of a pass, (n,), whether its gradient adds more than zero to a sum."""
-    return _over_layers(torch.stack([layer.squared_norms() for layer in gradients])).isfinite()
+    return _over_layers([layer.squared_norms() for layer in gradients]).isfinite()
 
 
 def _refuse_bad(is_bad: Tensor, segments: Segments) -> None:
@@ -74,22 +74,24 @@ def _refuse_bad(is_bad: Tensor, segments: Segments) -> None:
         raise NonFiniteGradientError(n_bad=n_bad, n_records=sum(part.stop - part.start for part in segments))
 
 
-def _over_layers(squares: Tensor) -> Tensor:
-    """(L, n) -> (n,), added up layer by layer: a reduction's order may depend on a record's place."""
+def _over_layers(squares: Sequence[Tensor]) -> Tensor:
+    """L of (n,) -> (n,), added up layer by layer: a reduction's order may depend on a record's place."""
     total: Tensor = functools.reduce(torch.add, squares)
     return total
 
 
-def clip_factors(squares: Tensor, clip: RecordClip) -> list[Tensor]:
+def clip_factors(squares: Sequence[Tensor], clip: RecordClip) -> list[Tensor]:
     """Return for each layer the factor of each record: min(1, bound / norm), and 1 where the norm is zero; float64
     (n,).
 
-    squares: ||g_s||^2 by layer and record, (L, n), finite.
+    squares: ||g_s||^2 by layer and record, L of (n,), finite.
     """
     if math.isinf(clip.norm):
-        return list(torch.ones_like(squares))
+        return [torch.ones_like(square) for square in squares]
     if clip.kind is Clipping.FLAT:
-        norms, bound = _over_layers(squares).sqrt().expand_as(squares), clip.norm
-    else:
-        norms, bound = squares.sqrt(), clip.norm / math.sqrt(len(squares))
-    return list(bound / norms.clamp(min=bound))
+        return [_factors(_over_layers(squares), clip.norm)] * len(squares)
+    return [_factors(square, clip.norm / math.sqrt(len(squares))) for square in squares]
+
+
+def _factors(squares: Tensor, bound: float) -> Tensor:
+    return bound / squares.sqrt().clamp(min=bound)

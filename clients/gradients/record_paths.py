@@ -9,6 +9,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 
 import torch
@@ -16,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from precad.clients.gradients.layers import LayerGradients, Rows, owners
-from precad.clients.gradients.one_pass import one_pass
+from precad.clients.gradients.one_pass import Take, prepared
 from precad.clients.models.losses import Loss
 
 
@@ -28,20 +31,21 @@ class Path(StrEnum):
     ONE_BY_ONE = "one-by-one"
 
 
-def record_gradients(
-    path: Path, model: nn.Module, features: Tensor, labels: Tensor, loss: Loss
-) -> list[LayerGradients]:
-    """Return every record's gradient of its loss, layer by layer, on the path that the model was found to take.
+@contextmanager
+def path_of(path: Path, model: nn.Module) -> Iterator[Take]:
+    """Yield what returns every record's gradient of its loss, layer by layer, while the parameters stay as they are.
 
-    No record's content changes the path: that would move the gradients of the records beside it.
+    path: the one that the model was found to take. No record's content changes the path: that would move the gradients
+    of the records beside it.
     """
     match path:
         case Path.ONE_PASS:
-            return one_pass(model, features, labels, loss)
+            with prepared(model) as take:
+                yield take
         case Path.VMAP:
-            return by_vmap(model, features, labels, loss)
+            yield functools.partial(by_vmap, model)
         case Path.ONE_BY_ONE:
-            return one_by_one(model, features, labels, loss)
+            yield functools.partial(one_by_one, model)
 
 
 class _Objective(nn.Module):

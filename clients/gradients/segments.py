@@ -28,6 +28,8 @@ def segment_products(left: Tensor, right: Tensor, segments: Segments) -> Tensor:
     if all(part.stop - part.start == 1 for part in segments):
         alone = torch.tensor([part.start for part in segments], dtype=torch.int64, device=left.device)
         return left[alone][:, :, None] * right[alone][:, None, :]
+    if len(segments) == 1:
+        return _product(left, right, segments[0])[None]
     if left.device.type in LOOPING_DEVICES:
         return torch.stack([_product(left, right, part) for part in segments])
     return grouped_products(left, right, segments)

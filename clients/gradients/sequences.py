@@ -59,7 +59,12 @@ class Sequences:
 
 def factors_of(reads: list[Tensor], writes: list[Tensor], *, n_trained: int) -> tuple[Tensor, Tensor]:
     """Return a (n, T, r) and b (n, T, outputs) over all calls; columns that are not trained have a = 0."""
-    a, b = (torch.cat([one.reshape(len(one), -1, one.shape[-1]) for one in each], dim=1) for each in (reads, writes))
+    a, b = (_joined([one.reshape(len(one), -1, one.shape[-1]) for one in each]) for each in (reads, writes))
     if n_trained < a.shape[-1]:
         a = torch.cat([a[..., :n_trained], torch.zeros_like(a[..., n_trained:])], dim=-1)
     return a, b
+
+
+def _joined(calls: list[Tensor]) -> Tensor:
+    """Put the places of all calls side by side; a single call is not copied."""
+    return calls[0] if len(calls) == 1 else torch.cat(calls, dim=1)

@@ -6,6 +6,7 @@ added up in the same order whoever else is there.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -24,27 +25,29 @@ class Piece:
         return self.stop - self.start
 
 
-def packed(sizes: Sequence[int], n_tile: int) -> Iterator[list[Piece]]:
-    """Yield tiles of at most `n_tile` records: full pieces alone, then what is left over of clients, the longest first.
+def packed(sizes: Sequence[int], n_tile: int, n_piece: int | None = None) -> Iterator[list[Piece]]:
+    """Yield tiles of at most `n_tile` records: full pieces first, then what is left over, the longest first.
 
-    sizes: of the clients, in records. A client is in a tile once at most, and its pieces come in order.
+    The pieces of a client come in order whoever else is there.
+
+    sizes: of the clients, in records. n_piece: records of a full piece, at most a tile's; None for as many.
     """
-    left_over: dict[int, list[Piece]] = {}
+    longest = n_tile if n_piece is None else n_piece
+    waiting: dict[int, deque[Piece]] = {}
     for client, size in enumerate(sizes):
-        n_full = size // n_tile
-        for i in range(n_full):
-            yield [Piece(client, i * n_tile, (i + 1) * n_tile)]
-        if rest := size - n_full * n_tile:
-            left_over.setdefault(rest, []).append(Piece(client, n_full * n_tile, size))
-    while left_over:
+        for start in range(0, size, longest):
+            piece = Piece(client, start, min(start + longest, size))
+            waiting.setdefault(len(piece), deque()).append(piece)
+    while waiting:
         tile, room = [], n_tile
-        for length in sorted(left_over, reverse=True):
-            taken = left_over[length][: room // length]
-            del left_over[length][: len(taken)]
-            if not left_over[length]:
-                del left_over[length]
-            tile += taken
-            room -= length * len(taken)
+        for length in sorted(waiting, reverse=True):
+            for _ in range(min(room // length, len(waiting[length]))):
+                tile.append(waiting[length].popleft())
+                room -= length
+            if not waiting[length]:
+                del waiting[length]
+            elif length == longest:
+                break  # what is left over of a client comes after its full pieces
         yield tile
 
 

@@ -19,6 +19,7 @@ _ROWS: Final = {
 }
 _MEMORY: Final = {
     "implementation": "{implementation}",
+    "records a client": "{records_per_client}",
     "process with its model, MB": "{model_mb:.1f}",
     "pass, MB": "{pass_mb:.1f}",
 }

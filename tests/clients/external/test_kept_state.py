@@ -1,4 +1,4 @@
-"""What a foreign trainer leaves between its processes: whole, of its own task, and for this client's eyes alone."""
+"""States of foreign trainers between their processes: whole, of their own task, and for this client alone."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from precad.clients.gradients.bit_exactness import is_bit_exact, made_up_records
 from precad.clients.gradients.layers import LayerGradients, Outer, Rows
+from precad.clients.gradients.one_pass import one_pass
 from precad.clients.gradients.probe import probe_labels
-from precad.clients.gradients.record_paths import Path, record_gradients
 from precad.clients.models.losses import CROSS_ENTROPY
 
 N_TILE = 8
@@ -34,7 +34,7 @@ def one_thread() -> Iterator[None]:
 
 
 def gradients_of(model: nn.Module, features: Tensor, labels: Tensor) -> list[LayerGradients]:
-    return list(record_gradients(Path.ONE_PASS, model, features, labels, CROSS_ENTROPY))
+    return list(one_pass(model, features, labels, CROSS_ENTROPY))
 
 
 def with_factors(layer: LayerGradients, factors: Sequence[Tensor]) -> LayerGradients:
