@@ -42,7 +42,7 @@ class KeptState:
         return self._state
 
     def store(self, state: bytes) -> None:
-        """Keep a state in place of the last. A disk that does not take it leaves the last one, and a line of the log."""
+        """Keep a state in place of the last. A disk that does not take it leaves the last one, and a log line."""
         self._state = state
         if self._file is None:
             return
