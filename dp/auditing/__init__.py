@@ -10,7 +10,10 @@ Modules:
     per_round     limits of noise, rate and clip from single rounds, and the epsilon at these limits
     beside_others limits where updates of other members are in the sum, too
     shares        parts of one chance of a false alarm for all that an audit judges
+    arrival       tests that uploads enter the sum as they are
     independence  tests that no noise is used twice
+    common        tests that noise has no part in common
+    coincidences  tests that no values of the noise come again
     evenness      tests that noise is as printed in every part of it
     parts         parts of all observations, for tests that look everywhere
     draws         tests that records are drawn afresh, each by itself

@@ -29,6 +29,8 @@ class Observed:
     """(T, m): the corrupted server's noise, in the view of one server."""
     step: float = 0.0
     """Step of the grid that noise is drawn on; 0: not known."""
+    clients: NDArray[np.int64] | None = None
+    """(m,): the number of each canary's client, from 0; None: not known."""
 
     def __post_init__(self) -> None:
         shape = self.scores.shape
@@ -38,8 +40,10 @@ class Observed:
             value = getattr(self, name)
             if value is not None and value.shape != shape:
                 raise ValueError(f"{name} must have the shape of scores, {shape}, got {value.shape}")
-        if self.coins.shape != shape[1:]:
-            raise ValueError(f"coins must have shape {shape[1:]}, got {self.coins.shape}")
+        for name in ("coins", "clients"):
+            value = getattr(self, name)
+            if value is not None and value.shape != shape[1:]:
+                raise ValueError(f"{name} must have shape {shape[1:]}, got {value.shape}")
 
     @property
     def canaries(self) -> int:

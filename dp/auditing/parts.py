@@ -29,11 +29,19 @@ class Parts:
             *(slice(first, rounds, k) for k in range(2, min(_MOST_APART, rounds - 1) + 1) for first in range(k)),
             *_pieces(rounds),
         ]
-        self._canaries: Final = [
-            slice(0, canaries),
-            *(slice(first, canaries, 2) for first in range(2) if canaries > 2),
-            *_pieces(canaries),
-        ]
+        self._canaries: Final = self.pieces(canaries)
+
+    @staticmethod
+    def pieces(n: int) -> list[slice]:
+        """Return all of n, every other one, halves, quarters and eighths."""
+        return [slice(0, n), *(slice(first, n, 2) for first in range(2) if n > 2), *_pieces(n)]
+
+    @staticmethod
+    def words(what: str, part: slice) -> str:
+        """Return in words which of `what` a part has."""
+        if part.stop - part.start == 1:
+            return f"{what} {part.start}"
+        return f"{what} {part.start} to {part.stop - 1}{f', one of {part.step}' if part.step else ''}"
 
     def sums(self, values: Array) -> Array:
         """Return the sum of each part, (rounds' parts, canaries' parts). values: (T, m)."""
@@ -44,7 +52,7 @@ class Parts:
     def where(self, place: Sequence[int | np.intp]) -> str:
         """Return a part in words."""
         rounds, canaries = self._rounds[place[0]], self._canaries[place[1]]
-        return f"{_words('round', rounds)} at {_words('canary', canaries)}"
+        return f"{self.words('round', rounds)} at {self.words('canary', canaries)}"
 
 
 def _pieces(n: int) -> Iterator[slice]:
@@ -52,9 +60,3 @@ def _pieces(n: int) -> Iterator[slice]:
         if n >= 2 * count:
             edges = [n * i // count for i in range(count + 1)]
             yield from map(slice, edges, edges[1:])
-
-
-def _words(what: str, part: slice) -> str:
-    if part.stop - part.start == 1:
-        return f"{what} {part.start}"
-    return f"{what} {part.start} to {part.stop - 1}{f', one of {part.step}' if part.step else ''}"

@@ -18,21 +18,21 @@ Draws are the same from all seats that saw the same rounds.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from scipy.special import ndtri
 from scipy.stats import beta, chi2
-from scipy.stats import t as student
 
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian
+from precad.dp.auditing import arrival
+from precad.dp.auditing.coincidences import values_again
+from precad.dp.auditing.common import common_noise
 from precad.dp.auditing.draws import dependent_draws
 from precad.dp.auditing.evenness import coarse_noise, uneven_noise
 from precad.dp.auditing.independence import Repetition, repeated_noise
 from precad.dp.auditing.observed import Observed
-from precad.dp.auditing.parts import Parts
 from precad.dp.checks import require_count, require_delta
 
 CLIP_SLACK: Final = 1e-6
@@ -40,7 +40,9 @@ CLIP_SLACK: Final = 1e-6
 _LEAST_NOISE: Final = 0.01
 """Noise multiplier of a figure, at least: without any noise it would be infinite, which JSON cannot hold."""
 _OF_TEST: Final = 0.1
-"""Share of the chance of a false alarm that each test has: arrival, repetition, evenness, draws."""
+"""Share of the chance of a false alarm that each test has: arrival, freshness, evenness, draws."""
+_OF_FRESHNESS: Final = 1 / 3
+"""Share of freshness that each of its tests has: repetition, parts in common, values that come again."""
 _OF_LIMITS: Final = 0.6
 """Share of it that noise and rate have together."""
 _SPLITS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -91,15 +93,18 @@ def limits(observed: Observed, event: SampledGaussian, confidence: float, seats:
     require_delta(alpha)
     require_count("seats", seats, at_least=1)
     require_count("draws", draws, at_least=1)
-    of_test = _OF_TEST * alpha / seats
-    residuals, weights = observed.residuals, observed.contributions
+    of_test, step = _OF_TEST * alpha / seats, observed.step
+    of_each = _OF_FRESHNESS * of_test
+    residuals, weights, own = observed.residuals, observed.contributions, observed.own_noise
     n, may_be = residuals.size, observed.present & observed.coins
     drawn, trials = weights[weights > 0], int(may_be.sum())
     of_noise, of_rate = chances(n, trials, event.sampling_rate, alpha, seats, draws)
     unlike = [
-        *_uneven_arrival(observed, of_test / 2),
-        *uneven_noise(residuals, event.noise_multiplier, of_test, observed.step),
-        *(() if observed.own_noise is None else coarse_noise(residuals, observed.step)),
+        *arrival.uneven(observed, of_test),
+        *uneven_noise(residuals, event.noise_multiplier, of_test, step, weights > 0),
+        *common_noise(residuals, own, event.noise_multiplier, of_each),
+        *(() if own is None else coarse_noise(residuals, step)),
+        *(() if own is None else values_again(residuals, own, event.noise_multiplier, step, of_each)),
         *dependent_draws(weights > 0, may_be, _OF_TEST * alpha / draws),
     ]
     return Limits(
@@ -110,8 +115,8 @@ def limits(observed: Observed, event: SampledGaussian, confidence: float, seats:
         rate_at_least=float(beta.ppf(of_rate, len(drawn), trials - len(drawn) + 1)) if len(drawn) else 0.0,
         clip_at_least=float(drawn.min(initial=math.inf)) if len(drawn) else 0.0,
         clip_at_most=float(np.abs(weights).max()),
-        arrival=_arrival(observed, of_test / 2),
-        repetition=repeated_noise(residuals, observed.own_noise, of_test),
+        arrival=arrival.overall(observed, of_test),
+        repetition=repeated_noise(residuals, own, of_each),
         unlike=tuple(unlike),
     )
 
@@ -148,44 +153,11 @@ def least_deficit(observations: int, chance: float, power: float = 0.95) -> floa
     return 1 - math.sqrt(level / float(chi2.ppf(power, observations)))
 
 
-def _arrival(observed: Observed, alpha: float) -> tuple[float, float]:
-    """Return an interval of the slope of scores over contributions, by Student's law."""
-    weights, power = observed.contributions, float(np.square(observed.contributions).sum())
-    if power == 0 or (freedom := weights.size - 1) == 0:
-        return -math.inf, math.inf
-    slope = float((weights * observed.scores).sum()) / power
-    spread = math.sqrt(float(np.square(observed.scores - slope * weights).sum()) / freedom)
-    reach = float(student.isf(alpha / 2, freedom)) * spread / math.sqrt(power)
-    return slope - reach, slope + reach
-
-
-def _uneven_arrival(observed: Observed, alpha: float) -> Iterator[str]:
-    """Yield the part where uploads enter with another factor: one of few rounds, or of few clients, moves no mean.
-
-    By Student's law in each part, as over all of them; the least likely one.
-    """
-    weights, scores, parts = observed.contributions, observed.scores, Parts(*observed.scores.shape)
-    power, sizes = parts.sums(np.square(weights)), parts.sums(np.ones_like(weights))
-    is_told = (power > 0) & (sizes > 1)
-    if not is_told.any():
-        return
-    power, freedom = np.where(is_told, power, 1.0), np.where(is_told, sizes - 1, 1.0)
-    slopes = parts.sums(weights * scores) / power
-    left = np.maximum(parts.sums(np.square(scores)) - np.square(slopes) * power, 0.0)
-    spread = np.sqrt(left / freedom / power)
-    far = np.divide(np.abs(slopes - 1), spread, out=np.zeros_like(spread), where=is_told & (spread > 0))
-    chances = np.where(is_told, 2 * student.sf(far, freedom), 1.0)
-    place = np.unravel_index(int(chances.argmin()), chances.shape)
-    if float(chances[place]) * int(is_told.sum()) < alpha:
-        yield (
-            f"arrival: expected a factor of 1 on uploads everywhere, found {slopes[place]:.4g} in {parts.where(place)}"
-        )
-
-
-def alarms(found: Limits, event: SampledGaussian, rounding: float = 0.0) -> list[str]:
+def alarms(found: Limits, event: SampledGaussian, rounding: float = 0.0, least: float = 0.0) -> list[str]:
     """Return what contradicts the printed round, a line each. With no fault the list is empty, with the confidence.
 
     rounding: most that the grid adds to a canary, in units of R, which the printed sensitivity counts.
+    least: what a drawn canary adds at least, in units of R, where that is known: a clip that others change shows.
     """
     low, high = found.arrival
     repetition = found.repetition
@@ -197,6 +169,10 @@ def alarms(found: Limits, event: SampledGaussian, rounding: float = 0.0) -> list
         ),
         (found.rate_at_least > rate, f"sampling: expected a rate of {rate:.6g}, at least {found.rate_at_least:.6g}"),
         (found.clip_at_most > 1 + rounding + CLIP_SLACK, f"clip: expected at most R, found {found.clip_at_most:.6g} R"),
+        (
+            0 < found.clip_at_least < least,
+            f"clip: expected R of each drawn canary, found {found.clip_at_least:.6g} R",
+        ),
         (not low <= 1 <= high, f"arrival: expected a factor of 1 on uploads, found {low:.4g} to {high:.4g}"),
         (repetition.is_found, f"noise: expected fresh draws, found {repetition}"),
     )

@@ -11,6 +11,7 @@ Modules:
     audited     the round of a deployment, with what each view sees of the canaries
     judged      what one seat saw, beside the epsilon that is printed for it
     audit       a whole audit of a simulation: train, score, and judge
+    charged     what servers' ledgers charged, beside what the rounds cost
     deployed    an audit of a deployment, by what its members wrote down
     shown       print the report of an audit
 """

@@ -41,12 +41,15 @@ class Seen:
     present: list[NDArray[np.bool_]] = field(default_factory=list)
     step: float = 0.0
     """Step of the grid, in units of R."""
+    clients: NDArray[np.int64] | None = None
+    """(m,): the number of each canary's client."""
 
     def observed(self, seat: Seat, coins: NDArray[np.bool_]) -> Observed:
         """Return what one seat saw. Raises ValueError before the first round."""
         own = np.array(self.own_noise[seat]) if seat in self.own_noise else None
         scores, present = np.array(self.scores[seat]), np.array(self.present)
-        return Observed(scores, np.array(self.contributions), present, coins, own_noise=own, step=self.step)
+        added = np.array(self.contributions)
+        return Observed(scores, added, present, coins, own_noise=own, step=self.step, clients=self.clients)
 
 
 class AuditedRound(Deployed):
@@ -58,7 +61,8 @@ class AuditedRound(Deployed):
         self, conducts: dict[str, Canaries], head: slice, kept: KeptNoise, real: tuple[str, RealAudit] | None = None
     ) -> Seen:
         """Return what the rounds to come fill. real: an audit client with real records, and what they show of it."""
-        seen = Seen(step=2.0**-self.task.frac_bits / self.task.record_clip)
+        of_client = np.repeat(np.arange(len(conducts)), [len(held.places) for held in conducts.values()])
+        seen = Seen(step=2.0**-self.task.frac_bits / self.task.record_clip, clients=of_client)
         self._conducts, self._head, self._kept, self.seen = conducts, head, kept, seen
         self._real = real
         self._of_round: dict[str, RingArray] = {}

@@ -30,6 +30,7 @@ from precad.deploy.files.whole import write_whole
 from precad.deploy.reporting.audits import FILE, MECHANISM
 from precad.dp.auditing.observed import Observed
 from precad.dp.auditing.shares import Shares
+from precad.lab.auditing.charged import charge_alarms
 from precad.lab.auditing.judged import judged
 from precad.lab.auditing.real import has_failed
 from precad.lab.auditing.real_judged import judged_real
@@ -128,6 +129,7 @@ def audit_deployment(
         one for secrets in (*evidence.secrets.values(), *evidence.real.values()) for one in secrets.kinks
     )
     real = judged_real(task, rounds_of(task, evidence.released, evidence.real), views, shares)
+    charging = [line for folder in servers for line in charge_alarms(task, folder, evidence.releases)]
     return {
         "name": task.name,
         "task_digest": task.digest().hex(),
@@ -142,8 +144,9 @@ def audit_deployment(
         "observations": max(found.scores.size for found in seen.values()),
         "seats": views,
         "kinks": {"pairs": kinks.pairs, "most": kinks.most, "alarms": kinks.alarms},
+        "charging": {"ledgers": len(servers), "alarms": charging},
         **({} if real is None else {"real": real}),
-        "passed": not (kinks.alarms or has_failed(real))
+        "passed": not (kinks.alarms or charging or has_failed(real))
         and not any(view["alarms"] or view["exceeded"] for view in views),
     }
 
@@ -247,7 +250,9 @@ def observed(evidence: Evidence, seat: Seat) -> Observed | None:
         return None
     own_noise = None if seat is Seat.CLIENTS else np.array(own)
     step = 2.0**-evidence.task.frac_bits / evidence.task.record_clip
-    return Observed(np.array(scores), np.array(added), np.array(present), evidence.coins, own_noise, step)
+    sizes = [places.stop - places.start for places in evidence.task.canaries_of.values()]
+    of_client = np.repeat(np.arange(len(sizes)), sizes)
+    return Observed(np.array(scores), np.array(added), np.array(present), evidence.coins, own_noise, step, of_client)
 
 
 def _heads(evidence: Evidence) -> list[NDArray[np.float32] | None]:

@@ -30,6 +30,7 @@ def judged(seat: Seat, task: Task, observed: Observed, shares: Shares) -> dict[s
     found = per_round.limits(observed, event, 1 - shares.canaries, shares.seats, shares.draws)
     per_round_figure = found.epsilon(rounds, task.delta, event.group_size)
     guessed = in_one_run(observed, event, rounds, task.delta, shares)
+    rounding = 2.0 ** -(task.frac_bits + 1) / task.record_clip
     return {
         "seat": seat.value,
         "view": seat.view.value,
@@ -37,7 +38,7 @@ def judged(seat: Seat, task: Task, observed: Observed, shares: Shares) -> dict[s
         "printed": printed,
         "figures": {"per_round": per_round_figure} | guessed.figures,
         "exceeded": [*guessed.refuting(printed), *(["per_round"] if per_round_figure > printed else [])],
-        "alarms": per_round.alarms(found, event, rounding=2.0 ** -(task.frac_bits + 1) / task.record_clip),
+        "alarms": per_round.alarms(found, event, rounding, least=1 - 2 * rounding - per_round.CLIP_SLACK),
         "finds_noise_below": 1 - per_round.least_deficit(found.observations, found.noise_chance),
         "limits": {
             "noise_at_most": found.noise_at_most,

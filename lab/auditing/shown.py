@@ -88,6 +88,7 @@ def faults_of(report: Mapping[str, Any]) -> list[str]:
                 f"{report['label']}, {_METHODS[method]}"
             )
     lines += _faults_of_real(report.get("real"))
+    lines += report.get("charging", {"alarms": ()})["alarms"]
     return [*lines, *(f"records at kinks: {alarm}" for alarm in report.get("kinks", {"alarms": ()})["alarms"])]
 
 

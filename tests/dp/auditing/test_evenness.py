@@ -65,6 +65,21 @@ def short_tailed(noise: Array) -> Array:
     return noise / math.sqrt(2) + np.random.default_rng(8).uniform(-math.sqrt(6), math.sqrt(6), noise.shape)
 
 
+def four_uniforms(noise: Array) -> Array:
+    """A sum of four: no draw beyond 3.46 standard deviations, and short tails before."""
+    return np.asarray(np.random.default_rng(12).uniform(-1, 1, (4, *noise.shape)).sum(axis=0) * 2.0 * math.sqrt(3) / 2)
+
+
+def unequal(noise: Array) -> Array:
+    """A fifth less at half of the canaries, as chance chose them, and as much more at the others."""
+    is_less = np.random.default_rng(13).random(noise.shape[1]) < 0.5
+    return noise * np.where(is_less, 0.8, math.sqrt(1.36))
+
+
+def small_at_few(noise: Array) -> Array:
+    return noise * np.where(np.random.default_rng(14).random(noise.shape[1]) < 0.1, 0.7, 1.0)
+
+
 def of_two_values(noise: Array) -> Array:
     return np.sign(noise) * 2.0
 
@@ -79,6 +94,9 @@ def of_two_values(noise: Array) -> Array:
         (quiet_canary, "in canary 3"),
         (of_two_values, "beyond 1 standard deviations"),
         (spiked, "near zero"),
+        (four_uniforms, "fourth moments of 2.6"),
+        (unequal, "canaries with so little noise"),
+        (small_at_few, "canaries with so little noise"),
     ],
 )
 def test_what_a_variance_alone_does_not_show_is_found(fault: object, named: str) -> None:
@@ -87,13 +105,29 @@ def test_what_a_variance_alone_does_not_show_is_found(fault: object, named: str)
     assert any(named in line for line in uneven_noise(noise, 2.0, 0.01))
 
 
+def test_noise_that_is_smaller_where_a_canary_was_drawn_is_found() -> None:
+    """All together, and every round and canary, have the variance that is printed."""
+    drawn = np.random.default_rng(15).random((60, 333)) < 0.25
+    noise = gaussian(16, (60, 333)) * np.where(drawn, 0.9, math.sqrt((1 - 0.25 * 0.81) / 0.75))
+    assert not list(uneven_noise(noise, 2.0, 0.01))
+    (line,) = uneven_noise(noise, 2.0, 0.01, drawn=drawn)
+    assert line.endswith("at canaries drawn")
+
+
+@pytest.mark.parametrize("shape", [(1, 300), (2, 64), (20, 60)])
+def test_noise_on_the_coarsest_grid_is_called_uneven_in_at_most_17_of_200_runs(shape: tuple[int, int]) -> None:
+    """Eight steps a standard deviation: of one or two rounds, a canary's noise is 0 now and then."""
+    found = [any(uneven_noise(np.round(gaussian(seed, shape, 8.0)), 8.0, 0.05, step=1.0)) for seed in range(200)]
+    assert sum(found) <= 17
+
+
 def test_tails_are_judged_by_the_chance_that_nothing_lies_beyond() -> None:
-    """(2 Phi(x) - 1)^n, at both sides of a fifth of the level."""
+    """(2 Phi(x) - 1)^n, at both sides of an eighth of the level."""
     noise = np.full((1, 1000), 1.0)
-    at = float(norm.isf((1 - (0.01 / 5) ** (1 / 1000)) / 2))
+    at = float(norm.isf((1 - (0.01 / 8) ** (1 / 1000)) / 2))
     for farthest, is_found in ((at * 0.999, True), (at * 1.001, False)):
         noise[0, 0] = farthest
-        assert any("tails" in line for line in uneven_noise(noise, 1.0, 0.01)) == is_found
+        assert any("found none of" in line for line in uneven_noise(noise, 1.0, 0.01)) == is_found
 
 
 def test_noise_of_every_other_step_is_found_and_few_draws_tell_nothing() -> None:

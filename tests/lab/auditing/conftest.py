@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,3 +38,9 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if audit_deployment(task, *members)["passed"]:
             return folder
     pytest.fail("a sound deployment was accused three times")
+
+
+@pytest.fixture
+def copied(sound: Path, tmp_path: Path) -> Path:
+    """A copy, whose files a test may change."""
+    return Path(shutil.copytree(sound, tmp_path / "run"))

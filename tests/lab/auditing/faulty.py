@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
+from precad.clients.gradients.engine import RecordEngine
 from precad.clients.gradients.record_clipping import RecordClip
+from precad.clients.records import Records
 from precad.clients.training import local_update, round_update
 from precad.clients.training.local_update import sample_records
 from precad.lab.auditing.audited import AuditedRound
-from precad.lab.simulation import SeededRandomness
 from precad.lab.simulation.algorithms.algorithm import Parameters
 from precad.mpc.prg import RandomBytes
 from precad.mpc.ring import RingArray
+from tests.lab.auditing.faulty_noise import ROUND_OF_FAULT
 
 CONFIG: dict[str, Any] = {
     "task": {
@@ -38,130 +39,6 @@ CONFIG: dict[str, Any] = {
     "client": {"dataset": "digits"},
     "simulation": {"evaluate_every": 1000},
 }
-
-
-ROUND_OF_FAULT = 7
-Noise = Callable[["FaultyServer", int, float, int], RingArray]
-"""Round, standard deviation on the grid, and dimension to what server B adds."""
-
-
-def _smaller(server: FaultyServer, t: int, std: float, dim: int) -> RingArray:
-    return server.fresh(t, 0.97 * std, dim)
-
-
-def _silent(server: FaultyServer, t: int, std: float, dim: int) -> RingArray:
-    return np.zeros(dim, dtype=np.int64)
-
-
-def _repeated(server: FaultyServer, t: int, std: float, dim: int) -> RingArray:
-    return server.fresh(t - t % 2, std, dim)
-
-
-def _restarted(server: FaultyServer, t: int, std: float, dim: int) -> RingArray:
-    """A fixed seed: after a restart the noise of the first rounds comes again."""
-    return server.fresh(t % 11, std, dim)
-
-
-def _silent_once(server: FaultyServer, t: int, std: float, dim: int) -> RingArray:
-    return server.fresh(t, std, dim) * int(t != ROUND_OF_FAULT)
-
-
-def _truncated(server: FaultyServer, t: int, std: float, dim: int) -> RingArray:
-    """No draw beyond three standard deviations: each such one is drawn again."""
-    found = server.fresh(t, std, dim)
-    for again in range(1, 9):
-        spare = server.fresh(1000 * again + t, std, dim)
-        found = np.where(np.abs(found) > 3 * std, spare, found)
-    return found
-
-
-def _tiled(server: FaultyServer, t: int, std: float, dim: int) -> RingArray:
-    """Blocks of 50 coordinates that share their noise."""
-    return np.resize(server.fresh(t, std, 50), dim)
-
-
-def _copied(server: FaultyServer, t: int, std: float, dim: int) -> RingArray:
-    """One coordinate has the noise of its neighbour."""
-    found = server.fresh(t, std, dim)
-    found[-1] = found[-2]
-    return found
-
-
-def _coarse(server: FaultyServer, t: int, std: float, dim: int) -> RingArray:
-    return server.fresh(t, std, dim) >> 8 << 8
-
-
-def _of_the_other(server: FaultyServer, t: int, std: float, dim: int) -> RingArray:
-    """Ten coordinates have the other server's noise."""
-    found = server.fresh(t, std, dim)
-    found[-10:] = SeededRandomness.noise(server, t, "server-0", std, dim)[-10:]
-    return found
-
-
-def _of_another_round(server: FaultyServer, t: int, std: float, dim: int) -> RingArray:
-    """Half of the rounds have too little noise, and the others as much more."""
-    return server.fresh(t, (0.93 if t >= 10 else 1.067) * std, dim)
-
-
-def _every_other(server: FaultyServer, t: int, std: float, dim: int) -> RingArray:
-    """Noise in even coordinates only, of twice the variance."""
-    found = server.fresh(t, math.sqrt(2) * std, dim)
-    found[1::2] = 0
-    return found
-
-
-def _logistic(server: FaultyServer, t: int, std: float, dim: int) -> RingArray:
-    """Another law of this variance: by its quantiles."""
-    u = (ndtr(server.fresh(t, std, dim) / std)).clip(1e-12, 1 - 1e-12)
-    return np.asarray(np.rint(np.log(u / (1 - u)) * std * math.sqrt(3) / math.pi), dtype=np.int64)
-
-
-def _shifted(server: FaultyServer, t: int, std: float, dim: int) -> RingArray:
-    """One stream, read from another place in every round."""
-    return np.roll(server.fresh(0, std, dim), 3 * t)
-
-
-def _going_on(server: FaultyServer, t: int, std: float, dim: int) -> RingArray:
-    """A tenth of the noise is that of the round before, and the variance as printed."""
-    fresh, before = server.fresh(t, std, dim), server.fresh(t - 1, std, dim)
-    return np.asarray(np.rint(math.sqrt(0.99) * fresh + 0.1 * before), dtype=np.int64)
-
-
-NOISES: dict[str, Noise] = {
-    "noise": _smaller,
-    "silent": _silent,
-    "repeated": _repeated,
-    "restarted": _restarted,
-    "silent-once": _silent_once,
-    "truncated": _truncated,
-    "tiled": _tiled,
-    "copied": _copied,
-    "coarse": _coarse,
-    "of-the-other": _of_the_other,
-    "of-another-round": _of_another_round,
-    "every-other": _every_other,
-    "logistic": _logistic,
-    "shifted": _shifted,
-    "going-on": _going_on,
-}
-
-
-class FaultyServer(SeededRandomness):
-    """Server B draws what it should not; server A is as it must be."""
-
-    def __init__(self, seed: int, noise: str) -> None:
-        super().__init__(seed)
-        self._noise = NOISES[noise]
-
-    def noise(self, t: int, source: str, std_on_grid: float, dim: int) -> RingArray:
-        """See Randomness."""
-        if source != "server-1":
-            return super().noise(t, source, std_on_grid, dim)
-        return self._noise(self, t, std_on_grid, dim)
-
-    def fresh(self, t: int, std: float, dim: int) -> RingArray:
-        """Return an honest server's draw."""
-        return super().noise(t, "server-1", std, dim)
 
 
 def _everything(n: int, rate: float, draw: RandomBytes) -> NDArray[np.int64]:
@@ -202,6 +79,41 @@ def _two_by_two(n: int, rate: float, draw: RandomBytes) -> NDArray[np.int64]:
     return both[both < n]
 
 
+def _a_tenth_more(n: int, rate: float, draw: RandomBytes) -> NDArray[np.int64]:
+    return sample_records(n, 1.1 * rate, draw)
+
+
+def _record_twice(n: int, rate: float, draw: RandomBytes) -> NDArray[np.int64]:
+    """Each record that is drawn counts twice."""
+    return np.repeat(sample_records(n, rate, draw), 2)
+
+
+class _InFixedOrder:
+    """Without replacement: the records of a client by turns, a quarter in each round. A call is a round of its own."""
+
+    def __init__(self) -> None:
+        self._calls = Counter[int]()
+
+    def __call__(self, n: int, rate: float, draw: RandomBytes) -> NDArray[np.int64]:
+        turns, turn = round(1 / rate), self._calls[n]
+        self._calls[n] += 1
+        return np.arange(turn % turns, n, turns, dtype=np.int64)
+
+
+class _SeedAgain:
+    """The draws of a client's fourth round come again in its twelfth."""
+
+    def __init__(self) -> None:
+        self._calls, self._kept = Counter[int](), dict[int, NDArray[np.int64]]()
+
+    def __call__(self, n: int, rate: float, draw: RandomBytes) -> NDArray[np.int64]:
+        self._calls[n] += 1
+        found = sample_records(n, rate, draw)
+        if self._calls[n] == 4:
+            self._kept[n] = found
+        return self._kept.get(n, found) if self._calls[n] == 12 else found
+
+
 SAMPLES: dict[str, Callable[[int, float, RandomBytes], NDArray[np.int64]]] = {
     "sampling": _everything,
     "doubled": _twice_as_often,
@@ -211,6 +123,12 @@ SAMPLES: dict[str, Callable[[int, float, RandomBytes], NDArray[np.int64]]] = {
     "fixed-size": _of_fixed_size,
     "one-always": _one_always,
     "two-by-two": _two_by_two,
+    "a-tenth-more": _a_tenth_more,
+    "record-twice": _record_twice,
+}
+STATEFUL: dict[str, Callable[[], Callable[[int, float, RandomBytes], NDArray[np.int64]]]] = {
+    "fixed-order": _InFixedOrder,
+    "seed-again": _SeedAgain,
 }
 
 
@@ -220,7 +138,34 @@ def _with_one_twice(self: AuditedRound, parameters: Parameters, noisy_sum: RingA
     return _UPDATED(self, parameters, noisy_sum + again, n)
 
 
-_UPDATED = AuditedRound._updated
+_UPDATED, _CLIPPED = AuditedRound._updated, RecordEngine.clipped_sums
+Sums = list[NDArray[np.float64]]
+
+
+def _divided_first(self: AuditedRound, parameters: Parameters, noisy_sum: RingArray, n: int = 0) -> Parameters:
+    """The sum is halved before the noise is added."""
+    uploads = sum(self._of_round.values(), np.zeros_like(noisy_sum))
+    return _UPDATED(self, parameters, noisy_sum - uploads // 2, n)
+
+
+def _of_batches(self: RecordEngine, theta: Any, samples: Sequence[Records], clip: RecordClip) -> Any:
+    """The clip of a client's sum, in place of that of each record."""
+    sums = _CLIPPED(self, theta, samples, RecordClip(1e9))
+    return sums / np.maximum(1.0, np.linalg.norm(sums, axis=1, keepdims=True) / clip.norm)
+
+
+def _of_layers(self: RecordEngine, theta: Any, samples: Sequence[Records], clip: RecordClip) -> Any:
+    """The clip of each layer by itself."""
+    sizes = np.cumsum([p.numel() for p in self.model_copy().parameters()])[:-1]
+    found = []
+    for records in samples:
+        total = np.zeros(self.dim)
+        for i in range(len(records)):
+            (whole,) = _CLIPPED(self, theta, [records.take(np.array([i]))], RecordClip(1e9))
+            layers = np.split(whole, sizes)
+            total += np.concatenate([one / max(1.0, np.linalg.norm(one) / clip.norm) for one in layers])
+        found.append(total)
+    return np.array(found)
 
 
 @contextmanager
@@ -232,6 +177,14 @@ def faulty_clients(fault: str) -> Iterator[None]:
             patch.setattr(round_update, "record_clip", lambda task: RecordClip(1.5 * task.record_clip))
         elif fault == "twice":
             patch.setattr(AuditedRound, "_updated", _with_one_twice)
+        elif fault == "divided-first":
+            patch.setattr(AuditedRound, "_updated", _divided_first)
+        elif fault == "of-batches":
+            patch.setattr(RecordEngine, "clipped_sums", _of_batches)
+        elif fault == "of-layers":
+            patch.setattr(RecordEngine, "clipped_sums", _of_layers)
+        elif fault in STATEFUL:
+            patch.setattr(local_update, "sample_records", STATEFUL[fault]())
         elif fault in SAMPLES:
             patch.setattr(local_update, "sample_records", SAMPLES[fault])
         yield

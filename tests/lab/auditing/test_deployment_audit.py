@@ -56,12 +56,6 @@ NAMED = {
 }
 
 
-@pytest.fixture
-def copied(sound: Path, tmp_path: Path) -> Path:
-    """A copy, whose files a test may change."""
-    return Path(shutil.copytree(sound, tmp_path / "run"))
-
-
 def task_of(folder: Path) -> Task:
     return configuration.load(folder / "config.toml").task
 

@@ -38,7 +38,8 @@ from precad.lab.simulation import SeededRandomness
 from precad.lab.simulation.randomness import Randomness
 from precad.lab.simulation.simulate import Plan, resolve
 from tests.harness.command_line import CliRunner
-from tests.lab.auditing.faulty import CONFIG, NOISES, FaultyServer, faulty_clients
+from tests.lab.auditing.faulty import CONFIG, faulty_clients
+from tests.lab.auditing.faulty_noise import NOISES, FaultyServer
 
 NOISE, FRESH = "noise: expected a multiplier", "noise: expected fresh draws"
 FAULTS = {
@@ -66,9 +67,34 @@ FAULTS = {
     "fixed-size": (Seat.CLIENTS, "sampling: expected draws of their own"),
     "one-always": (Seat.CLIENTS, "sampling: expected draws of their own"),
     "two-by-two": (Seat.CLIENTS, "sampling: expected draws of their own"),
-    "twice": (Seat.SERVER_A, "arrival: expected a factor of 1 on uploads everywhere"),
+    "twice": (Seat.SERVER_A, "arrival: expected a factor of 1 on uploads"),
 }
 """By fault: the seat whose alarm names it."""
+COMMON, AGAIN = "noise: expected nothing in common", "noise: expected fresh draws, found"
+FURTHER = {
+    "laplace": (Seat.CLIENTS, "noise: expected at most"),
+    "uniform": (Seat.CLIENTS, "noise: expected Gaussian tails"),
+    "four-uniforms": (Seat.SERVER_A, "noise: expected Gaussian tails"),
+    "common": (Seat.CLIENTS, COMMON),
+    "pattern": (Seat.CLIENTS, COMMON),
+    "with-the-other": (Seat.SERVER_A, COMMON),
+    "no-sum": (Seat.SERVER_A, COMMON),
+    "cancelling": (Seat.SERVER_A, NOISE),
+    "absent-block": (Seat.SERVER_A, NOISE),
+    "some-rounds": (Seat.SERVER_A, NOISE),
+    "reordered": (Seat.SERVER_A, AGAIN),
+    "table": (Seat.SERVER_A, AGAIN),
+    "half-precision": (Seat.SERVER_A, AGAIN),
+    "unequal": (Seat.SERVER_A, "noise: expected at most"),
+    "small-at-few": (Seat.SERVER_A, "noise: expected at most"),
+    "a-tenth-more": (Seat.CLIENTS, "sampling: expected a rate"),
+    "record-twice": (Seat.CLIENTS, "clip: expected at most R"),
+    "fixed-order": (Seat.CLIENTS, "sampling: expected draws of their own"),
+    "seed-again": (Seat.CLIENTS, "sampling: expected fresh draws"),
+    "divided-first": (Seat.CLIENTS, "arrival: expected a factor of 1 on uploads"),
+    "of-batches": (Seat.CLIENTS, "clip: expected R of each drawn canary"),
+}
+"""Likewise, of faults whose tests in the clear are in `tests/dp/auditing`, or that are found for certain."""
 IN_MANY = ("noise", "silent-once", "truncated", "of-another-round", "logistic", "going-on", "two-by-two", "twice")
 """Faults that few observations do not show."""
 
@@ -105,7 +131,8 @@ def alarms(
     def of_seat(seat: Seat) -> list[str]:
         event = _sampled(events[seat.view])
         observed = seen.observed(seat, audited.coins)
-        return per_round.alarms(per_round.limits(observed, event, 1 - shares.canaries, shares.seats), event)
+        found = per_round.limits(observed, event, 1 - shares.canaries, shares.seats)
+        return per_round.alarms(found, event, rounding=1e-4, least=1 - 1e-4)
 
     return {seat: of_seat(seat) for seat in seats}
 
@@ -129,13 +156,15 @@ def test_a_planted_fault_is_found_where_it_shows(fault: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", FAULTS | FURTHER)
 def test_a_planted_fault_is_found_in_38_of_40_runs(fault: str) -> None:
-    """But for one client of four that is counted twice in one round of 20: about two runs of three show it."""
-    seat, named = FAULTS[fault]
+    """One upload that counts twice in one round of 20 is found by one server or the other, in 36 runs of 40."""
+    seat, named = (FAULTS | FURTHER)[fault]
+    seats = [Seat.SERVER_A, Seat.SERVER_B] if fault == "twice" else [seat]
 
-    found = [alarms(fault, seed, seats=[seat])[seat] for seed in range(40)]
-    assert sum(any(line.startswith(named) for line in lines) for lines in found) >= (22 if fault == "twice" else 38)
+    found = [alarms(fault, seed, seats=seats) for seed in range(40)]
+    lines = [[line for seat in seats for line in one[seat]] for one in found]
+    assert sum(any(line.startswith(named) for line in one) for one in lines) >= (36 if fault == "twice" else 38)
 
 
 @pytest.mark.slow

@@ -25,7 +25,8 @@ from precad.lab.auditing.real import CLIENT, single_gradients
 from precad.lab.auditing.seats import Seat
 from precad.lab.auditing.shown import faults_of
 from precad.lab.simulation import SeededRandomness
-from tests.lab.auditing.faulty import FaultyServer, faulty_clients
+from tests.lab.auditing.faulty import faulty_clients
+from tests.lab.auditing.faulty_noise import FaultyServer
 from tests.lab.auditing.test_privacy_audit import plan, seen_of
 
 

@@ -1,0 +1,72 @@
+"""Ledgers beside the rounds that an audit saw: charges that are missing, or of cheaper rounds, fail the audit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from precad.dp.accountants.pld import SampledGaussian, View
+from precad.dp.ledger import Ledger, verified_charges
+from precad.dp.task_privacy import task_privacy
+from precad.lab.auditing.shown import faults_of
+from precad.servers.errors import SetupError
+from precad.servers.store.folder import ledger_path
+from tests.lab.auditing.planted import ROUNDS
+from tests.lab.auditing.test_deployment_audit import audited, task_of
+
+Charges = dict[int, list[str]]
+
+
+def rewritten(folder: Path, charges: Charges, *, delta: float = 1e-5, noise: float = 1.0) -> None:
+    """Write A's ledger anew, as a server would that charges something else: every line is sealed."""
+    privacy, path = task_privacy(task_of(folder)), ledger_path(folder / "a")
+    events: Mapping[View, Any] = {
+        view: SampledGaussian(event.sampling_rate, noise * event.noise_multiplier)
+        for view, event in privacy.events.items()
+        if isinstance(event, SampledGaussian)
+    }
+    path.unlink()
+    with Ledger(path, events=events, delta=delta, every_round=privacy.every_round) as ledger:
+        for number, clients in charges.items():
+            ledger.charge(number, clients)
+
+
+def without_the_last(charges: Charges) -> Charges:
+    return {number: clients for number, clients in charges.items() if number < ROUNDS - 1}
+
+
+def without_a_client(charges: Charges) -> Charges:
+    return charges | {1: [client for client in charges[1] if client != "watch"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "flags", "said"),
+    [
+        (without_the_last, {}, f"charging: expected round {ROUNDS - 1} charged to one, own, watch, witness in "),
+        (without_a_client, {}, "charging: expected round 1 charged to watch in "),
+        (dict, {"noise": 1.1}, "charging: expected events {'one_server': "),
+        (dict, {"delta": 1e-3}, "charging: expected delta 1e-05 in "),
+    ],
+)
+def test_a_ledger_that_charges_less_fails_the_audit(
+    copied: Path, change: Callable[[Charges], Charges], flags: dict[str, float], said: str
+) -> None:
+    charges = verified_charges(ledger_path(copied / "a"))
+    rewritten(copied, change(charges), **flags)
+    found = audited(copied)
+    assert not found["passed"]
+    (line,) = found["charging"]["alarms"]
+    assert line.startswith(said)
+    assert faults_of(found) == [line]
+
+
+def test_a_ledger_of_all_rounds_is_no_fault_and_none_is_refused(copied: Path) -> None:
+    rewritten(copied, verified_charges(ledger_path(copied / "a")))
+    found = audited(copied)
+    assert (found["charging"], found["passed"]) == ({"ledgers": 2, "alarms": []}, True)
+    ledger_path(copied / "a").unlink()
+    with pytest.raises(SetupError, match="expected the privacy ledger, found none"):
+        audited(copied)
