@@ -5,9 +5,9 @@ that are in give a lower limit of the rate, by the binomial law (Clopper and Pea
 client's update is known without error. The accountant is evaluated at these limits.
 
 Three assumptions, each with tests that look for what contradicts it. Noise is Gaussian, with one standard deviation and
-fresh for each number (`evenness`, `independence`). Records are drawn by themselves, in each round anew (`draws`). What
-an audit client uploads enters the sum as it is (`arrival`). Composition is the proof's: no attack here looks for a loss
-that only several rounds have.
+fresh for each number (`evenness`, `independence`, `common`, `coincidences`). Records are drawn by themselves, in each
+round anew (`draws`). What an audit client uploads enters the sum as it is (`arrival`). Composition is the proof's: no
+attack here looks for a loss that only several rounds have.
 
 The chance of a false alarm is shared. Three fifths are the limits', and a rare draw leaves its rate the wider one. So
 noise and rate have the shares with which their relative widths add up to least, for the printed rate. Where one audit

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from rich.console import Console
 
-from precad.clients.auditing.kinks import at_kinks, audit_kinks
+from precad.clients.auditing.kinks import SETS, Kinks, at_kinks, audit_kinks
 from precad.clients.gradients.engine import RecordEngine
 from precad.clients.gradients.record_clipping import RecordClip
 from precad.clients.models import networks
@@ -178,25 +178,44 @@ def _of_own_size(records: Records, chosen: np.ndarray, n_tile: int) -> tuple[tor
     return torch.from_numpy(records.features[chosen]), torch.from_numpy(records.labels[chosen])
 
 
-def test_padding_that_is_off_is_found_at_kinks_and_nothing_where_it_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The CNN, whose kernels round by the number of records of a pass; where this machine's do not, none is found."""
+def kinks_of_cnn(seed: int = 0, sets: int = SETS) -> Kinks:
+    """The audit at kinks of the CNN, whose kernels round by the number of records of a pass."""
     model, shape = networks.build("cnn"), networks.ARCHITECTURES["cnn"].shape
     engine, theta = RecordEngine(model, torch.zeros(shape)), networks.flatten(model)
 
     def clipped_sum(records: Records) -> NDArray[np.float64]:
         return np.asarray(engine.clipped_sums(theta, [records], RecordClip(1.0))[0])
 
-    sound = audit_kinks(engine.model_copy(), theta, shape, 1.0, clipped_sum, sets=1)
-    assert (sound.pairs, sound.alarms) == (12, [])
+    return audit_kinks(engine.model_copy(), theta, shape, 1.0, clipped_sum, sets=sets, seed=seed)
 
-    monkeypatch.setattr("precad.clients.gradients.engine._padded", _of_own_size)
+
+def _padding_is_off(patch: pytest.MonkeyPatch) -> None:
+    """Take it out; skip where this machine's kernels give the same bits in passes of every size."""
+    patch.setattr("precad.clients.gradients.engine._padded", _of_own_size)
+    model, shape = networks.build("cnn"), networks.ARCHITECTURES["cnn"].shape
+    engine, theta = RecordEngine(model, torch.zeros(shape)), networks.flatten(model)
     records = at_kinks(networks.build("cnn"), shape, 33, np.random.default_rng(0))
     (many,) = engine.clipped_sums(theta, [records], RecordClip(1.0))
     alone = sum(engine.clipped_sums(theta, [records.take(np.array([i]))], RecordClip(1.0))[0] for i in range(33))
     if np.linalg.norm(many - alone) < 1e-3:
         pytest.skip("kernels of this machine give the same bits in passes of every size")
-    (alarm,) = audit_kinks(engine.model_copy(), theta, shape, 1.0, clipped_sum).alarms
+
+
+def test_padding_that_is_off_is_found_at_kinks_and_nothing_where_it_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = kinks_of_cnn(sets=1)
+    assert (sound.pairs, sound.alarms) == (12, [])
+
+    _padding_is_off(monkeypatch)
+    (alarm,) = kinks_of_cnn().alarms
     assert alarm.startswith("clip: expected one record more to move a client's sum by at most R, found 1.")
+
+
+@pytest.mark.slow
+def test_padding_that_is_off_is_found_in_38_of_40_audits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with crafted records of its own, and none where it is on: that rounds nothing by chance."""
+    assert not any(kinks_of_cnn(seed).alarms for seed in range(5))
+    _padding_is_off(monkeypatch)
+    assert sum(bool(kinks_of_cnn(seed).alarms) for seed in range(40)) >= 38
 
 
 @functools.cache
