@@ -33,7 +33,7 @@ def one_pattern(noise: Array) -> Array:
 
 
 def without_a_sum(noise: Array) -> Array:
-    """Who adds up all coordinates has no noise at all."""
+    """Leave the sum of all coordinates without any noise."""
     return noise - noise.mean(axis=1, keepdims=True)
 
 
