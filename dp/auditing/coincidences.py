@@ -30,8 +30,8 @@ _MOST_LIKELY: Final = 0.5
 def values_again(residuals: Array, own_noise: Array | None, noise: float, step: float, alpha: float) -> Iterator[str]:
     """Yield which two vectors share too many values; nothing, but for a chance of alpha, where noise is fresh.
 
-    residuals, own_noise: (T, m), as one server sees the other's noise and its own. noise: the printed multiplier.
-    step: of the grid, in the same unit.
+    residuals, own_noise: (T, m), as one server has them. Rows are rounds.
+    noise: the printed multiplier. step: of the grid, in the same unit.
     """
     require_delta(alpha)
     require_positive("noise", noise)

@@ -10,9 +10,9 @@ noise than others are no fault, so lengths say nothing here.
 * A part in any other pattern, g_t v_j, lengthens the largest singular value. Its mean is at most that of a Gaussian
   matrix, sqrt(T) + sqrt(m), over the mean length of a Gaussian row over sqrt(m). It is beyond its mean by x with a
   chance of at most exp(-x^2 (m - 2) / (2 m)) (Gordon; Herbst, on a product of spheres).
-* Rounds whose noise cancels in some combination have a small singular value. With the printed standard deviation, that
-  of (T, m) Gaussians is at least sqrt(m) - sqrt(T) in the mean, and x below it with a chance of at most exp(-x^2 / 2).
-  More noise makes it larger.
+* Rounds whose noise cancels in some combination have a small singular value. Over the printed standard deviation, that
+  of (T, m) Gaussians is at least sqrt(m) - sqrt(T) in the mean. It is x below that with a chance of at most
+  exp(-x^2 / 2). More noise makes it larger.
 * Two servers' noise of all rounds, each row over its length, has nothing in common either. Each row's product is
   bounded by a normal law of variance 1 / m, as sums above.
 

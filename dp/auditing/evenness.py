@@ -9,7 +9,7 @@ printed one, rounded to a grid of step g.
 * |value| <= h has a chance of at most 2 Phi((h + g/2) / sigma) - 1, so the number of them is at most binomial. Laws
   with a higher middle have more.
 * |value| > h has a chance of at least 2 Phi(-(h + g/2) / sigma). Laws with shorter tails have fewer.
-* A coordinate's sum is below its law's quantile of chance q with a chance of at most q, so the number of these is at
+* A coordinate's sum is below its law's quantile of chance q with a chance of at most q. So the number of these is at
   most binomial. Noise that is smaller at random coordinates has more of them, and is larger at others.
 * Fourth moments over squared second ones have a known mean and variance in each round, whatever its noise is. Sums of
   few uniforms have less. Their law has a long tail above, so the normal law bounds that below.
@@ -52,8 +52,8 @@ def uneven_noise(
 ) -> Iterator[str]:
     """Yield what the noise lacks; nothing, but for a chance of alpha, where it is Gaussian of at least that multiplier.
 
-    residuals: (T, m). noise: the printed multiplier. step: of the grid, in the same unit. drawn: (T, m), which canaries
-    were, where noise may be another.
+    residuals: (T, m). noise: the printed multiplier. step: of the grid, in the same unit.
+    drawn: (T, m). It says which canaries were, where noise may be another.
     """
     require_positive("noise", noise)
     require_delta(alpha)

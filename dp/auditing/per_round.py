@@ -157,7 +157,7 @@ def alarms(found: Limits, event: SampledGaussian, rounding: float = 0.0, least: 
     """Return what contradicts the printed round, a line each. With no fault the list is empty, with the confidence.
 
     rounding: most that the grid adds to a canary, in units of R, which the printed sensitivity counts.
-    least: what a drawn canary adds at least, in units of R, where that is known: a clip that others change shows.
+    least: likewise, that a drawn canary adds. It is 0 where that is not known.
     """
     low, high = found.arrival
     repetition = found.repetition
