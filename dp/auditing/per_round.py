@@ -156,8 +156,8 @@ def least_deficit(observations: int, chance: float, power: float = 0.95) -> floa
 def alarms(found: Limits, event: SampledGaussian, rounding: float = 0.0, least: float = 0.0) -> list[str]:
     """Return what contradicts the printed round, a line each. With no fault the list is empty, with the confidence.
 
-    rounding: most that the grid adds to a canary, in units of R, which the printed sensitivity counts.
-    least: likewise, that a drawn canary adds. It is 0 where that is not known.
+    rounding: most that the grid adds to a canary, which the printed sensitivity counts.
+    least: what a drawn canary adds at least, or 0. Both are in units of R.
     """
     low, high = found.arrival
     repetition = found.repetition
