@@ -77,6 +77,12 @@ class Evidence:
         return Released(self.first_model, rounds, self.last_model)
 
     @property
+    def kinks(self) -> Kinks:
+        """Return what all audit clients found together at kinks of the model."""
+        held = (*self.secrets.values(), *self.real.values())
+        return Kinks.of_all(one for secrets in held for one in secrets.kinks)
+
+    @property
     def coins(self) -> NDArray[np.bool_]:
         """Return the coins of all canaries, (m,)."""
         coins = np.zeros(self.task.n_canaries, dtype=np.bool_)
@@ -125,10 +131,7 @@ def audit_deployment(
     draws = {(found.present.tobytes(), found.contributions.tobytes()) for found in seen.values()}
     shares = Shares.of(confidence, len(seen), has_real=bool(evidence.real), draws=len(draws))
     views = [judged(seat, task, found, shares) for seat, found in seen.items()]
-    kinks = Kinks.of_all(
-        one for secrets in (*evidence.secrets.values(), *evidence.real.values()) for one in secrets.kinks
-    )
-    real = judged_real(task, rounds_of(task, evidence.released, evidence.real), views, shares)
+    kinks, real = evidence.kinks, judged_real(task, rounds_of(task, evidence.released, evidence.real), views, shares)
     charging = [line for folder in servers for line in charge_alarms(task, folder, evidence.releases)]
     return {
         "name": task.name,
