@@ -21,7 +21,7 @@ from precad.servers.store.folder import ledger_path
 def charge_alarms(task: Task, folder: Path, releases: Mapping[int, Mapping[str, Any]]) -> list[str]:
     """Return a line for each fault of the ledger in a state_dir; nothing where it charged all that was released.
 
-    releases: the committed rounds' entries in a server's log, by number.
+    releases: entries in a server's log of rounds that were committed, or evaluated a model, by number.
     Raises: SetupError for a ledger that is missing; LedgerCorruptedError for one that was changed.
     """
     path = ledger_path(folder)

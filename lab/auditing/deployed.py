@@ -59,6 +59,8 @@ class Evidence:
     task: Task
     releases: Mapping[int, Mapping[str, Any]]
     """The committed rounds' entries in a server's log, by number."""
+    evaluations: Mapping[int, Mapping[str, Any]]
+    """Likewise, rounds that evaluated a model: they are charged, and release nothing of a canary."""
     first_model: str
     """Digest of the initial model."""
     last_model: NDArray[np.float32] | None
@@ -132,7 +134,8 @@ def audit_deployment(
     shares = Shares.of(confidence, len(seen), has_real=bool(evidence.real), draws=len(draws))
     views = [judged(seat, task, found, shares) for seat, found in seen.items()]
     kinks, real = evidence.kinks, judged_real(task, rounds_of(task, evidence.released, evidence.real), views, shares)
-    charging = [line for folder in servers for line in charge_alarms(task, folder, evidence.releases)]
+    released = {**evidence.releases, **evidence.evaluations}
+    charging = [line for folder in servers for line in charge_alarms(task, folder, released)]
     return {
         "name": task.name,
         "task_digest": task.digest().hex(),
@@ -172,7 +175,7 @@ def evidence_of(task: Task, servers: Sequence[Path], clients: Sequence[Path]) ->
     for other in others:
         audit_log.compare(first, other)
     longest = max(logs.values(), key=lambda log: len(audit_log.releases(log)))
-    releases = audit_log.releases(longest)
+    releases, evaluations = (audit_log.releases(longest, [kind]) for kind in audit_log.RELEASES)
     kept = {
         _SEATS[role]: canary_noise.read(folder, task, role)
         for folder, (role, _) in begun.items()
@@ -181,6 +184,7 @@ def evidence_of(task: Task, servers: Sequence[Path], clients: Sequence[Path]) ->
     return Evidence(
         task=task,
         releases=dict(sorted(releases.items())),
+        evaluations=evaluations,
         first_model=next(iter(begun.values()))[1],
         last_model=_last_model(task, servers, releases),
         secrets={

@@ -13,7 +13,9 @@ from precad.dp.ledger import Ledger, verified_charges
 from precad.dp.task_privacy import task_privacy
 from precad.lab.auditing.shown import faults_of
 from precad.servers.errors import SetupError
+from precad.servers.store import audit_log
 from precad.servers.store.folder import ledger_path
+from tests.lab.auditing import planted
 from tests.lab.auditing.planted import ROUNDS
 from tests.lab.auditing.test_deployment_audit import audited, task_of
 
@@ -70,3 +72,35 @@ def test_a_ledger_of_all_rounds_is_no_fault_and_none_is_refused(copied: Path) ->
     ledger_path(copied / "a").unlink()
     with pytest.raises(SetupError, match="expected the privacy ledger, found none"):
         audited(copied)
+
+
+def test_an_evaluation_is_no_round_of_canaries_and_must_be_charged(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logs of both servers with one that no ledger holds. `test_a_task_with_evaluations_is_audited` runs some."""
+    read = audit_log.read
+
+    def with_an_evaluation(path: Path) -> list[audit_log.Entry]:
+        log = list(read(path))
+        fields = {"round": 99, "chosen": ["watch"], "accepted": ["watch"], "model": "ab" * 32}
+        added = [
+            audit_log.Entry(len(log) + i, kind, "", fields, "") for i, kind in enumerate(("validated", "evaluated"))
+        ]
+        return log + added
+
+    monkeypatch.setattr(audit_log, "read", with_an_evaluation)
+    found = audited(copied)
+    assert found["rounds"] == ROUNDS
+    assert [line.split(" in ")[0] for line in found["charging"]["alarms"]] == [
+        "charging: expected round 99 charged to watch"
+    ] * 2
+
+
+@pytest.mark.slow  # the test above is the quick one
+def test_a_task_with_evaluations_is_audited(tmp_path: Path) -> None:
+    """One after two of three rounds. Chance accuses one run of twenty, so alarms of charges alone are looked at."""
+    evaluated = {"evaluation": "clients", "evaluation_every": 2, "evaluation_noise": 5.0}
+    planted.run(planted.CONFIG | {"task": planted.CONFIG["task"] | evaluated}, tmp_path / "run", {})
+    found = audited(tmp_path / "run")
+    assert (found["rounds"], found["charging"]["alarms"]) == (ROUNDS, [])
+    assert len(verified_charges(ledger_path(tmp_path / "run" / "a"))) > ROUNDS
