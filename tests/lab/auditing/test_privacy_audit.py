@@ -76,7 +76,7 @@ FURTHER = {
     "uniform": (Seat.CLIENTS, "noise: expected Gaussian tails"),
     "four-uniforms": (Seat.SERVER_A, "noise: expected Gaussian tails"),
     "common": (Seat.CLIENTS, COMMON),
-    "pattern": (Seat.CLIENTS, COMMON),
+    "pattern": (Seat.SERVER_A, COMMON),
     "with-the-other": (Seat.SERVER_A, COMMON),
     "no-sum": (Seat.SERVER_A, COMMON),
     "cancelling": (Seat.SERVER_A, NOISE),
