@@ -7,10 +7,10 @@ takes Python 3.10. Each step that the kernel refuses is left out and not reporte
     worker     a /proc of its own, no capabilities, limits, Landlock; only then foreign code
 
 Neither a network namespace nor a read-only mount closes a socket or pipe with a name among files: Docker's socket would
-lead out. Sockets that are there at the start are hidden. Of /run, it keeps what it has and holds neither socket nor
-pipe: a daemon that starts again makes its socket where nobody here sees it. No pipe is written to where the kernel has
-Landlock (Linux 5.13), and no socket reached that others made later where it knows those (ABI 9, Linux 7.1). On an older
-kernel a socket that is made later outside /run, or in a folder of /run that stayed, leads to who listens there.
+lead out. Sockets that are there at the start are hidden. Of /run, what holds neither socket nor pipe stays as it is. A
+daemon that starts again makes its socket where nobody here sees it. Landlock (Linux 5.13) closes named pipes to
+writers. From its ABI 9 on (Linux 7.1) it closes sockets, too, that others make later. On an older kernel a socket that
+is made later stays open, if it is outside /run or in a folder of /run that stayed.
 """
 
 from __future__ import annotations
@@ -52,8 +52,12 @@ def shut_off(
 ) -> int:
     """Give this process, and those it forks, namespaces of their own. Return the bits of what that shut off.
 
-    hidden: absolute folders and files that are not to be read. home: an empty folder, which stays writable, in memory.
-    needed: folders that stay wherever they are, as `home` does. runtime: folders of other programs' sockets and pipes.
+    hidden: absolute folders and files that are not to be read.
+
+    home: an empty folder, which stays writable, in memory. needed: folders that stay wherever they are, as it does.
+
+    runtime: folders of other programs' sockets and pipes.
+
     The process must have one thread. Without namespaces nothing changes, and the result is 0.
     """
     user, group, open_doors = os.geteuid(), os.getegid(), doors(runtime)
