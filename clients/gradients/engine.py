@@ -52,8 +52,8 @@ _WIDE: Final = 44
 """Records of a tile of adapters on a CPU: a text's places fill a product already, and each record costs time. Half of
 it is a piece there, so that clients of 30 records share tiles, which take 1.5 times the memory of a client alone."""
 _STEP: Final = 2
-"""A tile of adapters on a CPU that is not full takes a shorter pass: a multiple of this, half a tile at least. It does so
-where that gives the bits of a full one."""
+"""A tile of adapters on a CPU that is not full takes a shorter pass: a multiple of this, half a tile at least. It does
+so where that gives the bits of a full one."""
 _TILE_SHARE: Final = 2
 """A tile takes this part of the memory of a pass: larger tiles gain little and make passes of few records dear."""
 _IMAGE_AXES: Final = 4
