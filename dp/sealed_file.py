@@ -33,15 +33,18 @@ class SealedFile:
             self.close()
             raise
 
-    def append(self, fields: Fields) -> None:
-        """Add one line, in one write, on the disk when this returns. Raises OSError, which closes the file."""
+    def append(self, *lines: Fields) -> None:
+        """Add lines, in one write, on the disk when this returns. Raises OSError, which closes the file."""
         if self.is_closed:
             raise OSError(f"{self._kind} is closed")
-        line, chain = seal(fields, self.chain)
+        text, chain = b"", self.chain
+        for fields in lines:
+            line, chain = seal(fields, chain)
+            text += line
         if self._fd is not None:
             try:
-                if (written := os.write(self._fd, line)) != len(line):
-                    raise OSError(f"a line of {len(line)} bytes must be written whole, only {written} were")
+                if (written := os.write(self._fd, text)) != len(text):
+                    raise OSError(f"lines of {len(text)} bytes must be written whole, only {written} were")
                 os.fsync(self._fd)
             except OSError:
                 self.close()

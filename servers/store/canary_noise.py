@@ -11,6 +11,7 @@ server's. Lines are sealed (`precad.dp.sealed_file`); the file's mode is 0600.
 from __future__ import annotations
 
 import base64
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ from precad.servers.errors import SetupError
 log = structlog.get_logger(__name__)
 
 FILE: Final = "canary-noise.jsonl"
+WRITE_EVERY_S: Final = 1.0
+"""Rounds of so long are written together: the disk that they would wait for is the rounds' own."""
 _KIND: Final = "a file of canaries' noise"
 
 
@@ -51,6 +54,8 @@ class CanaryNoise:
         self._coordinates = task.canary_coordinates
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="canary-noise")  # no round waits for the disk
         self._drawn: RingArray | None = None
+        self._waiting: dict[int, Opened] = {}
+        self._lock, self._is_closing = threading.Lock(), threading.Event()
         path = state_dir / FILE
         try:
             self._file = SealedFile(path, header_of(task, role), _Rounds(task.n_canaries).take, _KIND)
@@ -75,21 +80,34 @@ class CanaryNoise:
         audit loses rounds, and the task none.
         """
         drawn, self._drawn = self._drawn, None
-        if drawn is not None:
-            self._thread.submit(self._write, number, Opened(drawn, noisy_sum[self._coordinates].copy()))
+        if drawn is None:
+            return
+        with self._lock:
+            is_first = not self._waiting
+            self._waiting[number] = Opened(drawn, noisy_sum[self._coordinates].copy())
+        if is_first:
+            self._thread.submit(self._write)
 
-    def _write(self, number: int, opened: Opened) -> None:
+    def _write(self) -> None:
+        self._is_closing.wait(WRITE_EVERY_S)
+        with self._lock:
+            rounds, self._waiting = self._waiting, {}
         if self._file.is_closed:
             return
         try:
-            self._file.append({"round": number, "noise": _text(opened.noise), "opened": _text(opened.total)})
+            self._file.append(*(_line_of(number, opened) for number, opened in rounds.items()))
         except OSError as error:
-            log.warning("canary_noise.lost", round=number, reason=error.strerror)
+            log.warning("canary_noise.lost", rounds=list(rounds), reason=error.strerror)
 
     def close(self) -> None:
         """Write what is left, and give the file back."""
+        self._is_closing.set()
         self._thread.shutdown(wait=True)
         self._file.close()
+
+
+def _line_of(number: int, opened: Opened) -> dict[str, Any]:
+    return {"round": number, "noise": _text(opened.noise), "opened": _text(opened.total)}
 
 
 class _Rounds:

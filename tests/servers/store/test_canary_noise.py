@@ -13,6 +13,7 @@ from numpy.testing import assert_array_equal
 from precad.mpc.ring import RingArray
 from precad.protos.task.task import Task
 from precad.servers.errors import SetupError
+from precad.servers.store import canary_noise
 from precad.servers.store.canary_noise import FILE, CanaryNoise, read
 from tests.harness.harness import small_task
 
@@ -76,8 +77,30 @@ def test_another_servers_or_tasks_file_is_refused_and_so_is_a_changed_one(task: 
         read(tmp_path, task, A)
 
 
-def test_a_disk_that_is_full_costs_the_audit_rounds_and_the_task_none(task: Task, tmp_path: Path) -> None:
+def test_rounds_of_a_second_are_one_write(task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen rounds wait for the disk once, and none of them is left out."""
+    kept = CanaryNoise(tmp_path, task, A)
+    draw, append, writes = kept.drawing(drawn), kept._file.append, list[int]()
+
+    def counted(*lines: dict[str, object]) -> None:
+        writes.append(len(lines))
+        append(*lines)
+
+    monkeypatch.setattr(kept._file, "append", counted)
+    for number in range(16):
+        draw(float(number), 204)
+        kept.keep(number, np.zeros(204, dtype=np.int64))
+    kept.close()
+    assert sum(writes) == 16
+    assert len(writes) <= 2
+    assert [found.noise[0] for found in read(tmp_path, task, A).values()] == [200 + 1000 * t for t in range(16)]
+
+
+def test_a_disk_that_is_full_costs_the_audit_rounds_and_the_task_none(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The rounds before it are still read."""
+    monkeypatch.setattr(canary_noise, "WRITE_EVERY_S", 0.0)
     kept = CanaryNoise(tmp_path, task, A)
     draw = kept.drawing(drawn)
     for number in range(3):
@@ -90,9 +113,10 @@ def test_a_disk_that_is_full_costs_the_audit_rounds_and_the_task_none(task: Task
             kept._file.close()
         else:
             kept.keep(number, np.zeros(204, dtype=np.int64))
+            kept._thread.submit(int).result()
     kept.close()
     assert sorted(read(tmp_path, task, A)) == [0]
 
 
-def _full(fields: object) -> None:
+def _full(*lines: object) -> None:
     raise OSError(28, "No space left on device")
