@@ -34,12 +34,12 @@ demo: $(INSTALLED)  ## Train on bundled data: dealer, two aggregators, eight cli
 	$(BIN)/precad demo
 
 # Whole files go to one process: what a file's tests share, such as a certificate authority, is made once. In the order
-# of their names: by the number of their tests, the files of few long ones would come last and leave a core idle. Three
-# on two cores, as tests of processes and sockets wait a fifth of their time.
-TEST_PROCESSES ?= 3
+# of their names: by the number of their tests, the files of few long ones would come last and leave a core idle. Four
+# on two cores, as tests of processes and sockets wait a sixth of their time beside two others.
+TEST_PROCESSES ?= 4
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
-test: $(INSTALLED)  ## Run the tests (ten to eleven minutes on two cores)
+test: $(INSTALLED)  ## Run the tests (ten minutes on two cores)
 	$(PYTEST)
 
 unit vectors integration faults texts: $(INSTALLED)  ## Run one layer of the tests (unit: within a minute)
