@@ -35,7 +35,7 @@ demo: $(INSTALLED)  ## Train on bundled data: dealer, two aggregators, eight cli
 
 # Whole files go to one process: what a file's tests share, such as a certificate authority, is made once. In the order
 # of their names: by the number of their tests, the files of few long ones would come last and leave a core idle. Four
-# on two cores, as tests of processes and sockets wait a sixth of their time beside two others.
+# on two cores, as tests of processes and sockets wait.
 TEST_PROCESSES ?= 4
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 

@@ -42,7 +42,7 @@ _LUCK: Final = 0.985
 """Chance of no more false alarms than are allowed, where each audit has one with a chance of 5 %: 17 of 200."""
 _CANARIES: Final = 2000
 _RECORDS: Final = 20
-_CONFIG: Final[dict[str, Any]] = {
+CONFIG: Final[dict[str, Any]] = {
     "task": {
         "name": "sound",
         "clients": ["one", "two"],
@@ -153,7 +153,7 @@ def _whole(plan: Plan, say: Callable[[str], None]) -> dict[str, Any]:
 @cache
 def _training() -> Training:
     """Return a small task, with few records beside the canaries."""
-    found = resolve(_CONFIG)
+    found = resolve(CONFIG)
     return replace(found, records={client: own.take(np.arange(_RECORDS)) for client, own in found.records.items()})
 
 

@@ -201,11 +201,6 @@ def relay_of(submission: Submission) -> Relay:
     return Relay(binding.round, binding.client, payload_digest_of(binding), submission.statement)
 
 
-def is_statement_of(relay: Relay, expected: Binding | ProofBinding, share_seed: Seed, label: Label) -> bool:
-    """Tell the seeded server whether a relay counts, as `stated_digest`."""
-    return stated_digest(relay, expected, share_seed, label) is not None
-
-
 def stated_digest(relay: Relay, expected: Binding | ProofBinding, share_seed: Seed, label: Label) -> bytes | None:
     """Return the digest of a binding whose relay counts, else None. Run by the seeded server.
 

@@ -149,7 +149,7 @@ def relayed(case: Json, make: Callable[[Json, str, bytes], Binding | ProofBindin
     digest, word = bytes.fromhex(case["digest"]), bytes.fromhex(case["statement"])
     relay, expected = Relay(case["round"], case["client"], digest, word), make(case, case["client"], digest)
     seed, label = Seed(bytes.fromhex(case["share_seed"])), label_of(case, case["slot"])
-    counts = submission.is_statement_of(relay, expected, seed, label)
+    counts = submission.stated_digest(relay, expected, seed, label) is not None
     return {"binding_digest": expected.digest().hex() if counts else None}
 
 

@@ -17,28 +17,13 @@ from precad.clients.records import Records
 from precad.clients.training import local_update, round_update
 from precad.clients.training.local_update import sample_records
 from precad.lab.auditing.audited import AuditedRound
+from precad.lab.bench.audit_figures import CONFIG as SOUND
 from precad.lab.simulation.algorithms.algorithm import Parameters
 from precad.mpc.prg import RandomBytes
 from precad.mpc.ring import RingArray
 from tests.lab.auditing.faulty_noise import ROUND_OF_FAULT
 
-CONFIG: dict[str, Any] = {
-    "task": {
-        "name": "audited",
-        "clients": ["one", "two"],
-        "rounds": 20,
-        "client_rate": 1.0,
-        "record_rate": 0.25,
-        "record_clip": 1.0,
-        "client_clip": 16.0,
-        "noise_multiplier": 1.0,
-        "learning_rate": 0.5,
-        "model": "mlp",
-        "delta": 1e-5,
-    },
-    "client": {"dataset": "digits"},
-    "simulation": {"evaluate_every": 1000},
-}
+CONFIG: dict[str, Any] = {**SOUND, "task": {**SOUND["task"], "name": "audited", "rounds": 20}}
 
 
 def _everything(n: int, rate: float, draw: RandomBytes) -> NDArray[np.int64]:

@@ -21,13 +21,13 @@ from precad.mpc.proved.submission import (
     Submission,
     draw_salt,
     holder_of,
-    is_statement_of,
     proof_statement,
     relay_of,
     require_submission,
     salted_digest,
     seeded_of,
     slot_labels,
+    stated_digest,
     statement,
 )
 
@@ -102,13 +102,13 @@ def test_a_relay_has_no_place_for_a_salt():
 def test_the_seeded_server_counts_what_the_client_states_alone(changed):
     """It makes the binding itself; another binding, seed or label does not fit, nor does the other kind's statement."""
     relay = relay_of(Submission(BINDING, statement(SEED, LABEL, BINDING.digest()), SALT))
-    assert is_statement_of(relay, BINDING, SEED, LABEL)
-    assert not is_statement_of(relay, changed, SEED, LABEL)
-    assert not is_statement_of(relay, BINDING, Seed(bytes(16)), LABEL)
-    assert not is_statement_of(relay, BINDING, SEED, replace(LABEL, client="6"))
-    assert not is_statement_of(relay, PROOF_BINDING, SEED, LABEL)
+    assert stated_digest(relay, BINDING, SEED, LABEL) == BINDING.digest()
+    assert stated_digest(relay, changed, SEED, LABEL) is None
+    assert stated_digest(relay, BINDING, Seed(bytes(16)), LABEL) is None
+    assert stated_digest(relay, BINDING, SEED, replace(LABEL, client="6")) is None
+    assert stated_digest(relay, PROOF_BINDING, SEED, LABEL) is None
     other_kind = replace(relay, statement=proof_statement(SEED, LABEL, BINDING.digest()))
-    assert not is_statement_of(other_kind, BINDING, SEED, LABEL)
+    assert stated_digest(other_kind, BINDING, SEED, LABEL) is None
 
 
 @pytest.mark.parametrize(
