@@ -39,7 +39,7 @@ demo: $(INSTALLED)  ## Train on bundled data: dealer, two aggregators, eight cli
 TEST_PROCESSES ?= 4
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
-test: $(INSTALLED)  ## Run the tests (ten minutes on two cores)
+test: $(INSTALLED)  ## Run the tests (ten minutes on two cores, twelve the first time)
 	$(PYTEST)
 
 unit vectors integration faults texts: $(INSTALLED)  ## Run one layer of the tests (unit: within a minute)
