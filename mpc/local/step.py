@@ -181,6 +181,8 @@ def add_shares(
 
     In place: d words may be most of a server's memory.
     """
+    if not clients:
+        return
     require_length([client.opened for client in clients], total.size)
     add = np.subtract if negate else np.add
 
