@@ -201,23 +201,31 @@ class Architecture:
     """Shape of one record's features."""
     is_text: bool = False
     n_logits: int = N_CLASSES
+    about: str = ""
+    """Its cell in docs/reference/models.md: the kind of network, and for which records."""
 
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
-    "mlp": Architecture(_mlp, (1, 8, 8)),
-    "cnn": Architecture(_cnn, (1, 28, 28)),
-    "cnn-standardised": Architecture(_cnn_standardised, (1, 28, 28)),
-    "cnn-half": Architecture(partial(_cnn, width=8), (1, 28, 28)),
-    "cnn-binary": Architecture(_cnn_binary, (1, 28, 28)),
-    "cnn-letters": Architecture(partial(_cnn, 26), (1, 28, 28), n_logits=26),
-    "cnn-balanced": Architecture(partial(_cnn, 47), (1, 28, 28), n_logits=47),
-    "cnn-byclass": Architecture(partial(_cnn, 62), (1, 28, 28), n_logits=62),
-    "cnn-rgb": Architecture(partial(_cnn, colours=3, side=5), (3, 32, 32)),
-    "cifar": Architecture(_cifar, (3, 32, 32)),
-    "cnn-pooled": Architecture(_cnn_pooled, (3, 32, 32)),
-    "cnn-pooled-binary": Architecture(_cnn_pooled_binary, (3, 32, 32)),
-    "lstm": Architecture(LstmClassifier, (LENGTH,), is_text=True),
-    "lstm-binary": Architecture(_lstm_binary, (LENGTH,), is_text=True),
+    "mlp": Architecture(_mlp, (1, 8, 8), about="one hidden layer, for `digits`"),
+    "cnn": Architecture(_cnn, (1, 28, 28), about="the small CNN of Opacus' MNIST example"),
+    "cnn-standardised": Architecture(
+        _cnn_standardised,
+        (1, 28, 28),
+        about="`cnn` on pixels that MNIST's published constants bring to mean 0, variance 1",
+    ),
+    "cnn-half": Architecture(partial(_cnn, width=8), (1, 28, 28), about="`cnn` with half the channels"),
+    "cnn-binary": Architecture(_cnn_binary, (1, 28, 28), about="`cnn` for classes 0 and 1 alone"),
+    "cnn-letters": Architecture(partial(_cnn, 26), (1, 28, 28), n_logits=26, about="`cnn` for `emnist-letters`"),
+    "cnn-balanced": Architecture(partial(_cnn, 47), (1, 28, 28), n_logits=47, about="`cnn` for `emnist-balanced`"),
+    "cnn-byclass": Architecture(partial(_cnn, 62), (1, 28, 28), n_logits=62, about="`cnn` for `emnist-byclass`"),
+    "cnn-rgb": Architecture(partial(_cnn, colours=3, side=5), (3, 32, 32), about="`cnn` for `cifar10`"),
+    "cifar": Architecture(_cifar, (3, 32, 32), about="the CNN of TensorFlow's tutorial on CIFAR-10"),
+    "cnn-pooled": Architecture(_cnn_pooled, (3, 32, 32), about="the CNN of Opacus' CIFAR-10 example"),
+    "cnn-pooled-binary": Architecture(
+        _cnn_pooled_binary, (3, 32, 32), about="`cnn-pooled` for classes 0 and 2 alone: airplanes and birds"
+    ),
+    "lstm": Architecture(LstmClassifier, (LENGTH,), is_text=True, about="two LSTM layers, for tweets"),
+    "lstm-binary": Architecture(_lstm_binary, (LENGTH,), is_text=True, about="`lstm` for classes 0 and 1 alone"),
 }
 
 

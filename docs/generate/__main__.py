@@ -9,9 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from docs.generate.algorithms import algorithms_page
 from docs.generate.commands import commands_page
 from docs.generate.configuration import configuration_page
 from docs.generate.decisions import decisions_page
+from docs.generate.models import models_page
 from docs.generate.names import names_page
 from docs.generate.papers import papers_page
 from docs.generate.promises import promises_page
@@ -24,6 +26,8 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "reference/configuration.md": configuration_page,
     "reference/commands.md": commands_page,
     "reference/python.md": names_page,
+    "reference/models.md": models_page,
+    "reference/algorithms.md": algorithms_page,
     "reference/statement.md": statement_page,
     "reference/promises.md": promises_page,
     "reference/refusals.md": refusals_page,
