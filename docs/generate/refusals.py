@@ -160,12 +160,15 @@ def _quoted(text: str) -> str:
 
 
 def endings_page() -> str:
-    """Return the page of last lines. Tests look for their words in the programs."""
-    endings = tomllib.loads(ENDINGS.read_text(encoding="utf-8"))["ending"]
-    rows = ((code(one["says"]), str(one["code"]), one["do"]) for one in endings)
+    """Return the page of exit codes and last lines. Tests look for their words in the programs."""
+    found = tomllib.loads(ENDINGS.read_text(encoding="utf-8"))
+    codes = ((str(one["number"]), one["meaning"], one["do"]) for one in found["code"])
+    rows = ((code(one["says"]), str(one["code"]), one["do"]) for one in found["ending"])
     return page(
         "Endings",
-        "A process's last line says why it ended; the other servers get the same words. The "
-        "[runbook](../guides/runbook.md#exit-codes) has the exit codes.",
+        "A process's last line says why it ended; the other servers get the same words.",
+        "## Exit codes",
+        table(("code", "meaning", "do"), codes),
+        "## Last lines",
         table(("the last line has", "code", "do"), rows),
     )
