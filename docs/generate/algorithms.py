@@ -1,7 +1,7 @@
 """The page of the algorithms that two servers run: a row for each row of `protos/task/algorithms.py`.
 
-Who adds noise, whom it protects and which fields matter come from there. What a client uploads is said here, and a
-name that is missing here, or is no algorithm, is a KeyError.
+Who adds noise, whom it protects and which fields matter come from there. What a client uploads is said here, and so are
+the algorithms with one server. A name that is missing here, or is no algorithm, is a KeyError.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from docs.generate.markdown import code, page, table
+from precad.lab.simulation.algorithms import ALGORITHMS
 from precad.protos.task.algorithms import RULES, AlgorithmRules
 
 INTRODUCTION: Final = """\
@@ -17,7 +18,7 @@ Names that `task.algorithm` takes, for deployments and for `simulation.algorithm
 check that each update is within C, and divide the sum by the public W. Each of n clients, with N_i records, is drawn
 with rate q, and its records with p; a record's gradient is clipped to R. Theta is the round's model, and theta_i is
 that of client i after its local steps. [Privacy](../explanation/privacy.md) proves the guarantees, and
-[simulation](../guides/simulation.md) has the algorithms with one server."""
+[simulation](../guides/simulation.md) says how to run them."""
 _UPDATE: Final = "clip_C(theta_i - theta)"
 _UPLOADED: Final = {
     "precad": "clip_C of its sum of clipped gradients",
@@ -32,16 +33,41 @@ _UPLOADED: Final = {
     "krum": f"{_UPDATE}; the one of [least score](protocol-krum.md) counts",
     "multi-krum": f"{_UPDATE}; `krum_keep` of them count, or all but `krum_attackers`",
 }
+_WITH_ONE_SERVER: Final = {
+    "precad": (
+        "Algorithms 1 and 2 at two servers; `validation` and `client_clipping` can be off",
+        "record",
+        "one server and other clients; other clients",
+    ),
+    "deployed": ("what `task.algorithm` says, at two servers", "as above", "as above"),
+    "non-private": ("sums of gradients, nothing else", "-", "-"),
+    "fedavg": ("averages of local training, nothing else; norm bounding with that rule", "-", "-"),
+    "local-dp": ("each client adds N(0, (sigma R)^2)", "record", "everybody but its client"),
+    "distributed-dp": (
+        "each client adds N(0, (sigma R)^2 / tau), the sum is hidden",
+        "record",
+        "the server and other clients, if tau clients of every round are honest",
+    ),
+    "central-record-dp": ("a trusted server adds N(0, (sigma R)^2) to the sum", "record", "other clients"),
+    "user-dp-fedavg": (
+        "local training; a trusted server clips to S = C and adds N(0, (z S)^2)",
+        "client",
+        "other clients",
+    ),
+    "central-dp": ("the same rounds as `user-dp-fedavg`, bit for bit, until a budget", "client", "other clients"),
+    "ins-dp-fedavg": ("V steps of DP-SGD at each client", "record", "everybody but its client"),
+}
 _COUNTED: Final = {"krum": "1", "multi-krum": "how many count"}
 
 
 def algorithms_page() -> str:
     """Return the page: how each algorithm runs, what it proves, and its fields."""
     rows = list(RULES.values())
-    if unknown := _UPLOADED.keys() - RULES.keys():
+    if unknown := (_UPLOADED.keys() - RULES.keys()) | (_WITH_ONE_SERVER.keys() - ALGORITHMS.keys()):
         raise KeyError(f"expected names of algorithms, found {sorted(unknown)}")
     runs = ([code(it.name), _UPLOADED[it.name], _noise(it), _divisor(it)] for it in rows)
     proves = ([code(it.name), _unit(it), _against_server(it), _against_clients(it)] for it in rows)
+    simulated = ([code(name), *_WITH_ONE_SERVER[name]] for name in ALGORITHMS)
     fields = ([code(it.name), _codes(it.aliases), _codes(it.own_fields)] for it in rows)
     return page(
         "Algorithms",
@@ -51,6 +77,8 @@ def algorithms_page() -> str:
         table(["`task.algorithm`", "for one", "against one server and other clients", "against other clients"], proves),
         "## Names and fields",
         table(["`task.algorithm`", "other names", "fields of its own"], fields),
+        "## In a simulation",
+        table(["`simulation.algorithm`", "mechanism", "proved for one", "against"], simulated),
     )
 
 
