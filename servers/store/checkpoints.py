@@ -3,8 +3,8 @@
 A file is overwritten in its place and put on disk before the round counts as committed (`precad.servers.store.rounds`).
 It is never overwritten while it holds one of the last two that do. A crash may leave a file with a part of each round,
 which checksums tell, or of a round that was not committed after all. Nothing refers to such a file, and it is the next
-to be overwritten. The noisy sum is public to both servers. It is kept for the one that crashed before it had it
-(`precad.servers.store.standing`).
+to be overwritten. A file that somebody deleted is made again when its turn comes. The noisy sum is public to both
+servers. It is kept for the one that crashed before it had it (`precad.servers.store.standing`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
+import structlog
 from numpy.typing import NDArray
 
 from precad.dp.sealed_file import sync_folder
 from precad.mpc.ring import RingArray
 from precad.servers.errors import SetupError, StoreError
 from precad.servers.private_files import touch_private
+
+log = structlog.get_logger(__name__)
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -62,6 +65,10 @@ class Checkpoints:
         path = next(path for path in self._paths if path not in {self._rounds[number] for number in kept})
         self._rounds = {number: self._rounds[number] for number in kept}
         try:
+            if not path.exists():
+                log.warning("checkpoint.deleted", path=str(path), made_again=True)
+                touch_private(path)
+                sync_folder(path.parent)
             with path.open("r+b") as file:  # a file that keeps its blocks is on disk in less than half of the time
                 np.savez(file, round=np.int64(round), model=model, noisy_sum=noisy_sum, **of_optimizer)
                 if file.tell() != os.fstat(file.fileno()).st_size:
@@ -69,7 +76,8 @@ class Checkpoints:
                 file.flush()
                 os.fdatasync(file.fileno())
         except OSError as error:
-            raise StoreError(f"checkpoint of round {round}: nothing was recorded: {error.strerror}") from None
+            why = f"nothing was recorded in {path}: {error.strerror}"
+            raise StoreError(f"checkpoint of round {round}: {why}") from None
         self._rounds[round] = path
 
     def model(self, round: int) -> NDArray[np.float32]:
@@ -89,7 +97,8 @@ class Checkpoints:
     def _load(self, round: int, name: str, kind: type[Scalar], shape: tuple[int, ...]) -> NDArray[Scalar]:
         if (path := self._rounds.get(round)) is None:
             raise SetupError(
-                f"state_dir: expected the checkpoint of round {round} in {self._paths[0].parent}, found none"
+                f"state_dir: expected the checkpoint of round {round} in {self._paths[0].parent}, found none; without a "
+                "copy of it this task is over, and a new one may begin from model.npy"
             )
         try:
             with np.load(path, allow_pickle=False) as file:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import shutil
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -99,6 +101,42 @@ def test_a_file_that_was_overwritten_in_part_is_of_no_round_that_is_kept(tmp_pat
     assert file_of(tmp_path, 5) == path
 
 
+@pytest.mark.parametrize("is_longer", [False, True], ids=["of one length", "of another length"])
+def test_a_torn_write_at_any_sector_costs_no_round_that_is_kept(tmp_path: Path, is_longer: bool) -> None:
+    """Any sector of 512 bytes may be old or new, and the length old or new: in one run, in one hole, or at random.
+
+    What is read is whole: of the round that was lost, or of the old one. A file that mixes both is refused.
+    """
+    dim, draw = 300, random.Random(512)
+    model = np.arange(dim, dtype=np.float32)
+    noisy_sum = np.arange(dim, dtype=np.int64) << 40
+    moments = np.ones((1, dim), dtype=np.float32)
+    checkpoints = Checkpoints(tmp_path, dim)
+    for round in (1, 2, 3):
+        checkpoints.save(round, model + np.float32(round), noisy_sum + round, moments if is_longer else None)
+    path = file_of(tmp_path, 1)
+    old = path.read_bytes()
+    checkpoints.save(4, model + np.float32(4), noisy_sum + 4)
+    new = path.read_bytes()
+    assert (len(old) > len(new)) is is_longer
+    n_sectors = -(-len(old) // 512)
+    runs = [[sector < cut for sector in range(n_sectors)] for cut in range(n_sectors + 1)]
+    holes = [[sector != hole for sector in range(n_sectors)] for hole in range(n_sectors)]
+    torn = [[draw.random() < 0.5 for _ in range(n_sectors)] for _ in range(12)]
+    for is_new in (*runs, *holes, *torn):
+        sectors = [(new if of_new else old)[512 * i : 512 * (i + 1)] for i, of_new in enumerate(is_new)]
+        mixed = b"".join(sectors)
+        for content in {mixed, mixed[: len(new)]}:
+            path.write_bytes(content)
+            reopened = Checkpoints(tmp_path, dim)
+            for round in (1, 4):
+                with suppress(SetupError):
+                    assert_array_equal(reopened.model(round), model + np.float32(round))
+                    assert_array_equal(reopened.noisy_sum(round), noisy_sum + round)
+            for round in (2, 3):
+                assert_array_equal(reopened.model(round), model + np.float32(round))
+
+
 def test_a_checkpoint_leaves_nothing_of_a_longer_file(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, 5)
     for path in tmp_path.iterdir():
@@ -179,6 +217,38 @@ def test_a_disk_that_cannot_be_written_leaves_the_last_checkpoints(tmp_path: Pat
         checkpoints.save(2, MODEL, SUM)
     for round in (0, 1):
         assert_array_equal(checkpoints.model(round), MODEL + np.float32(round))
+
+
+@pytest.mark.parametrize("deleted", [(0,), (1,), (2,), (0, 1, 2)])
+def test_a_file_that_was_deleted_is_made_again(tmp_path: Path, deleted: tuple[int, ...]) -> None:
+    """As private as it was. Its turn comes within three rounds, and all others are what they were."""
+    checkpoints = Checkpoints(tmp_path, 5)
+    for round in (0, 1, 2):
+        checkpoints.save(round, MODEL + np.float32(round), SUM)
+    for number in deleted:
+        file_of(tmp_path, number).unlink()
+    for round in (3, 4, 5):
+        checkpoints.save(round, MODEL + np.float32(round), SUM)
+        assert_array_equal(Checkpoints(tmp_path, 5).model(round), MODEL + np.float32(round))
+    assert [path.stat().st_mode & 0o777 for path in tmp_path.iterdir()] == [0o600] * FILES
+
+
+def test_a_missing_checkpoint_says_what_is_left_to_do(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, 5)
+    checkpoints.save(3, MODEL, SUM)
+    file_of(tmp_path, 3).unlink()
+    with pytest.raises(SetupError, match=r"of round 3 in .*, found none; without a copy of it .* from model\.npy"):
+        Checkpoints(tmp_path, 5).model(3)
+
+
+def test_a_folder_that_was_deleted_is_named(tmp_path: Path) -> None:
+    """Not made again while the server runs: the file system may be gone with it."""
+    checkpoints = Checkpoints(tmp_path / "checkpoints", 5)
+    shutil.rmtree(tmp_path / "checkpoints")
+    with pytest.raises(
+        StoreError, match=r"checkpoint of round 0: nothing was recorded in .*checkpoint-0\.npz: No such"
+    ):
+        checkpoints.save(0, MODEL, SUM)
 
 
 def test_deaths_between_checkpoint_and_commit_never_cost_the_last_release(tmp_path: Path) -> None:
