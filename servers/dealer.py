@@ -21,6 +21,7 @@ from precad.mpc.sharing import Party
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, Dealt
 from precad.protos.messages import convert
+from precad.protos.messages.spoken import LONGEST_REASON, shown
 from precad.protos.precad.v1 import common_pb2, control_pb2_grpc, dealer_pb2, dealer_pb2_grpc
 from precad.protos.task.task import Task
 from precad.protos.tls.files import Pins, renewable_pins
@@ -357,7 +358,8 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         if goodbye is not None and goodbye.finished:
             self._finished.add(party)
         else:
-            why = "is gone, without a goodbye" if goodbye is None else f"ended the task: {goodbye.reason}"
+            reason = None if goodbye is None else shown(goodbye.reason, LONGEST_REASON)
+            why = "is gone, without a goodbye" if reason is None else f"ended the task: {reason}"
             self._why_left[party] = why
             log.warning("dealer.lost", role=AGGREGATORS[party], reason=why)
             self.telemetry.entered("waiting for the aggregators")

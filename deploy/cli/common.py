@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from precad.deploy import errors
+from precad.protos.messages.spoken import shown
 
 _VALUE: Final = 18
 """The column in which the values of a check begin."""
@@ -132,5 +133,7 @@ def exit_codes() -> Iterator[None]:
         code = errors.exit_code_of(error)
         for line in str(error).splitlines():
             style = None if code == errors.SUCCESS else "bold red"
-            people.print(f"precad: {line}", style=style, markup=False, emoji=False, highlight=False, soft_wrap=True)
+            people.print(
+                f"precad: {shown(line)}", style=style, markup=False, emoji=False, highlight=False, soft_wrap=True
+            )
         raise typer.Exit(code) from error

@@ -20,6 +20,7 @@ from precad.deploy.errors import UNREACHABLE, RunFailedError
 from precad.deploy.figures import at_most, audit_label
 from precad.deploy.localhost.watch import LiveTable
 from precad.dp.accountants.pld import Unit, unit_words
+from precad.protos.messages.spoken import shown
 from precad.protos.tls.identity import Role
 from precad.servers.telemetry.status import ACCURACY, RoundSummary, Status
 
@@ -36,14 +37,9 @@ def status_table(statuses: Mapping[str, Status]) -> Table:
     return table
 
 
-def _printable(text: str) -> str:
-    """Return what of a text from outside a terminal shows and does not obey: names and reasons are not ours."""
-    return "".join(character if character.isprintable() else "?" for character in text)
-
-
 def _shown(text: str) -> Text:
     """Return a text from outside as it is, not as markup."""
-    return Text(_printable(text))
+    return Text(shown(text))
 
 
 def _facts(status: Status) -> dict[str, str]:
@@ -102,9 +98,9 @@ def _epsilon_facts(status: Status) -> dict[str, str]:
             facts[f"{name}, draws discarded or not"] = f"{at_most(epsilon.if_discarded)} in the end"
         facts[f"{name}, no draw discarded"] = f"{at_most(epsilon.spent)} ({budget})"
         if epsilon.rests_on:
-            facts[f"{name}, rests on"] = _printable(epsilon.rests_on)
+            facts[f"{name}, rests on"] = shown(epsilon.rests_on)
         if epsilon.no_bound:
-            facts[f"{name}, why"] = _printable(epsilon.no_bound)
+            facts[f"{name}, why"] = shown(epsilon.no_bound)
     return facts
 
 
@@ -129,7 +125,7 @@ def _progress(status: Status) -> dict[str, str]:
     if status.rounds_left_in_budget is not None:
         facts["budget"] = f"for {status.rounds_left_in_budget} more rounds at least"
     if (measured := next((one for one in reversed(status.rounds) if one.quality), None)) is not None:
-        figures = ", ".join(f"{_printable(name)} {value}" for name, value in _shown_quality(measured.quality).items())
+        figures = ", ".join(f"{shown(name)} {value}" for name, value in _shown_quality(measured.quality).items())
         facts["quality"] = f"{figures} (round {measured.round})"
     if status.measuring_fault:
         facts["not measured"] = f"the latest model: {status.measuring_fault.replace('_', ' ')}"
@@ -154,7 +150,7 @@ def metrics_of(round: RoundSummary) -> dict[str, Any]:
     left_out: dict[str, list[str]] = {"rejected": [], "missing": []}
     for outcome in round.outcomes:
         if outcome.verdict != "accepted":
-            left_out[outcome.verdict].append(_printable(outcome.client))
+            left_out[outcome.verdict].append(shown(outcome.client))
     return {
         "round": round.round,
         "participants": range(round.n_chosen),
@@ -177,10 +173,10 @@ async def show_rounds(statuses: AsyncIterator[Status], console: Console, *, titl
     with LiveTable(console, title=title) as table:
         async for last in statuses:
             if not told:
-                told = dict.fromkeys(_printable(one.rests_on) for one in last.epsilons if one.rests_on)
+                told = dict.fromkeys(shown(one.rests_on) for one in last.epsilons if one.rests_on)
                 for condition in told:
                     table.note(f"every epsilon rests on: {condition}")
-            table.why_no_bound = next((_printable(one.no_bound) for one in last.epsilons if one.no_bound), "")
+            table.why_no_bound = next((shown(one.no_bound) for one in last.epsilons if one.no_bound), "")
             n_new = min(last.rounds_done - n_shown, len(last.rounds))
             new = last.rounds[len(last.rounds) - n_new :]
             for round in new:
@@ -190,7 +186,7 @@ async def show_rounds(statuses: AsyncIterator[Status], console: Console, *, titl
             for number in sorted(found.keys() - measured - {round.round for round in new}):
                 table.measured(metrics_of(found[number]))
             measured |= found.keys()
-            task = _printable(f"{last.task}: {last.state}")
+            task = shown(f"{last.task}: {last.state}")
             table.say(f"{task}; {last.rounds_done} of {last.rounds_planned} rounds")
     if last is not None and last.ended and not last.is_finished:
-        raise RunFailedError(f"the task ended early: {_printable(last.ended)}", exit_code=UNREACHABLE)
+        raise RunFailedError(f"the task ended early: {shown(last.ended)}", exit_code=UNREACHABLE)

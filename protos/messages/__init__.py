@@ -4,5 +4,6 @@ Modules:
 
     convert    messages to values of `mpc` and back; chunking
     proved     messages of mode `proved` to values and back
+    spoken     text of other processes, for errors, logs and terminals
     undecoded  calls of which we decode the replies ourselves
 """

@@ -342,8 +342,8 @@ def _with_last(payload: convert.Bytes) -> Iterator[tuple[bytes, bool]]:
 
 
 def _refuse_relay(round: int, client: str, data: bytes, last: bool, statement: bytes) -> None:
-    raise PeerMismatchError("message on the link", ours="no relay", peers=f"relay of {client} in round {round}")
+    raise PeerMismatchError("message on the link", ours="no relay", peers=f"a relay in round {round}")
 
 
 def _refuse_word(phase: int, relay: Relay) -> None:
-    raise PeerMismatchError("message on the link", ours="no relay", peers=f"relay of {relay.client}")
+    raise PeerMismatchError("message on the link", ours="no relay", peers=f"a relay in round {relay.round}")

@@ -97,8 +97,8 @@ class Checkpoints:
     def _load(self, round: int, name: str, kind: type[Scalar], shape: tuple[int, ...]) -> NDArray[Scalar]:
         if (path := self._rounds.get(round)) is None:
             raise SetupError(
-                f"state_dir: expected the checkpoint of round {round} in {self._paths[0].parent}, found none; without a "
-                "copy of it this task is over, and a new one may begin from model.npy"
+                f"state_dir: expected the checkpoint of round {round} in {self._paths[0].parent}, found none; "
+                "without a copy of it this task is over, and a new one may begin from model.npy"
             )
         try:
             with np.load(path, allow_pickle=False) as file:

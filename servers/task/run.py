@@ -24,6 +24,7 @@ import structlog
 from precad.dp.errors import DpError
 from precad.mpc.errors import ChannelClosedError, MpcError
 from precad.mpc.sharing import Party
+from precad.protos.messages.spoken import LONGEST_REASON, shown
 from precad.protos.precad.v1 import common_pb2
 from precad.protos.task.task_fields import hello_to
 from precad.protos.tls.identity import Role
@@ -345,4 +346,5 @@ async def _stays(link: PeerLink) -> None:
     """Return when the other aggregator has finished the task. Raises PeerUnreachableError when it left before."""
     goodbye = await link.run()
     if not goodbye.finished:
-        raise PeerUnreachableError(f"the other aggregator ended the task: {goodbye.reason}")
+        reason = shown(goodbye.reason, LONGEST_REASON)
+        raise PeerUnreachableError(f"the other aggregator ended the task: {reason}")

@@ -28,6 +28,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from precad.protos.messages.spoken import LONGEST_REASON, shown
 from precad.servers.errors import MeasuringFault, SetupError
 from precad.servers.private_files import private
 from precad.servers.store.rounds import CommittedRound
@@ -42,7 +43,6 @@ _HANG_UP_S: Final = 5.0
 """How long the program may take to end once its server hung up: it ends what it has started first."""
 _LONGEST_LINE: Final = 1 << 16
 _PIECE: Final = 1 << 20
-_LONGEST_REFUSAL: Final = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +183,7 @@ class _Child:
         try:
             answer = await child._asked([program.opening])
             if isinstance(why := answer.get("refused"), str):
-                raise SetupError(f"evaluation_records: {_printable(why)}")
+                raise SetupError(f"evaluation_records: {shown(why, LONGEST_REASON)}")
             if not isinstance(answer.get("ready"), int):
                 raise FaultyProgramError(MeasuringFault.WRONG_OUTPUT)
         except BaseException:
@@ -232,7 +232,3 @@ class _Child:
         with suppress(TimeoutError):
             async with asyncio.timeout(1.0):  # one that the kernel does not let go of is init's
                 await self._process.wait()
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in text[:_LONGEST_REFUSAL])

@@ -357,6 +357,13 @@ def test_an_error_is_shown_as_its_lines_word_for_word(
     assert len(shown.err.splitlines()) == lines
 
 
+def test_a_terminal_obeys_nothing_that_an_error_says(capsys: pytest.CaptureFixture[str]) -> None:
+    """A server may give any text as the reason for the end of a task."""
+    with pytest.raises(typer.Exit), exit_codes():
+        raise client_errors.TaskEndedError("aggregator-a ended the task: \x1b[2J\x1b]0;owned\x07")
+    assert capsys.readouterr().err == "precad: aggregator-a ended the task: ?[2J?]0;owned?\n"
+
+
 def test_a_defect_of_ours_keeps_its_traceback() -> None:
     with pytest.raises(ZeroDivisionError), exit_codes():
         raise ZeroDivisionError
