@@ -126,10 +126,10 @@ class SlotIntake(Receiving):
 
     def _end(self, upload: Upload) -> None:
         self._submissions.pop(upload, None)
+        may_begin_again = upload.place.is_cut_off
+        if not (upload.client in self._uploads or may_begin_again or self._closed):
+            self._tell_of_none(upload.client)  # before `super` finds that all was told
         super()._end(upload)
-        is_over = upload.client in self._started and upload.client not in self._uploads
-        if is_over and not self._closed:
-            self._tell_of_none(upload.client)
 
     def _will_not_begin(self, client: str) -> None:
         if self.is_held(client):

@@ -234,6 +234,16 @@ async def test_the_holder_says_when_the_seeded_server_has_been_told_all() -> Non
 
 
 @asynchronous
+async def test_the_word_of_a_refused_upload_waits_for_no_other() -> None:
+    """It is the last one that the seeded server waits for."""
+    at_a = AtA()
+    sent, payload = at_a.upload("alice", Seed(bytes(16)))
+    with pytest.raises(SubmissionRefusedError, match="wrong_digest"):
+        await at_a.take("alice", replace(sent, salt=bytes(32)), payload)
+    assert at_a.told_all == [[NOTHING_OF_ALICE]]
+
+
+@asynchronous
 async def test_a_phase_is_looked_at_again_when_it_may_be_over_and_not_before() -> None:
     at_a = AtA()
     at_a.seeds.give(1)
