@@ -67,6 +67,8 @@ async def chaos(processes: Processes, n_kills: int, draw: random.Random) -> Coun
                 await asyncio.sleep(draw.uniform(0.0, LONGEST_DEATH_S))
             if processes.n_committed >= rounds - N_LEFT:
                 break
+            codes = {role: process.exitcode for role, process in processes.running.items()}
+            assert set(codes.values()) == {None}, f"a server ended by itself: {codes}"  # nobody starts it again
             await disturb(processes, draw, done)
         await processes.finish()
     return done
