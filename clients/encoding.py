@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.mpc import fixed_point
-from precad.mpc.convex_set import ConvexSet
 from precad.mpc.errors import ParameterError
 from precad.mpc.ring import RingArray
 from precad.protos.task.task import Task
@@ -17,8 +16,8 @@ def encode_update(update: NDArray[np.float64], task: Task) -> RingArray:
 
     Raises: ArgumentError; MpcError.
     """
-    bound = task.update_set
-    encoded = fixed_point.encode_within(update, squared_norm_threshold=bound.threshold, frac_bits=task.frac_bits)
-    if isinstance(bound, ConvexSet) and not bound.holds(encoded):
+    threshold, cut = task.norm_check.threshold, task.convex_set
+    encoded = fixed_point.encode_within(update, squared_norm_threshold=threshold, frac_bits=task.frac_bits)
+    if cut is not None and not cut.holds(encoded):
         raise ParameterError("the vector is outside the task's set by more than rounding: project it before encoding")
     return encoded

@@ -34,15 +34,32 @@ def largest_frac_bits(clip_norm: float) -> int:
 
 
 @dataclass(frozen=True)
-class NormBound:
-    """The L2 bound C on a vector of `dim` coordinates with `frac_bits` fractional bits.
+class NormLimit:
+    """The L2 bound C on a vector of `dim` coordinates with `frac_bits` fractional bits, whoever checks it."""
+
+    clip_norm: float
+    dim: int
+    frac_bits: int
+
+    @property
+    def encoded_clip(self) -> Fraction:
+        """Return B = C 2^f, exactly."""
+        return Fraction(self.clip_norm) * (1 << self.frac_bits)
+
+    @cached_property
+    def threshold(self) -> int:
+        """T = floor(B^2): the largest accepted sum of squares."""
+        return math.floor(self.encoded_clip**2)
+
+
+@dataclass(frozen=True)
+class NormBound(NormLimit):
+    """The parameters of the check of tuples.
 
     Raises ParameterError when C is not positive and finite, or when C * 2^f exceeds 9.4e7 or is below 1. Raises it also
     when d (2b - 1) + b >= 2^64 (the theorem's condition on the dimension), and when another field is out of its range.
     """
 
-    clip_norm: float
-    dim: int
     frac_bits: int = DEFAULT_FRAC_BITS
     n_rows: int = DEFAULT_ROWS
 
@@ -69,16 +86,6 @@ class NormBound:
                 f"dim must be at most {(MODULUS - 1 - WINDOW) // (2 * WINDOW - 1)}: the no-wrap test needs "
                 f"d(2b-1)+b < 2^64; got {self.dim}"
             )
-
-    @property
-    def encoded_clip(self) -> Fraction:
-        """C * 2^f, exactly."""
-        return Fraction(self.clip_norm) * (1 << self.frac_bits)
-
-    @cached_property
-    def threshold(self) -> int:
-        """T = floor((C 2^f)^2): the largest accepted sum of squares."""
-        return math.floor(self.encoded_clip**2)
 
     @cached_property
     def low_bits(self) -> tuple[int, ...]:

@@ -40,8 +40,7 @@ class ModelSpace:
         range."""
         rule = task.quantile_rule
         if rule is None:
-            cut = task.update_set
-            return cls(task.n_parameters, enforced, cut=cut if isinstance(cut, ConvexSet) else None)
+            return cls(task.n_parameters, enforced, cut=task.convex_set)
         return cls(task.n_parameters, rule.bound(float(parameters[-1])), rule)
 
     def updates(self, uploads: Vector) -> Vector:

@@ -38,7 +38,6 @@ from precad.clients.training.local_update import local_updates
 from precad.clients.training.projection import project, project_layers
 from precad.dp.noise import rounded_gaussian
 from precad.mpc import fixed_point
-from precad.mpc.convex_set import ConvexSet
 from precad.mpc.errors import ParameterError
 from precad.mpc.prg import RandomBytes
 from precad.mpc.ring import RingArray
@@ -102,8 +101,8 @@ def projected(task: Task, vector: Vector) -> Vector:
 
     Raises: ArgumentError unless its norm is finite.
     """
-    bound = task.update_set
-    return project_onto(vector, bound) if isinstance(bound, ConvexSet) else project(vector, task.client_clip)
+    cut = task.convex_set
+    return project(vector, task.client_clip) if cut is None else project_onto(vector, cut)
 
 
 def require_runnable(task: Task, engine: RecordEngine) -> None:
@@ -119,7 +118,7 @@ def require_set(task: Task) -> None:
     Raises ArgumentError.
     """
     try:
-        _ = task.update_set
+        _ = task.convex_set
     except ParameterError as error:
         raise ArgumentError(f"task.{error}") from None
 
@@ -149,10 +148,10 @@ def _gradient_sums(
         engine=engine,
         sample_rate=[who.record_rate for who in participants],
         record_clip=clip,
-        client_clip_norm=math.inf if isinstance(task.update_set, ConvexSet) else bound,
+        client_clip_norm=bound if task.convex_set is None else math.inf,
         random_bytes=draw,
     )
-    if isinstance(task.update_set, ConvexSet) and bound < math.inf:
+    if task.convex_set is not None and bound < math.inf:
         return [projected(task, update) for update in updates]
     beyond = task.dim - engine.dim  # canaries' coordinates, where no other record has a gradient
     return [np.pad(update, (0, beyond)) for update in updates] if beyond else list(updates)

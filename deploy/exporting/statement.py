@@ -267,7 +267,7 @@ def statement_of(
         privacy=_privacy(finished),
         poisoning=PoisoningPart(
             client_clip=task.client_clip,
-            log2_probability=task.norm_bound.log2_soundness_error if task.checks_norms else 0.0,
+            log2_probability=_upwards(task.norm_check.log2_soundness_error) if task.checks_norms else 0.0,
             certificate=certificate_part(certificate) if isinstance(certificate, RunCertificate) else None,
             why_none="" if isinstance(certificate, RunCertificate) else certificate,
         ),
@@ -332,18 +332,20 @@ def _row(said: PrivacyStatement, counts: Counted, rests_on: str, conduct: Conduc
         adversary=conduct,
         counts=counts,
         kind=said.label if is_proved else None,
-        epsilon=_upwards(said.epsilon) if is_proved else None,
+        epsilon=_epsilon(said.epsilon) if is_proved else None,
         delta=said.delta,
         relation=_ONE if said.group_size == 1 else f"add or remove {unit_words(said.unit, said.group_size)}",
         rests_on=rests_on,
     )
 
 
-def _upwards(epsilon: float) -> float | Literal["inf"]:
-    """Return epsilon with six decimals, rounded up."""
-    if not math.isfinite(epsilon):
-        return "inf"
-    return math.ceil(epsilon * _DECIMALS) / _DECIMALS
+def _epsilon(epsilon: float) -> float | Literal["inf"]:
+    return _upwards(epsilon) if math.isfinite(epsilon) else "inf"
+
+
+def _upwards(bound: float) -> float:
+    """Return a bound with six decimals, rounded up."""
+    return math.ceil(bound * _DECIMALS) / _DECIMALS
 
 
 def certificate_part(found: RunCertificate) -> CertificatePart:

@@ -4,8 +4,8 @@
     mpc         both servers' real program, two threads over an in-memory channel, with a dealer's tuples; in mode
                 `proved` with the clients' real proofs instead
 
-The protocol's theorem says that both accept the same uploads but for a chance of 2^-64 each. The sums are equal as
-integers (tests/integration/test_reference_round.py, tests/lab/simulation/test_simulation.py).
+The protocol's theorem says that both accept the same uploads but for the chance that a check errs. The sums are equal
+as integers (tests/integration/test_reference_round.py, tests/lab/simulation/test_simulation.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import numpy as np
 from precad.deploy.oversight.proved_audit import proved_round
 from precad.mpc import fixed_point, ring, sharing, validation
 from precad.mpc.channel import MemoryChannel, run_pair
-from precad.mpc.convex_set import ConvexSet
 from precad.mpc.gates import make_gate
 from precad.mpc.parameters import Mode
 from precad.mpc.prg import Label
@@ -70,7 +69,7 @@ class CleartextServers:
 
     def __init__(self, task: Task, *, has_validation: bool = True) -> None:
         self._task = task
-        self._bound = task.update_set if has_validation else None
+        self._has_validation = has_validation
         self._dim = task.dim
 
     def check_and_sum(self, t: int, uploads: Mapping[str, RingArray], proposed: Proposed | None = None) -> Checked:
@@ -102,9 +101,11 @@ class CleartextServers:
         return rule.tested(noisy, proposed.trim_count)
 
     def _fits(self, upload: RingArray) -> bool:
-        if isinstance(self._bound, ConvexSet):
-            return self._bound.holds(upload)
-        return self._bound is None or fixed_point.exact_squared_norm(upload) <= self._bound.threshold
+        if not self._has_validation:
+            return True
+        if (cut := self._task.convex_set) is not None:
+            return cut.holds(upload)
+        return fixed_point.exact_squared_norm(upload) <= self._task.norm_check.threshold
 
 
 class MpcServers:

@@ -14,6 +14,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from precad.mpc.errors import ParameterError
+from precad.mpc.norm_bound import NormLimit
 from precad.mpc.parameters import MAX_FRAC_BITS, check_frac_bits
 from precad.mpc.proved.field import ELEMENT_BYTES, P
 
@@ -70,15 +71,11 @@ def _exact(clip_norm: float) -> Fraction:
 
 
 @dataclass(frozen=True)
-class ProofSizes:
+class ProofSizes(NormLimit):
     """The sizes of uploads and proofs for norm C, d coordinates and f fractional bits.
 
     Raises ParameterError, naming the field and what to lower, where a condition of `proved.md` section 8 fails.
     """
-
-    clip_norm: float
-    dim: int
-    frac_bits: int
 
     def __post_init__(self) -> None:
         check_frac_bits(self.frac_bits)
@@ -102,16 +99,6 @@ class ProofSizes:
                 f"dim: expected at most {(P - 1 - self.window) // (2 * self.window - 1)} with clip_norm "
                 f"{self.clip_norm} and frac_bits {self.frac_bits}, found {self.dim}: lower frac_bits"
             )
-
-    @property
-    def encoded_clip(self) -> Fraction:
-        """Return B = C 2^f, exactly."""
-        return Fraction(self.clip_norm) * (1 << self.frac_bits)
-
-    @cached_property
-    def threshold(self) -> int:
-        """T = floor(B^2): the largest sum of squares that is valid."""
-        return math.floor(self.encoded_clip**2)
 
     @cached_property
     def window_bits(self) -> int:

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
 from precad.mpc.errors import ParameterError
-from precad.mpc.norm_bound import NormBound
 from precad.mpc.parameters import MAX_HALF_SPACES, MAX_LAYERS
 from precad.protos.config_path import ConfigPath
 from precad.protos.task.parameters import TaskParameters
 from precad.protos.task.proved_fields import MODE as PROVED
 
 if TYPE_CHECKING:
-    from precad.mpc.convex_set import HalfSpace
+    from precad.mpc.convex_set import ConvexSet, HalfSpace
     from precad.mpc.ring import RingArray
 
 DIRECTIONS_FILE: Final = "directions"
@@ -62,15 +61,17 @@ FIXED_WORDS: Final = ("layer_clips", "half_spaces")
 """Fields that are checked by words of an update which no coin draws: one that deviates may ask about the same again."""
 
 
-def set_of(task: TaskParameters) -> NormBound:
-    """Return the set that each update has to lie in. Raises ParameterError, also without the file of directions."""
-    plain = NormBound(clip_norm=task.client_clip, dim=task.dim, frac_bits=task.frac_bits)
+def set_of(task: TaskParameters) -> ConvexSet | None:
+    """Return the set that each update has to lie in; None where it is the ball of radius C.
+
+    Raises ParameterError, also without the file of directions.
+    """
     if not task.layer_clips and not task.half_spaces:
-        return plain
+        return None
     from precad.mpc.convex_set import ConvexSet, LayerBall  # here alone, as it needs NumPy
 
     layers = tuple(LayerBall(*layer) for layer in zip(task.layer_sizes, task.layer_clips, strict=True))
-    return ConvexSet(plain.clip_norm, plain.dim, plain.frac_bits, layers=layers, half_spaces=_half_spaces_of(task))
+    return ConvexSet(task.client_clip, task.dim, task.frac_bits, layers=layers, half_spaces=_half_spaces_of(task))
 
 
 def _half_spaces_of(task: TaskParameters) -> tuple[HalfSpace, ...]:

@@ -28,6 +28,7 @@ from precad.protos.task.turns import TurnFields
 from precad.protos.task.validation_fields import ValidationFields
 
 if TYPE_CHECKING:
+    from precad.mpc.convex_set import ConvexSet
     from precad.mpc.proved.sizes import ProofSizes
 
 _LOG_MARGIN: Final = 64 * math.log(2)
@@ -132,16 +133,21 @@ class DerivedFigures(
 
     @cached_property
     def norm_bound(self) -> NormBound:
-        """Return the norm check's parameters. Raises ParameterError."""
+        """Return the parameters of the check of tuples. Raises ParameterError."""
         return NormBound(clip_norm=self.client_clip, dim=self.dim, frac_bits=self.frac_bits)
 
     @cached_property
-    def update_set(self) -> NormBound:
-        """Return what each upload is checked for: `norm_bound`, or a smaller convex set.
+    def convex_set(self) -> ConvexSet | None:
+        """Return the set within the ball of radius C that each update has to lie in; None where it is the ball.
 
         Raises ParameterError, also where the file of its directions is not at hand.
         """
         return set_of(self)
+
+    @property
+    def update_set(self) -> NormBound:
+        """Return what a check of tuples holds each upload against: `norm_bound`, or the smaller set. Raises as both."""
+        return self.convex_set or self.norm_bound
 
     @cached_property
     def proof_sizes(self) -> ProofSizes:
@@ -149,6 +155,11 @@ class DerivedFigures(
         from precad.mpc.proved.sizes import ProofSizes
 
         return ProofSizes(clip_norm=self.client_clip, dim=self.dim, frac_bits=self.frac_bits)
+
+    @property
+    def norm_check(self) -> NormBound | ProofSizes:
+        """Return the parameters of the mode's own check of norms. Raises ParameterError."""
+        return self.proof_sizes if self.is_proved else self.norm_bound
 
     @property
     def is_proved(self) -> bool:
@@ -259,7 +270,7 @@ class DerivedFigures(
             return math.inf
         root, (two_norm, one_norm) = math.sqrt(self.dim), self.strategy.reach(self.rounds)
         noise = math.sqrt(2) * two_norm * self.noise_std_on_grid * (root + 10) + one_norm * root
-        longest = self.n_summed(n_accepted) * (math.isqrt(self.norm_bound.threshold) + 1)
+        longest = self.n_summed(n_accepted) * (math.isqrt(self.norm_check.threshold) + 1)
         return self.sum_factor * longest + noise
 
     @property

@@ -7,13 +7,23 @@ cost neither bytes nor time.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 from precad.mpc.errors import ParameterError
 from precad.protos.task.proved_fields import MODE as PROVED
 
 LARGEST: Final = "largest"
+
+
+@contextmanager
+def naming_fields() -> Iterator[None]:
+    """Name a task's fields in what `precad.mpc` refuses of their values. Raises ValueError for ParameterError."""
+    try:
+        yield
+    except ParameterError as error:
+        raise ValueError(str(error).replace("clip_norm", "client_clip")) from error
 
 
 def largest_frac_bits(mode: Any, client_clip: float) -> int:
@@ -37,7 +47,5 @@ def with_largest_frac_bits(section: Any) -> Any:
         return section
     if isinstance(clip, bool) or not isinstance(clip, int | float) or not 0 < clip < math.inf:
         return {name: value for name, value in section.items() if name != "frac_bits"}  # the bound's own field says why
-    try:
+    with naming_fields():
         return {**section, "frac_bits": largest_frac_bits(mode, clip)}
-    except ParameterError as error:
-        raise ValueError(str(error).replace("clip_norm", "client_clip")) from error

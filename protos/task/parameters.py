@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from precad.mpc.norm_bound import NormBound
-    from precad.mpc.proved.sizes import ProofSizes
 
 
 class TaskParameters(PublicParameters, Protocol):
@@ -65,5 +64,3 @@ class TaskParameters(PublicParameters, Protocol):
     def noise_std_on_grid(self) -> float: ...
     @property
     def norm_bound(self) -> NormBound: ...
-    @property
-    def proof_sizes(self) -> ProofSizes: ...

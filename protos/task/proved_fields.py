@@ -11,7 +11,6 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from precad.mpc.errors import ParameterError
 from precad.protos.task.parameters import TaskParameters
 
 MODE: Final = "proved"
@@ -73,11 +72,7 @@ def refuse_proved(task: TaskParameters) -> None:
     """Refuse a task of mode `proved` that its theorems do not cover. Raises ValueError."""
     from precad.mpc.proved.sizes import check_round
 
-    try:
-        _ = task.proof_sizes
-        check_round(len(task.clients), task.noise_std_on_grid)
-    except ParameterError as error:
-        raise ValueError(str(error).replace("clip_norm", "client_clip")) from error
+    check_round(len(task.clients), task.noise_std_on_grid)
     needs_word = task.rules.clients_share_noise or not task.rules.is_private
     if needs_word and not task.servers_follow_protocol:
         raise ValueError(

@@ -31,7 +31,7 @@ from precad.protos.task.evaluation import (
     round_fields,
 )
 from precad.protos.task.function_fields import FUNCTION_FIELDS, refuse_function
-from precad.protos.task.grid import with_largest_frac_bits
+from precad.protos.task.grid import naming_fields, with_largest_frac_bits
 from precad.protos.task.krum_fields import refuse_krum
 from precad.protos.task.learning import LEARNING_FIELDS
 from precad.protos.task.proved_fields import OF_A_DEALER, PROVED_FIELDS, refuse_proved, refuse_proved_fields
@@ -87,12 +87,10 @@ class Task(DerivedFigures):
     def _check_bounds(self) -> Self:
         rules, given = self.rules, self._given
         refuse_convex(self, given)
-        try:
-            _ = self.norm_bound
+        with naming_fields():
+            _ = self.norm_check
             with suppress(NoDirectionsError):  # the dealer needs none; others do not start
-                _ = self.update_set
-        except ParameterError as error:
-            raise ValueError(str(error).replace("clip_norm", "client_clip")) from error
+                _ = self.convex_set
         if self.min_clients > len(self.clients):
             raise ValueError(f"min_clients must be at most the {len(self.clients)} enrolled, got {self.min_clients}")
         refusals.refuse_wire_form(self.mode, accepts_weak=self.accept_weak_wire_form, fixed_word=self.fixed_word)

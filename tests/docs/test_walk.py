@@ -105,7 +105,7 @@ def test_planted_detours_are_found() -> None:
     assert entered_again(files) == ["clients/gradients"]
 
 
-READS_C: Final = re.compile(r"\.(?:client_clip|norm_bound|update_set|proof_sizes|sum_bound)\b")
+READS_C: Final = re.compile(r"\.(?:client_clip|norm_bound|norm_check|update_set|convex_set|proof_sizes|sum_bound)\b")
 """The bound C as a task has it: its number, and what a check and a sum are held against."""
 DRAWS: Final = re.compile(r"\brandomness\.(?:coin|noise|margin_noise|share_seeds|tuples)\b")
 """A source of `Randomness`, as a server takes it up."""

@@ -19,6 +19,7 @@ import math
 import shutil
 import subprocess
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ from precad.deploy.exporting.statement import statement_of
 from precad.deploy.exporting.verify import verify_export
 from precad.dp.accountants.pld import Conduct, View
 from precad.protos.messages import convert
+from precad.protos.task.proved_fields import OF_A_DEALER
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.servers.errors import AuditError
@@ -264,6 +266,22 @@ def test_a_task_without_a_check_states_that_any_upload_counts(finished: Path, tm
     assert [one.poisoning.log2_probability < -62 for one in said] == [True, False]
     assert said[1].poisoning.log2_probability == 0
     assert said[0].privacy == said[1].privacy
+
+
+def test_in_mode_proved_a_statement_has_that_modes_bound(finished: Path, tmp_path: Path) -> None:
+    """Theorem 1 by rationals, with p and the sizes written out: above 2^-64, and by less than what rounding adds."""
+    fields = configuration.load(finished / "config.toml").task.model_dump(exclude=set(OF_A_DEALER))
+    task = Task.model_validate(fields | {"mode": "proved"})
+    write_state(tmp_path / "state", task)
+    said = statement_of(read_finished(tmp_path / "state", task, Role.AGGREGATOR_A), ["weight"], "why")
+
+    wire = next(n for n in (2**k for k in range(4, 40)) if n * n >= task.dim)
+    admissible = 2**56 - 2**32 + 1 - wire - 2048 - 1
+    exact = Fraction(1, 2**64) + sum(Fraction(2 * n + 2, admissible) ** 2 for n in (wire, 2048))
+    excess = math.log2(float(exact * 2**64))  # above 2^-64, without the digits that 64 would take
+    assert task.proof_sizes.bit_domain == 2048
+    assert 0 < excess < 1e-6
+    assert -64 + excess <= said.poisoning.log2_probability <= -64 + excess + 1e-6
 
 
 def test_a_learnt_bound_stays_behind(finished: Path, tmp_path: Path) -> None:
