@@ -31,16 +31,28 @@ STEPS: Final = {
 """Each step, and what `RoundRunner` calls for it; nothing where the client does it."""
 STARTS: Final = ("servers/rounds/round.py", "clients/process.py", "servers/door/servicers.py")
 """Where the walk enters a program: a server's round, a client's process, a server's door."""
+WALKS: Final = (["Train", "Upload"], *([step] for step in STEPS))
+"""Steps that run without another program between them. A client's two are one."""
 CONTROL: Final = "servers/rounds"
 """The room that calls all others, and so is entered again after each."""
-RETURNS: Final = {"Commit": ["servers/store"]}
-"""Rooms that a step enters again. The model's owner has the next model computed, and writes it."""
+RETURNS: Final = {"Train": ["clients/training"], "Commit": ["servers/store"]}
+"""Rooms that a step enters again. Gradients come back to be projected. The model's owner has the next model computed,
+and writes it."""
+
+
+def _section() -> str:
+    page = (ROOT / "docs/explanation/architecture.md").read_text()
+    return page.partition("\n## The walk of one update\n")[2].partition("\n## ")[0]
+
+
+def walk_of_mode_proved() -> list[str]:
+    """Return the files of the paragraph on mode `proved`, in order."""
+    return re.findall(r"`([\w/]+\.py)`", _section().partition("\nIn mode `proved`")[2])
 
 
 def walk() -> dict[str, list[str]]:
     """Return the files that each step names, in order."""
-    page = (ROOT / "docs/explanation/architecture.md").read_text()
-    section = page.partition("\n## The walk of one update\n")[2].partition("\n## ")[0]
+    section = _section()
     steps = re.findall(r"^\d+\. \*\*(\w+)\.?\*\*(.*?)(?=^\d+\. |\n\n|\Z)", section, re.MULTILINE | re.DOTALL)
     return {name: re.findall(r"`([\w/]+\.py)`", text) for name, text in steps}
 
@@ -51,6 +63,16 @@ def reached_from_nowhere(files: Sequence[str], imports: Mapping[str, set[str]]) 
         file
         for i, file in enumerate(files)
         if file not in STARTS and not any(file in imports[earlier] for earlier in files[:i]) and file not in files[:i]
+    ]
+
+
+def before_their_callers(files: Sequence[str], imports: Mapping[str, set[str]]) -> list[str]:
+    """Return the files that a later one imports, as far as no earlier one does."""
+    return [
+        file
+        for i, file in enumerate(files)
+        if any(file in imports[later] for later in files[i + 1 :])
+        and not any(file in imports[earlier] for earlier in files[:i])
     ]
 
 
@@ -89,7 +111,25 @@ def test_each_file_is_imported_by_an_earlier_one() -> None:
     assert reached_from_nowhere(files, graph(sources())) == []
 
 
-@pytest.mark.parametrize("steps", [["Train", "Upload"], *([step] for step in STEPS)], ids="-".join)
+@pytest.mark.parametrize("steps", WALKS, ids="-".join)
+def test_files_stand_in_the_order_in_which_they_run(steps: list[str]) -> None:
+    """A file that calls another one stands before it."""
+    named = walk()
+
+    assert before_their_callers([file for step in steps for file in named[step]], graph(sources())) == []
+
+
+def test_mode_proved_has_a_walk_of_its_own() -> None:
+    """Its files follow from a server's round and from a client's session, and are all that the mode's row names."""
+    files, imports = walk_of_mode_proved(), graph(sources())
+
+    assert len(files) == 7
+    assert before_their_callers(files, imports) == []
+    entries = ["servers/rounds/round.py", "clients/upload/session.py"]
+    assert reached_from_nowhere([*entries, *files], imports) == [entries[1]]
+
+
+@pytest.mark.parametrize("steps", WALKS, ids="-".join)
 def test_a_step_enters_each_room_once(steps: list[str]) -> None:
     """A client's two steps are one walk; a server's begin and end at its round."""
     named = walk()
@@ -105,60 +145,127 @@ def test_planted_detours_are_found() -> None:
     assert entered_again(files) == ["clients/gradients"]
 
 
-READS_C: Final = re.compile(r"\.(?:client_clip|norm_bound|norm_check|update_set|convex_set|proof_sizes|sum_bound)\b")
-"""The bound C as a task has it: its number, and what a check and a sum are held against."""
-DRAWS: Final = re.compile(r"\brandomness\.(?:coin|noise|margin_noise|share_seeds|tuples)\b")
+READS_C: Final = (
+    *("client_clip", "enforced_bound", "update_bound", "norm_bound", "norm_check", "update_set", "convex_set"),
+    *("proof_sizes", "sum_bound", "trim_rule", "krum_rule", "noise_std_on_grid", "client_noise_std_on_grid"),
+)
+"""The bound C as a task has it: its number, and what a check, a rule, a sum and noise take from it."""
+READS_PRIVACY: Final = ("task_privacy",)
+"""What a task's rounds cost, for which C counts in some algorithms: a function of the task."""
+DRAWS: Final = ("coin", "noise", "margin_noise", "share_seeds", "tuples")
 """A source of `Randomness`, as a server takes it up."""
+HOLDERS: Final = ("randomness", "_randomness", "ours")
+"""Names under which a server has its `Randomness`."""
+
+ENTRIES_OF_C: Final[dict[str, list[str]]] = {
+    "clients": ["encoding"],
+    "clients^": ["process"],
+    "clients/queries": ["answers"],
+    "clients/training": ["held_out", "round_update"],
+    "clients/upload": ["proved"],
+    "deploy/configuration": ["check_privacy", "check_records", "evaluation_clip"],
+    "deploy/exporting": ["statement"],
+    "deploy/guarantees": ["accounting", "planning"],
+    "deploy/localhost": ["query", "watch"],
+    "deploy/reporting": ["guarantees"],
+    "dp/certificates": ["planner"],
+    "dp^": ["task_privacy"],
+    "protos/task": [
+        "audit_fields",
+        "convex_fields",
+        "derived",
+        "krum_fields",
+        "proved_fields",
+        "target",
+        "task",
+        "trim_fields",
+        "turns",
+    ],
+    "servers^": ["aggregator"],
+    "servers/rounds": ["dealt", "form", "memory", "own_noise", "proved", "tested"],
+    "servers/store": ["state"],
+}
+"""Every file that reads C, by room. Attacks are free to do without, and a laboratory may look everywhere."""
+ENTRIES_OF_PRIVACY: Final[dict[str, list[str]]] = {
+    "clients/queries": ["answers"],
+    "dp^": ["task_privacy"],
+    "servers/store": ["folder"],
+    "servers/telemetry": ["status"],
+}
+"""Every file that asks what a task's rounds cost, but for those of `deploy`, which print it."""
 
 
-def files_with(pattern: re.Pattern[str], texts: Mapping[str, str], package: str) -> dict[str, list[str]]:
-    """Return the files of a package whose code, texts aside, has it: by room."""
+def reads(names: Sequence[str], text: str, holders: Sequence[str] = ()) -> bool:
+    """Return whether code reads an attribute of such a name, or calls such a function. holders: of what, if not all."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Attribute) and node.attr in names and (not holders or _name(node.value) in holders):
+            return True
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
+            return True
+    return False
+
+
+def _name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def files_with(
+    names: Sequence[str], texts: Mapping[str, str], packages: Sequence[str], holders: Sequence[str] = ()
+) -> dict[str, list[str]]:
+    """Return the files of packages that read one of these names: by room."""
     found: dict[str, list[str]] = {}
     for path, text in texts.items():
-        if path.startswith(package) and pattern.search(ast.unparse(_without_texts(ast.parse(text)))):
-            found.setdefault(room_of(path).name, []).append(path)
-    return found
+        if path.split("/")[0] in packages and reads(names, text, holders):
+            found.setdefault(room_of(path).name, []).append(Path(path).stem)
+    return {room: sorted(files) for room, files in found.items()}
 
 
-def _without_texts(tree: ast.Module) -> ast.Module:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            node.value = ""
-    return tree
-
-
-def test_c_enters_each_room_of_a_server_once() -> None:
-    """A round checks updates against it, and the model's owner refuses a sum that is too long. Nobody else reads it."""
-    found = files_with(READS_C, sources(), "servers/")
-
-    assert found.keys() == {CONTROL, "servers/store"}
-    assert found["servers/store"] == ["servers/store/state.py"]
-
-
-def test_c_enters_a_client_where_it_clips_and_where_it_encodes() -> None:
-    """Apart from attacks, which are free to do without."""
-    found = files_with(READS_C, sources(), "clients/")
+def test_c_enters_where_it_is_declared_enforced_and_shown() -> None:
+    """Server: rounds check updates against it, and the model's owner refuses a sum that is too long."""
+    found = files_with(READS_C, sources(), ("mpc", "dp", "protos", "servers", "clients", "deploy"))
     found.pop("clients/attacks")
 
+    assert found == ENTRIES_OF_C
+
+
+def test_what_a_round_costs_is_asked_where_it_is_charged_and_shown() -> None:
+    found = files_with(READS_PRIVACY, sources(), ("mpc", "dp", "protos", "servers", "clients"))
+
+    assert found == ENTRIES_OF_PRIVACY
+
+
+def test_a_rounds_randomness_enters_the_meeting_the_rounds_and_the_dealer() -> None:
+    """A task's name and turns are of the meeting. An audit's canaries take the noise's place where a server begins.
+
+    `tests/servers/rounds/test_rounds_randomness.py` has the draws.
+    """
+    found = files_with(DRAWS, sources(), ("servers",), HOLDERS)
+
     assert found == {
-        "clients": ["clients/encoding.py"],
-        "clients/queries": ["clients/queries/answers.py"],
-        "clients/training": [f"clients/training/{name}.py" for name in ("held_out", "round_update")],
-        "clients/upload": ["clients/upload/proved.py"],
+        "servers^": ["aggregator", "dealer"],
+        CONTROL: ["dealt", "form", "proved", "round"],
+        "servers/task": ["run"],
     }
 
 
-def test_a_rounds_randomness_enters_the_meeting_and_the_rounds_alone() -> None:
-    """A task's name and turns are of the meeting. `tests/servers/rounds/test_rounds_randomness.py` has the draws."""
-    assert files_with(DRAWS, sources(), "servers/").keys() == {CONTROL, "servers/task"}
+@pytest.mark.parametrize("path", ["servers/store/folder.py", "servers/rounds/round.py", "protos/task/grid.py"])
+@pytest.mark.parametrize("name", READS_C)
+def test_a_planted_entry_of_c_is_found(path: str, name: str) -> None:
+    """In a room that has none, and a second one in a room that has: but not in a text, nor in an import."""
+    planted = {**sources(), path: f"def _of(task):\n    return task.{name}\n"}
+    texts = {path: f'from precad.mpc.convex_set import ConvexSet\nTEXT = "task.{name}"\n'}
+
+    room, package = room_of(path).name, path.partition("/")[0]
+    found = files_with(READS_C, planted, (package,))[room]
+    assert set(found) - set(ENTRIES_OF_C.get(room, [])) == {Path(path).stem}
+    assert files_with(READS_C, texts, (package,)) == {}
 
 
-def test_planted_entries_are_found() -> None:
-    planted = {
-        "servers/store/folder.py": "def _of(task):\n    return task.update_set\n",
-        "servers/door/calls.py": 'TEXT = "task.client_clip"\n',
-        "servers/links/peer.py": "def _of(compute):\n    return compute.randomness.noise\n",
-    }
+@pytest.mark.parametrize(
+    "text", ["compute.randomness.noise", "self._randomness.tuples", "ours.noise", "randomness.share_seeds"]
+)
+def test_a_planted_draw_is_found(text: str) -> None:
+    planted = {"servers/links/peer.py": f"def _of(self, compute, ours, randomness):\n    return {text}\n"}
 
-    assert files_with(READS_C, planted, "servers/") == {"servers/store": ["servers/store/folder.py"]}
-    assert files_with(DRAWS, planted, "servers/").keys() == {"servers/links"}
+    assert files_with(DRAWS, planted, ("servers",), HOLDERS) == {"servers/links": ["peer"]}
+    assert files_with(DRAWS, {"servers/links/peer.py": "x = config.noise"}, ("servers",), HOLDERS) == {}
