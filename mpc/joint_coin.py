@@ -79,8 +79,17 @@ def joint_seed(share: CoinShare, peers_value: bytes, peers_commitment: bytes, tr
     peers_share = CoinShare(1 - share.party, share.context, peers_value)
     if not hmac.compare_digest(peers_share.commitment, peers_commitment):
         raise CommitmentError(f"the peer's coin for {share.context!r} is not the one that it committed to")
-    ordered = (share.value, peers_value) if share.party == 0 else (peers_value, share.value)
-    return Seed(digest(b"joint coin", share.context.encode(), *ordered, transcript)[: prg.SEED_BYTES])
+    return seed_of(share.context, in_order(share.party, share.value, peers_value), transcript)
+
+
+def in_order(party: int, ours: bytes, theirs: bytes) -> tuple[bytes, bytes]:
+    """Return both servers' values, A's first. party: ours."""
+    return (ours, theirs) if party == 0 else (theirs, ours)
+
+
+def seed_of(context: str, values: tuple[bytes, bytes], transcript: bytes) -> Seed:
+    """Return the seed of the values of servers A and B, and of `transcript` (what both servers had fixed before)."""
+    return Seed(digest(b"joint coin", context.encode(), *values, transcript)[: prg.SEED_BYTES])
 
 
 def select_poisson(seed: Seed, label: Label, clients: Sequence[str], sampling_rate: float) -> list[str]:

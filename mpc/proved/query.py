@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from precad.mpc import joint_coin, prg
+from precad.mpc import joint_coin
 from precad.mpc.errors import MalformedMessageError, ParameterError
 from precad.mpc.joint_coin import COIN_BYTES
 from precad.mpc.kernels import loading
@@ -36,9 +36,8 @@ def query_seed(label: Label, coins: tuple[bytes, bytes], proof_digests: Sequence
     for coin in coins:
         if len(coin) != COIN_BYTES:
             raise MalformedMessageError(f"{PROOFS_STEP}: expected a coin of {COIN_BYTES} bytes, found {len(coin)}")
-    context = f"{label.task}/{label.round}/query"
     transcript = joint_coin.digest(b"proofs", *proof_digests)
-    return Seed(joint_coin.digest(b"joint coin", context.encode(), *coins, transcript)[: prg.SEED_BYTES])
+    return joint_coin.seed_of(f"{label.task}/{label.round}/query", coins, transcript)
 
 
 def query_elements(seed: Seed, label: Label) -> Iterator[int]:

@@ -81,8 +81,7 @@ def _query(check: ProofCheck, channel: Channel, random_bytes: RandomBytes) -> tu
     proved = check.proved([body[i : i + DIGEST_BYTES] for i in range(0, len(body), DIGEST_BYTES)])
     if not proved:
         return {}, None
-    theirs = received[:COIN_BYTES]
-    coins = (coin, theirs) if channel.party == 0 else (theirs, coin)
+    coins = joint_coin.in_order(channel.party, coin, received[:COIN_BYTES])
     seed = query_seed(check.label, coins, [proved[slot] for slot in sorted(proved)])
     return proved, prepare(admissible_points(query_elements(seed, check.label), check.sizes), check.sizes)
 
