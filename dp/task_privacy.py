@@ -203,13 +203,13 @@ def _evaluations_of(task: PublicParameters) -> Evaluations | None:
     """
     if (one := task.evaluation_round) is None:
         return None
-    found, both = _precad(one), client_noise_multiplier(one.noise_multiplier, one.record_clip, one.client_clip)
+    found, noise = _precad(one), (one.noise_multiplier, one.record_clip, one.client_clip)
     if not task.rules.protects_clients:
         events = {view: event for view, event in found.events.items() if isinstance(event, SampledGaussian)}
         return Evaluations(events=events, levels=found.every_round, most=task.most_evaluations)
     of_clients = {
-        View.ONE_SERVER: SampledGaussian(1.0, one.noise_multiplier * one.record_clip / one.client_clip),
-        View.CLIENTS_ONLY: SampledGaussian(1.0, both),
+        View.ONE_SERVER: SampledGaussian(1.0, client_noise_multiplier(*noise, n_servers=1)),
+        View.CLIENTS_ONLY: SampledGaussian(1.0, client_noise_multiplier(*noise)),
     }
     levels: dict[Level, Event] = {**found.every_round}
     levels.pop(Level.DRAWN_RECORD)

@@ -9,15 +9,15 @@ import math
 from precad.dp.checks import integral, require_positive, require_probability
 
 
-def client_noise_multiplier(sigma: float, R: float, C: float) -> float:
+def client_noise_multiplier(sigma: float, R: float, C: float, n_servers: int = 2) -> float:
     """Return sigma_bar = sqrt(2) sigma R / C: both servers' noise over the clip C of one client's update.
 
-    If one server leaves its noise out, sigma_bar / sqrt(2) is left.
+    n_servers: whose noise counts. If one server leaves its noise out, sigma R / C is left.
     """
     require_positive("sigma", sigma)
     require_positive("R", R)
     require_positive("C", C)
-    return math.sqrt(2) * sigma * R / C
+    return math.sqrt(n_servers) * sigma * R / C
 
 
 def participation_quantile(T: float, q: float, beta: float) -> int:

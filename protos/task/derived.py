@@ -212,9 +212,13 @@ class DerivedFigures(
         return self._noise_std_on_grid / math.sqrt(self.non_colluding if self.rules.clients_share_noise else 1)
 
     @property
+    def noise_clip(self) -> float:
+        """Return the bound that `noise_multiplier` is a multiple of: C or R, as the algorithm's row says."""
+        return float(getattr(self, self.rules.noise_clip))
+
+    @property
     def _noise_std_on_grid(self) -> float:
-        clip = self.client_clip if self.rules.protects_clients else self.record_clip
-        return self.noise_multiplier * clip * float(2**self.frac_bits)
+        return self.noise_multiplier * self.noise_clip * float(2**self.frac_bits)
 
     @property
     def update_bound(self) -> float:

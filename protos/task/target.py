@@ -75,11 +75,10 @@ def _whose(task: TaskParameters) -> str:
 
 def _least(task: TaskParameters) -> float:
     """Return the least multiplier of noise that the grid can hold, whoever adds it."""
-    rules = RULES[task.algorithm]
-    clip = task.client_clip if rules.protects_clients else task.record_clip
+    rules = task.rules
     shares = math.sqrt(task.non_colluding) if rules.clients_share_noise else 1.0
     after_test = task.trim_tau if rules.trims else 1.0
-    return least_noise(clip, task.frac_bits) * shares / after_test
+    return least_noise(task.noise_clip, task.frac_bits) * shares / after_test
 
 
 def least_noise(clip: float, frac_bits: int) -> float:
