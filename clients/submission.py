@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from precad.clients.errors import ProtocolError
-from precad.mpc import ring, sharing
+from precad.mpc import ring, sharing, upload_binding
 from precad.mpc.parameters import Mode
 from precad.mpc.prg import SEED_BYTES, Label, RandomBytes, Seed
 from precad.mpc.ring import RingArray
@@ -120,9 +120,9 @@ class Submission:
     payloads: tuple[bytes, bytes] = field(repr=False)
     """(to A, to B)."""
     statement: bytes = field(default=b"", repr=False)
-    """To B by way of A, in the `masked` form (`convert.statement`)."""
+    """To B by way of A, in the `masked` form (`upload_binding.statement`)."""
     salt: bytes = field(default=b"", repr=False)
-    """To B alone, in the `shares` form (`convert.salted_digest`)."""
+    """To B alone, in the `shares` form (`upload_binding.salted_digest`)."""
 
     def salt_to(self, server: int) -> bytes:
         """Return nothing for A, which must not have it."""
@@ -155,10 +155,10 @@ def make_submission(
     )
     if invitation.mask_seeds is None:
         seed, share_b = sharing.split(encoded, label, random_bytes)
-        to_a, to_b, salt = seed.reveal(), ring.to_bytes(share_b), random_bytes(convert.SALT_BYTES)
-        digests = (convert.sha256(to_a), convert.salted_digest(convert.sha256(to_b), salt))
+        to_a, to_b, salt = seed.reveal(), ring.to_bytes(share_b), random_bytes(upload_binding.SALT_BYTES)
+        digests = (convert.sha256(to_a), upload_binding.salted_digest(salt, convert.sha256(to_b)))
         return Submission(bind(digests=digests), (to_a, to_b), salt=salt)
     masked = ring.to_bytes(sharing.mask(encoded, invitation.mask_seeds, label))
     binding = bind(digests=(convert.sha256(masked), convert.sha256(b"")))
-    statement = convert.statement(invitation.mask_seeds[1], label, convert.binding_digest(binding))
+    statement = upload_binding.statement(invitation.mask_seeds[1], label, convert.binding_digest(binding))
     return Submission(binding, (masked, b""), statement=statement)

@@ -6,6 +6,7 @@ Modules:
     ring         integers modulo 2^64 on int64 arrays
     fixed_point  reals to ring elements and back
     prg          16-byte seeds, domain-separated, expanded by AES-128-CTR
+    upload_binding  what an upload is bound to: its digests, and its client's word
     sharing      additive shares, and the two forms of a submission
     norm_bound   the public parameters of the norm check and the conditions its soundness rests on
     convex_set   the ball of the norm check, cut by balls of layers and by half-spaces

@@ -16,8 +16,9 @@ from precad.clients.checks import require_integer, require_positive
 from precad.clients.errors import ArgumentError
 from precad.clients.submission import ProvedMessage, Submission
 from precad.mpc.proved.field import ELEMENT_BYTES
-from precad.mpc.proved.submission import Binding, salted_digest
+from precad.mpc.proved.submission import Binding
 from precad.mpc.ring import WORD_BYTES
+from precad.mpc.upload_binding import salted_digest
 from precad.protos.messages import convert
 from precad.protos.precad.v1 import common_pb2
 
@@ -41,7 +42,7 @@ def with_payload(submission: Submission, server: int, payload: bytes) -> Submiss
     if server == 0:
         binding.digest_a, payloads = digest, (payload, submission.payloads[1])
     else:
-        binding.digest_b = convert.salted_digest(digest, submission.salt)
+        binding.digest_b = salted_digest(submission.salt, digest)
         payloads = (submission.payloads[0], payload)
     return replace(submission, binding=binding, payloads=payloads)
 

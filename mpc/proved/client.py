@@ -22,18 +22,10 @@ from precad.mpc.proved.field import FieldArray
 from precad.mpc.proved.prover import ProofMasks, prove
 from precad.mpc.proved.shares import payload_pieces, proof_payload
 from precad.mpc.proved.sizes import ProofSizes
-from precad.mpc.proved.submission import (
-    Binding,
-    ProofBinding,
-    Submission,
-    draw_salt,
-    proof_statement,
-    salted_digest,
-    seeded_of,
-    statement,
-)
+from precad.mpc.proved.submission import Binding, ProofBinding, Submission, draw_salt, proof_statement, seeded_of
 from precad.mpc.ring import RingArray
 from precad.mpc.sharing import Party
+from precad.mpc.upload_binding import salted_digest, statement
 
 Prove: TypeAlias = Callable[[RingArray, Rows, ProofSizes, ProofMasks], FieldArray]
 """As `prove`."""

@@ -24,10 +24,11 @@ from precad.mpc.prg import Label, Purpose, RandomBytes, Seed
 from precad.mpc.proved import field as elements
 from precad.mpc.proved.field import ELEMENT_BYTES
 from precad.mpc.sharing import Party
+from precad.mpc.upload_binding import SALT_BYTES, fields_digest, salted_digest, statement
 
 PROTOCOL_VERSION = "precad/v2"
 MODE = "proved"
-SALT_BYTES = DIGEST_BYTES = 32
+DIGEST_BYTES = 32
 
 
 def holder_of(slot: int) -> Party:
@@ -82,15 +83,6 @@ class ShareSeeds:
 
     def __repr__(self) -> str:
         return f"ShareSeeds({len(self._given)} given)"
-
-
-def fields_digest(fields: dict[int, bytes | str | int]) -> bytes:
-    """Return the SHA-256 over numbered fields in rising order, each with its number and length; integers in decimal."""
-    hasher = hashlib.sha256()
-    for number, value in sorted(fields.items()):
-        part = value if isinstance(value, bytes) else str(value).encode()
-        hasher.update(number.to_bytes(4, "big") + len(part).to_bytes(8, "big") + part)
-    return hasher.digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,20 +150,8 @@ def draw_salt(random_bytes: RandomBytes = os.urandom) -> bytes:
     return random_bytes(SALT_BYTES)
 
 
-def salted_digest(salt: bytes, payload_sha256: bytes) -> bytes:
-    """Return HMAC-SHA256 of a payload's SHA-256 under the salt. Raises ParameterError unless the salt has 32 bytes."""
-    if len(salt) != SALT_BYTES:
-        raise ParameterError(f"salt: expected {SALT_BYTES} bytes, found {len(salt)}")
-    return hmac.digest(salt, payload_sha256, "sha256")
-
-
-def statement(share_seed: Seed, label: Label, binding_digest: bytes) -> bytes:
-    """Return a client's word to the seeded server that the upload with this binding is its own, 32 bytes."""
-    return hmac.digest(prg.derive(share_seed, Purpose.STATEMENT, label).reveal(), binding_digest, "sha256")
-
-
 def proof_statement(share_seed: Seed, label: Label, proof_binding_digest: bytes) -> bytes:
-    """Return the same for a proof, under a key of its own: no statement of an upload is one of a proof."""
+    """Return `statement` for a proof, under a key of its own: no statement of an upload is one of a proof."""
     return hmac.digest(prg.derive(share_seed, Purpose.PROOF_STATEMENT, label).reveal(), proof_binding_digest, "sha256")
 
 

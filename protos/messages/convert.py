@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import hmac
 from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
-from operator import attrgetter
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.mpc import prg, ring
+from precad.mpc import ring
 from precad.mpc.errors import MalformedMessageError, ParameterError
 from precad.mpc.parameters import Mode
-from precad.mpc.prg import Label, Purpose, Seed
+from precad.mpc.prg import Seed
 from precad.mpc.ring import WORD_BYTES
 from precad.mpc.sharing import Party
 from precad.mpc.tuples.correlations import (
@@ -27,6 +25,7 @@ from precad.mpc.tuples.correlations import (
     SquareBlock,
 )
 from precad.mpc.tuples.held import FIELD_WORDS, BatchShape, Dealt
+from precad.mpc.upload_binding import fields_digest
 from precad.protos.precad.v1 import common_pb2, dealer_pb2
 from precad.protos.task.task import Task
 
@@ -37,8 +36,6 @@ FIRST_CHUNK_BYTES = 1 << 18
 there within `transfer_grace_s`."""
 DEALT_PARTS = ("squared_masks", "equality", "products", "trims", "pairs", "layer_squares", "peer_seed_digests")
 """Names of the parts that `Corrections` has pieces of."""
-SALT_BYTES = 32
-"""Bytes of the salt that goes to B alone beside its share (`salted_digest`)."""
 
 
 class Bytes(Protocol):
@@ -142,32 +139,7 @@ def binding_digest(message: common_pb2.Binding) -> bytes:
     Fields in number order, each with its length: independent of protobuf's own serialization, which promises no
     canonical form.
     """
-    hasher = hashlib.sha256()
-    fields: list[Any] = sorted(message.DESCRIPTOR.fields, key=attrgetter("number"))
-    for descriptor in fields:
-        value = getattr(message, descriptor.name)
-        part = value if isinstance(value, bytes) else str(value).encode()
-        hasher.update(descriptor.number.to_bytes(4, "big") + len(part).to_bytes(8, "big") + part)
-    return hasher.digest()
-
-
-def salted_digest(payload_digest: bytes, salt: bytes) -> bytes:
-    """Return what a binding says of B's share in the `shares` form, 32 bytes.
-
-    It is the HMAC-SHA256 of the share's SHA-256 under the salt, which only the client and B know.
-
-    A holds the same binding, and the seed of the other share. For every guess of the update, A knows what B's share
-    would be. A digest without a salt would tell A which guess is right.
-    """
-    return hmac.digest(salt, payload_digest, "sha256")
-
-
-def statement(mask_seed: Seed, label: Label, digest: bytes) -> bytes:
-    """Return a client's word to server B that the binding with this digest is its own, 32 bytes. Server A carries it.
-
-    HMAC-SHA256 under a key that nobody derives who lacks B's mask seed of the client: not A, and no other client.
-    """
-    return hmac.digest(prg.derive(mask_seed, Purpose.STATEMENT, label).reveal(), digest, "sha256")
+    return fields_digest({field.number: getattr(message, field.name) for field in message.DESCRIPTOR.fields})
 
 
 def batch_request(shape: BatchShape) -> dealer_pb2.BatchRequest:

@@ -13,6 +13,7 @@ import hmac
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
+from precad.mpc import upload_binding
 from precad.mpc.local.step import Words, WritableWords
 from precad.mpc.parameters import Mode
 from precad.mpc.prg import Label, Seed
@@ -99,8 +100,8 @@ class Intake(Receiving):
         fits = len(upload.statement) == (STATEMENT_BYTES if is_masked else 0)
         rule = f"a statement has {STATEMENT_BYTES} bytes, and goes with a masked vector"
         require(fits, RefusalReason.WRONG_BINDING, rule)
-        fits = len(upload.salt) == (convert.SALT_BYTES if not is_masked and self.party == 1 else 0)
-        rule = f"a salt has {convert.SALT_BYTES} bytes, and goes with B's share alone"
+        fits = len(upload.salt) == (upload_binding.SALT_BYTES if not is_masked and self.party == 1 else 0)
+        rule = f"a salt has {upload_binding.SALT_BYTES} bytes, and goes with B's share alone"
         require(fits, RefusalReason.WRONG_BINDING, rule)
 
     def _room(self) -> Payload:
@@ -140,7 +141,7 @@ class Intake(Receiving):
         require(len(payload) == self.payload_bytes, RefusalReason.WRONG_LENGTH, lengths)
         digest, announced = payload.digest(), binding.digest_a
         if self.party == 1:
-            digest, announced = convert.salted_digest(digest, upload.salt), binding.digest_b
+            digest, announced = upload_binding.salted_digest(upload.salt, digest), binding.digest_b
         is_announced = hmac.compare_digest(digest, announced)
         require(is_announced, RefusalReason.WRONG_DIGEST, "the bytes do not have the announced digest")
         self._uploads[upload.client] = Taken(convert.binding_digest(binding), payload)
@@ -160,7 +161,7 @@ class Intake(Receiving):
             return
         binding = self._expected_binding(client, (payload.digest(), NO_BYTES_DIGEST))
         digest, label = convert.binding_digest(binding), self._label(client)
-        expected = convert.statement(self._mask_seeds.pop(client), label, digest)
+        expected = upload_binding.statement(self._mask_seeds.pop(client), label, digest)
         n_bytes = convert.upload_bytes(Mode.MASKED, 0, self._task.dim)
         if len(payload) == n_bytes and hmac.compare_digest(statement, expected):
             self._uploads[client] = Taken(digest, payload)

@@ -35,7 +35,8 @@ from precad.clients.upload.session import _upload
 from precad.deploy.authority.pki import issue
 from precad.mpc.errors import MpcError
 from precad.mpc.prg import Label
-from precad.mpc.proved.submission import Relay, statement
+from precad.mpc.proved.submission import Relay
+from precad.mpc.upload_binding import statement
 from precad.protos.messages import proved as messages
 from precad.protos.messages.undecoded import decoded, stub_of_bytes
 from precad.protos.precad.v1 import aggregator_pb2, common_pb2, peer_pb2

@@ -16,7 +16,8 @@ from precad.mpc.proved import field, prover, query, sums, verifier
 from precad.mpc.proved.check import ProofCheck
 from precad.mpc.proved.prover import ProofMasks
 from precad.mpc.proved.shares import HeldBytes, PackedShare, seeded_share
-from precad.mpc.proved.submission import PayloadIntake, holder_of, salted_digest
+from precad.mpc.proved.submission import PayloadIntake, holder_of
+from precad.mpc.upload_binding import salted_digest
 from tests.mpc.fixed_randomness import random_bytes_of
 from tests.mpc.proved.test_proof_check import CHALLENGE, LABELS, ROUND, SIZES, Round, vectors
 from tests.mpc.proved.two_servers import rows_of

@@ -23,8 +23,9 @@ from precad.mpc.proved.prover import ProofMasks
 from precad.mpc.proved.shares import HeldBytes, PackedShare, payload_pieces, proof_payload
 from precad.mpc.proved.sizes import ProofSizes
 from precad.mpc.proved.streams import FieldStream
-from precad.mpc.proved.submission import ProofBinding, Submission, holder_of, proof_statement, salted_digest
+from precad.mpc.proved.submission import ProofBinding, Submission, holder_of, proof_statement
 from precad.mpc.proved.sums import row_sums
+from precad.mpc.upload_binding import salted_digest
 from tests.mpc.fixed_randomness import random_bytes_of
 from tests.mpc.proved.two_servers import ROUND, low_bits, rows_of, with_norm
 

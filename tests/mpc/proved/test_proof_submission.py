@@ -24,12 +24,11 @@ from precad.mpc.proved.submission import (
     proof_statement,
     relay_of,
     require_submission,
-    salted_digest,
     seeded_of,
     slot_labels,
     stated_digest,
-    statement,
 )
+from precad.mpc.upload_binding import salted_digest, statement
 
 SEED, SALT = Seed(bytes(range(16))), bytes(range(32))
 LABEL = Label("task", 3, "5")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_array_equal
 
+from precad.mpc import upload_binding
 from precad.mpc.errors import MalformedMessageError, ParameterError
 from precad.mpc.parameters import DEALT_MODES, Mode
 from precad.mpc.prg import Label, Purpose, Seed
@@ -177,9 +178,9 @@ def test_a_statement_is_hmac_under_a_key_of_its_own() -> None:
     seed, label, digest = Seed(bytes(range(16))), Label("small-1", 5, "2"), bytes(range(32))
     extracted = hmac.digest(bytes(32), seed.reveal(), "sha256")
     key = hmac.digest(extracted, label.encode(Purpose.STATEMENT) + b"\x01", "sha256")[:16]
-    assert convert.statement(seed, label, digest) == hmac.digest(key, digest, "sha256")
+    assert upload_binding.statement(seed, label, digest) == hmac.digest(key, digest, "sha256")
     others = {
-        convert.statement(*given)
+        upload_binding.statement(*given)
         for given in (
             (seed, label, digest),
             (Seed(bytes(16)), label, digest),

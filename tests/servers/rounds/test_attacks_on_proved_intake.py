@@ -16,16 +16,8 @@ import pytest
 from precad.mpc.prg import Label, Seed
 from precad.mpc.proved.check import ProofCheck
 from precad.mpc.proved.sizes import ProofSizes
-from precad.mpc.proved.submission import (
-    Binding,
-    ProofBinding,
-    Relay,
-    ShareSeeds,
-    Submission,
-    proof_statement,
-    salted_digest,
-    statement,
-)
+from precad.mpc.proved.submission import Binding, ProofBinding, Relay, ShareSeeds, Submission, proof_statement
+from precad.mpc.upload_binding import salted_digest, statement
 from precad.protos.messages import proved
 from precad.servers.errors import Limit, OverloadedError, RefusalReason, SubmissionRefusedError
 from precad.servers.rounds.proved_intake import Proofs, ProvedUploads

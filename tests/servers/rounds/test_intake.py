@@ -18,7 +18,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from precad.clients.submission import RoundInvitation, Submission, make_submission
-from precad.mpc import ring, sharing
+from precad.mpc import ring, sharing, upload_binding
 from precad.mpc.prg import Label, Seed
 from precad.mpc.ring import RingArray
 from precad.protos.messages import convert
@@ -228,7 +228,7 @@ def test_a_statement_about_another_binding_is_none(field: str, value: Any) -> No
     """A client that saw another model, or another task, than B has: A does not decide that it fits."""
     intake, upload = open_at_b("alice"), submission()
     digest = convert.binding_digest(changed(upload.binding, **{field: value}))
-    relay(intake, upload, statement=convert.statement(SEEDS[1], Label("small-1", ROUND, "0"), digest))
+    relay(intake, upload, statement=upload_binding.statement(SEEDS[1], Label("small-1", ROUND, "0"), digest))
     assert not intake._uploads
 
 
@@ -236,7 +236,7 @@ def test_server_a_cannot_make_a_statement() -> None:
     """Its own seed of the client gives another one."""
     intake, upload = open_at_b("alice"), submission()
     digest = convert.binding_digest(upload.binding)
-    relay(intake, upload, statement=convert.statement(SEEDS[0], Label("small-1", ROUND, "0"), digest))
+    relay(intake, upload, statement=upload_binding.statement(SEEDS[0], Label("small-1", ROUND, "0"), digest))
     assert not intake._uploads
 
 
@@ -390,7 +390,7 @@ async def test_another_length_is_refused(mode: str, party: int, n_bytes: int) ->
     """Even where the digest is right: 8d bytes, a seed and 8d bytes are what the three expect."""
     payload, honest = bytes(n_bytes), submission(mode=mode)
     digest, salt = convert.sha256(payload), honest.salt_to(party)
-    digests = {"digest_a": digest} if party == 0 else {"digest_b": convert.salted_digest(digest, salt)}
+    digests = {"digest_a": digest} if party == 0 else {"digest_b": upload_binding.salted_digest(salt, digest)}
     other = dataclasses.replace(with_payload(honest, party, payload), binding=changed(honest.binding, **digests))
     assert await refusal_of_bytes(open_intake(mode, party), other) is RefusalReason.WRONG_LENGTH
 

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from precad.mpc.prg import Label, Seed
-from precad.mpc.proved import submission as rules
 from precad.mpc.proved.client import make_upload
 from precad.mpc.proved.field import P
 from precad.mpc.proved.shares import payload_pieces
 from precad.mpc.proved.submission import Binding, Relay, ShareSeeds, Submission, relay_of
 from precad.mpc.sharing import Party
+from precad.mpc.upload_binding import SALT_BYTES
 from precad.protos.messages import proved
 from precad.servers.errors import RefusalReason, SubmissionRefusedError
 from precad.servers.rounds.proved_intake import ProvedUploads
@@ -264,5 +264,5 @@ async def test_the_holders_salt_is_in_no_relay() -> None:
     await at_a.take("alice", sent, payload)
     message = proved.relay_message(*at_a.told[0])
     assert sent.salt not in message.SerializeToString()
-    assert len(sent.salt) == rules.SALT_BYTES
+    assert len(sent.salt) == SALT_BYTES
     assert proved.relay_of(message) == relay_of(sent)
