@@ -13,6 +13,7 @@ Modules:
     channel      the seam between a protocol and its transport, with its in-process twin
     opening      a vector of two shares, opened piece by piece
     joint_coin   a coin that neither server chose (commit, then reveal), and the random selection of clients
+    locking      both servers fix the same set of uploads, and commit to a coin
     gates        the comparison gates, which give the carries that this takes
     validation   the whole check, in the order of the paper
     errors       what may go wrong, as one tree

@@ -2,7 +2,7 @@
 
 The steps are those of PRECAD, Sec. 4.3, with the no-wrap test that the ring needs (`secure_validation.md`, section 5):
 
-    lock      both servers fix the same set of uploads, and commit to a coin
+    lock      both servers fix the same set of uploads, and commit to a coin (`precad.mpc.locking`)
     reveal    the coin is shown, and in the `shares` form b = x - a with it; only now does anyone know the rows
     local     shares of <X, X> from the inner-product tuple, shares of 64 row values
     gate      the top bits of 65 words per client, which must vanish: their carries, one batch
@@ -15,7 +15,6 @@ in the `shares` form.
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +27,6 @@ from precad.mpc.convex_set import ConvexSet
 from precad.mpc.errors import MalformedMessageError, VerdictsDifferError
 from precad.mpc.gate import equality, top_bits
 from precad.mpc.gate.top_bits import Gate
-from precad.mpc.joint_coin import COIN_BYTES, CoinShare
 from precad.mpc.local.engines import CPU
 from precad.mpc.local.rows import RowStreams
 from precad.mpc.local.set_sums import set_sums
@@ -43,58 +41,12 @@ from precad.mpc.local.step import (
     read_tile,
     require_length,
 )
+from precad.mpc.locking import Locked
 from precad.mpc.norm_bound import WINDOW, NormBound
-from precad.mpc.prg import Label, RandomBytes, Seed
+from precad.mpc.prg import Seed
 from precad.mpc.ring import RingArray
 from precad.mpc.sharing import Party
-from precad.mpc.tuples.held import BatchShape, ServerTuples
-
-BINDING_BYTES = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Locked:
-    """The uploads that both servers hold with equal bindings, fixed before the coin is known."""
-
-    active: tuple[str, ...]
-    coin: CoinShare
-    peers_commitment: bytes
-    transcript: bytes
-
-
-def lock(
-    bindings: Mapping[str, bytes], shape: BatchShape, channel: Channel, random_bytes: RandomBytes = os.urandom
-) -> Locked:
-    """Exchanges the list (client, binding) and the commitment to a coin. One round. Run by both servers.
-
-    bindings: for every upload this server holds complete, 32 bytes that bind it to its content and its round. The
-    active set is the intersection; an upload that one server lacks, or holds with another binding, is left out.
-    """
-    return lock_list(bindings, Label(shape.task, shape.round), shape.clients, channel, random_bytes)
-
-
-def lock_list(
-    bindings: Mapping[str, bytes],
-    label: Label,
-    clients: Sequence[str],
-    channel: Channel,
-    random_bytes: RandomBytes = os.urandom,
-) -> Locked:
-    """Lock the uploads of these clients, in their order, as `lock`. label: of the round."""
-    coin = CoinShare.draw(channel.party, f"{label.task}/{label.round}/challenge", random_bytes)
-    ours = [bindings.get(client, bytes(BINDING_BYTES)) for client in clients]
-    received = channel.exchange("validation/lock", coin.commitment + b"".join(ours))
-    if len(received) != COIN_BYTES + BINDING_BYTES * len(ours):
-        raise MalformedMessageError(f"a lock of {len(ours)} clients has another length than {len(received)} bytes")
-    body = received[COIN_BYTES:]
-    theirs = [body[i : i + BINDING_BYTES] for i in range(0, len(body), BINDING_BYTES)]
-    active = tuple(client for client, a, b in zip(clients, ours, theirs, strict=True) if a == b and client in bindings)
-    return Locked(
-        active=active,
-        coin=coin,
-        peers_commitment=received[:COIN_BYTES],
-        transcript=joint_coin.digest(b"lock", *(bindings[client] for client in active)),
-    )
+from precad.mpc.tuples.held import ServerTuples
 
 
 @dataclass(frozen=True, slots=True, repr=False)

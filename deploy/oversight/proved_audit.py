@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from precad.mpc import joint_coin, validation
+from precad.mpc import joint_coin
 from precad.mpc.channel import MemoryChannel, run_pair
+from precad.mpc.locking import lock_list
 from precad.mpc.prg import Label, Seed
 from precad.mpc.proved import field
 from precad.mpc.proved import validation as proved_validation
@@ -63,7 +64,7 @@ def proved_round(uploads: Mapping[str, RingArray], label: Label, sizes: ProofSiz
     bindings = {upload.client: upload.binding.digest() for upload in sent.values()}
 
     def lock(channel: MemoryChannel) -> tuple[Seed, int, int]:
-        locked = validation.lock_list(bindings, label, tuple(uploads), channel)
+        locked = lock_list(bindings, label, tuple(uploads), channel)
         seed = joint_coin.reveal(locked.coin, locked.peers_commitment, locked.transcript, channel)
         return seed, channel.rounds, channel.bytes_sent
 

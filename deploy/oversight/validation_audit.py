@@ -20,6 +20,7 @@ from precad.mpc.convex_set import ConvexSet
 from precad.mpc.gate import top_bits
 from precad.mpc.gate.top_bits import Gate
 from precad.mpc.gates import make_gate
+from precad.mpc.locking import lock_list
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.parameters import Mode
 from precad.mpc.prg import Label
@@ -79,7 +80,7 @@ def check_submissions(
 
     def party(channel: MemoryChannel) -> tuple[validation.Validated, int, int]:
         own, mine = payloads[channel.party], tuples[channel.party]
-        locked = validation.lock(bindings, shape, channel)
+        locked = lock_list(bindings, shape.label(), shape.clients, channel)
         reveal = validation.reveal if mode is Mode.MASKED else validation.reveal_and_open
         checked = validation.validate(reveal(locked, own, mine, channel), mine, bound, gate, channel)
         return checked, channel.rounds, channel.bytes_sent

@@ -28,6 +28,7 @@ from precad.mpc.gate.top_bits import Gate
 from precad.mpc.kernels import local as local_kernels
 from precad.mpc.kernels.lanes import LANES, zero_buckets
 from precad.mpc.local.step import add_shares, local_sums
+from precad.mpc.locking import lock_list
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.parameters import Mode
 from precad.mpc.robust.krum import KrumRound, selected_share_sum
@@ -62,7 +63,7 @@ def gate_blocks(case: Case, gate: Gate) -> tuple[Block, ...]:
 
 def run_check(case: Case, held: Held, gate: Gate, channel: Channel) -> Validated:
     """Lock, reveal, check. Run by both servers."""
-    locked = validation.lock(held.bindings, held.tuples.shape, channel)
+    locked = lock_list(held.bindings, held.tuples.shape.label(), held.tuples.shape.clients, channel)
     if case.mode == Mode.MASKED:
         revealed = validation.reveal(locked, held.vectors(), held.tuples, channel)
     else:

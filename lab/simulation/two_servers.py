@@ -21,6 +21,7 @@ from precad.deploy.oversight.proved_audit import proved_round
 from precad.mpc import fixed_point, ring, sharing, validation
 from precad.mpc.channel import MemoryChannel, run_pair
 from precad.mpc.gates import make_gate
+from precad.mpc.locking import lock_list
 from precad.mpc.parameters import Mode
 from precad.mpc.prg import Label
 from precad.mpc.ring import RingArray
@@ -136,7 +137,7 @@ class MpcServers:
 
         def server(channel: MemoryChannel) -> tuple[validation.Validated, Tested | None]:
             own, mine = held[channel.party], tuples[channel.party]
-            locked = validation.lock(bindings, shape, channel)
+            locked = lock_list(bindings, shape.label(), shape.clients, channel)
             if not task.checks_norms:
                 if task.wire_mode is Mode.MASKED:
                     return validation.accept_all(locked.active, own, mine), None

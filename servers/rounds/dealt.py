@@ -12,6 +12,7 @@ import structlog
 from precad.mpc import validation
 from precad.mpc.errors import ParameterError, VerdictsDifferError
 from precad.mpc.local.step import Words
+from precad.mpc.locking import lock_list
 from precad.mpc.opening import open_in_place
 from precad.mpc.parameters import Mode
 from precad.mpc.prg import Seed
@@ -150,7 +151,8 @@ class DealtForm(Form):
         """See `Form.lock`."""
         tuples, ground = _tuples_of(state), self._ground
         bindings, coin = state.intake.close(), ground.compute.randomness.coin
-        lock = await ground.in_mpc_thread(validation.lock, bindings, tuples.shape, ground.channel(state.round), coin)
+        label, channel = tuples.shape.label(), ground.channel(state.round)
+        lock = await ground.in_mpc_thread(lock_list, bindings, label, tuples.shape.clients, channel, coin)
         return Locked(state.round, state.chosen, tuples, lock, state.intake)
 
     async def validate(self, state: Charged) -> Validated:

@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from precad.mpc import joint_coin
+from precad.mpc.locking import lock_list
 from precad.mpc.prg import Seed
 from precad.mpc.proved import opening, validation
 from precad.mpc.proved.check import ProofCheck
@@ -21,7 +22,6 @@ from precad.mpc.proved.field import FieldArray
 from precad.mpc.proved.submission import Binding, Relay, ShareSeeds, seeded_of, slot_labels
 from precad.mpc.proved.validation import Checked
 from precad.mpc.ring import RingArray
-from precad.mpc.validation import lock_list
 from precad.protos.precad.v1 import aggregator_pb2
 from precad.servers.rounds import pace
 from precad.servers.rounds.form import Form, Ground

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.mpc import validation
+from precad.mpc import locking
 from precad.mpc.proved.check import ProofCheck
 from precad.mpc.proved.field import FieldArray
 from precad.mpc.proved.submission import ShareSeeds
@@ -75,7 +75,7 @@ class _Uploaded(_Chosen):
     """A round whose uploads are fixed."""
 
     held: Held
-    lock: validation.Locked
+    lock: locking.Locked
     intake: Receiving
     """Closed; holds the active clients' uploads."""
 

@@ -73,7 +73,7 @@ AGGREGATOR_POINTS: Final[dict[str, tuple[Any, str, int]]] = {
     "reserve": (TaskStore, "reserve", 2),
     "burn-mask": (TupleLedger, "burn", 1),
     "burn-check": (TupleLedger, "burn", 2),
-    "lock": (validation, "lock", 2),
+    "lock": (dealt_module, "lock_list", 2),
     "checking": (TaskStore, "checking", 2),
     "charge": (Ledger, "charge", 2),
     "challenge": (validation, "reveal", 2),

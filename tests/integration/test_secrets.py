@@ -30,6 +30,7 @@ from precad.mpc.errors import ParameterError
 from precad.mpc.gate.top_bits import LowWords
 from precad.mpc.joint_coin import CoinShare
 from precad.mpc.local.step import Masked
+from precad.mpc.locking import Locked
 from precad.mpc.prg import Seed, Stream
 from precad.mpc.tuples.correlations import AndBlock, BitBlock, CarryBlock
 from precad.mpc.tuples.dealt import deal
@@ -183,7 +184,7 @@ INTAKE = Intake(
     task=small_task(), task_id="task", party=1, round=3, chosen=("alice",), model_digest=bytes(32), capacity=roomy()
 )
 INTAKE.await_relays({"alice": SEED})
-LOCK = validation.Locked(("alice",), COIN, bytes(32), bytes(32))
+LOCK = Locked(("alice",), COIN, bytes(32), bytes(32))
 
 
 def correlated() -> set[bytes]:

@@ -22,6 +22,7 @@ from precad.mpc.gates import make_gate
 from precad.mpc.local.encrypted_region import EncryptedRegion
 from precad.mpc.local.engines import CPU
 from precad.mpc.local.spooled_words import SpooledWords
+from precad.mpc.locking import lock_list
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, ServerTuples, mask_seed
@@ -54,7 +55,7 @@ def main(dim: int, n_clients: int, folder: Path) -> None:
                 regions[i].append(ring.to_bytes(masked))
 
         def party(channel: MemoryChannel) -> validation.Validated:
-            locked = validation.lock({client: bytes(32) for client in clients}, shape, channel)
+            locked = lock_list({client: bytes(32) for client in clients}, shape.label(), shape.clients, channel)
             held = {client: SpooledWords(region, dim) for client, region in zip(clients, regions, strict=True)}
             revealed = validation.reveal(locked, held, tuples[channel.party], channel)
             return validation.validate(revealed, tuples[channel.party], bound, gate, channel)

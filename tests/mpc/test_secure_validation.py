@@ -21,6 +21,7 @@ from precad.mpc.channel import run_pair
 from precad.mpc.errors import ChannelClosedError, CommitmentError, MalformedMessageError
 from precad.mpc.gate import top_bits
 from precad.mpc.joint_coin import CoinShare
+from precad.mpc.locking import Locked, lock_list
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.parameters import DEALT_MODES, Mode
 from precad.mpc.prg import Purpose, Seed
@@ -231,7 +232,7 @@ def test_a_vector_made_for_old_rows_passes_only_under_the_old_coin(gate):
     coins = (b"a" * 32, b"b" * 32)
 
     def coin_of_that_round(channel):
-        locked = validation.lock(bindings, shape, channel, lambda n: coins[channel.party])
+        locked = lock_list(bindings, shape.label(), shape.clients, channel, lambda n: coins[channel.party])
         return joint_coin.reveal(locked.coin, locked.peers_commitment, locked.transcript, channel)
 
     old, _ = run_pair(coin_of_that_round)
@@ -243,7 +244,7 @@ def test_a_vector_made_for_old_rows_passes_only_under_the_old_coin(gate):
         b = sharing.mask(kernel, tuple(side.hand_out_mask_seed("mallory") for side in sides), shape.label("mallory"))
 
         def party(channel):
-            locked = validation.lock(bindings, shape, channel, **random_bytes_of(channel.party))
+            locked = lock_list(bindings, shape.label(), shape.clients, channel, **random_bytes_of(channel.party))
             revealed = validation.reveal(locked, {"mallory": b}, sides[channel.party], channel)
             return validation.validate(revealed, sides[channel.party], bound, gate, channel).verdicts
 
@@ -274,7 +275,9 @@ def validated(sides, uploads, bound, gate, *, bindings=None, shapes=None):
     shapes = shapes or (sides[0].shape,) * 2
 
     def party(channel):
-        locked = validation.lock(bindings[channel.party], shapes[channel.party], channel)
+        locked = lock_list(
+            bindings[channel.party], shapes[channel.party].label(), shapes[channel.party].clients, channel
+        )
         revealed = validation.reveal(locked, uploads, sides[channel.party], channel)
         return validation.validate(revealed, sides[channel.party], bound, gate, channel)
 
@@ -401,7 +404,7 @@ def test_a_round_without_uploads_sums_to_zero_after_two_rounds(reveal, gate):
     shape, sides, _, _ = honest_round(bound, gate)
 
     def party(channel):
-        locked = validation.lock({}, shape, channel)
+        locked = lock_list({}, shape.label(), shape.clients, channel)
         revealed = reveal(locked, {}, sides[channel.party], channel)
         result = validation.validate(revealed, sides[channel.party], bound, gate, channel)
         return result.verdicts, result.accepted_share_sum.tolist(), channel.rounds
@@ -430,7 +433,7 @@ def test_a_lock_of_another_length_is_malformed(length, gate):
 
     def party(channel):
         if channel.party == 0:
-            return validation.lock({}, shape, channel)
+            return lock_list({}, shape.label(), shape.clients, channel)
         return channel.exchange("validation/lock", bytes(length))
 
     with pytest.raises(MalformedMessageError, match=f"a lock of 6 clients has another length than {length} bytes"):
@@ -444,7 +447,7 @@ def test_an_opening_of_another_length_is_malformed(gate):
     sides, bindings = dealt_sides(shape), {"c0": bytes(range(32))}
 
     def party(channel):
-        locked = validation.lock(bindings, shape, channel)
+        locked = lock_list(bindings, shape.label(), shape.clients, channel)
         if channel.party == 0:
             return validation.reveal_and_open(locked, {"c0": np.zeros(20, dtype=np.int64)}, sides[0], channel)
         return list(channel.exchange_pieces("coin/reveal", [locked.coin.value, bytes(8 * 19)]))
@@ -461,7 +464,7 @@ def test_a_server_that_changes_its_coin_after_the_lock_is_caught(cheat, gate):
     bindings = {c: bytes(32) for c in shape.clients}
 
     def party(channel):
-        locked = validation.lock(bindings, shape, channel)
+        locked = lock_list(bindings, shape.label(), shape.clients, channel)
         if channel.party == cheat:
             channel.exchange("coin/reveal", b"x" * 32)
             return None
@@ -499,7 +502,7 @@ def test_nothing_is_computed_from_an_opening_behind_a_wrong_coin(cheat, coin, er
                 yield theirs
 
     def party(channel):
-        locked = validation.lock(bindings, shape, channel)
+        locked = lock_list(bindings, shape.label(), shape.clients, channel)
         if channel.party == cheat:
             return list(channel.exchange_pieces("coin/reveal", [coin, bytes(160), bytes(160)]))
         eager = AllAtOnce(channel)
@@ -519,7 +522,7 @@ def test_a_server_whose_peer_leaves_after_the_coin_does_not_hang(gate):
     bindings = {c: bytes(32) for c in shape.clients}
 
     def party(channel):
-        locked = validation.lock(bindings, shape, channel)
+        locked = lock_list(bindings, shape.label(), shape.clients, channel)
         if channel.party == 1:
             return validation.reveal(locked, uploads, sides[1], channel)
         revealed = validation.reveal(locked, uploads, sides[0], channel)
@@ -531,7 +534,7 @@ def test_a_server_whose_peer_leaves_after_the_coin_does_not_hang(gate):
 
 def test_what_a_round_holds_prints_no_secret():
     """Neither the coin of a lock nor a share of the sum appears in a representation."""
-    locked = validation.Locked(("c0",), CoinShare(0, "t/1", b"secret coin".ljust(32)), bytes(32), bytes(32))
+    locked = Locked(("c0",), CoinShare(0, "t/1", b"secret coin".ljust(32)), bytes(32), bytes(32))
     result = validation.Validated(("c0",), (True,), random_words("share", 3))
     revealed = validation.Revealed(("c0",), (random_words("b", 3),), Seed(bytes(16)))
     assert "secret" not in repr(locked)

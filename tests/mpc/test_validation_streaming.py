@@ -19,6 +19,7 @@ from precad.mpc.gates import make_gate
 from precad.mpc.joint_coin import CoinShare
 from precad.mpc.local.encrypted_region import EncryptedRegion
 from precad.mpc.local.spooled_words import SpooledWords
+from precad.mpc.locking import Locked, lock_list
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.prg import Label, Seed
 from precad.mpc.tuples.dealt import deal
@@ -52,7 +53,7 @@ def spooled_round(norms, dim, folder):
         def party(channel):
             opened = {c: SpooledWords(region, dim) for c, region in zip(clients, regions, strict=True)}
             bindings = {client: hashlib.sha256(client.encode()).digest() for client in clients}
-            locked = validation.lock(bindings, shape, channel)
+            locked = lock_list(bindings, shape.label(), shape.clients, channel)
             revealed = validation.reveal(locked, opened, tuples[channel.party], channel)
             return validation.validate(revealed, tuples[channel.party], bound, gate, channel)
 
@@ -83,7 +84,7 @@ def test_a_share_of_another_length_is_refused(n_words):
     """Also of one word, which NumPy would repeat; before anything is sent."""
     shape = BatchShape("task", 1, ("client",), 64, ())
     tuples = ServerTuples(0, shape, deal(shape)[0])
-    locked = validation.Locked(("client",), CoinShare(0, "task", bytes(32)), bytes(32), b"")
+    locked = Locked(("client",), CoinShare(0, "task", bytes(32)), bytes(32), b"")
 
     with pytest.raises(MalformedMessageError):
         validation.reveal_and_open(locked, {"client": np.zeros(n_words, dtype=np.int64)}, tuples, memory_pair()[0])
@@ -133,7 +134,7 @@ def test_an_opening_in_pieces_is_the_masked_form(dim, tmp_path, monkeypatch):
 
         def party(channel):
             own, sent = held[channel.party], RecordingChannel(channel)
-            locked = validation.lock({client: bytes(32) for client in clients}, shape, channel)
+            locked = lock_list({client: bytes(32) for client in clients}, shape.label(), shape.clients, channel)
             revealed = validation.reveal_and_open(locked, own, tuples[channel.party], sent, rooms[channel.party])
             return np.array([b[:] for b in revealed.opened]), sent.sent
 

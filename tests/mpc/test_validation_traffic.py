@@ -7,6 +7,7 @@ from precad.deploy.oversight.validation_audit import audit
 from precad.mpc import sharing, validation
 from precad.mpc.channel import run_pair
 from precad.mpc.gate import top_bits
+from precad.mpc.locking import lock_list
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.parameters import DEALT_MODES, Mode
 from precad.mpc.tuples.dealt import deal
@@ -49,7 +50,7 @@ def conversation(vectors, bound, gate, *, mode=Mode.MASKED, name=None):
 
     def party(channel):
         log = RecordingChannel(channel)
-        locked = validation.lock({c: bytes([7]) * 32 for c in clients}, shape, log)
+        locked = lock_list({c: bytes([7]) * 32 for c in clients}, shape.label(), shape.clients, log)
         reveal = validation.reveal if mode is Mode.MASKED else validation.reveal_and_open
         revealed = reveal(locked, held[channel.party], sides[channel.party], log)
         return validation.validate(revealed, sides[channel.party], bound, gate, log).verdicts, log.sent

@@ -22,6 +22,7 @@ from precad.mpc.gates import make_gate
 from precad.mpc.local import step as local_step
 from precad.mpc.local.engines import CPU
 from precad.mpc.local.rows import RowStreams
+from precad.mpc.locking import lock_list
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.parameters import Mode
 from precad.mpc.prg import SEED_BYTES, Label, Purpose, RandomBytes, Seed
@@ -354,7 +355,9 @@ def select(case: Json) -> Json:
 def lock(case: Json) -> Json:
     shape = BatchShape.anonymous(case["task"], case["round"], len(case["bindings"]), 1, ())
     ours = {str(slot): bytes.fromhex(x) for slot, x in enumerate(case["bindings"]) if x is not None}
-    locked = validation.lock(ours, shape, _answers(case, case["received"]), lambda n: bytes.fromhex(case["coin"]))
+    locked = lock_list(
+        ours, shape.label(), shape.clients, _answers(case, case["received"]), lambda n: bytes.fromhex(case["coin"])
+    )
     return {"active": [int(slot) for slot in locked.active], "transcript": locked.transcript.hex()}
 
 
@@ -457,7 +460,7 @@ class Party:
         bindings = {name: one["bindings"][self.party] for name, one in clients.items()}
         held = {name: bytes.fromhex(binding) for name, binding in bindings.items() if binding is not None}
         coin = bytes.fromhex(self.case["coins"][self.party])
-        locked = validation.lock(held, self.shape, channel, lambda n: coin)
+        locked = lock_list(held, self.shape.label(), self.shape.clients, channel, lambda n: coin)
         uploads = {name: self._upload(clients[name]) for name in locked.active}
         reveal = validation.reveal if self.mode is Mode.MASKED else validation.reveal_and_open
         revealed = reveal(locked, uploads, self.tuples, channel)

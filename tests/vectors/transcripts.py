@@ -20,6 +20,7 @@ from precad.mpc import ring, sharing, validation
 from precad.mpc.channel import MemoryChannel, run_pair
 from precad.mpc.gate import top_bits
 from precad.mpc.gates import make_gate
+from precad.mpc.locking import lock_list
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.parameters import DEALT_MODES, Mode
 from precad.mpc.prg import RandomBytes
@@ -106,7 +107,7 @@ def transcript(dim: int, *, gate_name: str, mode: Mode, n_rows: int) -> dict[str
         bindings = {c: hashlib.sha256(c.encode()).digest() for c in clients}
         bindings["client-3"] = hashlib.sha256(b"not what the peer holds" * channel.party).digest()
         random_bytes = fixed_random_bytes(f"{name}/coin/{channel.party}")
-        locked = validation.lock(bindings, shape, channel, random_bytes)
+        locked = lock_list(bindings, shape.label(), shape.clients, channel, random_bytes)
         mine = tuples[channel.party]
         reveal = validation.reveal if mode is Mode.MASKED else validation.reveal_and_open
         checked = validation.validate(reveal(locked, own, mine, channel), mine, bound, gate, channel)

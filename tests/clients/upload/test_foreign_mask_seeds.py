@@ -21,6 +21,7 @@ from precad.mpc.gates import make_gate
 from precad.mpc.local.engines import CPU
 from precad.mpc.local.rows import RowStreams
 from precad.mpc.local.step import Masked, local_sums
+from precad.mpc.locking import lock_list
 from precad.mpc.norm_bound import WINDOW
 from precad.mpc.prg import Seed, Stream
 from precad.mpc.ring import RingArray
@@ -68,7 +69,9 @@ def is_accepted(x: RingArray, seeds: tuple[Seed, Seed], both: tuple[ServerTuples
 
     def party(channel: Channel) -> bool:
         tuples = both[channel.party]
-        revealed = validation.reveal(validation.lock({"alice": bytes(32)}, SHAPE, channel), uploaded, tuples, channel)
+        revealed = validation.reveal(
+            lock_list({"alice": bytes(32)}, SHAPE.label(), SHAPE.clients, channel), uploaded, tuples, channel
+        )
         if channel.party == 0:
             return validation.validate(revealed, tuples, BOUND, GATE, channel).verdicts[0]
         words = of_b(uploaded["alice"], tuples, revealed.challenge)

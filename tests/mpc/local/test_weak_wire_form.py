@@ -26,6 +26,7 @@ from precad.mpc.gates import make_gate
 from precad.mpc.local.engines import CPU
 from precad.mpc.local.rows import RowStreams
 from precad.mpc.local.step import local_sums
+from precad.mpc.locking import lock_list
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.parameters import Mode
 from precad.mpc.prg import Purpose
@@ -126,7 +127,7 @@ def answer(updates: Sequence[Any], gate: Gate, mode: Mode, t: int, deviating: De
     masked = {client: x[client] - mask_of(sides[0], client) - mask_of(sides[1], client) for client in CLIENTS}
 
     def party(channel: Channel) -> list[bool]:
-        locked = validation.lock(bindings, shape, channel)
+        locked = lock_list(bindings, shape.label(), shape.clients, channel)
         tuples = sides[channel.party]
         if channel.party == 0:
             if mode is Mode.MASKED:

@@ -11,10 +11,10 @@ from precad.mpc.channel import run_pair
 from precad.mpc.errors import ProofRefusedError, VerdictsDifferError
 from precad.mpc.local.cpu_engine import CpuEngine
 from precad.mpc.local.engines import CPU
+from precad.mpc.locking import lock_list
 from precad.mpc.proved import field, query, sums, validation
 from precad.mpc.proved.check import ProofCheck
 from precad.mpc.proved.sizes import ProofSizes
-from precad.mpc.validation import lock_list
 from tests.mpc.proved import test_proof_check
 from tests.mpc.proved.test_proof_check import CHALLENGE, LABELS, SIZES, Round, vectors
 from tests.mpc.proved.two_servers import ROUND

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 from precad.mpc import prg, sharing, validation
 from precad.mpc.channel import MemoryChannel, run_pair
 from precad.mpc.gate.top_bits import Gate
+from precad.mpc.locking import lock_list
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.opening import open_in_place
 from precad.mpc.parameters import Mode
@@ -72,7 +73,9 @@ def run_round(
 
     def party(channel: MemoryChannel) -> T:
         lane, tuples = wrap(channel), sides[channel.party]
-        locked = validation.lock(dict.fromkeys(uploads[channel.party], bytes([7]) * 32), shape, lane, **coins)
+        locked = lock_list(
+            dict.fromkeys(uploads[channel.party], bytes([7]) * 32), shape.label(), shape.clients, lane, **coins
+        )
         reveal = validation.reveal if it.mode is Mode.MASKED else validation.reveal_and_open
         revealed = reveal(locked, uploads[channel.party], tuples, lane)
         checked = validation.validate(revealed, tuples, it.bound, gate, lane)

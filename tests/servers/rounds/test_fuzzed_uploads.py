@@ -26,6 +26,7 @@ from precad.mpc import opening, validation
 from precad.mpc.channel import MemoryChannel, run_pair
 from precad.mpc.gate import top_bits
 from precad.mpc.gates import make_gate
+from precad.mpc.locking import lock_list
 from precad.mpc.parameters import Mode
 from precad.mpc.ring import RingArray
 from precad.mpc.tuples.dealt import deal
@@ -134,7 +135,7 @@ class Pair:
 
         def party(channel: MemoryChannel) -> tuple[tuple[str, ...], RingArray]:
             p = channel.party
-            locked = validation.lock(bindings[p], self.tuples[p].shape, channel)
+            locked = lock_list(bindings[p], self.tuples[p].shape.label(), self.tuples[p].shape.clients, channel)
             uploads = {client: self.intakes[p].vector(client) for client in locked.active}
             if self.task.wire_mode is Mode.SHARES:
                 rooms = {client: self.intakes[p].room(client) for client in locked.active}

@@ -28,6 +28,7 @@ from precad.mpc.errors import PeerMismatchError, TupleReusedError
 from precad.mpc.gate import top_bits
 from precad.mpc.gates import make_gate
 from precad.mpc.joint_coin import CoinShare
+from precad.mpc.locking import Locked
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.prg import Seed
 from precad.mpc.tuples.burning import Burns, MemoryBurns, TupleUse
@@ -158,7 +159,7 @@ def test_a_check_is_burnt_before_anything_of_it_leaves(path: Path) -> None:
     """A second check with the same batch, as after a restart, sends nothing: no coin, no opening, no carries."""
     gate, bound = make_gate("native"), NormBound(clip_norm=1.0, dim=24)
     shape = BatchShape("task", 0, ("alice",), 24, top_bits.blocks(gate, 1, bound.low_bits))
-    locked = validation.Locked(("alice",), CoinShare(0, "task", bytes(32)), bytes(32), b"")
+    locked = Locked(("alice",), CoinShare(0, "task", bytes(32)), bytes(32), b"")
     dealt, vector = deal(shape)[0], np.zeros(24, dtype=np.int64)
     revealed = validation.Revealed(("alice",), (vector,), Seed(bytes(16)))
     with TupleLedger(path) as ledger:
