@@ -193,7 +193,7 @@ class Ledger(KeepsSealedFile):
         return self.charged_before(max(self._rounds, default=-1) + 1)
 
     def charged_before(self, next_round: int) -> Charged:
-        """Return what budgets count before the round of this number."""
+        """Return what budgets count before the round of this number. Call when no round is in flight."""
         n_evaluations = len(self._evaluated)
         return Charged(
             n_drawn=next_round - n_evaluations,

@@ -22,16 +22,12 @@ derivation.
 """
 
 import math
-import os
 from dataclasses import dataclass
 from typing import Final
 
 from precad.dp.accountants.pld import View
 from precad.dp.accountants.ptr_event import SampledProposeTestRelease
 from precad.dp.accountants.ptr_privacy import ptr_threshold
-from precad.dp.checks import require_count
-from precad.dp.noise import rounded_laplace
-from precad.dp.noise.rounded_gaussian import RandomBytes
 from precad.dp.trimmed.propose_test_release import ProposeTestRelease
 
 MARGIN_BITS: Final = 20
@@ -61,10 +57,6 @@ class JointProposeTestRelease:
         """Return the scale of one server's noise on the margin, in steps of 2^-20."""
         return math.ldexp(self.mechanism.laplace_scale, MARGIN_BITS)
 
-    def margin_noise(self, random_bytes: RandomBytes = os.urandom) -> int:
-        """Draw one server's noise on the margin, in steps of 2^-20. For one round."""
-        return rounded_laplace.sample(self.margin_scale, random_bytes)
-
     def has_passed(self, noisy_margin: int) -> bool:
         """Tell whether an opened margin, in steps of 2^-20, passes. Passing means that it did so in the reals, too."""
         return noisy_margin > math.ldexp(self.threshold, MARGIN_BITS) + _ROUNDING
@@ -83,11 +75,6 @@ class JointProposeTestRelease:
             laplace_scale=self.mechanism.laplace_scale,
             test_failure=self.mechanism.test_failure,
         )
-
-    def epsilon(self, view: View, rounds: int, delta: float) -> float:
-        """Bound the epsilon of one client's updates in so many rounds that it was drawn for."""
-        require_count("rounds", rounds)
-        return self.event(view).epsilon(rounds, delta)
 
 
 def joint_threshold(b: float, delta0: float) -> float:

@@ -316,20 +316,8 @@ class TaskStore(Database):
                 "epsilon_clients_only = ? WHERE number = ? AND state = 'validated'",
                 (round.model_digest, round.epsilon_one_server, round.epsilon_clients_only, round.number),
             )
-            self._log(
-                run,
-                "committed",
-                round=round.number,
-                chosen=list(round.chosen),
-                accepted=list(round.accepted),
-                rejected=list(round.rejected),
-                noisy_sum=noisy_sum_digest.hex(),
-                model=round.model_digest.hex(),
-                epsilon_one_server=round.epsilon_one_server,
-                epsilon_clients_only=round.epsilon_clients_only,
-                ledger=ledger_chain,
-                **_of_test(round.test),
-            )
+            entry = _finished(round, noisy_sum_digest.hex(), ledger_chain)
+            self._log(run, "committed", **entry, **_of_test(round.test))
 
     def evaluated(self, round: EvaluatedRound, *, ledger_chain: str) -> None:
         """Record the opened sum of an evaluation. ledger_chain: of the privacy ledger, which holds the round."""
@@ -340,19 +328,7 @@ class TaskStore(Database):
                 "epsilon_clients_only = ?, evaluation = ? WHERE number = ? AND state = 'validated'",
                 (*values, json.dumps(round.noisy_sum), round.number),
             )
-            self._log(
-                run,
-                "evaluated",
-                round=round.number,
-                chosen=list(round.chosen),
-                accepted=list(round.accepted),
-                rejected=list(round.rejected),
-                noisy_sum=list(round.noisy_sum),
-                model=round.model_digest.hex(),
-                epsilon_one_server=round.epsilon_one_server,
-                epsilon_clients_only=round.epsilon_clients_only,
-                ledger=ledger_chain,
-            )
+            self._log(run, "evaluated", **_finished(round, list(round.noisy_sum), ledger_chain))
 
     def evaluations(self) -> list[EvaluatedRound]:
         """Return every finished evaluation of the task, in order."""
@@ -461,6 +437,21 @@ def _names(column: str | None) -> tuple[str, ...]:
 
 def _test(column: str | None) -> Tested | None:
     return None if column is None else Tested(**json.loads(column))
+
+
+def _finished(round: FinishedRound, noisy_sum: str | list[int], ledger_chain: str) -> dict[str, Any]:
+    """Return what an entry of the audit log says of a finished round."""
+    return {
+        "round": round.number,
+        "chosen": list(round.chosen),
+        "accepted": list(round.accepted),
+        "rejected": list(round.rejected),
+        "noisy_sum": noisy_sum,
+        "model": round.model_digest.hex(),
+        "epsilon_one_server": round.epsilon_one_server,
+        "epsilon_clients_only": round.epsilon_clients_only,
+        "ledger": ledger_chain,
+    }
 
 
 def _of_test(test: Tested | None) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from precad.dp.accountants.earlier import EarlierTask
 from precad.dp.accountants.pld import View
-from precad.dp.accountants.task_cost import Charged
 from precad.dp.ledger import Ledger
 from precad.mpc import joint_coin, ring
 from precad.mpc.errors import PeerMismatchError
@@ -199,10 +198,6 @@ class TaskState:
                 n, last = n + 1, t
             else:
                 return
-
-    def charged_before(self, next_round: int) -> Charged:
-        """Return what budgets count before the round of this number. Call when no round is in flight."""
-        return self.ledger.charged_before(next_round)
 
     @property
     def standing(self) -> Standing:

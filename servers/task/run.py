@@ -167,7 +167,7 @@ class TaskRun:
             )
             await first_error_or_result(level_now, guards)
             self.state.agreed_round = meeting.agreement.next_round
-            self.telemetry.charged = self.state.charged_before(meeting.agreement.next_round)
+            self.telemetry.charged = self.state.ledger.charged_before(meeting.agreement.next_round)
             await self._show_taken_over()
             self._show_lost()
             runner = self._runner(meeting, tuples)
@@ -289,7 +289,7 @@ class TaskRun:
         """Show the new model and the round's record to operators, and write both down for them."""
         parameters = self.state.model.parameters
         self.telemetry.released(record, parameters)
-        self.telemetry.charged = self.state.charged_before(record.number + 1)
+        self.telemetry.charged = self.state.ledger.charged_before(record.number + 1)
         await to_the_end(write_round, self.config.state_dir, record, parameters)
         self.telemetry.committed(record)
         self._log("round.committed", record)
@@ -297,7 +297,7 @@ class TaskRun:
 
     async def _publish_evaluation(self, record: EvaluatedRound) -> None:
         """Show the figures of the model to operators, and write them down for them."""
-        self.telemetry.charged = self.state.charged_before(record.number + 1)
+        self.telemetry.charged = self.state.ledger.charged_before(record.number + 1)
         made_by, figures = self.state.committed[-1], figures_in(self.state.task, record)
         await to_the_end(write_figures, self.config.state_dir, made_by, figures)
         self.telemetry.evaluated(made_by.number, record, figures)

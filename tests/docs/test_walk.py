@@ -147,7 +147,15 @@ def test_planted_detours_are_found() -> None:
 
 READS_C: Final = (
     *("client_clip", "enforced_bound", "update_bound", "norm_bound", "norm_check", "update_set", "convex_set"),
-    *("proof_sizes", "sum_bound", "trim_rule", "krum_rule", "noise_clip", "noise_std_on_grid", "client_noise_std_on_grid"),
+    *(
+        "proof_sizes",
+        "sum_bound",
+        "trim_rule",
+        "krum_rule",
+        "noise_clip",
+        "noise_std_on_grid",
+        "client_noise_std_on_grid",
+    ),
 )
 """The bound C as a task has it: its number, and what a check, a rule, a sum and noise take from it."""
 READS_PRIVACY: Final = ("task_privacy",)

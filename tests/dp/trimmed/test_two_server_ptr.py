@@ -59,7 +59,7 @@ def test_noise_and_verdict_are_on_the_grid_of_the_protocol():
     """Margins are in steps of 2^-20 on both sides; a server's draw has the scale b of one."""
     assert MARGIN_BITS == proposal.MARGIN_BITS
     it, random_bytes = joint(laplace_scale=2.0), np.random.default_rng(8).bytes
-    drawn = np.array([it.margin_noise(random_bytes) for _ in range(4000)]) / 2**MARGIN_BITS
+    drawn = np.array([rounded_laplace.sample(it.margin_scale, random_bytes) for _ in range(4000)]) / 2**MARGIN_BITS
     assert np.abs(drawn).mean() == pytest.approx(2.0, rel=0.08)  # 5 standard errors
     at = int(it.threshold * 2**MARGIN_BITS)
     assert it.has_passed(at + 3)
@@ -139,8 +139,8 @@ def test_views_and_rounds():
         sampling_rate=1.0, noise_multiplier=1.1, tau=0.5, laplace_scale=1.0, test_failure=1e-8
     )
     assert events[View.CLIENTS_ONLY].noise_multiplier == pytest.approx(1.1 * math.sqrt(2))
-    one, clients = (it.epsilon(view, 3, 1e-5) for view in (View.ONE_SERVER, View.CLIENTS_ONLY))
+    one, clients = (it.event(view).epsilon(3, 1e-5) for view in (View.ONE_SERVER, View.CLIENTS_ONLY))
     assert clients < one
-    assert it.epsilon(View.ONE_SERVER, 1, 1e-5) < one
-    assert it.epsilon(View.ONE_SERVER, 0, 1e-5) == 0.0
-    assert replace(it, mechanism=replace(it.mechanism, trim_count=3)).epsilon(View.ONE_SERVER, 3, 1e-5) == one
+    assert it.event(View.ONE_SERVER).epsilon(1, 1e-5) < one
+    assert it.event(View.ONE_SERVER).epsilon(0, 1e-5) == 0.0
+    assert replace(it, mechanism=replace(it.mechanism, trim_count=3)).event(View.ONE_SERVER).epsilon(3, 1e-5) == one
