@@ -1,4 +1,4 @@
-"""What an upload is bound to: a digest of numbered fields, a salted digest of its payload, and its client's word.
+"""Bind an upload: a digest of numbered fields, a salted digest of its payload, and its client's word.
 
 Modes with and without a dealer share them (docs/reference/protocol.md).
 """

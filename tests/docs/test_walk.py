@@ -159,7 +159,7 @@ READS_C: Final = (
 )
 """The bound C as a task has it: its number, and what a check, a rule, a sum and noise take from it."""
 READS_PRIVACY: Final = ("task_privacy",)
-"""What a task's rounds cost, for which C counts in some algorithms: a function of the task."""
+"""The cost of a task's rounds, for which C counts in some algorithms: a function of the task."""
 DRAWS: Final = ("coin", "noise", "margin_noise", "share_seeds", "tuples")
 """A source of `Randomness`, as a server takes it up."""
 HOLDERS: Final = ("randomness", "_randomness", "ours")
