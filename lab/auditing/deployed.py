@@ -11,6 +11,7 @@ An audit finds faults. It does not find a server that deceives it: everybody see
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,6 +110,14 @@ def audit_run(folder: Path, confidence: float = 0.95) -> dict[str, Any]:
     return report
 
 
+def require_output(path: Path) -> None:
+    """Refuse, before anything is trained, a file that cannot be written. Raises ConfigError."""
+    if path.is_dir() or not path.parent.is_dir():
+        raise ConfigError(f"--output: expected a file in an existing folder, found {path}")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise ConfigError(f"--output: expected a folder to write to, found {path.parent}")
+
+
 def write_report(path: Path, report: Mapping[str, Any]) -> None:
     """Write a report as one JSON object. Raises ConfigError."""
     import json
@@ -130,12 +139,23 @@ def audit_deployment(
     seen = {seat: found for seat in Seat if (found := observed(evidence, seat)) is not None}
     if not seen:
         raise UnfulfilledError("expected a round with an audit client in it, found none: more rounds are needed")
-    draws = {(found.present.tobytes(), found.contributions.tobytes()) for found in seen.values()}
-    shares = Shares.of(confidence, len(seen), has_real=bool(evidence.real), draws=len(draws))
-    views = [judged(seat, task, found, shares) for seat, found in seen.items()]
-    kinks, real = evidence.kinks, judged_real(task, rounds_of(task, evidence.released, evidence.real), views, shares)
     released = {**evidence.releases, **evidence.evaluations}
     charging = [line for folder in servers for line in charge_alarms(task, folder, released)]
+    return _report(evidence, seen, {"ledgers": len(servers), "alarms": charging}, confidence)
+
+
+def _report(
+    evidence: Evidence, seen: Mapping[Seat, Observed], charging: Mapping[str, Any], confidence: float
+) -> dict[str, Any]:
+    """Return the report as one JSON object. seen: by the seats that saw rounds. charging: what ledgers lack."""
+    task, kinks = evidence.task, evidence.kinks
+    draws = {(found.present.tobytes(), found.contributions.tobytes()) for found in seen.values()}
+    shares = Shares.of(confidence, len(seen), has_real=bool(evidence.real), draws=len(draws))
+    views = [
+        judged(seat, task, found, shares) | {"rounds_left_out": len(evidence.releases) - len(found.scores)}
+        for seat, found in seen.items()
+    ]
+    real = judged_real(task, rounds_of(task, evidence.released, evidence.real), views, shares)
     return {
         "name": task.name,
         "task_digest": task.digest().hex(),
@@ -150,9 +170,9 @@ def audit_deployment(
         "observations": max(found.scores.size for found in seen.values()),
         "seats": views,
         "kinks": {"pairs": kinks.pairs, "most": kinks.most, "alarms": kinks.alarms},
-        "charging": {"ledgers": len(servers), "alarms": charging},
+        "charging": charging,
         **({} if real is None else {"real": real}),
-        "passed": not (kinks.alarms or charging or has_failed(real))
+        "passed": not (kinks.alarms or charging["alarms"] or has_failed(real))
         and not any(view["alarms"] or view["exceeded"] for view in views),
     }
 

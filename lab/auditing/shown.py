@@ -39,6 +39,10 @@ def print_audit(console: Console, report: Mapping[str, Any]) -> None:
         markup=False,
         soft_wrap=True,
     )
+    for seat in report["seats"]:
+        if left_out := seat.get("rounds_left_out"):
+            said = f"{_SEATS[seat['seat']]}: {left_out} released rounds left out, of which too little was written down"
+            console.print(said, highlight=False, markup=False, soft_wrap=True)
     if real := report.get("real"):
         said = f"{label} by {real['records']} real records in {real['rounds']} rounds: "
         said += "; ".join(_of_real(seat) for seat in real["seats"])

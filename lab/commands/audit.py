@@ -63,9 +63,11 @@ def privacy(
     each by itself.
     """
     with exit_codes():
-        from precad.lab.auditing.deployed import write_report
+        from precad.lab.auditing.deployed import require_output, write_report
         from precad.lab.auditing.shown import faults_of, print_audit
 
+        if output is not None:
+            require_output(output)
         if run is not None or server or clients:
             _refuse_beside(canaries=canaries, rounds=rounds, seed=seed, threads=threads)
             report = _of_deployment(config, run, server or [], clients or [], confidence)

@@ -10,6 +10,7 @@ What counts as failure:
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from scipy.stats import binom
 
 import precad
@@ -36,7 +38,7 @@ from precad.dp.auditing.per_round import least_deficit
 from precad.dp.task_privacy import task_privacy
 from precad.lab.auditing.deployed import audit_deployment, audit_run, evidence_of, observed
 from precad.lab.auditing.seats import Seat
-from precad.lab.auditing.shown import faults_of
+from precad.lab.auditing.shown import faults_of, print_audit
 from precad.protos.task.task import Task
 from precad.servers.errors import AuditError, SetupError
 from precad.servers.store import canary_noise
@@ -263,10 +265,15 @@ def test_evidence_that_is_cut_changed_or_missing_gives_no_figure(
 
 
 def test_a_server_that_lost_its_noise_of_a_round_judges_the_others(copied: Path) -> None:
-    """Rounds before a restart; clients' view has all."""
+    """Rounds before it was killed; clients' view has all. Whoever reads the audit is told what it lacks."""
     _cut(copied / "a" / canary_noise.FILE, 3)
-    seats = {seat["seat"]: seat["participation"] for seat in audited(copied)["seats"]}
-    assert seats == {"server_a": 2, "clients": ROUNDS}
+    report, shown = audited(copied), io.StringIO()
+    seats = {seat["seat"]: (seat["participation"], seat["rounds_left_out"]) for seat in report["seats"]}
+    assert seats == {"server_a": (2, 1), "clients": (ROUNDS, 0)}
+    print_audit(Console(file=shown, width=300), report)
+    assert [line for line in shown.getvalue().splitlines() if "left out" in line] == [
+        "server A corrupted: 1 released rounds left out, of which too little was written down"
+    ]
 
 
 def test_evidence_of_another_task_is_refused(sound: Path) -> None:

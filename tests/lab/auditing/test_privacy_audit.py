@@ -328,6 +328,18 @@ def test_bad_flags_end_with_2(flags: tuple[object, ...], said: str) -> None:
     assert (found.exit_code, said in found.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("output", ["no-folder/audit.json", "."])
+def test_a_file_that_cannot_be_written_is_refused_before_the_training(
+    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report that was an hour's work must not be lost at its end."""
+    begun = list[object]()
+    monkeypatch.setattr(auditing, "simulation_of", lambda *parts: begun.append(parts))
+    found = precad("audit", "privacy", "--output", tmp_path / output)
+    assert (found.exit_code, begun) == (2, [])
+    assert "--output: expected a file in an existing folder, found" in found.stderr
+
+
 def test_figures_are_rounded_to_the_cautious_side() -> None:
     assert (audit_label(0.95), audit_label(0.999999999)) == ("audit (95 %)", "audit (99.9999999 %)")
     assert (lower(2.5379), upper(2.5371), lower(0.0)) == ("2.53", "2.54", "0")
