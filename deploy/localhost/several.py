@@ -25,7 +25,7 @@ from precad.deploy.localhost.summary import conditions_of
 from precad.deploy.localhost.whole import complete, prepare
 from precad.deploy.run_folder import RunFolder, default_output, require_new, write_trainings
 from precad.deploy.run_state import RunState, state_of
-from precad.dp.accountants.pld import View
+from precad.dp.accountants.pld import View, unit_words
 from precad.dp.task_privacy import task_cost, task_privacy
 from precad.protos.task.task import Task
 
@@ -112,6 +112,7 @@ def together(summaries: Sequence[Mapping[str, Any]], task: Task) -> dict[str, An
         "epsilon_of_all_models": {
             view.value: _plain(privacy.epsilon(view, int(rounds), task.delta, number)) for view in View
         },
+        "epsilon_is_of": unit_words(privacy.unit, privacy.group_size),
         "delta": task.delta,
         **({"rests_on": conditions} if (conditions := conditions_of(task)) else {}),
     }
@@ -152,7 +153,8 @@ def print_together(console: Console, found: Mapping[str, Any]) -> None:
             said = "" if error is None else f" +- {error:.4g} (standard error), {between}"
             table.add_row(name.replace("_", " "), f"{value['mean']:.4g}{said}")
     of_all = ", ".join(f"{view.replace('_', ' ')} {_bound(e)}" for view, e in found["epsilon_of_all_models"].items())
-    table.add_row("privacy", f"all models together, at delta = {found['delta']:g}: {of_all}")
+    at = f"for {found['epsilon_is_of']} at delta = {found['delta']:g}"
+    table.add_row("privacy", f"all models together, {at}: {of_all}")
     for condition in found.get("rests_on", ()):
         table.add_row("", f"rests on: {condition}")
     table.add_row("certificate", f"precad certify --run {found['output']}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -20,6 +21,8 @@ from precad.deploy.localhost import several
 from precad.deploy.run_folder import TRAININGS, each_training
 from precad.deploy.run_state import RunState
 from precad.dp.accountants.gaussian_dp import eps_from_mu
+from precad.dp.accountants.pld import View
+from precad.dp.task_privacy import task_cost, task_privacy
 from tests.harness.harness import small_task
 
 PRECAD = [sys.executable, "-P", "-m", "precad.deploy.cli.main"]
@@ -52,6 +55,24 @@ def test_all_models_together_cost_the_rounds_of_all_trainings() -> None:
     exact = eps_from_mu(task.delta, np.sqrt(3 * task.most_draws) / 8.0)
     assert found["epsilon_of_all_models"]["one_server"] == pytest.approx(exact, rel=1e-6)
     assert several.together([summary("seed-0", 0.5, model_is_finite=False)], task)["model_is_finite"] is False
+
+
+@pytest.mark.parametrize(
+    ("changes", "whose"),
+    [
+        ({}, "one record"),
+        ({"records_per_person": 2}, "2 records of one person"),
+        ({"algorithm": "user-dp-fedavg"}, "one client"),
+    ],
+)
+def test_what_all_models_cost_is_said_of_whom(changes: dict[str, Any], whose: str) -> None:
+    """Two records of one person cost more than one; a figure without its unit would be read as a record's."""
+    task, screen = small_task(**changes), io.StringIO()
+    found = several.together([summary(f"seed-{i}", 0.5) for i in range(2)], task)
+    cost = task_privacy(task).epsilon(View.ONE_SERVER, 2 * (task_cost(task).most_of_a_client or 0), task.delta, 2)
+    assert found["epsilon_of_all_models"]["one_server"] == cost
+    several.print_together(Console(file=screen, width=400), {**found, "output": "/runs"})
+    assert f"all models together, for {whose} at delta = {task.delta:g}: one server epsilon" in screen.getvalue()
 
 
 @pytest.mark.parametrize("names", [[], ["../other"], ["seed-0/../x"], ["seed-0\n"], "seed-0", None, [3]])
