@@ -19,7 +19,8 @@ class HolderLimit(BaseModel):
 
     ledger: ConfigPath
     """The file of all payments, made where there is none (mode 0600). Keep it as long as the records. Tasks, queries
-    and restarts share it. `{client}` stands for the client's id."""
+    and restarts share it. An older copy that is put back forgets payments: its chain is not the last statement's.
+    `{client}` stands for the client's id."""
     limit_epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     """The most that a person's records may lose to one server in everything that this file counts. The client takes
     part in no round that would pass it, and ends (exit code 3). Fixed for the life of the file, as all of these are."""

@@ -142,7 +142,8 @@ class Account:
     def share_spent(self) -> float:
         """Return how much of the limit is used up: of the filter, or of delta where that is nearer its end."""
         of_orders = [spent / most for spent, most in zip(self._spent, self._most, strict=True) if most > 0]
-        return max(float(min(of_orders, default=math.inf)), self._slack / self._most_slack)
+        of_slack = self._slack / self._most_slack if self._slack else 0.0  # nothing may be taken of the smallest deltas
+        return max(float(min(of_orders, default=math.inf)), of_slack)
 
     @property
     def epsilon(self) -> float:

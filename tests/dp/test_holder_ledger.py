@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from precad.dp.accountants.composed import composed_epsilon
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian
 from precad.dp.accountants.slack import least_with_slack
 from precad.dp.errors import HolderLimitError, LedgerCorruptedError
-from precad.dp.holder_ledger import Account, HolderLedger, Payment, Terms, read
+from precad.dp.holder_ledger import Account, HolderLedger, Line, Payment, Terms, read
 
 TERMS = Terms(limit_epsilon=3.0, delta=1e-5)
 WHOLE = SampledGaussian(1.0, 7.0)
@@ -76,6 +77,18 @@ def test_a_figure_never_passes_the_limit(tmp_path: Path) -> None:
         account, _ = read(tmp_path / str(i))
         assert 0.5 * TERMS.limit_epsilon < account.epsilon <= TERMS.limit_epsilon
         assert 0.8 < account.share_spent <= 1
+
+
+@pytest.mark.parametrize(("limit", "delta"), [(800.0, 1e-5), (1e308, 1e-5), (800.0, 5e-324)])
+def test_a_limit_at_the_ends_of_float64_counts_and_lets_no_protocol_take_of_delta(limit: float, delta: float) -> None:
+    """e^-limit is 0 there: no part of delta is left for a protocol, and the rest of the account stands."""
+    account = Account(Terms(limit_epsilon=limit, delta=delta))
+    one = Payment(client="alice", task="ab", why="upload", event=SampledGaussian(1.0, 10.0))
+    account.require_room(one)
+    account.take(Line("2026-11-24T09:00:00Z", one))
+    assert 0 <= account.share_spent < 1
+    with pytest.raises(HolderLimitError):
+        account.require_room(replace(one, slack=1e-300))
 
 
 def test_what_protects_nothing_is_never_paid(tmp_path: Path) -> None:
