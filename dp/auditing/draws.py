@@ -6,8 +6,9 @@ drawn that are equally far apart. Pieces of records go by turns to one side and 
 leave out what was drawn before, that come together, or that prefer some records have the printed rate. Another law of
 the loss is theirs, which no rate shows. Chances add up: Bonferroni.
 
-Totals of many rounds, and of many records, spread as binomial ones do. Rates that differ spread them more, samples of
-a fixed size less. Their index of dispersion is nearly a gamma variable of its own mean and variance.
+Totals of many rounds, of many records, and of each client in each round spread as binomial ones do. Rates that differ
+spread them more, samples of a fixed size, or of a largest one, less. Their index of dispersion is nearly a gamma
+variable of its own mean and variance.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Bits = NDArray[np.bool_]
 
 _WORTH: Final = 3.0
 """Standard deviations from the mean, below which no exact chance is computed: it would be no alarm."""
-_N_TESTS: Final = 6
+_N_TESTS: Final = 7
 _MOST_LAGS: Final = 64
 """Distances of two records, at most: the shortest ones."""
 _ENOUGH: Final = 16
@@ -35,11 +36,14 @@ _LEAST_VARIANCE: Final = 4.0
 """Variance of these totals, at least: below, the law of their dispersion is not near enough."""
 
 
-def dependent_draws(drawn: Bits, may_be: Bits, alpha: float) -> Iterator[str]:
+def dependent_draws(
+    drawn: Bits, may_be: Bits, alpha: float, clients: NDArray[np.int64] | None = None
+) -> Iterator[str]:
     """Yield how draws depend on one another; nothing, but for a chance of alpha, where they do not.
 
     drawn: (T, m). may_be: (T, m), whether the record is its client's and the client was in the round. All that may be
     have one rate.
+    clients: (m,), whose each record is, from 0; None: not known.
     """
     require_delta(alpha)
     eligible, hit, level = may_be.astype(np.float64), (drawn & may_be).astype(np.float64), alpha / _N_TESTS
@@ -47,6 +51,9 @@ def dependent_draws(drawn: Bits, may_be: Bits, alpha: float) -> Iterator[str]:
         of_all, of_them = eligible.sum(axis=axis), hit.sum(axis=axis)
         yield from _unlike_others(of_them, of_all, what, level)
         yield from _dispersed(of_them, of_all, what, level)
+    if clients is not None:
+        whose = (clients[:, None] == np.arange(int(clients.max()) + 1)).astype(np.float64)
+        yield from _dispersed((hit @ whose).ravel(), (eligible @ whose).ravel(), "client in a round", level)
     yield from _in_two_rounds(hit, eligible, level)
     kept = may_be.any(axis=0)
     yield from _of_neighbours(hit[:, kept], eligible[:, kept], level)

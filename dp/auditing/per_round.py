@@ -105,7 +105,7 @@ def limits(observed: Observed, event: SampledGaussian, confidence: float, seats:
         *common_noise(residuals, own, event.noise_multiplier, of_each),
         *(() if own is None else coarse_noise(residuals, step)),
         *(() if own is None else values_again(residuals, own, event.noise_multiplier, step, of_each)),
-        *dependent_draws(weights > 0, may_be, _OF_TEST * alpha / draws),
+        *dependent_draws(weights > 0, may_be, _OF_TEST * alpha / draws, observed.clients),
     ]
     return Limits(
         observations=n,

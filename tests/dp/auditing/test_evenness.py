@@ -145,9 +145,15 @@ def drawn(seed: int, rate: float, shape: tuple[int, int] = (20, 100)) -> tuple[N
     return (draws.random(shape) < rate) & may_be, may_be
 
 
+def of_four(draws: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Canaries of four clients, one after the other."""
+    return np.arange(draws.shape[1]) * 4 // draws.shape[1]
+
+
 @pytest.mark.parametrize("rate", [0.02, 0.25, 0.9, 1.0])
 def test_fresh_draws_are_called_dependent_in_at_most_17_of_200_runs(rate: float) -> None:
-    assert sum(any(dependent_draws(*drawn(seed, rate), 0.05)) for seed in range(200)) <= 17
+    found = [(*drawn(seed, rate), 0.05) for seed in range(200)]
+    assert sum(any(dependent_draws(*one, of_four(one[0]))) for one in found) <= 17
 
 
 def test_draws_that_repeat_exclude_one_another_or_come_together_are_found() -> None:
@@ -197,7 +203,20 @@ def test_draws_of_the_printed_rate_that_are_not_alike_are_found(fault: object, n
 
 @pytest.mark.parametrize("shape", [(16, 64), (100, 16), (40, 500)])
 def test_few_and_many_fresh_draws_are_called_dependent_in_at_most_17_of_200_runs(shape: tuple[int, int]) -> None:
-    assert sum(any(dependent_draws(*drawn(500 + seed, 0.3, shape), 0.05)) for seed in range(200)) <= 17
+    found = [(*drawn(500 + seed, 0.3, shape), 0.05) for seed in range(200)]
+    assert sum(any(dependent_draws(*one, of_four(one[0]))) for one in found) <= 17
+
+
+def test_a_client_that_never_draws_more_than_its_mean_is_found_and_only_by_its_own_totals() -> None:
+    """All four clients' totals vary less; that of a round says it only where there are many rounds."""
+    drawn = np.random.default_rng(9).random((20, 400)) < 0.25
+    for first in range(0, 400, 100):
+        own = drawn[:, first : first + 100]
+        own &= np.cumsum(own, axis=1) <= 25
+    all_of_them = np.ones_like(drawn)
+    (line,) = dependent_draws(drawn, all_of_them, 0.0025, of_four(drawn))
+    assert "totals of each client in a round that spread by 0." in line
+    assert not list(dependent_draws(drawn, all_of_them, 0.0025))
 
 
 def test_the_chance_of_common_draws_is_the_hypergeometric_one() -> None:

@@ -53,6 +53,11 @@ def _of_fixed_size(n: int, rate: float, draw: RandomBytes) -> NDArray[np.int64]:
     return np.sort(np.frombuffer(draw(8 * n), dtype="<u8").argsort()[: round(rate * n)])
 
 
+def _of_largest_size(n: int, rate: float, draw: RandomBytes) -> NDArray[np.int64]:
+    """No more records than the mean, as where memory is short."""
+    return sample_records(n, rate, draw)[: round(rate * n)]
+
+
 def _one_always(n: int, rate: float, draw: RandomBytes) -> NDArray[np.int64]:
     return np.union1d(sample_records(n, rate, draw), np.arange(min(n, 1)))
 
@@ -106,6 +111,7 @@ SAMPLES: dict[str, Callable[[int, float, RandomBytes], NDArray[np.int64]]] = {
     "together": _together,
     "fixed-half": _fixed_half,
     "fixed-size": _of_fixed_size,
+    "largest-size": _of_largest_size,
     "one-always": _one_always,
     "two-by-two": _two_by_two,
     "a-tenth-more": _a_tenth_more,

@@ -65,6 +65,7 @@ FAULTS = {
     "going-on": (Seat.SERVER_A, FRESH),
     "fixed-half": (Seat.CLIENTS, "sampling: expected fresh draws"),
     "fixed-size": (Seat.CLIENTS, "sampling: expected draws of their own"),
+    "largest-size": (Seat.CLIENTS, "sampling: expected draws of their own"),
     "one-always": (Seat.CLIENTS, "sampling: expected draws of their own"),
     "two-by-two": (Seat.CLIENTS, "sampling: expected draws of their own"),
     "twice": (Seat.SERVER_A, "arrival: expected a factor of 1 on uploads"),
