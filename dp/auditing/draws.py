@@ -36,9 +36,7 @@ _LEAST_VARIANCE: Final = 4.0
 """Variance of these totals, at least: below, the law of their dispersion is not near enough."""
 
 
-def dependent_draws(
-    drawn: Bits, may_be: Bits, alpha: float, clients: NDArray[np.int64] | None = None
-) -> Iterator[str]:
+def dependent_draws(drawn: Bits, may_be: Bits, alpha: float, clients: NDArray[np.int64] | None = None) -> Iterator[str]:
     """Yield how draws depend on one another; nothing, but for a chance of alpha, where they do not.
 
     drawn: (T, m). may_be: (T, m), whether the record is its client's and the client was in the round. All that may be
