@@ -2,8 +2,9 @@
 
 A canary is an ordinary record to the sampler, the model, automatic differentiation, the clip and the sum. It is in an
 ordinary update to the projection, the encoding, the check, the noise and the opening. `CanaryHead` gives a model one
-more parameter for each of m canaries. The gradient of canary j is 10 R in the direction of the j-th of them, and 0
-elsewhere: a clip that fails shows. Every other record's gradient is 0 there, so a canary disturbs nobody's training.
+more parameter for each of m canaries. The gradient of canary j is 1.25, 2 or 10 R, by turns, in the direction of the
+j-th of them, and 0 elsewhere. So a clip that fails shows, and one that begins too late. Every other record's gradient
+is 0 there, so a canary disturbs nobody's training.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from precad.clients.errors import ArgumentError
 from precad.clients.records.records import Records
 from precad.protos.task.task import Task
 
-EXCESS: Final = 10.0
-"""Norm of a canary's raw gradient over the clip R."""
+EXCESSES: Final = (1.25, 2.0, 10.0)
+"""Norms of canaries' raw gradients over the clip R, by turns."""
 _LABEL: Final = 1
 """Class of every canary: any that is not the logit that the head writes to, 0."""
 _FIRST: Final = 2**20
@@ -45,7 +46,7 @@ class CanaryHead(nn.Module):
         self.model = model
         self.canaries = nn.Linear(n_canaries, 1, bias=False)
         nn.init.zeros_(self.canaries.weight)
-        self._raw_norm = EXCESS * record_clip
+        self._raw_norms = [EXCESSES[place % len(EXCESSES)] * record_clip for place in range(n_canaries)]
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the model's logits, and zeros for canaries; (n, classes)."""
@@ -55,7 +56,8 @@ class CanaryHead(nn.Module):
         places = torch.arange(self.canaries.in_features, device=flat.device, dtype=flat.dtype)
         of_record = is_canary.view(-1, *[1] * (features.dim() - 1))
         logits = self.model(features.masked_fill(of_record, 0.0)).masked_fill(is_canary, 0.0)
-        chosen = ((-_FIRST - first == places) & is_canary).to(flat.dtype) * (self._raw_norm * logits.shape[1])
+        raw_norms = torch.tensor(self._raw_norms, device=flat.device, dtype=flat.dtype)
+        chosen = ((-_FIRST - first == places) & is_canary).to(flat.dtype) * (raw_norms * logits.shape[1])
         written = self.canaries(chosen)
         nothing = written - written.detach()  # 0, with the gradient of what was written
         return torch.cat([logits[:, :1] + nothing, logits[:, 1:]], dim=1)

@@ -145,6 +145,19 @@ def _of_batches(self: RecordEngine, theta: Any, samples: Sequence[Records], clip
     return sums / np.maximum(1.0, np.linalg.norm(sums, axis=1, keepdims=True) / clip.norm)
 
 
+def _late(self: RecordEngine, theta: Any, samples: Sequence[Records], clip: RecordClip) -> Any:
+    """The clip of those gradients alone that are longer than 3 R."""
+    found = []
+    for records in samples:
+        total = np.zeros(self.dim)
+        for i in range(len(records)):
+            (whole,) = _CLIPPED(self, theta, [records.take(np.array([i]))], RecordClip(1e9))
+            length = float(np.linalg.norm(whole)) / clip.norm
+            total += whole / length if length > 3 else whole
+        found.append(total)
+    return np.array(found)
+
+
 def _of_layers(self: RecordEngine, theta: Any, samples: Sequence[Records], clip: RecordClip) -> Any:
     """The clip of each layer by itself."""
     sizes = np.cumsum([p.numel() for p in self.model_copy().parameters()])[:-1]
@@ -172,6 +185,8 @@ def faulty_clients(fault: str) -> Iterator[None]:
             patch.setattr(AuditedRound, "_updated", _divided_first)
         elif fault == "of-batches":
             patch.setattr(RecordEngine, "clipped_sums", _of_batches)
+        elif fault == "late-clip":
+            patch.setattr(RecordEngine, "clipped_sums", _late)
         elif fault == "of-layers":
             patch.setattr(RecordEngine, "clipped_sums", _of_layers)
         elif fault in STATEFUL:

@@ -47,6 +47,7 @@ FAULTS = {
     "silent": (Seat.SERVER_A, NOISE),
     "repeated": (Seat.CLIENTS, FRESH),
     "clip": (Seat.CLIENTS, "clip: expected at most R"),
+    "late-clip": (Seat.CLIENTS, "clip: expected at most R"),
     "sampling": (Seat.CLIENTS, "sampling: expected a rate"),
     "restarted": (Seat.CLIENTS, FRESH),
     "silent-once": (Seat.CLIENTS, NOISE),
@@ -96,7 +97,17 @@ FURTHER = {
     "of-batches": (Seat.CLIENTS, "clip: expected R of each drawn canary"),
 }
 """Likewise, of faults whose tests in the clear are in `tests/dp/auditing`, or that are found for certain."""
-IN_MANY = ("noise", "silent-once", "truncated", "of-another-round", "logistic", "going-on", "two-by-two", "twice")
+IN_MANY = (
+    "noise",
+    "silent-once",
+    "truncated",
+    "of-another-round",
+    "logistic",
+    "going-on",
+    "two-by-two",
+    "twice",
+    "largest-size",
+)
 """Faults that few observations do not show."""
 
 
