@@ -22,11 +22,10 @@ def audited_records(task: Mapping[str, Any], declared: Mapping[str, int]) -> dic
 
     It may declare fewer. declared: by the sizes of the clients' parts. Raises ConfigError.
     """
-    of_record, of_client = task.get("record_clip"), task.get("client_clip")
-    real = audit_ids(task, "real_audit_clients")
-    if not isinstance(of_record, int | float) or not isinstance(of_client, int | float) or of_record <= 0:
+    real, fit = audit_ids(task, "real_audit_clients"), _canaries_that_fit(task)
+    if fit is None:
         return dict(declared)  # the task is refused for its clips
-    most = max(1, min(MOST_REAL, most_canaries(of_record, of_client)))
+    most = max(1, min(MOST_REAL, fit))
     given = clients if isinstance(clients := task.get("clients"), Mapping) else {}
     return {
         client: min(number, most, given.get(client, most)) if client in real else number
@@ -43,10 +42,21 @@ def declared_canaries(task: Mapping[str, Any], n_parameters: int) -> dict[str, i
     if isinstance(clients, Mapping):
         numbers = {client: clients.get(client, 0) for client in ids}
         return {client: number for client, number in numbers.items() if isinstance(number, int)}
-    of_record, of_client = task.get("record_clip"), task.get("client_clip")
-    if not ids or not isinstance(of_record, int | float) or not isinstance(of_client, int | float) or of_record <= 0:
+    fit = _canaries_that_fit(task)
+    if not ids or fit is None:
         return dict.fromkeys(ids, 1)  # the task is refused for its clips
-    return dict.fromkeys(ids, max(1, min(most_canaries(of_record, of_client), n_parameters // SHARE // len(ids))))
+    return dict.fromkeys(ids, max(1, min(fit, n_parameters // SHARE // len(ids))))
+
+
+def _canaries_that_fit(task: Mapping[str, Any]) -> int | None:
+    """Return how many canaries a client's bound has room for; None where R or C is no bound, or C is beyond floats."""
+    of_record, of_client = task.get("record_clip"), task.get("client_clip")
+    if not isinstance(of_record, int | float) or not isinstance(of_client, int | float) or not of_record > 0:
+        return None
+    try:
+        return most_canaries(of_record, of_client)
+    except (OverflowError, ValueError):
+        return None
 
 
 def refuse_audit_clients(task: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
 import numpy as np
@@ -62,12 +62,17 @@ class TweetReader(nn.Module):
         return found
 
 
-def base() -> nn.Module:
-    """Return the model of `transformers`, untrained. Raises ConfigError without the package."""
+def library() -> ModuleType:
+    """Return `transformers`. Raises ConfigError without the package."""
     try:
-        transformers = importlib.import_module("transformers")
+        return importlib.import_module("transformers")
     except ImportError:
         raise ConfigError("transformers: expected for the models, found none: pip install transformers") from None
+
+
+def base() -> nn.Module:
+    """Return the model of `transformers`, untrained. Raises ConfigError without the package."""
+    transformers = library()
     config = transformers.DistilBertConfig(
         vocab_size=VOCABULARY,
         dim=WIDTH,
@@ -217,6 +222,7 @@ def _train_publicly(model: nn.Module, epochs: int) -> None:
 def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
     """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
     DataError."""
+    library()  # a factory that raises is told by its kind alone
     start = public_start(folder)
     cases = [experiment.case(name, start) for name in METHODS if name in (experiment.methods or METHODS)]
     outcomes, report = runner.reported(

@@ -89,6 +89,10 @@ class Experiment(runner.DatasetExperiment):
 
     def __post_init__(self) -> None:
         runner.require_known("--defence", self.defences, [defence.name for defence in DEFENCES])
+        if self.mode == "proved" and {*self.defences} != {"ball"}:
+            raise ConfigError("--mode: expected one with a dealer for sets other than the ball, found 'proved'")
+        runner.require_positive("--clip", self.clip)
+        runner.require_positive("--rate", self.rate)
 
     @property
     def layer_sizes(self) -> list[int]:

@@ -334,6 +334,13 @@ def require_known(flag: str, given: Sequence[str], known: Collection[str]) -> No
             raise ConfigError(f"{flag}: expected one of {', '.join(known)}, found {name!r}")
 
 
+def require_positive(flag: str, *values: float) -> None:
+    """Raise ConfigError, naming the flag, unless all values are positive and finite."""
+    for value in values:
+        if not 0 < value < math.inf:
+            raise ConfigError(f"{flag}: expected a positive number, found {value}")
+
+
 def _as_field(value: Any) -> Any:
     """Return a flag's value as fields have it: a list's without repetitions, a name's as text."""
     if isinstance(value, list):

@@ -102,6 +102,9 @@ class Experiment(runner.DatasetExperiment):
     rounds: int = ROUNDS
     model: str = "cnn-half"
 
+    def __post_init__(self) -> None:
+        runner.require_positive("--epsilon", self.budget)
+
     def case(self, defence: Defence, n_attackers: int) -> Case:
         """Return one defence against so many attackers."""
         name = f"{defence.name}-k{n_attackers}"

@@ -150,6 +150,7 @@ class Experiment(OfImages):
     """Names of `DEFENCES`, of those that are trained; none: all."""
 
     def __post_init__(self) -> None:
+        OfImages.__post_init__(self)
         runner.require_known("--defence", self.defences, [defence.name for defence in DEFENCES])
 
     @property

@@ -103,6 +103,7 @@ class Experiment(runner.DatasetExperiment):
 
     def __post_init__(self) -> None:
         runner.require_known("--defence", self.defences, [defence.name for defence in DEFENCES])
+        runner.require_positive("--clip", *self.clips)
 
     @property
     def trained(self) -> tuple[Defence, ...]:

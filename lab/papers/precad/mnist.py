@@ -19,7 +19,6 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from precad.deploy.errors import ConfigError
 from precad.deploy.figures import at_most, plain
 from precad.deploy.tables import titled
 from precad.dp.accountants.pld import PldAccountant, View, round_event
@@ -46,8 +45,7 @@ class Experiment(runner.DatasetExperiment):
 
     def case(self, sigma: float) -> Case:
         """Return one sigma. Raises ConfigError."""
-        if not 0 < sigma < float("inf"):
-            raise ConfigError(f"--sigma: expected a positive number, found {sigma}")
+        runner.require_positive("--sigma", sigma)
         return Case(
             name=f"sigma-{sigma:g}",
             labels={"sigma": sigma},

@@ -77,6 +77,8 @@ class Experiment(runner.Experiment):
 
     def __post_init__(self) -> None:
         runner.require_known("--corruption", self.corruptions, NAMES)
+        if self.mode == "proved":
+            raise ConfigError("--mode: expected one with a dealer, as sums are trimmed on shares, found 'proved'")
         if not self.rounds:
             raise ConfigError(f"--epsilon: expected enough for a round, found {self.epsilon}")
 
@@ -183,7 +185,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     cases = [experiment.case(corruption) for corruption in experiment.settings]
     by_gaussian = runner.run_cases(
         [experiment.beside(corruption) for corruption in experiment.settings],
-        replace(experiment, deployed=False),
+        replace(experiment, deployed=False, mode=None),
         folder,
         console,
         workers,

@@ -68,8 +68,7 @@ class Experiment(runner.DatasetExperiment):
     def __post_init__(self) -> None:
         runner.require_known("--corruption", self.corruptions, [one.name for one in CORRUPTIONS + TABLE_3])
         for epsilon in self.epsilons:
-            if not 0 < epsilon < float("inf"):
-                raise ConfigError(f"--epsilon: expected a positive number, found {epsilon}")
+            runner.require_positive("--epsilon", epsilon)
             for method in METHODS:
                 rounds = self.rounds(method, epsilon)
                 if rounds < EVALUATE_EVERY:

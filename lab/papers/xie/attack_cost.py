@@ -121,9 +121,8 @@ class Experiment(Starting):
                 raise ConfigError(f"--poison-share: expected 1 at level {self.level}, found {share}")
             if not 0 < share <= 1:
                 raise ConfigError(f"--poison-share: expected a number above 0 and at most 1, found {share}")
-        for field, value in (*(("--sigma", sigma) for sigma in self.sigmas), ("--cost-bound", self.largest_cost)):
-            if not 0 < value < math.inf:
-                raise ConfigError(f"{field}: expected a positive number, found {value}")
+        runner.require_positive("--sigma", *self.sigmas)
+        runner.require_positive("--cost-bound", self.largest_cost)
 
     @property
     def largest_cost(self) -> float:

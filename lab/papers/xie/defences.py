@@ -19,7 +19,6 @@ is a bound (`certified_accuracy`), the robust accuracy of the certification is a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -108,8 +107,8 @@ class Experiment(Starting):
                 raise ConfigError(f"--attackers: expected 1 .. {self.row.n_clients // 2}, found {k}")
         for option, found, known in (("--attack", self.attacks, ATTACK_NAMES), ("--rule", self.rules, RULES)):
             runner.require_known(option, found, known)
-        if self.sigma is not None and not 0 < self.sigma < math.inf:
-            raise ConfigError(f"--sigma: expected a positive number, found {self.sigma}")
+        if self.sigma is not None:
+            runner.require_positive("--sigma", self.sigma)
 
     @property
     def row(self) -> userdp_certified.Row:

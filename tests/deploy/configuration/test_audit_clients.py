@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,13 @@ def test_the_check_says_who_audits(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"task": {"client_clip": 0.5}}, r"client_clip: expected at least record_clip \* sqrt\(1\)"),
+        ({"task": {"client_clip": math.inf}}, r"task\.client_clip: expected a finite number, found inf"),
+        ({"task": {"client_clip": math.nan}}, r"task\.client_clip: expected a finite number, found nan"),
+        ({"task": {"client_clip": 1e300}}, "client_clip"),
+        ({"task": {"client_clip": math.inf, "audit_clients": []}}, r"task\.client_clip: expected a finite number"),
+        ({"task": {"client_clip": 1e300, "audit_clients": []}}, "client_clip"),
+        ({"task": {"record_clip": math.nan}}, r"task\.record_clip: expected a finite number, found nan"),
+        ({"task": {"record_clip": 1e-300}}, "noise_multiplier|client_clip|record_clip"),
         ({"task": {"dim": 4810}}, r"task\.dim: expected 4906, the dimension of 'mlp' and the canaries, found 4810"),
         ({"task": {"audit_clients": "watch"}}, r"task\.audit_clients: expected a list of ids, found 'watch'"),
         ({"task": {"audit_clients": ["nobody"]}}, "audit_clients: expected enrolled clients, found 'nobody'"),

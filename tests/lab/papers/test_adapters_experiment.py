@@ -45,6 +45,14 @@ def test_without_the_library_the_package_is_named(monkeypatch: pytest.MonkeyPatc
         adapters.base()
 
 
+def test_without_the_library_the_command_names_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Not the kind of error that its model's factory raised."""
+    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
+    done = CliRunner().invoke(app, ["experiment", "adapters", "--output", str(tmp_path / "run")])
+    assert done.exit_code == 2
+    assert "transformers: expected for the models, found none" in done.output
+
+
 def test_the_peers_transformer_with_our_weights_gives_our_logits() -> None:
     """Every tensor has its name there; B is not zero. Texts of all lengths, by both attentions, in float32."""
     pytest.importorskip("transformers")

@@ -199,6 +199,18 @@ def test_who_attacks_is_the_papers() -> None:
         (("xie-attack-cost", "--level", "user", "--classes", 10, "--attack", "stat-opt"), "at level user"),
         (("xie-attack-cost", "--level", "instance", "--classes", 10), "expected 2 at level instance, found 10"),
         (("insdp-certified", "--seeds", 0), "--seeds"),
+        (("xie-defences", "--sigma", "nan"), "--sigma: expected a positive number"),
+        (("precad-mnist", "--sigma", "inf"), "--sigma: expected a positive number"),
+        (("precad-backdoor", "--clip", "inf"), "--clip: expected a positive number"),
+        (("convex-sets", "--clip", 0), "--clip: expected a positive number"),
+        (
+            ("convex-sets", "--deployed", "--mode", "proved", "--defence", "half-space"),
+            "--mode: expected one with a dealer",
+        ),
+        (("convex-sets", "--rate", "nan"), "--rate: expected a positive number"),
+        (("ptr-mnist", "--epsilon", "nan"), "--epsilon: expected a positive number"),
+        (("central-local-backdoor", "--epsilon", "nan"), "--epsilon: expected a positive number"),
+        (("word-backdoor", "--epsilon", "-1"), "--epsilon: expected a positive number"),
     ],
 )
 def test_flags_that_mean_nothing_are_refused(arguments: tuple[object, ...], why: str, tmp_path: Path) -> None:
