@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from rich.console import Console
@@ -94,16 +95,23 @@ def draw(
     title: str,
     xlabel: str,
     floor: float = CLEAN_ACCURACY_FLOOR,
+    printed: Mapping[str, float] = MappingProxyType({}),
 ) -> None:
-    """Draw accuracy, and beside it backdoor accuracy where it counts, of every defence against K attackers."""
-    for colour, defence in zip(itertools.cycle(runner.COLOURS), defences, strict=False):
+    """Draw accuracy, and beside it backdoor accuracy where it counts, of every defence against K attackers.
+
+    printed: the paper's backdoor accuracy by defence, which is marked at the end of the curve.
+    """
+    every = zip(itertools.cycle(runner.COLOURS), defences, runner.nested_markers(len(defences)), strict=False)
+    for colour, defence, looks in every:
         labels = {"defence": defence, "attackers": k}
         rows = [row for outcome in outcomes if outcome.case.labels == labels for row in outcome.rows]
         if not rows:
             continue  # which was not trained
         counted = [row for row in rows if row["accuracy"] > floor]
-        runner.draw_curves(axes[0], rows, "accuracy", colour=colour, label=defence)
-        runner.draw_curves(axes[1], counted, "attack_success", colour=colour, label=defence)
+        runner.draw_curves(axes[0], rows, "accuracy", colour=colour, label=defence, looks=looks)
+        runner.draw_curves(axes[1], counted, "attack_success", colour=colour, label=defence, looks=looks)
+        points = [(max(row["epoch"] for row in rows), printed[defence])] if defence in printed else []
+        runner.mark_paper(axes[1], points, colour=colour, label=f"{defence}, the paper's backdoor")
     backdoor = f"backdoor accuracy (where accuracy > {floor:g})"
     for panel, what in zip(axes, ("test accuracy", backdoor), strict=True):
         panel.set(xlabel=xlabel, ylabel=what, title=title, ylim=(-0.02, 1.02))
@@ -118,11 +126,18 @@ def save_figures(
     *,
     xlabel: str = "round",
     floor: float = CLEAN_ACCURACY_FLOOR,
+    printed: Mapping[tuple[str, int], float] = MappingProxyType({}),
 ) -> None:
-    """Save a figure for each number K of attackers, as `path` with -kK.png behind it."""
+    """Save a figure for each number K of attackers, as `path` with -kK.png behind it.
+
+    printed: the paper's backdoor accuracy by defence and K.
+    """
     for k in numbers:
         title = f"K = {k} of {n_clients}"
-        looks = partial(draw, outcomes=outcomes, k=k, defences=defences, title=title, xlabel=xlabel, floor=floor)
+        own = {defence: value for (defence, of), value in printed.items() if of == k}
+        looks = partial(
+            draw, outcomes=outcomes, k=k, defences=defences, title=title, xlabel=xlabel, floor=floor, printed=own
+        )
         runner.save_figure(looks, path.with_name(f"{path.name}-k{k}.png"))
 
 

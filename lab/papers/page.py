@@ -26,7 +26,11 @@ from precad.deploy.files.whole import write_whole
 from precad.deploy.reporting.page import asset, source_of, templates
 
 NAME: Final = "report.html"
-_PICTURES: Final = "img { max-width: 100%; height: auto; background: #ffffff; border-radius: 6px; }"
+_PICTURES: Final = """\
+img { max-width: 100%; height: auto; background: #ffffff; border-radius: 6px; }
+@media (max-width: 40rem) { img { max-width: none; } }
+"""
+"""On a narrow screen a picture is scrolled, as its words would be too small to read."""
 _NOT_SETTINGS: Final = frozenset({"experiment", "output", "title", "paragraph"})
 
 
@@ -120,7 +124,7 @@ def _settings(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     for name, value in report.items():
         values = value if isinstance(value, list | tuple) else [value]
         if name not in _NOT_SETTINGS and all(isinstance(it, str | int | float | None) for it in values):
-            found.append((name, ", ".join("-" if it is None else str(it) for it in values)))
+            found.append((name, ", ".join("-" if it is None else str(it) for it in values) or "-"))
     return found
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import math
 import statistics
@@ -23,6 +24,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from rich.console import Console
@@ -377,12 +379,26 @@ def print_result(console: Console, table: Table, report: Mapping[str, Any]) -> N
     console.print(f"written to {report['output']}", highlight=False, markup=False, soft_wrap=True)
 
 
-def draw_curves(axes: Any, rows: Sequence[Mapping[str, Any]], measure: str, *, colour: str, label: str) -> None:
+def nested_markers(n: int) -> list[dict[str, Any]]:
+    """Return looks of n curves in the order of drawing: of curves that coincide, each has a hollow mark in the last."""
+    every = zip(itertools.cycle("osD^v"), range(n, 0, -1), strict=False)
+    return [{"marker": marker, "markersize": 3 + 1.6 * i, "markerfacecolor": "none"} for marker, i in every]
+
+
+def draw_curves(
+    axes: Any,
+    rows: Sequence[Mapping[str, Any]],
+    measure: str,
+    *,
+    colour: str,
+    label: str,
+    looks: Mapping[str, Any] = MappingProxyType({"marker": "."}),
+) -> None:
     """Draw the mean over the seeds by epoch, with the range behind it."""
     epochs = sorted({row["epoch"] for row in rows})
     values = [[row[measure] for row in rows if row["epoch"] == epoch] for epoch in epochs]
-    axes.plot(epochs, [statistics.fmean(v) for v in values], color=colour, marker=".", label=label)
-    axes.fill_between(epochs, [min(v) for v in values], [max(v) for v in values], color=colour, alpha=0.2)
+    axes.plot(epochs, [statistics.fmean(v) for v in values], color=colour, label=label, **looks)
+    axes.fill_between(epochs, [min(v) for v in values], [max(v) for v in values], color=colour, alpha=0.2, linewidth=0)
 
 
 def mark_paper(axes: Any, points: Sequence[tuple[float, float]], *, colour: str, label: str) -> None:
@@ -390,7 +406,9 @@ def mark_paper(axes: Any, points: Sequence[tuple[float, float]], *, colour: str,
     if not points:
         return
     x, y = zip(*points, strict=True)
-    axes.plot(x, y, color=colour, linestyle="none", marker="X", markersize=9, markeredgecolor="black", label=label)
+    axes.plot(
+        x, y, color=colour, linestyle="none", marker="X", markersize=9, markeredgecolor="black", zorder=5, label=label
+    )
 
 
 def save_figure(draw: Callable[[Any], None], path: Path, *, panels: int = 2) -> None:

@@ -119,6 +119,14 @@ class Experiment(runner.DatasetExperiment):
         return tuple(self.attackers) or ATTACKERS.get(self.dataset, ATTACKERS["mnist"])
 
     @property
+    def printed(self) -> dict[tuple[str, int], float]:
+        """Return the paper's backdoor accuracy by defence and K."""
+        if (point := PRINTED_BACKDOOR.get(self.dataset)) is None:
+            return {}
+        clip, k, value = point
+        return {(precad_with(clip).words, k): value}
+
+    @property
     def attack(self) -> str:
         """Return a name of `precad.clients.attacks`."""
         return "semantic-backdoor" if self.dataset == "cifar10" else "pixel-backdoor"
@@ -182,6 +190,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
         [defence.words for defence in experiment.trained],
         N_CLIENTS,
         xlabel=backdoors.EPOCHS,
+        printed=experiment.printed,
     )
     if experiment.clips:
         panels = len(experiment.numbers)

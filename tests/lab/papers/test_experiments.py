@@ -128,6 +128,35 @@ def test_a_backdoor_counts_only_where_the_model_has_learnt_its_task(
     assert backdoors.share(case["backdoor"]) == ("-" if backdoor is None else f"{backdoor:.3f}")
 
 
+def test_curves_that_coincide_are_all_seen(tmp_path: Path) -> None:
+    """Every defence's colour is in the picture, above its legend, though all have one result."""
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    one = outcome_of([0.6, 0.8, 0.9], [0.2, 0.1, 0.0])
+    words = [defence.words for defence in precad_backdoor.DEFENCES]
+    cases = [dataclasses.replace(one.case, labels={"defence": name, "attackers": 5}) for name in words]
+    backdoors.save_figures(tmp_path / "b", [dataclasses.replace(one, case=case) for case in cases], [5], words, 100)
+    seen = pyplot.imread(tmp_path / "b-k5.png")[:300, :, :3]
+    for colour in runner.COLOURS:
+        wanted = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        assert (np.abs(seen - wanted).max(axis=-1) < 0.2).sum() > 20, colour
+
+
+@pytest.mark.parametrize(("k", "marked"), [(5, [(3.0, 0.0)]), (10, [])])
+def test_what_the_paper_prints_of_a_backdoor_is_marked(k: int, marked: list[tuple[float, float]]) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    one = outcome_of([0.6, 0.8, 0.9], [0.2, 0.1, 0.1])
+    case = dataclasses.replace(one.case, labels={"defence": "PRECAD, C = 20", "attackers": k})
+    outcome = dataclasses.replace(one, case=case)
+    printed = precad_backdoor.Experiment().printed
+    own = {defence: value for (defence, of), value in printed.items() if of == k}
+    figure, axes = pyplot.subplots(1, 2)
+    backdoors.draw(axes, [outcome], k=k, defences=["PRECAD, C = 20"], title="", xlabel="", printed=own)
+    points = [(x, y) for line in axes[1].lines if "the paper" in line.get_label() for x, y in line.get_xydata()]
+    pyplot.close(figure)
+    assert points == marked
+    assert precad_backdoor.Experiment(dataset="cifar10").printed == {}
+
+
 def test_what_is_printed_as_the_accuracy_is_said() -> None:
     """Five evaluations are the whole of a quick training: their mean would count its beginning."""
     short, long = outcome_of([0.1, 0.3, 0.5, 0.7, 0.9], [0.0] * 5), outcome_of([0.1] * 5 + [0.9] * 5, [0.0] * 10)
