@@ -273,9 +273,9 @@ class PtrClientsFlags(TrainingFlags):
 @trains(experiment_app, "ptr-mnist", "ptr.mnist")
 @dataclass(frozen=True, kw_only=True)
 class PtrMnistFlags(TrainingFlags):
-    """Repeat the PTR paper's Table 1: TSGD + PTR and TSGD + Gaussian on corrupted MNIST, at equal proved epsilon."""
+    """Repeat the PTR paper's Table 1: TSGD + PTR and TSGD + Gaussian on corrupted pictures, at equal proved epsilon."""
 
-    quick: Annotated[bool, typer.Option("--quick", help="Take two settings, one seed, epsilon = 1.2: minutes.")] = False
+    quick: Annotated[bool, typer.Option("--quick", help="Take two settings, one seed, less epsilon: minutes.")] = False
     seeds: Seeds = None
     corruptions: Annotated[
         list[str] | None,
@@ -284,12 +284,17 @@ class PtrMnistFlags(TrainingFlags):
         ),
     ] = None
     epsilons: Annotated[
-        list[float] | None, typer.Option("--epsilon", help="Take this epsilon instead of 3 and 5; repeat for several.")
+        list[float] | None,
+        typer.Option("--epsilon", help="Take this epsilon instead of 3 and 5, or 7 and 10 on cifar10. Repeat."),
     ] = None
-    dataset: PaperImages = ImagesName.MNIST
+    dataset: Annotated[
+        PicturesName, typer.Option(help="Train on this data set; mnist and cifar10 are the paper's.")
+    ] = PicturesName.MNIST
     model: Annotated[
         str | None,
-        typer.Option(help="Train this model: cnn, the paper's; cnn-half, that of --quick, takes a third of the time."),
+        typer.Option(
+            help="Train this model in place of cnn and cifar; cnn-half and cnn-rgb, those of --quick, are faster."
+        ),
     ] = None
     with_dpsgd: Annotated[bool, typer.Option("--dpsgd", help="Add DP-SGD, which trims nothing, as in Table 4.")] = False
 

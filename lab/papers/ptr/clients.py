@@ -31,11 +31,12 @@ from precad.deploy.errors import ConfigError
 from precad.deploy.figures import at_most
 from precad.deploy.tables import titled
 from precad.lab.papers import runner
-from precad.lab.papers.ptr.mnist import BATCH, DELTA, LEARNING_RATE, MODEL, proved_epsilon, rounds_within
-from precad.lab.papers.ptr.settings import CORRUPTIONS, GAUSSIAN, PTR, PTR_PARAMETERS, Corruption, Method
+from precad.lab.papers.ptr.mnist import DELTA, proved_epsilon, rounds_within
+from precad.lab.papers.ptr.settings import CORRUPTIONS, GAUSSIAN, PTR, PTR_PARAMETERS, TRAININGS, Corruption, Method
 from precad.lab.papers.runner import Case, Outcome
 from precad.lab.simulation.workers import Workers
 
+OF_MNIST: Final = TRAININGS["mnist"]
 N_CLIENTS, QUICK_CLIENTS, EVALUATE_EVERY = 10_000, 60, 10
 REGISTRATION_TIMEOUT_S: Final = 3600.0
 """How long the run waits for its clients' twenty thousand connections, which take minutes of processor time."""
@@ -96,12 +97,14 @@ class Experiment(runner.Experiment):
         """Return how many rounds of a method cost at most the epsilon."""
         if self.is_quick:
             return EVALUATE_EVERY
-        return rounds_within(functools.partial(proved_epsilon, method, N_CLIENTS, BATCH / N_CLIENTS), self.epsilon)
+        return rounds_within(
+            functools.partial(proved_epsilon, method, N_CLIENTS, OF_MNIST.batch / N_CLIENTS), self.epsilon
+        )
 
     @property
     def client_rate(self) -> float:
         """Return the probability with which a client is drawn for a round."""
-        return 0.5 if self.is_quick else BATCH / N_CLIENTS
+        return 0.5 if self.is_quick else OF_MNIST.batch / N_CLIENTS
 
     @property
     def settings(self) -> tuple[Corruption, ...]:
@@ -154,9 +157,9 @@ class Experiment(runner.Experiment):
                     "client_rate": self.client_rate,
                     "record_rate": 1.0,
                     "record_clip": 1.0,
-                    "learning_rate": LEARNING_RATE,
+                    "learning_rate": OF_MNIST.learning_rate,
                     "delta": DELTA,
-                    "model": MODEL,
+                    "model": OF_MNIST.model,
                     **task,
                 },
                 "client": {
@@ -213,7 +216,7 @@ def _found(experiment: Experiment, by_ptr: Sequence[Outcome], by_gaussian: Seque
         "clients": experiment.n_clients,
         "rounds": experiment.rounds,
         "rounds_gaussian": experiment.rounds_of(GAUSSIAN),
-        "model": MODEL,
+        "model": OF_MNIST.model,
         "cases": cases,
         "statements": {IS_AHEAD: all(case["accuracy"]["mean"] > case["gaussian"]["mean"] for case in cases)},
         "evaluations": runner.what_is_reported(by_ptr),
@@ -222,7 +225,7 @@ def _found(experiment: Experiment, by_ptr: Sequence[Outcome], by_gaussian: Seque
 
 
 def _of_case(experiment: Experiment, corruption: Corruption, ptr: Outcome, gaussian: Outcome) -> dict[str, Any]:
-    of_gaussian, of_ptr = corruption.paper.get(experiment.epsilon, (None, None))
+    of_gaussian, of_ptr = corruption.mnist.get(experiment.epsilon, (None, None))
     return {
         **ptr.case.labels,
         "accuracy": _accuracy(ptr),
@@ -267,7 +270,7 @@ def _draw(axes: Any, experiment: Experiment, outcomes: Sequence[Outcome]) -> Non
     for colour, corruption, outcome in zip(runner.COLOURS, experiment.settings, outcomes, strict=False):
         label = f"{corruption.of}, {corruption.share:.0%}"
         runner.draw_curves(axes, outcome.rows, "accuracy", colour=colour, label=label)
-        if (printed := corruption.paper.get(experiment.epsilon)) is not None and outcome.rows:
+        if (printed := corruption.mnist.get(experiment.epsilon)) is not None and outcome.rows:
             end = max(row["epoch"] for row in outcome.rows)
             runner.mark_paper(axes, [(end, printed[1])], colour=colour, label=f"{label}, the paper")
     axes.set(xlabel="passes over the records", ylabel="test accuracy", title=f"{PTR.words}, two servers")

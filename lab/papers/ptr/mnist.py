@@ -1,15 +1,17 @@
-"""`precad experiment ptr-mnist`: TSGD + PTR beside TSGD + Gaussian on MNIST with corrupted records, at equal epsilon.
+"""`precad experiment ptr-mnist`: TSGD + PTR beside TSGD + Gaussian on MNIST or CIFAR-10 with corrupted records, at
+equal epsilon.
 
-The settings are the seven of MNIST in the source's Table 1. A share of all records has wrong labels, noise N(0, 100) on
-every pixel, or N(0, 100) on its gradient in every round. If asked for, MNIST also has what the paper has on EMNIST.
-That is Table 3's corruptions, every label 9 less itself and gradients with flipped signs, and Table 4's DP-SGD.
+The settings are the seven of either data set in the source's Table 1. A share of all records has wrong labels, noise
+N(0, 100) on every pixel, or N(0, 100) on its gradient in every round. If asked for, they also have what the paper has
+on EMNIST. That is Table 3's corruptions, every label 9 less itself and gradients with flipped signs, and Table 4's
+DP-SGD.
 
-The paper trains on a server that holds the records, with a batch of 256. Here each record is a client of `precad
-simulate`, in a round with probability 256 / N. The two mechanisms are its aggregation rules, so that what is proved for
-a client is proved for a record. The parameters are those of the paper's B.1.3. Each mechanism trains for as many rounds
-as its own proved bound allows within epsilon. An accuracy is the mean of the last five evaluations until then. Both
-bounds are by privacy loss distributions. The paper has Renyi divergences for both. Two more columns therefore have the
-same trainings after the fewer rounds that those allow, if any.
+The paper trains on a server that holds the records, with a batch of 256, or 1024 on CIFAR-10. Here each record is a
+client of `precad simulate`, in a round with probability batch / N. The two mechanisms are its aggregation rules, so
+that what is proved for a client is proved for a record. The parameters are those of the paper's B.1.3. Each mechanism
+trains for as many rounds as its own proved bound allows within epsilon. An accuracy is the mean of the last five
+evaluations until then. Both bounds are by privacy loss distributions. The paper has Renyi divergences for both. Two
+more columns therefore have the same trainings after the fewer rounds that those allow, if any.
 
 Source: Wang, Mahloujifar, Wang, Jia, Mittal, "Renyi Differential Privacy of Propose-Test-Release and Applications to
 Private and Robust Machine Learning", NeurIPS '22.
@@ -36,24 +38,22 @@ from precad.lab.papers.ptr.settings import (
     CORRUPTIONS,
     DPSGD,
     GAUSSIAN,
-    METHODS,
     PTR,
     PTR_PARAMETERS,
     QUICK_CORRUPTIONS,
     TABLE_3,
+    TRAININGS,
     Corruption,
     Method,
+    Training,
 )
 from precad.lab.papers.runner import Case, Outcome
 from precad.lab.simulation.rules import TsgdGaussian
 from precad.lab.simulation.workers import Workers
 
-EPSILONS, QUICK_EPSILONS = (3.0, 5.0), (1.2,)
-MODEL, QUICK_MODEL = "cnn", "cnn-half"
-BATCH: Final = 256
-RECORDS: Final[Mapping[str, int]] = {"mnist": 60_000, "fashion-mnist": 60_000, "digits": 1437}
-"""N, to train on."""
-LEARNING_RATE, DELTA, EVALUATE_EVERY, LAST_EVALUATIONS = 0.15, 1e-5, 50, 5
+QUICK_EPSILONS: Final[Mapping[str, tuple[float, ...]]] = {"mnist": (1.2,), "cifar10": (4.0,)}
+"""Other data sets have MNIST's."""
+DELTA, EVALUATE_EVERY, LAST_EVALUATIONS = 1e-5, 50, 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +61,17 @@ class Experiment(runner.DatasetExperiment):
     """Describe what is run."""
 
     corruptions: Sequence[str] = tuple(corruption.name for corruption in CORRUPTIONS)
-    epsilons: Sequence[float] = EPSILONS
-    model: str = MODEL
+    epsilons: Sequence[float] = ()
+    """None: the paper's for the data set."""
+    model: str | None = None
+    """In place of the paper's for the data set."""
     with_dpsgd: bool = False
 
     def __post_init__(self) -> None:
         runner.require_known("--corruption", self.corruptions, [one.name for one in CORRUPTIONS + TABLE_3])
-        for epsilon in self.epsilons:
+        for epsilon in self.prices:
             runner.require_positive("--epsilon", epsilon)
-            for method in METHODS:
+            for method in (self.training.gaussian, self.training.ptr):
                 rounds = self.rounds(method, epsilon)
                 if rounds < EVALUATE_EVERY:
                     raise ConfigError(
@@ -83,31 +85,43 @@ class Experiment(runner.DatasetExperiment):
         return tuple(corruption for corruption in CORRUPTIONS + TABLE_3 if corruption.name in self.corruptions)
 
     @property
+    def training(self) -> Training:
+        """Return what the paper trains on the data set."""
+        return TRAININGS[self.dataset]
+
+    @property
+    def prices(self) -> tuple[float, ...]:
+        """Return the epsilons, one after the other."""
+        return tuple(self.epsilons) or self.training.epsilons
+
+    @property
     def methods(self) -> tuple[Method, ...]:
         """Return the methods that are trained."""
-        return (*METHODS, DPSGD) if self.with_dpsgd else METHODS
+        of = self.training
+        return (of.gaussian, of.ptr, of.dpsgd) if self.with_dpsgd else (of.gaussian, of.ptr)
 
     def rounds(self, method: Method, epsilon: float, price: Price | None = None) -> int:
         """Return the most rounds that are proved to cost at most epsilon; `price`: by another bound than the rule's
         own."""
-        n = RECORDS[self.dataset]
-        return rounds_within(functools.partial(price or proved_epsilon, method, n, BATCH / n), epsilon)
+        of = self.training
+        return rounds_within(functools.partial(price or proved_epsilon, method, of.n_records, of.rate), epsilon)
 
     def case(self, corruption: Corruption, method: Method) -> Case:
         """Return one training, for the largest epsilon."""
-        n, rate = RECORDS[self.dataset], BATCH / RECORDS[self.dataset]
+        of = self.training
+        n, rate, bound = of.n_records, of.rate, method.parameters["clip"]
         task = {
             "name": f"ptr-{corruption.name}",
             "clients": n,
-            "rounds": self.rounds(method, max(self.epsilons)),
+            "rounds": self.rounds(method, max(self.prices)),
             "client_rate": rate,
             "record_rate": 1.0,
-            "record_clip": 1.0,
-            "client_clip": 1.0,
+            "record_clip": bound,
+            "client_clip": bound,
             "noise_multiplier": 1.0,  # of servers that are not here: the rule clips and adds the noise
-            "learning_rate": LEARNING_RATE,
+            "learning_rate": of.learning_rate,
             "delta": DELTA,
-            "model": self.model,
+            "model": self.model or of.model,
         }
         simulation = {
             "algorithm": "non-private",
@@ -155,20 +169,31 @@ def renyi_epsilon(method: Method, n: int, rate: float, rounds: int) -> float:
     return eps_ptr_rounds(rate, sigma1, tau, b, delta0, rounds, DELTA)
 
 
+PAPER: Final[Mapping[str, str]] = {
+    "mnist": "The paper has PTR ahead in all seven settings of MNIST, by 0.3 to 3.9 points at epsilon = 3 and by 1.6 "
+    "to 11.5 at 5, means of 5 seeds.",
+    "cifar10": "The paper has PTR ahead in all seven settings of CIFAR-10, by 0.4 to 1.9 points at epsilon = 7 and by "
+    "0.2 to 1.8 at 10, means of 5 seeds.",
+}
 Price = Callable[[Method, int, float, int], float]
-COLUMNS: Final[tuple[tuple[str, Method, Price], ...]] = (
-    ("gaussian", GAUSSIAN, proved_epsilon),
-    ("ptr", PTR, proved_epsilon),
-    ("gaussian_renyi", GAUSSIAN, renyi_epsilon),
-    ("ptr_renyi", PTR, renyi_epsilon),
-    ("dpsgd", DPSGD, proved_epsilon),
+COLUMNS: Final[tuple[tuple[str, int, Price], ...]] = (
+    ("gaussian", 0, proved_epsilon),
+    ("ptr", 1, proved_epsilon),
+    ("gaussian_renyi", 0, renyi_epsilon),
+    ("ptr_renyi", 1, renyi_epsilon),
+    ("dpsgd", 2, proved_epsilon),
 )
-"""Columns of the table, with the bound that says for how many rounds each trains."""
+"""Columns of the table: which of the methods, and the bound that says for how many rounds it trains."""
 
 
-def quick(_given: Mapping[str, Any]) -> dict[str, Any]:
+def quick(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what --quick takes in place of what is left out."""
-    return {"corruptions": QUICK_CORRUPTIONS, "epsilons": QUICK_EPSILONS, "seeds": 1, "model": QUICK_MODEL}
+    return {
+        "corruptions": QUICK_CORRUPTIONS,
+        "epsilons": QUICK_EPSILONS.get(given["dataset"], QUICK_EPSILONS["mnist"]),
+        "seeds": 1,
+        "model": TRAININGS[given["dataset"]].quick_model,
+    }
 
 
 def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
@@ -179,10 +204,9 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     by_method = (outcomes[i :: len(experiment.methods)] for i in range(len(experiment.methods)))
     trained = list(zip(experiment.settings, *by_method, strict=True))
     report = runner.report_of("ptr-mnist", experiment, folder)
+    report |= {"epsilons": experiment.prices, "model": cases[0].config["task"]["model"]}
     report["cases"] = [
-        _row(experiment, corruption, found, epsilon)
-        for epsilon in experiment.epsilons
-        for corruption, *found in trained
+        _row(experiment, corruption, found, epsilon) for epsilon in experiment.prices for corruption, *found in trained
     ]
     runner.write(folder, report, outcomes, paragraph(report))
     n_kinds = len({corruption.of for corruption in experiment.settings})
@@ -193,20 +217,20 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
 def _row(experiment: Experiment, corruption: Corruption, outcomes: Sequence[Outcome], epsilon: float) -> dict[str, Any]:
     """Return a row of the table at one epsilon. A column is None where epsilon is not for EVALUATE_EVERY rounds of
     it."""
-    is_paper = (experiment.dataset, experiment.model) == ("mnist", MODEL) and epsilon in corruption.paper
+    printed = corruption.paper(experiment.dataset).get(epsilon)
+    is_paper = experiment.model in (None, experiment.training.model) and printed is not None
     row: dict[str, Any] = {"corruption": corruption.of, "share": corruption.share, "epsilon": epsilon}
-    for key, method, price in COLUMNS:
-        rounds = experiment.rounds(method, epsilon, price)
-        if rounds < EVALUATE_EVERY or method not in experiment.methods:
+    for key, i, price in COLUMNS:
+        rounds = experiment.rounds(experiment.methods[i], epsilon, price) if i < len(outcomes) else 0
+        if rounds < EVALUATE_EVERY:
             row[key] = None
             continue
-        i = experiment.methods.index(method)
         outcome = outcomes[i]
         found = [_accuracy(outcome, seed, rounds) for seed in range(experiment.seeds)]
         row[key] = {
             "rounds": rounds,
             "accuracy": {"mean": statistics.fmean(found), "min": min(found), "max": max(found)},
-            "paper": corruption.paper[epsilon][i] if is_paper and method in METHODS else None,
+            "paper": printed[i] if is_paper and printed and i < len(printed) else None,
             "diverged": outcome.diverged,
         }
     return row
@@ -242,11 +266,11 @@ def paragraph(report: Mapping[str, Any]) -> str:
     diverged = sum(case[key]["diverged"] for case in report["cases"] for key in keys if case[key])
     return (
         f"Corrupted records of {report['dataset']}, model {report['model']}, {GAUSSIAN.words} against "
-        f"{PTR.words}, a record a client, batches of {BATCH} in expectation, {report['seeds']} seed(s); accuracy: the "
-        f"mean of the last {LAST_EVALUATIONS} evaluations, one in {EVALUATE_EVERY} rounds. {' '.join(said)} "
+        f"{PTR.words}, a record a client, batches of {TRAININGS[report['dataset']].batch} in expectation, "
+        f"{report['seeds']} seed(s); accuracy: the mean of the last {LAST_EVALUATIONS} evaluations, one in "
+        f"{EVALUATE_EVERY} rounds. {' '.join(said)} "
         + (f"{diverged} trainings diverged. " if diverged else "")
-        + "The paper has PTR ahead in all seven settings of MNIST, by 0.3 to 3.9 points at epsilon = 3 and by 1.6 to "
-        "11.5 at 5, means of 5 seeds."
+        + PAPER.get(report["dataset"], PAPER["mnist"])
     )
 
 
@@ -283,7 +307,7 @@ def _draw(axes: Any, experiment: Experiment, trained: Sequence[tuple[Any, ...]])
 
     trained  a corruption, and the outcome of each method.
     """
-    n = RECORDS[experiment.dataset]
+    of = experiment.training
     for panel, kind in zip(axes, dict.fromkeys(setting[0].of for setting in trained), strict=True):
         shown = [setting for setting in trained if setting[0].of == kind]
         for colour, (corruption, *outcomes) in zip(runner.COLOURS, shown, strict=False):
@@ -291,7 +315,7 @@ def _draw(axes: Any, experiment: Experiment, trained: Sequence[tuple[Any, ...]])
                 rounds = sorted({row["round"] for row in outcome.rows})
                 means = [statistics.fmean(r["accuracy"] for r in outcome.rows if r["round"] == t) for t in rounds]
                 label = f"{method.words}, {corruption.share:.0%}"
-                prices = [proved_epsilon(method, n, BATCH / n, t) for t in rounds]
+                prices = [proved_epsilon(method, of.n_records, of.rate, t) for t in rounds]
                 panel.plot(prices, means, style, color=colour, label=label, linewidth=1.2)
                 _mark_paper(panel, experiment, corruption, method, colour=colour, label=label)
         panel.set(xlabel="proved ε at δ = 10⁻⁵", ylabel="test accuracy", title=f"{kind} corrupted")
@@ -301,10 +325,10 @@ def _mark_paper(
     panel: Any, experiment: Experiment, corruption: Corruption, method: Method, *, colour: str, label: str
 ) -> None:
     """Mark what the paper prints at the epsilons that are asked for."""
-    if method not in METHODS or experiment.dataset != "mnist":
-        return
-    i, paper = METHODS.index(method), corruption.paper
-    points = [(epsilon, paper[epsilon][i]) for epsilon in experiment.epsilons if epsilon in paper]
+    i, paper = experiment.methods.index(method), corruption.paper(experiment.dataset)
+    points = [
+        (epsilon, paper[epsilon][i]) for epsilon in experiment.prices if epsilon in paper and i < len(paper[epsilon])
+    ]
     runner.mark_paper(panel, points, colour=colour, label=f"{label}, the paper")
 
 
@@ -312,7 +336,7 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
     """Print the report for people."""
     setting, by_renyi = ("epsilon", "corruption", "share"), ("by Renyi: Gaussian", "PTR")
     heads = (*setting, GAUSSIAN.words, PTR.words, "gain", *by_renyi, DPSGD.words, "paper's gain")
-    table = titled("PTR, Table 1, MNIST", *heads, words=("corruption",))
+    table = titled(f"PTR, Table 1, {report['dataset']}", *heads, words=("corruption",))
     for case in report["cases"]:
         printed = [case[key]["paper"] for key in ("gaussian", "ptr")]
         table.add_row(

@@ -10,6 +10,7 @@ import io
 import json
 import math
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -218,12 +219,18 @@ def test_a_quick_backdoor_is_one_k_of_fewer_rounds(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "model"),
-    [(["--quick"], "cnn-half"), (["--quick", "--model", "cnn"], "cnn"), (["--epsilon", 1.2], "cnn")],
-    ids=["quick", "quick, and named", "not quick"],
+    ("arguments", "model", "epsilon"),
+    [
+        (["--quick"], "cnn-half", 1.2),
+        (["--quick", "--model", "cnn"], "cnn", 1.2),
+        (["--epsilon", 1.2], "cnn", 1.2),
+        (["--quick", "--dataset", "cifar10"], "cnn-rgb", 4.0),
+        (["--epsilon", 1.2, "--dataset", "cifar10"], "cifar", 1.2),
+    ],
+    ids=["quick", "quick, and named", "not quick", "quick on CIFAR-10", "CIFAR-10"],
 )
 def test_a_quick_ptr_trains_the_smaller_model(
-    arguments: list[object], model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: list[object], model: str, epsilon: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("matplotlib")
     asked: list[ptr_mnist.Experiment] = []
@@ -235,7 +242,9 @@ def test_a_quick_ptr_trains_the_smaller_model(
     monkeypatch.setattr(ptr_mnist, "proved_epsilon", lambda method, n, rate, rounds: rounds / 1000)
     monkeypatch.setattr(ptr_mnist, "run", run)
     assert experiment("ptr-mnist", *arguments, "--output", tmp_path / "run").exit_code == 2
-    assert [(one.model, one.epsilons) for one in asked] == [(model, (1.2,))]
+    (one,) = asked
+    assert one.case(one.settings[0], one.methods[0]).config["task"]["model"] == model
+    assert one.prices == (epsilon,)
 
 
 def test_the_backdoors_setting_is_the_papers() -> None:
@@ -457,7 +466,7 @@ def test_corrupted_records_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """Batches of 12 of the 1437 digits. Each mechanism trains for as long as epsilon lasts; less epsilon is a part
     of the same trainings."""
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr(ptr_mnist, "BATCH", 12)
+    monkeypatch.setitem(ptr_mnist.TRAININGS, "digits", dataclasses.replace(ptr_mnist.TRAININGS["digits"], batch=12))
     monkeypatch.setattr(ptr_mnist, "EVALUATE_EVERY", 3)
     folder = tmp_path / "run"
     chosen = ("--dataset", "digits", "--model", "mlp", "--corruption", "sign-flip-0.2", "--dpsgd", "--seeds", 1)
@@ -485,6 +494,24 @@ def test_corrupted_records_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     again = experiment(*arguments, "--epsilon", 1.2, "--epsilon", 1.15, "--json")
     assert again.exit_code == 0, again.output
     assert [row["epsilon"] for row in json.loads(again.stdout)["cases"]] == [1.2, 1.15]
+
+
+def test_cifar_10_has_the_papers_setting_and_the_rounds_of_ptr_accounting() -> None:
+    """Its clip is 3 and its tau 2 of that; what is printed of it is not printed of MNIST."""
+    setting = ptr_mnist.Experiment(dataset="cifar10", epsilons=(7.0,))
+    (of,) = [one for one in ptr_accounting.SETTINGS if one.data == "CIFAR-10"]
+    for method, theirs in zip(setting.methods, of.methods().values(), strict=True):
+        assert method.parameters == {**theirs.parameters, "clip": 3.0}
+        task, simulation = (setting.case(setting.settings[0], method).config[name] for name in ("task", "simulation"))
+        assert task["rounds"] == ptr_mnist.rounds_within(partial(ptr_mnist.proved_epsilon, theirs, of.n, of.rate), 7.0)
+        assert (task["model"], task["record_clip"], task["client_clip"]) == ("cifar", 3.0, 3.0)
+        assert (task["clients"], task["learning_rate"]) == (of.n, 0.1)
+        assert simulation["aggregation_parameters"]["rate"] == task["client_rate"] == of.rate
+    assert set(setting.training.epsilons) == set(of.epsilons)
+    for corruption in ptr_settings.CORRUPTIONS:
+        assert set(corruption.paper("cifar10")) == {7.0, 10.0}
+        assert set(corruption.paper("mnist")) == {3.0, 5.0}
+        assert corruption.paper("digits") == {}
 
 
 def test_the_rounds_are_all_that_epsilon_pays_for() -> None:

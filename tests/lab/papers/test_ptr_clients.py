@@ -13,7 +13,7 @@ from precad.deploy.cli.main import app
 from precad.deploy.errors import ConfigError
 from precad.lab.papers import deployed
 from precad.lab.papers.ptr import clients
-from precad.lab.papers.ptr.mnist import BATCH, DELTA
+from precad.lab.papers.ptr.mnist import DELTA
 from precad.lab.papers.ptr.settings import CORRUPTIONS, GAUSSIAN
 from precad.lab.simulation.rules.trimmed_sums import TsgdGaussian
 from tests.harness.command_line import CliRunner
@@ -37,7 +37,9 @@ def test_it_has_the_rounds_that_the_epsilon_pays_for():
     """By the rule's own bound: one more round costs more."""
     experiment = clients.Experiment(epsilon=3.0)
     rounds = experiment.beside(CORRUPTED[0]).config["task"]["rounds"]
-    rule = TsgdGaussian(rate=BATCH / clients.N_CLIENTS, n_enrolled=clients.N_CLIENTS, **GAUSSIAN.parameters)
+    rule = TsgdGaussian(
+        rate=clients.OF_MNIST.batch / clients.N_CLIENTS, n_enrolled=clients.N_CLIENTS, **GAUSSIAN.parameters
+    )
     assert rule.epsilon(rounds, DELTA) <= 3.0 < rule.epsilon(rounds + 1, DELTA)
 
 
