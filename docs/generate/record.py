@@ -23,8 +23,8 @@ from docs.generate.papers import FOLDER
 from precad.lab.bench import machine
 
 ROOT: Final = FOLDER.parents[2]
-_NOT_KEPT: Final = ("output",)
-"""Fields of a report that say where it lay on the machine."""
+_NOT_KEPT: Final = ("output", "peers_python")
+"""Fields of a report that say where something lay on the machine."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -124,8 +124,15 @@ def _settings(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     for name, value in report.items():
         values = value if isinstance(value, list | tuple) else [value]
         if name not in _NOT_SETTINGS and all(isinstance(it, str | int | float | None) for it in values):
-            found.append((name, ", ".join("-" if it is None else str(it) for it in values) or "-"))
+            found.append((name, ", ".join(map(_setting, values)) or "-"))
     return found
+
+
+def _setting(it: str | float | None) -> str:
+    """Return a value as the page has it: of a path of this machine its end."""
+    if isinstance(it, str) and Path(it).is_absolute():
+        return Path(it).name
+    return "-" if it is None else str(it)
 
 
 def _plain(it: Any) -> str:

@@ -47,6 +47,8 @@ EPOCH: Final = 200
 """Rounds, with the paper's q = 0.1 and p = 0.05: each record is seen once, in expectation."""
 PANEL_WIDTH, PANEL_HEIGHT, LEGEND_ROW = 5.25, 4.2, 0.18
 """Inches, of figures."""
+IN_A_ROW: Final = 3
+"""Panels that a page shows in a row, readable at its width."""
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#C98B00", "#CC79A7", "#56B4E9", "#000000")
 """Okabe and Ito's, which the colour-blind tell apart."""
 
@@ -412,28 +414,34 @@ def mark_paper(axes: Any, points: Sequence[tuple[float, float]], *, colour: str,
 
 
 def save_figure(draw: Callable[[Any], None], path: Path, *, panels: int = 2) -> None:
-    """Save a PNG of so many panels in a row, drawn by `draw`, which gets their axes. Raises ConfigError without
-    matplotlib."""
+    """Save a PNG of so many panels, three in a row at most, drawn by `draw`, which gets their axes. Raises ConfigError
+    without matplotlib."""
     pyplot = require_matplotlib()
-    size = (PANEL_WIDTH * panels, PANEL_HEIGHT)
-    figure, grid = pyplot.subplots(1, panels, figsize=size, dpi=80, layout="constrained", squeeze=False)
-    draw(grid[0])
-    for panel in grid[0]:
+    columns = min(panels, IN_A_ROW)
+    rows = math.ceil(panels / columns)
+    size = (PANEL_WIDTH * columns, PANEL_HEIGHT * rows)
+    figure, grid = pyplot.subplots(rows, columns, figsize=size, dpi=80, layout="constrained", squeeze=False)
+    axes, beyond = grid.reshape(-1)[:panels], grid.reshape(-1)[panels:]
+    for panel in beyond:
+        panel.remove()
+    draw(axes)
+    for panel in axes:
         panel.grid(alpha=0.3)
-    _legends_below(figure, grid[0])
+    _legends_below(figure, axes, columns)
     image = io.BytesIO()
     figure.savefig(image, format="png")
     pyplot.close(figure)
     write_whole(path, image.getvalue())
 
 
-def _legends_below(figure: Any, panels: Sequence[Any]) -> None:
+def _legends_below(figure: Any, panels: Sequence[Any], in_a_row: int) -> None:
     """Put legends below the axes, where they cover no curve: one for all panels where they show the same."""
     shown = [panel.get_legend_handles_labels() for panel in panels]
     is_one = all(labels == shown[0][1] for _, labels in shown)
-    columns = len(panels) if is_one else 1
-    rows = max(math.ceil(len(labels) / columns) for _, labels in shown)
-    figure.set_size_inches(PANEL_WIDTH * len(panels), PANEL_HEIGHT + LEGEND_ROW * rows)
+    columns = in_a_row if is_one else 1
+    rows, of_panels = max(math.ceil(len(labels) / columns) for _, labels in shown), math.ceil(len(panels) / in_a_row)
+    height = PANEL_HEIGHT * of_panels + LEGEND_ROW * rows * (1 if is_one else of_panels)
+    figure.set_size_inches(PANEL_WIDTH * in_a_row, height)
     if is_one:
         figure.legend(*shown[0], loc="outside lower center", ncols=columns, fontsize=8)
         return

@@ -70,6 +70,8 @@ def small(command: str, folder: Path, *arguments: object) -> dict[str, Any]:
         (1, True),
         (3, True),
         (3, False),
+        (8, True),
+        (4, False),
         *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, False), (2, True), (2, False))),
     ],
 )
@@ -90,6 +92,10 @@ def test_no_legend_covers_a_curve(tmp_path: Path, panels: int, are_alike: bool) 
 
     runner.save_figure(draw, tmp_path / "figure.png", panels=panels)
     require_clear_of_curves(drawn[0])
+    assert len(drawn[0].axes) == panels
+    width, height = drawn[0].get_size_inches()
+    assert width == runner.PANEL_WIDTH * min(panels, 3)
+    assert height >= runner.PANEL_HEIGHT * -(-panels // 3)
     shown = [text.get_text() for legend in drawn[0].legends for text in legend.get_texts()]
     assert len(shown) == (6 if are_alike or panels == 1 else 0)
 

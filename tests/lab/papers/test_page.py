@@ -29,6 +29,7 @@ REPORT: dict[str, Any] = {
     "dataset": HOSTILE,
     "numbers": [10, None, 2.5],
     "none": [],
+    "python": "/somewhere/of/mine/bin/python",
     "cases": [{"accuracy": 0.5}],
     "deployed": True,
 }
@@ -57,6 +58,7 @@ def test_a_page_has_what_was_printed_and_the_pictures(made: str, tmp_path: Path)
     assert "two real servers" in seen
     assert "10, -, 2.5" in seen
     assert '<th scope="row">none</th><td>-</td>' in seen
+    assert '<th scope="row">python</th><td>python</td>' in seen
     with (tmp_path / "table.csv").open(newline="") as file:
         assert list(csv.reader(file)) == [["method", "accuracy"], [HOSTILE, "0.7512"], ["PRECAD", "-"]]
     (picture,) = re.findall(r'<img src="data:image/png;base64,([^"]+)"', made)
