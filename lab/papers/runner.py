@@ -384,7 +384,7 @@ def print_result(console: Console, table: Table, report: Mapping[str, Any]) -> N
 def nested_markers(n: int) -> list[dict[str, Any]]:
     """Return looks of n curves in the order of drawing: of curves that coincide, each has a hollow mark in the last."""
     every = zip(itertools.cycle("osD^v"), range(n, 0, -1), strict=False)
-    return [{"marker": marker, "markersize": 3 + 1.6 * i, "markerfacecolor": "none"} for marker, i in every]
+    return [{"marker": marker, "markersize": 3 + 10 * i / n, "markerfacecolor": "none"} for marker, i in every]
 
 
 def draw_curves(
