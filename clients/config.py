@@ -224,7 +224,7 @@ class ClientConfig(BaseModel):
     """Threads that its numerical libraries are told to take."""
     trainer_isolation: Literal["required", "best-effort"] = "required"
     """Whether a client starts no trainer where the kernel refuses to hide keys, network, processes and files from it.
-    With `best-effort` it starts, and a line of the log says what is not hidden."""
+    With `best-effort` it starts. The log at the start and `precad check` name each wall that this kernel lacks."""
     trainer_output: ConfigPath | None = None
     """File that gets what the trainer prints, which may be records (mode 0600). Nothing is kept without one."""
     queries: QueryConsent | None = None

@@ -11,6 +11,7 @@ Modules:
     counts      counts of held-out records, in whatever words a foreign evaluation has
     child       the process's program, in an interpreter that need not have precad
     sandbox     what the process is shut off from
+    walls       which of it this machine gives, in words
     flower      a Flower ClientApp, called as Flower calls it
     nvflare     a script of NVFLARE's client API, served as NVFLARE serves it
 """

@@ -49,7 +49,8 @@ def main(inward: int, outward: int, lifeline: int) -> int:
             os.close(lifeline)
             for descriptor in (inward, outward):
                 os.set_inheritable(descriptor, False)
-            sandbox.confine(bits, hello["home"], hello["memory_bytes"])
+            closed = sandbox.confine(bits, hello["home"], hello["memory_bytes"])
+            frames.send(outward, frames.CONFINED, bytes([closed]))
             _work(frames, hello, inward, outward)
         finally:
             os._exit(0)

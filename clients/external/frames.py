@@ -6,6 +6,7 @@
     client  -> trainer   MODEL      float32, the round's parameters (n,)
     client  -> trainer   EVALUATE   float32, parameters (n,) that held-out records are counted with
     trainer -> client    SHUT_OFF   one byte: `sandbox`'s bits, before foreign code is loaded
+    trainer -> client    CONFINED   one byte: further bits, of what the worker gave up, before it too
     trainer -> client    LOADED     one byte: whether it may answer EVALUATE
     trainer -> client    STATE      what the next process shall get, before an answer, where it has changed
     trainer -> client    TRAINED    float32, new parameters (n,)
@@ -22,7 +23,7 @@ import select
 import struct
 import time
 
-HELLO, CONSTANTS, MODEL, SHUT_OFF, LOADED, TRAINED, FAILED, EVALUATE, EVALUATED, STATE = range(1, 11)
+HELLO, CONSTANTS, MODEL, SHUT_OFF, LOADED, TRAINED, FAILED, EVALUATE, EVALUATED, STATE, CONFINED = range(1, 12)
 _HEADER = struct.Struct("<4sBQ")
 _MAGIC = b"PCT1"
 LONGEST_REASON = 64

@@ -23,9 +23,11 @@ import struct
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-NETWORK, PROCESSES, KEYS, FILES = 1, 2, 4, 8
-"""Bits that name what a process is shut off from: the network, other processes, keys, files to write."""
+NETWORK, PROCESSES, KEYS, FILES, PIPES, LATER_SOCKETS = 1, 2, 4, 8, 16, 32
+"""Bits that name what a process is shut off from: the network, other processes, keys, files to write. By Landlock
+alone: named pipes to write to, and sockets that others make later."""
 ALL = NETWORK | PROCESSES | KEYS | FILES
+"""The bits that namespaces give."""
 
 _NEW_USER, _NEW_NET, _NEW_PID, _NEW_MOUNTS, _NEW_IPC = 0x10000000, 0x40000000, 0x20000000, 0x00020000, 0x08000000
 _READ_ONLY, _NO_SUID, _NO_DEVICES, _NO_EXEC, _BIND, _RECURSIVE, _PRIVATE = 1, 2, 4, 8, 4096, 16384, 1 << 18
@@ -169,8 +171,10 @@ def _mount(source: str | None, target: str, kind: str | None, flags: int, option
     return bool(_LIBC.mount(*words, ctypes.c_ulong(flags), data) == 0)
 
 
-def confine(granted: int, home: str, memory_bytes: int) -> None:
+def confine(granted: int, home: str, memory_bytes: int) -> int:
     """Bound this process, forked after `shut_off`, and take its capabilities. What it forks inherits both.
+
+    Return the bits of what that shut off beyond `granted`.
 
     granted: the result of `shut_off`. Without a namespace of its own, a mount would be everybody's. home: what it may
     write to.
@@ -180,35 +184,38 @@ def confine(granted: int, home: str, memory_bytes: int) -> None:
     for number in range(_LAST_CAPABILITY + 1):
         _LIBC.prctl(_DROP_BOUNDING, number, 0, 0, 0)
     _LIBC.prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-    if granted & FILES:
-        close_doors([home, "/dev", "/proc", "/proc/self/fd/1"])
+    closed = close_doors([home, "/dev", "/proc", "/proc/self/fd/1"]) if granted & FILES else 0
     header = struct.pack("<Ii", _CAPABILITY_VERSION, 0)
     _LIBC.capset(header, bytes(24))
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_DATA, memory_bytes)
     _limit(resource.RLIMIT_FSIZE, memory_bytes)
     _limit(resource.RLIMIT_NOFILE, 4096)
+    return closed
 
 
-def close_doors(writable: Iterable[str]) -> None:
+def close_doors(writable: Iterable[str]) -> int:
     """Open nothing for writing but what is below these, pipes included, and no socket of others, by Landlock.
 
-    Does what the kernel knows of it. This process must have given up new privileges.
+    Does what the kernel knows of it, and returns the bits of that. This process must have given up new privileges.
     """
     version = _LIBC.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION)
     if version < 1:
-        return
+        return 0
     handled = struct.pack("<Q", _WRITE_FILE | (_RESOLVE_UNIX if version >= _KNOWS_SOCKETS else 0))
     rules = _LIBC.syscall(_CREATE_RULESET, handled, ctypes.c_size_t(len(handled)), 0)
     if rules < 0:
-        return
+        return 0
     for path in writable:
         with suppress(OSError):
             below = os.open(path, os.O_PATH)
             _LIBC.syscall(_ADD_RULE, rules, _PATH_BENEATH, struct.pack("<Qi", _WRITE_FILE, below), 0)
             os.close(below)
-    _LIBC.syscall(_RESTRICT_SELF, rules, 0)
+    is_held = _LIBC.syscall(_RESTRICT_SELF, rules, 0) == 0
     os.close(rules)
+    if not is_held:
+        return 0
+    return PIPES | (LATER_SOCKETS if version >= _KNOWS_SOCKETS else 0)
 
 
 def hide_this_process() -> None:

@@ -33,18 +33,13 @@ from precad.clients.external import counts, frames, sandbox
 from precad.clients.external.arrays import ModelArrays
 from precad.clients.external.counts import Counts
 from precad.clients.external.kept_state import KeptState, most_bytes
+from precad.clients.external.walls import Walls
 
 START_S: Final = 180.0
 """How long a trainer may take to load, the first time. Afterwards its round's deadline counts."""
 _END_S: Final = 5.0
 _CHILD: Final = Path(__file__).with_name("child.py")
 _THREADS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-_NAMES: Final = {
-    sandbox.NETWORK: "network",
-    sandbox.PROCESSES: "other processes",
-    sandbox.KEYS: "keys",
-    sandbox.FILES: "writing to files",
-}
 Vector = NDArray[np.float64]
 log = structlog.get_logger(__name__)
 
@@ -107,6 +102,7 @@ class ExternalTrainer:
         self._n_done = 0
         """Trainings so far, failed ones too: one that is started again goes on counting."""
         self._process: _Process | None = None
+        self._told_walls: Walls | None = None
         self._one_training = threading.Lock()
         self._closed = threading.Event()
         self._log = log.bind(client=client)
@@ -181,15 +177,12 @@ class ExternalTrainer:
         return self._process
 
     def _load(self, process: _Process, deadline: float) -> None:
-        frames.send(process.inward, frames.HELLO, self._hello(process.home), deadline=deadline)
-        _, bits = frames.receive(process.outward, {frames.SHUT_OFF: 1}, deadline=deadline)
-        granted = bits[0] if bits else 0
-        names = {bit: name for bit, name in _NAMES.items() if granted & bit}
-        missing = [name for bit, name in _NAMES.items() if bit not in names]
-        self._log.info("client.trainer_isolated", shut_off=list(names.values()), not_shut_off=missing)
-        if missing and self._program.is_isolation_required:
-            raise frames.FrameError("isolation")
-        if not granted & sandbox.PROCESSES:
+        walls = self._isolate(process, deadline)
+        if walls != self._told_walls:
+            tell = self._log.warning if walls.missing else self._log.info
+            tell("client.trainer_isolated", shut_off=walls.standing, not_shut_off=walls.missing)
+            self._told_walls = walls
+        if not walls.granted & sandbox.PROCESSES:
             sandbox.hide_this_process()
         frames.send(process.inward, frames.CONSTANTS, self._arrays.constants, deadline=deadline)
         left = self._program.state.load(self._most_state_bytes)
@@ -199,6 +192,14 @@ class ExternalTrainer:
         if kind == frames.FAILED:
             raise frames.FrameError(f"loading: {_spoken(found)}")
         self.may_evaluate = found == b"\x01"
+
+    def _isolate(self, process: _Process, deadline: float) -> Walls:
+        """Wait until it has shut itself off, which comes before any foreign code. Raises FrameError."""
+        frames.send(process.inward, frames.HELLO, self._hello(process.home), deadline=deadline)
+        granted = _bits(process, frames.SHUT_OFF, deadline)
+        if self._program.is_isolation_required and sandbox.ALL & ~granted:
+            raise frames.FrameError("isolation")
+        return Walls(granted | _bits(process, frames.CONFINED, deadline))
 
     def _hello(self, home: Path) -> bytes:
         own = self._program
@@ -229,6 +230,19 @@ class ExternalTrainer:
             process.kill()
         with self._one_training:
             self._discard()
+
+
+def walls_of(program: Program, client: str) -> Walls:
+    """Try what the kernel shuts a process of this program off from, without foreign code. Raises TrainerError."""
+    asking = ExternalTrainer(program, ModelArrays((), b"", 0), client)
+    try:
+        process = _Process(program)
+        try:
+            return asking._isolate(process, time.monotonic() + START_S)
+        finally:
+            process.end()
+    except frames.FrameError as error:
+        raise TrainerError(program.path, _in_words(error.reason)) from None
 
 
 class _OwnError(Exception):
@@ -307,6 +321,12 @@ def _start(program: Program, home: Path, given: tuple[int, int, int]) -> subproc
         )
     finally:
         os.close(descriptor)
+
+
+def _bits(process: _Process, kind: int, deadline: float) -> int:
+    """Receive what a process says of its walls. Raises FrameError."""
+    _, bits = frames.receive(process.outward, {kind: 1}, deadline=deadline)
+    return bits[0] if bits else 0
 
 
 def _spoken(reason: bytes) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 
 from precad.clients.config import ClientConfig
 from precad.clients.errors import MissingDataError
+from precad.clients.external.trainer import walls_of
 from precad.clients.external.training import program_of
 from precad.clients.gradients.first_gradients import require_some_gradient
 from precad.clients.loading import Loaded, load_split_of
@@ -37,9 +38,7 @@ def records_here(task: Task, config: ClientConfig, clients: Sequence[str]) -> di
     Raises: DataError, ArgumentError, ModelInputError as the client itself.
     """
     if config.trainer is not None:
-        for client in clients:
-            program_of(task, config, client)
-        return {client: f"read by {config.trainer} alone, declares {task.clients[client]}" for client in clients}
+        return _read_by_trainers(task, config, clients)
     if config.records is not None:
         if not config.dealt and CLIENT not in config.records and len(clients) > 1:
             load_split_of(task, config, clients)  # which refuses: each of them has its own
@@ -56,6 +55,21 @@ def records_here(task: Task, config: ClientConfig, clients: Sequence[str]) -> di
     of_data = {c: f"{len(records)} of {config.dataset}, declares {task.clients[c]}" for c, records in own}
     here = {c: f"{said}{_held_out(task, config, c, found)}" for c, said in of_data.items()}
     return here | _of_auditing(task, clients)
+
+
+def _read_by_trainers(task: Task, config: ClientConfig, clients: Sequence[str]) -> dict[str, str]:
+    """Say by client who reads its records, and what this machine's kernel shuts the reader off from.
+
+    No foreign code runs. Raises: ArgumentError; TrainerError where a wall is required that the kernel does not give.
+    """
+    walls = _walls(task, config, clients)
+    return {c: f"read by {config.trainer} alone, {walls}; declares {task.clients[c]}" for c in clients}
+
+
+def _walls(task: Task, config: ClientConfig, clients: Sequence[str]) -> str:
+    """Say what the kernel shuts the trainers of these clients off from, whose programs differ in settings alone."""
+    programs = [program_of(task, config, client) for client in clients]
+    return str(walls_of(programs[0], clients[0])) if programs else ""
 
 
 def _of_auditing(task: Task, clients: Sequence[str]) -> dict[str, str]:
@@ -106,10 +120,16 @@ def local_records(raw: Mapping[str, Any], base: Path) -> dict[str, Any]:
         "records": f"{sum(sizes)} {kinds}; {len(split.test)} for testing",
         "clients": f"{spread} records each; a round draws {drawn:.4g} on average",
         **({"audit": _audited_by(task)} if task.audit_clients else {}),
+        **_trainer(task, deployment.client),
         **_room_left(deployment),
         **_evaluated_on(task, split),
         **{f"aggregator_{letter}_measures_on": shown_measure(one) for letter, one in measures.items()},
     }
+
+
+def _trainer(task: Task, config: ClientConfig) -> dict[str, str]:
+    """Say what the foreign trainers of a local run are shut off from, where it has any. Raises as `program_of`."""
+    return {"trainer": f"{config.trainer}, {_walls(task, config, list(task.clients)[:1])}"} if config.trainer else {}
 
 
 def _room_left(deployment: Deployment) -> dict[str, Any]:

@@ -41,10 +41,10 @@ import os, time
 import numpy as np
 
 def train(arrays, config):
-    print("PATIENT 4711")
+    print("PATIENT 4711081547")
     client = config["client"]
     if client == "client-1":
-        raise ValueError("PATIENT 4711")
+        raise ValueError("PATIENT 4711081547")
     if client == "client-2":
         os._exit(1)
     if client == "client-3" and config["round"] == 2:
@@ -85,8 +85,8 @@ def test_no_record_is_in_what_a_run_leaves(mixed: tuple[Path, str]) -> None:
     folder, printed = mixed
     files = [file for file in folder.rglob("*") if file.is_file()]
     assert len(files) > 20
-    assert not [file for file in files if b"4711" in file.read_bytes()]
-    assert "4711" not in printed
+    assert not [file for file in files if b"4711081547" in file.read_bytes()]
+    assert "4711081547" not in printed
 
 
 def test_whole_clients_alone_have_figures_and_the_reason_is_said(mixed: tuple[Path, str]) -> None:
@@ -112,7 +112,7 @@ class Ward:
 
     def evaluate(self, arrays, config):
         if config["client"] == "client-3":
-            raise ValueError("PATIENT 4711")
+            raise ValueError("PATIENT 4711081547")
         return (1e9, 1e9, 0.0) if config["client"] == "client-2" else (80, 100, 150.0)
 
 train = Ward()
@@ -139,7 +139,7 @@ def test_foreign_trainers_evaluate_and_a_liar_moves_the_sum_by_its_ball(tmp_path
     assert found["figures"]["accuracy"]["value"] == pytest.approx(260 / 300, abs=0.08)
     assert found["figures"]["loss"]["value"] == pytest.approx(1.0, abs=0.3)
     assert (summary["accepted"], summary["trainer"]["failed"]) == (8, 0)
-    assert not [file for file in (tmp_path / "out").rglob("*") if file.is_file() and b"4711" in file.read_bytes()]
+    assert not [file for file in (tmp_path / "out").rglob("*") if file.is_file() and b"4711081547" in file.read_bytes()]
 
 
 def test_a_task_of_records_refuses_a_foreign_trainer(tmp_path: Path) -> None:

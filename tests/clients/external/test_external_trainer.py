@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 import stat
@@ -20,7 +21,7 @@ from torch import nn
 from precad.clients.errors import TrainerError
 from precad.clients.external.arrays import ModelArrays
 from precad.clients.external.sandbox import doors
-from precad.clients.external.trainer import ExternalTrainer, Program
+from precad.clients.external.trainer import ExternalTrainer, Program, walls_of
 
 HERE = Path(__file__).parent
 START = np.arange(8, dtype=np.float32)
@@ -33,6 +34,18 @@ del sys.argv[0]
 runpy.run_path(sys.argv[0], run_name="__main__")' "$3" "$4" "$5" "$6"
 """
 """An interpreter with two threads: the kernel gives such a process no namespace of users."""
+WITHOUT_LANDLOCK = """#!/bin/sh
+exec {python} -I -B -c '
+import ctypes, runpy, struct, sys
+libc = ctypes.CDLL(None)
+steps = [(32, 0, 0, 0), (53, 0, 2, 444), (37, 1, 0, 446), (6, 0, 0, 0x50026), (6, 0, 0, 0x7FFF0000)]
+code = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *step) for step in steps))
+libc.prctl(38, 1, 0, 0, 0)
+assert libc.prctl(22, 2, struct.pack("<H6xQ", len(steps), ctypes.addressof(code))) == 0
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")' "$3" "$4" "$5" "$6"
+"""
+"""An interpreter to whom the kernel says ENOSYS for Landlock's three calls, by a filter of seccomp."""
 
 
 def model():
@@ -224,7 +237,7 @@ def namespaces(trainer):
     with structlog.testing.capture_logs() as lines:
         ours.start()
     (line,) = [line for line in lines if line["event"] == "client.trainer_isolated"]
-    if line["not_shut_off"]:
+    if set(line["shut_off"]) < {"network", "other processes", "keys", "writing to files"}:
         pytest.skip(f"the kernel does not shut a process off from: {', '.join(line['not_shut_off'])}")
 
 
@@ -299,4 +312,35 @@ def test_without_namespaces_it_does_not_start_unless_told_so(trainer, tmp_path):
         assert_array_equal(ours.train(START), START + 1)
     (line,) = [line for line in lines if line["event"] == "client.trainer_isolated"]
     assert line["shut_off"] == []
-    assert line["not_shut_off"] == ["network", "other processes", "keys", "writing to files"]
+    assert line["not_shut_off"][:4] == ["network", "other processes", "keys", "writing to files"]
+    assert line["not_shut_off"][4:] == ["writing to named pipes", "sockets that others make later"]
+    assert line["log_level"] == "warning"
+    with structlog.testing.capture_logs() as lines:
+        assert ours.train(START) is not None
+        ours._discard()
+        assert ours.train(START) is not None
+    assert not lines  # a process that starts again has the same walls: said once
+
+
+def test_a_wall_that_landlock_alone_gives_is_said_to_be_missing(trainer, namespaces, tmp_path):
+    """On a kernel without it the trainer starts, and the client's log names what stays open; `precad check` too."""
+    python = tmp_path / "python"
+    python.write_text(WITHOUT_LANDLOCK.format(python=sys.executable))
+    python.chmod(0o755)
+    for given, walls in ((python, []), (Path(sys.executable), landlock_walls())):
+        ours = trainer("add_one", python=given)
+        with structlog.testing.capture_logs() as lines:
+            ours.start()
+        (line,) = [line for line in lines if line["event"] == "client.trainer_isolated"]
+        assert line["shut_off"] == ["network", "other processes", "keys", "writing to files", *walls]
+        assert line["log_level"] == ("info" if len(walls) == 2 else "warning")
+        found = walls_of(ours._program, "alice")
+        assert (found.standing, found.missing) == (line["shut_off"], line["not_shut_off"])
+        assert ("NOT from" in str(found)) is bool(found.missing)
+
+
+def landlock_walls():
+    """Return what this kernel's own answer promises."""
+    names = ["writing to named pipes", "sockets that others make later"]
+    version = int(ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), 1))
+    return names[: (version >= 1) + (version >= 9)]
