@@ -378,6 +378,8 @@ def _fault(error: Any) -> str:
             return f"{field}: expected none, as precad simulate alone reads this section, found one"
         case "extra_forbidden":
             return f"{field}: expected no such key, found {_shown(error['input'])}"
+        case "model_type":  # its own text names a class of ours
+            return f"{field}: expected a section, found {_shown(error['input'])}"
         case "value_error":
             text = message.removeprefix("Value error, ")
             return f"{field}: {text}" if field else text

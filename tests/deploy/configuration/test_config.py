@@ -300,6 +300,10 @@ def assert_refused(result: Result, *patterns: str) -> None:
         ({"task.clients": {f"client-{i}": 100 for i in range(4)}}, r"task.clients.client-0: expected .*360.*100"),
         ({"task": 3}, "task: expected a section, found 3"),
         ({"client": []}, r"client: expected a section, found \[\]"),
+        (
+            {"client.queries": {"columns": {"age": 4.0}, "limit_epsilon": 1.0, "delta": 1e-6}},
+            "client.queries.columns.age: expected a section, found 4.0",
+        ),
         ({"colour": {}}, "colour: expected no such key"),
         (
             {"simulation": {"batching": "client"}},
