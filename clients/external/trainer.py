@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -236,7 +236,7 @@ def walls_of(program: Program, client: str) -> Walls:
     """Try what the kernel shuts a process of this program off from, without foreign code. Raises TrainerError."""
     asking = ExternalTrainer(program, ModelArrays((), b"", 0), client)
     try:
-        process = _Process(program)
+        process = _Process(replace(program, output=None))  # asking leaves no file
         try:
             return asking._isolate(process, time.monotonic() + START_S)
         finally:
