@@ -1,5 +1,4 @@
-"""The rows of `protos/task/algorithms.py`, against a table by hand, the page that is written from them, and the accounts
-of `precad.dp`."""
+"""The rows of `protos/task/algorithms.py`, against a table by hand, the page written from them and `precad.dp`."""
 
 from __future__ import annotations
 
@@ -92,7 +91,7 @@ def test_the_rows_are_what_the_documentation_says(rules: AlgorithmRules) -> None
     computed, proved = tables()
     assert [*computed] == [*proved] == [*RULES] == [*BY_HAND]
     row, statement = computed[rules.name], proved[rules.name]
-    noise, protects = row["noise, as a standard deviation"], statement["proved for one"]
+    noise, protects = row["noise, as a standard deviation"], statement["for one"]
     adds, clip, divisor, unit = BY_HAND[rules.name]
     assert (rules.servers_add_noise, rules.clients_add_noise) == (adds == "servers", adds == "clients")
     assert (adds == "servers") == ("server" in noise)
