@@ -59,7 +59,7 @@ def test_what_a_margin_said_is_paid_for_wherever_a_server_dies(victim: Role, poi
             assert {one.number for one in rounds} <= ledger.rounds <= checked | opened
             most = max(ledger.participation.values())
             for view in View:
-                expected = rule.mechanism.epsilon(view, most, TASK.delta)
+                expected = rule.mechanism.event(view).epsilon(most, TASK.delta)
                 assert ledger.statement(view).epsilon == pytest.approx(expected, rel=1e-12)
             if point == "after-margin":
                 assert len(ledger.rounds) > TASK.rounds  # a round was lost whose margin both servers knew

@@ -174,7 +174,7 @@ def test_server_processes_train_the_simulated_model(pki: Pki, tmp_path: Path) ->
         assert rule is not None
         with open_ledger(tmp_path / role, task) as ledger:
             for view in View:
-                expected = rule.mechanism.epsilon(view, task.rounds, task.delta)
+                expected = rule.mechanism.event(view).epsilon(task.rounds, task.delta)
                 assert ledger.statement(view).epsilon == pytest.approx(expected, rel=1e-12)
 
 
