@@ -6,13 +6,15 @@ import asyncio
 import contextlib
 import functools
 import hashlib
+import itertools
 import json
+import os
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 from unittest import mock
 
 import grpc
@@ -101,13 +103,25 @@ def small_task(clients: Iterable[str] = ("alice", "bob", "mallory"), **changes: 
     return Task(**{**values, **changes})
 
 
+_STRETCH: Final = 2000
+_WORKER: Final = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 10
+_PORTS: Final = itertools.cycle(
+    12_000 + _STRETCH * _WORKER + (os.getpid() + i) % _STRETCH for i in range(_STRETCH)
+)  # below those that the kernel hands out, and no other process of these tests has them
+
+
 def free_addresses(n: int) -> list[str]:
-    """Addresses on loopback that nobody listens on now. Servers have to know each other's before any of them is up."""
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(n)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{probe.getsockname()[1]}" for probe in probes]
+    """Addresses on loopback that nobody listens on now. Servers have to know each other's before any of them is up.
+
+    Nobody is given one of them between now and then: a port that the kernel hands out was another test's by chance.
+    """
+    found: list[str] = []
+    while len(found) < n:
+        port = next(_PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            found.append(f"127.0.0.1:{port}")
+    return found
 
 
 def channel_as(
