@@ -1,9 +1,10 @@
 """Run the command of a row of `docs/results/papers/rows.toml`, and record what came out.
 
-    python -m docs.generate.record ROW [--first-seed N] [--name NAME] [--output DIR] [--threads N]
+    python -m docs.generate.record ROW [--first-seed N] [--name NAME] [--output DIR]
+                                       [--threads N] [--workers N] [--device DEVICE]
 
 writes `docs/results/papers/NAME.json`: the command as it ran, date, version, machine, seeds, and the report of
-`--json`. `--output` continues the trainings of a folder. A row that draws nothing takes no `--first-seed`.
+`--json`. `--output` continues the trainings of a folder. A row that draws nothing takes `--name` alone.
 """
 
 from __future__ import annotations
@@ -70,11 +71,13 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--name")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--workers", type=int)
+    parser.add_argument("--device")
     return parser.parse_args(arguments)
 
 
 def _extra(given: argparse.Namespace) -> dict[str, Any]:
-    found = {"first-seed": given.first_seed, "threads": given.threads}
+    found = {"first-seed": given.first_seed, "threads": given.threads, "workers": given.workers, "device": given.device}
     found["output"] = None if given.output is None else given.output.absolute()
     return {name: value for name, value in found.items() if value is not None}
 
