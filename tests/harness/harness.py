@@ -107,13 +107,13 @@ _STRETCH: Final = 2000
 _WORKER: Final = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 10
 _PORTS: Final = itertools.cycle(
     12_000 + _STRETCH * _WORKER + (os.getpid() + i) % _STRETCH for i in range(_STRETCH)
-)  # below those that the kernel hands out, and no other process of these tests has them
+)  # below those that Linux hands out; no other process of this run has them
 
 
 def free_addresses(n: int) -> list[str]:
     """Addresses on loopback that nobody listens on now. Servers have to know each other's before any of them is up.
 
-    Nobody is given one of them between now and then: a port that the kernel hands out was another test's by chance.
+    The kernel gives none of them to a process that asks for any port, which was another test's by chance.
     """
     found: list[str] = []
     while len(found) < n:
