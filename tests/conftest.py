@@ -8,6 +8,8 @@ And that byte code is kept: otherwise each of some hundred processes compiles th
 
 And what the garbage collector walks: not the modules and the thousands of tests that are there when the first begins.
 It waits while they are collected, a tenth of that time, and leaves them out afterwards.
+
+And that a file's modules of users' own are forgotten after it: another file's have their names.
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 gc.disable()
@@ -43,3 +47,18 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_own_modules() -> Iterator[None]:
+    """Search the folders that tests of a file add for no other file, and import their modules anew."""
+    before = [*sys.path]
+    yield
+    added = [Path(folder) for folder in sys.path if folder not in before]
+    sys.path[:] = before
+    if (own_code := sys.modules.get("precad.clients.own_code")) is not None:
+        own_code._BESIDE[:] = [folder for folder in own_code._BESIDE if str(folder) in before]
+    for name, module in [*sys.modules.items()]:
+        file = getattr(module, "__file__", None)
+        if file is not None and any(Path(file).is_relative_to(folder) for folder in added):
+            del sys.modules[name]
