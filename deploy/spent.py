@@ -5,14 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from precad.deploy.figures import plain
-from precad.dp.accountants.pld import Conduct, View
+from precad.dp.accountants.pld import Conduct, View, release_of
 from precad.dp.accountants.task_cost import TaskCost
+from precad.dp.earlier_ledgers import tasks_of_header
+from precad.dp.errors import LedgerCorruptedError
 from precad.dp.ledger import Ledger, Level
+from precad.dp.ledger_lines import read_lines
+from precad.dp.task_privacy import task_cost
 from precad.protos.task.task import Task
 from precad.servers.store.folder import ledger_path, open_ledger
 
@@ -77,3 +82,23 @@ def epsilon_of_a_client(cost: TaskCost, round: int, evaluations: int = 0) -> dic
         return {}
     drawn = round + 1 - evaluations
     return {"epsilon_client": plain(cost.level_after_draws(Level.CLIENT, drawn, evaluations=evaluations))}
+
+
+def cost_in(ledger: Path, task: Task) -> TaskCost:
+    """Return the cost of a task whose ledger this is, with the earlier tasks that it counts; alone without a file.
+
+    Raises LedgerCorruptedError, also for the ledger of other parameters; OSError as the file system gives it.
+    """
+    cost = task_cost(task)
+    header = read_lines(ledger)[0] if ledger.is_file() else {}
+    if not header:
+        return cost
+    try:
+        events = {view: None if (event := header["events"][view]) is None else release_of(event) for view in View}
+        is_of_task = (events, header["delta"]) == (cost.events, cost.delta)
+    except (KeyError, TypeError, ValueError) as error:
+        raise LedgerCorruptedError(ledger, line=1, problem=f"expected a ledger's parameters, found {error}") from error
+    if not is_of_task:
+        raise LedgerCorruptedError(ledger, line=1, problem="these are not the rounds of the configuration's task")
+    group = max((event.group_size for event in cost.events.values() if event is not None), default=1)
+    return replace(cost, earlier=tuple(one.of_groups(group) for one in tasks_of_header(ledger, header)))

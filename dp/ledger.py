@@ -154,6 +154,11 @@ class Ledger(KeepsSealedFile):
         self._file = SealedFile(path, self._header(), self._replay, "a ledger")
 
     @property
+    def cost(self) -> TaskCost:
+        """Return what rounds cost here, beside the earlier tasks that every figure counts."""
+        return self._cost
+
+    @property
     def levels(self) -> frozenset[Level]:
         """Return those that the ledger can make a `task_statement` of."""
         return frozenset(self._every_round)

@@ -177,6 +177,7 @@ class Aggregator:
         if self.config.keep_canary_noise:
             state.canary_noise = CanaryNoise(self.config.state_dir, self.task, ROLES[self.party].value)
             stack.callback(state.canary_noise.close)
+        self._telemetry.cost = state.ledger.cost
         records = restore_records(self.config.state_dir, state.committed, state.model.parameters)
         self._telemetry.in_task(state.store.task_id, state.model.parameters, records)
         self._telemetry.n_evaluations = len(state.evaluated)

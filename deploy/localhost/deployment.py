@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,16 +49,17 @@ from precad.deploy.localhost.watch import LiveTable, warning_of
 from precad.deploy.public_quality import last_public_figures
 from precad.deploy.run_folder import RunFolder
 from precad.deploy.run_state import INTERRUPTED_RUN
-from precad.deploy.spent import epsilon_of_a_client, spent_epsilons
+from precad.deploy.spent import cost_in, epsilon_of_a_client, spent_epsilons
 from precad.dp.accountants import pld
 from precad.dp.accountants.slack import why_no_bound
-from precad.dp.task_privacy import task_cost
+from precad.dp.accountants.task_cost import TaskCost
 from precad.mpc.gates import require_gate
 from precad.protos.precad.v1 import control_pb2
 from precad.protos.task.evaluation import n_due
 from precad.protos.task.model_update import has_diverged, learnt_bound
 from precad.protos.task.target import TARGET, said
 from precad.protos.tls.identity import Identity, Role
+from precad.servers.store.folder import ledger_path
 from precad.servers.store.record import to_message
 
 CERTIFICATES_AT_ONCE = 8
@@ -117,7 +118,6 @@ class LocalRun:
         self._children = Children(self.folder.logs) if forks is None else ForkedChildren(self.folder.logs, forks)
         self._progress, self._earlier_s, self._has_diverged = Progress(), 0.0, False
         self._looks_at = 0.0
-        self._cost = task_cost(task)
 
     def _resolve(self, raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], Deployment]:
         """Return the configuration as written and as validated, and keep what measures the model.
@@ -363,6 +363,11 @@ class LocalRun:
             f"round {t}: the training diverged: the model, its outputs or its loss are not finite; "
             "further rounds spend the budget on noise"
         )
+
+    @cached_property
+    def _cost(self) -> TaskCost:
+        """Return what the ledgers count, earlier tasks too. The first round is charged before there is a line."""
+        return cost_in(ledger_path(self.folder.state_dir("a")), self.deployment.task)
 
     def _line(
         self, a: control_pb2.RoundRecord, b: control_pb2.RoundRecord, parameters: NDArray[np.float32] | None

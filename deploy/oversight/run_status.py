@@ -12,6 +12,7 @@ from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.oversight.state_dirs import charged_in, is_state_dir, read_state_dir
 from precad.deploy.run_folder import RunFolder
 from precad.deploy.run_state import RunState, state_of
+from precad.deploy.spent import cost_in
 from precad.dp.accountants.pld import View
 from precad.dp.accountants.task_cost import Charged
 from precad.dp.errors import DpError
@@ -39,7 +40,7 @@ def read_run(root: Path) -> Status:
     folder = RunFolder(root.absolute())
     deployment = configuration.load(folder.config)
     rounds, most_of_a_client = read_rounds(folder, deployment.task.record_bins or 1)
-    epsilons = _epsilons(deployment.task, rounds, _charged(folder, deployment.task, rounds, most_of_a_client))
+    epsilons = _epsilons(folder, deployment.task, rounds, most_of_a_client)
     state = state_of(folder.root)
     is_over = state in (RunState.FINISHED, RunState.INTERRUPTED, RunState.FAILED, RunState.CRASHED)
     modified = max(path.stat().st_mtime for path in (folder.config, folder.metrics, folder.summary) if path.exists())
@@ -128,20 +129,19 @@ def _quality_in(metrics: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _charged(folder: RunFolder, task: Task, rounds: list[RoundSummary], most_of_a_client: int) -> Charged:
-    """Return what was charged, by the lines of a run and by its servers' ledgers, the more of each.
+def _epsilons(folder: RunFolder, task: Task, rounds: list[RoundSummary], most_of_a_client: int) -> tuple[Epsilon, ...]:
+    """Return what was spent, by the lines of a run and by its servers' ledgers, the more of each.
 
     Servers may charge rounds that have no line: those that were lost, or that outlived their runner.
-    Raises ConfigError for a ledger that was changed.
+    Raises ConfigError for a ledger that was changed, or is of other parameters than the configuration.
     """
     due = n_due(task.evaluation_every, max(len(rounds) - 1, 0))
     found = [Charged(rounds[-1].round + 1 - due if rounds else 0, len(rounds), most_of_a_client)]
+    ledgers = [ledger_path(folder.state_dir(letter)) for letter in ("a", "b")]
     try:
-        found += [charged_in(ledger_path(folder.state_dir(letter))) for letter in ("a", "b")]
+        found += [charged_in(ledger) for ledger in ledgers]
+        cost = max((cost_in(ledger, task) for ledger in ledgers), key=lambda one: len(one.earlier))
     except (OSError, DpError) as error:
         raise ConfigError(f"{folder.root}: expected ledgers as servers write them, found: {error}") from None
-    return Charged(*(max(each) for each in zip(*found, strict=True)))
-
-
-def _epsilons(task: Task, rounds: list[RoundSummary], charged: Charged) -> tuple[Epsilon, ...]:
-    return epsilons_of(task, rounds[-1].epsilon if rounds else dict.fromkeys(View, 0.0), charged)
+    charged = Charged(*(max(each) for each in zip(*found, strict=True)))
+    return epsilons_of(task, rounds[-1].epsilon if rounds else dict.fromkeys(View, 0.0), charged, cost)

@@ -17,6 +17,7 @@ from precad.deploy.errors import ConfigError
 from precad.dp.accountants.bins_event import bins_of
 from precad.dp.accountants.pld import Release, Unit, View, release_of
 from precad.dp.accountants.task_cost import NOTHING_CHARGED, Charged, Level, TaskCost, evaluations_of
+from precad.dp.earlier_ledgers import tasks_of_header
 from precad.dp.errors import DpError
 from precad.dp.ledger_lines import is_open, participation, read_lines
 from precad.servers.errors import ServerError
@@ -73,7 +74,7 @@ def _read(folder: Path) -> Status:
             "missing": sum(round.n_missing for round in rounds),
         },
         hides_draws=Level.HIDDEN_CLIENT in header.get("every_round", {}),
-        epsilons=_epsilons(header, charged_in(ledger), rounds, task.get("rests_on", {})),
+        epsilons=_epsilons(ledger, header, rounds, task.get("rests_on", {})),
         rounds=tuple(rounds),
     )
 
@@ -125,12 +126,13 @@ def _events_in(header: Mapping[str, Any]) -> dict[View, Release | None]:
 
 
 def _epsilons(
-    header: dict[str, Any], charged: Charged, rounds: list[RoundSummary], rests_on: Mapping[str, str]
+    ledger: Path, header: dict[str, Any], rounds: list[RoundSummary], rests_on: Mapping[str, str]
 ) -> tuple[Epsilon, ...]:
     """Return what the charged rounds have spent. The folder does not say which budget the task has.
 
     rests_on: conditions of the figures, by view, where the task's must be said.
     """
+    charged = charged_in(ledger)
     if "delta" not in header or not (rounds or charged.n_charged):
         return ()
     unit = Unit(header.get("unit", Unit.RECORD))
@@ -140,6 +142,7 @@ def _epsilons(
         delta=header["delta"],
         steps_per_round=header.get("steps_per_round", 1),
         slack=header.get("slack", 0.0),
+        earlier=tasks_of_header(ledger, header),
         evaluations=evaluations_of(header),
     )
     stated = rounds[-1].epsilon if rounds else dict.fromkeys(View, 0.0)

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from precad.dp.accountants.pld import View
+from precad.dp.accountants.task_cost import TaskCost
+from precad.dp.task_privacy import task_cost
 from precad.protos.task.evaluation import n_due
 from precad.protos.task.task import Task
 from precad.servers.rounds.sessions import Sessions
@@ -152,7 +154,13 @@ class AggregatorSnapshots:
         due = n_due(task.evaluation_every, max(len(telemetry.records) - 1, 0))
         drawn = max(0 if last is None else last.number + 1 - due, telemetry.charged.n_drawn)
         evaluations = max(due, telemetry.charged.n_evaluations)
-        return epsilons_of(task, spent, telemetry.charged._replace(n_drawn=drawn, n_evaluations=evaluations))
+        charged = telemetry.charged._replace(n_drawn=drawn, n_evaluations=evaluations)
+        return epsilons_of(task, spent, charged, self._cost)
+
+    @property
+    def _cost(self) -> TaskCost:
+        """Return the cost by the ledger, which counts earlier tasks; before it is open, by the task alone."""
+        return self._telemetry.cost or task_cost(self._task)
 
     def _queues(self) -> tuple[Queue, ...]:
         collecting = self._telemetry.collecting
@@ -181,7 +189,7 @@ class AggregatorSnapshots:
             record,
             committed_at=notes.committed_at,
             outcomes=outcomes(verdicts, notes) if is_detailed else (),
-            epsilon_client=client_epsilon(self._task, record.number + 1 - due, due),
+            epsilon_client=client_epsilon(self._cost, record.number + 1 - due, due),
             quality=self._telemetry.quality.get(record.number),
         )
 

@@ -16,7 +16,7 @@ import numpy as np
 import prometheus_client as prometheus
 from numpy.typing import NDArray
 
-from precad.dp.accountants.task_cost import NOTHING_CHARGED
+from precad.dp.accountants.task_cost import NOTHING_CHARGED, TaskCost
 from precad.protos.precad.v1 import common_pb2
 from precad.protos.tls.identity import Role
 from precad.servers.errors import Limit, MeasuringFault, RefusalReason, SubmissionRefusedError
@@ -87,6 +87,8 @@ class Telemetry:
         """Why the latest model that was to be measured has no figure; None if it has."""
         self.charged = NOTHING_CHARGED
         """Counts that budgets are compared with, at the start of the coming round."""
+        self.cost: TaskCost | None = None
+        """What the ledger counts, earlier tasks too; None before it is open."""
         self._count = _Counters()
         self.registry = self._count.registry
 

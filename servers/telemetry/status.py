@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from precad.dp.accountants.pld import Unit, View
 from precad.dp.accountants.slack import why_no_bound
-from precad.dp.accountants.task_cost import NOTHING_CHARGED, Charged, Level
+from precad.dp.accountants.task_cost import NOTHING_CHARGED, Charged, Level, TaskCost
 from precad.dp.task_privacy import task_cost, task_privacy
 from precad.protos.task.task import Task
 from precad.servers.telemetry.audited import Audit
@@ -176,12 +176,15 @@ class Epsilon(_Value):
         return None if self.budget is None else max(0.0, self.budget - self.spent)
 
 
-def epsilons_of(task: Task, spent: Mapping[View, float], charged: Charged = NOTHING_CHARGED) -> tuple[Epsilon, ...]:
+def epsilons_of(
+    task: Task, spent: Mapping[View, float], charged: Charged = NOTHING_CHARGED, cost: TaskCost | None = None
+) -> tuple[Epsilon, ...]:
     """Return what the task has spent, with its budgets; a whole client's first where a budget limits it.
 
     spent: as the last committed round states it. Where `charged` costs more, rounds were lost after their charge.
+    cost: that of the ledger, which counts earlier tasks too; None: of this task alone.
     """
-    privacy, cost = task_privacy(task), task_cost(task)
+    privacy, cost = task_privacy(task), cost or task_cost(task)
     counted = (charged.most_of_a_client, charged.most_evaluations)
     spent = {v: max(spent[v], cost.of_view(v, *counted)) for v in View}
     found = [
@@ -198,7 +201,7 @@ def epsilons_of(task: Task, spent: Mapping[View, float], charged: Charged = NOTH
         )
         for v in View
     ]
-    if (of_client := client_epsilon(task, charged.n_drawn, charged.n_evaluations)) is not None:
+    if (of_client := client_epsilon(cost, charged.n_drawn, charged.n_evaluations)) is not None:
         whole = Epsilon(
             view=View.CLIENTS_ONLY,
             unit=Unit.CLIENT,
@@ -222,12 +225,11 @@ def _explained(epsilon: Epsilon, task: Task) -> Epsilon:
     return epsilon.model_copy(update={"no_bound": why_no_bound(task.delta, task.delta_slack)})
 
 
-def client_epsilon(task: Task, n_drawn: int, evaluations: int = 0) -> float | None:
+def client_epsilon(cost: TaskCost, n_drawn: int, evaluations: int = 0) -> float | None:
     """Return what a budget for a whole client is compared with after so many draws; None for a task without one.
 
     n_drawn: of the training's rounds.
     """
-    cost = task_cost(task)
     if Level.CLIENT not in cost.budgets:
         return None
     return cost.level_after_draws(Level.CLIENT, n_drawn, evaluations=evaluations)

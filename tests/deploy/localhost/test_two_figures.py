@@ -87,7 +87,7 @@ def test_rounds_are_shown_with_what_their_budget_limits() -> None:
         model_digest="",
         seconds=dict.fromkeys(("collect", "lock", "validate"), 0.1),
         epsilon=dict.fromkeys(View, 1.5),
-        epsilon_client=client_epsilon(task, 5),
+        epsilon_client=client_epsilon(task_cost(task), 5),
     )
     lines = io.StringIO()
     with LiveTable(Console(file=lines), title="") as table:

@@ -1,0 +1,100 @@
+"""What a server and a run show of their epsilons, attacked by an operator who leaves something out.
+
+That is a finished task of the same clients, or the parameters that the rounds were charged with. Failure means a figure
+below what was spent.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from precad.deploy.configuration import sections as configuration
+from precad.deploy.errors import ConfigError
+from precad.deploy.oversight.run_status import read_run
+from precad.deploy.run_folder import RunFolder
+from precad.dp.accountants.pld import Conduct, View
+from precad.dp.earlier_ledgers import earlier_tasks
+from precad.protos.task.task import Task
+from precad.servers.store.folder import ledger_path, open_ledger, open_task_store
+from precad.servers.telemetry.status import epsilons_of
+from tests.deploy.reporting.test_report import deployed
+from tests.harness.harness import small_task
+
+TASK = small_task(rounds=9, epsilon_budget_client=60.0, epsilon_budget_one_server=10.0)
+
+
+def charged(folder: Path, task: Task, n_rounds: int, before: Path | None = None) -> None:
+    """Charge rounds of one client without a record. before: the folder of a finished task that counts as well."""
+    folder.mkdir(parents=True, exist_ok=True)
+    earlier = None if before is None else earlier_tasks([(ledger_path(before), 12)])
+    with open_ledger(folder, task, earlier) as ledger:
+        for number in range(n_rounds):
+            ledger.charge(number, [min(task.clients)])
+
+
+def stated(folder: Path, task: Task) -> dict[Conduct, dict[View, float]]:
+    """Return what the ledger itself states."""
+    with open_ledger(folder, task) as ledger:
+        return {c: {view: ledger.statement(view, conduct=c).epsilon for view in View} for c in Conduct}
+
+
+@pytest.mark.parametrize("n_rounds", [0, 4])
+def test_a_server_shows_what_its_ledger_states_of_all_tasks_together(n_rounds: int, tmp_path: Path) -> None:
+    """Spent, the most that can be spent, and what a budget leaves: with five rounds before."""
+    charged(tmp_path / "before", TASK, 5)
+    charged(tmp_path / "after", TASK, n_rounds, tmp_path / "before")
+    expected = stated(tmp_path / "after", TASK)
+    nothing = dict.fromkeys(View, 0.0)
+    with open_ledger(tmp_path / "after", TASK) as ledger:
+        counted = ledger.charged
+        whole, *views = epsilons_of(TASK, nothing, counted, ledger.cost)
+    assert {one.view: one.spent for one in views} == expected[Conduct.WATCHES]
+    assert {one.view: one.if_discarded for one in views} == expected[Conduct.MAY_DISCARD]
+    alone, *of_one_task = epsilons_of(TASK, nothing, counted)
+    assert whole.spent > alone.spent
+    assert views[0].rounds_left is not None
+    assert of_one_task[0].rounds_left is not None
+    assert views[0].rounds_left < of_one_task[0].rounds_left
+
+
+def test_a_state_dir_counts_earlier_tasks_before_its_first_record(tmp_path: Path) -> None:
+    """A round that was lost after its charge has no record that would state them."""
+    charged(tmp_path / "before", TASK, 5)
+    folder = tmp_path / "after"
+    charged(folder, TASK, 1, tmp_path / "before")
+    with open_task_store(folder, TASK, b"model"):
+        pass
+    found = {one.view: one.spent for one in read_run(folder).epsilons}
+    assert found == stated(folder, TASK)[Conduct.WATCHES]
+
+
+def test_a_run_counts_the_earlier_tasks_of_its_servers(tmp_path: Path) -> None:
+    run = RunFolder(deployed(tmp_path / "run"))
+    task = configuration.load(run.config).task
+    charged(tmp_path / "before", task, 5)
+    charged(run.state_dir("b"), task, 3, tmp_path / "before")
+    found = {one.view: one for one in read_run(run.root).epsilons if not one.is_level}
+    expected = stated(run.state_dir("b"), task)
+    for view, one in found.items():
+        assert one.spent >= expected[Conduct.WATCHES][view]
+        assert one.if_discarded is not None
+        assert one.if_discarded >= expected[Conduct.MAY_DISCARD][view]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("noise_multiplier", 50.0), ("record_rate", 0.01), ("records_per_person", 2), ("delta", 0.01)]
+)
+def test_a_run_of_a_configuration_that_was_changed_shows_no_figure(name: str, value: float, tmp_path: Path) -> None:
+    """Else the rounds that were charged would be shown at another price."""
+    run = RunFolder(deployed(tmp_path / "run"))
+    charged(run.state_dir("b"), configuration.load(run.config).task, 3)
+    assert read_run(run.root).epsilons
+    config = tomllib.loads(run.config.read_text())
+    config["task"][name] = value
+    run.config.write_text(tomli_w.dumps(config))
+    with pytest.raises(ConfigError, match="not the rounds of the configuration's task"):
+        read_run(run.root)
