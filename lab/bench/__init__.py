@@ -26,6 +26,7 @@ Contents:
     plain_federation  a whole round, beside the same training without PRECAD
     overhead          a whole round, beside the same training without PRECAD
     measured_run      a whole deployment, its servers' processor time, and a delay between them
+    turns             two of them, a few rounds of one by turns with a few of the other
     delaying_relay    the delay
     audited           a whole round of an audited task, beside the same without an audit
     audit_figures     what audits show of sound systems, and how often they accuse them

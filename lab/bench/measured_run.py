@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import tempfile
 import threading
+import time
 import tomllib
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -22,6 +22,7 @@ import tomli_w
 from rich.console import Console
 
 from precad.deploy.localhost.deployment import LocalRun
+from precad.deploy.localhost.processes import Process
 from precad.lab.bench.delaying_relay import DelayingRelay
 from precad.lab.bench.server_pair import free_ports
 from precad.protos.task.task import Task
@@ -29,6 +30,8 @@ from precad.protos.tls.identity import Role
 
 RELAY_HOST: Final = "127.0.0.2"
 POLL_S: Final = 0.02
+_OF_PROCESS: Final = 2
+"""CPUCLOCK_SCHED of Linux: what the scheduler counts, in nanoseconds."""
 SERVERS: Final = (Role.AGGREGATOR_A.value, Role.AGGREGATOR_B.value)
 
 
@@ -48,7 +51,7 @@ class RunResult:
 def run(config: Mapping[str, Any], *, warm_up: int, delay_s: float = 0.0) -> RunResult:
     """Run a deployment to its end. Raises RunFailedError."""
     with tempfile.TemporaryDirectory(prefix="precad-overhead-") as folder:
-        local = _Run(config, Path(folder) / "run", delay_s)
+        local = MeasuredRun(config, Path(folder) / "run", delay_s)
         watch = _ProcessorTime(local, warm_up)
         with local.relay, watch:
             asyncio.run(local.run())
@@ -61,10 +64,10 @@ def run(config: Mapping[str, Any], *, warm_up: int, delay_s: float = 0.0) -> Run
         )
 
 
-class _Run(LocalRun):
+class MeasuredRun(LocalRun):
     """A deployment whose server A reaches B by way of a relay, where there is a delay."""
 
-    def __init__(self, config: Mapping[str, Any], output: Path, delay_s: float) -> None:
+    def __init__(self, config: Mapping[str, Any], output: Path, delay_s: float = 0.0) -> None:
         lane, peer, *others = free_ports(5)
         raw = dict(config)
         if delay_s:
@@ -92,6 +95,24 @@ class _Run(LocalRun):
         """Return the process of each aggregator that has been started."""
         return {child.name: child.process.pid for child in self._children.all if child.name in SERVERS}
 
+    def processes(self) -> list[Process]:
+        """Return all processes of the run that have been started and not ended."""
+        return [child.process for child in self._children.all if child.exit_code is None]
+
+    def servers_cpu_s(self) -> float:
+        """Return the processor seconds of both aggregators so far, ended threads included; 0 of one that has ended."""
+        return sum(map(_processor_s, self.pids().values()))
+
+    @property
+    def n_done(self) -> int:
+        """Return how many rounds are over, as the runner has heard."""
+        return len(self._progress.metrics)
+
+    @property
+    def seconds(self) -> list[dict[str, float]]:
+        """Return the seconds of each phase at server A, by round."""
+        return [line["seconds"] for line in self._progress.metrics]
+
 
 @dataclass(slots=True)
 class _ProcessorTime:
@@ -100,7 +121,7 @@ class _ProcessorTime:
     What is spent after the last round, on its end, is of no round.
     """
 
-    local: _Run
+    local: MeasuredRun
     warm_up: int
     seen: dict[int, float] = field(default_factory=dict)
     """Rounds that were over, and the processor seconds until then."""
@@ -120,7 +141,7 @@ class _ProcessorTime:
         while not self._stopped.wait(POLL_S):
             n_rounds, pids = _n_lines(self.local.folder.metrics), self.local.pids()
             if n_rounds not in self.seen and len(pids) == len(SERVERS):
-                self.seen[n_rounds] = sum(_processor_s(pid) for pid in pids.values())
+                self.seen[n_rounds] = self.local.servers_cpu_s()
 
     def per_round(self) -> float | None:
         """Return the mean over the rounds that count, in seconds; None where fewer than two were seen to end."""
@@ -134,10 +155,9 @@ class _ProcessorTime:
 def _processor_s(pid: int) -> float:
     """Return the processor seconds of a process, its threads included; 0 where it is gone."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return time.clock_gettime((~pid << 3) | _OF_PROCESS)
     except OSError:
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _n_lines(metrics: Path) -> int:

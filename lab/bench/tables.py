@@ -252,7 +252,9 @@ def print_audited(console: Console, report: Mapping[str, Any]) -> None:
     rows = ({**row, **{name: 1e3 * row[name] for name in ms}, **_phases_and_cpu(row)} for row in report["rows"])
     print_rows(console, _AUDITED, rows)
     for target in report["targets"]:
-        said = f"{target['what']}: {target['measured']:.3f} of the plain task's, at most {target['target']:g}"
+        low, high = target["interval"]
+        said = f"{target['what']}: {target['measured']:.3f} ({low:.3f} to {high:.3f}) of the plain task's"
+        said += f", at most {target['target']:g}"
         console.print(said, highlight=False, soft_wrap=True)
 
 

@@ -343,7 +343,7 @@ def bench_overhead(
 @exit_codes()
 def bench_audit(
     quick: Quick = False,
-    rounds: Annotated[int | None, typer.Option(help="Count so many rounds; 10 with --quick, else 30.", min=1)] = None,
+    rounds: Annotated[int | None, typer.Option(help="Count so many rounds; 10 with --quick, else 60.", min=10)] = None,
     repetitions: Repetitions = None,
     table: TableFile = None,
     as_json: Json = False,
@@ -351,7 +351,7 @@ def bench_audit(
     """Measure what canaries and kept noise cost the servers in a round."""
     from precad.lab.bench import audited, tables
 
-    plan = audited.Plan(rounds=rounds or (10 if quick else 30), repetitions=repetitions or (3 if quick else 7))
+    plan = audited.Plan(rounds=rounds or (10 if quick else 60), repetitions=repetitions or (3 if quick else 7))
     measure(partial(audited.run, plan, say=say), tables.print_audited, as_json=as_json, table=table)
 
 

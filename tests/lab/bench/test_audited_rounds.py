@@ -12,34 +12,36 @@ from rich.console import Console
 
 from precad.deploy.configuration.local import draft
 from precad.deploy.run_folder import RunFolder
-from precad.lab.bench import audited, measured_run, tables
-from precad.lab.bench.measured_run import RunResult
-from tests.harness.harness import small_task
+from precad.lab.bench import audited, tables, turns
+from precad.lab.bench.turns import Turn
 
 
 def test_ratios_are_of_the_servers_part_of_rounds_that_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Warm-up and waiting for clients do not count: an audited round of 103 ms after one of 100 ms is 1.03."""
+    """Waiting for clients does not count: an audited round of 103 ms beside one of 100 ms is 1.03, whoever is first."""
     order = []
 
-    def measured(config: Mapping[str, Any], *, warm_up: int) -> RunResult:
-        is_audited = bool(config["task"]["audit_clients"])
-        order.append(is_audited)
-        noise = 0.043 if is_audited else 0.04
-        warming = [{"select": 9.0, "collect": 9.0, "validate": 9.0, "noise": 9.0}] * warm_up
-        rounds = [{"select": 0.01, "collect": 5.0 * is_audited, "validate": 0.05, "noise": noise}] * 4
-        return RunResult(small_task(), [], [*warming, *rounds], 0.2 if is_audited else 0.199)
+    def taken(first: Mapping[str, Any], second: Mapping[str, Any], *, warm_up: int) -> turns.Pairs:
+        order.append(bool(first["task"]["audit_clients"]))
+        return [(a_turn(first, i), a_turn(second, i)) for i in range(4)]
 
-    monkeypatch.setattr(measured_run, "run", measured)
-    report = audited.run(audited.Plan(rounds=4, repetitions=3))
-    assert order == [False, True, True, False, False, True]
+    def a_turn(config: Mapping[str, Any], i: int) -> Turn:
+        is_audited, busy = bool(config["task"]["audit_clients"]), 1 + i
+        noise = 0.043 if is_audited else 0.04
+        phases = {"select": 0.01, "collect": 5.0 * is_audited, "validate": 0.05, "noise": noise}
+        return Turn([{name: busy * s for name, s in phases.items()}] * 2, busy * (0.2 if is_audited else 0.199))
+
+    monkeypatch.setattr(turns, "run", taken)
+    report = audited.run(audited.Plan(repetitions=3))
+    assert order == [False, True, False]
     wall, processor = report["targets"]
     assert wall["measured"] == pytest.approx(0.103 / 0.1)
+    assert wall["interval"] == pytest.approx([0.103 / 0.1] * 2)  # a moment that is busy for both says nothing
     assert (wall["met"], processor["met"]) == (False, True)
-    assert [row["repetitions"] for row in report["rows"]] == [12, 12]
+    assert [row["repetitions"] for row in report["rows"]] == [24, 24]
 
     said = io.StringIO()
     tables.print_audited(Console(file=said, width=200), report)
-    assert "servers_s: 1.030 of the plain task's, at most 1.02" in said.getvalue()
+    assert "servers_s: 1.030 (1.030 to 1.030) of the plain task's, at most 1.02" in said.getvalue()
 
 
 def test_the_tasks_are_alike_but_for_the_audit(tmp_path: Path) -> None:

@@ -1,0 +1,105 @@
+"""Two deployments by turns: only one moves at a time, and the interval of their ratio holds as often as it says."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from precad.lab.bench import turns
+
+COUNTS = """
+import sys, time
+with open(sys.argv[1], "w", buffering=1) as rounds:
+    for _ in range(int(sys.argv[2])):
+        time.sleep(0.01)
+        rounds.write(f"{time.monotonic()}\\n")
+"""
+ROUNDS = 24
+
+
+class Counting:
+    """A run of one process, whose rounds are lines with their times."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.deployment = path, SimpleNamespace(task=SimpleNamespace(rounds=ROUNDS))
+        path.touch()
+        self._process = subprocess.Popen([sys.executable, "-c", COUNTS, str(path), str(ROUNDS)])
+
+    async def run(self) -> None:
+        assert await asyncio.to_thread(self._process.wait) == 0
+
+    def processes(self) -> list[subprocess.Popen[bytes]]:
+        return [self._process] if self._process.poll() is None else []
+
+    def servers_cpu_s(self) -> float:
+        return float(self.n_done)
+
+    @property
+    def times(self) -> list[float]:
+        return [float(line) for line in self.path.read_text().split("\n")[:-1]]
+
+    @property
+    def n_done(self) -> int:
+        return len(self.times)
+
+    @property
+    def seconds(self) -> list[dict[str, float]]:
+        return [{"at": at} for at in self.times]
+
+
+def test_no_round_of_one_is_in_a_turn_of_the_other(tmp_path: Path) -> None:
+    """By the times that the processes themselves write down. Turns change their order from pair to pair."""
+    runs: list[Any] = [Counting(tmp_path / name) for name in ("first", "second")]
+    taken = turns._Turns(runs, warm_up=4)
+    asyncio.run(taken.run())
+    pairs = taken.pairs()
+    assert len(pairs) >= 3
+    for i, pair in enumerate(pairs):
+        (first, second) = ([one["at"] for one in turn.phases] for turn in pair)
+        assert min(len(first), len(second)) >= turns.ROUNDS_OF_A_TURN
+        before, after = (first, second) if i % 2 == 0 else (second, first)
+        assert max(before) < min(after)
+        assert [turn.servers_cpu_s for turn in pair] == pytest.approx([1.0, 1.0], abs=0.51)  # a line after the count
+    assert all(run.n_done == ROUNDS for run in runs)  # whoever was stopped goes on
+
+
+def test_a_run_that_fails_ends_the_turns_and_stops_nobody_for_good(tmp_path: Path) -> None:
+    runs: list[Any] = [Counting(tmp_path / name) for name in ("first", "second")]
+    runs[0].processes()[0].kill()
+    began = time.monotonic()
+    with pytest.raises(AssertionError):
+        asyncio.run(turns._Turns(runs, warm_up=ROUNDS).run())
+    assert runs[1]._process.wait(10) == 0
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize("true", [1.0, 1.02])
+def test_the_interval_holds_the_ratio_in_nineteen_runs_of_twenty(true: float) -> None:
+    """2,000 runs of 60 pairs, whose moments vary by a fifth for both and by a twentieth for each.
+
+    More than 6.5 % of misses, or fewer than 3.5 %, have a chance below 1 in 400 (3 standard deviations).
+    """
+    random = np.random.default_rng(7)
+    misses = 0
+    for _ in range(2000):
+        moment = random.lognormal(0.0, 0.2, 60)
+        both = moment[:, None] * random.normal([1.0, true], 0.05, (60, 2))
+        _, low, high = turns.ratio([tuple(pair) for pair in both])
+        misses += not low <= true <= high
+    assert 0.035 * 2000 < misses < 0.065 * 2000
+
+
+def test_what_is_rare_counts_in_full() -> None:
+    """A write in one turn of ten, which no median shows."""
+    pairs = [(1.0, 1.0 + 0.2 * (i % 10 == 0)) for i in range(100)]
+    found, low, high = turns.ratio(pairs)
+    assert found == pytest.approx(1.02)
+    assert low < 1.02 < high
