@@ -69,6 +69,17 @@ def _two_by_two(n: int, rate: float, draw: RandomBytes) -> NDArray[np.int64]:
     return both[both < n]
 
 
+def _contiguous(n: int, rate: float, draw: RandomBytes) -> NDArray[np.int64]:
+    """As many neighbours as independent draws would give, from a random place on, as of a file read from there."""
+    fresh = np.random.default_rng(int.from_bytes(draw(16), "big"))
+    return np.sort((fresh.integers(max(n, 1)) + np.arange(fresh.binomial(n, rate))) % max(n, 1))
+
+
+def _block_in_an_order(n: int, rate: float, draw: RandomBytes) -> NDArray[np.int64]:
+    """Likewise, of records that were shuffled once: no neighbours of the file come together."""
+    return np.sort(np.random.default_rng(n).permutation(n)[_contiguous(n, rate, draw)]) if n else np.arange(0)
+
+
 def _a_tenth_more(n: int, rate: float, draw: RandomBytes) -> NDArray[np.int64]:
     return sample_records(n, 1.1 * rate, draw)
 
@@ -114,6 +125,8 @@ SAMPLES: dict[str, Callable[[int, float, RandomBytes], NDArray[np.int64]]] = {
     "largest-size": _of_largest_size,
     "one-always": _one_always,
     "two-by-two": _two_by_two,
+    "contiguous": _contiguous,
+    "block-in-an-order": _block_in_an_order,
     "a-tenth-more": _a_tenth_more,
     "record-twice": _record_twice,
 }

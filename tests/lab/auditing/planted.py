@@ -65,6 +65,14 @@ import numpy as np
 from precad.clients.training import local_update
 local_update.sample_records = lambda n, rate, draw=None: np.arange(n, dtype=np.int64)
 """,
+    "contiguous": """
+import numpy as np
+from precad.clients.training import local_update
+def block(n, rate, draw=None):
+    fresh = np.random.default_rng()
+    return np.sort((fresh.integers(max(n, 1)) + np.arange(fresh.binomial(n, rate))) % max(n, 1))
+local_update.sample_records = block
+""",
 }
 _COMMAND: Final = "\nfrom precad.deploy.cli.main import app\napp()\n"
 

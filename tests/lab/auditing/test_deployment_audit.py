@@ -48,13 +48,21 @@ from tests.lab.auditing import planted
 from tests.lab.auditing.planted import CONFIG, ROUNDS
 from tests.test_front_door import require_examples
 
-SEATS = {"noise": "server_a", "repeated": "clients", "tiled": "clients", "clip": "clients", "sampling": "clients"}
+SEATS = {
+    "noise": "server_a",
+    "repeated": "clients",
+    "tiled": "clients",
+    "clip": "clients",
+    "sampling": "clients",
+    "contiguous": "clients",
+}
 NAMED = {
     "noise": "noise: expected a multiplier",
     "repeated": "noise: expected fresh draws",
     "tiled": "noise: expected fresh draws",
     "clip": "clip: expected at most R",
     "sampling": "sampling: expected a rate",
+    "contiguous": "sampling: expected draws of their own",
 }
 
 
@@ -327,7 +335,7 @@ def test_parts_of_a_sound_deployment_are_accused_in_at_most_a_twentieth(tmp_path
 def test_a_planted_fault_is_found_at_20_000_observations(tmp_path: Path, fault: str) -> None:
     """Noise of 97 %: with power 97 %. The others are found for certain: by a draw above R, 105 draws, a repetition."""
     raw = CONFIG | {"task": CONFIG["task"] | {"rounds": 210}}
-    name = "one-to-witness" if fault in ("clip", "sampling") else "aggregator-b"
+    name = "one-to-witness" if fault in ("clip", "sampling", "contiguous") else "aggregator-b"
     planted.run(raw, tmp_path / "run", {name: fault})
     seats = {seat["seat"]: seat for seat in audit_run(tmp_path / "run")["seats"]}
 

@@ -69,6 +69,7 @@ FAULTS = {
     "largest-size": (Seat.CLIENTS, "sampling: expected draws of their own"),
     "one-always": (Seat.CLIENTS, "sampling: expected draws of their own"),
     "two-by-two": (Seat.CLIENTS, "sampling: expected draws of their own"),
+    "contiguous": (Seat.CLIENTS, "sampling: expected draws of their own"),
     "twice": (Seat.SERVER_A, "arrival: expected a factor of 1 on uploads"),
 }
 """By fault: the seat whose alarm names it."""
@@ -93,6 +94,7 @@ FURTHER = {
     "record-twice": (Seat.CLIENTS, "clip: expected at most R"),
     "fixed-order": (Seat.CLIENTS, "sampling: expected draws of their own"),
     "seed-again": (Seat.CLIENTS, "sampling: expected fresh draws"),
+    "block-in-an-order": (Seat.CLIENTS, "sampling: expected fresh draws"),
     "divided-first": (Seat.CLIENTS, "arrival: expected a factor of 1 on uploads"),
     "of-batches": (Seat.CLIENTS, "clip: expected R of each drawn canary"),
 }
