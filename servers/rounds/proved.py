@@ -157,7 +157,8 @@ class ProvedForm(Form):
     async def await_proofs(self, state: Proving) -> None:
         """See `Form.await_proofs`. Who hung up before the challenge is not awaited: it answers that of both servers."""
         asked = self._sessions.connected.intersection(state.lock.active)
-        await state.proofs.wait(invited=asked, peer_locked=self._link.closed_by_peer(state.round, PROOFS))
+        peer_locked = self._link.closed_by_peer(state.round, PROOFS)
+        await state.proofs.wait(invited=asked, peer_locked=peer_locked, holds=self.task.hides_draws)
         self._link.close_round(state.round, PROOFS)
         state.proofs.close()
 

@@ -208,18 +208,22 @@ class Receiving(ABC):
         if self._expected <= self._left:
             self._changed.set()
 
-    async def wait(self, *, invited: Collection[str], peer_locked: asyncio.Event) -> None:
+    async def wait(self, *, invited: Collection[str], peer_locked: asyncio.Event, holds: bool = False) -> None:
         """Return when no invited client is expected any more (complete, refused, or gone), and at the deadline at the
         latest.
 
         Return shortly after the other server has locked, at once where all that is awaited comes from it. There, an
         upload of a client that is gone may still come, but is not waited for long.
+        holds: return at the deadline alone. Whoever asks meanwhile would tell an earlier end, and so who was slow.
         """
         for client in sorted(self._expected.difference(invited)):
             self._will_not_begin(client)
         self._expected.intersection_update(invited)
         loop = asyncio.get_running_loop()
         deadline = self._deadline = loop.time() + self._timeout_s
+        if holds:
+            await asyncio.sleep(self._timeout_s)
+            return
         peer = asyncio.ensure_future(peer_locked.wait())
         peer.add_done_callback(lambda _: self._changed.set())
         try:

@@ -108,7 +108,11 @@ class RoundRunner:
         """Invite the chosen and wait for their uploads, of which both servers fix the same set: line 3."""
         with self._phase("collect"):
             invited = await self.form.invite(state)
-            arrival = state.intake.wait(invited=invited, peer_locked=self._link.closed_by_peer(state.round))
+            arrival = state.intake.wait(
+                invited=invited,
+                peer_locked=self._link.closed_by_peer(state.round),
+                holds=self.task.hides_draws,
+            )
             is_evaluation = self._ground.round_task(state.round) is not self.task
             foreseen = functools.partial(
                 self._state.ledger.foresee, state.chosen, state.round, is_evaluation=is_evaluation

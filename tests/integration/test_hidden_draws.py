@@ -10,10 +10,12 @@ import asyncio
 import itertools
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import grpc
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -22,11 +24,12 @@ from precad.clients.training.conduct import Honest
 from precad.clients.upload.session import ClientSession
 from precad.mpc import fixed_point
 from precad.mpc.ring import RingArray
-from precad.protos.precad.v1 import aggregator_pb2
+from precad.protos.precad.v1 import aggregator_pb2, aggregator_pb2_grpc
 from precad.protos.task.task import Task
+from precad.protos.tls.transport import dial
 from precad.servers.rounds.sessions import Sessions
 from tests.harness.harness import Deployment, asynchronous, running, small_task
-from tests.harness.pki import Pki
+from tests.harness.pki import AGGREGATORS, Pki
 
 VICTIM, COLLUDERS = "victim", ("one", "other")
 SLOW_S = 0.3
@@ -139,6 +142,19 @@ async def test_with_a_period_times_do_not_tell_who_was_drawn(
     assert abs(advantage(is_in, waits) - 0.5) < chance_band(is_in, waits, sigmas=3.9)
 
 
+def noting(sent: dict[tuple[int, str], float]) -> Callable[..., None]:
+    """Return `Sessions.send` that notes when a round's first invitation and first challenge leave."""
+    send = Sessions.send
+
+    def note(self: Sessions, client: str, event: aggregator_pb2.ClientEvent) -> None:
+        kind = event.WhichOneof("event")
+        if kind in ("invitation", "challenge"):
+            sent.setdefault((getattr(event, kind).round, kind), time.monotonic())
+        send(self, client, event)
+
+    return note
+
+
 @asynchronous
 async def test_nothing_is_told_before_its_time(pki: Pki, tmp_path: Path) -> None:
     """A challenge waits for its time and a round for its period, though everybody is quick.
@@ -146,17 +162,9 @@ async def test_nothing_is_told_before_its_time(pki: Pki, tmp_path: Path) -> None
     Read at the servers, whose clock no load makes early.
     """
     sent: dict[tuple[int, str], float] = {}
-    send = Sessions.send
-
-    def noting(self: Sessions, client: str, event: aggregator_pb2.ClientEvent) -> None:
-        kind = event.WhichOneof("event")
-        if kind in ("invitation", "challenge"):
-            sent.setdefault((getattr(event, kind).round, kind), time.monotonic())
-        send(self, client, event)
-
     task = task_of(3, client_rate=1.0, submit_timeout_s=0.4, proof_timeout_s=0.3, round_period_s=0.9)
     nothing = (lambda std, dim: np.zeros(dim, dtype=np.int64),) * 2
-    with patch.object(Sessions, "send", noting):
+    with patch.object(Sessions, "send", noting(sent)):
         async with running(task, pki, tmp_path, noises=nothing) as deployment:
             await asyncio.gather(*(session.run() for session in sessions(task, deployment, [])))
             await deployment.finish()
@@ -168,6 +176,43 @@ async def test_nothing_is_told_before_its_time(pki: Pki, tmp_path: Path) -> None
         assert sent[t, "challenge"] - sent[t, "invitation"] >= 0.5 - 1e-3
     for t in range(2):
         assert sent[t + 1, "invitation"] - sent[t, "invitation"] >= 0.9 - 0.3  # of one server or the other
+
+
+async def asked(stub: aggregator_pb2_grpc.AggregatorStub, found: list[tuple[str, float]]) -> None:
+    """Ask server A again and again to take nothing at all. Note when it still took uploads, or proofs."""
+    while True:
+        for phase, ask in (("invitation", stub.Submit), ("challenge", stub.Prove)):
+            await asyncio.sleep(0.06)  # within what it answers to one client
+            at = time.monotonic()
+            try:
+                await ask(iter(()))
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED and not any(
+                    over in str(error.details()) for over in ("no round is open", "takes no more of it")
+                ):
+                    found.append((phase, at))
+
+
+@asynchronous
+async def test_questions_do_not_tell_when_the_others_were_done(pki: Pki, tmp_path: Path) -> None:
+    """A phase ends at its time, not with the last one's answer, whoever asks.
+
+    Else the slow client's rounds are known by their longer phases, though everything is told at fixed times.
+    """
+    sent: dict[tuple[int, str], float] = {}
+    still: list[tuple[str, float]] = []
+    task = task_of(3, client_rate=1.0, submit_timeout_s=1.2, proof_timeout_s=1.2, round_period_s=4.0)
+    nothing = (lambda std, dim: np.zeros(dim, dtype=np.int64),) * 2
+    with patch.object(Sessions, "send", noting(sent)):
+        async with running(task, pki, tmp_path, noises=nothing) as deployment:
+            async with dial(deployment.addresses[0], AGGREGATORS[0], pki.tls(COLLUDERS[0])) as channel:
+                asking = asyncio.create_task(asked(aggregator_pb2_grpc.AggregatorStub(channel), still))
+                await asyncio.gather(*(session.run() for session in sessions(task, deployment, [])))
+                asking.cancel()
+            await deployment.finish()
+    assert len(sent) == 2 * task.rounds
+    for (t, kind), at in sent.items():  # all uploads are there after 0.3 s, all proofs sooner
+        assert any(phase == kind and 0.7 < when - at < 1.3 for phase, when in still), (t, kind)
 
 
 @pytest.mark.parametrize(
