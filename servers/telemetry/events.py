@@ -88,7 +88,7 @@ class Telemetry:
         self.charged = NOTHING_CHARGED
         """Counts that budgets are compared with, at the start of the coming round."""
         self.cost: TaskCost | None = None
-        """What the ledger counts, earlier tasks too; None before it is open."""
+        """Prices of rounds by the ledger, which counts earlier tasks too; None before it is open."""
         self._count = _Counters()
         self.registry = self._count.registry
 

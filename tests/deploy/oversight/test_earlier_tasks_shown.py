@@ -1,4 +1,4 @@
-"""What a server and a run show of their epsilons, attacked by an operator who leaves something out.
+"""Epsilons that a server and a run show, attacked by an operator who leaves something out.
 
 That is a finished task of the same clients, or the parameters that the rounds were charged with. Failure means a figure
 below what was spent.
