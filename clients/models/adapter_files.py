@@ -7,6 +7,7 @@ name can put other constants in their place.
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -35,6 +36,8 @@ class Constants:
 
 
 NO_FILES: Final = Constants()
+_OPENING: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+"""Whoever puts a link or a pipe there in the meantime gains nothing."""
 
 
 def load_constants(model: nn.Module, wanted: Constants) -> None:
@@ -88,16 +91,27 @@ def _file_of(digest: str, of_task: str, of_client: str) -> tuple[Path, dict[str,
     """Return the file with these bytes, and its tensors. Raises AdapterError."""
     tried = []
     for path in offered():
+        if (other := _other_kind(path)) is not None:
+            tried.append(f"{path}, {other}")
+            continue
         try:
-            with path.open("rb") as file:
-                tried.append((path, hashlib.file_digest(file, "sha256").hexdigest()))
-                if tried[-1][1] == digest:
+            with open(os.open(path, _OPENING), "rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+                if found == digest:
                     file.seek(0)
                     return path, read_tensors(file, path)
+                tried.append(f"{path} has {found}")
         except OSError:
             continue
-    seen = "; ".join(f"{path} has {found}" for path, found in tried) or f"none; {looked(folders())}"
+    seen = "; ".join(tried) or f"none; {looked(folders())}"
     raise AdapterError(of_client, f"expected the file of {of_task}, {digest}", seen)
+
+
+def _other_kind(path: Path) -> str | None:
+    """Say what stands where a file is wanted: a link may lead elsewhere tomorrow, and a pipe never ends."""
+    if path.is_symlink():
+        return "a link, which is not followed: name the file itself"
+    return "which is no file" if path.exists() and not path.is_file() else None
 
 
 def _put(path: Path, own: dict[str, Tensor], given: dict[str, Tensor]) -> None:

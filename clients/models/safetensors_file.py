@@ -33,6 +33,7 @@ _DTYPES: Final = {
 _NAMES: Final = {dtype: name for name, dtype in _DTYPES.items()}
 _MOST_HEADER: Final = 100_000_000
 _METADATA: Final = "__metadata__"
+_EXPECTED: Final = "expected a safetensors file"
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
@@ -52,23 +53,61 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 
 def read_tensors(file: BinaryIO, name: Path) -> dict[str, Tensor]:
     """Return the tensors of an open file by name. Raises AdapterError for another format; OSError."""
-    start = file.read(8)
-    (length,) = struct.unpack("<Q", start) if len(start) == 8 else (0,)
-    size = file.seek(0, 2) - 8 - length
-    if not 2 <= length <= _MOST_HEADER or size < 0:
-        raise AdapterError(name, "expected a safetensors file", "another header")
+    length, size = _lengths(file, name)
     file.seek(8)
     try:
-        header = json.loads(file.read(length))
+        header = json.loads(file.read(length), object_pairs_hook=lambda pairs: _once(pairs, name))
         rows = {key: _row(row, size) for key, row in header.items() if key != _METADATA}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise AdapterError(name, "expected a safetensors file", "a header that is not one's") from None
+    except AdapterError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise AdapterError(name, _EXPECTED, "a header that is not one's") from None
+    _require_side_by_side(rows, size, name)
     found = {}
     for key, (dtype, shape, begin, n_bytes) in rows.items():
         file.seek(8 + length + begin)
         content = bytearray(file.read(n_bytes))
-        found[key] = torch.frombuffer(content, dtype=dtype).view(shape) if n_bytes else torch.empty(shape, dtype=dtype)
+        try:
+            found[key] = torch.frombuffer(content, dtype=dtype).view(shape) if n_bytes else torch.empty(shape).to(dtype)
+        except (RuntimeError, ValueError, TypeError, OverflowError):
+            raise AdapterError(f"{name}, tensor {key!r}", "expected a shape that a tensor has", str(shape)) from None
     return found
+
+
+def _lengths(file: BinaryIO, name: Path) -> tuple[int, int]:
+    """Return the bytes of the header, and of all that follows it. Raises AdapterError."""
+    start, n_bytes = file.read(8), file.seek(0, 2)
+    if len(start) < 8:
+        raise AdapterError(name, f"{_EXPECTED} of 10 bytes or more", f"{n_bytes}")
+    (length,) = struct.unpack("<Q", start)
+    if not 2 <= length <= _MOST_HEADER:
+        raise AdapterError(name, f"{_EXPECTED} with a header of 2 to {_MOST_HEADER} bytes", f"{length}")
+    if n_bytes < 8 + length:
+        raise AdapterError(name, f"{_EXPECTED} of {8 + length} bytes or more, as its header says", f"{n_bytes}")
+    return length, n_bytes - 8 - length
+
+
+def _once(pairs: list[tuple[str, Any]], name: Path) -> dict[str, Any]:
+    """Return an object of the header. Raises AdapterError for a name that is there twice: which one holds is open."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise AdapterError(f"{name}, name {key!r}", "expected it once in the header", "it twice")
+        found[key] = value
+    return found
+
+
+def _require_side_by_side(
+    rows: Mapping[str, tuple[torch.dtype, tuple[int, ...], int, int]], size: int, name: Path
+) -> None:
+    """Refuse tensors that share bytes, and bytes of no tensor. Raises AdapterError."""
+    stop = 0
+    for key, (_, _, begin, n_bytes) in sorted(rows.items(), key=lambda row: row[1][2:]):
+        if begin != stop:
+            raise AdapterError(f"{name}, tensor {key!r}", f"expected its bytes from {stop} on", f"from {begin} on")
+        stop += n_bytes
+    if stop != size:
+        raise AdapterError(name, f"{_EXPECTED} with {stop} bytes after its header", f"{size}")
 
 
 def _row(row: Mapping[str, Any], size: int) -> tuple[torch.dtype, tuple[int, ...], int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import struct
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from precad.clients.models.adapter_files import a_of, write_adapter
 from precad.clients.models.adapters import adapted, lora
 from precad.clients.models.safetensors_file import read_tensors, write_tensors
 from precad.clients.own_code import look_in, offer
+from precad.deploy.errors import exit_code_of
 from precad.protos.task.task import Task
 from tests.harness.adapted_models import TARGETS, Attention, small, texts
 from tests.harness.harness import small_task
@@ -161,9 +163,12 @@ def test_files_are_those_of_the_library(folder: Path) -> None:
             assert torch.equal(found[name], value)
 
 
+def _raw(header: bytes, data: bytes = b"") -> bytes:
+    return struct.pack("<Q", len(header)) + header + data
+
+
 def _file(header: object, data: bytes = b"") -> bytes:
-    text = json.dumps(header).encode()
-    return struct.pack("<Q", len(text)) + text + data
+    return _raw(json.dumps(header).encode(), data)
 
 
 @pytest.mark.parametrize(
@@ -179,9 +184,62 @@ def _file(header: object, data: bytes = b"") -> bytes:
         _file({"a": {"dtype": "F33", "shape": [2], "data_offsets": [0, 8]}}, bytes(8)),
         _file({"a": {"dtype": "F32", "shape": [True, 2], "data_offsets": [0, 8]}}, bytes(8)),
         _file({"a": {"shape": [2], "data_offsets": [0, 8]}}, bytes(8)),
+        _raw(b"[" * 200_000),
+        _raw(b'{"a":' * 2_000),
     ],
 )
 def test_a_file_of_another_format_is_refused(content: bytes, folder: Path) -> None:
     (folder / "x").write_bytes(content)
     with (folder / "x").open("rb") as file, pytest.raises(AdapterError, match=r"expected a safetensors file"):
         read_tensors(file, folder / "x")
+
+
+ROW = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+TEXT = json.dumps(ROW).encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\x08\0\0", r"expected a safetensors file of 10 bytes or more, found 3"),
+        (struct.pack("<Q", 2**63) + bytes(99), r"a header of 2 to 100000000 bytes, found 9223372036854775808"),
+        (struct.pack("<Q", 10**8 + 1) + bytes(99), r"a header of 2 to 100000000 bytes, found 100000001"),
+        (_file({"a": ROW})[:-20], r"of \d+ bytes or more, as its header says, found \d+"),
+        (_file({"a": ROW}, bytes(9)), r"with 8 bytes after its header, found 9"),
+        (_file({"a": ROW, "b": ROW}, bytes(8)), r"tensor 'b': expected its bytes from 8 on, found from 0 on"),
+        (_file({"a": {**ROW, "data_offsets": [4, 12]}}, bytes(12)), r"tensor 'a': expected its bytes from 0 on, found"),
+        (_file({"a": {**ROW, "shape": [0, 2**62, 2**62], "data_offsets": [0, 0]}}), r"'a': expected a shape that"),
+        (_file({"a": {**ROW, "shape": [0, 2**80], "data_offsets": [0, 0]}}), r"'a': expected a shape that"),
+        (_raw(b'{"a":' + TEXT + b',"a":' + TEXT + b"}", bytes(8)), r"name 'a': expected it once in the header, found"),
+        (_raw(b'{"a":{"dtype":"F64",' + TEXT[1:] + b"}", bytes(8)), r"name 'dtype': expected it once in the header"),
+    ],
+)
+def test_a_file_that_would_mislead_a_reader_is_refused_by_name(content: bytes, message: str, folder: Path) -> None:
+    """Cut off, with a header of any length, or with bytes that two tensors or none have."""
+    (folder / "x").write_bytes(content)
+    with (folder / "x").open("rb") as file, pytest.raises(AdapterError, match=message) as refused:
+        read_tensors(file, folder / "x")
+    assert str(folder / "x") in str(refused.value)
+    assert exit_code_of(refused.value) == 2
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_a_base_that_is_no_file_itself_is_refused_by_name(kind: str, folder: Path) -> None:
+    """The bytes behind the link are those that the task names; a pipe has no writer, and is not waited for."""
+    path, base = folder / "site" / "base.safetensors", folder / "elsewhere"
+    write_tensors(base, public().state_dict(), {})
+    offer("base.safetensors")
+    match kind:
+        case "link":
+            path.symlink_to(base)
+        case "pipe":
+            os.mkfifo(path)
+        case _:
+            path.mkdir()
+    why = "a link, which is not followed" if kind == "link" else "which is no file"
+    with pytest.raises(AdapterError, match=rf"client.base_model: expected .*, found {path}, {why}") as refused:
+        networks.of_task(task_of(base))
+    assert exit_code_of(refused.value) == 2
+    path.rmdir() if kind == "folder" else path.unlink()
+    base.rename(path)
+    assert torch.equal(networks.of_task(task_of(path)).eval()(INPUTS), public()(INPUTS))
