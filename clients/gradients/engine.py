@@ -1,13 +1,14 @@
 """Per-record gradients of many clients in one pass: clipped record by record, summed client by client.
 
 Clients of a round share the model, so the records of all of them are dealt to tiles
-(`precad.clients.gradients.tiles`). Every pass of a model has one shape, filled up with padding that no sum counts. A
-record's gradient is then the same bits beside whatever others: without that its bound R holds in real arithmetic only
-(docs/explanation/privacy.md). `precad.clients.gradients.bit_exactness` tries this bit by bit for the model, the device
-and the number of threads. Where it fails, a pass takes one record. So does every pass of a loss of the user's own: what
-raises on one record then takes no other record along.
+(`precad.clients.gradients.tiles`). Every pass of a model has one shape, filled up with padding that no sum counts, or
+a length that gives the same bits (`precad.clients.gradients.pass_lengths`). A record's gradient is then the same bits
+beside whatever others: without that its bound R holds in real arithmetic only (docs/explanation/privacy.md).
+`precad.clients.gradients.bit_exactness` tries this bit by bit for the model, the device and the number of threads.
+Where it fails, a pass takes one record. So does every pass of a loss of the user's own: what raises on one record then
+takes no other record along.
 
-The gradients of single records are taken by one of three paths (`precad.clients.gradients.record_paths`). The engine
+The gradients of single records are taken by one of several paths (`precad.clients.gradients.record_paths`). The engine
 chooses the model's path when it is made, by comparing with the loop over records (`precad.clients.gradients.probe`).
 """
 
@@ -25,12 +26,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from precad.clients.errors import ArgumentError, ClientError, ModelRecordError, NonFiniteGradientError, UnknownNameError
-from precad.clients.gradients.bit_exactness import is_as_in_full, is_bit_exact
+from precad.clients.gradients.bit_exactness import is_as_in_tile, is_bit_exact
 from precad.clients.gradients.layers import LayerGradients, require_layer_sizes
+from precad.clients.gradients.narrow_pass import NarrowPasses
+from precad.clients.gradients.pass_lengths import PassLengths
 from precad.clients.gradients.probe import EXHAUSTED, probe, probe_records, quiet_copy
 from precad.clients.gradients.record_clipping import RecordClip, are_finite, clipped_sums
-from precad.clients.gradients.record_paths import Path, path_of, total_loss
-from precad.clients.gradients.tiles import packed, places
+from precad.clients.gradients.record_paths import PASSES, Path, path_of, total_loss
+from precad.clients.gradients.tiles import places
 from precad.clients.models.adapters import adapted, copied
 from precad.clients.models.losses import CROSS_ENTROPY, Loss
 from precad.clients.models.networks import parameter_count, unflatten
@@ -48,12 +51,10 @@ _FEWEST: Final = 32
 """Records of a tile, unless a memory budget says less."""
 _MOST: Final = {"cpu": 256, "cuda": 1024}
 """Records of a tile. A pass of few records costs what a full one does."""
-_WIDE: Final = 44
-"""Records of a tile of adapters on a CPU: a text's places fill a product already, and each record costs time. Half of
-it is a piece there, so that clients of 30 records share tiles, which take 1.5 times the memory of a client alone."""
-_STEP: Final = 2
-"""A tile of adapters on a CPU that is not full takes a shorter pass: a multiple of this, half a tile at least. It does
-so where that gives the bits of a full one."""
+_SHORT: Final = 12
+"""Records of a tile of adapters on a CPU, whose passes vary in length: a small client's memory is near its records'."""
+_LONG: Final = 96
+"""Records of the longest of these passes; longer ones gain little. Half of it is the longest piece."""
 _TILE_SHARE: Final = 2
 """A tile takes this part of the memory of a pass: larger tiles gain little and make passes of few records dear."""
 _IMAGE_AXES: Final = 4
@@ -110,13 +111,14 @@ class RecordEngine:
             for parameter in self._model.parameters():
                 if parameter.dim() == _IMAGE_AXES:
                     parameter.data = channels_last(parameter.data)
+        self._narrow = NarrowPasses(self._model)
         fewest = _FEWEST if memory_bytes is None else 1
-        is_wide = adapted(model) is not None and self.device.type == "cpu"
-        most = _WIDE if is_wide else _MOST[self.device.type]
-        self._n_tile = min(most, max(fewest, self._n_fit // _TILE_SHARE))
-        self._step = _STEP if is_wide else self._n_tile
+        varies = adapted(model) is not None and self.device.type == "cpu"
+        n_fit = max(fewest, self._n_fit // _TILE_SHARE)
+        self._n_tile = min(_SHORT if varies else _MOST[self.device.type], n_fit)
+        self._most = min(_LONG, n_fit) if varies else self._n_tile
         self._tried: dict[int, Passes] = {}
-        self._as_in_full: dict[tuple[int, int], bool] = {}
+        self._lengths: dict[int, PassLengths] = {}
         _ = self.passes
 
     @property
@@ -136,7 +138,9 @@ class RecordEngine:
         """The fastest way of which the bits of a record's gradient depend on nothing else. One record a pass is one by
         construction, where a device gives the same bits twice."""
         self._load(self._shaken)
-        for path, n_tile in ((self._path, self._n_tile), (self._path, 1), (Path.ONE_BY_ONE, 1)):
+        paths = PASSES if self._path is Path.NARROW_PASS else (self._path,)
+        ways = [(path, n_tile) for n_tile in (self._n_tile, 1) for path in paths]
+        for path, n_tile in (*ways, (Path.ONE_BY_ONE, 1)):
             if n_tile > 1 and (path is Path.ONE_BY_ONE or not self.loss.takes_batches):
                 continue
 
@@ -145,19 +149,19 @@ class RecordEngine:
                     return Passes(path, n_tile, is_bit_exact=True)
         return Passes(Path.ONE_BY_ONE, 1, is_bit_exact=False)
 
-    def _rows_of(self, n_records: int) -> int:
-        """Return how many rows the pass of so many records has, padding included. Tries each at its first use."""
+    def _lengths_now(self) -> PassLengths:
+        """Return the lengths of passes with as many threads as PyTorch has now."""
+        n_threads, passes = torch.get_num_threads(), self.passes
+        if n_threads not in self._lengths:
+            most = self._most if passes.n_tile == self._n_tile else passes.n_tile
+            self._lengths[n_threads] = PassLengths(passes.n_tile, most, self._is_as_in_tile)
+        return self._lengths[n_threads]
+
+    def _is_as_in_tile(self, n_rows: int) -> bool:
         passes = self.passes
-        n_rows = min(passes.n_tile, max(passes.n_tile // 2, -(-n_records // self._step) * self._step))
-        if n_rows == passes.n_tile:
-            return n_rows
-        key = (torch.get_num_threads(), n_rows)
-        if key not in self._as_in_full:
-            self._load(self._shaken)
-            with self._taking(passes.path) as take:
-                is_same = is_as_in_full(take, self._example, self.label, n_rows=n_rows, n_tile=passes.n_tile)
-            self._as_in_full[key] = passes.is_bit_exact and is_same
-        return n_rows if self._as_in_full[key] else passes.n_tile
+        self._load(self._shaken)
+        with self._taking(passes.path) as take:
+            return is_as_in_tile(take, self._example, self.label, n_rows=n_rows, n_tile=passes.n_tile)
 
     def require_layer_sizes(self, setting: str) -> list[int]:
         """Return `precad.clients.gradients.layers.require_layer_sizes` of its model."""
@@ -183,8 +187,7 @@ class RecordEngine:
         passes = self.passes
         sums = np.zeros((len(clients), self.dim))
         sizes = [len(records) for records in clients]
-        n_piece = passes.n_tile // 2 if 1 < self._step < passes.n_tile else passes.n_tile
-        tiles = [(tile, self._rows_of(sum(map(len, tile)))) for tile in packed(sizes, passes.n_tile, n_piece)]
+        tiles = list(self._lengths_now().dealt(sizes))
         self._load(parameters)
         if sum(sizes) == 0:
             return sums
@@ -279,7 +282,7 @@ class RecordEngine:
     @contextmanager
     def _taking(self, path: Path) -> Iterator[Callable[[Tensor, Tensor], list[LayerGradients]]]:
         """Yield what returns the gradients of one tile's records, layer by layer, at the parameters that are loaded."""
-        with deterministic(), path_of(path, self._model) as take:
+        with deterministic(), path_of(path, self._model, self._narrow) as take:
             yield lambda features, labels: take(self._inputs(features), labels.to(self.device), self.loss)
 
     def _inputs(self, features: Tensor) -> Tensor:

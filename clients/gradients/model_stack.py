@@ -24,7 +24,7 @@ from precad.clients.gradients.layers import LayerGradients
 from precad.clients.gradients.one_pass import recorded_pass
 from precad.clients.gradients.probe import EXHAUSTED, PROBE_TOLERANCE, REFUSALS, probe_labels
 from precad.clients.gradients.record_clipping import RecordClip, clipped_sums
-from precad.clients.gradients.record_paths import Path
+from precad.clients.gradients.record_paths import PASSES
 from precad.clients.gradients.stacked_layers import load, stacked
 from precad.clients.gradients.tiles import Piece
 from precad.clients.models.precision import DOUBLE
@@ -67,7 +67,7 @@ def own_models(engine: RecordEngine, *, one_by_one: bool = False) -> OwnModels:
 
 def can_stack(engine: RecordEngine) -> bool:
     """Tell whether a stack of two made-up models gives in float64 what the loop gives, on one record and on several."""
-    if engine.path is not Path.ONE_PASS or engine.tried_in is not DOUBLE[0]:  # float64 is not what its code makes
+    if engine.path not in PASSES or engine.tried_in is not DOUBLE[0]:  # float64 is not what its code makes
         return False
     twin = RecordEngine(
         engine.model_copy(),
@@ -77,7 +77,7 @@ def can_stack(engine: RecordEngine) -> bool:
         device="cpu",
         dtype=torch.float64,
     )
-    if twin.path is not Path.ONE_PASS:
+    if twin.path not in PASSES:
         return False
     generator = np.random.default_rng(0)
     models = 0.1 * generator.standard_normal((2, twin.dim))

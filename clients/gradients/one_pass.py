@@ -53,9 +53,13 @@ def recorded_pass(
     """
     tape = Tape(watched, n_rows=len(features))
     with tape.recording(), torch.enable_grad():
-        total = loss.total(model, features, labels)
-        tape.require_untouched()
-        gradients = iter(torch.autograd.grad(total, [edge for edges in tape.edges for edge in edges]))
+        return gradients_of(loss.total(model, features, labels), layers, tape)
+
+
+def gradients_of(total: Tensor, layers: Sequence[nn.Module], tape: Tape) -> list[LayerGradients]:
+    """Go backward from the loss of a pass that `tape` has recorded. Raises: LayerRowsError."""
+    tape.require_untouched()
+    gradients = iter(torch.autograd.grad(total, [edge for edges in tape.edges for edge in edges]))
     return [
         RULES[type(layer)](layer, reads, [next(gradients) for _ in edges])
         for layer, reads, edges in zip(layers, tape.reads, tape.edges, strict=True)

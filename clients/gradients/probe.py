@@ -33,9 +33,10 @@ from precad.clients.errors import (
     UnsteadyModelError,
 )
 from precad.clients.gradients.layers import LayerGradients, Segments, handles, owners
+from precad.clients.gradients.narrow_pass import narrow_pass
 from precad.clients.gradients.one_pass import Tape, one_pass
 from precad.clients.gradients.record_paths import Path, by_vmap, one_by_one
-from precad.clients.models.adapters import copied, require_trained
+from precad.clients.models.adapters import adapted, copied, require_trained
 from precad.clients.models.fixing import dropout_of
 from precad.clients.models.losses import Loss
 from precad.clients.models.networks import flatten, parameter_count
@@ -171,7 +172,9 @@ def _probed(model: nn.Module, made_up: Tensor, label: Tensor, loss: Loss, precis
     if precision is AS_WRITTEN:
         return Probed(Path.ONE_BY_ONE, 20 * parameter_count(model), precision, at)
     if loss.takes_batches and _has_rules(twin) and _looks_at_no_value(twin, features) and is_right(one_pass):
-        return Probed(Path.ONE_PASS, _one_pass_bytes(twin, features), precision, at)
+        is_narrow = adapted(twin) is not None and is_right(narrow_pass)
+        path = Path.NARROW_PASS if is_narrow else Path.ONE_PASS
+        return Probed(path, _one_pass_bytes(twin, features), precision, at)
     path = Path.VMAP if is_right(by_vmap) else Path.ONE_BY_ONE
     return Probed(path, 20 * parameter_count(model), precision, at)
 

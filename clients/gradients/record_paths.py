@@ -1,5 +1,6 @@
-"""Three ways to the gradients of single records, which give the same where they can be taken.
+"""Ways to the gradients of single records, which give the same where they can be taken.
 
+    narrow pass   one pass of an adapted model, without what its outputs do not depend on
     one pass      forward and backward once, layers by `precad.clients.gradients.layers`
     vmap          torch.func, for models with layers that have no rule
     one by one    a loop over records, for what torch.func cannot batch
@@ -13,12 +14,14 @@ import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from typing import Final
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from precad.clients.gradients.layers import LayerGradients, Rows, owners
+from precad.clients.gradients.narrow_pass import NarrowPasses
 from precad.clients.gradients.one_pass import Take, prepared
 from precad.clients.models.losses import Loss
 
@@ -26,19 +29,27 @@ from precad.clients.models.losses import Loss
 class Path(StrEnum):
     """How an engine takes gradients of single records."""
 
+    NARROW_PASS = "narrow-pass"  # noqa: S105 - no password
     ONE_PASS = "one-pass"  # noqa: S105 - no password
     VMAP = "vmap"
     ONE_BY_ONE = "one-by-one"
 
 
+PASSES: Final = (Path.NARROW_PASS, Path.ONE_PASS)
+"""Those whose layers all have a rule."""
+
+
 @contextmanager
-def path_of(path: Path, model: nn.Module) -> Iterator[Take]:
+def path_of(path: Path, model: nn.Module, narrow: NarrowPasses) -> Iterator[Take]:
     """Yield what returns every record's gradient of its loss, layer by layer, while the parameters stay as they are.
 
     path: the one that the model was found to take. No record's content changes the path: that would move the gradients
-    of the records beside it.
+    of the records beside it. narrow: the model's narrowed passes.
     """
     match path:
+        case Path.NARROW_PASS:
+            with narrow.prepared() as take:
+                yield take
         case Path.ONE_PASS:
             with prepared(model) as take:
                 yield take

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from precad.clients.gradients.engine import RecordEngine
+from precad.clients.gradients.pass_lengths import PassLengths
 from precad.clients.gradients.record_clipping import RecordClip
 from precad.clients.gradients.tiles import packed
 from precad.clients.models import networks
@@ -58,22 +59,44 @@ def test_a_client_s_sum_is_the_same_bits_whoever_else_is_there(beside: list[int]
 
 
 class Branching(Attention):
-    """Round in another way in short passes: in real numbers it is the same model."""
+    """Round in another way in longer passes: in real numbers it is the same model."""
 
     def forward(self, texts: torch.Tensor) -> torch.Tensor:
         found = super().forward(texts)
-        return found * 3 / 3 if 4 < len(texts) < 40 else found
+        return found * 3 / 3 if 20 < len(texts) < 40 or len(texts) > 60 else found
 
 
-def test_a_pass_whose_bits_are_others_is_filled_up() -> None:
-    """Then every pass has a tile's length, as a record's gradient would else depend on how many are beside it."""
+def test_a_pass_whose_bits_are_others_is_not_taken() -> None:
+    """Else a record's gradient would depend on how many are beside it."""
     plain, branching = (
         engine_of(networks.build(lambda made=made: lora(made(), 8, TARGETS))) for made in (Attention, Branching)
     )
     assert plain.passes == branching.passes
     assert branching.passes.is_bit_exact
-    n_tile = plain.passes.n_tile
-    lengths = {n: plain._rows_of(n) for n in range(1, n_tile + 1)}
-    assert all(n <= length <= n_tile for n, length in lengths.items())
-    assert branching._rows_of(30) == n_tile
-    assert branching._rows_of(43) == lengths[43]
+    lengths = plain._lengths_now()
+    for n in range(1, lengths.most + 1):
+        assert n <= lengths.rows_of(n) <= lengths.most
+        assert lengths.rows_of(n) <= max(lengths.n_tile // 2, n + 2, n * 9 // 8)
+    assert [branching._lengths_now().rows_of(n) for n in (10, 30, 45, 70)] == [10, 48, 48, None]
+    at, clip = networks.flatten(networks.build(lambda: small(8))) + 0.1, RecordClip(0.5)
+    clients = [texts(n, seed=n) for n in (35, 33, 100)]
+    for own, row in zip(clients, branching.clipped_sums(at, clients, clip), strict=True):
+        np.testing.assert_array_equal(branching.clipped_sums(at, [own], clip)[0], row)
+
+
+@given(sizes=st.lists(st.integers(0, 60), max_size=8), good=st.sets(st.integers(1, 32)))
+def test_every_pass_has_a_length_that_does(sizes: list[int], good: set[int]) -> None:
+    """Whatever lengths do: all records are dealt, each pass holds its records, and no other length is taken."""
+    lengths = PassLengths(6, 32, good.__contains__)
+    found = dict.fromkeys(range(len(sizes)), 0)
+    for tile, n_rows in lengths.dealt(sizes):
+        assert n_rows in good | {6}
+        assert sum(map(len, tile)) <= n_rows
+        for piece in tile:
+            assert piece.start == found[piece.client]
+            found[piece.client] = piece.stop
+    assert list(found.values()) == sizes
+    for client, size in enumerate(sizes):
+        alone = [len(piece) for tile, _ in PassLengths(6, 32, good.__contains__).dealt([size]) for piece in tile]
+        beside = [len(piece) for tile, _ in lengths.dealt(sizes) for piece in tile if piece.client == client]
+        assert beside == alone
