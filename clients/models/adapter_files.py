@@ -36,8 +36,8 @@ class Constants:
 
 
 NO_FILES: Final = Constants()
-_OPENING: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-"""Whoever puts a link or a pipe there in the meantime gains nothing."""
+_OPENING: Final = os.O_RDONLY | os.O_NONBLOCK
+"""Links are followed, as caches of models have them: the digest says which bytes count. No pipe is waited for."""
 
 
 def load_constants(model: nn.Module, wanted: Constants) -> None:
@@ -91,8 +91,8 @@ def _file_of(digest: str, of_task: str, of_client: str) -> tuple[Path, dict[str,
     """Return the file with these bytes, and its tensors. Raises AdapterError."""
     tried = []
     for path in offered():
-        if (other := _other_kind(path)) is not None:
-            tried.append(f"{path}, {other}")
+        if path.exists() and not path.is_file():
+            tried.append(f"{path}, which is no file")
             continue
         try:
             with open(os.open(path, _OPENING), "rb") as file:
@@ -105,13 +105,6 @@ def _file_of(digest: str, of_task: str, of_client: str) -> tuple[Path, dict[str,
             continue
     seen = "; ".join(tried) or f"none; {looked(folders())}"
     raise AdapterError(of_client, f"expected the file of {of_task}, {digest}", seen)
-
-
-def _other_kind(path: Path) -> str | None:
-    """Say what stands where a file is wanted: a link may lead elsewhere tomorrow, and a pipe never ends."""
-    if path.is_symlink():
-        return "a link, which is not followed: name the file itself"
-    return "which is no file" if path.exists() and not path.is_file() else None
 
 
 def _put(path: Path, own: dict[str, Tensor], given: dict[str, Tensor]) -> None:

@@ -223,23 +223,32 @@ def test_a_file_that_would_mislead_a_reader_is_refused_by_name(content: bytes, m
     assert exit_code_of(refused.value) == 2
 
 
-@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
-def test_a_base_that_is_no_file_itself_is_refused_by_name(kind: str, folder: Path) -> None:
-    """The bytes behind the link are those that the task names; a pipe has no writer, and is not waited for."""
+@pytest.mark.parametrize("kind", ["pipe", "folder"])
+def test_a_base_that_is_no_file_is_refused_by_name(kind: str, folder: Path) -> None:
+    """A pipe has no writer, and is not waited for."""
     path, base = folder / "site" / "base.safetensors", folder / "elsewhere"
     write_tensors(base, public().state_dict(), {})
     offer("base.safetensors")
-    match kind:
-        case "link":
-            path.symlink_to(base)
-        case "pipe":
-            os.mkfifo(path)
-        case _:
-            path.mkdir()
-    why = "a link, which is not followed" if kind == "link" else "which is no file"
-    with pytest.raises(AdapterError, match=rf"client.base_model: expected .*, found {path}, {why}") as refused:
+    os.mkfifo(path) if kind == "pipe" else path.mkdir()
+    with pytest.raises(
+        AdapterError, match=rf"client.base_model: expected .*, found {path}, which is no file"
+    ) as refused:
         networks.of_task(task_of(base))
     assert exit_code_of(refused.value) == 2
     path.rmdir() if kind == "folder" else path.unlink()
     base.rename(path)
     assert torch.equal(networks.of_task(task_of(path)).eval()(INPUTS), public()(INPUTS))
+
+
+def test_a_link_is_followed_to_the_bytes_that_the_task_names_and_to_no_others(folder: Path) -> None:
+    """Caches of models are made of links."""
+    link, base, other = folder / "site" / "base.safetensors", folder / "elsewhere", folder / "other"
+    write_tensors(base, public().state_dict(), {})
+    write_tensors(other, {name: value + 1 for name, value in public().state_dict().items()}, {})
+    offer("base.safetensors")
+    link.symlink_to(base)
+    assert torch.equal(networks.of_task(task_of(base)).eval()(INPUTS), public()(INPUTS))
+    link.unlink()
+    link.symlink_to(other)
+    with pytest.raises(AdapterError, match=rf"found {link} has"):
+        networks.of_task(task_of(base))
