@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from precad.clients.holder_limit import HolderLimit
 from precad.clients.own_code import look_in, offer
@@ -102,10 +102,8 @@ def require_source(source: str) -> str:
     return source
 
 
-class Attacking(BaseModel):
+class Attacking(BaseModel, frozen=True, extra="forbid", strict=True):
     """Say what a malicious client does, by a name alone or a table."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     kind: AttackName | str
     """A name of `precad.clients.attacks`, or `package.module:Class`."""
@@ -133,10 +131,8 @@ class Attacking(BaseModel):
         return f"{self.kind} ({told})" if told else self.kind
 
 
-class ClientConfig(BaseModel):
+class ClientConfig(BaseModel, frozen=True, extra="forbid", defer_build=True):
     """The clients of one process, or of one machine."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     certificates: ConfigPath
     """Folder with one sub-folder per client id, holding `cert.pem` and `key.pem`."""

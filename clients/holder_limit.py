@@ -5,17 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from precad.protos.config_path import ConfigPath
 
 CLIENT: Final = "{client}"
 
 
-class HolderLimit(BaseModel):
+class HolderLimit(BaseModel, frozen=True, extra="forbid", defer_build=True):
     """The holder's word on privacy, which no server and no task can change."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     ledger: ConfigPath
     """The file of all payments, made where there is none (mode 0600). Keep it as long as the records. Tasks, queries

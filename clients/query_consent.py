@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from precad.protos.task.query import Finite, Query
 
 
-class ColumnConsent(BaseModel):
+class ColumnConsent(BaseModel, frozen=True, extra="forbid", defer_build=True):
     """The range of a column that may be asked about."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     low: Finite
     """A query whose `low` is less is refused."""
@@ -26,10 +24,8 @@ class ColumnConsent(BaseModel):
         return self
 
 
-class QueryConsent(BaseModel):
+class QueryConsent(BaseModel, frozen=True, extra="forbid", defer_build=True):
     """The client's word on queries, which no server can change."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     columns: dict[str, ColumnConsent]
     """Columns that this client answers about, each with a range: `age = {low = 0, high = 120}`."""

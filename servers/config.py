@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BaseModel, Field, SecretStr, model_validator
 
 from precad.protos.config_path import ConfigPath
 from precad.protos.tls.address import is_loopback, split_address
@@ -38,10 +38,8 @@ def require_own_role(tls: TlsFiles, role: Role) -> None:
         raise TransportError(f"certificate: expected one of {role}, found one of {found.uri} ({tls.certificate})")
 
 
-class ServerConfig(BaseModel):
+class ServerConfig(BaseModel, frozen=True, extra="forbid", defer_build=True):
     """Settings that every server has."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     listen: Annotated[str, Field(min_length=1)]
     """HOST:PORT to listen on."""
@@ -118,10 +116,8 @@ class ServerConfig(BaseModel):
         )
 
 
-class EarlierLedger(BaseModel):
+class EarlierLedger(BaseModel, frozen=True, extra="forbid", defer_build=True):
     """The ledger of a finished task at the same server."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     path: ConfigPath
     """Its `ledger.jsonl`."""
@@ -129,7 +125,7 @@ class EarlierLedger(BaseModel):
     """In how many rounds a client can have been at most. None: against servers that discard draws nothing is proved."""
 
 
-class AggregatorConfig(ServerConfig):
+class AggregatorConfig(ServerConfig, frozen=True):
     """One aggregation server."""
 
     peer_certificate: ConfigPath
@@ -218,7 +214,7 @@ class AggregatorConfig(ServerConfig):
         raise ValueError(f"check_threads: expected 1 with engine = {self.engine!r}, found {self.check_threads}")
 
 
-class DealerConfig(ServerConfig):
+class DealerConfig(ServerConfig, frozen=True):
     """The dealer."""
 
     aggregator_a_certificate: ConfigPath

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 from torch import nn
 
 from precad.clients.app import App
@@ -34,10 +34,8 @@ from precad.protos.task.task import Task
 from precad.servers.config import AggregatorConfig
 
 
-class PublicRecords(BaseModel):
+class PublicRecords(BaseModel, frozen=True, extra="forbid", defer_build=True):
     """Hold the fields of `[aggregator]` about them."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     records: str
     label: str | list[str] | None = None

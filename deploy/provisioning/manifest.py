@@ -22,7 +22,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from precad.deploy.authority import pki
 from precad.deploy.configuration.sections import Network, parse_section, read_toml
@@ -43,10 +43,8 @@ _SEALED_FOR: Final = "provision.precad"
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class Manifest(BaseModel):
+class Manifest(BaseModel, frozen=True, extra="forbid", strict=True):
     """Hold what is signed."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     format: Literal["precad/kits/1"] = "precad/kits/1"
     task_digest: Sha256

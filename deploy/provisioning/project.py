@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from precad.deploy.configuration.sections import IDENTITY_FIELDS, SHARED, Network, parse_section, read_toml, shared_text
 from precad.deploy.errors import ConfigError
@@ -30,10 +30,8 @@ SECTIONS: Final = {
 """Where a role's settings are."""
 
 
-class ProjectSection(BaseModel):
+class ProjectSection(BaseModel, frozen=True, extra="forbid"):
     """`[project]`: what `precad provision` reads beside the task."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     authority: ConfigPath
     """Folder of the authority (`precad pki init`). Made where there is none."""

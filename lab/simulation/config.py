@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from precad.protos.task.quantile import LEARNT
 
@@ -12,10 +12,8 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Parameters = dict[str, bool | int | float | str]
 
 
-class AttackSettings(BaseModel):
+class AttackSettings(BaseModel, frozen=True, extra="forbid", strict=True):
     """`[simulation.attack]`: malicious clients, all of one kind."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     kind: Annotated[str, Field(min_length=1)]
     """A name of `precad.clients.attacks` or `precad.lab.simulation.attackers`, or `package.module:Class`."""
@@ -25,10 +23,8 @@ class AttackSettings(BaseModel):
     """Fields of the attack's class, by name."""
 
 
-class SimulationSettings(BaseModel):
+class SimulationSettings(BaseModel, frozen=True, extra="forbid", strict=True):
     """How the task is simulated."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     algorithm: Annotated[str, Field(min_length=1)] = "precad"
     """A name of `precad.lab.simulation.algorithms`, or `package.module:Class`."""

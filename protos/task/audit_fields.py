@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, Field, field_validator
 
 from precad.protos.task.parameters import TaskParameters
 
@@ -28,10 +28,8 @@ MOST_NUMBERS: Final = 2**26
 """Parameters times rounds, at most, of a task with real audit clients: each keeps every model that it trained on."""
 
 
-class AuditFields(BaseModel):
+class AuditFields(BaseModel, defer_build=True):
     """A part of `precad.protos.task.task.Task`."""
-
-    model_config = ConfigDict(defer_build=True)
 
     audit_clients: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
     """Clients of the task that audit it (`precad audit privacy --run`). Everybody sees who they are. Each declares as

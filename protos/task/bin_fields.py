@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from precad.dp.checks import MOST_BINS
 from precad.protos.task.parameters import TaskParameters
@@ -19,10 +19,8 @@ BINS: Final = "record_bins"
 _RATE: Final = "record_rate"
 
 
-class BinFields(BaseModel):
+class BinFields(BaseModel, defer_build=True):
     """A part of `precad.protos.task.task.Task`."""
-
-    model_config = ConfigDict(defer_build=True)
 
     record_bins: Annotated[int, Field(ge=2, le=MOST_BINS)] | None = None
     """T of balls in bins: each record of a client is in exactly one of T successive rounds, an epoch, by a secret draw.

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
+from pydantic import BaseModel, Field, PlainSerializer
 
 from precad.mpc.errors import ParameterError
 from precad.mpc.parameters import MAX_HALF_SPACES, MAX_LAYERS
@@ -31,10 +31,8 @@ class NoDirectionsError(ParameterError):
     """Say that the file of directions is not here: such a party has the task, and no set to check."""
 
 
-class ConvexFields(BaseModel):
+class ConvexFields(BaseModel, defer_build=True):
     """A part of `precad.protos.task.task.Task`. The text has them where they are not at their default."""
-
-    model_config = ConfigDict(defer_build=True)
 
     layer_clips: Annotated[list[Annotated[float, Field(gt=0, allow_inf_nan=False)]], Field(max_length=MAX_LAYERS)] = (
         Field(default_factory=list)

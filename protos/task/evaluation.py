@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from precad.dp.queries.kinds import EVALUATION_DIM, RECORD_BOUND
 from precad.protos.task.grid import largest_frac_bits
@@ -39,10 +39,8 @@ _MOST_FRAC_BITS: Final = 24
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class EvaluationFields(BaseModel):
+class EvaluationFields(BaseModel, defer_build=True):
     """A part of `precad.protos.task.task.Task`."""
-
-    model_config = ConfigDict(defer_build=True)
 
     evaluation_every: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """k of `evaluation = "clients"`: the chosen clients evaluate the model after every k committed rounds."""

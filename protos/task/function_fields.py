@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from precad.protos.task.parameters import TaskParameters
 from precad.protos.task.proved_fields import MODE as PROVED
@@ -26,10 +26,8 @@ _REFUSED_BESIDE: Final = ("query", "audit_clients", "noise_bands")
 """Fields that a sum is taken for as it is."""
 
 
-class FunctionFields(BaseModel):
+class FunctionFields(BaseModel, defer_build=True):
     """A part of `precad.protos.task.task.Task`. The text has them where they are not at their default."""
-
-    model_config = ConfigDict(defer_build=True)
 
     sum_function: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", max_length=256)] | None = None
     """`package.module:function` of CrypTen tensors, such as `precad.mpc.crypten.examples:clip`: both servers evaluate

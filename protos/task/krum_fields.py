@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from precad.protos.task.parameters import TaskParameters
 from precad.protos.task.trim_fields import refuse_unranked
@@ -23,10 +23,8 @@ MOST_EXPECTED: Final = 64
 128, which is no round of so many expected ones, ends the task."""
 
 
-class KrumFields(BaseModel):
+class KrumFields(BaseModel, defer_build=True):
     """A part of `precad.protos.task.task.Task`. The text has them where they are not at their default."""
-
-    model_config = ConfigDict(defer_build=True)
 
     krum_attackers: Annotated[int, Field(ge=0, le=1_000_000)] = 1
     """`krum`, `multi-krum`: f, how many of a round's m accepted updates are attackers', at most. Krum's guarantee needs

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 Argument: TypeAlias = bool | int | float | str
 """A value of a model's argument."""
 
 
-class LearningFields(BaseModel):
+class LearningFields(BaseModel, defer_build=True):
     """A part of `precad.protos.task.task.Task`."""
-
-    model_config = ConfigDict(defer_build=True)
 
     model_arguments: dict[str, bool | int | Annotated[float, Field(allow_inf_nan=False)] | str] = Field(
         default_factory=dict

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from precad.protos.task.parameters import TaskParameters
 
@@ -23,10 +23,8 @@ MOST_UPLOADS_PER_MODEL: Final = 3
 """m of the theorem."""
 
 
-class ProvedFields(BaseModel):
+class ProvedFields(BaseModel, defer_build=True):
     """A part of `precad.protos.task.task.Task`."""
-
-    model_config = ConfigDict(defer_build=True)
 
     proof_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
     """Mode `proved`: how long a round waits for proofs, once its uploads are locked."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from precad.dp.queries.kinds import MOST_BINS, RECORD_BOUND, Kind
 from precad.protos.task.parameters import TaskParameters
@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class Query(BaseModel):
+class Query(BaseModel, frozen=True, extra="forbid", defer_build=True, strict=True):
     """A statistic of one column over the records of all clients that answer."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, strict=True)
 
     kind: Annotated[Kind, Field(strict=False)]
     """`count`, `mean`, `variance`, `histogram` or `quantile`."""
@@ -58,10 +56,8 @@ class Query(BaseModel):
         return Encoding(kind=self.kind, low=self.low, high=self.high, bins=self.bins, frac_bits=frac_bits)
 
 
-class QueryFields(BaseModel):
+class QueryFields(BaseModel, defer_build=True):
     """A part of `precad.protos.task.task.Task`."""
-
-    model_config = ConfigDict(defer_build=True)
 
     query: Query | None = None
     """Question to the clients of a task that trains nothing (`precad query`)."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 MOST_PER_PERSON: Final = 1000
@@ -23,10 +23,8 @@ def is_name(text: str) -> bool:
     return 0 < len(text) <= LONGEST_NAME and text.isprintable()
 
 
-class Column(BaseModel):
+class Column(BaseModel, frozen=True, extra="forbid", defer_build=True, strict=True):
     """One column of a table, and the public constants that turn its cells into features."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, strict=True)
 
     name: Name
     """As the table's header has it."""

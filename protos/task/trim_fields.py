@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from precad.protos.task.parameters import TaskParameters
 from precad.protos.task.proved_fields import MODE as PROVED
@@ -33,10 +33,8 @@ times as many."""
 _FIRST_SHARE, _STEP_SHARE = 0.25, 0.02
 
 
-class TrimFields(BaseModel):
+class TrimFields(BaseModel, defer_build=True):
     """A part of `precad.protos.task.task.Task`. The text has them where they are not at their default."""
-
-    model_config = ConfigDict(defer_build=True)
 
     trim_tau: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """`tsgd-ptr`: tau, the proposed sensitivity of the sum without its longest updates, as a share of C."""

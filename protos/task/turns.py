@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from precad.dp.noise.correlated import MOST_BANDS, SCALE_BITS
 from precad.protos.task.evaluation import BY_CLIENTS
@@ -19,10 +19,8 @@ from precad.protos.task.quantile import LEARNT
 from precad.protos.task.refusals import MAX_NOISE_STD_ON_GRID
 
 
-class TurnFields(BaseModel):
+class TurnFields(BaseModel, defer_build=True):
     """A part of `precad.protos.task.task.Task`."""
-
-    model_config = ConfigDict(defer_build=True)
 
     min_separation: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     """b: a client is drawn in every b-th round at most. A joint coin deals its turn, and q is the rate of those whose

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from precad.protos.task.proved_fields import MODE as PROVED
 
@@ -20,10 +20,8 @@ UNCHECKED: Final = (
 """Words for people, wherever a task or a run of one is shown."""
 
 
-class ValidationFields(BaseModel):
+class ValidationFields(BaseModel, defer_build=True):
     """A part of `precad.protos.task.task.Task`. It came later: the text has it where it is not at its default."""
-
-    model_config = ConfigDict(defer_build=True)
 
     validation: Literal["norm", "none"] = "norm"
     """Whether the servers check that each update is within C. `none`: privacy alone, and nothing is enforced. A
