@@ -291,8 +291,7 @@ def _require_bit_exact(task: Task, engine: RecordEngine) -> None:
     On such a device the servers' statements about records hold in real arithmetic only. Servers know no client's
     device, so the client stays out. Algorithms without a statement about records take any device.
     """
-    passes = engine.passes
-    if task.rules.protects_records and not passes.is_bit_exact:
+    if task.rules.protects_records and not engine.passes.is_bit_exact:
         raise ArgumentError(
             "client.device: expected one on which a record's gradient is the same bits every time, "
             f"found {engine.device} with {torch.get_num_threads()} threads; use another, or 'cpu'"
@@ -382,8 +381,7 @@ def _evaluating(
     """
     if held_out is None or task.evaluation_round is None:
         return None
-    file = config.state_dir / f"{client}.evaluations"
-    limit = UploadLimit(client, task.digest(), most=1, file=file, payer=payer)
+    limit = UploadLimit(client, task.digest(), most=1, file=config.state_dir / f"{client}.evaluations", payer=payer)
     return functools.partial(held_out.evaluate, client), limit
 
 

@@ -102,5 +102,4 @@ def _in_bins(events: Mapping[View, Release | None]) -> dict[str, SampledGaussian
     event = events[View.CLIENTS_ONLY]
     if not isinstance(event, BinnedGaussian):
         return {}
-    each = SampledGaussian(1.0, math.sqrt(event.bins) * event.noise_multiplier, event.group_size)
-    return {Level.DRAWN_RECORD: each}
+    return {Level.DRAWN_RECORD: SampledGaussian(1.0, math.sqrt(event.bins) * event.noise_multiplier, event.group_size)}

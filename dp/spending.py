@@ -43,8 +43,7 @@ class Spending(KeepsSealedFile):
         require_delta(delta)
         self._client, self._limit, self._delta = client, limit_epsilon, delta
         self._answers: list[tuple[float, float]] = []
-        header = {"format": _FORMAT, "answers_of": client}
-        self._file = SealedFile(path, header, self._replay, "a record of answers")
+        self._file = SealedFile(path, {"format": _FORMAT, "answers_of": client}, self._replay, "a record of answers")
 
     @property
     def epsilon(self) -> float:

@@ -93,8 +93,7 @@ class Aggregator:
         self._snapshots = AggregatorSnapshots(
             task, self._telemetry, self._sessions, self._capacity.spool, config.state_dir
         )
-        revocations = Revocations(config.revoked)
-        self._clients = AggregatorServicer(task, self._sessions, self._telemetry, revocations)
+        self._clients = AggregatorServicer(task, self._sessions, self._telemetry, Revocations(config.revoked))
         self._control = ControlServicer(self._telemetry, lambda: len(self._sessions.connected))
         self._quality = None if measuring is None else Quality(measuring, config.state_dir, self._telemetry)
         self._drain = Drain(ROLES[party], config.drain_timeout_s, self._telemetry)
@@ -172,8 +171,7 @@ class Aggregator:
     def _open_state(self, stack: AsyncExitStack, initial: NDArray[np.float32], session: Session | None) -> TaskState:
         """Open what is durable, and the room for uploads. Raises SetupError, StoreError, DpError."""
         backends = None if session is None else (session.tables("task"), session.tables("tuples"))
-        earlier = read_earlier(self.config)
-        state = TaskState.open(stack, self.config.state_dir, self.task, initial, backends, earlier)
+        state = TaskState.open(stack, self.config.state_dir, self.task, initial, backends, read_earlier(self.config))
         if self.config.keep_canary_noise:
             state.canary_noise = CanaryNoise(self.config.state_dir, self.task, ROLES[self.party].value)
             stack.callback(state.canary_noise.close)

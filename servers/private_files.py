@@ -19,8 +19,7 @@ def require_unshared(folder: Path) -> None:
         found = folder.stat()
     except OSError as error:
         raise SetupError(f"state_dir: expected a folder, found {folder}: {error.strerror}") from None
-    is_foreign = found.st_uid != os.geteuid()
-    if found.st_mode & stat.S_ISVTX or (is_foreign and found.st_mode & stat.S_IWOTH):
+    if found.st_mode & stat.S_ISVTX or (found.st_uid != os.geteuid() and found.st_mode & stat.S_IWOTH):
         mode = stat.S_IMODE(found.st_mode)
         raise SetupError(f"state_dir: expected a folder of this server alone, found {folder} of mode {mode:04o}")
 

@@ -108,8 +108,7 @@ class PatternBackdoor(Backdoor):
 
         PRECAD stamps all of them; then a model without a backdoor has a tenth of success.
         """
-        others = test.take(np.flatnonzero(test.labels != self.target))
-        return self._stamped(others, self.pattern(*self._size(test)))
+        return self._stamped(test.take(np.flatnonzero(test.labels != self.target)), self.pattern(*self._size(test)))
 
     def _stamped(self, records: Records, where: Mask) -> Records:
         """Copies that are white there in every channel, labelled `target`."""

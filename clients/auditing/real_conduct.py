@@ -51,8 +51,7 @@ class RealAuditing(Audits):
 
     def contribution(self, encoded: RingArray) -> dict[str, Any]:
         """Return the update, and the model that it is for."""
-        uploaded = encoded[: self._task.n_parameters]
-        return RealContribution(*self._invited, self._parameters, uploaded).fields()
+        return RealContribution(*self._invited, self._parameters, encoded[: self._task.n_parameters]).fields()
 
 
 def _are_same(records: Records, others: Records) -> bool:

@@ -185,8 +185,7 @@ class ExternalTrainer:
         if not walls.granted & sandbox.PROCESSES:
             sandbox.hide_this_process()
         frames.send(process.inward, frames.CONSTANTS, self._arrays.constants, deadline=deadline)
-        left = self._program.state.load(self._most_state_bytes)
-        frames.send(process.inward, frames.STATE, left, deadline=deadline)
+        frames.send(process.inward, frames.STATE, self._program.state.load(self._most_state_bytes), deadline=deadline)
         longest = {frames.LOADED: 1, frames.FAILED: frames.LONGEST_REASON}
         kind, found = frames.receive(process.outward, longest, deadline=deadline)
         if kind == frames.FAILED:

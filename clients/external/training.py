@@ -219,8 +219,7 @@ def write_metrics(file: Path, client: str, tally: Tally) -> None:
         f'precad_client_updates_clipped_total{{client="{client}"}} {tally.clipped}',
     ]
     if tally.evaluated or tally.evaluations_failed:
-        answered = {"evaluated": tally.evaluated, "failed": tally.evaluations_failed}
-        lines += _outcomes("evaluations", client, answered)
+        lines += _outcomes("evaluations", client, {"evaluated": tally.evaluated, "failed": tally.evaluations_failed})
     partial = file.with_suffix(".prom.new")
     partial.write_text("\n".join([*lines, ""]))
     partial.replace(file)

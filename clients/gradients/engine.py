@@ -103,8 +103,7 @@ class RecordEngine:
             self._template, self.probe_records, label, loss
         )
         self._model = copied(self._template).to(self.device, dtype)
-        default = _CUDA_MEMORY_BYTES if self.device.type == "cuda" else _CPU_MEMORY_BYTES
-        self.memory_bytes = memory_bytes or default
+        self.memory_bytes = memory_bytes or (_CUDA_MEMORY_BYTES if self.device.type == "cuda" else _CPU_MEMORY_BYTES)
         self._n_fit = max(1, self.memory_bytes // self.bytes_per_record)
         self._is_image = example.dim() == 3
         if self._is_image and self.device.type == "cpu":  # pooling and patches are several times faster

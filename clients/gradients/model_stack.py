@@ -79,8 +79,7 @@ def can_stack(engine: RecordEngine) -> bool:
     )
     if twin.path not in PASSES:
         return False
-    generator = np.random.default_rng(0)
-    models = 0.1 * generator.standard_normal((2, twin.dim))
+    models = 0.1 * np.random.default_rng(0).standard_normal((2, twin.dim))
     several = Records(engine.probe_records.numpy(), probe_labels(engine.label, len(engine.probe_records)).numpy())
     records = [several.take(np.array([1])), several]
     try:

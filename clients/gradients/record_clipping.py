@@ -59,8 +59,7 @@ def clipped_sums(gradients: Sequence[LayerGradients], clip: RecordClip, segments
         gradients = [layer.without(is_bad) for layer in gradients]
         squares = [square.masked_fill(is_bad, 0.0) for square in squares]
     factors = clip_factors(squares, RecordClip(clip.norm * (1 - ROUNDING_SLACK), clip.kind))
-    parts = [layer.weighted_sums(f, segments) for layer, f in zip(gradients, factors, strict=True)]
-    return torch.cat(parts, dim=1)
+    return torch.cat([layer.weighted_sums(f, segments) for layer, f in zip(gradients, factors, strict=True)], dim=1)
 
 
 def are_finite(gradients: Sequence[LayerGradients]) -> Tensor:

@@ -210,8 +210,7 @@ class TokenCrossEntropy(_OfOutputs):
 
     def of_outputs(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """See Loss."""
-        logits = outputs.movedim(-1, 1)
-        losses = functional.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="none")
+        losses = functional.cross_entropy(outputs.movedim(-1, 1), targets, ignore_index=IGNORED, reduction="none")
         return losses.sum(dim=1) / (targets != IGNORED).sum(dim=1).clamp(min=1)
 
     def misfit(self, outputs: Shape) -> str:

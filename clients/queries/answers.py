@@ -65,8 +65,7 @@ class Answers:
         Raises: ClientError; nothing may be uploaded then.
         """
         with self._spending(client) as spending:
-            digest = self._task.digest().hex()
-            own = (digest, self._query.column, self._multiplier, self._task.delta_slack)
+            own = (self._task.digest().hex(), self._query.column, self._multiplier, self._task.delta_slack)
             self._within_limit(client, lambda: spending.charge(*own))
             spent = spending.epsilon
         log.info("client.answers", client=client, kind=str(self._query.kind), column=self._query.column, epsilon=spent)

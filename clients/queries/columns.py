@@ -88,8 +88,7 @@ def _of_parquet(described: OwnRecords, column: str) -> Values:
         raise OwnRecordsError(path, 'pyarrow, which reads Parquet ("precad[records]")', "none installed") from None
     with read_as(path, "a Parquet file"), parquet.ParquetFile(path) as file:
         _place(path, [field.name for field in file.schema_arrow], column)
-        batches = file.iter_batches(columns=[column])
-        return _numbers(cell for batch in batches for cell in batch.column(0).to_pylist())
+        return _numbers(cell for batch in file.iter_batches(columns=[column]) for cell in batch.column(0).to_pylist())
 
 
 def _place(path: object, header: Sequence[str], column: str) -> int:

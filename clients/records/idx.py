@@ -139,8 +139,7 @@ def _files(name: str, names: Sequence[str], *, may_download: bool) -> list[tuple
         archive, paths = root / EMNIST_ARCHIVE, [root / EMNIST_FOLDER / file for file in names]
         archive = archive if archive.is_file() else None
     if archive is not None:
-        members = [f"gzip/{file}.gz" for file in names]
-        return [(archive, data) for data in read_members(archive, EMNIST_SHA256, members)]
+        return [(archive, data) for data in read_members(archive, EMNIST_SHA256, [f"gzip/{file}.gz" for file in names])]
     return [(path, read_unpacked(path)) for path in paths if path is not None]
 
 

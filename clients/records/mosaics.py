@@ -73,8 +73,7 @@ def _tiles(file: str) -> NDArray[np.uint8]:
     """Return (n, 32, 32, 3). Raises MissingDataError, CorruptDataError."""
     path = find(file)
     assert path is not None  # `cifar10` has looked
-    data = read_verified(path, SHA256[file])
-    mosaic = np.asarray(_pillow().open(io.BytesIO(data)), dtype=np.uint8)
+    mosaic = np.asarray(_pillow().open(io.BytesIO(read_verified(path, SHA256[file]))), dtype=np.uint8)
     if mosaic.ndim != 3 or mosaic.shape[0] % _SIDE or mosaic.shape[1:] != (_PER_ROW * _SIDE, 3):
         raise CorruptDataError(path, f"expected rows of {_PER_ROW} tiles, found an image of shape {mosaic.shape}")
     rows = mosaic.reshape(-1, _SIDE, _PER_ROW, _SIDE, 3)

@@ -66,8 +66,7 @@ def descend(
     if len(records) == 0:  # all of them hoarded by an attacker
         return at
     velocity = np.zeros_like(at)
-    batches = _batches(len(records), training.local_batch, sample_rate, random_bytes)
-    for batch, size in itertools.islice(batches, steps):
+    for batch, size in itertools.islice(_batches(len(records), training.local_batch, sample_rate, random_bytes), steps):
         gradient = engine.gradient_sum(at, records.take(batch)) / size + training.local_weight_decay * at
         velocity = training.local_momentum * velocity + gradient
         at -= rate * velocity

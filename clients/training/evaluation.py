@@ -68,8 +68,7 @@ def measured(
     found = outputs(parameters, model, records, device)
     asked, by_name = dict(wanted), metrics.METRICS["accuracy"]
     for name in [name for name, metric in wanted.items() if metric is by_name]:
-        threshold = _scale(found, model, records).threshold
-        asked[name] = functools.partial(metrics.accuracy, threshold=threshold)
+        asked[name] = functools.partial(metrics.accuracy, threshold=_scale(found, model, records).threshold)
     return {name: _value(name, metric, found, records.labels) for name, metric in asked.items()}
 
 

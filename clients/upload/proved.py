@@ -96,8 +96,7 @@ class RoundUpload:
         assert isinstance(binding, Binding)  # `make_upload` fills in ours
         self._binding = binding
         self._upload = conduct.on_message(ProvedMessage(submission, lambda: convert.joined_pieces(payload())))
-        sizes = task.proof_sizes
-        self._open = OpenUpload(encoded, sizes, binding, seed, invitation.slot, prove_with=conduct.prove)
+        self._open = OpenUpload(encoded, task.proof_sizes, binding, seed, invitation.slot, prove_with=conduct.prove)
 
     async def parts(self) -> AsyncIterator[aggregator_pb2.SubmitPart]:
         """Yield the messages to the holder, the same bytes whenever they are asked for (C1)."""

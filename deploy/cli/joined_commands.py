@@ -67,8 +67,7 @@ class Commands(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._made:
-            found = _own(name) if name in OWN else self._joined[name].load()
-            self._made[name] = _command(name, found)
+            self._made[name] = _command(name, _own(name) if name in OWN else self._joined[name].load())
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -111,8 +111,7 @@ def _aggregator(task: Task, config: AggregatorConfig, roles: tuple[Role, Role], 
         require_gate(task.gate)
     require_set(task)
     initial = load_initial_model(config.initial_model, task)
-    has_database = url_of(config.database_url) is not None
-    require_aggregator_opens(config.state_dir, task, initial, has_database=has_database)
+    require_aggregator_opens(config.state_dir, task, initial, has_database=url_of(config.database_url) is not None)
     return {
         "certificate": _shown(config.certificate.read_bytes()),
         "trusts": [

@@ -55,5 +55,4 @@ def supply_digest(resolved: dict[str, Any], deployment: Deployment) -> Deploymen
     if (given := given_to_run(deployment)) is None:
         return deployment
     resolved["localhost"] = {**resolved["localhost"], **given.fields}
-    own = deployment.localhost.model_copy(update=dict(given.fields))
-    return deployment.model_copy(update={"localhost": own})
+    return deployment.model_copy(update={"localhost": deployment.localhost.model_copy(update=dict(given.fields))})

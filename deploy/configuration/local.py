@@ -361,8 +361,7 @@ def _source(client: Mapping[str, Any], task: Mapping[str, Any], base: Path) -> D
     from precad.clients.records import DataSource
 
     try:
-        config = parse_section(ClientConfig, client, "client", base=base)
-        return local_source(config, task)
+        return local_source(parse_section(ClientConfig, client, "client", base=base), task)
     except ConfigError:
         if _is_own(client):
             raise

@@ -70,8 +70,7 @@ def plot_account(report: Mapping[str, Any], path: Path) -> None:
     with figure_in(path, columns=len(VIEWS), sharey=True) as (figure, axes):
         for axis, (view, who) in zip(axes, VIEWS.items(), strict=True):
             for name, (label, _, style) in CURVES.items():
-                values = [_number(value) for value in found[view.value][name]]
-                axis.plot(found["rounds"], values, label=label, **style)
+                axis.plot(found["rounds"], [_number(value) for value in found[view.value][name]], label=label, **style)
             if (target := report.get("calibrated")) is not None:
                 axis.axhline(target["target_epsilon"], color="0.4", linestyle=":", linewidth=1, label="target")
             title = who if found["is_realised"] else _UNTIL_REALISED[view]

@@ -458,5 +458,4 @@ class LocalRun:
         for name in ("accuracy", "attack_success"):
             if quality.get(name) is not None:
                 quality[name] = round(quality[name], 4)
-        is_finite = evaluation.is_finite(parameters, model, self._test, self._learning.loss)
-        return {"model_is_finite": is_finite, **quality}
+        return {"model_is_finite": evaluation.is_finite(parameters, model, self._test, self._learning.loss), **quality}

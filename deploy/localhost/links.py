@@ -33,8 +33,7 @@ class Dashboards:
     @classmethod
     def of(cls, deployment: Deployment, folder: RunFolder) -> Self:
         """Return those of a run, with the token that they need, which is made where there is none."""
-        servers = (deployment.aggregator.a, deployment.aggregator.b, deployment.dealer)
-        each = zip(SERVER_ROLES, servers, strict=True)
+        each = zip(SERVER_ROLES, (deployment.aggregator.a, deployment.aggregator.b, deployment.dealer), strict=True)
         listening = tuple((role, own) for role, own in each if own is not None and own.operations_listen is not None)
         token = folder.operations_token
         if any(own.operations_token == token for _, own in listening) and not token.exists():

@@ -137,8 +137,7 @@ class Observers:
 
     def _show_status(self, status: control_pb2.Status, table: LiveTable) -> None:
         self._progress.task_id = status.task
-        n = len(self._deployment.task.clients)
-        table.say(f"{status.state}; {status.n_registered} of {n} clients connected")
+        table.say(f"{status.state}; {status.n_registered} of {len(self._deployment.task.clients)} clients connected")
 
     def _parameters(self, data: bytes) -> NDArray[np.float32] | None:
         return convert.model_from_bytes(data, self._deployment.task.dim) if data else None

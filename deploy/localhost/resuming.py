@@ -53,8 +53,7 @@ def require_resumable(root: Path) -> None:
             raise ConfigError(f"--resume: expected a run that ended early, found one in progress in {root}")
         case RunState.FINISHED:
             raise ConfigError(f"--resume: expected a run that ended early, found a finished one in {root}")
-    deployment = configuration.load(folder.config)
-    for path in _needed(folder, deployment):
+    for path in _needed(folder, configuration.load(folder.config)):
         if not path.is_file():
             raise ConfigError(
                 f"--resume: expected a run that began, found no {path.relative_to(folder.root)} in {root}"

@@ -88,8 +88,7 @@ class LiveTable:
             return
         self._rows[at] = row
         if not self._console.is_terminal:
-            line = f"round {row['round']}  accuracy {row['accuracy']}"
-            self._console.print(line, highlight=False, soft_wrap=True)
+            self._console.print(f"round {row['round']}  accuracy {row['accuracy']}", highlight=False, soft_wrap=True)
 
     def _render(self) -> Group:
         return Group(self._table(self._rows[-VISIBLE_ROUNDS:]), Text(self._left() + self._status, style="dim"))

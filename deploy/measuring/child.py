@@ -90,8 +90,7 @@ def _work() -> None:
     if measure is None:
         return
     while True:
-        asked = models.get()
-        _answer(answers, _measured(measure, asked))
+        _answer(answers, _measured(measure, models.get()))
 
 
 def _step_back() -> None:

@@ -96,8 +96,7 @@ def _certified(project: Project, who: Identity, request: Path, passphrase: bytes
     """
     path = project.own.authority / who.name / "cert.pem"
     if not path.exists():
-        days = project.own.days
-        pki.sign(project.own.authority, request, who, days=days, authority_passphrase=passphrase)
+        pki.sign(project.own.authority, request, who, days=project.own.days, authority_passphrase=passphrase)
     pem = path.read_bytes()
     asked = pki.requested_key(request.read_bytes(), str(request), who)
     if parse_certificate(pem).public_key() != asked:

@@ -126,8 +126,7 @@ def uncertified(run: Run) -> str | None:
 def _confidences(run: Run) -> tuple[NDArray[np.float64], list[int]]:
     """Return mean over the models (n samples, n classes), and the true labels. Raises DataError, ConfigError."""
     source = replace(DataSource.of(run.client), may_download=False)  # a report asks nobody for anything
-    split = source.load(side=networks.image_side(run.task.model))
-    test = split.test
+    test = source.load(side=networks.image_side(run.task.model)).test
     if not run.is_simulation:
         try:
             evidence = read_runs([run.folder])

@@ -118,8 +118,7 @@ def _bars(axis: Any, chart: Chart) -> None:
     for i, series in enumerate(chart.series):
         _, values = _columns_of(series)
         places = [at + (i - (len(chart.series) - 1) / 2) * thick for at in range(len(values))]
-        label = _plain(series.name)
-        bars = axis.barh(places, values, thick * 0.92, color=_COLOURS[series.colour], label=label)
+        bars = axis.barh(places, values, thick * 0.92, color=_COLOURS[series.colour], label=_plain(series.name))
         axis.bar_label(bars, [shown(value, chart.format) for value in values], padding=3, fontsize=8)
     axis.set_yticks(range(len(chart.categories)), chart.categories)
     axis.invert_yaxis()

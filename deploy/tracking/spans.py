@@ -104,8 +104,7 @@ def spans_of(training: str, round: RoundSummary, end: float) -> Iterator[dict[st
     began = end - round.seconds_total
     common = {"traceId": trace, "kind": _INTERNAL}
     yield {**common, "spanId": parent, "name": _SPAN, **_times(began, end), "attributes": attributes}
-    phases = sorted(round.seconds, key=lambda phase: PHASES.index(phase) if phase in PHASES else len(PHASES))
-    for phase in phases:
+    for phase in sorted(round.seconds, key=lambda phase: PHASES.index(phase) if phase in PHASES else len(PHASES)):
         until = began + round.seconds[phase]
         yield {
             **common,

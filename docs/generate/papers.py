@@ -110,8 +110,7 @@ class Row:
 
 def rows(folder: Path = FOLDER) -> list[Row]:
     """Return all rows, each with its records and numbers. Raises RowError."""
-    declared = tomllib.loads((folder / "rows.toml").read_text(encoding="utf-8"))["row"]
-    found = [_row(folder, one) for one in declared]
+    found = [_row(folder, one) for one in tomllib.loads((folder / "rows.toml").read_text(encoding="utf-8"))["row"]]
     for row in found:
         row.check()
     return found
@@ -121,8 +120,7 @@ def _row(folder: Path, raw: Mapping[str, Any]) -> Row:
     records = {name: _record(folder, raw, name) for name in raw.get("records", ())}
     tables = [folder.parent / "data" / raw["table"]] if "table" in raw else []
     sources = [record["report"] for record in records.values()] + [_cells(path) for path in tables]
-    numbers = [_number(raw["id"], one, sources) for one in raw.get("number", ())]
-    return Row(raw, records, numbers)
+    return Row(raw, records, [_number(raw["id"], one, sources) for one in raw.get("number", ())])
 
 
 def _record(folder: Path, raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:

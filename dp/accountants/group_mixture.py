@@ -156,8 +156,7 @@ def _on_grid(pair: _Mixture, direction: Direction, step: float) -> LossDistribut
         # hardly ever comes near: what lies beyond the 8.5th sigma, under 1e-17, counts as infinite.
         lowest = math.floor(-pair.loss(_N_SIGMAS * sigma) / step)
         highest = math.ceil(min(-log_weights[0], -pair.loss(low)) / step)
-    is_reversed = direction is Direction.BENIGN_VS_ATTACKED
-    return LossDistribution.of_pair(pair, step, lowest, highest, is_reversed=is_reversed)
+    return LossDistribution.of_pair(pair, step, lowest, highest, is_reversed=direction is Direction.BENIGN_VS_ATTACKED)
 
 
 class _Mixture:

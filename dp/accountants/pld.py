@@ -176,8 +176,7 @@ Event = Release | TwoStageSampledGaussian
 
 def event_fields(event: Event) -> dict[str, Any]:
     """Return an event's fields as ledgers hold them: without the size of a group of one record."""
-    fields = asdict(event)
-    return {name: value for name, value in fields.items() if name != "group_size" or value != 1}
+    return {name: value for name, value in asdict(event).items() if name != "group_size" or value != 1}
 
 
 def event_of(fields: Mapping[str, Any]) -> Event:

@@ -55,8 +55,7 @@ def least_of(event: SampledGaussian, rounds: int) -> Least:
         return lambda y: float(ndtr(ndtri(y) - mu))
     curves = [delta_curve(1, event.sampling_rate, event.noise_multiplier, rounds, d) for d in Direction]
     epsilons = np.unique(np.concatenate([curve.epsilons for curve in curves]))
-    deltas = np.mean([np.interp(epsilons, c.epsilons, c.deltas) for c in curves], axis=0)
-    return _envelope(epsilons, deltas)
+    return _envelope(epsilons, np.mean([np.interp(epsilons, c.epsilons, c.deltas) for c in curves], axis=0))
 
 
 def _envelope(epsilons: Array, deltas: Array) -> Least:

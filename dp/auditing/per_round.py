@@ -78,8 +78,7 @@ class Limits:
         if self.rate_at_least == 0 or self.clip_at_least == 0:
             return 0.0
         noise = max(self.noise_at_most / self.clip_at_least, _LEAST_NOISE)
-        found = SampledGaussian(self.rate_at_least, noise, group_size)
-        return PldAccountant().epsilon(found, rounds, delta)
+        return PldAccountant().epsilon(SampledGaussian(self.rate_at_least, noise, group_size), rounds, delta)
 
 
 def limits(observed: Observed, event: SampledGaussian, confidence: float, seats: int = 1, draws: int = 1) -> Limits:

@@ -236,8 +236,7 @@ def _secrets(task: Task, client: str, folders: Sequence[Path], unread: Held) -> 
     for folder in folders:
         path = canary_file.path_of(folder, client, task.digest())
         if path.exists():
-            header = canary_file.header_of(client, task.digest())
-            return canary_file.read(path, header, unread)
+            return canary_file.read(path, canary_file.header_of(client, task.digest()), unread)
     searched = ", ".join(map(str, folders)) or "no folder"
     raise ConfigError(f"--clients: expected the state_dir of audit client {client}, found no canaries in {searched}")
 

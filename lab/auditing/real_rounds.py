@@ -112,8 +112,7 @@ def _contributed(
     """Return what a client uploaded to the round after t committed ones; None where it was not accepted."""
     if client not in accepted:
         return None
-    every = secrets[client].contributions
-    found = [one for one in every if one.n_committed == t and one.model_digest.hex() == model]
+    found = [one for one in secrets[client].contributions if one.n_committed == t and one.model_digest.hex() == model]
     if not found:
         raise AuditError(
             f"after {t} rounds: expected what {client} added to model {model[:16]} in its file, found none"

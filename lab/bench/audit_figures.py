@@ -161,11 +161,9 @@ def _by_rounds(mechanism: Mechanism, plan: Plan) -> dict[str, Any]:
     shares, printed, found = Shares.of(CONFIDENCE, len(Seat), has_real=True), mechanism.printed, []
     canaries = -(-plan.observations // mechanism.rounds)
     for seed in range(max(1, plan.runs // 5)):
-        observed = mechanism.observed(canaries, seed)
-        seen = per_round.limits(observed, mechanism.event, 1 - shares.canaries, shares.seats)
+        seen = per_round.limits(mechanism.observed(canaries, seed), mechanism.event, 1 - shares.canaries, shares.seats)
         found.append(seen.epsilon(mechanism.rounds, DELTA) / printed)
-    above = sum(share > 1 for share in found)
-    return _row(PER_ROUND, mechanism, printed, found, runs=len(found), above=above)
+    return _row(PER_ROUND, mechanism, printed, found, runs=len(found), above=sum(share > 1 for share in found))
 
 
 def _in_one_run(mechanism: Mechanism, plan: Plan) -> dict[str, Any]:
@@ -175,8 +173,7 @@ def _in_one_run(mechanism: Mechanism, plan: Plan) -> dict[str, Any]:
     for seed in range(max(1, plan.runs if rounds < 1000 else plan.runs // 5)):
         guesses = mechanism.observed(_CANARIES, seed).guesses(event, guessing)
         found.append(f_dp.refuted_epsilon(guesses, event, rounds, DELTA, CONFIDENCE) / printed)
-    above = sum(share > 1 for share in found)
-    return _row(ONE_RUN, mechanism, printed, found, runs=len(found), above=above)
+    return _row(ONE_RUN, mechanism, printed, found, runs=len(found), above=sum(share > 1 for share in found))
 
 
 def _row(

@@ -270,8 +270,7 @@ class PlainClients:
         invitation: aggregator_pb2.Invitation,
     ) -> None:
         parameters = await self._cache.get(invitation.model_digest, lambda: self._download(stub, invitation))
-        update = await asyncio.to_thread(self._update, client, parameters)
-        await submit(_parts(update))
+        await submit(_parts(await asyncio.to_thread(self._update, client, parameters)))
 
     def _update(self, client: str, parameters: NDArray[np.float32]) -> bytes:
         update = self._trainer.update(client, parameters)

@@ -314,8 +314,7 @@ def print_local_training(console: Console, report: Mapping[str, Any]) -> None:
     first = report["rows"][0]
     size = f"{first['steps']} steps of {first['records_per_step']} records"
     console.print(f"{size}, {first['threads']} thread(s), {first['device']}", highlight=False)
-    rows = ({**row, "star": " *" if row["is_chosen"] else ""} for row in report["rows"])
-    print_rows(console, _LOCAL_TRAINING, rows)
+    print_rows(console, _LOCAL_TRAINING, ({**row, "star": " *" if row["is_chosen"] else ""} for row in report["rows"]))
 
 
 def print_simulation(console: Console, report: Mapping[str, Any]) -> None:
@@ -342,8 +341,7 @@ def print_rows(console: Console, columns: Mapping[str, str], rows: Iterable[Mapp
 
 def _print(console: Console, table: Table) -> None:
     """Print at the table's own width, whatever the terminal's: it may scroll, and a file or a pipe has no width."""
-    wide = Console(file=console.file, width=max(console.width, MAX_WIDTH), force_terminal=console.is_terminal)
-    wide.print(table)
+    Console(file=console.file, width=max(console.width, MAX_WIDTH), force_terminal=console.is_terminal).print(table)
 
 
 def _table(heads: Sequence[str]) -> Table:

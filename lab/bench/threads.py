@@ -60,8 +60,7 @@ def run(
             if not all(map(np.array_equal, expected, found)):
                 raise ProcessFailedError(f"{n} threads: expected the sums of one thread, found others")
     one = Spread.of(seconds[1])
-    rows = [_row(n, dim, n_clients, Spread.of(seconds[n]), one) for n in numbers]
-    return {"rows": rows, "machine": facts}
+    return {"rows": [_row(n, dim, n_clients, Spread.of(seconds[n]), one) for n in numbers], "machine": facts}
 
 
 def _masked_pass(dim: int, n_clients: int) -> Pass:

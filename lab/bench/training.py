@@ -88,8 +88,7 @@ def _records(plan: Plan) -> list[Records]:
 
 
 def _engine(plan: Plan, clients: list[Records], dtype: torch.dtype, device: str) -> RecordEngine:
-    model = networks.build(MODEL)
-    return RecordEngine(model, example_of(clients[0]), device=device, dtype=dtype)
+    return RecordEngine(networks.build(MODEL), example_of(clients[0]), device=device, dtype=dtype)
 
 
 def _measure_here(

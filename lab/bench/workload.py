@@ -206,8 +206,7 @@ def _upload(
 ) -> RingArray | Seed:
     label: Label = tuples[0].shape.label(client)
     if case.mode == Mode.MASKED:
-        seeds = (tuples[0].hand_out_mask_seed(client), tuples[1].hand_out_mask_seed(client))
-        return sharing.mask(vector, seeds, label)
+        return sharing.mask(vector, (tuples[0].hand_out_mask_seed(client), tuples[1].hand_out_mask_seed(client)), label)
     seed, share_b = sharing.split(vector, label, random_bytes)
     return seed if party == 0 else share_b
 

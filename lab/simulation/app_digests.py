@@ -19,8 +19,7 @@ from precad.clients.records import Records
 
 def digests_of(app: App, records: Mapping[str, Records], test: Records) -> dict[str, str]:
     """Return SHA-256 digests, in hexadecimal, of all clients' and the test records, and of the app's functions."""
-    own = {"model": app.model, "loss": app.loss}
-    codes = {f"{name}_sha256": _sha256(_code_of(made)) for name, made in own.items()}
+    codes = {f"{name}_sha256": _sha256(_code_of(made)) for name, made in {"model": app.model, "loss": app.loss}.items()}
     codes["metrics_sha256"] = _sha256(*map(_code_of, app.metrics))
     return {"records_sha256": _of_records({**records, "test records": test}), **codes}
 

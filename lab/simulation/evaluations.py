@@ -53,8 +53,7 @@ class SimulatedEvaluations:
         """Return the figures of the model (d,) after so many rounds, each with its error bar."""
         number, of_round = FIRST_NUMBER + n_done, self._round
         chosen = self._draw.chosen(number, sorted(self._task.clients), of_round.client_rate)
-        checked = self._servers.check_and_sum(number, {c: self._held_out.evaluate(c, parameters) for c in chosen})
-        total = checked.total
+        total = self._servers.check_and_sum(number, {c: self._held_out.evaluate(c, parameters) for c in chosen}).total
         for party in (0, 1):
             total = total + self._draw.noise(number, f"server-{party}", of_round.noise_std_on_grid, of_round.dim)
         found = figures_of(self._task, [int(x) for x in total]).named(has_accuracy=has_accuracy(self._task.loss))

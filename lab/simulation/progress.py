@@ -41,8 +41,7 @@ class Trainings:
             MofNCompleteColumn(),
             TextColumn("{task.fields[left]}"),
         )
-        is_silent = not console.is_terminal
-        self._bar = Progress(*columns, console=console, transient=True, disable=is_silent, expand=True)
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal, expand=True)
 
     def __enter__(self) -> Self:
         self._bar.start()

@@ -157,8 +157,7 @@ class MpcServers:
             return replace(checked, accepted_share_sum=share), test
 
         (a, test), (b, _) = run_pair(server)
-        total = sharing.reconstruct(a.accepted_share_sum, b.accepted_share_sum)
-        return Checked(a.accepted, a.rejected, total, test)
+        return Checked(a.accepted, a.rejected, sharing.reconstruct(a.accepted_share_sum, b.accepted_share_sum), test)
 
 
 class ProvedServers:

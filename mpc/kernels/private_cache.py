@@ -23,8 +23,7 @@ _WRITING_OTHERS: Final = 0o022
 @functools.cache
 def stamp_of(folder: Path) -> str:
     """Return a digest of every source file in the folder, once per process."""
-    found = sorted((path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in folder.glob("*.py"))
-    return repr(found)
+    return repr(sorted((path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in folder.glob("*.py")))
 
 
 class FolderCacheLocator(InTreeCacheLocator):  # type: ignore[misc]  # Numba has no types

@@ -108,8 +108,7 @@ class ProofCheck:
         held.read_into(0, memoryview(whole))
         intake.take(bytes(whole))
         intake.finish(proof.salt, binding.proof_digest)
-        share = PackedShare(held, self.sizes.proof_elements)
-        self._taken[slot] = _Taken(binding.digest(), share)
+        self._taken[slot] = _Taken(binding.digest(), PackedShare(held, self.sizes.proof_elements))
         return relay_of(proof)
 
     def require_header(self, slot: int, proof: Submission) -> ProofBinding:
@@ -135,8 +134,7 @@ class ProofCheck:
         if (relay.round, relay.client) != (self.label.round, upload.client):
             return False
         self._relayed.add(slot)
-        expected = self._expected(slot, relay.payload_digest)
-        digest = stated_digest(relay, expected, upload.share, self._slot_label(slot))
+        digest = stated_digest(relay, self._expected(slot, relay.payload_digest), upload.share, self._slot_label(slot))
         if digest is None:
             return False
         self._taken[slot] = _Taken(digest, seeded_proof_share(upload.share, self._slot_label(slot)))
@@ -235,8 +233,7 @@ class ProofCheck:
             add_shares(total, rejected, engine, negate=True)
         else:
             total.fill(0)
-            valid = [self._share(slot) for slot, is_valid in verdicts.items() if is_valid]
-            add_shares(total, valid, engine)
+            add_shares(total, [self._share(slot) for slot, is_valid in verdicts.items() if is_valid], engine)
         return total
 
     def forget(self) -> None:

@@ -89,8 +89,7 @@ def _product_corrections(key_a: Seed, key_b: Seed, shape: BatchShape) -> RingArr
 def _trim_corrections(key_a: Seed, key_b: Seed, shape: BatchShape) -> RingArray:
     """Server B's shares of u and u a for each client, (n_trim_words,), where the round trims."""
     corrections = np.empty(shape.n_trim_words, dtype=np.int64)
-    labels = map(shape.label, shape.clients)
-    for words, label in zip(corrections.reshape(-1, shape.dim + 1), labels, strict=False):
+    for words, label in zip(corrections.reshape(-1, shape.dim + 1), map(shape.label, shape.clients), strict=False):
         u = trim_bit(key_a, label) ^ trim_bit(key_b, label)
         share, product = trim_share_a(key_a, label)
         words[0] = ring.centred(u - share)

@@ -95,8 +95,7 @@ class Task(DerivedFigures):
             raise ValueError(f"min_clients must be at most the {len(self.clients)} enrolled, got {self.min_clients}")
         refusals.refuse_wire_form(self.mode, accepts_weak=self.accept_weak_wire_form, fixed_word=self.fixed_word)
         refuse_proved_fields(self.mode, given)
-        is_query = self.query is not None
-        refuse_unchecked(self.mode, checks_norms=self.checks_norms, is_query=is_query)
+        refuse_unchecked(self.mode, checks_norms=self.checks_norms, is_query=self.query is not None)
         if self.is_proved:
             refuse_proved(self)
         refusals.refuse_noise(rules, max(self.noise_std_on_grid, self.client_noise_std_on_grid))

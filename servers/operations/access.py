@@ -144,8 +144,7 @@ class FailureLimit:
 
     def wait_s(self, address: str) -> float:
         """Return how long until this address may try again; 0 when it may now."""
-        failures = self._failures(address)
-        return max(0.0, (failures - MAX_FAILURES + 1) * RECOVERY_S)
+        return max(0.0, (self._failures(address) - MAX_FAILURES + 1) * RECOVERY_S)
 
     def failed(self, address: str) -> None:
         """Note that it showed a wrong token."""

@@ -69,8 +69,7 @@ class DealtForm(Form):
             await self._draw(t, self._ground.round_task(t))
         chosen, dealing = self.ahead.pop(t)
         tuples = await dealing
-        intake = self._open_intake(t, chosen)
-        return Collecting(t, tuple(chosen), tuples, intake, self._ground.state.model.as_bytes)
+        return Collecting(t, tuple(chosen), tuples, self._open_intake(t, chosen), self._ground.state.model.as_bytes)
 
     async def _draw(self, t: int, of_round: Task) -> None:
         """Return the clients of round t, and a request for their tuples that nobody waits for yet."""

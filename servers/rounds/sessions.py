@@ -34,8 +34,7 @@ class Sessions:
 
     def absent(self) -> tuple[tuple[str, float], ...]:
         """Return those who are away longest, MAX_ABSENT at most, and since when: the start of this server at first."""
-        found = self._absent_since.items()
-        return tuple(heapq.nsmallest(MAX_ABSENT, found, key=lambda one: (one[1], one[0])))
+        return tuple(heapq.nsmallest(MAX_ABSENT, self._absent_since.items(), key=lambda one: (one[1], one[0])))
 
     def absent_since(self, client: str) -> float | None:
         """Return since when a client is away; None while it is connected."""

@@ -223,8 +223,7 @@ class TaskState:
         coming, n = next(self.coming(number), None), self.n_committed
         if coming is None:
             return rounds_done(n)
-        is_evaluation = coming[1] is not self.task
-        if not self.ledger.would_exceed(tuple(self.task.clients), number, is_evaluation=is_evaluation):
+        if not self.ledger.would_exceed(tuple(self.task.clients), number, is_evaluation=coming[1] is not self.task):
             return None
         return rounds_done(n) if n >= self.task.rounds else f"the privacy budget is spent after {n} rounds"
 

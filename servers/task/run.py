@@ -346,5 +346,4 @@ async def _stays(link: PeerLink) -> None:
     """Return when the other aggregator has finished the task. Raises PeerUnreachableError when it left before."""
     goodbye = await link.run()
     if not goodbye.finished:
-        reason = shown(goodbye.reason, LONGEST_REASON)
-        raise PeerUnreachableError(f"the other aggregator ended the task: {reason}")
+        raise PeerUnreachableError(f"the other aggregator ended the task: {shown(goodbye.reason, LONGEST_REASON)}")

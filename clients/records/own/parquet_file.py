@@ -27,8 +27,7 @@ def read_parquet(described: OwnRecords) -> Found:
         if not path.is_file():
             raise OwnRecordsError(path, "a Parquet file", "a folder or a device")
         with parquet.ParquetFile(path) as file:
-            header = [field.name for field in file.schema_arrow]
-            table = Table(described, header, path, first_row=1)
+            table = Table(described, [field.name for field in file.schema_arrow], path, first_row=1)
             for batch in file.iter_batches(_ROWS_AT_ONCE, columns=table.used):
                 table.add({name: _cells(batch.column(name)) for name in table.used})
     return table.found()

@@ -61,8 +61,7 @@ class Endpoint:
         runner = web.AppRunner(application, access_log=None, handle_signals=False, keepalive_timeout=READ_TIMEOUT_S)
         await runner.setup()
         try:
-            site = web.TCPSite(runner, host, port, ssl_context=self._context())
-            await site.start()
+            await web.TCPSite(runner, host, port, ssl_context=self._context()).start()
             self.port = int(runner.addresses[0][1])
             log.info("enrolment.listening", host=host, port=self.port, authority=fingerprint(self._authority))
             await self._stopped.wait()

@@ -78,8 +78,7 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     job = np.load(sys.argv[1])
     torch.set_num_threads(int(job["threads"]))
-    built = model(job)
-    way = by_hooks(built, float(job["clip_norm"]))
+    way = by_hooks(model(job), float(job["clip_norm"]))
     features, labels = torch.from_numpy(job["features"]), torch.from_numpy(job["labels"])
     sums: list[Tensor] = []
     for _ in sys.stdin:

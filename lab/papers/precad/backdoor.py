@@ -215,8 +215,7 @@ def _by_clip(axes: Any, experiment: Experiment, report: Mapping[str, Any]) -> No
 
 def paragraph(report: Mapping[str, Any]) -> str:
     """Say what came out, beside what the paper says."""
-    is_whole = report["rounds"] == ROUNDS
-    whole = "the paper's T" if is_whole else f"not the paper's {ROUNDS}"
+    whole = "the paper's T" if report["rounds"] == ROUNDS else f"not the paper's {ROUNDS}"
     uploads = "divide the malicious update" if report["divides"] else "each upload the whole malicious update"
     return (
         f"{report['attack']} on {report['dataset']}, model {report['model']}, {N_CLIENTS} clients, "

@@ -136,8 +136,7 @@ def paragraph(report: Mapping[str, Any]) -> str:
         for method in (PRECAD, LOCAL, CENTRAL, NOTHING)
         if (means := _means(report, method))
     ]
-    is_whole = report["rounds"] == ROUNDS
-    whole = "the paper's T" if is_whole else f"not the paper's {ROUNDS}"
+    whole = "the paper's T" if report["rounds"] == ROUNDS else f"not the paper's {ROUNDS}"
     return (
         f"Accuracy on {report['dataset']} by the number of clients, sigma = {report['sigma']:g}, {report['rounds']} "
         f"rounds ({whole}), {report['seeds']} seed(s), final models: {'; '.join(found)}. "

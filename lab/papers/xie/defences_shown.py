@@ -52,8 +52,7 @@ def _robust(case: Mapping[str, Any]) -> float:
 
 def save(report: Mapping[str, Any], folder: Path) -> None:
     """Save robust-accuracy.png: by k, a panel for each attack."""
-    path = folder / "robust-accuracy.png"
-    runner.save_figure(lambda axes: _draw(axes, report), path, panels=len(report["attacks"]))
+    runner.save_figure(lambda axes: _draw(axes, report), folder / "robust-accuracy.png", panels=len(report["attacks"]))
 
 
 def _draw(axes: Any, report: Mapping[str, Any]) -> None:
@@ -78,8 +77,7 @@ def print_report(console: Console, report: Mapping[str, Any]) -> None:
     """Print the report for people."""
     title = f"Xie et al., robust accuracy by defence, {report['dataset']}"
     shares = ("robust accuracy", "least", "most", "attack success")
-    words = ("attack", "defence")
-    table = titled(title, "attack", "k", "drawn", "defence", "trainings", *shares, words=words)
+    table = titled(title, "attack", "k", "drawn", "defence", "trainings", *shares, words=("attack", "defence"))
     for case in report["cases"]:
         success = case.get("attack_success_of_mean_confidence", case["attack_success"])
         table.add_row(

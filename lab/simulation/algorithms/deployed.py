@@ -85,8 +85,7 @@ class Deployed(Algorithm):
             for noise in self._noise_of_servers(t, checked.test):
                 total = total + noise
         self._take_in(checked.test)
-        moved = self._updated(parameters, total, len(checked.accepted))
-        return RoundOutcome(moved, checked.accepted, checked.rejected)
+        return RoundOutcome(self._updated(parameters, total, len(checked.accepted)), checked.accepted, checked.rejected)
 
     def _proposed(self, t: int) -> Proposed | None:
         """Return what the test of round t depends on; None of a task without."""
