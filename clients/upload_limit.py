@@ -11,11 +11,13 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final, Protocol
 
 from precad.clients.errors import ArgumentError, StateFileError, UploadLimitError
 from precad.clients.state_lines import append, locked, whole_lines
+from precad.mpc.errors import raised_as
 from precad.protos.task.proved_fields import MOST_UPLOADS_PER_MODEL
 from precad.protos.task.task import Task
 
@@ -48,12 +50,10 @@ class UploadLimit:
         self._client, self._config_digest, self.most, self._file = client, config_digest, most, file
         self._counted: Counter[bytes] = Counter()
         if file is not None:
-            try:
+            with _using(file):
                 file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 with locked(file) as descriptor:
                     _lines(file, descriptor)
-            except OSError as error:
-                raise _unusable(file, error) from None
 
     def require_room(self, model_digest: bytes, n_committed: int) -> None:
         """Refuse what the limit would refuse, before work is done in vain.
@@ -66,11 +66,8 @@ class UploadLimit:
         if self._file is None:
             self._require_room(self._counted[line], n_committed)
             return
-        try:
-            with locked(self._file) as descriptor:
-                self._require_room(_lines(self._file, descriptor).count(line), n_committed)
-        except OSError as error:
-            raise _unusable(self._file, error) from None
+        with _using(self._file), locked(self._file) as descriptor:
+            self._require_room(_lines(self._file, descriptor).count(line), n_committed)
 
     def count(self, model_digest: bytes, n_committed: int) -> None:
         """Count one upload, and have it paid, before a byte of it leaves; on disk on return.
@@ -87,13 +84,10 @@ class UploadLimit:
             self._require_room(self._counted[line], n_committed)
             self._counted[line] += 1
             return
-        try:
-            with locked(self._file) as descriptor:
-                lines = _lines(self._file, descriptor)
-                self._require_room(lines.count(line), n_committed)
-                append(descriptor, lines, line)
-        except OSError as error:
-            raise _unusable(self._file, error) from None
+        with _using(self._file), locked(self._file) as descriptor:
+            lines = _lines(self._file, descriptor)
+            self._require_room(lines.count(line), n_committed)
+            append(descriptor, lines, line)
 
     def _line(self, model_digest: bytes, n_committed: int) -> bytes:
         return f"{self._config_digest.hex()} {n_committed} {model_digest.hex()}".encode()
@@ -110,11 +104,8 @@ def rounds_seen(file: Path, config_digest: bytes) -> int:
     none. Changes nothing. Raises StateFileError."""
     if not file.exists():
         return 0
-    try:
-        with file.open("rb") as uploads:
-            lines = _lines(file, uploads.fileno())
-    except OSError as error:
-        raise _unusable(file, error) from None
+    with _using(file), file.open("rb") as uploads:
+        lines = _lines(file, uploads.fileno())
     of_task = config_digest.hex().encode()
     return max((int(line.split()[1]) for line in lines if line.startswith(of_task)), default=0)
 
@@ -146,6 +137,7 @@ def _lines(file: Path, descriptor: int) -> list[bytes]:
     return lines
 
 
-def _unusable(file: Path, error: OSError) -> StateFileError:
-    reason = error.strerror or error
-    return StateFileError(f"client.state_dir: expected a file of uploads to read and write, found {file}: {reason}")
+def _using(file: Path) -> AbstractContextManager[None]:
+    """Raise StateFileError for a file that the system refuses."""
+    expected = "client.state_dir: expected a file of uploads to read and write"
+    return raised_as(StateFileError, OSError, f"{expected}, found {file}")

@@ -27,6 +27,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from precad.mpc.errors import raised_as
+
 SUCCESS, FAILURE, INVALID_INPUT, REFUSED, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 
@@ -123,15 +125,9 @@ def _codes_below() -> tuple[tuple[type[Exception], int], ...]:
 def refusing(
     kinds: type[Exception] | tuple[type[Exception], ...], before: str = "", refusal: type[Exception] = ConfigError
 ) -> Iterator[None]:
-    """Raise `refusal` in place of errors of these `kinds`, with their words behind `before`. A decorator too.
-
-    An error of the system has only its reason as words, since `before` names the file.
-    """
-    try:
+    """Raise `refusal`, as `raised_as` does, in place of errors of these `kinds`. A decorator too."""
+    with raised_as(refusal, kinds, before):
         yield
-    except kinds as error:
-        reason = getattr(error, "strerror", None) or error
-        raise refusal(f"{before}: {reason}" if before else str(reason)) from None
 
 
 def flag_of(name: str) -> str:

@@ -24,7 +24,8 @@ Messages name fields, shapes and expectations. They never hold a share, a seed, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 
 class MpcError(Exception):
@@ -115,3 +116,18 @@ class EngineUnavailableError(MpcError):
 
 class ChannelClosedError(MpcError):
     """The other party closed its end, or is gone."""
+
+
+@contextmanager
+def raised_as(
+    refusal: type[Exception], kinds: type[Exception] | tuple[type[Exception], ...], before: str = ""
+) -> Iterator[None]:
+    """Raise `refusal` in place of errors of these `kinds`, with their words behind `before`. A decorator too.
+
+    An error of the system has only its reason as words, since `before` names the file.
+    """
+    try:
+        yield
+    except kinds as error:
+        reason = getattr(error, "strerror", None) or error
+        raise refusal(f"{before}: {reason}" if before else str(reason)) from None

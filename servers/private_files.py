@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from precad.mpc.errors import raised_as
 from precad.servers.errors import SetupError
 
 _OTHERS: Final = 0o077
@@ -15,10 +16,8 @@ _OTHERS: Final = 0o077
 
 def require_unshared(folder: Path) -> None:
     """Require that nobody else can put files into it, or take some away. Raises SetupError; changes nothing."""
-    try:
+    with raised_as(SetupError, OSError, f"state_dir: expected a folder, found {folder}"):
         found = folder.stat()
-    except OSError as error:
-        raise SetupError(f"state_dir: expected a folder, found {folder}: {error.strerror}") from None
     if found.st_mode & stat.S_ISVTX or (found.st_uid != os.geteuid() and found.st_mode & stat.S_IWOTH):
         mode = stat.S_IMODE(found.st_mode)
         raise SetupError(f"state_dir: expected a folder of this server alone, found {folder} of mode {mode:04o}")
@@ -30,13 +29,11 @@ def private_folder(folder: Path) -> None:
     What belongs to another user stays as it is: the root of a volume that an orchestrator lends to our group.
     Raises SetupError.
     """
-    try:
+    with raised_as(SetupError, OSError, f"state_dir: expected a folder to write to, found {folder}"):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         require_unshared(folder)
         for path in (folder, *folder.rglob("*")):
             _narrow(path)
-    except OSError as error:
-        raise SetupError(f"state_dir: expected a folder to write to, found {folder}: {error.strerror}") from None
 
 
 def _narrow(path: Path) -> None:

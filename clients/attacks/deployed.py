@@ -21,6 +21,7 @@ from precad.clients.errors import NonFiniteGradientError, NoVictimError, Protoco
 from precad.clients.own_code import Unspoken, line_of
 from precad.clients.records.records import Records, joined
 from precad.clients.training.conduct import Conduct, Trained
+from precad.mpc.errors import raised_as
 
 if TYPE_CHECKING:
     from precad.clients.submission import ProvedMessage, Submission
@@ -89,12 +90,12 @@ class InDeployment(Conduct):
             return self._crafted(trained)
 
     def _crafted(self, trained: Trained) -> Vector:
-        try:
+        with raised_as(
+            ProtocolError, (NoVictimError, NonFiniteGradientError), "the attacker stays silent in this round"
+        ):
             space = ModelSpace.of(self.task, trained.parameters, self.task.enforced_bound)
             with np.errstate(over="ignore", invalid="ignore"):
                 crafted = space.upload(self.attack.craft(self._known(trained, space)))
-        except (NoVictimError, NonFiniteGradientError) as error:
-            raise ProtocolError(f"the attacker stays silent in this round: {error}") from None
         if not np.isfinite(crafted).all():
             raise ProtocolError("the attacker stays silent in this round: what it crafted is not finite")
         return crafted

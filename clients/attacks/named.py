@@ -10,6 +10,7 @@ from precad.clients.attacks.attack import Attack
 from precad.clients.attacks.records import FeatureNoise, GaussianFeatures, RandomLabels
 from precad.clients.errors import ArgumentError, ExtensionError, UnknownNameError
 from precad.clients.own_code import Unspoken, imported, line_of
+from precad.mpc.errors import raised_as
 
 if TYPE_CHECKING:
     from precad.clients.config import ClientConfig
@@ -35,11 +36,8 @@ def made(kind: str, parameters: Parameters, known: Mapping[str, type[Attack]] = 
     found = imported("attack", kind) if ":" in kind else known[kind]
     if not (isinstance(found, type) and issubclass(found, Attack)):
         raise ExtensionError("attack", kind, "it is no subclass of precad.clients.attacks.Attack")
-    with raising("making it", kind):
-        try:
-            return found(**parameters)
-        except (TypeError, ValueError) as error:
-            raise ParametersError(f"parameters: {error}") from None
+    with raising("making it", kind), raised_as(ParametersError, (TypeError, ValueError), "parameters"):
+        return found(**parameters)
 
 
 def raising(what: str, kind: str) -> Unspoken:

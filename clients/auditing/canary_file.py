@@ -15,6 +15,7 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
@@ -27,6 +28,7 @@ from precad.clients.errors import StateFileError
 from precad.dp.errors import LedgerCorruptedError, LedgerInUseError
 from precad.dp.ledger_lines import replay, require_same
 from precad.dp.sealed_file import SealedFile
+from precad.mpc.errors import raised_as
 from precad.mpc.prg import RandomBytes
 from precad.mpc.ring import RingArray
 
@@ -156,22 +158,18 @@ class CanaryFile:
         Raises: StateFileError, also where another process has it open.
         """
         self._path, self._secrets = path, secrets
-        try:
+        with _using(path):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = SealedFile(path, header, secrets.take, _KIND)
             path.chmod(0o600)
             if secrets.coins is None:
                 bits = np.unpackbits(np.frombuffer(random_bytes(-(-secrets.held // _BITS)), dtype=np.uint8))
                 self._add(secrets.first_line("".join(map(str, bits[: secrets.held]))))
-        except (OSError, LedgerCorruptedError, LedgerInUseError) as error:
-            raise _unusable(path, error) from None
 
     def add(self, contribution: dict[str, Any]) -> None:
         """Write down one update, durably. Raises StateFileError; then nothing of it may be uploaded."""
-        try:
+        with _using(self._path):
             self._add(contribution)
-        except OSError as error:
-            raise _unusable(self._path, error) from None
 
     def add_kinks(self, found: Kinks) -> None:
         """Write down what records at kinks showed. Raises StateFileError."""
@@ -188,16 +186,15 @@ class CanaryFile:
 
 def read(path: Path, header: dict[str, Any], secrets: Held) -> Held:
     """Fill `secrets` from a file, for the auditor. Changes nothing. Raises StateFileError."""
-    try:
+    with _using(path):
         content = path.read_bytes()
         replay(path, content[: content.rfind(b"\n") + 1], lambda found: require_same(found, header), secrets.take)
-    except (OSError, LedgerCorruptedError) as error:
-        raise _unusable(path, error) from None
     if secrets.coins is None:
         raise StateFileError(f"client.state_dir: expected the coins of canaries, found none in {path}")
     return secrets
 
 
-def _unusable(path: Path, error: Exception) -> StateFileError:
-    reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-    return StateFileError(f"client.state_dir: expected {_KIND} to read and write, found {path}: {reason}")
+def _using(path: Path) -> AbstractContextManager[None]:
+    """Raise StateFileError for a file that the system refuses, another process uses, or somebody changed."""
+    refused = (OSError, LedgerCorruptedError, LedgerInUseError)
+    return raised_as(StateFileError, refused, f"client.state_dir: expected {_KIND} to read and write, found {path}")

@@ -14,7 +14,7 @@ from typing import Final
 from precad.clients.errors import ProtocolError
 from precad.clients.submission import ProvedMessage, require_round_left
 from precad.clients.training.conduct import Conduct
-from precad.mpc.errors import ProofRefusedError
+from precad.mpc.errors import ProofRefusedError, raised_as
 from precad.mpc.prg import Label, Seed
 from precad.mpc.proved import client as rules
 from precad.mpc.proved.client import Invitation, OpenUpload, make_upload
@@ -51,10 +51,8 @@ def agree(from_a: aggregator_pb2.Invitation, from_b: aggregator_pb2.Invitation, 
     Raises ProtocolError when they, or our own task, say different things; nothing is sent in the round then.
     """
     both = (_value_of(from_a), _value_of(from_b))
-    try:
+    with raised_as(ProtocolError, ProofRefusedError):
         seed = rules.agree(both, task.dim)
-    except ProofRefusedError as error:
-        raise ProtocolError(str(error)) from None
     require_round_left(from_a, task)
     if from_a.slot >= len(task.clients):
         raise ProtocolError(f"slot: expected fewer than {len(task.clients)}, the servers say {from_a.slot}")

@@ -47,7 +47,7 @@ from precad.clients.upload.events import MOST_EVENT_BYTES, Waiting
 from precad.clients.upload.links import Links
 from precad.clients.upload.patience import Patience, Turns, longest_pause_s, retry_after_s, until_admitted
 from precad.clients.upload_limit import DEFAULT_UPLOADS_PER_MODEL, UploadLimit, require_covered
-from precad.mpc.errors import MalformedMessageError
+from precad.mpc.errors import MalformedMessageError, raised_as
 from precad.mpc.prg import Seed
 from precad.mpc.proved.client import Invitation
 from precad.mpc.ring import RingArray
@@ -460,10 +460,8 @@ async def _upload(
 @contextmanager
 def _refusing_nonsense() -> Iterator[None]:
     """Bytes that no honest server sends. Raises ProtocolError."""
-    try:
+    with raised_as(ProtocolError, MalformedMessageError):
         yield
-    except MalformedMessageError as error:
-        raise ProtocolError(str(error)) from None
 
 
 News: TypeAlias = aggregator_pb2.Invitation | aggregator_pb2.Challenge

@@ -23,7 +23,7 @@ from precad.clients.models import networks
 from precad.clients.models.adapters import adapted
 from precad.clients.own_code import offer
 from precad.clients.training import evaluation
-from precad.deploy.errors import ConfigError
+from precad.deploy.errors import ConfigError, refusing
 from precad.lab.bench import peers
 from precad.lab.simulation import simulate
 
@@ -96,12 +96,10 @@ def _of_seed(job: Mapping[str, Any], seed: int, python: Path) -> dict[str, float
         np.savez(given, seed=seed, **job)
         command = [str(python.absolute()), str(SCRIPTS / "opacus_central.py"), str(given), str(result)]
         environment = {**os.environ, "PYTHONPATH": str(SCRIPTS)}
-        try:
+        with refusing(OSError, f"--peers-python: expected an interpreter, found {python}"):
             done = subprocess.run(
                 command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
             )
-        except OSError as error:
-            raise ConfigError(f"--peers-python: expected an interpreter, found {python}: {error.strerror}") from None
         if done.returncode != 0:
             last = (done.stderr.strip().splitlines() or ["no word"])[-1]
             raise ConfigError(f"--peers-python: expected one that holds Opacus, found {last}")

@@ -38,6 +38,7 @@ from precad.clients.models.metrics import has_accuracy
 from precad.clients.process import engine_for
 from precad.clients.records import Records, Split, joined
 from precad.clients.training import evaluation
+from precad.deploy.errors import refusing
 from precad.lab.simulation.algorithms import ALGORITHMS, Algorithm
 from precad.lab.simulation.algorithms.deployed import Deployed
 from precad.lab.simulation.attackers import ATTACKERS
@@ -357,8 +358,6 @@ def _registered_or_imported(what: str, name: str, known: Mapping[str, T]) -> T |
 
 def _made(field_name: str, kind: object, parameters: Parameters) -> object:
     assert callable(kind)  # a class of a registry, or what `imported` found callable
-    try:
+    with refusing((TypeError, ValueError), field_name, ArgumentError):
         made: object = kind(**parameters)
-    except (TypeError, ValueError) as error:
-        raise ArgumentError(f"{field_name}: {error}") from None
     return made

@@ -23,6 +23,7 @@ from contextlib import suppress
 
 import structlog
 
+from precad.mpc.errors import raised_as
 from precad.protos.tls.address import require_free, split_address
 from precad.protos.tls.files import TransportError
 from precad.protos.tls.renewable import Source
@@ -61,12 +62,8 @@ class LaneListener:
         require_free(address)
         self._context = contexts.load()
         host, port = split_address(address)
-        try:
+        with raised_as(TransportError, OSError, f"lane_listen: expected an address to listen on, found {address}"):
             self._listener = socket.create_server((host, port), family=_family(host, port), backlog=BACKLOG)
-        except OSError as error:
-            raise TransportError(
-                f"lane_listen: expected an address to listen on, found {address}: {error.strerror}"
-            ) from None
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
         self.token = secrets.token_bytes(TOKEN_BYTES)

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from precad.mpc.errors import MalformedMessageError, PeerMismatchError
+from precad.mpc.errors import MalformedMessageError, PeerMismatchError, raised_as
 from precad.mpc.proved.submission import Relay
 from precad.mpc.sharing import Party
 from precad.protos.messages import convert, proved
@@ -318,10 +318,8 @@ def _reader(call: grpc.aio.StreamStreamCall[Any, Any]) -> Receive:
 
 def _decoded(data: bytes | Any) -> peer_pb2.PeerMessage:
     """Raises TaskRefusedError."""
-    try:
+    with raised_as(TaskRefusedError, MalformedMessageError):
         return decoded(peer_pb2.PeerMessage, data, Role.AGGREGATOR_B)
-    except MalformedMessageError as error:
-        raise TaskRefusedError(str(error)) from None
 
 
 def _relay_messages(

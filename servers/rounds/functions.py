@@ -10,7 +10,7 @@ from precad.mpc.channel import Channel
 from precad.mpc.crypten.bridge import SumFunction
 from precad.mpc.crypten.lookups import require_crypten
 from precad.mpc.crypten.named import named_function, require_file
-from precad.mpc.errors import FunctionRefusedError
+from precad.mpc.errors import FunctionRefusedError, raised_as
 from precad.mpc.ring import WORD_BYTES, RingArray
 from precad.mpc.tuples.correlations import Block
 from precad.mpc.tuples.held import ServerTuples
@@ -30,10 +30,8 @@ def require_function(task: Task, config: AggregatorConfig) -> None:
     if task.sum_function is None or task.sum_function_sha256 is None:
         return
     require_crypten()
-    try:
+    with raised_as(SetupError, FunctionRefusedError):
         require_file(task.sum_function, task.sum_function_sha256)
-    except FunctionRefusedError as error:
-        raise SetupError(str(error)) from None
 
 
 def ready_function(task: Task, config: AggregatorConfig) -> SumFunction | None:
@@ -42,12 +40,10 @@ def ready_function(task: Task, config: AggregatorConfig) -> SumFunction | None:
     if task.sum_function is None or task.sum_function_sha256 is None:
         return None
     is_bounded = not task.has_unbounded_sum
-    try:
+    with raised_as(SetupError, FunctionRefusedError):
         return named_function(
             task.sum_function, task.sum_function_sha256, task.sum_function_arguments, task.dim, is_bounded=is_bounded
         )
-    except FunctionRefusedError as error:
-        raise SetupError(str(error)) from None
 
 
 def blocks_of_function(task: Task, function: SumFunction | None) -> tuple[Block, ...]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, Self
 
 from precad.mpc import ring
+from precad.mpc.errors import raised_as
 from precad.mpc.local.encrypted_region import EncryptedRegion
 from precad.mpc.local.spooled_words import SpooledWords
 from precad.mpc.local.step import WritableWords
@@ -226,10 +227,8 @@ class Spool:
 
     def __enter__(self) -> Self:
         """Deletes what a crash left. Raises SetupError."""
-        try:
+        with raised_as(SetupError, OSError, f"{self._path}: expected a spool file that can be deleted"):
             self._path.unlink(missing_ok=True)
-        except OSError as error:
-            raise SetupError(f"{self._path}: expected a spool file that can be deleted: {error.strerror}") from None
         return self
 
     def __exit__(self, *_: object) -> None:

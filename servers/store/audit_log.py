@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from precad.mpc.errors import PeerMismatchError
+from precad.mpc.errors import PeerMismatchError, raised_as
 from precad.servers.database.dialects import Dialect
 from precad.servers.database.tables import Run
 from precad.servers.errors import AuditError, SetupError
@@ -108,14 +108,12 @@ def read(path: Path) -> list[Entry]:
     SetupError where there is no such database."""
     if not path.is_file():
         raise SetupError(f"{path}: expected a server's database, found none")
-    try:
+    with raised_as(SetupError, sqlite3.Error, f"{path}: expected a server's database"):
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         try:
             rows = connection.execute("SELECT number, entry, chain FROM audit ORDER BY number").fetchall()
         finally:
             connection.close()
-    except sqlite3.Error as error:
-        raise SetupError(f"{path}: expected a server's database: {error}") from None
     return list(_verified(rows))
 
 

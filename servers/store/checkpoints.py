@@ -20,6 +20,7 @@ import structlog
 from numpy.typing import NDArray
 
 from precad.dp.sealed_file import sync_folder
+from precad.mpc.errors import raised_as
 from precad.mpc.ring import RingArray
 from precad.servers.errors import SetupError, StoreError
 from precad.servers.private_files import touch_private
@@ -40,13 +41,11 @@ class Checkpoints:
         """moments: their shape, where the servers' optimiser has any. Raises SetupError."""
         self._dim, self._moments = dim, moments
         self._paths = [folder / f"checkpoint-{number}.npz" for number in range(FILES)]
-        try:
+        with raised_as(SetupError, OSError, f"state_dir: expected a folder to write to, found {folder}"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for path in self._paths:
                 touch_private(path)
             sync_folder(folder)
-        except OSError as error:
-            raise SetupError(f"state_dir: expected a folder to write to, found {folder}: {error.strerror}") from None
         self._rounds = {round: path for path in self._paths if (round := _round_in(path)) is not None}
 
     def keep_only(self, committed: Collection[int]) -> None:

@@ -26,6 +26,7 @@ from precad.dp.accountants.earlier import EarlierTask
 from precad.dp.earlier_ledgers import counted_in, earlier_tasks
 from precad.dp.ledger import Ledger
 from precad.dp.task_privacy import budgets_of, task_privacy
+from precad.mpc.errors import raised_as
 from precad.protos.messages import convert
 from precad.protos.task.model_update import moments_shape
 from precad.protos.task.task import Task
@@ -57,10 +58,8 @@ def require_usable(state_dir: Path, *, has_database: bool = False) -> None:
 
 def require_folder(state_dir: Path) -> None:
     """Raise SetupError when the folder cannot be made or written, or others may write to it. Changes nothing."""
-    try:
+    with raised_as(SetupError, OSError, f"state_dir: expected a folder to write to, found {state_dir}"):
         existing = next(folder for folder in (state_dir, *state_dir.absolute().parents) if folder.exists())
-    except OSError as error:
-        raise SetupError(f"state_dir: expected a folder to write to, found {state_dir}: {error.strerror}") from None
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise SetupError(f"state_dir: expected a folder to write to, found {existing}")
     if existing == state_dir:
@@ -207,10 +206,8 @@ def restore_records(
 
     A record that a crash kept from being written has no timings and no bytes. Raises SetupError.
     """
-    try:
+    with raised_as(SetupError, OSError, f"state_dir: expected a folder to write to, found {state_dir}"):
         return _restore_records(state_dir, committed, parameters)
-    except OSError as error:
-        raise SetupError(f"state_dir: expected a folder to write to, found {state_dir}: {error.strerror}") from None
 
 
 def _restore_records(

@@ -19,7 +19,7 @@ from precad.lab.simulation.guarantee import Guarantee
 from precad.lab.simulation.two_servers import CleartextServers, Proposed, TwoServers, mpc_servers
 from precad.mpc.crypten.bridge import SumFunction
 from precad.mpc.crypten.named import named_function
-from precad.mpc.errors import FunctionRefusedError
+from precad.mpc.errors import FunctionRefusedError, raised_as
 from precad.mpc.ring import RingArray
 from precad.protos.task.algorithms import AS_DEPLOYED, BUDGETS, OF_AN_ALGORITHM
 from precad.protos.task.evaluation import n_due
@@ -208,7 +208,5 @@ def _function_of(task: Task) -> SumFunction | None:
     if task.sum_function is None or task.sum_function_sha256 is None:
         return None
     named = (task.sum_function, task.sum_function_sha256, task.sum_function_arguments, task.dim)
-    try:
+    with raised_as(ArgumentError, FunctionRefusedError):
         return named_function(*named, is_bounded=not task.has_unbounded_sum)
-    except FunctionRefusedError as error:
-        raise ArgumentError(str(error)) from None
