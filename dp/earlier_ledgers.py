@@ -44,11 +44,10 @@ def _tasks(path: Path, most_rounds: int | None) -> list[EarlierTask]:
     try:
         events = {view: _event(header["events"][view]) for view in View}
         steps, bins = header.get("steps_per_round", 1), bins_of(events.values())
-        most = max(participation(charges, bins=bins).values(), default=0)
         own = EarlierTask(
             unit=Unit(header.get("unit", Unit.RECORD)),
             events=events,
-            rounds=steps * most,
+            rounds=steps * max(participation(charges, bins=bins).values(), default=0),
             most_rounds=None if most_rounds is None else steps * -(-most_rounds // bins) * bins,
             levels={level: _drawn(event) for level, event in header.get("every_round", {}).items()} | _in_bins(events),
             slack=header.get("slack", 0.0),
@@ -68,14 +67,13 @@ def _evaluations(evaluations: Evaluations | None, task: EarlierTask, rounds: int
     """
     if evaluations is None:
         return []
-    levels = {str(level): everybody_drawn(event) for level, event in evaluations.levels.items()}
     return [
         replace(
             task,
             events=evaluations.events,
             rounds=rounds,
             most_rounds=evaluations.most,
-            levels=levels,
+            levels={str(level): everybody_drawn(event) for level, event in evaluations.levels.items()},
             slack=0.0,
         )
     ]

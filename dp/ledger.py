@@ -315,13 +315,12 @@ class Ledger(KeepsSealedFile):
         epsilon = self._cost.level_if_discarded(level, charged.n_charged)
         if conduct is Conduct.WATCHES:  # what holds against more holds against less
             epsilon = min(epsilon, self._cost.of_level(level, charged.n_charged, charged.n_evaluations))
-        unit = _UNITS[Level(level)]
         return PrivacyStatement(
             epsilon,
             self._delta,
             View.CLIENTS_ONLY,
             Label.BOUND,
-            unit=unit,
+            unit=_UNITS[Level(level)],
             conduct=Conduct(conduct),
             group_size=self._every_round[Level(level)].group_size,
         )

@@ -24,9 +24,20 @@ def pieces(dim: int) -> Iterator[slice]:
 
 def open_in_place(share: RingArray, label: str, channel: Channel) -> None:
     """Open x = [x]_A + [x]_B, (d,): the share becomes the sum, at both servers. Raises MalformedMessageError."""
-    ours = (ring.to_bytes(share[piece]) for piece in pieces(share.size))
-    for piece, received in zip(pieces(share.size), channel.exchange_pieces(label, ours), strict=True):
+    swapped = channel.exchange_pieces(label, pieces_of_sum(share))
+    for piece, received in zip(pieces(share.size), swapped, strict=True):
         share[piece] += ring.from_bytes(received, n_words=piece.stop - piece.start)
+
+
+def pieces_of_sum(noisy_sum: RingArray) -> Iterator[bytes]:
+    """Yield a vector, (d,), as it travels: an opened sum when the servers meet, or a share."""
+    return (ring.to_bytes(noisy_sum[piece]) for piece in pieces(noisy_sum.size))
+
+
+def fill_sum(noisy_sum: RingArray, received: Iterator[bytes]) -> None:
+    """Write what `pieces_of_sum` yielded, (d,). Raises MalformedMessageError."""
+    for piece, data in zip(pieces(noisy_sum.size), received, strict=True):
+        noisy_sum[piece] = ring.from_bytes(data, n_words=piece.stop - piece.start)
 
 
 def norm(opened: RingArray) -> float:

@@ -38,10 +38,10 @@ def salted_digest(salt: bytes, payload_digest: bytes) -> bytes:
     return hmac.digest(salt, payload_digest, "sha256")
 
 
-def statement(seed: Seed, label: Label, binding_digest: bytes) -> bytes:
+def statement(seed: Seed, label: Label, binding_digest: bytes, purpose: Purpose = Purpose.STATEMENT) -> bytes:
     """Return a client's word that the binding with this digest is its own, 32 bytes. The other server carries it.
 
     seed: of the client at the server that reads it. HMAC-SHA256 under a key that nobody derives without: not the
     carrier, and no other client.
     """
-    return hmac.digest(prg.derive(seed, Purpose.STATEMENT, label).reveal(), binding_digest, "sha256")
+    return hmac.digest(prg.derive(seed, purpose, label).reveal(), binding_digest, "sha256")

@@ -6,16 +6,16 @@ No message depends on a cell: a fault that one record caused would tell of the r
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from precad.clients.config import ClientConfig
 from precad.clients.errors import ArgumentError, OwnRecordsError
+from precad.clients.extras import extra
 from precad.clients.own_code import look_in
 from precad.clients.records import partitions
 from precad.clients.records.own import source_of
@@ -82,10 +82,9 @@ def _of_csv(described: OwnRecords, column: str) -> Values:
 
 def _of_parquet(described: OwnRecords, column: str) -> Values:
     path = described.path()
-    try:
-        parquet: Any = importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        raise OwnRecordsError(path, 'pyarrow, which reads Parquet ("precad[records]")', "none installed") from None
+    parquet = extra(
+        "pyarrow.parquet", OwnRecordsError(path, 'pyarrow, which reads Parquet ("precad[records]")', "none installed")
+    )
     with read_as(path, "a Parquet file"), parquet.ParquetFile(path) as file:
         _place(path, [field.name for field in file.schema_arrow], column)
         return _numbers(cell for batch in file.iter_batches(columns=[column]) for cell in batch.column(0).to_pylist())

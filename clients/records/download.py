@@ -6,7 +6,6 @@ the user's cache, and are downloaded once.
 
 from __future__ import annotations
 
-import importlib
 import os
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.clients.errors import MissingDataError
+from precad.clients.extras import extra
 from precad.clients.records.folder import data_folder
 
 
@@ -52,13 +52,13 @@ def _root() -> Path:
 
 
 def _fetch(name: str, *, train: bool, split: str | None = None) -> Any:
-    try:
-        library = importlib.import_module("torchvision.datasets")
-    except ImportError:
-        raise MissingDataError(
+    library = extra(
+        "torchvision.datasets",
+        MissingDataError(
             f"{name} is not there, and torchvision, which would download it, is missing: install "
             '"precad[datasets]" from where precad came from'
-        ) from None
+        ),
+    )
     root = _root()
     try:
         root.mkdir(parents=True, exist_ok=True)

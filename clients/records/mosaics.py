@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 from collections.abc import Mapping
 from typing import Any, Final
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.clients.errors import CorruptDataError, MissingDataError
+from precad.clients.extras import extra
 from precad.clients.records import download
 from precad.clients.records.folder import find, missing, read_verified
 from precad.clients.records.records import Records, Split
@@ -81,12 +81,10 @@ def _tiles(file: str) -> NDArray[np.uint8]:
 
 
 def _pillow() -> Any:
-    try:
-        return importlib.import_module("PIL.Image")
-    except ImportError:
-        raise MissingDataError(
-            'reading PNG files needs Pillow: install "precad[datasets]" from where precad came from'
-        ) from None
+    return extra(
+        "PIL.Image",
+        MissingDataError('reading PNG files needs Pillow: install "precad[datasets]" from where precad came from'),
+    )
 
 
 def _records(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> Records:

@@ -73,9 +73,8 @@ def export(
     from precad.deploy.exporting import export as exporting
     from precad.deploy.exporting.formats import Format
 
-    source_found = exporting.source_of(source, config, None if role is None else role.value)
     report = exporting.export(
-        source_found,
+        exporting.source_of(source, config, None if role is None else role.value),
         out,
         kinds=[Format(kind) for kind in kinds or ()],
         certificate=certificate or (),

@@ -40,9 +40,8 @@ def checked() -> Iterator[None]:
     if sys.stdout is None:  # closed by whoever started us, a service manager for instance
         yield
         return
-    raw = _Descriptor(sys.stdout.fileno(), "w", closefd=False)
     stream = io.TextIOWrapper(
-        io.BufferedWriter(raw),
+        io.BufferedWriter(_Descriptor(sys.stdout.fileno(), "w", closefd=False)),
         encoding=sys.stdout.encoding,
         errors=sys.stdout.errors,
         line_buffering=sys.stdout.isatty(),

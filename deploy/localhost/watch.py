@@ -223,12 +223,11 @@ def _row(metrics: Mapping[str, Any]) -> dict[str, str]:
     """Return cells by column. Epsilons are of the rounds so far."""
     seconds = metrics["seconds"]
     accuracy = metrics["accuracy"]
-    left_out = [*metrics["rejected"], *(f"({client})" for client in metrics["missing"])]
     return {
         "round": str(metrics["round"]),
         "in": str(len(metrics["participants"])),
         "accepted": str(len(metrics["accepted"])),
-        "rejected": " ".join(left_out) or "-",
+        "rejected": " ".join([*metrics["rejected"], *(f"({client})" for client in metrics["missing"])]) or "-",
         "accuracy": "-" if accuracy is None else f"{accuracy:.3f}",
         **({_ATTACK: f"{metrics['attack_success']:.3f}"} if "attack_success" in metrics else {}),
         **({_CLIENT: _bound(metrics["epsilon_client"])} if "epsilon_client" in metrics else {}),

@@ -423,7 +423,6 @@ def _links_of(run: Run, cost: Cost) -> dict[str, float]:
 
 
 def _bytes_by_link(runs: Sequence[Run]) -> Chart:
-    links = {run.label: _links_of(run, run.cost) for run in runs if run.cost}
     return Chart(
         key="bytes",
         title="Bytes of a round",
@@ -432,12 +431,11 @@ def _bytes_by_link(runs: Sequence[Run]) -> Chart:
         x_label="from and to",
         y_label="bytes",
         format=Format.BYTES,
-        **_bars(runs, links, "bytes"),
+        **_bars(runs, {run.label: _links_of(run, run.cost) for run in runs if run.cost}, "bytes"),
     )
 
 
 def _seconds_by_phase(runs: Sequence[Run]) -> Chart:
-    phases = {run.label: run.cost.seconds_by_phase for run in runs if run.cost}
     return Chart(
         key="phases",
         title="Seconds of a round, by phase",
@@ -446,7 +444,7 @@ def _seconds_by_phase(runs: Sequence[Run]) -> Chart:
         x_label="phase",
         y_label="seconds",
         format=Format.SECONDS,
-        **_bars(runs, phases, "seconds"),
+        **_bars(runs, {run.label: run.cost.seconds_by_phase for run in runs if run.cost}, "seconds"),
     )
 
 

@@ -85,14 +85,13 @@ def simulation_of(audited: AuditedTask, source: Randomness) -> tuple[Simulation,
     """Return a training that has not begun, and where its rounds write what they see."""
     plan = audited.plan
     kept = KeptNoise(source, audited.head)
-    attacks = attacks_of(plan.client)
     simulation = Simulation(
         task=plan.task,
         settings=plan.settings.model_copy(update={"algorithm": _ROUND}),
         records=plan.records,
         test=plan.split.test,
         randomness=kept,
-        attacks={**attacks, **audited.attacks},
+        attacks={**attacks_of(plan.client), **audited.attacks},
         held_out=plan.held_out,
         device=plan.client.device,
         memory_mb=plan.client.memory_mb,

@@ -143,10 +143,9 @@ def _simulation(plan: Plan, size: _Size) -> tuple[TimedEngine, Simulation]:
         model=MODEL,
         dim=engine.dim,
     )
-    settings = SimulationSettings(algorithm="precad", evaluate_every=task.rounds)
     simulation = Simulation(
         task=task,
-        settings=settings,
+        settings=SimulationSettings(algorithm="precad", evaluate_every=task.rounds),
         records=dict.fromkeys(clients, own),
         test=split.test,
         randomness=SeededRandomness(0),

@@ -71,13 +71,12 @@ class Plan:
     @classmethod
     def quick(cls, repetitions: int) -> Plan:
         """Return three sizes, 1 and 8 clients, within two minutes on two cores."""
-        limits = ((CRYPTEN_TTP, 8_000_000), (SPU_SEMI2K, 8_000_000), (SPU_CHEETAH, 100_000))
         return cls(
             dims=QUICK_DIMS,
             clients=QUICK_CLIENTS,
             repetitions=repetitions,
             peer_repetitions=min(2, repetitions),
-            peer_max_words=limits,
+            peer_max_words=((CRYPTEN_TTP, 8_000_000), (SPU_SEMI2K, 8_000_000), (SPU_CHEETAH, 100_000)),
         )
 
     def sizes(self, max_words: int) -> list[tuple[int, int]]:

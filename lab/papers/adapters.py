@@ -10,7 +10,6 @@ other clients.
 from __future__ import annotations
 
 import hashlib
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
+from precad.clients.extras import extra
 from precad.clients.models import networks
 from precad.clients.models.adapters import lora
 from precad.clients.models.fixing import fix
@@ -64,10 +64,9 @@ class TweetReader(nn.Module):
 
 def library() -> ModuleType:
     """Return `transformers`. Raises ConfigError without the package."""
-    try:
-        return importlib.import_module("transformers")
-    except ImportError:
-        raise ConfigError("transformers: expected for the models, found none: pip install transformers") from None
+    return extra(
+        "transformers", ConfigError("transformers: expected for the models, found none: pip install transformers")
+    )
 
 
 def base() -> nn.Module:
@@ -224,11 +223,10 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     DataError."""
     library()  # a factory that raises is told by its kind alone
     start = public_start(folder)
-    cases = [experiment.case(name, start) for name in METHODS if name in (experiment.methods or METHODS)]
     outcomes, report = runner.reported(
         "adapters",
         experiment,
-        cases,
+        [experiment.case(name, start) for name in METHODS if name in (experiment.methods or METHODS)],
         folder,
         console,
         workers,

@@ -108,11 +108,10 @@ def quick(_given: Mapping[str, Any]) -> dict[str, Any]:
 def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
     """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
     DataError."""
-    cases = [experiment.case(name) for name in NOISES]
     outcomes, report = runner.reported(
         "correlated-noise",
         experiment,
-        cases,
+        [experiment.case(name) for name in NOISES],
         folder,
         console,
         workers,

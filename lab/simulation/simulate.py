@@ -147,7 +147,6 @@ def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
     supply_evaluation_clip(task, client, declares=ids is None)
     valid = parse_section(Task, task, "task", base=Path())
     require_enrolled_attackers(config, valid)
-    initial = _initial_of(settings, sections["simulation"], valid)
     return Plan(
         raw={"task": valid.model_dump(exclude_none=True), "client": client, "simulation": sections["simulation"]},
         task=valid,
@@ -158,7 +157,7 @@ def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
         held_out={}
         if valid.evaluation_round is None
         else source.held_out_of(split, list(valid.clients), list(valid.clients)),
-        initial=initial,
+        initial=_initial_of(settings, sections["simulation"], valid),
     )
 
 

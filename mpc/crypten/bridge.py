@@ -23,7 +23,7 @@ from precad.mpc.channel import Channel
 from precad.mpc.crypten.answers import CountedTuples, DealtTuples, Hidden, Tuples, make_communicator, make_provider
 from precad.mpc.crypten.lookups import Run, load_crypten
 from precad.mpc.errors import FunctionRefusedError, MpcError
-from precad.mpc.opening import pieces
+from precad.mpc.opening import pieces, pieces_of_sum
 from precad.mpc.ring import RingArray
 from precad.mpc.sharing import Party
 from precad.mpc.tuples.correlations import Block, Correlations
@@ -135,8 +135,8 @@ class SumFunction:
 def _open(channel: Channel, steps: itertools.count[int], own: RingArray, is_xor: bool) -> RingArray:
     """Open words, piece by piece: one round."""
     label, result = f"function/{next(steps)}", np.empty_like(own)
-    ours = (ring.to_bytes(own[piece]) for piece in pieces(own.size))
-    for piece, received in zip(pieces(own.size), channel.exchange_pieces(label, ours), strict=True):
+    swapped = channel.exchange_pieces(label, pieces_of_sum(own))
+    for piece, received in zip(pieces(own.size), swapped, strict=True):
         theirs = ring.from_bytes(received, n_words=piece.stop - piece.start)
         result[piece] = own[piece] ^ theirs if is_xor else own[piece] + theirs
     return result

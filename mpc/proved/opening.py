@@ -9,17 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from precad.mpc.channel import Channel
+from precad.mpc.opening import PIECE_WORDS, pieces
 from precad.mpc.proved import field
 from precad.mpc.proved.field import ELEMENT_BYTES, FieldArray
-from precad.mpc.proved.verifier import PIECE_ELEMENTS
 from precad.mpc.ring import RingArray
 
-PIECE_BYTES = ELEMENT_BYTES * PIECE_ELEMENTS
-
-
-def pieces(dim: int) -> Iterator[slice]:
-    """Yield consecutive slices of at most PIECE_ELEMENTS that cover range(dim)."""
-    return (slice(start, min(start + PIECE_ELEMENTS, dim)) for start in range(0, dim, PIECE_ELEMENTS))
+PIECE_BYTES = ELEMENT_BYTES * PIECE_WORDS
 
 
 def add_noise(share: FieldArray, noise: RingArray) -> None:

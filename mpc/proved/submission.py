@@ -152,7 +152,7 @@ def draw_salt(random_bytes: RandomBytes = os.urandom) -> bytes:
 
 def proof_statement(share_seed: Seed, label: Label, proof_binding_digest: bytes) -> bytes:
     """Return `statement` for a proof, under a key of its own: no statement of an upload is one of a proof."""
-    return hmac.digest(prg.derive(share_seed, Purpose.PROOF_STATEMENT, label).reveal(), proof_binding_digest, "sha256")
+    return statement(share_seed, label, proof_binding_digest, Purpose.PROOF_STATEMENT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,14 +110,13 @@ class AggregatorSnapshots:
 
     def _clients(self) -> tuple[ClientStanding, ...]:
         left_out = self._of_client["rejected"] + self._of_client["missing"]
-        named = sorted(self._task.clients, key=lambda client: (-left_out[client], client))[:MAX_NAMED]
         return tuple(
             ClientStanding(
                 client=client,
                 absent_since=self._sessions.absent_since(client),
                 **{verdict: counted[client] for verdict, counted in self._of_client.items()},
             )
-            for client in named
+            for client in sorted(self._task.clients, key=lambda client: (-left_out[client], client))[:MAX_NAMED]
         )
 
     def _unknown(self) -> list[tuple[str, int]]:
@@ -196,12 +195,11 @@ class AggregatorSnapshots:
 
 def of_dealer(telemetry: Telemetry, *, n_connected: int, n_waiting: int) -> Status:
     """Return a dealer's status. n_waiting: batches of which one server has its part and the other has not asked yet."""
-    queues = (Queue(name="batches_half_dealt", depth=n_waiting),)
     return Status(
         **_common(telemetry),
         n_connected=n_connected,
         n_enrolled=N_AGGREGATORS,
-        queues=queues,
+        queues=(Queue(name="batches_half_dealt", depth=n_waiting),),
         n_batches_dealt=telemetry.n_batches_dealt,
     )
 

@@ -93,7 +93,6 @@ class ProvedForm(Form):
         self._invited_at = time.monotonic()
         for client in sorted(invited):
             slot = slots.of_client[client]
-            seed = slots.seeds.give(slot).reveal() if seeded_of(slot) == self._ground.party else b""
             invitation = aggregator_pb2.Invitation(
                 task=self._ground.state.store.task_id,
                 round=state.round,
@@ -102,7 +101,7 @@ class ProvedForm(Form):
                 evaluation=of_round is not self.task,
                 model_digest=self._ground.state.model.digest,
                 deadline_s=self.task.submit_timeout_s,
-                mask_seed=seed,
+                mask_seed=slots.seeds.give(slot).reveal() if seeded_of(slot) == self._ground.party else b"",
                 n_committed=self._ground.state.n_committed,
             )
             self._sessions.send(client, aggregator_pb2.ClientEvent(invitation=invitation))

@@ -17,13 +17,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from precad.mpc import joint_coin, ring
-from precad.mpc.channel import PIECE_BYTES, Channel, Prefixed
+from precad.mpc import joint_coin, opening
+from precad.mpc.channel import Channel, Prefixed
 from precad.mpc.errors import MalformedMessageError, PeerMismatchError
 from precad.mpc.joint_coin import digest
-from precad.mpc.opening import pieces
 from precad.mpc.prg import SEED_BYTES, RandomBytes, Seed
-from precad.mpc.proved import opening
+from precad.mpc.proved import opening as proved_opening
 from precad.mpc.ring import RingArray
 from precad.mpc.sharing import Party
 from precad.protos.precad.v1 import common_pb2
@@ -239,19 +238,13 @@ def _turns_coin(state: TaskState, channel: Channel, random_bytes: RandomBytes) -
 
 def _swap_sum(channel: Channel, noisy_sum: RingArray, *, is_proved: bool = False, is_behind: bool = False) -> None:
     """Send the vector that one server has, (d,), to the other, piece by piece, and nothing back."""
-    if is_proved:
-        ours = (b"" for _ in opening.pieces(noisy_sum.size)) if is_behind else opening.pieces_of_sum(noisy_sum)
-        swapped = channel.exchange_pieces("noisy sum", ours, opening.PIECE_BYTES if is_behind else 0)
-        if is_behind:
-            opening.fill_sum(noisy_sum, swapped)
-        else:
-            deque(swapped, maxlen=0)
-        return
-    ours = (b"" if is_behind else ring.to_bytes(noisy_sum[piece]) for piece in pieces(noisy_sum.size))
-    swapped = channel.exchange_pieces("noisy sum", ours, PIECE_BYTES if is_behind else 0)
-    for piece, received in zip(pieces(noisy_sum.size), swapped, strict=True):
-        if is_behind:
-            noisy_sum[piece] = ring.from_bytes(received, n_words=piece.stop - piece.start)
+    form = proved_opening if is_proved else opening
+    ours = (b"" for _ in opening.pieces(noisy_sum.size)) if is_behind else form.pieces_of_sum(noisy_sum)
+    swapped = channel.exchange_pieces("noisy sum", ours, form.PIECE_BYTES if is_behind else 0)
+    if is_behind:
+        form.fill_sum(noisy_sum, swapped)
+    else:
+        deque(swapped, maxlen=0)
 
 
 def charge_bytes(task: Task, n_rounds: int) -> int:

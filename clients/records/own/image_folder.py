@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.clients.errors import MissingDataError, OwnRecordsError
+from precad.clients.extras import extra
 from precad.clients.records.own.described import OwnRecords
 from precad.clients.records.own.found import Found, read_as
 from precad.clients.records.own.labels import A_NAME, ANOTHER_NAME, class_numbers, look_alike
@@ -77,13 +77,13 @@ def _names_of(folders: Sequence[Path], root: Path, *, infers: bool) -> tuple[str
 
 
 def _pillow(root: Path) -> ModuleType:
-    try:
-        return importlib.import_module("PIL.Image")
-    except ImportError:
-        raise MissingDataError(
+    return extra(
+        "PIL.Image",
+        MissingDataError(
             f'{root}: expected Pillow, which reads images, found none installed; install "precad[records]" from where '
             "precad came from"
-        ) from None
+        ),
+    )
 
 
 def _files(folder: Path, root: Path) -> list[Path]:

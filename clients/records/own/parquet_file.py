@@ -6,6 +6,7 @@ import importlib
 from typing import Any
 
 from precad.clients.errors import MissingDataError, OwnRecordsError
+from precad.clients.extras import extra
 from precad.clients.records.own.described import OwnRecords
 from precad.clients.records.own.found import Found, read_as
 from precad.clients.records.own.table import Cells, Table
@@ -16,13 +17,13 @@ _ROWS_AT_ONCE = 65_536
 def read_parquet(described: OwnRecords) -> Found:
     """Return the records of a Parquet file; rows count from 1. Raises MissingDataError, OwnRecordsError."""
     path = described.path()
-    try:
-        parquet = importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        raise MissingDataError(
+    parquet = extra(
+        "pyarrow.parquet",
+        MissingDataError(
             f'{path}: expected pyarrow, which reads Parquet, found none installed; install "precad[records]" from '
             "where precad came from"
-        ) from None
+        ),
+    )
     with read_as(path, "a Parquet file"):
         if not path.is_file():
             raise OwnRecordsError(path, "a Parquet file", "a folder or a device")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import replace
 from typing import Any
 
 from precad.clients.errors import MissingDataError, OwnRecordsError
+from precad.clients.extras import extra
 from precad.clients.records.own.arrays import from_rows
 from precad.clients.records.own.described import LABEL, OwnRecords
 from precad.clients.records.own.found import Found, read_as
@@ -25,13 +25,13 @@ def read_dataset(described: OwnRecords) -> Found:
     Names of classes come from the task. Where it has none, the data set's own names count in a local run.
     """
     path = described.path()
-    try:
-        library = importlib.import_module("datasets")
-    except ImportError:
-        raise MissingDataError(
+    library = extra(
+        "datasets",
+        MissingDataError(
             f"{path}: expected the library datasets, which reads it, found none installed; install "
             '"precad[huggingface]" from where precad came from'
-        ) from None
+        ),
+    )
     with read_as(path, "a data set that save_to_disk wrote"):
         found = library.load_from_disk(str(path))
         if isinstance(found, library.DatasetDict):

@@ -160,11 +160,10 @@ def quick(_given: Mapping[str, Any]) -> dict[str, Any]:
 def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
     """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
     DataError."""
-    cases = [experiment.case(defence, k) for k in experiment.attackers for defence in DEFENCES]
     outcomes, report = runner.reported(
         "central-local-backdoor",
         experiment,
-        cases,
+        [experiment.case(defence, k) for k in experiment.attackers for defence in DEFENCES],
         folder,
         console,
         workers,

@@ -70,11 +70,10 @@ def quick(_given: Mapping[str, Any]) -> dict[str, Any]:
 def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
     """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
     DataError."""
-    cases = [experiment.case(sigma) for sigma in experiment.sigmas]
     outcomes, report = runner.reported(
         "precad-mnist",
         experiment,
-        cases,
+        [experiment.case(sigma) for sigma in experiment.sigmas],
         folder,
         console,
         workers,

@@ -151,12 +151,11 @@ class Algorithm(ABC):
         epsilon = PldAccountant().epsilon(
             SampledGaussian(task.record_rate, sigma, task.records_per_person), steps, task.delta
         )
-        rests = f"{note}; {REALISED}" if note else REALISED
         return Guarantee(
             unit="record",
             group_size=task.records_per_person,
             against=against,
             epsilon=epsilon,
             delta=task.delta,
-            note=rests,
+            note=f"{note}; {REALISED}" if note else REALISED,
         )
