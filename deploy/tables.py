@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 
 
 def titled(title: str, *columns: str, words: Collection[str] = (), **looks: Any) -> Table:
@@ -13,7 +13,12 @@ def titled(title: str, *columns: str, words: Collection[str] = (), **looks: Any)
 
     looks  as rich takes them
     """
-    made = Table(title=title, title_justify="left", caption_justify="left", **looks)
-    for column in columns:
-        made.add_column(column, justify="left" if column in words else "right")
-    return made
+    made = (Column(column, justify="left" if column in words else "right") for column in columns)
+    return Table(*made, title=title, title_justify="left", caption_justify="left", **looks)
+
+
+def facts() -> Table:
+    """Return a table of two columns without heads: what something is called, and what is said of it."""
+    return Table(
+        Column(style="bold", no_wrap=True), Column(overflow="fold"), show_header=False, box=None, pad_edge=False
+    )

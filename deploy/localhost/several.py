@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
-from rich.table import Table
 
+from precad.deploy import tables
 from precad.deploy.configuration.local import resolve
 from precad.deploy.errors import ConfigError, UnfulfilledError
 from precad.deploy.localhost.summary import conditions_of
@@ -141,9 +141,7 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 
 def print_together(console: Console, found: Mapping[str, Any]) -> None:
     """Print what all trainings came to."""
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
+    table = tables.facts()
     number = len(found["trainings"])
     table.add_row("trainings", f"{number}, each from fresh randomness")
     for name, value in found.items():

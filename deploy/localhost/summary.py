@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from precad.deploy import tables
 from precad.deploy.client_evaluations import told
 from precad.deploy.figures import three_digits
 from precad.dp.accountants.pld import Conduct, Unit, View
@@ -25,7 +26,7 @@ NOT_COVERED: Final = "no epsilon counts when uploads come, which clients were mi
 NOT_COVERED_BESIDE_EVALUATIONS: Final = "no epsilon counts when uploads come, and which clients were missing"
 """Where records that only test are released about, every epsilon counts that."""
 _AGAINST: Final = {View.ONE_SERVER: "one server, any clients", View.CLIENTS_ONLY: "any clients"}
-_PLAIN: Final[dict[str, Any]] = {"box": None, "pad_edge": False, "title_justify": "left", "title_style": ""}
+_PLAIN: Final[dict[str, Any]] = {"box": None, "pad_edge": False, "title_style": ""}
 
 
 def conditions_of(task: Task) -> list[str]:
@@ -35,9 +36,7 @@ def conditions_of(task: Task) -> list[str]:
 
 def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> None:
     """Print what was trained, what was refused, what is guaranteed to whom, and what it cost."""
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
+    table = tables.facts()
     if not task.rules.is_default:
         table.add_row("algorithm", task.algorithm)
     table.add_row("model", ", ".join((task.model, f"{task.n_parameters} parameters", *quality(summary))))
@@ -105,11 +104,9 @@ def _public(letter: str, found: Mapping[str, Any]) -> str:
 def _privacy(summary: Mapping[str, Any], task: Task) -> Table:
     """Return one line for each unit and view: the bound that assumes less first. What a budget limits comes first."""
     privacy = task_privacy(task)
-    found = Table(
-        title=f"epsilon at delta = {summary['delta']} (proved bounds, add/remove {_together(privacy)})", **_PLAIN
-    )
-    for heading in ("of one", "against", *HEADINGS.values()):
-        found.add_column(heading, justify="left" if heading in ("of one", "against") else "right")
+    title = f"epsilon at delta = {summary['delta']} (proved bounds, add/remove {_together(privacy)})"
+    words = ("of one", "against")
+    found = tables.titled(title, *words, *HEADINGS.values(), words=words, **_PLAIN)
     for name, unit, against in _rows(summary, privacy.unit, task):
         is_nothing = name in set(View) and privacy.events[View(name)] is None
         figures = (float(summary[key]) for key in (f"epsilon_{name}", f"realised_epsilon_{name}"))

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from precad.deploy.client_evaluations import with_bars
@@ -27,10 +27,8 @@ from precad.servers.telemetry.status import ACCURACY, RoundSummary, Status
 
 def status_table(statuses: Mapping[str, Status]) -> Table:
     """Return a column per server."""
-    table = Table(show_header=True, box=None, pad_edge=False)
-    table.add_column("")
-    for name in statuses:
-        table.add_column(_shown(name), overflow="fold")
+    of_servers = (Column(_shown(name), overflow="fold") for name in statuses)
+    table = Table("", *of_servers, show_header=True, box=None, pad_edge=False)
     facts = [_facts(status) for status in statuses.values()]
     for key in dict.fromkeys(key for found in facts for key in found):
         table.add_row(Text(key, style="bold"), *(_shown(found.get(key, "-")) for found in facts))

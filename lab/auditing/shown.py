@@ -7,7 +7,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any, Final
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from precad.dp.accountants.pld import Unit, unit_words
 
@@ -22,11 +22,9 @@ _METHODS: Final = {"per_round": "per round", "f_dp": "f-DP, one run", "strict": 
 def print_audit(console: Console, report: Mapping[str, Any]) -> None:
     """Print each seat's lower figures beside the printed epsilon, and what contradicts it."""
     label = report["label"]
-    table = Table(box=None, pad_edge=False)
-    table.add_column(f"epsilon at delta = {report['delta']:g}", no_wrap=True)
-    for method in _METHODS.values():
-        table.add_column(method, justify="right")
-    table.add_column("proved", justify="right")
+    of_figures = (Column(head, justify="right") for head in (*_METHODS.values(), "proved"))
+    seat_column = Column(f"epsilon at delta = {report['delta']:g}", no_wrap=True)
+    table = Table(seat_column, *of_figures, box=None, pad_edge=False)
     for seat in report["seats"]:
         found = [lower(seat["figures"][method]) for method in _METHODS]
         table.add_row(f"{_SEATS[seat['seat']]}, {seat['participation']} rounds", *found, upper(seat["printed"]))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from precad.lab.bench.overhead import PRECAD
 from precad.lab.bench.peer_runs import CRYPTEN_TTP
@@ -345,7 +345,5 @@ def _print(console: Console, table: Table) -> None:
 
 
 def _table(heads: Sequence[str]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for head in heads:
-        table.add_column(head, justify="left" if head in _WORDS else "right", no_wrap=True)
-    return table
+    columns = (Column(head, justify="left" if head in _WORDS else "right", no_wrap=True) for head in heads)
+    return Table(*columns, box=None, pad_edge=False, header_style="bold")

@@ -74,9 +74,8 @@ def bench_validation(
     if full:
         plan = replace(plan, max_words=sys.maxsize)
     plan = replace(plan, dims=tuple(dims or plan.dims), clients=tuple(clients or plan.clients))
-    run = partial(validation.run, plan, peers_python=peers_python, say=say)
     measure(
-        run,
+        partial(validation.run, plan, peers_python=peers_python, say=say),
         tables.print_validation,
         plots.plot_validation,
         plot=plot,
@@ -373,8 +372,7 @@ def bench_audit_figures(
 
     audits = (20 if quick else 200) if audits is None else audits
     plan = audit_figures.Plan(audits=audits, runs=runs or (10 if quick else 40))
-    run = partial(audit_figures.run, plan, say=say)
-    measure(run, audit_figures.print_audit_figures, as_json=as_json, table=table)
+    measure(partial(audit_figures.run, plan, say=say), audit_figures.print_audit_figures, as_json=as_json, table=table)
 
 
 @bench_app.command("robust")

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from precad.deploy.figures import rounded_up
 from precad.dp.accountants.pld import Label, PldAccountant, SampledGaussian
@@ -148,16 +148,18 @@ def print_tightness(console: Console, report: dict[str, Any]) -> None:
     """Print epsilons and certificates, two lines for each setting; below, what was simulated and with what
     confidence."""
     title = f"attackers that a prediction of {report['FA']:g} against {report['FB']:g} tolerates"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    for column in ("setting", "q", "sigma", "T", "delta"):
-        table.add_column(column, no_wrap=True)
-    for name in ("published", "rdp", "pld"):
-        table.add_column(f"epsilon\n{name}", justify="right", no_wrap=True)
-    table.add_column("threat", no_wrap=True)
-    for name in _METHODS:
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("left by\nattack", justify="right")
-    table.add_column("attack\nneeds", justify="right")
+    table = Table(
+        *(Column(head, no_wrap=True) for head in ("setting", "q", "sigma", "T", "delta")),
+        *(Column(f"epsilon\n{name}", justify="right", no_wrap=True) for name in ("published", "rdp", "pld")),
+        Column("threat", no_wrap=True),
+        *(Column(method, justify="right", no_wrap=True) for method in _METHODS),
+        *(Column(head, justify="right") for head in ("left by\nattack", "attack\nneeds")),
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        show_edge=False,
+    )
     for row in report["rows"]:
         epsilon = row["epsilon"]
         cells = (

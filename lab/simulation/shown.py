@@ -6,17 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
+from precad.deploy import tables
 from precad.deploy.localhost.summary import quality
 from precad.lab.simulation.algorithms import ALGORITHMS
 
 
 def print_simulation(console: Console, summary: Mapping[str, Any]) -> None:
     """Print what was trained, and what it guarantees, for people."""
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
+    table = tables.facts()
     name = summary["algorithm"]
     kind = ALGORITHMS.get(name)
     name = f"{summary['task_algorithm']} as deployed" if kind is not None and kind.is_of_any_task else name

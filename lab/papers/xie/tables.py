@@ -15,7 +15,7 @@ from importlib import resources
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from precad.dp.accountants.pld import Label, PldAccountant, SampledGaussian
 from precad.dp.accountants.renyi_accounting import OrderGridWarning
@@ -83,14 +83,13 @@ def is_reproduced(value: float, printed: str) -> bool:
 
 def print_xie_tables(console: Console, report: dict[str, Any]) -> None:
     """Print a section for each of the papers' tables, what needs a note below."""
+    of_numbers = ("sigma", "published", "recipe", "proved rdp", "proved pld", "")
     table = Table(
+        *("table", "setting", "q", "steps", "delta"),
+        *(Column(head, justify="right", no_wrap=True) for head in of_numbers),
         title="Xie et al.'s epsilons (published, not a guarantee), their recipe, what is proved for Poisson sampling",
         title_justify="left",
     )
-    for column in ("table", "setting", "q", "steps", "delta"):
-        table.add_column(column)
-    for column in ("sigma", "published", "recipe", "proved rdp", "proved pld", ""):
-        table.add_column(column, justify="right", no_wrap=True)
     previous, notes = None, dict[str, str]()
     for row in report["rows"]:
         section = (row["table"], row["setting"], row["q"], str(row["steps"]), f"{row['delta']:g}")
