@@ -42,7 +42,7 @@ def counted_in(path: Path) -> tuple[EarlierTask, ...]:
 def _tasks(path: Path, most_rounds: int | None) -> list[EarlierTask]:
     header, charges, chain = read_lines(path)
     try:
-        events = {view: _event(header["events"][view]) for view in View}
+        events = {view: event_of_header(header["events"][view]) for view in View}
         steps, bins = header.get("steps_per_round", 1), bins_of(events.values())
         own = EarlierTask(
             unit=Unit(header.get("unit", Unit.RECORD)),
@@ -87,7 +87,8 @@ def tasks_of_header(path: Path, header: Mapping[str, Any]) -> tuple[EarlierTask,
         raise LedgerCorruptedError(path, line=1, problem=f"expected earlier tasks, found {error}") from error
 
 
-def _event(fields: dict[str, Any] | None) -> Release | None:
+def event_of_header(fields: dict[str, Any] | None) -> Release | None:
+    """Return a view's round as a header has it; None where the view has no guarantee."""
     return None if fields is None else release_of(fields)
 
 

@@ -29,10 +29,10 @@ from typing import Any, Final
 from precad.dp.accountants.bins_event import bins_of
 from precad.dp.accountants.dp_events import as_json, dp_event
 from precad.dp.accountants.earlier import EarlierTask
-from precad.dp.accountants.pld import Release, Unit, View, release_of
+from precad.dp.accountants.pld import Release, Unit, View
 from precad.dp.accountants.task_cost import Evaluations, evaluations_of
 from precad.dp.checks import require_delta, require_non_negative
-from precad.dp.earlier_ledgers import tasks_of_header
+from precad.dp.earlier_ledgers import event_of_header, tasks_of_header
 from precad.dp.errors import LedgerCorruptedError
 from precad.dp.ledger_lines import participation, read_lines
 
@@ -51,7 +51,7 @@ def ledger_events(path: Path) -> dict[str, Any]:
         require_delta(delta)
         require_non_negative("slack", slack)
         earlier, steps = tasks_of_header(path, header), header.get("steps_per_round", 1)
-        events = {view: _event(header["events"][view]) for view in View}
+        events = {view: event_of_header(header["events"][view]) for view in View}
         counts = participation(charges, bins=bins_of(events.values()))
         views = {
             str(view): {str(n): as_json(dp_event(event, n * steps)) for n in sorted(set(counts.values()))}
@@ -98,7 +98,3 @@ def _earlier(tasks: Sequence[EarlierTask]) -> dict[str, Any]:
             {str(view): as_json(dp_event(event, task.rounds)) for view, event in task.events.items()} for task in tasks
         ]
     }
-
-
-def _event(fields: dict[str, Any] | None) -> Release | None:
-    return None if fields is None else release_of(fields)

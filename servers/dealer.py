@@ -25,7 +25,7 @@ from precad.protos.messages.spoken import LONGEST_REASON, shown
 from precad.protos.precad.v1 import common_pb2, control_pb2_grpc, dealer_pb2, dealer_pb2_grpc
 from precad.protos.task.task import Task
 from precad.protos.tls.files import Pins, renewable_pins
-from precad.protos.tls.identity import Role, require_pinned, require_role
+from precad.protos.tls.identity import AGGREGATORS, Role, require_pinned, require_role
 from precad.protos.tls.renewable import Source
 from precad.protos.tls.transport import stop_server
 from precad.servers.config import DealerConfig, require_own_role
@@ -48,7 +48,6 @@ from precad.servers.telemetry.status import Status
 
 log = structlog.get_logger(__name__)
 
-AGGREGATORS: tuple[Role, Role] = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
 MAX_CLIENTS, MAX_PRODUCTS, MAX_TRIM_WORDS = 1_000_000, 1 << 30, 1 << 30
 LEDGER_NAME = "dealt.sqlite"
 MAX_WAITING = 64

@@ -15,12 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.clients.attacks.attack import within
-from precad.clients.training.convex_projection import project_onto
+from precad.clients.training.convex_projection import Vector, project_onto
 from precad.mpc.convex_set import ConvexSet
 from precad.protos.task.quantile import QuantileRule
 from precad.protos.task.task import Task
-
-Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from precad.clients.gradients.layers import require_layer_sizes
 from precad.clients.models import networks
 from precad.clients.own_code import look_in
 from precad.clients.records.own.described import CLIENT
-from precad.clients.training.conduct import Conduct
+from precad.clients.training.conduct import Conduct, Vector
 from precad.clients.training.held_out import answer_of_counts
 from precad.clients.training.round_update import bounded, difference, require_set
 from precad.mpc.ring import RingArray
@@ -35,7 +35,6 @@ from precad.protos.task.task import Task
 STATE_SUFFIX: Final = ".trainer-state"
 _SHARE_OF_ROUND: Final = 0.8
 """The share of a round's time that a training may take: the upload needs the rest."""
-Vector = NDArray[np.float64]
 log = structlog.get_logger(__name__)
 
 

@@ -39,6 +39,7 @@ from precad.clients.models.losses import CROSS_ENTROPY, Loss
 from precad.clients.models.networks import parameter_count, unflatten
 from precad.clients.own_code import Unspoken
 from precad.clients.records.records import (
+    IMAGE_AXES,
     Records,
     channels_last,
     joined,
@@ -57,7 +58,6 @@ _LONG: Final = 96
 """Records of the longest of these passes; longer ones gain little. Half of it is the longest piece."""
 _TILE_SHARE: Final = 2
 """A tile takes this part of the memory of a pass: larger tiles gain little and make passes of few records dear."""
-_IMAGE_AXES: Final = 4
 A_CLASS: Final = torch.zeros((), dtype=torch.int64)
 """A label that is a class."""
 
@@ -108,7 +108,7 @@ class RecordEngine:
         self._is_image = example.dim() == 3
         if self._is_image and self.device.type == "cpu":  # pooling and patches are several times faster
             for parameter in self._model.parameters():
-                if parameter.dim() == _IMAGE_AXES:
+                if parameter.dim() == IMAGE_AXES:
                     parameter.data = channels_last(parameter.data)
         self._narrow = NarrowPasses(self._model)
         fewest = _FEWEST if memory_bytes is None else 1

@@ -20,6 +20,7 @@ from precad.clients.records.idx import emnist, fashion_mnist, mnist
 from precad.clients.records.mosaics import cifar10
 from precad.clients.records.partitions import partition
 from precad.clients.records.records import (
+    IMAGE_AXES,
     N_CLASSES,
     Records,
     Split,
@@ -33,6 +34,7 @@ from precad.clients.records.source import DataSource
 from precad.clients.records.tweets import airline_tweets, sentiment140, sentiment140_50k
 
 __all__ = [
+    "IMAGE_AXES",
     "N_CLASSES",
     "DataSource",
     "Records",

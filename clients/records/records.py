@@ -24,7 +24,7 @@ N_CLASSES: Final = 10
 classes stay unused."""
 
 _PIXEL_MAX: Final = 255.0
-_IMAGE_AXES = 4
+IMAGE_AXES = 4
 NO_CLASS: Final = -100
 """A label of a place in a sequence that is none."""
 _LAST_CLASS: Final = 2**31 - 1
@@ -171,7 +171,7 @@ def pixels(images: Records) -> NDArray[np.float32]:
 
 def require_images(what: str, records: Records) -> None:
     """Raises ArgumentError for texts."""
-    if records.features.ndim != _IMAGE_AXES:
+    if records.features.ndim != IMAGE_AXES:
         raise ArgumentError(f"{what} needs images, got records of shape {records.shape}")
 
 

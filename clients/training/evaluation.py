@@ -21,12 +21,11 @@ from precad.clients.models.metrics import Metric
 from precad.clients.models.output_range import Scale, scale_of
 from precad.clients.models.outputs import outputs_of
 from precad.clients.own_code import Unspoken
-from precad.clients.records import Records, channels_last, example_of, model_inputs
+from precad.clients.records import IMAGE_AXES, Records, channels_last, example_of, model_inputs
 from precad.protos.task.model_update import has_diverged
 
 CPU: Final = torch.device("cpu")
 _BATCH, _BATCH_OF_ACCELERATOR = 256, 4096
-_IMAGE_AXES: Final = 4
 
 
 Model = str | nn.Module
@@ -158,7 +157,7 @@ def outputs(
     with Unspoken(ModelRecordError, EXHAUSTED), torch.inference_mode(), deterministic():
         for start in range(0, len(records), size):
             features = model_inputs(torch.tensor(records.features[start : start + size]).to(device), torch.float32)
-            if features.dim() == _IMAGE_AXES and device.type == "cpu":  # pooling is several times faster
+            if features.dim() == IMAGE_AXES and device.type == "cpu":  # pooling is several times faster
                 features = channels_last(features)
             parts.append(outputs_of(functional_call(model, weights, (features,))).cpu().numpy())
     return np.concatenate(parts)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import Final
 
 import numpy as np
 import structlog
@@ -24,7 +23,7 @@ from precad.clients.models.losses import IGNORED, Loss
 from precad.clients.models.metrics import accuracy, has_accuracy
 from precad.clients.models.output_range import scale_of
 from precad.clients.models.outputs import outputs_of
-from precad.clients.records import Records, channels_last, example_of, model_inputs
+from precad.clients.records import IMAGE_AXES, Records, channels_last, example_of, model_inputs
 from precad.clients.training.conduct import Conduct, Vector
 from precad.clients.training.projection import project
 from precad.dp.queries.evaluations import EvaluationEncoding
@@ -32,8 +31,6 @@ from precad.mpc.ring import RingArray
 from precad.protos.task.task import EvaluationRound, Task
 
 log = structlog.get_logger(__name__)
-
-_IMAGE_AXES: Final = 4
 
 
 class HeldOut:
@@ -111,7 +108,7 @@ def right_and_losses(model: nn.Module, records: Records, loss: Loss, device: tor
 def _passed(model: nn.Module, one: Records, loss: Loss, device: torch.device) -> tuple[NDArray[np.float32], float]:
     """Return the outputs for one record, (1, ..), and its loss."""
     features = model_inputs(torch.from_numpy(one.features).to(device), torch.float32)
-    if features.dim() == _IMAGE_AXES and device.type == "cpu":
+    if features.dim() == IMAGE_AXES and device.type == "cpu":
         features = channels_last(features)
     outputs: Tensor = outputs_of(model(features))
     found = loss.each(

@@ -32,7 +32,7 @@ from precad.clients.errors import ArgumentError, NonFiniteGradientError, NonFini
 from precad.clients.gradients.engine import RecordEngine
 from precad.clients.gradients.record_clipping import Clipping, RecordClip
 from precad.clients.records import Records
-from precad.clients.training.convex_projection import project_onto
+from precad.clients.training.convex_projection import Vector, project_onto
 from precad.clients.training.descent import descend
 from precad.clients.training.local_update import local_updates
 from precad.clients.training.projection import project, project_layers
@@ -43,8 +43,6 @@ from precad.mpc.prg import RandomBytes
 from precad.mpc.ring import RingArray
 from precad.protos.task.quantile import QuantileRule
 from precad.protos.task.task import Task
-
-Vector = NDArray[np.float64]
 
 
 class StepNoise(Protocol):

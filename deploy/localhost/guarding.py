@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 from precad.deploy.errors import FAILURE, REFUSED, UNREACHABLE, RunFailedError
-from precad.deploy.localhost.observing import Progress
+from precad.deploy.localhost.observing import POLL_S, Progress
 from precad.deploy.localhost.processes import Child, Children
 from precad.deploy.localhost.watch import LiveTable
-
-POLL_S: Final = 0.2
 
 
 class Guard:

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
-
-from pydantic import Field
+from typing import Any, Final
 
 from precad.deploy.reporting.files import Written
-from precad.protos.task.query import Query
+from precad.protos.task.query import Finite, Query
 
 MOST_DRAWN: Final = 60
 """Most columns of a plot. Of more bins, neighbours are drawn as one."""
-
-
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Estimated(Written):

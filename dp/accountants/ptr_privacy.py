@@ -18,14 +18,11 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from precad.dp.accountants.renyi import log_binomial_weights, log_expm1, rdp_composed, rdp_laplace
 from precad.dp.accountants.renyi_accounting import eps_from_rdp
 from precad.dp.checks import integral, require_positive, require_probability
-
-Array = NDArray[np.float64]
 
 INTEGER_ORDERS = (*range(2, 65), 80, 96, 128, 160, 192, 256)
 

@@ -19,8 +19,6 @@ from scipy.stats import t as student
 from precad.dp.auditing.observed import Observed
 from precad.dp.auditing.parts import Parts
 
-Array = NDArray[np.float64]
-
 _OF_ALL: Final = 0.1
 """Share of the chance of a false alarm that the factor over all observations has."""
 _OF_PARTS: Final = 0.2

@@ -26,14 +26,11 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import gammaln, ndtr
 from scipy.stats import chi2
 
-from precad.dp.auditing.parts import Parts
+from precad.dp.auditing.parts import Array, Parts
 from precad.dp.checks import require_delta, require_positive
-
-Array = NDArray[np.float64]
 
 _N_TESTS: Final = 5
 _LEAST: Final = 8

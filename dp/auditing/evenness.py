@@ -29,10 +29,8 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 from scipy.stats import binom, chi2
 
-from precad.dp.auditing.parts import Parts
+from precad.dp.auditing.parts import Array, Parts
 from precad.dp.checks import require_delta, require_positive
-
-Array = NDArray[np.float64]
 
 _NEAR: Final = (0.05, 0.5)
 """Near zero is within so many standard deviations: few of them for atoms, more for another law."""

@@ -26,15 +26,13 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from precad.dp.accountants.group_mixture import Direction, delta_curve
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian
-from precad.dp.auditing.guesses import Guesses
+from precad.dp.auditing.guesses import Array, Guesses
 from precad.dp.checks import require_count, require_delta
 
-Array = NDArray[np.float64]
 Least = Callable[[float], float]
 """y to the least x with g(x) >= y."""
 

@@ -8,9 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.dp.accountants.pld import SampledGaussian
-from precad.dp.auditing.guesses import Guesses, Plan, log_likelihood_ratios
-
-Array = NDArray[np.float64]
+from precad.dp.auditing.guesses import Array, Guesses, Plan, log_likelihood_ratios
 
 
 @dataclass(frozen=True, slots=True, eq=False)

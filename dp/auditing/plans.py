@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 
 from precad.dp.accountants.group_mixture import Direction, loss_distribution
 from precad.dp.accountants.pld import SampledGaussian
-from precad.dp.auditing.guesses import Guesses, Plan
+from precad.dp.auditing.guesses import Array, Guesses, Plan
 from precad.dp.checks import require_count
 
-Array = NDArray[np.float64]
 Best = Callable[[Sequence[Guesses]], int]
 """Guesses of one plan each to the index of those that refute the largest epsilon."""
 

@@ -18,15 +18,12 @@ from numpy.typing import NDArray
 from precad.clients.attacks.canaries import Canaries
 from precad.dp.auditing.observed import Observed
 from precad.lab.auditing.randomness import KeptNoise
-from precad.lab.auditing.real import RealAudit
+from precad.lab.auditing.real import RealAudit, Vector
 from precad.lab.auditing.seats import Seat
 from precad.lab.simulation.algorithms import Deployed
 from precad.lab.simulation.algorithms.algorithm import Parameters, RoundOutcome
 from precad.mpc import fixed_point
 from precad.mpc.ring import RingArray
-
-Vector = NDArray[np.float64]
-
 
 _SOURCES = {Seat.SERVER_A: "server-0", Seat.SERVER_B: "server-1"}
 

@@ -33,7 +33,7 @@ from precad.dp.auditing.observed import Observed
 from precad.dp.auditing.shares import Shares
 from precad.lab.auditing.charged import charge_alarms
 from precad.lab.auditing.judged import judged
-from precad.lab.auditing.real import has_failed
+from precad.lab.auditing.real import Vector, has_failed
 from precad.lab.auditing.real_judged import judged_real
 from precad.lab.auditing.real_rounds import Released, rounds_of
 from precad.lab.auditing.seats import Seat
@@ -45,8 +45,6 @@ from precad.protos.tls.identity import Role
 from precad.servers.errors import AuditError, SetupError
 from precad.servers.store import audit_log, canary_noise
 from precad.servers.store.folder import load_final_model, store_path
-
-Vector = NDArray[np.float64]
 
 _SEATS: Final = {Role.AGGREGATOR_A.value: Seat.SERVER_A, Role.AGGREGATOR_B.value: Seat.SERVER_B}
 FEWEST: Final = 2

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from decimal import ROUND_FLOOR, Context, Decimal
 from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Column, Table
 
+from precad.deploy.reporting.numbers import rounded_up
 from precad.dp.accountants.pld import Unit, unit_words
 
 _SEATS: Final = {
@@ -27,7 +28,7 @@ def print_audit(console: Console, report: Mapping[str, Any]) -> None:
     table = Table(seat_column, *of_figures, box=None, pad_edge=False)
     for seat in report["seats"]:
         found = [lower(seat["figures"][method]) for method in _METHODS]
-        table.add_row(f"{_SEATS[seat['seat']]}, {seat['participation']} rounds", *found, upper(seat["printed"]))
+        table.add_row(f"{_SEATS[seat['seat']]}, {seat['participation']} rounds", *found, rounded_up(seat["printed"]))
     console.print(table, highlight=False)
     console.print(
         f"{label} <= true <= proved{_whose(report)}; {report['canaries']} canaries in "
@@ -59,7 +60,7 @@ def _whose(report: Mapping[str, Any]) -> str:
 def _of_real(seat: Mapping[str, Any]) -> str:
     """Return what real records showed at one seat."""
     found = ", ".join(f"{lower(seat[name])} ({method})" for name, method in _METHODS.items() if name in seat)
-    return f"{_SEATS[seat['seat']]} {found} of {upper(seat['printed'])}"
+    return f"{_SEATS[seat['seat']]} {found} of {rounded_up(seat['printed'])}"
 
 
 def _share(report: Mapping[str, Any]) -> str:
@@ -70,11 +71,6 @@ def _share(report: Mapping[str, Any]) -> str:
 def lower(epsilon: float) -> str:
     """Return a lower figure in three digits, rounded down."""
     return f"{Context(prec=3, rounding=ROUND_FLOOR).plus(Decimal(epsilon)):f}"
-
-
-def upper(epsilon: float) -> str:
-    """Return a proved figure in three digits, rounded up."""
-    return f"{Context(prec=3, rounding=ROUND_CEILING).plus(Decimal(epsilon)):f}"
 
 
 def faults_of(report: Mapping[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 from rich.console import Console
 from rich.table import Column, Table
 
-from precad.lab.bench.overhead import PRECAD
+from precad.lab.bench.overhead import NATIVE, PRECAD
 from precad.lab.bench.peer_runs import CRYPTEN_TTP
 from precad.lab.bench.plain_federation import LOCAL_DP
 from precad.lab.bench.proved import PROVED
@@ -18,7 +18,6 @@ from precad.lab.bench.validation import COMPARED
 
 PrintTable: TypeAlias = Callable[[Console, Mapping[str, Any]], None]
 MAX_WIDTH = 240
-NATIVE = "native"
 
 
 def text_of(print_table: PrintTable, report: Mapping[str, Any]) -> str:

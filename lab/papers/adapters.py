@@ -183,11 +183,6 @@ class PublicStart:
     """On Sentiment140's test half, before any private training."""
 
 
-def quick(_given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what --quick takes in place of what is left out."""
-    return {"seeds": 1, "rounds": QUICK_ROUNDS}
-
-
 def public_start(folder: Path, *, epochs: int = PUBLIC_EPOCHS) -> PublicStart:
     """Return the base that a folder holds, or train it and write it there. Raises ConfigError, DataError."""
     model = networks.build(whole)

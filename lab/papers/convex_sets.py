@@ -212,11 +212,6 @@ DEFENCES: Final = (
 )
 
 
-def quick(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what --quick takes in place of what is left out."""
-    return {"seeds": 1, "rounds": QUICK_ROUNDS}
-
-
 def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
     """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
     DataError."""

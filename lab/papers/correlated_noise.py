@@ -100,11 +100,6 @@ class Experiment(runner.DatasetExperiment):
         )
 
 
-def quick(_given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what --quick takes in place of what is left out."""
-    return {"seeds": 1, "rounds": QUICK_ROUNDS}
-
-
 def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
     """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
     DataError."""

@@ -324,11 +324,15 @@ def largest_epsilon(outcome: Outcome, guarantee: int = 0) -> float | str | None:
 def asked_for(module: Any, given: Mapping[str, Any], *, quick: bool) -> Any:
     """Return a module's experiment: of what is given its fields, then what --quick takes, then the paper's values.
 
-    None and an empty list are nothing given. Raises ConfigError.
+    None and an empty list are nothing given. Where a module has no `quick`, --quick takes one seed and QUICK_ROUNDS.
+    Raises ConfigError.
     """
     names = {field.name for field in fields(module.Experiment)}
     found = {name: _as_field(value) for name, value in given.items() if name in names and value not in (None, [])}
-    return module.Experiment(**((module.quick(found) if quick else {}) | found))
+    if not quick:
+        return module.Experiment(**found)
+    short = module.quick(found) if hasattr(module, "quick") else {"seeds": 1, "rounds": module.QUICK_ROUNDS}
+    return module.Experiment(**(short | found))
 
 
 def require_known(flag: str, given: Sequence[str], known: Collection[str]) -> None:
