@@ -27,8 +27,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from precad.mpc.errors import raised_as
-
 SUCCESS, FAILURE, INVALID_INPUT, REFUSED, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 
@@ -126,6 +124,8 @@ def refusing(
     kinds: type[Exception] | tuple[type[Exception], ...], before: str = "", refusal: type[Exception] = ConfigError
 ) -> Iterator[None]:
     """Raise `refusal`, as `raised_as` does, in place of errors of these `kinds`. A decorator too."""
+    from precad.mpc.errors import raised_as
+
     with raised_as(refusal, kinds, before):
         yield
 

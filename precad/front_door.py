@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from precad import arguments
 from precad.arguments import Config, Folder
-from precad.results import Account, AuditResult, Certificates, RunResult, SimulationResult, VerifiedExport
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from precad.clients.app import App
+    from precad.results import Account, AuditResult, Certificates, RunResult, SimulationResult, VerifiedExport
 
 
 def simulate(
@@ -70,6 +70,7 @@ def simulate(
     from precad.lab.simulation import simulate as simulation
     from precad.lab.simulation.apps import resolve_apps
     from precad.lab.simulation.workers import Workers
+    from precad.results import SimulationResult
 
     refuse_within_import("simulate")
     with arguments.named():
@@ -136,6 +137,7 @@ def run(
     from precad.deploy.configuration.apps import with_app
     from precad.deploy.configuration.local import with_clients
     from precad.deploy.localhost.whole import complete, prepare, require_finite
+    from precad.results import RunResult
 
     refuse_within_import("run")
     with arguments.named():
@@ -215,6 +217,7 @@ def account(
         True
     """
     from precad.deploy.guarantees import accounting
+    from precad.results import Account
 
     given = {"sigma": sigma, "q": q, "p": p, "rounds": rounds, "delta": delta, "participation": participation}
     given |= {"record_clip": record_clip, "client_clip": client_clip, "dim": dim, "frac_bits": frac_bits}
@@ -291,6 +294,7 @@ def certify(
         ([6, 2], 'bound')
     """
     from precad.deploy.guarantees.certifying import DEFAULT_DELTA, certify_folders, certify_given
+    from precad.results import Certificates
 
     training: dict[str, Any] = {"q": q, "sigma": sigma, "rounds": rounds, "trainings": trainings}
     with arguments.named():
@@ -322,6 +326,7 @@ def audit(run: Folder, /, *, confidence: float = 0.95) -> AuditResult:
         (True, True)
     """
     from precad.lab.auditing.deployed import audit_run
+    from precad.results import AuditResult
 
     with arguments.named():
         return AuditResult.of(audit_run(Path(run), confidence))
@@ -350,6 +355,7 @@ def verify_export(
     """
     from precad.deploy.errors import ConfigError
     from precad.deploy.exporting import signing, verify
+    from precad.results import VerifiedExport
 
     wanted = {"both": signing.SIGNERS, "a": signing.SIGNERS[:1], "b": signing.SIGNERS[1:]}
     with arguments.named():

@@ -25,6 +25,7 @@ from precad.clients.records import Records
 from precad.deploy.cli.main import app
 from precad.deploy.errors import ConfigError
 from precad.deploy.figures import audit_label
+from precad.deploy.reporting.numbers import rounded_up
 from precad.dp.accountants.pld import SampledGaussian, View
 from precad.dp.auditing import per_round
 from precad.dp.auditing.shares import Shares
@@ -33,7 +34,7 @@ from precad.lab.auditing import audit as auditing
 from precad.lab.auditing.audited import Seen
 from precad.lab.auditing.members import AuditedTask, with_canaries
 from precad.lab.auditing.seats import Seat
-from precad.lab.auditing.shown import faults_of, lower, print_audit, upper
+from precad.lab.auditing.shown import faults_of, lower, print_audit
 from precad.lab.simulation import SeededRandomness
 from precad.lab.simulation.randomness import Randomness
 from precad.lab.simulation.simulate import Plan, resolve
@@ -356,4 +357,4 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_training(
 
 def test_figures_are_rounded_to_the_cautious_side() -> None:
     assert (audit_label(0.95), audit_label(0.999999999)) == ("audit (95 %)", "audit (99.9999999 %)")
-    assert (lower(2.5379), upper(2.5371), lower(0.0)) == ("2.53", "2.54", "0")
+    assert (lower(2.5379), rounded_up(2.5371), lower(0.0)) == ("2.53", "2.54", "0")
