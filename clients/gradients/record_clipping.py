@@ -75,8 +75,7 @@ def _refuse_bad(is_bad: Tensor, segments: Segments) -> None:
 
 def _over_layers(squares: Sequence[Tensor]) -> Tensor:
     """L of (n,) -> (n,), added up layer by layer: a reduction's order may depend on a record's place."""
-    total: Tensor = functools.reduce(torch.add, squares)
-    return total
+    return functools.reduce(torch.add, squares)
 
 
 def clip_factors(squares: Sequence[Tensor], clip: RecordClip) -> list[Tensor]:

@@ -177,8 +177,7 @@ class LossDistribution:
         return float(np.clip(curve.epsilons[i] + within, curve.epsilons[i - 1], curve.epsilons[i]))
 
     def _losses(self) -> Array:
-        losses: Array = self.step * (self.lowest + np.arange(len(self.mass), dtype=np.float64))
-        return losses
+        return self.step * (self.lowest + np.arange(len(self.mass), dtype=np.float64))
 
 
 @dataclass(frozen=True, slots=True)

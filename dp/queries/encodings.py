@@ -47,8 +47,7 @@ def weights_on_grid(weights: Sequence[float], frac_bits: int) -> Values:
     """Return weights of norm 1 on the grid, (k,), with room for a vector that is rounded to the grid after them."""
     room = 1 - math.ldexp(math.sqrt(len(weights)), -frac_bits)
     scaled = np.ldexp(np.asarray(weights) * max(room, 0.0), frac_bits)
-    floored: Values = np.ldexp(np.floor(scaled), -frac_bits)
-    return floored
+    return np.ldexp(np.floor(scaled), -frac_bits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,21 +119,18 @@ class Encoding:
         for start in range(0, len(values), _ROWS_AT_ONCE):
             rows = self.rows(values[start : start + _ROWS_AT_ONCE])
             total += np.ldexp(rows, self.frac_bits).astype(np.int64).sum(axis=0)
-        exact: Values = np.ldexp(total.astype(np.float64), -self.frac_bits)
-        return exact
+        return np.ldexp(total.astype(np.float64), -self.frac_bits)
 
     def _rows(self, known: Values) -> Values:
         if self.kind.has_bins:
             one_hot: Values = (self.places(known)[:, None] == np.arange(self.bins)).astype(np.float64)
             return one_hot
         if self.kind is Kind.COUNT:
-            within: Values = ((self.low <= known) & (known <= self.high)).astype(np.float64)[:, None]
-            return within
+            return ((self.low <= known) & (known <= self.high)).astype(np.float64)[:, None]
         y = self.scaled(known)
         parts = [np.ones_like(y), y] if self.kind is Kind.MEAN else [np.ones_like(y), y, y * y - 0.5]
         exact = np.stack(parts, axis=1) * self.weights
-        rounded: Values = np.ldexp(np.rint(np.ldexp(exact, self.frac_bits)), -self.frac_bits)
-        return rounded
+        return np.ldexp(np.rint(np.ldexp(exact, self.frac_bits)), -self.frac_bits)
 
 
 _ROWS_AT_ONCE: Final = 4096

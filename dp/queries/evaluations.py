@@ -58,8 +58,7 @@ class EvaluationEncoding:
         shares = np.clip(np.where(np.isfinite(right), right, 0.0), 0.0, 1.0)
         parts = [np.ones_like(known), 2 * shares - 1, 2 * np.clip(known / self.loss_bound, 0.0, 1.0) - 1]
         exact = np.stack(parts, axis=1) * self.weights
-        rounded: Values = np.ldexp(np.rint(np.ldexp(exact, self.frac_bits)), -self.frac_bits)
-        return rounded
+        return np.ldexp(np.rint(np.ldexp(exact, self.frac_bits)), -self.frac_bits)
 
     def total(self, right: Values, losses: Values) -> Values:
         """Return the sum of `rows`, (3,), computed without rounding."""
@@ -75,8 +74,7 @@ class EvaluationEncoding:
         """
         most = n * self.loss_bound
         loss = min(max(loss_sum, 0.0), most) if math.isfinite(loss_sum) else most
-        found: Values = np.array([n, 2 * right - n, 2 * loss / self.loss_bound - n]) * self.weights
-        return found
+        return np.array([n, 2 * right - n, 2 * loss / self.loss_bound - n]) * self.weights
 
     def figures(self, noisy_sum: Values, noise_std: float, *, level: float = LEVEL) -> Figures:
         """Return the figures that a sum, (3,), gives, whose numbers have Gaussian noise of `noise_std`.

@@ -81,8 +81,7 @@ def base() -> nn.Module:
         max_position_embeddings=LENGTH,
         num_labels=2,
     )
-    found: nn.Module = fix(transformers.DistilBertForSequenceClassification(config))
-    return found
+    return fix(transformers.DistilBertForSequenceClassification(config))
 
 
 def whole() -> nn.Module:

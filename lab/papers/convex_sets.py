@@ -171,8 +171,7 @@ def longest_layer(g: NDArray[np.float64], sizes: Sequence[int]) -> NDArray[np.fl
 
 def as_integers(g: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return a direction, (d,), scaled and rounded."""
-    rounded: NDArray[np.int64] = np.rint(g * (_LENGTH / np.linalg.norm(g))).astype(np.int64)
-    return rounded
+    return np.rint(g * (_LENGTH / np.linalg.norm(g))).astype(np.int64)
 
 
 def public_direction(experiment: Experiment) -> NDArray[np.float64]:
@@ -185,8 +184,7 @@ def public_direction(experiment: Experiment) -> NDArray[np.float64]:
     features, labels = model_inputs(torch.tensor(public.features), torch.float32), torch.tensor(public.labels)
     loss = torch.nn.functional.cross_entropy(model(features), labels.long())
     gradients = torch.autograd.grad(loss, list(model.parameters()))
-    direction: NDArray[np.float64] = -torch.cat([gradient.flatten() for gradient in gradients]).double().numpy()
-    return direction
+    return -torch.cat([gradient.flatten() for gradient in gradients]).double().numpy()
 
 
 def _read(path: Path, model: torch.nn.Module) -> NDArray[np.float32]:

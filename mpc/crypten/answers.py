@@ -164,8 +164,7 @@ def _communicator_class(crypten: Lookups) -> Any:
 
 
 def _flat(tensors: Sequence[Any]) -> RingArray:
-    words: RingArray = np.concatenate([t.numpy().reshape(-1) for t in tensors]).astype(np.int64, copy=False)
-    return words
+    return np.concatenate([t.numpy().reshape(-1) for t in tensors]).astype(np.int64, copy=False)
 
 
 @functools.cache

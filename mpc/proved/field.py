@@ -51,8 +51,7 @@ def from_integers(integers: RingArray) -> FieldArray:
 def to_integers(elements: FieldArray) -> RingArray:
     """Return the integers in (-p/2, p/2) that the elements stand for."""
     words = elements.view(np.int64)
-    centred: RingArray = words - (P & ((P // 2 - words) >> 63))
-    return centred
+    return words - (P & ((P // 2 - words) >> 63))
 
 
 def add(x: FieldArray, y: FieldArray, out: FieldArray | None = None) -> FieldArray:

@@ -49,8 +49,7 @@ def chosen_words(bits: Planes, words: RingArray, tuples: ServerTuples, channel: 
     received = exchange_alike(channel, "choose", hidden.tobytes() + ring.to_bytes(masked))
     e = bits_of_plane(hidden ^ np.frombuffer(received[: hidden.size], dtype=np.uint8), words.size)
     z = masked + ring.from_bytes(received[hidden.size :], n_words=words.size)
-    chosen: RingArray = e * words + (1 - 2 * e) * (z * dealt.bits + dealt.products)
-    return chosen
+    return e * words + (1 - 2 * e) * (z * dealt.bits + dealt.products)
 
 
 def open_bits(hidden: Planes, n_bits: int, label: str, channel: Channel) -> RingArray:

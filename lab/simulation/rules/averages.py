@@ -42,8 +42,7 @@ class CoordinateMedian(AggregationRule):
     def aggregate(self, updates: Updates, random_bytes: RandomBytes = os.urandom) -> Vector:
         """Return the median of each column."""
         require_updates(updates, 1, self.name)
-        middle: Vector = np.median(updates, axis=0)
-        return middle
+        return np.median(updates, axis=0)
 
 
 @dataclass(frozen=True, slots=True)
