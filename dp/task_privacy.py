@@ -219,9 +219,7 @@ def _evaluations_of(task: PublicParameters) -> Evaluations | None:
 def _round_of(task: PublicParameters) -> TaskPrivacy:
     rules = task.rules
     if not rules.is_private:
-        nothing = "nothing is clipped or noised for it"
-        if task.krum_rule is not None:
-            nothing = task.krum_rule.released
+        nothing = task.krum_rule.released if task.krum_rule is not None else "nothing is clipped or noised for it"
         return TaskPrivacy(unit=Unit.RECORD, events=dict.fromkeys(View), rests_on=dict.fromkeys(View, nothing))
     if task.trim_rule is not None:
         return _tsgd_ptr(task.trim_rule)
@@ -452,9 +450,7 @@ def noise_left(task: PublicParameters) -> float:
 
     1 for a whole client, whose update is rounded toward zero within C.
     """
-    if task.rules.protects_clients:
-        return 1.0
-    return _record_multiplier(task) / task.noise_multiplier
+    return 1.0 if task.rules.protects_clients else _record_multiplier(task) / task.noise_multiplier
 
 
 def _record_multiplier(task: PublicParameters) -> float:

@@ -79,9 +79,7 @@ class ALittleIsEnough(AllSeeing):
 
     def crafted(self, known: Knowledge, mean: Vector) -> Vector:
         """Return mu - z sd."""
-        z = self.z
-        if z is None:
-            z = largest_z(known.n_clients, known.n_attackers)
+        z = largest_z(known.n_clients, known.n_attackers) if self.z is None else self.z
         shifted: Vector = mean - z * np.std(known.honest, axis=0)
         return shifted
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -20,17 +20,15 @@ from precad.clients.attacks.shared_folder import Colluders
 from precad.clients.errors import NonFiniteGradientError, NoVictimError, ProtocolError
 from precad.clients.own_code import Unspoken, line_of
 from precad.clients.records.records import Records, joined
+from precad.clients.submission import ProvedMessage, Submission
 from precad.clients.training.conduct import Conduct, Trained
 from precad.mpc.errors import raised_as
-
-if TYPE_CHECKING:
-    from precad.clients.submission import ProvedMessage, Submission
-    from precad.mpc.local.step import Rows
-    from precad.mpc.proved.field import FieldArray
-    from precad.mpc.proved.prover import ProofMasks
-    from precad.mpc.proved.sizes import ProofSizes
-    from precad.mpc.ring import RingArray
-    from precad.protos.task.task import Task
+from precad.mpc.local.step import Rows
+from precad.mpc.proved.field import FieldArray
+from precad.mpc.proved.prover import ProofMasks
+from precad.mpc.proved.sizes import ProofSizes
+from precad.mpc.ring import RingArray
+from precad.protos.task.task import Task
 
 _KEY_DIGITS: Final = 16
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from precad.clients.attacks import ATTACKS
 from precad.clients.attacks.attack import Attack
 from precad.clients.attacks.records import FeatureNoise, GaussianFeatures, RandomLabels
+from precad.clients.config import ClientConfig
 from precad.clients.errors import ArgumentError, ExtensionError, UnknownNameError
 from precad.clients.own_code import Unspoken, imported, line_of
+from precad.clients.records.records import Records
 from precad.mpc.errors import raised_as
-
-if TYPE_CHECKING:
-    from precad.clients.config import ClientConfig
-    from precad.clients.records.records import Records
 
 Parameters = Mapping[str, bool | int | float | str]
 

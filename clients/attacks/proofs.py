@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -22,9 +22,7 @@ from precad.mpc.proved.prover import ProofMasks
 from precad.mpc.proved.sizes import ProofSizes
 from precad.mpc.proved.submission import Binding
 from precad.mpc.ring import RingArray
-
-if TYPE_CHECKING:
-    from precad.protos.task.task import Task
+from precad.protos.task.task import Task
 
 _NO_ELEMENT: Final = b"\xff" * ELEMENT_BYTES
 """2^56 - 1, which is not below p."""

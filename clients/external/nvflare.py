@@ -86,7 +86,7 @@ class _Script:
         """
         from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
-        answer = self._asked(task, arrays) if self._is_running() else _ENDED
+        answer = self._asked(task, arrays) if self._thread is not None and self._thread.is_alive() else _ENDED
         if answer is _ENDED:
             self.start()
             answer = self._asked(task, arrays)
@@ -104,9 +104,6 @@ class _Script:
         sent, self._sent = self._sent, None
         if sent is not None:
             self._answers.put(sent)
-
-    def _is_running(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
 
     def _asked(self, task: str, arrays: dict[str, Any]) -> Any:
         """Put the model on the bus. Return what the script sends, `_ENDED` or what it raised."""

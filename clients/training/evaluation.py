@@ -107,9 +107,7 @@ def attack_success(
 
     None where they aim at nothing, or no test record shows it. Raises: as `accuracy`.
     """
-    if wanted is None or len(wanted) == 0:
-        return None
-    return accuracy(parameters, model, wanted, device=device)
+    return None if wanted is None or len(wanted) == 0 else accuracy(parameters, model, wanted, device=device)
 
 
 def is_finite(parameters: NDArray[np.float32], model: Model, records: Records, loss: Loss | None = None) -> bool:

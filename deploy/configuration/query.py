@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from precad.clients.config import ClientConfig
 from precad.clients.errors import ClientError
 from precad.clients.own_code import look_in
 from precad.clients.query_consent import refusal
@@ -35,9 +36,6 @@ from precad.protos.task.grid import largest_frac_bits
 from precad.protos.task.query import Query
 from precad.protos.task.target import TARGET, keep_resolved
 from precad.servers.store.folder import ledger_path
-
-if TYPE_CHECKING:
-    from precad.clients.config import ClientConfig
 
 KEPT: Final = (
     *("name", "clients", "delta", "mode", "accept_weak_wire_form", "gate", "min_clients", "records_per_person"),

@@ -95,9 +95,7 @@ def lines_of(found: Mapping[str, Any]) -> list[str]:
     """Return the statement for people."""
     k, epsilon = found["records_per_person"], found["epsilon_so_far"]
     whose = "a record loses" if k == 1 else f"{k} records of one person together lose"
-    so_far = f"epsilon <= {rounded_up(epsilon, 3)}"
-    if says_nothing(float(epsilon)):
-        so_far = NO_USEFUL_BOUND
+    so_far = NO_USEFUL_BOUND if says_nothing(float(epsilon)) else f"epsilon <= {rounded_up(epsilon, 3)}"
     delta = f"at delta = {found['delta']:g}"
     lines = [
         f"{'ledger':<12}{found['ledger']}",

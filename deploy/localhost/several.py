@@ -98,8 +98,8 @@ def _trained(
 def together(summaries: Sequence[Mapping[str, Any]], task: Task) -> dict[str, Any]:
     """Return mean and spread of what was measured, and what all models together cost whoever is in all of them."""
     figures = {name: [summary[name] for summary in summaries if summary.get(name) is not None] for name in _FIGURES}
-    for name in summaries[0].get("metrics", {}):
-        figures[name] = [summary["metrics"][name] for summary in summaries]
+    measured = summaries[0].get("metrics", {})
+    figures |= {name: [summary["metrics"][name] for summary in summaries] for name in measured}
     number, most = len(summaries), task_cost(task).most_of_a_client
     privacy, rounds = task_privacy(task), math.inf if most is None else number * most
     return {

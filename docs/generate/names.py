@@ -42,15 +42,13 @@ def _defined(module: str, name: str) -> ast.FunctionDef | ast.ClassDef:
     source = (ROOT / (module.replace(".", "/") + ".py")).read_text(encoding="utf-8")
     for statement in ast.parse(source).body:
         match statement:
-            case ast.ClassDef(name=found) | ast.FunctionDef(name=found) if found == name and not _is_overload(
-                statement
-            ):
+            case ast.ClassDef(name=own) | ast.FunctionDef(name=own) if own == name and not _has(statement, "overload"):
                 return statement
     raise LookupError(f"{module}: expected a definition of {name}, found none")
 
 
-def _is_overload(made: ast.FunctionDef | ast.ClassDef) -> bool:
-    return any(isinstance(d, ast.Name) and d.id == "overload" for d in made.decorator_list)
+def _has(made: ast.FunctionDef | ast.ClassDef, decorator: str) -> bool:
+    return any(isinstance(d, ast.Name) and d.id == decorator for d in made.decorator_list)
 
 
 def _part(name: str, made: ast.FunctionDef | ast.ClassDef) -> Iterator[str]:
@@ -87,19 +85,17 @@ def _argument(argument: ast.arg, default: ast.expr | None) -> str:
 
 
 def _members(made: ast.ClassDef) -> Iterator[tuple[str, str, str]]:
-    """Yield what a class of results has: fields with the docstring below each, properties and public methods."""
+    """Yield what a class of results has: fields with the docstring below each, properties and public methods.
+
+    Its class methods are for this project alone.
+    """
     for statement, below in zip(made.body, [*made.body[1:], ast.Pass()], strict=True):
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             yield code(statement.target.id), code(ast.unparse(statement.annotation)), linked(_text(below))
-        elif isinstance(statement, ast.FunctionDef) and statement.name[0] != "_" and not _makes(statement):
+        elif isinstance(statement, ast.FunctionDef) and statement.name[0] != "_" and not _has(statement, "classmethod"):
             said = inspect.cleandoc(ast.get_docstring(statement) or "")
             returns = ast.unparse(statement.returns) if statement.returns else ""
             yield code(f"{statement.name}()"), code(returns), linked(said.split("\n\n")[0])
-
-
-def _makes(function: ast.FunctionDef) -> bool:
-    """Tell a class method, which only this project calls."""
-    return any(isinstance(d, ast.Name) and d.id == "classmethod" for d in function.decorator_list)
 
 
 def _text(below: ast.stmt) -> str:

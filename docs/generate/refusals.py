@@ -149,9 +149,7 @@ def _value(value: Any) -> str:
     """Return a value as TOML has it, on one line."""
     if isinstance(value, Mapping):
         return f"{{ {', '.join(f'{name} = {_value(inner)}' for name, inner in value.items())} }}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_value, value))}]"
-    return json.dumps(value)
+    return f"[{', '.join(map(_value, value))}]" if isinstance(value, list) else json.dumps(value)
 
 
 def _quoted(text: str) -> str:

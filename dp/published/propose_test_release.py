@@ -37,9 +37,7 @@ def tsum_safety_margin(norms: Sequence[float], F: float, tau: float, R: float) -
     """
     F = _require(norms, F, R)
     require_positive("tau", tau)
-    if tau >= R:
-        return math.inf
-    return max(0, F - sum(norm > tau for norm in norms))
+    return math.inf if tau >= R else max(0, F - sum(norm > tau for norm in norms))
 
 
 def tsum_local_sensitivity(norms: Sequence[float], F: float, r: float, R: float) -> float:

@@ -75,6 +75,4 @@ def in_turns(ways: Mapping[str, Callable[[], T]], repetitions: int) -> tuple[dic
 
 def log_log_slope(x: Sequence[float], y: Sequence[float]) -> float | None:
     """Return exponent a of the least-squares fit y = c x^a; None for fewer than two different x."""
-    if len(set(x)) < 2:
-        return None
-    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+    return None if len(set(x)) < 2 else float(np.polyfit(np.log(x), np.log(y), 1)[0])

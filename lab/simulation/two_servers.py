@@ -78,9 +78,7 @@ class CleartextServers:
         accepted = [client for client, upload in uploads.items() if self._fits(upload)]
         test = None if proposed is None else self._tested([uploads[client] for client in accepted], proposed)
         kept = accepted
-        count = self._task.dropped_count
-        if test is not None and test.has_passed:
-            count = test.trim_count
+        count = test.trim_count if test is not None and test.has_passed else self._task.dropped_count
         if count is not None:
             kept = sorted(accepted, key=lambda client: fixed_point.exact_squared_norm(uploads[client]))  # stable
             kept = kept[: max(0, len(kept) - count)]

@@ -95,7 +95,9 @@ class CanaryNoise:
         if self._file.is_closed:
             return
         try:
-            self._file.append(*(_line_of(number, opened) for number, opened in rounds.items()))
+            self._file.append(
+                *({"round": n, "noise": _text(one.noise), "opened": _text(one.total)} for n, one in rounds.items())
+            )
         except OSError as error:
             log.warning("canary_noise.lost", rounds=list(rounds), reason=error.strerror)
 
@@ -104,10 +106,6 @@ class CanaryNoise:
         self._is_closing.set()
         self._thread.shutdown(wait=True)
         self._file.close()
-
-
-def _line_of(number: int, opened: Opened) -> dict[str, Any]:
-    return {"round": number, "noise": _text(opened.noise), "opened": _text(opened.total)}
 
 
 class _Rounds:

@@ -42,13 +42,14 @@ def _row(sigma: float, epoch: int) -> dict[str, Any]:
         View.ONE_SERVER: gdp_mu_precad_server_corrupt(RECORD_RATE, sigma, expected),
         View.CLIENTS_ONLY: gdp_mu_precad_clients_only(CLIENT_RATE, RECORD_RATE, sigma, rounds),
     }
-    found: dict[str, Any] = {"sigma": sigma, "epoch": epoch}
-    for view, mu in mus.items():
-        found[view.value] = {
+    found = {
+        view.value: {
             "published": eps_from_mu(DELTA, mu),
             "proved": plain(proved_epsilon(view, sigma, expected, DIM)),
         }
-    return found
+        for view, mu in mus.items()
+    }
+    return {"sigma": sigma, "epoch": epoch, **found}
 
 
 def print_theorem_1(console: Console, report: dict[str, Any]) -> None:
