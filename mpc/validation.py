@@ -208,8 +208,7 @@ def words_of_set(
     Shape: (n, L + J). They say nothing of a vector that wraps, so they count beside the rows and the norm alone.
     """
     party, directions = tuples.party, [it.direction for it in within.half_spaces]
-    clients = masked_shares(active, opened, tuples)
-    sums = set_sums(party, clients, within.layer_sizes, directions, within.dim, engine)
+    sums = set_sums(party, masked_shares(active, opened, tuples), within.layer_sizes, directions, within.dim, engine)
     norms = squared_norm_shares(party, tuples.layer_square_shares(active), sums.by_mask, sums.by_opened)
     if party == 1:
         return np.hstack([-norms, sums.along])

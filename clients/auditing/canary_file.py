@@ -27,7 +27,7 @@ from precad.clients.auditing.kinks import Kinks
 from precad.clients.errors import StateFileError
 from precad.dp.errors import LedgerCorruptedError, LedgerInUseError
 from precad.dp.ledger_lines import replay, require_same
-from precad.dp.sealed_file import SealedFile
+from precad.dp.sealed_file import KeepsSealedFile, SealedFile
 from precad.mpc.errors import raised_as
 from precad.mpc.prg import RandomBytes
 from precad.mpc.ring import RingArray
@@ -147,7 +147,7 @@ def header_of(client: str, config_digest: bytes) -> dict[str, Any]:
     return {"client": client, "task": config_digest.hex()}
 
 
-class CanaryFile:
+class CanaryFile(KeepsSealedFile):
     """The file, open in the client's own process."""
 
     def __init__(
@@ -174,10 +174,6 @@ class CanaryFile:
     def add_kinks(self, found: Kinks) -> None:
         """Write down what records at kinks showed. Raises StateFileError."""
         self.add({"pairs": found.pairs, "most": found.most})
-
-    def close(self) -> None:
-        """Give the file back."""
-        self._file.close()
 
     def _add(self, fields: dict[str, Any]) -> None:
         self._file.append(fields)

@@ -196,8 +196,7 @@ class ModelStack:
             yield tile
 
     def _load(self, models: Models, tile: list[Piece]) -> Tensor:
-        chosen = torch.from_numpy(models[[row.client for row in tile]])
-        return chosen.to(self._engine.device, self._engine.dtype)
+        return torch.from_numpy(models[[row.client for row in tile]]).to(self._engine.device, self._engine.dtype)
 
     def _batch(self, tile: list[Piece], clients: Sequence[Records]) -> tuple[Tensor, Tensor]:
         """Return (R * B, ..) features as the model reads them, and labels. Short rows repeat their first record."""

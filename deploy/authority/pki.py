@@ -184,8 +184,7 @@ def issue_for_host(
     form = forms.end_certificate(
         subject, [x509.DNSName(host)], [ExtendedKeyUsageOID.SERVER_AUTH], key.public_key(), authority
     )
-    certificate = _signed(form, authority, authority_key, dt.datetime.now(dt.UTC), days)
-    return certificate.public_bytes(Encoding.PEM), key_pem
+    return _signed(form, authority, authority_key, dt.datetime.now(dt.UTC), days).public_bytes(Encoding.PEM), key_pem
 
 
 def require_authority(directory: Path, passphrase: bytes | None = None) -> None:

@@ -175,8 +175,7 @@ def _server(folder: RunFolder, deployment: Deployment, letter: str) -> _Server:
     """Open a server's files as its next process will."""
     task: Task = deployment.task
     with ExitStack() as stack:
-        initial = load_initial_model(folder.initial_model, task)
-        state = TaskState.open(stack, folder.state_dir(letter), task, initial)
+        state = TaskState.open(stack, folder.state_dir(letter), task, load_initial_model(folder.initial_model, task))
         state.store.require_role(ROLES[LETTERS.index(letter)])
         parameters = state.model.parameters
         records = restore_records(folder.state_dir(letter), state.committed, parameters)

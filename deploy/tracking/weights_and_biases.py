@@ -34,8 +34,7 @@ class WandbWriter:
         self, folder: Path, training: str, *, base_url: str, entity: str | None, project: str, is_offline: bool
     ) -> None:
         """folder: gets the library's files and the journal. Raises what the library raises; ConfigError."""
-        place = f"{base_url} {entity} {project} {training}"
-        name = hashlib.sha256(place.encode()).hexdigest()[:16]
+        name = hashlib.sha256(f"{base_url} {entity} {project} {training}".encode()).hexdigest()[:16]
         self._journal = Journal(folder / f"wandb-{name}.jsonl")
         self._run = wandb.init(
             entity=entity,

@@ -192,8 +192,7 @@ def papers_page() -> str:
     every = rows()
     parts = [_INTRODUCTION, "## Summary", _count(every)]
     for paper, title in _TITLES.items():
-        of_paper = [row for row in every if row.raw["paper"] == paper]
-        parts += [f"## {title}", _summary(of_paper)]
+        parts += [f"## {title}", _summary([row for row in every if row.raw["paper"] == paper])]
     parts += ["## Numbers", _numbers(every), "## Records", _records(every)]
     return page("The papers' figures and tables", *parts)
 

@@ -57,6 +57,8 @@ class KeptNoise:
     def __init__(self, source: Randomness, head: slice) -> None:
         """head: where the canaries' parameters are in the vector."""
         self._source, self._head = source, head
+        self.chosen, self.turns, self.records, self.bins = source.chosen, source.turns, source.records, source.bins
+        self.rule, self.attack = source.rule, source.attack
         self.kept: dict[str, RingArray] = {}
         """The last noise of each server, (m,), by source."""
         self.whole: dict[str, RingArray] = {}
@@ -67,27 +69,3 @@ class KeptNoise:
         drawn = self._source.noise(t, source, std_on_grid, dim)
         self.kept[source], self.whole[source] = drawn[self._head].copy(), drawn
         return drawn
-
-    def chosen(self, t: int, clients: Sequence[str], client_rate: float) -> list[str]:
-        """See Randomness."""
-        return self._source.chosen(t, clients, client_rate)
-
-    def turns(self, clients: Sequence[str], n_turns: int) -> Mapping[str, int]:
-        """See Randomness."""
-        return self._source.turns(clients, n_turns)
-
-    def records(self, t: int, client: str) -> RandomBytes:
-        """See Randomness."""
-        return self._source.records(t, client)
-
-    def bins(self, client: str) -> BinKey:
-        """See Randomness."""
-        return self._source.bins(client)
-
-    def rule(self, t: int) -> RandomBytes:
-        """See Randomness."""
-        return self._source.rule(t)
-
-    def attack(self, t: int, client: str) -> np.random.Generator:
-        """See Randomness."""
-        return self._source.attack(t, client)

@@ -222,8 +222,7 @@ def bytes_up(mode: Mode, dim: int) -> int:
     parties: tuple[Party, Party] = (0, 1)
     for party in parties:
         total += aggregator_pb2.SubmitPart(binding=binding).ByteSize()
-        n_bytes = convert.upload_bytes(mode, party, dim)
-        full, rest = divmod(n_bytes, convert.CHUNK_BYTES)
+        full, rest = divmod(convert.upload_bytes(mode, party, dim), convert.CHUNK_BYTES)
         total += full * _chunk_bytes(convert.CHUNK_BYTES) + (_chunk_bytes(rest) if rest else 0)
     return total
 

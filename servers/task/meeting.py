@@ -199,8 +199,7 @@ def level(state: TaskState, meeting: Meeting, random_bytes: RandomBytes) -> None
     agreement, dim = meeting.agreement, state.task.dim
     channel = Prefixed(meeting.lane, f"{agreement.task_id}/{agreement.next_round}/join")
     ours = {str(number): chosen for number, chosen in state.paid_attempts().items()}
-    at_most = charge_bytes(state.task, state.store.n_rounds)
-    received = channel.exchange("charges", json.dumps(ours).encode(), at_most)
+    received = channel.exchange("charges", json.dumps(ours).encode(), charge_bytes(state.task, state.store.n_rounds))
     theirs = _charges(received, state.task, agreement.next_round)
     if agreement.behind == channel.party:
         state.attempt(meeting.theirs.last_round)  # before a vector is received for nothing

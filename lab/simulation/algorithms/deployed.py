@@ -140,8 +140,7 @@ class Deployed(Algorithm):
         updates: dict[str, Vector] = {}
         for group in filter(None, groups):
             participants = [self._participant(t, client) for client in group]
-            found = round_updates(task, parameters, participants, federation.engine)
-            updates.update(zip(group, found, strict=True))
+            updates.update(zip(group, round_updates(task, parameters, participants, federation.engine), strict=True))
         updates = federation.attacked(t, parameters, updates, bound=task.enforced_bound, step=self.step_at(t))
         return federation.uploads(updates, is_clipped=True)
 
