@@ -137,9 +137,7 @@ def flag_of(name: str) -> str:
 
 def is_known(error: Exception) -> bool:
     """Return whether `error` is one that we raise on purpose, with a message for people."""
-    if isinstance(error, DeployError):
-        return True
-    return any(isinstance(error, kind) for kind, _ in _codes_below())
+    return isinstance(error, DeployError) or any(isinstance(error, kind) for kind, _ in _codes_below())
 
 
 def exit_code_of(error: Exception) -> int:

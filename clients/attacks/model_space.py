@@ -43,9 +43,7 @@ class ModelSpace:
 
     def updates(self, uploads: Vector) -> Vector:
         """Return the updates (.., n) of uploads (.., d), without what counts them."""
-        if self.rule is None:
-            return uploads
-        return uploads[..., : self.n_parameters] * (self.bound / self.rule.room)
+        return uploads if self.rule is None else uploads[..., : self.n_parameters] * (self.bound / self.rule.room)
 
     def project(self, update: Vector) -> Vector:
         """Return a point near the update (n,) that is accepted. Raises ArgumentError unless its norm is finite."""

@@ -130,9 +130,7 @@ class ExternalTraining:
 
     def _is_clipped(self, found: Vector, update: Vector) -> bool:
         """Tell whether the trainer returned more than the bound. Where the bound is learnt, the last number says so."""
-        if self._task.quantile_rule is not None:
-            return bool(update[-1] < 0)
-        return not np.array_equal(found, update)
+        return bool(update[-1] < 0) if self._task.quantile_rule is not None else not np.array_equal(found, update)
 
     def close(self) -> None:
         """End every trainer."""

@@ -44,9 +44,7 @@ def dropout_of(layer: nn.Module) -> float:
     """Return the probability with which a layer drops its values in training; 0 for layers that draw nothing."""
     if isinstance(layer, nn.modules.dropout._DropoutNd):
         return float(layer.p)
-    if isinstance(layer, nn.RNNBase | nn.MultiheadAttention):
-        return float(layer.dropout)
-    return 0.0
+    return float(layer.dropout) if isinstance(layer, nn.RNNBase | nn.MultiheadAttention) else 0.0
 
 
 def switch_dropout_off(layer: nn.Module) -> None:

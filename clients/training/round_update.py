@@ -175,9 +175,7 @@ def bounded(task: Task, last: float, found: Vector | None, layer_sizes: Sequence
     update = np.zeros(task.n_parameters) if found is None else found
     if task.quantile_rule is not None:
         return _counted(task.quantile_rule, update, last, is_finite=found is not None, layer_sizes=layer_sizes)
-    if task.clips_layers:
-        return project_layers(update, task.client_clip, layer_sizes)
-    return projected(task, update)
+    return project_layers(update, task.client_clip, layer_sizes) if task.clips_layers else projected(task, update)
 
 
 def difference(trained: Vector, parameters: NDArray[np.float32]) -> Vector | None:

@@ -299,9 +299,7 @@ class DerivedFigures(
 
         An interruption loses the round in flight and those that were drawn ahead; so one alone never ends such a task.
         """
-        if self.lost_rounds is not None:
-            return self.lost_rounds
-        return max(3 + self.rounds // 10, self.draws_ahead + 2)
+        return self.lost_rounds if self.lost_rounds is not None else max(3 + self.rounds // 10, self.draws_ahead + 2)
 
     @property
     def most_draws(self) -> int:
