@@ -107,6 +107,11 @@ class Database:
         except self._backend.errors as error:
             raise StoreError(f"{Path(self.where).name}: nothing was recorded: {error}") from error
 
+    def rows(self, statement: str, values: tuple[Any, ...] = ()) -> list[Any]:
+        """Return what one statement finds. Raises StoreError, as `transaction`."""
+        with self.transaction() as run:
+            return run(statement, values).fetchall()
+
     def close(self) -> None:
         """Give it back."""
         self._backend.close()

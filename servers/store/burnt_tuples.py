@@ -58,10 +58,9 @@ class TupleLedger(Database):
 
     def burnt(self, task: str) -> list[tuple[int, int, str, TupleUse]]:
         """Return (round, slot, client, use) of every row of a task, in order."""
-        with self.transaction() as run:
-            rows = run(
-                "SELECT round, slot, client, use FROM burnt WHERE task = ? ORDER BY round, slot, use DESC", (task,)
-            ).fetchall()
+        rows = self.rows(
+            "SELECT round, slot, client, use FROM burnt WHERE task = ? ORDER BY round, slot, use DESC", (task,)
+        )
         return [(round, slot, client, TupleUse(use)) for round, slot, client, use in rows]
 
 

@@ -332,11 +332,10 @@ class TaskStore(Database):
 
     def evaluations(self) -> list[EvaluatedRound]:
         """Return every finished evaluation of the task, in order."""
-        with self.transaction() as run:
-            rows = run(
-                "SELECT number, chosen, accepted, rejected, model_digest, evaluation, epsilon_one_server, "
-                "epsilon_clients_only FROM round WHERE evaluation IS NOT NULL ORDER BY number"
-            ).fetchall()
+        rows = self.rows(
+            "SELECT number, chosen, accepted, rejected, model_digest, evaluation, epsilon_one_server, "
+            "epsilon_clients_only FROM round WHERE evaluation IS NOT NULL ORDER BY number"
+        )
         return [
             EvaluatedRound(
                 number,
@@ -353,11 +352,10 @@ class TaskStore(Database):
 
     def committed(self) -> list[CommittedRound]:
         """Return every release of a model of the task, in order."""
-        with self.transaction() as run:
-            rows = run(
-                "SELECT number, chosen, accepted, rejected, model_digest, test, epsilon_one_server, "
-                "epsilon_clients_only FROM round WHERE state = 'committed' AND evaluation IS NULL ORDER BY number"
-            ).fetchall()
+        rows = self.rows(
+            "SELECT number, chosen, accepted, rejected, model_digest, test, epsilon_one_server, "
+            "epsilon_clients_only FROM round WHERE state = 'committed' AND evaluation IS NULL ORDER BY number"
+        )
         return [
             CommittedRound(
                 number,
@@ -374,11 +372,10 @@ class TaskStore(Database):
 
     def attempts(self) -> list[Attempt]:
         """Return the rounds whose clients are known and that are not committed. The ledger says which were paid for."""
-        with self.transaction() as run:
-            rows = run(
-                "SELECT number, state, test, chosen, active, accepted, rejected FROM round "
-                "WHERE state NOT IN ('reserved', 'committed') ORDER BY number"
-            ).fetchall()
+        rows = self.rows(
+            "SELECT number, state, test, chosen, active, accepted, rejected FROM round "
+            "WHERE state NOT IN ('reserved', 'committed') ORDER BY number"
+        )
         return [
             Attempt(
                 number,
@@ -394,15 +391,13 @@ class TaskStore(Database):
 
     def uncommitted(self) -> frozenset[int]:
         """Return every number that is used up and not committed: those in flight, and those that are lost."""
-        with self.transaction() as run:
-            rows = run("SELECT number FROM round WHERE state <> 'committed'").fetchall()
-        return frozenset(number for (number,) in rows)
+        return frozenset(number for (number,) in self.rows("SELECT number FROM round WHERE state <> 'committed'"))
 
     def skipped(self) -> frozenset[int]:
         """Return the numbers that were used up here without a draw."""
-        with self.transaction() as run:
-            rows = run("SELECT number FROM round WHERE state = 'reserved' AND chosen = '[]'").fetchall()
-        return frozenset(number for (number,) in rows)
+        return frozenset(
+            number for (number,) in self.rows("SELECT number FROM round WHERE state = 'reserved' AND chosen = '[]'")
+        )
 
     @property
     def n_rounds(self) -> int:
