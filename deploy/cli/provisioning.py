@@ -28,8 +28,7 @@ def provision(
         from precad.deploy.provisioning.project import read
 
         opens, agreed = passphrase_of(authority_passphrase_file), read(project)
-        folder = project.parent / "kits" if out is None else out
-        made = kits.provision(agreed, folder, passphrase=opens)
+        made = kits.provision(agreed, project.parent / "kits" if out is None else out, passphrase=opens)
         say(f"{made.folder}: wrote kits of {', '.join(made.participants)}")
         say(f"authority SHA-256  {made.authority}")
         say(f"project digest     {made.digest}")

@@ -112,8 +112,7 @@ def certify_samples(
         "certified_accuracy": {},
     }
     if request.is_planning:
-        bounds = [(low, high) for _, low, high in leads]
-        report["plan"] = plan_for_samples(correct, bounds, training, request)
+        report["plan"] = plan_for_samples(correct, [(low, high) for _, low, high in leads], training, request)
     for method in request.methods:
         made = certify_all(
             [(low, high) for _, low, high in leads],

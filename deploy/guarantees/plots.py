@@ -266,8 +266,7 @@ def _draw_frontier(axis: Any, report: Mapping[str, Any]) -> None:
     axis.set_xscale("log", base=2)
     axis.set_yscale("log", base=2)
     kind = "proved bound" if plan["label"] == Label.BOUND else "estimate, no guarantee"
-    label = f"least σ ({kind}), one unit's ε at δ = {report['delta']:g}"
-    axis.plot(ks, sigmas, color=_BLUE, marker="o", label=label)
+    axis.plot(ks, sigmas, color=_BLUE, marker="o", label=f"least σ ({kind}), one unit's ε at δ = {report['delta']:g}")
     if (start := [k for k, sigma in zip(ks, sigmas, strict=True) if sigma == LEAST_MULTIPLIER]) != []:
         less = f"σ = {LEAST_MULTIPLIER:g} is enough; less is not looked for"
         axis.plot(start, [LEAST_MULTIPLIER] * len(start), "o", color=_BLUE, markerfacecolor="white", label=less)

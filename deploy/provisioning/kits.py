@@ -98,8 +98,7 @@ def _certified(project: Project, who: Identity, request: Path, passphrase: bytes
     if not path.exists():
         pki.sign(project.own.authority, request, who, days=project.own.days, authority_passphrase=passphrase)
     pem = path.read_bytes()
-    asked = pki.requested_key(request.read_bytes(), str(request), who)
-    if parse_certificate(pem).public_key() != asked:
+    if parse_certificate(pem).public_key() != pki.requested_key(request.read_bytes(), str(request), who):
         wanted = f"the key that {path} certifies"
         raise ConfigError(f"{request}: expected {wanted}, found another one: precad pki renew --request certifies it")
     return pem

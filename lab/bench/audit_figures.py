@@ -215,8 +215,7 @@ def _targets(rows: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
         elif row["is_judged"] and row["what"] == PER_ROUND:
             yield _target(f"{name}: least share", f"at least {LEAST}", row["least"], row["least"] >= LEAST)
         elif row["is_judged"]:
-            is_within = low <= row["median"] <= high
-            yield _target(f"{name}: median share", f"{low} to {high}", row["median"], is_within)
+            yield _target(f"{name}: median share", f"{low} to {high}", row["median"], low <= row["median"] <= high)
 
 
 def _target(what: str, target: str, measured: float, met: bool) -> dict[str, Any]:

@@ -76,8 +76,7 @@ def _measure(plan: Plan, model: str, n_clients: int) -> list[dict[str, Any]]:
 
 def _records(plan: Plan, model: str, n_clients: int) -> list[Records]:
     """Return bundled digits, as often as needed: the pixels do not matter for the time."""
-    side = models.image_side(model)
-    everything = digits(side=side or 8).train
+    everything = digits(side=models.image_side(model) or 8).train
     indices = np.arange(n_clients * plan.records) % len(everything)
     return [everything.take(own) for own in indices.reshape(n_clients, plan.records)]
 

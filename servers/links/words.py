@@ -38,8 +38,7 @@ class Words:
         """Let those that wait leave now."""
         words = self.drop()
         for start in range(0, len(words), WORDS_AT_ONCE):
-            relays = peer_pb2.Relays(relays=words[start : start + WORDS_AT_ONCE])
-            self._leave(peer_pb2.PeerMessage(relays=relays))
+            self._leave(peer_pb2.PeerMessage(relays=peer_pb2.Relays(relays=words[start : start + WORDS_AT_ONCE])))
 
     def drop(self) -> list[peer_pb2.Relay]:
         """Return those that wait. They do not wait any more."""

@@ -154,8 +154,7 @@ def _draw(axes: Any, outcomes: Sequence[Outcome]) -> None:
             curve = [proved_epsilon(view, sigma, round(CLIENT_RATE * EPOCH * e), outcome.dim) for e in epochs]
             left.plot(epochs, curve, color=colour, linestyle=style, marker=".", label=f"σ = {sigma:g}, {words}")
         if (printed := PRINTED_EPSILON.get(sigma)) is not None:
-            label = f"σ = {sigma:g}, the paper"
-            runner.mark_paper(left, [(ROUNDS / EPOCH, printed)], colour=colour, label=label)
+            runner.mark_paper(left, [(ROUNDS / EPOCH, printed)], colour=colour, label=f"σ = {sigma:g}, the paper")
         runner.draw_curves(right, outcome.rows, "accuracy", colour=colour, label=f"σ = {sigma:g}")
     seeds = len(outcomes[0].runs)
     left.set(xlabel="epoch (200 rounds)", ylabel="ε at δ = 10⁻⁵", title="Proved ε, expected participation")

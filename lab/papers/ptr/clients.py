@@ -49,8 +49,7 @@ NAMES: Final = tuple(corruption.name for corruption in CORRUPTIONS)
 def records(n_clients: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the first records of MNIST of which so many are no test records, and a quarter as many are."""
     train = DataSource(dataset="mnist").load(side=28).train
-    n_looked_at = min(len(train), 2 * n_clients + 1000)
-    some = train.take(np.arange(n_looked_at))
+    some = train.take(np.arange(min(len(train), 2 * n_clients + 1000)))
     aside = is_kept_aside(some, HOLDOUT, 0)
     kept = np.concatenate([np.flatnonzero(~aside)[:n_clients], np.flatnonzero(aside)[: n_clients // 4]])
     taken = some.take(np.sort(kept))
