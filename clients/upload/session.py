@@ -457,13 +457,8 @@ async def _upload(
     await until_admitted(attempt, limit_s)
 
 
-@contextmanager
-def _refusing_nonsense() -> Iterator[None]:
-    """Bytes that no honest server sends. Raises ProtocolError."""
-    with raised_as(ProtocolError, MalformedMessageError):
-        yield
-
-
+_refusing_nonsense = functools.partial(raised_as, ProtocolError, MalformedMessageError)
+"""Turn away bytes that no honest server sends. Raises ProtocolError."""
 News: TypeAlias = aggregator_pb2.Invitation | aggregator_pb2.Challenge
 Inbox: TypeAlias = Waiting[aggregator_pb2.Invitation]
 

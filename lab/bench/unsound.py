@@ -11,16 +11,14 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
+from precad.mpc.kernels.machine_code import READ, WRITE
 from precad.mpc.local.step import LocalSums
 from precad.mpc.local.threads import ALONE
 from precad.mpc.ring import RingArray
 from precad.mpc.sharing import Party
 
-_READ = types.Array(types.uint64, 1, "C", readonly=True)
-_WRITE = types.Array(types.uint64, 1, "C")
 
-
-@njit(types.UniTuple(types.uint64, 2)(_READ, _READ, _WRITE, types.uint64), nogil=True, error_model="numpy")
+@njit(types.UniTuple(types.uint64, 2)(READ, READ, WRITE, types.uint64), nogil=True, error_model="numpy")
 def _fused(opened: Any, mask: Any, share_sum: Any, opened_mask: Any) -> Any:
     """Return `kernels.combine` without the signs."""
     by_mask = by_opened = np.uint64(0)
