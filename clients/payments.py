@@ -12,6 +12,7 @@ from precad.clients.holder_limit import CLIENT, HolderLimit
 from precad.dp.errors import DpError, HolderLimitError, LedgerInUseError
 from precad.dp.holder_ledger import Account, HolderLedger, Payment, Terms, read
 from precad.dp.task_privacy import upload_events
+from precad.mpc.errors import raised_as
 from precad.protos.task.task import EvaluationRound, Task
 
 WAIT_S: Final = 10.0
@@ -91,15 +92,12 @@ class Payments:
     @contextmanager
     def _explained(self) -> Iterator[None]:
         """Raise HolderLimitReachedError or StateFileError for what goes wrong with a file."""
-        try:
-            yield
-        except HolderLimitError as error:
-            raise HolderLimitReachedError(error, self._file) from None
-        except (DpError, OSError) as error:
-            why = error.strerror if isinstance(error, OSError) else error
-            raise StateFileError(
-                f"client.holder.ledger: expected a ledger to read and write, found {self._file}: {why}"
-            ) from None
+        expected = f"client.holder.ledger: expected a ledger to read and write, found {self._file}"
+        with raised_as(StateFileError, (DpError, OSError), expected):
+            try:
+                yield
+            except HolderLimitError as error:
+                raise HolderLimitReachedError(error, self._file) from None
 
 
 def _why(task: Task) -> str:

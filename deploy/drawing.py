@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
+
+from precad.clients.extras import extra
 
 
 def load_pyplot(otherwise: Exception) -> Any:
     """Return matplotlib's pyplot, drawing to files. Raises `otherwise` where there is no matplotlib."""
-    try:
-        importlib.import_module("matplotlib").use("agg")
-        return importlib.import_module("matplotlib.pyplot")
-    except ImportError:
-        raise otherwise from None
+    extra("matplotlib", otherwise).use("agg")
+    return extra("matplotlib.pyplot", otherwise)

@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import AsyncExitStack, aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from contextlib import AbstractContextManager, AsyncExitStack, aclosing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
@@ -342,15 +342,10 @@ class ClientSession:
         which = invitation.task_id if isinstance(invitation, RoundInvitation) else invitation.task
         work.enter(which, invitation.round)
 
-    @contextmanager
-    def _within(self, work: Work) -> Iterator[None]:
+    def _within(self, work: Work) -> AbstractContextManager[None]:
         """Raise ProtocolError in the place of a limit that an evaluation meets."""
-        try:
-            yield
-        except (UploadLimitError, HolderLimitReachedError) as error:
-            if work is self._training:
-                raise
-            raise ProtocolError(str(error)) from None
+        limits = (UploadLimitError, HolderLimitReachedError)
+        return nullcontext() if work is self._training else raised_as(ProtocolError, limits)
 
     async def _made(
         self,
