@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from precad.clients.config import Attacking, ClientConfig
 from precad.clients.errors import ArgumentError
 from precad.clients.training.conduct import Conduct, Honest
-from precad.deploy.errors import ConfigError, refusing
+from precad.deploy.errors import ConfigError
 from precad.protos.task.task import Task
 
 if TYPE_CHECKING:
@@ -90,8 +90,10 @@ def attacks_of(config: ClientConfig, clients: Iterable[str], task: Task) -> Mapp
             f"(precad.clients.attacks), found {named[client]!r}"
         ) from None
     config.look_around()
-    with refusing(ArgumentError):
+    try:
         attacks = made_of(config)
+    except ArgumentError as error:
+        raise ConfigError(str(error)) from None
     for client, attack in attacks.items():
         if (why := refusal(attack, named[client], config, task)) is not None:
             raise ConfigError(f"client.attacks.{client}: {why}")
@@ -130,8 +132,10 @@ def wanted_of(config: ClientConfig, task: Task, test: Records) -> Records | None
         return None
     from precad.clients.attacks import named
 
-    with refusing(ArgumentError, "client.attacks"):
+    try:
         return named.wanted_of(attacks, test)
+    except ArgumentError as error:
+        raise ConfigError(f"client.attacks: {error}") from None
 
 
 def needs_folder(config: ClientConfig) -> bool:
@@ -143,8 +147,10 @@ def needs_folder(config: ClientConfig) -> bool:
     except ImportError:
         return False  # which `conducts_of` refuses
     config.look_around()
-    with refusing(ArgumentError):
+    try:
         return any(attack.needs_company for attack in made_of(config).values())
+    except ArgumentError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _colluders(client: str, attacks: Mapping[str, Attack], config: ClientConfig, task: Task) -> Colluders | None:

@@ -25,7 +25,7 @@ from precad.deploy.configuration.evaluation_clip import supply_evaluation_clip
 from precad.deploy.configuration.initial_model import supply_digest
 from precad.deploy.configuration.sections import Deployment, parse, parse_section
 from precad.deploy.configuration.update_set import draft_layer_sizes, supply_directions, supply_layer_sizes
-from precad.deploy.errors import ConfigError, refusing
+from precad.deploy.errors import ConfigError
 from precad.deploy.run_folder import RunFolder
 from precad.protos.task.evaluation import BY_CLIENTS
 from precad.protos.task.proved_fields import MODE as PROVED
@@ -260,8 +260,10 @@ def supply_model_dimension(task: dict[str, Any]) -> dict[str, int]:
     name, clipping = task.get("model", DEFAULT_MODEL), task.get("update_clipping")
     model = _model(task)
     if clipping in BY_LAYER:
-        with refusing(ArgumentError):
+        try:
             require_layer_sizes(model, "task.update_clipping")
+        except ArgumentError as error:
+            raise ConfigError(str(error)) from None
     supply_layer_sizes(task, model)
     supply_directions(task)
     n_learnt = int(clipping in LEARNT)
@@ -359,7 +361,8 @@ def _source(client: Mapping[str, Any], task: Mapping[str, Any], base: Path) -> D
     from precad.clients.records import DataSource
 
     try:
-        return local_source(parse_section(ClientConfig, client, "client", base=base), task)
+        config = parse_section(ClientConfig, client, "client", base=base)
+        return local_source(config, task)
     except ConfigError:
         if _is_own(client):
             raise
@@ -380,8 +383,10 @@ def _loss(task: Mapping[str, Any]) -> Loss:
     """Return the loss of a `[task]` section. Raises ConfigError."""
     from precad.clients.models.losses import CROSS_ENTROPY, loss_of
 
-    with refusing(ArgumentError, "task.loss"):
+    try:
         return loss_of(task.get("loss", CROSS_ENTROPY.name))
+    except ArgumentError as error:
+        raise ConfigError(f"task.loss: {error}") from None
 
 
 def load_split(source: DataSource, task: Mapping[str, Any]) -> Split:
@@ -412,8 +417,10 @@ def _tls(name: str) -> dict[str, str]:
 def declared_records(ids: list[Any], source: DataSource, split: Split) -> dict[str, int]:
     """Return how many records each client will declare: the size of its part of the data set. Raises ConfigError."""
     require_ids(ids)
-    with refusing(ArgumentError, "client.partition"):
+    try:
         return source.sizes(split, ids)
+    except ArgumentError as error:
+        raise ConfigError(f"client.partition: {error}") from None
 
 
 def require_ids(ids: list[Any]) -> None:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from precad.clients.config import ClientConfig, require_source
 from precad.clients.upload_limit import require_covered
 from precad.deploy.configuration.update_set import with_directions
-from precad.deploy.errors import ConfigError, refusing
+from precad.deploy.errors import ConfigError
 from precad.protos.config_path import ConfigPath
 from precad.protos.task.proved_fields import MODE as PROVED
 from precad.protos.task.task import Task
@@ -150,8 +150,10 @@ class Deployment(_Section):
             field = f"aggregator.{letter}.evaluation_records"
             if self.task.evaluation != "public":
                 raise ValueError(f"{field}: expected task.evaluation = 'public' beside it, found 'none'")
-            with refusing(ValueError, field, ValueError):
+            try:
                 require_source(own.evaluation_records)
+            except ValueError as error:
+                raise ValueError(f"{field}: {error}") from None
         return self
 
     @model_validator(mode="after")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from precad.clients.payments import payments_of
 from precad.deploy.configuration.sections import Deployment, Network
-from precad.deploy.errors import ConfigError, refusing
+from precad.deploy.errors import ConfigError
 from precad.mpc.local.engines import require_engine
 from precad.protos.tls.address import require_free
 from precad.protos.tls.files import TransportError
@@ -18,8 +18,10 @@ from precad.servers.rounds.functions import require_function
 def require_engines_and_memory(deployment: Deployment) -> None:
     """Raise EngineUnavailableError or ConfigError unless this machine has what both aggregators need."""
     both = deployment.aggregator
-    with refusing(SetupError):
+    try:
         require_set(deployment.task)
+    except SetupError as error:
+        raise ConfigError(str(error)) from None
     for letter, role, server in (("a", Role.AGGREGATOR_A, both.a), ("b", Role.AGGREGATOR_B, both.b)):
         assert server is not None  # resolve() supplied it
         require_engine(server.engine)
