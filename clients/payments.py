@@ -10,7 +10,7 @@ from typing import Final
 from precad.clients.errors import ArgumentError, HolderLimitReachedError, StateFileError
 from precad.clients.holder_limit import CLIENT, HolderLimit
 from precad.dp.errors import DpError, HolderLimitError, LedgerInUseError
-from precad.dp.holder_ledger import Account, HolderLedger, Payment, Terms, read
+from precad.dp.ledgers.holder import Account, HolderLedger, Payment, Terms, read
 from precad.dp.task_privacy import upload_events
 from precad.mpc.errors import raised_as
 from precad.protos.task.task import EvaluationRound, Task

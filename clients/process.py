@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from precad.clients.auditing.head import with_head
 from precad.clients.config import ClientConfig
 from precad.clients.errors import ArgumentError, ClientError, QueryRefusedError, StoppedError
-from precad.clients.external.beside import Beside, Evaluating, Training
+from precad.clients.external.mixed_training import Beside, Evaluating, Training
 from precad.clients.external.training import ExternalTraining
 from precad.clients.gradients.bit_exactness import made_up_records
 from precad.clients.gradients.engine import RecordEngine

@@ -3,17 +3,8 @@
 Contents:
 
     joined          finds what joins by entry points
-    durations       how long something takes, in words
     errors          how a process says what ended it
-    figures         how an epsilon is written: rounded up, with its sign, or as no useful bound
     conducts        the conduct of each client: the protocol, or an experiment's attack
-    run_folder      the files that a run leaves behind
-    run_state       whether a run goes on, has ended or was killed
-    tables          tables for people
-    drawing         loads matplotlib
-    public_quality  what aggregators' operators measured of a run's models
-    client_evaluations  what a run's clients found on records that they hold out
-    spent           the epsilons of a run, each with its adversary
     authority/      a private certificate authority, and enrolment by one-time token
     cli/            the command `precad`, a module for each kind of command
     configuration/  one TOML file per deployment, validated as a whole
@@ -26,6 +17,8 @@ Contents:
     provisioning/   `precad provision` and `precad join`: start-up kits
     reporting/      `precad report`: what run folders say, as one page that works without a network, and as PNG
                     figures
+    run_files/      runs as they lie on disk, and what their files say
+    shown/          how figures, tables and durations are written for people
     tracking/       `precad track`: rounds as an operator sees them, in trackers and as spans
 """
 

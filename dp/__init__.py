@@ -2,18 +2,12 @@
 
     task_privacy   what a round of a deployment's task is, by its algorithm
     conditions     what its figures rest on, and when that must be said beside them
-    ledger         one server's durable record of the rounds each client took part in
-    ledger_lines   the lines of its file, each sealed by a chain
-    sealed_file    such a file, open in one process
-    ledger_events  what the file holds, as events of dp-accounting
-    earlier_ledgers  finished tasks that a later one counts as well
-    spending       what one client has answered, with a limit of its own
-    holder_ledger  what one data holder's records paid over all tasks and queries, with a limit
     errors         what may go wrong, as one tree
     checks         the argument checks the modules share
     accountants/   privacy accountants: the cost of a training, and how it is computed
     auditing/      what the scores of canaries prove against an epsilon that is printed
     certificates/  certificates that predictions and losses withstand attacks by clients
+    ledgers/       what was spent, on disk before anything is released
     noise/         exact noise on the integers
     queries/       queries of a column: records as vectors, and estimates with error bars
     published/     formulas as printed in the papers, for comparison alone

@@ -14,7 +14,7 @@ Modules:
     opening      a vector of two shares, opened piece by piece
     joint_coin   a coin that neither server chose (commit, then reveal), and the random selection of clients
     locking      both servers fix the same set of uploads, and commit to a coin
-    gates        the comparison gates, which give the carries that this takes
+    gate_names   the comparison gates, which give the carries that this takes
     validation   the whole check, in the order of the paper
     errors       what may go wrong, as one tree
     crypten/     everything that imports CrypTen: a comparison gate, and functions of the shared sum

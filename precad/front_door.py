@@ -66,7 +66,7 @@ def simulate(
         [(0, 20, True), (1, 20, True)]
     """
     from precad.clients.own_code import refuse_within_import
-    from precad.deploy.run_folder import default_output
+    from precad.deploy.run_files.folder import default_output
     from precad.lab.simulation import simulate as simulation
     from precad.lab.simulation.apps import resolve_apps
     from precad.lab.simulation.workers import Workers
@@ -325,7 +325,7 @@ def audit(run: Folder, /, *, confidence: float = 0.95) -> AuditResult:
         >>> found.passed, seat.per_round < seat.printed
         (True, True)
     """
-    from precad.lab.auditing.deployed import audit_run
+    from precad.lab.auditing.deployment import audit_run
     from precad.results import AuditResult
 
     with arguments.named():

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from precad.dp.accountants import pld
 from precad.mpc.gate.top_bits import Gate
-from precad.mpc.gates import make_gate
+from precad.mpc.gate_names import make_gate
 from precad.mpc.kernels import loading
 from precad.mpc.local import engines
 from precad.mpc.local.step import Engine
@@ -41,11 +41,11 @@ from precad.servers.links.credentials import ROLES, Credentials, require_dealer
 from precad.servers.operations.opening import operations_port
 from precad.servers.operations.snapshot import AggregatorSnapshots
 from precad.servers.rounds import memory
-from precad.servers.rounds.dealt import require_set
+from precad.servers.rounds.dealt_form import require_set
 from precad.servers.rounds.equipment import SYSTEM_RANDOMNESS, Compute, Randomness
-from precad.servers.rounds.functions import memory_bytes, ready_function
 from precad.servers.rounds.sessions import Sessions
 from precad.servers.rounds.states import Aborted, RoundState
+from precad.servers.rounds.sum_function import memory_bytes, ready_function
 from precad.servers.store.canary_noise import CanaryNoise
 from precad.servers.store.folder import load_initial_model, read_earlier, restore_records
 from precad.servers.store.state import TaskState

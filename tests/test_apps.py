@@ -35,7 +35,7 @@ from precad.deploy.cli import main
 from precad.deploy.configuration.apps import client_of_app, load_with_app, with_app
 from precad.deploy.configuration.check_records import records_here
 from precad.deploy.configuration.local import resolve
-from precad.deploy.run_folder import RunFolder
+from precad.deploy.run_files.folder import RunFolder
 from precad.lab.simulation.apps import resolve_apps
 from tests.harness.command_line import CliRunner
 from tests.harness.harness import small_task

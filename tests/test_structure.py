@@ -75,7 +75,7 @@ ROOMS = (
         "mpc^",
         "| . tuples local gate crypten",
         "The check from its first to its last step, and the gates by name.",
-        "validation gates",
+        "validation gate_names",
     ),
     Room("dp", "", "Differential privacy of a PRECAD round: noise, accounting and the record of what was spent."),
     Room("dp/noise", "| .", "Exact noise on the integers."),
@@ -105,9 +105,10 @@ ROOMS = (
     Room(
         "dp^",
         "| . accountants noise",
-        "What servers use: the ledger, and what a task's round is to those whom it protects.",
-        "ledger ledger_events earlier_ledgers task_privacy conditions spending holder_ledger",
+        "What a task's round is to those whom it protects, and what its figures rest on.",
+        "task_privacy conditions",
     ),
+    Room("dp/ledgers", "| . accountants", "Ledgers: what was spent, on disk before anything is released."),
     Room(
         "protos", "", "The wire: messages of precad.v1, the values they carry, and the transport that they travel on."
     ),
@@ -194,10 +195,16 @@ ROOMS = (
     ),
     Room("deploy/files", "", "Files and folders that appear whole or not at all."),
     Room("deploy/authority", "protos | files", "A private certificate authority, and enrolment by one-time token."),
+    Room("deploy/shown", "dp", "How figures, tables and durations are written for people."),
     Room(
         "deploy",
         "mpc dp protos servers clients | files authority",
         "Tie the parts together: configuration, certificates, the command line, and the runner for one machine.",
+    ),
+    Room(
+        "deploy/run_files",
+        "dp protos servers | . files shown",
+        "Runs as they lie on disk: what each leaves behind, whether it goes on, and what its files say.",
     ),
     Room(
         "deploy/authority/enrolment",
@@ -206,12 +213,12 @@ ROOMS = (
     ),
     Room(
         "deploy/configuration",
-        "mpc dp protos servers clients | . files",
+        "mpc dp protos servers clients | . run_files shown files",
         "One TOML file per deployment, validated as a whole.",
     ),
     Room(
         "deploy/localhost",
-        "mpc dp protos servers clients | authority . configuration",
+        "mpc dp protos servers clients | authority . run_files shown configuration",
         "A whole deployment on one machine, as processes.",
     ),
     Room(
@@ -221,7 +228,7 @@ ROOMS = (
     ),
     Room(
         "deploy/oversight",
-        "mpc dp protos servers | . configuration localhost",
+        "mpc dp protos servers | . run_files shown configuration localhost",
         "`precad status`, `precad watch` and `precad audit`: servers seen from outside.",
     ),
     Room(
@@ -231,17 +238,17 @@ ROOMS = (
     ),
     Room(
         "deploy/guarantees",
-        "dp protos servers clients | . configuration",
+        "dp protos servers clients | . run_files shown configuration",
         "`precad account` and `precad certify`: what a training proves.",
     ),
     Room(
         "deploy/reporting",
-        "dp protos clients | files . configuration guarantees",
+        "dp protos clients | files . run_files shown configuration guarantees",
         "`precad report`: what run folders say, as one page that works without a network, and as PNG figures.",
     ),
     Room(
         "deploy/exporting",
-        "dp protos servers clients | files . configuration oversight guarantees reporting",
+        "dp protos servers clients | files . run_files configuration oversight guarantees reporting",
         "`precad export` and `precad verify-export`: a trained model as files that both servers sign.",
     ),
     Room(
@@ -251,8 +258,8 @@ ROOMS = (
     ),
     Room(
         "deploy/cli",
-        "mpc dp protos servers clients | authority . authority/enrolment configuration localhost measuring oversight "
-        "tracking guarantees reporting exporting provisioning",
+        "mpc dp protos servers clients | authority . run_files authority/enrolment configuration localhost measuring "
+        "oversight tracking guarantees reporting exporting provisioning",
         "The command `precad`, a module for each kind of command.",
     ),
     Room("lab", "", "The laboratory: it measures, simulates and repeats papers. It may import everything."),
@@ -275,7 +282,7 @@ ROOMS = (
         "lab/simulation^",
         "dp protos servers clients deploy | simulation/rules simulation simulation/algorithms",
         "A whole training in one process, for as many seeds as asked for.",
-        "__init__ simulation simulate apps progress shown reported",
+        "__init__ training simulate apps progress shown reported",
     ),
     Room(
         "lab/auditing",
@@ -557,14 +564,14 @@ SERVERS_DO_WITHOUT = (
     *TRACKERS,
 )
 STARTS = {
-    "dp.ledger": ("dp_accounting", "scipy"),
+    "dp.ledgers.ledger": ("dp_accounting", "scipy"),
     "mpc.tuples.dealt": ("torch", "crypten", "numba", "scipy"),
     "mpc.validation": ("torch", "crypten", "numba", "scipy"),
     "deploy.cli.main": (*SERVERS_DO_WITHOUT, "scipy", "aiohttp", "jinja2"),
     "servers.dealer": (*SERVERS_DO_WITHOUT, "scipy", "mpmath"),
     "deploy.configuration.check": (*SERVERS_DO_WITHOUT, "scipy"),
     "deploy.localhost.whole": (*SERVERS_DO_WITHOUT, "scipy"),
-    "deploy.oversight.operations": (*SERVERS_DO_WITHOUT, "scipy"),
+    "deploy.oversight.status_sources": (*SERVERS_DO_WITHOUT, "scipy"),
     "deploy.oversight.status_shown": (*SERVERS_DO_WITHOUT, "scipy"),
     "servers.aggregator": SERVERS_DO_WITHOUT,
     "deploy.tracking.follow": SERVERS_DO_WITHOUT,

@@ -5,7 +5,7 @@
     {"n_committed": .., "model": digest, "head": numbers of the model, "uploaded": integers}    for every update
     {"pairs": .., "most": ..}               records at kinks of the model, beside some updates
 
-Lines are sealed (`precad.dp.sealed_file`). Nothing of the file is ever sent or logged; its mode is 0600.
+Lines are sealed (`precad.dp.ledgers.sealed_file`). Nothing of the file is ever sent or logged; its mode is 0600.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from precad.clients.auditing.kinks import Kinks
 from precad.clients.errors import StateFileError
 from precad.dp.errors import LedgerCorruptedError, LedgerInUseError
-from precad.dp.ledger_lines import replay, require_same
-from precad.dp.sealed_file import KeepsSealedFile, SealedFile
+from precad.dp.ledgers.lines import replay, require_same
+from precad.dp.ledgers.sealed_file import KeepsSealedFile, SealedFile
 from precad.mpc.errors import raised_as
 from precad.mpc.prg import RandomBytes
 from precad.mpc.ring import RingArray

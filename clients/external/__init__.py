@@ -3,7 +3,7 @@
 Modules:
 
     training    a foreign trainer as a client: its parameters minus the model, within C, as integers
-    beside      clients of one process that train in different ways
+    mixed_training  clients of one process that train in different ways
     trainer     one client's process: what it is given, how long it may take, and what its end costs
     arrays      a model's arrays by name, shape and place
     kept_state  what a trainer leaves for its next process

@@ -16,7 +16,7 @@ from precad.clients.training.conduct import Conduct
 from precad.clients.training.projection import project
 from precad.dp.accountants.pld import View
 from precad.dp.errors import BudgetExceededError, DpError
-from precad.dp.spending import Spending
+from precad.dp.ledgers.spending import Spending
 from precad.dp.task_privacy import task_privacy
 from precad.mpc.ring import RingArray
 from precad.protos.task.task import Task

@@ -15,7 +15,7 @@ Every result has norm <= C, but for a chance of 2^-64 in `distributed-dp` (`Task
 accepts it, but for a chance of 2^`NormBound.log2_honest_failure`, and says nothing about its records. Noise is added on
 the grid of 2^-f, exactly. Clipping after the noise, encoding and adding up are post-processing. What is proved about
 the results is in `precad.dp.task_privacy`. A simulation calls the same function
-(`precad.lab.simulation.algorithms.deployed`).
+(`precad.lab.simulation.algorithms.deployment`).
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class CertifyFlags(Shown):
         if self.runs:
             self._refuse("q", "rounds", "clients", *_OF_RECORDS, beside="--run", why="the run folder says it")
             from precad.deploy.guarantees.run_evidence import read_runs
-            from precad.deploy.run_folder import each_training
+            from precad.deploy.run_files.folder import each_training
 
             evidence = read_runs([run for folder in self.runs for run in each_training(folder)])
             lead = lead or lead_of_confidences(evidence.confidences, evidence.labels)

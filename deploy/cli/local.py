@@ -28,7 +28,7 @@ from precad.deploy.errors import ConfigError, InterruptedRunError
 from precad.deploy.localhost.forks import Forks
 
 if TYPE_CHECKING:
-    from precad.deploy.run_folder import RunFolder
+    from precad.deploy.run_files.folder import RunFolder
     from precad.protos.task.task import Task
 
 Dashboard = Annotated[

@@ -33,9 +33,9 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show where a task stands: rounds, clients, verdicts, both epsilons."""
-    from precad.deploy.oversight import operations, status_shown
+    from precad.deploy.oversight import status_shown, status_sources
 
-    statuses, faults = asyncio.run(operations.statuses_at(operations.place_of(target), token))
+    statuses, faults = asyncio.run(status_sources.statuses_at(status_sources.place_of(target), token))
     if as_json:
         shown = {name: json.loads(found.model_dump_json()) for name, found in statuses.items()}
         write_json({"servers": shown, "unreachable": faults})
@@ -49,10 +49,10 @@ def status(
 @exit_codes()
 def watch(target: Target = None, token: TokenFile = None) -> None:
     """Follow a task, a line per round, until it ends."""
-    from precad.deploy.oversight import operations, status_shown
+    from precad.deploy.oversight import status_shown, status_sources
 
-    place = operations.place_of(target)
+    place = status_sources.place_of(target)
     try:
-        asyncio.run(status_shown.show_rounds(operations.as_it_goes(place, token), people, title=str(place)))
+        asyncio.run(status_shown.show_rounds(status_sources.as_it_goes(place, token), people, title=str(place)))
     except KeyboardInterrupt:
         raise InterruptedRunError("interrupted; the task goes on") from None

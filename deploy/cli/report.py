@@ -33,7 +33,7 @@ def report(
     from precad.deploy.reporting import figures as png
     from precad.deploy.reporting.folders import require_run_folder
     from precad.deploy.reporting.write import Report, require_writable, write_files
-    from precad.deploy.run_folder import RunFolder
+    from precad.deploy.run_files.folder import RunFolder
 
     if output is None and len(runs) > 1:
         raise ConfigError("--output: expected a file for a report of several runs, found none")

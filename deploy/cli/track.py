@@ -39,12 +39,12 @@ def track(
     ] = False,
 ) -> None:
     """Write a task's rounds to trackers or as spans, until it ends; never names of clients."""
-    from precad.deploy.oversight import operations
+    from precad.deploy.oversight import status_sources
     from precad.deploy.tracking import follow
     from precad.deploy.tracking.destinations import destination_of
 
     destinations = [destination_of(one, folder.absolute(), is_offline=offline) for one in dict.fromkeys(to)]
-    place = operations.place_of(target)
+    place = status_sources.place_of(target)
 
     async def tracking() -> None:
         following = follow.track(place, token, destinations, tells_draws=tell_draws, say=say)

@@ -19,8 +19,8 @@ from precad.deploy.configuration.check_privacy import privacy_facts
 from precad.deploy.configuration.local import draft
 from precad.deploy.configuration.sections import Deployment, is_local, read_toml
 from precad.deploy.errors import ConfigError
-from precad.deploy.run_folder import RunFolder
-from precad.mpc.gates import require_gate, usual_gate
+from precad.deploy.run_files.folder import RunFolder
+from precad.mpc.gate_names import require_gate, usual_gate
 from precad.protos.messages import convert
 from precad.protos.task.function_fields import function_claim
 from precad.protos.task.task import Task
@@ -32,8 +32,8 @@ from precad.servers.database.replicas import connect, url_of
 from precad.servers.links.credentials import require_dealer
 from precad.servers.operations.access import load_token
 from precad.servers.rounds import memory
-from precad.servers.rounds.dealt import require_set
-from precad.servers.rounds.functions import require_function
+from precad.servers.rounds.dealt_form import require_set
+from precad.servers.rounds.sum_function import require_function
 from precad.servers.store.folder import load_initial_model
 from precad.servers.store.rehearsal import require_aggregator_opens, require_dealer_opens
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from precad.deploy.figures import NO_USEFUL_BOUND, at_most, says_nothing
+from precad.deploy.shown.figures import NO_USEFUL_BOUND, at_most, says_nothing
 from precad.dp.accountants.pld import Label, PrivacyStatement, View
 from precad.dp.accountants.slack import why_no_bound
 from precad.dp.task_privacy import noise_left, task_cost, task_privacy

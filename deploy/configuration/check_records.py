@@ -28,7 +28,7 @@ from precad.deploy.configuration.local import resolve, with_records
 from precad.deploy.configuration.measures import learning_of, public_measures
 from precad.deploy.configuration.public_records import Measure
 from precad.deploy.configuration.sections import Deployment
-from precad.deploy.run_folder import RunFolder
+from precad.deploy.run_files.folder import RunFolder
 from precad.protos.task.task import Task
 
 

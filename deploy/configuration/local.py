@@ -26,7 +26,7 @@ from precad.deploy.configuration.initial_model import supply_digest
 from precad.deploy.configuration.sections import Deployment, parse, parse_section
 from precad.deploy.configuration.update_set import draft_layer_sizes, supply_directions, supply_layer_sizes
 from precad.deploy.errors import ConfigError
-from precad.deploy.run_folder import RunFolder
+from precad.deploy.run_files.folder import RunFolder
 from precad.protos.task.evaluation import BY_CLIENTS
 from precad.protos.task.proved_fields import MODE as PROVED
 from precad.protos.task.quantile import BY_LAYER, LEARNT
@@ -82,7 +82,7 @@ def draft(raw: Mapping[str, Any], folder: RunFolder) -> Deployment | None:
 def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], Deployment, Split]:
     """Return the user's configuration, and where it says nothing what the runner supplies: dimension, declared numbers
     of records, gate, addresses, paths; and the data set. Raises ConfigError, DataError, SetupError."""
-    from precad.mpc.gates import usual_gate
+    from precad.mpc.gate_names import usual_gate
 
     resolved = merged_over(supplied_by_runner(folder, raw), raw)
     task = resolved["task"]

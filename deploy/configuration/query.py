@@ -27,7 +27,7 @@ from precad.deploy.configuration.local import (
 )
 from precad.deploy.configuration.sections import Deployment, load, parse, parse_section
 from precad.deploy.errors import ConfigError, refusing
-from precad.deploy.run_folder import RunFolder
+from precad.deploy.run_files.folder import RunFolder
 from precad.dp.task_privacy import task_cost
 from precad.mpc.errors import ParameterError
 from precad.mpc.norm_bound import NormBound
@@ -67,7 +67,7 @@ def resolve_query(raw: Mapping[str, Any], question: Question, folder: RunFolder)
     """Return the configuration of a query on this machine, as written and as validated. Raises ConfigError,
     DataError."""
     from precad.clients.config import ClientConfig
-    from precad.mpc.gates import usual_gate
+    from precad.mpc.gate_names import usual_gate
 
     given = raw.get("task")
     if not isinstance(given, Mapping):

@@ -9,7 +9,7 @@ from typing import Any, Final
 from precad.clients.config import NVFLARE, SCRIPT, ClientConfig
 from precad.deploy.configuration.sections import Deployment, parse_section, section
 from precad.deploy.errors import ConfigError
-from precad.deploy.figures import at_most
+from precad.deploy.shown.figures import at_most
 from precad.dp.accountants.pld import View
 from precad.dp.task_privacy import task_cost, task_privacy
 from precad.protos.task.task import Task

@@ -19,7 +19,7 @@ from precad.deploy.exporting.statement import Count, Part, Probability, Sha256, 
 from precad.deploy.guarantees.certificates import require_confidences
 from precad.deploy.guarantees.run_evidence import RunEvidence, read_runs, training_of
 from precad.deploy.reporting.certificates import RunCertificate, certified, uncertified
-from precad.deploy.reporting.deployed import read_deployed
+from precad.deploy.reporting.run_folder import read_deployed
 from precad.dp.accountants.pld import SampledGaussian
 from precad.dp.certificates.prediction import Training
 from precad.protos.task.task import Task

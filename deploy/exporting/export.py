@@ -31,8 +31,8 @@ from precad.deploy.exporting.finished import FinishedTask, read_finished
 from precad.deploy.exporting.statement import ExportStatement, difference, file_sha256, sha256, statement_of
 from precad.deploy.files.whole import appearing
 from precad.deploy.reporting.certificates import RunCertificate, certificate_of
-from precad.deploy.reporting.deployed import read_deployed
-from precad.deploy.run_folder import RunFolder
+from precad.deploy.reporting.run_folder import read_deployed
+from precad.deploy.run_files.folder import RunFolder
 from precad.protos.tls.files import TlsMaterial
 from precad.protos.tls.identity import Role
 from precad.servers.config import AggregatorConfig, require_own_role

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.oversight.log_audit import check_log
 from precad.dp.accountants.pld import Conduct, PrivacyStatement, View
-from precad.dp.ledger import Ledger, Level
+from precad.dp.ledgers.ledger import Ledger, Level
 from precad.protos.messages import convert
 from precad.protos.task.task import VERSION_BEFORE, Task
 from precad.protos.tls.identity import Role

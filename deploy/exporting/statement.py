@@ -25,11 +25,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from precad.deploy.errors import ExportRefusedError
 from precad.deploy.exporting.finished import FinishedTask
 from precad.deploy.reporting.certificates import RunCertificate
-from precad.deploy.reporting.deployed import Figures, deployed_statements
 from precad.deploy.reporting.guarantees import in_words
+from precad.deploy.reporting.run_folder import Figures, deployed_statements
 from precad.dp.accountants.pld import Conduct, Label, PrivacyStatement, Unit, View, unit_words
 from precad.dp.certificates.prediction import LABELS, Method, Threat
-from precad.dp.ledger import Level
+from precad.dp.ledgers.ledger import Level
 from precad.dp.task_privacy import DRAWS_HIDDEN, task_privacy
 
 FORMAT: Final = "precad/export/2"

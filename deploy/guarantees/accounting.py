@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from precad.deploy.configuration.check_privacy import LEAST_NOISE_TAKEN, MOST_OF_EPSILON
 from precad.deploy.errors import ConfigError, flag_of, refusing
-from precad.deploy.figures import plain
 from precad.deploy.guarantees import conditions
 from precad.deploy.guarantees.bins import account_of_bins
 from precad.deploy.guarantees.training_plan import TrainingPlan
+from precad.deploy.shown.figures import plain
 from precad.dp.accountants.calibration import most_rounds, short_noise_multiplier, smallest_noise_multiplier
 from precad.dp.accountants.pld import (
     Event,

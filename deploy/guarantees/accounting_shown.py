@@ -7,10 +7,10 @@ from typing import Any
 
 from rich.console import Console
 
-from precad.deploy.figures import at_least, shown
 from precad.deploy.guarantees import conditions
 from precad.deploy.guarantees.bins import print_bins
-from precad.deploy.tables import titled
+from precad.deploy.shown.figures import at_least, shown
+from precad.deploy.shown.tables import titled
 from precad.dp.accountants.pld import Label, Unit, View, unit_words
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from precad.deploy.figures import plain, shown
+from precad.deploy.shown.figures import plain, shown
 from precad.dp.accountants.bins_event import BinnedGaussian
 from precad.dp.accountants.pld import Label, View
 from precad.dp.accountants.slack import least_with_slack

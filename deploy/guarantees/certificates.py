@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from precad.deploy.errors import ConfigError, refusing
-from precad.deploy.figures import plain
+from precad.deploy.shown.figures import plain
 from precad.dp.accountants.pld import Label, PldAccountant, SampledGaussian
 from precad.dp.accountants.slack import with_slack
 from precad.dp.certificates.attack_inefficacy import (

@@ -6,8 +6,8 @@ from typing import Any
 
 from rich.console import Console
 
-from precad.deploy.figures import at_least, rounded_down, rounded_up, shown, within
-from precad.deploy.tables import titled
+from precad.deploy.shown.figures import at_least, rounded_down, rounded_up, shown, within
+from precad.deploy.shown.tables import titled
 from precad.dp.accountants.pld import Label, Unit, unit_words
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from precad.deploy.errors import refusing
 from precad.deploy.guarantees.certificates import Request, certify_runs, certify_samples
-from precad.deploy.run_folder import each_training
+from precad.deploy.run_files.folder import each_training
 from precad.dp.accountants.pld import SampledGaussian
 from precad.dp.certificates.prediction import Training
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from precad.deploy.errors import ConfigError, refusing
-from precad.deploy.figures import NO_USEFUL_BOUND, plain, rounded_up, says_nothing
+from precad.deploy.shown.figures import NO_USEFUL_BOUND, plain, rounded_up, says_nothing
 from precad.dp.accountants.pld import SampledGaussian
-from precad.dp.holder_ledger import Account, HolderLedger, Line, Payment, Terms, read
+from precad.dp.ledgers.holder import Account, HolderLedger, Line, Payment, Terms, read
 
 _ADVERSARY = "one server, and any number of clients other than the holder's own"
 

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from precad.deploy.errors import ConfigError, refusing
-from precad.deploy.figures import at_least, plain, shown
 from precad.deploy.guarantees.training_plan import TrainingPlan
-from precad.deploy.tables import titled
+from precad.deploy.shown.figures import at_least, plain, shown
+from precad.deploy.shown.tables import titled
 from precad.dp.accountants.pld import Label, PldAccountant, View
 from precad.dp.accountants.slack import with_slack
 from precad.dp.certificates.planner import (

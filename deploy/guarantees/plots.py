@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from precad.deploy.drawing import load_pyplot
 from precad.deploy.errors import ConfigError
-from precad.deploy.figures import at_most, rounded_up
+from precad.deploy.shown.drawing import load_pyplot
+from precad.deploy.shown.figures import at_most, rounded_up
 from precad.dp.accountants.pld import Label, Unit, View, unit_words
 from precad.dp.certificates.planner import LEAST_MULTIPLIER
 

@@ -27,12 +27,12 @@ from precad.clients.training import evaluation
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.errors import ConfigError, refusing
-from precad.deploy.figures import plain
-from precad.deploy.run_folder import RunFolder
+from precad.deploy.run_files.folder import RunFolder
+from precad.deploy.shown.figures import plain
 from precad.dp.accountants.pld import SampledGaussian, View
 from precad.dp.certificates.monte_carlo import monte_carlo_privacy
 from precad.dp.certificates.prediction import Training
-from precad.dp.ledger import Level
+from precad.dp.ledgers.ledger import Level
 from precad.dp.task_privacy import budgets_of, task_cost, task_privacy
 from precad.protos.messages import convert
 from precad.protos.task.task import Task

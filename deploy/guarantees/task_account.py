@@ -17,8 +17,8 @@ from precad.deploy.configuration.check_privacy import rounding_said
 from precad.deploy.configuration.local import ids_of
 from precad.deploy.configuration.sections import parse_section
 from precad.deploy.errors import ConfigError, refusing
-from precad.deploy.figures import plain, shown
-from precad.deploy.tables import titled
+from precad.deploy.shown.figures import plain, shown
+from precad.deploy.shown.tables import titled
 from precad.dp.accountants.pld import Label, Unit, View, unit_words
 from precad.dp.accountants.task_cost import Level
 from precad.dp.checks import require_count

@@ -17,9 +17,9 @@ import numpy as np
 from rich.console import Console
 
 from precad.deploy.errors import ConfigError, refusing
-from precad.deploy.figures import plain, shown
 from precad.deploy.guarantees.plots import figure_in
-from precad.deploy.tables import titled
+from precad.deploy.shown.figures import plain, shown
+from precad.deploy.shown.tables import titled
 from precad.dp.accountants.pld import Label
 from precad.dp.accountants.ptr_loss import pld_eps_ptr
 from precad.dp.accountants.ptr_privacy import INTEGER_ORDERS, eps_ptr_rounds

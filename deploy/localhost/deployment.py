@@ -26,9 +26,7 @@ from rich.console import Console
 from precad.clients.models import networks
 from precad.clients.models.metrics import has_accuracy
 from precad.clients.training import evaluation
-from precad.deploy import run_state
 from precad.deploy.authority import pki
-from precad.deploy.client_evaluations import client_evaluations
 from precad.deploy.conducts import wanted_of
 from precad.deploy.configuration.initial_model import given_to_run
 from precad.deploy.configuration.local import resolve
@@ -46,14 +44,16 @@ from precad.deploy.localhost.observing import Observation, Observers, Progress, 
 from precad.deploy.localhost.processes import Child, Children
 from precad.deploy.localhost.summary import conditions_of
 from precad.deploy.localhost.watch import LiveTable, warning_of
-from precad.deploy.public_quality import last_public_figures
-from precad.deploy.run_folder import RunFolder
-from precad.deploy.run_state import INTERRUPTED_RUN
-from precad.deploy.spent import cost_in, epsilon_of_a_client, spent_epsilons
+from precad.deploy.run_files import state
+from precad.deploy.run_files.client_evaluations import client_evaluations
+from precad.deploy.run_files.folder import RunFolder
+from precad.deploy.run_files.public_quality import last_public_figures
+from precad.deploy.run_files.spent import cost_in, epsilon_of_a_client, spent_epsilons
+from precad.deploy.run_files.state import INTERRUPTED_RUN
 from precad.dp.accountants import pld
 from precad.dp.accountants.slack import why_no_bound
 from precad.dp.accountants.task_cost import TaskCost
-from precad.mpc.gates import require_gate
+from precad.mpc.gate_names import require_gate
 from precad.protos.precad.v1 import control_pb2
 from precad.protos.task.evaluation import n_due
 from precad.protos.task.model_update import has_diverged, learnt_bound
@@ -161,7 +161,7 @@ class LocalRun:
         processes of a run that has ended well, for their dashboards.
         """
         try:
-            with run_state.held(self.folder.root, resumes=self._resumes):
+            with state.held(self.folder.root, resumes=self._resumes):
                 return await self._run(stays=stays)
         except BaseException:
             await asyncio.to_thread(self.close)

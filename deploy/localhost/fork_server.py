@@ -195,7 +195,7 @@ def _of_servers() -> Iterator[Callable[[], object]]:
 
 
 def _load_gate(name: str) -> None:
-    from precad.mpc.gates import make_gate
+    from precad.mpc.gate_names import make_gate
     from precad.mpc.kernels import loading
 
     loading.warm_up()

@@ -12,7 +12,7 @@ from typing import Final, Self
 from rich.console import Console
 
 from precad.deploy.configuration.sections import Deployment
-from precad.deploy.run_folder import RunFolder
+from precad.deploy.run_files.folder import RunFolder
 from precad.protos.tls.identity import Role
 from precad.servers.config import ServerConfig
 

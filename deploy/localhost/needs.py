@@ -11,8 +11,8 @@ from precad.protos.tls.files import TransportError
 from precad.protos.tls.identity import Role
 from precad.servers.errors import SetupError
 from precad.servers.rounds import memory
-from precad.servers.rounds.dealt import require_set
-from precad.servers.rounds.functions import require_function
+from precad.servers.rounds.dealt_form import require_set
+from precad.servers.rounds.sum_function import require_function
 
 
 def require_engines_and_memory(deployment: Deployment) -> None:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.errors import FAILURE, UNREACHABLE, RunFailedError
-from precad.deploy.figures import plain
 from precad.deploy.localhost.watch import LiveTable
+from precad.deploy.shown.figures import plain
 from precad.protos.messages import convert
 from precad.protos.messages.undecoded import decoded, stub_of_bytes
 from precad.protos.precad.v1 import control_pb2

@@ -17,7 +17,7 @@ from precad.deploy.configuration.sections import Deployment
 from precad.deploy.localhost.deployment import LocalRun
 from precad.deploy.localhost.forks import Forks
 from precad.deploy.localhost.watch import LiveTable
-from precad.deploy.run_folder import RunFolder
+from precad.deploy.run_files.folder import RunFolder
 from precad.dp.queries.estimates import Answer, answer
 from precad.protos.task.task import Task
 

@@ -22,9 +22,9 @@ from precad.clients.upload_limit import rounds_seen
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.sections import Deployment, section
 from precad.deploy.errors import REFUSED, ConfigError, RunFailedError
-from precad.deploy.run_folder import RunFolder
-from precad.deploy.run_state import RunState, state_of
-from precad.dp.ledger_lines import is_open
+from precad.deploy.run_files.folder import RunFolder
+from precad.deploy.run_files.state import RunState, state_of
+from precad.dp.ledgers.lines import is_open
 from precad.protos.task.task import Task
 from precad.protos.task.task_fields import first_difference
 from precad.servers.links.credentials import ROLES

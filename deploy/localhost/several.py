@@ -18,13 +18,13 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from precad.deploy import tables
 from precad.deploy.configuration.local import resolve
 from precad.deploy.errors import ConfigError, UnfulfilledError
 from precad.deploy.localhost.summary import conditions_of
 from precad.deploy.localhost.whole import complete, prepare
-from precad.deploy.run_folder import RunFolder, default_output, require_new, write_trainings
-from precad.deploy.run_state import RunState, state_of
+from precad.deploy.run_files.folder import RunFolder, default_output, require_new, write_trainings
+from precad.deploy.run_files.state import RunState, state_of
+from precad.deploy.shown import tables
 from precad.dp.accountants.pld import View, unit_words
 from precad.dp.task_privacy import task_cost, task_privacy
 from precad.protos.task.task import Task
@@ -160,7 +160,7 @@ def print_together(console: Console, found: Mapping[str, Any]) -> None:
 
 
 def _bound(epsilon: float | str) -> str:
-    from precad.deploy.figures import at_most
+    from precad.deploy.shown.figures import at_most
 
     return f"epsilon {at_most(epsilon)}"
 

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from precad.deploy import tables
-from precad.deploy.client_evaluations import told
-from precad.deploy.figures import three_digits
+from precad.deploy.run_files.client_evaluations import told
+from precad.deploy.shown import tables
+from precad.deploy.shown.figures import three_digits
 from precad.dp.accountants.pld import Conduct, Unit, View
 from precad.dp.accountants.slack import why_no_bound
 from precad.dp.task_privacy import TaskPrivacy, task_privacy

@@ -15,8 +15,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from precad.deploy.durations import in_words
-from precad.deploy.figures import LARGEST_USEFUL, NO_USEFUL_BOUND, rounded_up, says_nothing
+from precad.deploy.shown.durations import in_words
+from precad.deploy.shown.figures import LARGEST_USEFUL, NO_USEFUL_BOUND, rounded_up, says_nothing
 from precad.dp.accountants.slack import NO_BOUND
 from precad.protos.task.function_fields import NO_BOUND as NO_FACTOR
 from precad.protos.task.task import Task

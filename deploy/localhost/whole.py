@@ -22,8 +22,8 @@ from precad.deploy.configuration.sections import Deployment
 from precad.deploy.errors import ConfigError, UnfulfilledError
 from precad.deploy.localhost.fork_server import PROOFS
 from precad.deploy.localhost.forks import Forks
-from precad.deploy.run_folder import RunFolder, default_output, require_new
-from precad.deploy.run_state import RESUMABLE, state_of
+from precad.deploy.run_files.folder import RunFolder, default_output, require_new
+from precad.deploy.run_files.state import RESUMABLE, state_of
 
 if TYPE_CHECKING:
     from precad.deploy.configuration.query import Question
@@ -59,7 +59,7 @@ def prepare(
         folder = default_output(str(task.get("name", "task")) if isinstance(task, Mapping) else "task")
     wished = with_operations(raw, stays=stays) if dashboard else raw
     found = draft(wished, RunFolder(folder.absolute()))
-    from precad.mpc.gates import require_gate, usual_gate  # NumPy, for which a faulty configuration does not wait
+    from precad.mpc.gate_names import require_gate, usual_gate  # NumPy, for which a faulty configuration does not wait
 
     gate: str | None = None  # in mode `proved`
     if not is_proved(raw):

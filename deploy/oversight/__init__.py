@@ -2,7 +2,7 @@
 
 Modules:
 
-    operations        `precad status` and `precad watch`, from operations ports
+    status_sources    `precad status` and `precad watch`, from operations ports
     run_status        the same of a run on this machine, from its folder
     status_shown      statuses for people
     state_dirs        a server's folder, read on its machine

@@ -8,8 +8,8 @@ from typing import Any
 
 from precad.deploy.configuration.sections import Deployment, section
 from precad.deploy.errors import ConfigError, refusing
-from precad.dp.ledger import verified_charges
-from precad.dp.ledger_events import ledger_events
+from precad.dp.ledgers.events import ledger_events
+from precad.dp.ledgers.ledger import verified_charges
 from precad.protos.tls.identity import Role
 from precad.servers.config import AggregatorConfig, ServerConfig
 from precad.servers.database.replicas import url_of

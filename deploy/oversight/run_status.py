@@ -10,17 +10,17 @@ from typing import Any
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.oversight.state_dirs import charged_in, is_state_dir, read_state_dir
-from precad.deploy.run_folder import RunFolder
-from precad.deploy.run_state import RunState, state_of
-from precad.deploy.spent import cost_in
+from precad.deploy.run_files.folder import RunFolder
+from precad.deploy.run_files.spent import cost_in
+from precad.deploy.run_files.state import RunState, state_of
 from precad.dp.accountants.pld import View
 from precad.dp.accountants.task_cost import Charged
 from precad.dp.errors import DpError
-from precad.dp.ledger_lines import Charge, participation
+from precad.dp.ledgers.lines import Charge, participation
 from precad.protos.task.evaluation import n_due
 from precad.protos.task.task import Task
 from precad.servers.store.folder import ledger_path
-from precad.servers.telemetry.audited import AuditFile
+from precad.servers.telemetry.audit_figures import AuditFile
 from precad.servers.telemetry.status import (
     ACCURACY,
     NORM_EXCEEDED,

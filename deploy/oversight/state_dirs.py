@@ -17,16 +17,16 @@ from precad.deploy.errors import ConfigError
 from precad.dp.accountants.bins_event import bins_of
 from precad.dp.accountants.pld import Release, Unit, View, release_of
 from precad.dp.accountants.task_cost import NOTHING_CHARGED, Charged, Level, TaskCost, evaluations_of
-from precad.dp.earlier_ledgers import tasks_of_header
 from precad.dp.errors import DpError
-from precad.dp.ledger_lines import is_open, participation, read_lines
+from precad.dp.ledgers.earlier import tasks_of_header
+from precad.dp.ledgers.lines import is_open, participation, read_lines
 from precad.servers.errors import ServerError
 from precad.servers.operations.snapshot import summary_of
 from precad.servers.store import audit_log
 from precad.servers.store.folder import ledger_path, store_path
 from precad.servers.store.record import from_line
 from precad.servers.store.rounds import CommittedRound
-from precad.servers.telemetry.figures import FILE, restored
+from precad.servers.telemetry.model_figures import FILE, restored
 from precad.servers.telemetry.status import NORM_EXCEEDED, ClientOutcome, Epsilon, RoundSummary, Status
 
 

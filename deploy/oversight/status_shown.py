@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from precad.deploy.client_evaluations import with_bars
-from precad.deploy.durations import in_words
 from precad.deploy.errors import UNREACHABLE, RunFailedError
-from precad.deploy.figures import at_most, audit_label
 from precad.deploy.localhost.watch import LiveTable
+from precad.deploy.run_files.client_evaluations import with_bars
+from precad.deploy.shown.durations import in_words
+from precad.deploy.shown.figures import at_most, audit_label
 from precad.dp.accountants.pld import Unit, unit_words
 from precad.protos.messages.spoken import shown
 from precad.protos.tls.identity import Role

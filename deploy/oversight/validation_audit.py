@@ -19,7 +19,7 @@ from precad.mpc.channel import MemoryChannel, run_pair
 from precad.mpc.convex_set import ConvexSet
 from precad.mpc.gate import top_bits
 from precad.mpc.gate.top_bits import Gate
-from precad.mpc.gates import make_gate
+from precad.mpc.gate_names import make_gate
 from precad.mpc.locking import lock_list
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.parameters import Mode

@@ -4,7 +4,7 @@
     audits        Read the audit beside a run
     certificates  What a run's predictions are certified to withstand
     charts        What is drawn, as data
-    deployed      The folder of `precad demo` and `precad run`
+    run_folder    The folder of `precad demo` and `precad run`
     figures       The charts as PNG files, for papers and slides. matplotlib is an extra (`bench`), loaded to
                   draw only
     files         Reading what runs wrote: every file may be missing, cut off, or somebody else's

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final, Literal
 
 from precad.deploy.errors import ConfigError
-from precad.deploy.figures import audit_label
 from precad.deploy.reporting.files import Amount, Count, Share, Written, read_object
 from precad.deploy.reporting.numbers import rounded_up
 from precad.deploy.reporting.runs import AGAINST, Run
+from precad.deploy.shown.figures import audit_label
 from precad.dp.accountants.pld import View
 from precad.protos.task.task import Task
 

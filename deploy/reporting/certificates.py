@@ -24,7 +24,7 @@ from precad.deploy.guarantees.certificates import Request, certify_runs
 from precad.deploy.guarantees.run_evidence import read_runs, training_of
 from precad.deploy.reporting.runs import Run, Trained, names_own
 from precad.dp.certificates.prediction import Method, Training
-from precad.dp.ledger import Level
+from precad.dp.ledgers.ledger import Level
 from precad.dp.task_privacy import task_privacy
 
 AT_MOST: Final = 32

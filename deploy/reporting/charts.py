@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from precad.deploy.figures import LARGEST_USEFUL
 from precad.deploy.reporting.answers import QueryAnswer
 from precad.deploy.reporting.certificates import RunCertificate
 from precad.deploy.reporting.numbers import Format, power_of_ten, shown
 from precad.deploy.reporting.runs import AGAINST, Cost, Round, Run, Statement
+from precad.deploy.shown.figures import LARGEST_USEFUL
 from precad.dp.accountants.pld import Unit, View
 
 MOST_POINTS: Final = 400

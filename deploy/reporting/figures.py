@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from precad.deploy.drawing import load_pyplot
 from precad.deploy.errors import ConfigError
 from precad.deploy.reporting.charts import Chart, Dash, Kind, Series
 from precad.deploy.reporting.numbers import shown
+from precad.deploy.shown.drawing import load_pyplot
 
 SIZE: Final = (8.0, 4.6)  # inches; with DPI, 1200 pixels wide
 DPI: Final = 150

@@ -11,7 +11,7 @@ from typing import Final
 from precad.deploy.errors import ConfigError
 from precad.deploy.joined import RUN_READERS, joined
 from precad.deploy.reporting.audits import with_audit
-from precad.deploy.reporting.deployed import read_deployed
+from precad.deploy.reporting.run_folder import read_deployed
 from precad.deploy.reporting.runs import Run, RunReader
 
 MOST_RUNS: Final = 6

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from precad.deploy.configuration.trainers import NO_RECORD_FIGURE
-from precad.deploy.figures import LARGEST_USEFUL, NO_USEFUL_BOUND, rounded_down, says_nothing
 from precad.deploy.reporting.certificates import AT_MOST, RunCertificate
 from precad.deploy.reporting.numbers import power_of_ten, rounded_up
 from precad.deploy.reporting.runs import Run, Statement
+from precad.deploy.shown.figures import LARGEST_USEFUL, NO_USEFUL_BOUND, rounded_down, says_nothing
 from precad.dp.accountants.pld import Unit
 from precad.dp.accountants.slack import NO_BOUND, why_no_bound
 from precad.dp.task_privacy import task_privacy

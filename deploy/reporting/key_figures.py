@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from precad.deploy.figures import NO_USEFUL_BOUND
 from precad.deploy.reporting.numbers import Format, power_of_ten, shown
 from precad.deploy.reporting.runs import Run
+from precad.deploy.shown.figures import NO_USEFUL_BOUND
 from precad.dp.accountants.pld import Unit
 from precad.dp.accountants.slack import NO_BOUND
 

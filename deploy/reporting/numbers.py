@@ -6,7 +6,7 @@ import math
 from decimal import ROUND_CEILING, Context, Decimal
 from enum import StrEnum
 
-from precad.deploy.figures import NO_USEFUL_BOUND, says_nothing
+from precad.deploy.shown.figures import NO_USEFUL_BOUND, says_nothing
 from precad.dp.accountants.slack import NO_BOUND
 
 

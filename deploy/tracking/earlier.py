@@ -7,7 +7,7 @@ import asyncio
 import aiohttp
 
 from precad.deploy.errors import UNREACHABLE, RunFailedError
-from precad.deploy.oversight.operations import ERRORS, Source, session_with
+from precad.deploy.oversight.status_sources import ERRORS, Source, session_with
 from precad.servers.operations.snapshot import summary_of
 from precad.servers.store.record import from_line
 from precad.servers.telemetry.status import RoundSummary, Status

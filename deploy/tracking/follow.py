@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from precad.deploy.errors import UNREACHABLE, ConfigError, InterruptedRunError, RunFailedError
-from precad.deploy.oversight.operations import as_it_goes, sources_of
+from precad.deploy.oversight.status_sources import as_it_goes, sources_of
 from precad.deploy.tracking.destinations import Destination, using
 from precad.deploy.tracking.earlier import earlier_rounds
 from precad.deploy.tracking.scalars import Sink

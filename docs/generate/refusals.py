@@ -102,7 +102,7 @@ def asked(configuration: Mapping[str, Any]) -> str | None:
     from precad.deploy.configuration.local import draft, resolve
     from precad.deploy.errors import is_known
     from precad.deploy.localhost.needs import require_engines_and_memory
-    from precad.deploy.run_folder import RunFolder
+    from precad.deploy.run_files.folder import RunFolder
 
     folder, searched = RunFolder(_NOWHERE), [*sys.path]
     try:

@@ -3,7 +3,7 @@
 Modules:
 
     pld                  what a round costs a record, for each adversary; the labels every figure carries
-    earlier              rounds of finished tasks, as a later task counts them
+    earlier_rounds       rounds of finished tasks, as a later task counts them
     composed             rounds of several tasks together
     side_by_side         all accountants side by side
     calibration          smallest noise, or most rounds, for a target epsilon

@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 from precad.dp.accountants.bins_event import bins_of
 from precad.dp.accountants.calibration import largest
 from precad.dp.accountants.composed import composed_epsilon
-from precad.dp.accountants.earlier import EarlierTask
+from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.accountants.pld import (
     Event,
     PldAccountant,

@@ -3,15 +3,15 @@
 Modules:
 
     members     audit clients as members of a task: their canaries, their coins, the model's head
-    real        real records of the data set, whose gradients move every parameter
-    real_rounds rounds of a deployment's real audit clients, by what these wrote down
-    real_judged what they showed, beside the epsilons that are printed
+    real_records  real records of the data set, whose gradients move every parameter
+    real_record_rounds  rounds of a deployment's real audit clients, by what these wrote down
+    real_record_verdicts  what they showed, beside the epsilons that are printed
     seats       where the auditor sits
     randomness  draws of the operating system for a simulation, and server noise kept at the canaries
-    audited     the round of a deployment, with what each view sees of the canaries
-    judged      what one seat saw, beside the epsilon that is printed for it
+    deployment_round  the round of a deployment, with what each view sees of the canaries
+    seat_verdicts  what one seat saw, beside the epsilon that is printed for it
     audit       a whole audit of a simulation: train, score, and judge
-    charged     what servers' ledgers charged, beside what the rounds cost
-    deployed    an audit of a deployment, by what its members wrote down
-    shown       print the report of an audit
+    charges     what servers' ledgers charged, beside what the rounds cost
+    deployment  an audit of a deployment, by what its members wrote down
+    report      print the report of an audit
 """

@@ -14,15 +14,15 @@ from precad.clients.auditing.kinks import Kinks, audit_kinks
 from precad.clients.gradients.record_clipping import RecordClip
 from precad.clients.records import Records
 from precad.deploy.errors import ConfigError, UnfulfilledError
-from precad.deploy.figures import audit_label
 from precad.deploy.reporting.audits import MECHANISM
+from precad.deploy.shown.figures import audit_label
 from precad.dp.auditing.shares import Shares
-from precad.lab.auditing.audited import AuditedRound, Seen
-from precad.lab.auditing.judged import judged
+from precad.lab.auditing.deployment_round import AuditedRound, Seen
 from precad.lab.auditing.members import AuditedTask, with_canaries
 from precad.lab.auditing.randomness import KeptNoise, SystemRandomness
-from precad.lab.auditing.real import CLIENT as REAL
-from precad.lab.auditing.real import has_failed
+from precad.lab.auditing.real_records import CLIENT as REAL
+from precad.lab.auditing.real_records import has_failed
+from precad.lab.auditing.seat_verdicts import judged
 from precad.lab.auditing.seats import Seat
 from precad.lab.simulation import RoundMetrics, SeededRandomness, Simulation
 from precad.lab.simulation.randomness import Randomness

@@ -19,9 +19,9 @@ from precad.clients.models.losses import CROSS_ENTROPY
 from precad.clients.records import Records
 from precad.deploy.configuration.sections import parse_section
 from precad.deploy.errors import ConfigError
-from precad.lab.auditing.real import CLIENT as REAL
-from precad.lab.auditing.real import MOST as MOST_REAL
-from precad.lab.auditing.real import RealAudit
+from precad.lab.auditing.real_records import CLIENT as REAL
+from precad.lab.auditing.real_records import MOST as MOST_REAL
+from precad.lab.auditing.real_records import RealAudit
 from precad.lab.simulation.algorithms import Deployed
 from precad.lab.simulation.simulate import Plan
 from precad.protos.task.audit_fields import most_canaries

@@ -28,7 +28,7 @@ Contents:
     measured_run      a whole deployment, its servers' processor time, and a delay between them
     turns             two of them, a few rounds of one by turns with a few of the other
     delaying_relay    the delay
-    audited           a whole round of an audited task, beside the same without an audit
+    audit_overhead    a whole round of an audited task, beside the same without an audit
     audit_figures     what audits show of sound systems, and how often they accuse them
     training          per-record gradients, beside Opacus
     adapters          a round of private adapters, beside Opacus

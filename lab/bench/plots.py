@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from precad.deploy.drawing import load_pyplot
+from precad.deploy.shown.drawing import load_pyplot
 from precad.lab.bench.checks import FLOOR, UNSOUND
 from precad.lab.bench.errors import PlotUnavailableError
 from precad.lab.bench.proved import PROVED
-from precad.mpc.gates import GATES
+from precad.mpc.gate_names import GATES
 
 SIZE = (11.0, 5.0)
 DPI = 130

@@ -27,7 +27,7 @@ from precad.lab.bench.measured import NOISE_STD, BatchRun, CaseRun, CountingChan
 from precad.lab.bench.proved import PROVED, ProvedRun
 from precad.lab.bench.workload import Case, Updates, prepare
 from precad.mpc.gate.top_bits import Gate
-from precad.mpc.gates import make_gate
+from precad.mpc.gate_names import make_gate
 from precad.mpc.opening import open_in_place
 from precad.mpc.ring import RingArray
 from precad.mpc.sharing import Party

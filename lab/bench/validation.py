@@ -31,7 +31,7 @@ from precad.lab.bench.proved import HELD, PROVED
 from precad.lab.bench.server_pair import PairResult
 from precad.lab.bench.statistics import Spread
 from precad.lab.bench.workload import TASK, Case
-from precad.mpc.gates import GATES
+from precad.mpc.gate_names import GATES
 from precad.mpc.parameters import DEALT_MODES, Mode
 from precad.mpc.ring import WORD_BYTES
 from precad.mpc.sharing import Party

@@ -63,8 +63,8 @@ def privacy(
     each by itself.
     """
     with exit_codes():
-        from precad.lab.auditing.deployed import require_output, write_report
-        from precad.lab.auditing.shown import faults_of, print_audit
+        from precad.lab.auditing.deployment import require_output, write_report
+        from precad.lab.auditing.report import faults_of, print_audit
 
         if output is not None:
             require_output(output)
@@ -93,7 +93,7 @@ def _of_deployment(
     config: Path | None, run: Path | None, servers: list[Path], clients: list[Path], confidence: float
 ) -> dict[str, Any]:
     """Return the report of a training that has been run. Raises ConfigError, and as `audit_run`."""
-    from precad.lab.auditing.deployed import audit_deployment, audit_run
+    from precad.lab.auditing.deployment import audit_deployment, audit_run
 
     if run is not None:
         if config is not None or servers or clients:

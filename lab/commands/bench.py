@@ -348,10 +348,10 @@ def bench_audit(
     as_json: Json = False,
 ) -> None:
     """Measure what canaries and kept noise cost the servers in a round."""
-    from precad.lab.bench import audited, tables
+    from precad.lab.bench import audit_overhead, tables
 
-    plan = audited.Plan(rounds=rounds or (10 if quick else 60), repetitions=repetitions or (3 if quick else 7))
-    measure(partial(audited.run, plan, say=say), tables.print_audited, as_json=as_json, table=table)
+    plan = audit_overhead.Plan(rounds=rounds or (10 if quick else 60), repetitions=repetitions or (3 if quick else 7))
+    measure(partial(audit_overhead.run, plan, say=say), tables.print_audited, as_json=as_json, table=table)
 
 
 @bench_app.command("audit-figures")

@@ -83,7 +83,7 @@ def _train(flags: TrainingFlags, command: str, module: Any, run_by: Any) -> None
     """Run the experiment and say what came out."""
     import torch
 
-    from precad.deploy.run_folder import default_output
+    from precad.deploy.run_files.folder import default_output
     from precad.lab.papers import page, runner
     from precad.lab.simulation.workers import Workers
 

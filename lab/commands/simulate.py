@@ -46,7 +46,7 @@ def simulate(
     from precad.deploy.configuration.apps import read_local_with_app
     from precad.deploy.configuration.demo import demo_config
     from precad.deploy.errors import ConfigError
-    from precad.deploy.run_folder import default_output
+    from precad.deploy.run_files.folder import default_output
     from precad.lab.simulation import simulate as simulation
     from precad.lab.simulation.shown import print_simulation
     from precad.lab.simulation.workers import Workers

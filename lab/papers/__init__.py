@@ -10,7 +10,7 @@ Contents:
     central_opacus  the same adapters trained by Opacus, at one party that holds all records
     convex_sets  `precad experiment convex-sets`: backdoors against one ball and against smaller convex sets
     correlated_noise  `precad experiment correlated-noise`: noise correlated over rounds, beside independent noise
-    deployed   the cases of experiments trained on two real servers, by `precad run`
+    two_servers  the cases of experiments trained on two real servers, by `precad run`
     tightness  `precad experiment tightness`: what each method certifies of the same trainings, and the attack
                that ends it
     naseri/    experiments of Naseri et al.'s paper

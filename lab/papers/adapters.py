@@ -29,8 +29,8 @@ from precad.clients.models.safetensors_file import write_tensors
 from precad.clients.records.tweets import LENGTH, VOCABULARY, airline_tweets, sentiment140_50k
 from precad.clients.training import evaluation
 from precad.deploy.errors import ConfigError
-from precad.deploy.figures import at_most
-from precad.deploy.tables import titled
+from precad.deploy.shown.figures import at_most
+from precad.deploy.shown.tables import titled
 from precad.lab.papers import central_opacus, runner
 from precad.lab.papers.runner import Case, Outcome
 from precad.lab.simulation.workers import Workers

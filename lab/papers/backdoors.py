@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from precad.deploy.tables import titled
+from precad.deploy.shown.tables import titled
 from precad.lab.papers import runner
 from precad.lab.papers.runner import Evaluations, Outcome
 

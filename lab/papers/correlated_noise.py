@@ -20,8 +20,8 @@ from typing import Any, Final
 from rich.console import Console
 from torch import nn
 
-from precad.deploy.figures import at_most
-from precad.deploy.tables import titled
+from precad.deploy.shown.figures import at_most
+from precad.deploy.shown.tables import titled
 from precad.lab.papers import runner
 from precad.lab.papers.runner import Case, Outcome
 from precad.lab.simulation.workers import Workers

@@ -31,10 +31,10 @@ from rich.console import Console
 from rich.table import Table
 
 from precad.clients.gradients.engine import RecordEngine
-from precad.deploy.drawing import load_pyplot
 from precad.deploy.errors import ConfigError
-from precad.deploy.figures import plain
 from precad.deploy.files.whole import write_whole
+from precad.deploy.shown.drawing import load_pyplot
+from precad.deploy.shown.figures import plain
 from precad.lab.simulation import simulate
 from precad.lab.simulation.progress import Trainings
 from precad.lab.simulation.workers import Workers
@@ -66,7 +66,7 @@ class Experiment:
     first_seed: int = 0
     """Seed of the first training; the others follow."""
     deployed: bool = False
-    """Whether two real servers train, by `precad.lab.papers.deployed`, in place of simulations."""
+    """Whether two real servers train, by `precad.lab.papers.two_servers`, in place of simulations."""
     mode: str | None = None
     """The mode of these servers; `masked` where none is given."""
 
@@ -268,17 +268,17 @@ def _deployed(
     cases: Sequence[Case], seeds: int, folder: Path, console: Console, workers: Workers | None
 ) -> list[Outcome]:
     """Run all trainings on two real servers, one after the other. Raises ConfigError, and what a run raises."""
-    from precad.lab.papers import deployed
+    from precad.lab.papers import two_servers
 
     if workers is not None:
         raise ConfigError(
             "--deployed: expected no --workers and no --ray, as a run has processes of its own, found one"
         )
     for case in cases:
-        deployed.deployment_of(case.config)  # what it refuses, it refuses before the first training
+        two_servers.deployment_of(case.config)  # what it refuses, it refuses before the first training
     outcomes = []
     for case in cases:
-        dim, summaries, lines = deployed.train(case.config, folder / case.name, seeds, console)
+        dim, summaries, lines = two_servers.train(case.config, folder / case.name, seeds, console)
         outcomes.append(_outcome(case, dim, summaries, lines))
     return outcomes
 

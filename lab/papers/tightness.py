@@ -17,7 +17,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
-from precad.deploy.figures import rounded_up
+from precad.deploy.shown.figures import rounded_up
 from precad.dp.accountants.pld import Label, PldAccountant, SampledGaussian
 from precad.dp.accountants.renyi_accounting import OrderGridWarning
 from precad.dp.accountants.side_by_side import RdpAccountant

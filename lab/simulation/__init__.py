@@ -13,7 +13,7 @@
     randomness       Where a simulation's draws come from: a seed, so that a run repeats. It protects nobody
     reported         Reads the folder of `precad simulate` for a report, and draws participation again for
                      epsilon by round. It belongs to the laboratory and joins by an entry point
-    simulation       A whole training in one process: rounds of one algorithm on virtual clients, from a seed
+    training         A whole training in one process: rounds of one algorithm on virtual clients, from a seed
     two_servers      Algorithm 1, lines 4 and 5, in one process
     attackers        attackers that see every honest update
     update_clipping  How a trusted server bounds whole updates, and what that costs
@@ -27,7 +27,7 @@ Reading order: `simulation`, `algorithms.precad`, `two_servers`, `federation`.
 from precad.lab.simulation.config import AttackSettings, SimulationSettings
 from precad.lab.simulation.guarantee import Guarantee
 from precad.lab.simulation.randomness import Randomness, SeededRandomness
-from precad.lab.simulation.simulation import Progress, RoundMetrics, Simulation, records_of
+from precad.lab.simulation.training import Progress, RoundMetrics, Simulation, records_of
 
 __all__ = [
     "AttackSettings",

@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from precad.deploy.figures import NO_USEFUL_BOUND
 from precad.deploy.reporting.numbers import Format, shown
+from precad.deploy.shown.figures import NO_USEFUL_BOUND
 from precad.dp.accountants.pld import Unit, unit_words
 from precad.dp.accountants.slack import NO_BOUND
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from precad.deploy.durations import in_words
+from precad.deploy.shown.durations import in_words
 from precad.lab.simulation import RoundMetrics
 from precad.lab.simulation.workers import Workers
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.console import Console
 
-from precad.deploy import tables
 from precad.deploy.localhost.summary import quality
+from precad.deploy.shown import tables
 from precad.lab.simulation.algorithms import ALGORITHMS
 
 

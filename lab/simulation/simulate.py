@@ -59,7 +59,7 @@ from precad.deploy.files.whole import write_whole
 from precad.lab.simulation import RoundMetrics, SeededRandomness, Simulation, SimulationSettings, records_of
 from precad.lab.simulation.algorithms import Deployed
 from precad.lab.simulation.progress import Trainings
-from precad.lab.simulation.simulation import Progress
+from precad.lab.simulation.training import Progress
 from precad.lab.simulation.workers import Workers
 from precad.protos.task.algorithms import names_default
 from precad.protos.task.evaluation import BY_CLIENTS

@@ -5,7 +5,7 @@
                 `proved` with the clients' real proofs instead
 
 The protocol's theorem says that both accept the same uploads but for the chance that a check errs. The sums are equal
-as integers (tests/integration/test_reference_round.py, tests/lab/simulation/test_simulation.py).
+as integers (tests/integration/test_reference_round.py, tests/lab/simulation/test_training.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from precad.deploy.oversight.proved_audit import proved_round
 from precad.mpc import fixed_point, ring, sharing, validation
 from precad.mpc.channel import MemoryChannel, run_pair
-from precad.mpc.gates import make_gate
+from precad.mpc.gate_names import make_gate
 from precad.mpc.locking import lock_list
 from precad.mpc.parameters import Mode
 from precad.mpc.prg import Label
@@ -31,8 +31,8 @@ from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, ServerTuples
 from precad.protos.task.task import Task
 from precad.protos.task.trim_fields import Tested
-from precad.servers.rounds.selected import selected_sum
-from precad.servers.rounds.tested import blocks_of, sum_of_shortest, tested_sum
+from precad.servers.rounds.krum_sum import selected_sum
+from precad.servers.rounds.trimmed_sum import blocks_of, sum_of_shortest, tested_sum
 
 
 @dataclass(frozen=True, slots=True, eq=False)

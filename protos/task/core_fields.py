@@ -101,7 +101,7 @@ class CoreFields(BaseModel):
     """Must be said, for everybody to see, of a task of mode `shares`, or with `layer_clips` or `half_spaces`. A server
     that deviates reads parts of updates there, bit by bit. No other task says it."""
     gate: Literal["crypten", "native"] = "crypten"
-    """Comparison gate (`precad.mpc.gates`)."""
+    """Comparison gate (`precad.mpc.gate_names`)."""
     batches_ahead: Annotated[int, Field(ge=0, le=16)] = 1
     """For how many coming rounds the servers draw the clients, and fetch the dealer's tuples, while clients train. 0:
     each round waits for the dealer."""

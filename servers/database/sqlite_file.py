@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from precad.dp.sealed_file import sync_folder
+from precad.dp.ledgers.sealed_file import sync_folder
 from precad.servers.database.dialects import SQLITE, Dialect
 from precad.servers.errors import SetupError
 from precad.servers.private_files import touch_private

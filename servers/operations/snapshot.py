@@ -17,7 +17,7 @@ from precad.protos.task.task import Task
 from precad.servers.rounds.sessions import Sessions
 from precad.servers.rounds.uploads import Spool
 from precad.servers.store.rounds import CommittedRound
-from precad.servers.telemetry.audited import AuditFile
+from precad.servers.telemetry.audit_figures import AuditFile
 from precad.servers.telemetry.events import Flight, RoundNotes, Telemetry
 from precad.servers.telemetry.status import (
     INCOMPLETE,

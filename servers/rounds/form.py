@@ -1,7 +1,8 @@
 """The seam between Algorithm 1 and a mode: how updates are shared, checked and opened.
 
 `precad.servers.rounds.round` has the paper's order, the charge, the commit and the clock. A form has the steps that
-differ: `precad.servers.rounds.dealt` with a dealer's tuples, `precad.servers.rounds.proved` with clients' proofs.
+differ: `precad.servers.rounds.dealt_form` with a dealer's tuples, and `precad.servers.rounds.proved_form` with clients'
+proofs.
 """
 
 from __future__ import annotations

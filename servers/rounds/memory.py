@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import math
 
-from precad.mpc.gates import make_gate
+from precad.mpc.gate_names import make_gate
 from precad.mpc.proved.sizes import N_POINTS
 from precad.mpc.ring import WORD_BYTES
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.servers.config import AggregatorConfig
 from precad.servers.errors import Limit, SetupError
-from precad.servers.rounds.tested import blocks_of
 from precad.servers.rounds.transfers import Capacity, Transfers
+from precad.servers.rounds.trimmed_sum import blocks_of
 from precad.servers.rounds.uploads import Spool
 from precad.servers.store.folder import spool_path
 

@@ -20,11 +20,11 @@ from precad.dp.accountants.pld import View
 from precad.mpc import ring
 from precad.mpc.errors import PeerMismatchError
 from precad.mpc.joint_coin import digest
-from precad.servers.rounds.dealt import DealtForm
+from precad.servers.rounds.dealt_form import DealtForm
 from precad.servers.rounds.equipment import Compute, Links
 from precad.servers.rounds.form import Form, Ground
 from precad.servers.rounds.own_noise import OwnNoise
-from precad.servers.rounds.proved import ProvedForm
+from precad.servers.rounds.proved_form import ProvedForm
 from precad.servers.rounds.states import (
     Aborted,
     Charged,

@@ -5,7 +5,7 @@
 
 Without its own noise a server cannot say what it sees of a canary: the opened sum minus that noise. Elsewhere nothing
 is kept. Other records add nothing at these coordinates, so the file tells nothing of them, even beside the other
-server's. Lines are sealed (`precad.dp.sealed_file`); the file's mode is 0600.
+server's. Lines are sealed (`precad.dp.ledgers.sealed_file`); the file's mode is 0600.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import numpy as np
 import structlog
 
 from precad.dp.errors import DpError
-from precad.dp.ledger_lines import replay, require_same
-from precad.dp.sealed_file import SealedFile
+from precad.dp.ledgers.lines import replay, require_same
+from precad.dp.ledgers.sealed_file import SealedFile
 from precad.mpc.ring import RingArray
 from precad.protos.task.task import Task
 from precad.servers.errors import SetupError

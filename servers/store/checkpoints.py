@@ -19,7 +19,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from precad.dp.sealed_file import sync_folder
+from precad.dp.ledgers.sealed_file import sync_folder
 from precad.mpc.errors import raised_as
 from precad.mpc.ring import RingArray
 from precad.servers.errors import SetupError, StoreError

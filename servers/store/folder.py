@@ -1,12 +1,12 @@
 """Files that an aggregator keeps on disk, and the model that it starts from.
 
-    ledger.jsonl      the privacy ledger                                        `precad.dp.ledger`
+    ledger.jsonl      the privacy ledger                                        `precad.dp.ledgers.ledger`
     task.sqlite       how far the task came, and the audit log                  `precad.servers.store.rounds`
     tuples.sqlite     which tuples are used up                                  `precad.servers.store.burnt_tuples`
     checkpoints/      the last models, with the sums that made them             `precad.servers.store.checkpoints`
     rounds.jsonl      a record of every committed round, with its timings       for people and programs; made again from
     model.npy         the last model                                            the others when a crash cost one of them
-    audit.json        what an attack showed, by `precad audit privacy`          `precad.servers.telemetry.audited`
+    audit.json        what an attack showed, by `precad audit privacy`          `precad.servers.telemetry.audit_figures`
     uploads.spool     uploads that memory has no room for; gone with the process
 
 A server that is started again in its folder goes on with the task (`precad.servers.store.standing`). The folder and
@@ -22,9 +22,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.dp.accountants.earlier import EarlierTask
-from precad.dp.earlier_ledgers import counted_in, earlier_tasks
-from precad.dp.ledger import Ledger
+from precad.dp.accountants.earlier_rounds import EarlierTask
+from precad.dp.ledgers.earlier import counted_in, earlier_tasks
+from precad.dp.ledgers.ledger import Ledger
 from precad.dp.task_privacy import budgets_of, task_privacy
 from precad.mpc.errors import raised_as
 from precad.protos.messages import convert

@@ -17,9 +17,9 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from precad.dp.accountants.earlier import EarlierTask
+from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.accountants.pld import View
-from precad.dp.ledger import Ledger
+from precad.dp.ledgers.ledger import Ledger
 from precad.mpc import joint_coin, ring
 from precad.mpc.errors import PeerMismatchError
 from precad.mpc.opening import norm

@@ -36,7 +36,7 @@ from precad.servers.links.credentials import ROLES, Credentials
 from precad.servers.links.dealer import NoDealer, TupleSource
 from precad.servers.links.peer import PeerLink
 from precad.servers.rounds.equipment import Compute, Links
-from precad.servers.rounds.pace import note_if_late
+from precad.servers.rounds.fixed_times import note_if_late
 from precad.servers.rounds.round import RoundRunner
 from precad.servers.rounds.sessions import Sessions
 from precad.servers.rounds.states import RoundState

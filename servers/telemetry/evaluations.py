@@ -18,7 +18,7 @@ from precad.protos.task.evaluation_figures import figures_of
 from precad.protos.task.task import Task
 from precad.servers.private_files import private
 from precad.servers.store.rounds import CommittedRound, EvaluatedRound
-from precad.servers.telemetry.figures import FILE
+from precad.servers.telemetry.model_figures import FILE
 
 log = structlog.get_logger(__name__)
 

@@ -33,7 +33,7 @@ from precad.servers.errors import MeasuringFault, SetupError
 from precad.servers.private_files import private
 from precad.servers.store.rounds import CommittedRound
 from precad.servers.telemetry.events import Telemetry
-from precad.servers.telemetry.figures import FILE, FaultyProgramError, Figures, figures_of, parsed, restored
+from precad.servers.telemetry.model_figures import FILE, FaultyProgramError, Figures, figures_of, parsed, restored
 
 log = structlog.get_logger(__name__)
 

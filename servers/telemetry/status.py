@@ -17,7 +17,7 @@ from precad.dp.accountants.slack import why_no_bound
 from precad.dp.accountants.task_cost import NOTHING_CHARGED, Charged, Level, TaskCost
 from precad.dp.task_privacy import task_cost, task_privacy
 from precad.protos.task.task import Task
-from precad.servers.telemetry.audited import Audit
+from precad.servers.telemetry.audit_figures import Audit
 
 MAX_ROUNDS = 120
 """Rounds in a snapshot, the latest ones."""

@@ -13,7 +13,7 @@ from precad.clients.payments import payments_of
 from precad.clients.upload_limit import UploadLimit
 from precad.dp.accountants.composed import composed_epsilon
 from precad.dp.accountants.pld import SampledGaussian, View
-from precad.dp.holder_ledger import read
+from precad.dp.ledgers.holder import read
 from precad.dp.task_privacy import task_privacy
 from precad.protos.task.task import Task
 from tests.harness.harness import small_task

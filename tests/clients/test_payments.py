@@ -17,7 +17,7 @@ from precad.clients.payments import Payments, payments_of
 from precad.clients.upload_limit import UploadLimit
 from precad.deploy.errors import INVALID_INPUT, REFUSED, exit_code_of
 from precad.dp.accountants.pld import SampledGaussian
-from precad.dp.holder_ledger import read
+from precad.dp.ledgers.holder import read
 from precad.dp.task_privacy import upload_events
 from precad.protos.task.proved_fields import ETA_OF_AN_UPLOAD
 from tests.harness.harness import small_task

@@ -29,8 +29,8 @@ from precad.deploy.guarantees.run_evidence import training_of
 from precad.deploy.localhost import several
 from precad.deploy.localhost.summary import conditions_of
 from precad.deploy.oversight.status_shown import show_rounds, status_table
-from precad.deploy.reporting.deployed import Figures, deployed_statements
 from precad.deploy.reporting.guarantees import sentence
+from precad.deploy.reporting.run_folder import Figures, deployed_statements
 from precad.deploy.reporting.runs import Run
 from precad.deploy.tracking.points import labels_of
 from precad.dp.accountants.pld import View

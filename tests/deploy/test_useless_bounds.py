@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from precad.deploy.figures import LARGEST_USEFUL, NO_USEFUL_BOUND, at_most, says_nothing, shown, three_digits
 from precad.deploy.localhost.summary import print_summary
 from precad.deploy.oversight.status_shown import status_table
-from precad.deploy.reporting.deployed import read_deployed
 from precad.deploy.reporting.guarantees import guarantees_of
 from precad.deploy.reporting.key_figures import key_figures
 from precad.deploy.reporting.numbers import Format
 from precad.deploy.reporting.numbers import shown as on_page
+from precad.deploy.reporting.run_folder import read_deployed
 from precad.deploy.reporting.write import Report
+from precad.deploy.shown.figures import LARGEST_USEFUL, NO_USEFUL_BOUND, at_most, says_nothing, shown, three_digits
 from precad.dp.accountants.pld import Label, View
 from precad.lab.simulation.guarantee import Guarantee
 from precad.servers.telemetry.status import Status, epsilons_of

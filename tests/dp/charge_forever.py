@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from precad.dp.accountants.pld import SampledGaussian, View
-from precad.dp.ledger import Ledger
+from precad.dp.ledgers.ledger import Ledger
 
 EVENTS = {View.ONE_SERVER: SampledGaussian(0.05, 1.5), View.CLIENTS_ONLY: SampledGaussian(0.05, 2.1)}
 DELTA = 1e-5

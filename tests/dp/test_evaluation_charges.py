@@ -16,10 +16,10 @@ from precad.dp.accountants.pld import Conduct, PldAccountant, SampledGaussian, T
 from precad.dp.accountants.renyi import rdp_gaussian, rdp_sgm_poisson
 from precad.dp.accountants.renyi_accounting import eps_from_rdp
 from precad.dp.accountants.task_cost import Evaluations, Level
-from precad.dp.earlier_ledgers import earlier_tasks
 from precad.dp.errors import BudgetExceededError, LedgerCorruptedError
-from precad.dp.ledger import Ledger
-from precad.dp.ledger_events import ledger_events
+from precad.dp.ledgers.earlier import earlier_tasks
+from precad.dp.ledgers.events import ledger_events
+from precad.dp.ledgers.ledger import Ledger
 
 DELTA = 1e-5
 TRAINING, EVALUATION = SampledGaussian(0.1, 1.5), SampledGaussian(1.0, 4.0)
@@ -146,7 +146,7 @@ def test_the_file_says_which_charges_are_evaluations(tmp_path: Path) -> None:
 
 
 def test_an_unknown_kind_is_refused(tmp_path: Path) -> None:
-    from precad.dp.ledger_lines import seal
+    from precad.dp.ledgers.lines import seal
 
     path = tmp_path / "ledger.jsonl"
     with ledger(path) as spent:

@@ -12,8 +12,8 @@ from precad.dp.accountants.gaussian_dp import delta_from_mu
 from precad.dp.accountants.group_mixture import Direction, loss_distribution
 from precad.dp.accountants.pld import Conduct, PldAccountant, SampledGaussian, TwoStageSampledGaussian, Unit, View
 from precad.dp.accountants.task_cost import Evaluations, Level, TaskCost
-from precad.dp.earlier_ledgers import earlier_tasks
-from precad.dp.ledger import Ledger
+from precad.dp.ledgers.earlier import earlier_tasks
+from precad.dp.ledgers.ledger import Ledger
 
 HIDDEN = SampledGaussian(0.1, math.sqrt(2))
 VISIBLE = TwoStageSampledGaussian(0.1, 1.0, math.sqrt(2))

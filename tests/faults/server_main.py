@@ -33,7 +33,7 @@ import numpy as np
 import typer
 
 from precad.deploy.cli.common import exit_codes
-from precad.dp.ledger import Ledger
+from precad.dp.ledgers.ledger import Ledger
 from precad.mpc import joint_coin, validation
 from precad.mpc.kernels import (
     field as field_kernels,  # noqa: F401 - compiled here, once
@@ -52,10 +52,10 @@ from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.servers.aggregator import Aggregator
 from precad.servers.dealer import Dealer
-from precad.servers.rounds import dealt as dealt_module
-from precad.servers.rounds import proved as proved_module
+from precad.servers.rounds import dealt_form as dealt_module
+from precad.servers.rounds import proved_form as proved_module
 from precad.servers.rounds.equipment import Randomness
-from precad.servers.rounds.proved import ProvedForm
+from precad.servers.rounds.proved_form import ProvedForm
 from precad.servers.rounds.proved_intake import SlotIntake
 from precad.servers.store.burnt_tuples import TupleLedger
 from precad.servers.store.checkpoints import Checkpoints

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from precad.dp.ledger_lines import read_lines
+from precad.dp.ledgers.lines import read_lines
 from precad.protos.task.evaluation import is_due
 from precad.protos.tls.identity import Role
 from precad.servers.store import audit_log

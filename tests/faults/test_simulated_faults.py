@@ -22,14 +22,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from precad.dp.accountants.pld import View
-from precad.dp.ledger import Ledger
-from precad.dp.sealed_file import SealedFile
+from precad.dp.ledgers.ledger import Ledger
+from precad.dp.ledgers.sealed_file import SealedFile
 from precad.mpc.channel import Channel
 from precad.mpc.joint_coin import CoinShare
 from precad.mpc.tuples.dealt import deal
 from precad.protos.tls.identity import Role
 from precad.servers import dealer as dealer_module
-from precad.servers.rounds.dealt import DealtForm
+from precad.servers.rounds.dealt_form import DealtForm
 from precad.servers.rounds.form import Ground
 from precad.servers.rounds.round import RoundRunner
 from precad.servers.rounds.states import Validated

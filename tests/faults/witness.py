@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from precad.mpc.proved.check import ProofCheck
-from precad.servers.rounds.proved import ProvedForm
+from precad.servers.rounds.proved_form import ProvedForm
 from precad.servers.rounds.sessions import Sessions
 
 SEED, CHALLENGE, OPENED, RELEASED = "seed", "challenge", "opened", "released"

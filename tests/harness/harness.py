@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from precad.clients.submission import RoundInvitation, Submission, agree, make_submission
 from precad.clients.upload.session import parts_of
 from precad.mpc.channel import MemoryChannel
-from precad.mpc.gates import make_gate
+from precad.mpc.gate_names import make_gate
 from precad.mpc.local import engines
 from precad.mpc.prg import RandomBytes, Seed
 from precad.mpc.ring import RingArray

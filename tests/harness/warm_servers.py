@@ -14,7 +14,7 @@ def _load() -> None:
     import precad.servers.aggregator
     import precad.servers.dealer  # noqa: F401 - imported for the forks
     from precad.dp.accountants import pld
-    from precad.mpc.gates import make_gate
+    from precad.mpc.gate_names import make_gate
     from precad.mpc.kernels import loading
     from precad.mpc.local.engines import CPU
 

@@ -24,7 +24,7 @@ from precad.mpc.tuples.held import FIELD_PRIME, ServerTuples
 from precad.protos.precad.v1 import aggregator_pb2
 from precad.protos.tls.identity import Role
 from precad.servers.links.lane import HEADER, _Incoming
-from precad.servers.rounds.dealt import DealtForm
+from precad.servers.rounds.dealt_form import DealtForm
 from precad.servers.rounds.equipment import Compute, Links
 from precad.servers.rounds.form import Ground
 from precad.servers.rounds.round import RoundRunner

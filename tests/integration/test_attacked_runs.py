@@ -23,7 +23,7 @@ from precad.deploy.configuration.demo import demo_config
 from precad.deploy.errors import ConfigError
 from precad.deploy.guarantees.run_evidence import read_runs
 from precad.deploy.reporting.certificates import certificate_of
-from precad.deploy.reporting.deployed import read_deployed
+from precad.deploy.reporting.run_folder import read_deployed
 
 PRECAD = [sys.executable, "-P", "-m", "precad.deploy.cli.main"]
 N_ROUNDS = 4

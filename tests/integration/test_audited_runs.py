@@ -20,7 +20,7 @@ import tomli_w
 from precad.clients.auditing.canary_file import path_of
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import SUCCESS
-from precad.deploy.run_folder import RunFolder
+from precad.deploy.run_files.folder import RunFolder
 from precad.servers.store import audit_log
 from precad.servers.store.folder import store_path
 from tests.integration.test_faults import PRECAD

@@ -33,7 +33,7 @@ from precad.mpc.ring import RingArray
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.servers.errors import SetupError
-from precad.servers.rounds.dealt import require_set
+from precad.servers.rounds.dealt_form import require_set
 from precad.servers.rounds.states import Committed, Opened
 from tests.harness import server_main
 from tests.harness.forked import exit_codes, servers

@@ -35,12 +35,12 @@ from precad.clients.training import evaluation
 from precad.deploy.cli.main import app
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.demo import demo_config
-from precad.deploy.figures import three_digits
 from precad.deploy.guarantees.run_evidence import read_runs
+from precad.deploy.shown.figures import three_digits
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian, TwoStageSampledGaussian, View, round_event
 from precad.dp.certificates.monte_carlo import hoeffding_class_bounds
 from precad.dp.certificates.prediction import Training
-from precad.dp.ledger import Ledger, Level
+from precad.dp.ledgers.ledger import Ledger, Level
 from precad.protos.precad.v1 import control_pb2
 from precad.protos.task.task import Task
 from tests.harness.command_line import CliRunner

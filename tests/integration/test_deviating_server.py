@@ -22,7 +22,7 @@ import structlog
 from precad.clients.errors import ServerUnreachableError, TaskEndedError, UploadLimitError
 from precad.clients.upload.session import ClientSession
 from precad.clients.upload_limit import UploadLimit
-from precad.dp.ledger import verified_charges
+from precad.dp.ledgers.ledger import verified_charges
 from precad.mpc import fixed_point
 from precad.mpc.errors import CommitmentError, VerdictsDifferError
 from precad.mpc.prg import Seed

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from precad.dp.accountants.pld import Conduct, View
-from precad.dp.earlier_ledgers import earlier_tasks
+from precad.dp.ledgers.earlier import earlier_tasks
 from precad.servers.store.folder import ledger_path, open_ledger
 from tests.harness.harness import asynchronous, running, small_task, until
 from tests.harness.pki import Pki

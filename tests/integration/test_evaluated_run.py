@@ -23,9 +23,9 @@ from precad.deploy.localhost.summary import print_summary
 from precad.deploy.oversight.log_audit import check_log
 from precad.deploy.oversight.run_status import read_run
 from precad.deploy.reporting.charts import charts_of
-from precad.deploy.reporting.deployed import read_deployed
 from precad.deploy.reporting.key_figures import key_figures
-from precad.deploy.run_folder import RunFolder
+from precad.deploy.reporting.run_folder import read_deployed
+from precad.deploy.run_files.folder import RunFolder
 from precad.dp.accountants.pld import View
 from precad.dp.task_privacy import task_cost
 from precad.protos.tls.identity import Role

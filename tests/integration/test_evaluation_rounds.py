@@ -33,7 +33,7 @@ from precad.protos.task.task import Task
 from precad.protos.tls.identity import AGGREGATORS
 from precad.servers.store.folder import open_ledger, open_task_store
 from precad.servers.store.rounds import EvaluatedRound
-from precad.servers.telemetry.figures import FILE
+from precad.servers.telemetry.model_figures import FILE
 from tests.clients.training.test_held_out import some, task_of
 from tests.harness.harness import asynchronous, running
 from tests.harness.pki import Pki

@@ -32,7 +32,7 @@ from precad.deploy.errors import INTERRUPTED, SUCCESS, UNREACHABLE
 from precad.deploy.localhost.deployment import LocalRun
 from precad.deploy.localhost.forks import ForkedChildren, Forks
 from precad.deploy.localhost.processes import Child
-from precad.deploy.run_state import RunState, state_of
+from precad.deploy.run_files.state import RunState, state_of
 
 PRECAD = [sys.executable, "-P", "-m", "precad.deploy.cli.main"]
 SERVERS = ["aggregator-a", "aggregator-b", "dealer"]

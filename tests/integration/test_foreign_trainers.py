@@ -21,8 +21,8 @@ import tomli_w
 
 from precad.deploy.configuration.demo import demo_config
 from precad.deploy.configuration.sections import load
-from precad.deploy.reporting.deployed import read_deployed
 from precad.deploy.reporting.guarantees import guarantees_of
+from precad.deploy.reporting.run_folder import read_deployed
 from precad.dp.accountants.gaussian_dp import eps_from_mu
 from precad.dp.accountants.pld import Unit
 from precad.protos.tls.identity import Role

@@ -35,7 +35,7 @@ from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.servers import dealer as dealer_module
 from precad.servers.errors import PeerUnreachableError, SetupError, TaskRefusedError
-from precad.servers.rounds.functions import require_function
+from precad.servers.rounds.sum_function import require_function
 from tests.harness import server_main
 from tests.harness.forked import exit_codes, servers
 from tests.harness.harness import AGGREGATORS, Pki, asynchronous, free_addresses, read_rounds, small_task
@@ -275,16 +275,16 @@ async def test_every_round_in_whose_function_b_hangs_up_is_paid_and_there_are_at
 async def test_a_server_b_with_another_function_ends_the_round(tmp_path: Path) -> None:
     """It names ours and runs another: no sum is opened. A sees it for itself, or passes B's word on."""
     task = task_of(batches_ahead=0)
-    from precad.servers.rounds import dealt
+    from precad.servers.rounds import dealt_form
 
-    honest = dealt.share_of_function
+    honest = dealt_form.share_of_function
 
     def other(function: Any, share: Any, tuples: Any, channel: Any) -> Any:
         if channel.party == 1:
             function._function = lambda x, bound: x.relu()
         return honest(function, share, tuples, channel)
 
-    with patch.object(dealt, "share_of_function", other):
+    with patch.object(dealt_form, "share_of_function", other):
         async with consenting(task, tmp_path, reconnect_timeout_s=3.0) as (running, _):  # A waits so long for B
             error = await end_of_a(running)
     is_told = isinstance(error, PeerUnreachableError) and "the other aggregator ended the task: step" in str(error)

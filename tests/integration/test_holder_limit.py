@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from precad.deploy.cli.main import app
-from precad.dp.holder_ledger import read
+from precad.dp.ledgers.holder import read
 from tests.harness.command_line import CliRunner, precad
 from tests.harness.harness import read_rounds
 from tests.harness.hospital import hospital

@@ -21,8 +21,8 @@ import pytest
 from rich.console import Console
 
 from precad.deploy.localhost.deployment import LocalRun
-from precad.deploy.reporting.deployed import read_deployed
 from precad.deploy.reporting.guarantees import guarantees_of, sentence
+from precad.deploy.reporting.run_folder import read_deployed
 from precad.mpc.errors import MalformedMessageError
 from precad.mpc.tuples.held import Dealt
 from precad.protos.task.task import Task

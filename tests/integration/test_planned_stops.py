@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from precad.dp.ledger import Ledger
+from precad.dp.ledgers.ledger import Ledger
 from precad.servers.aggregator import Aggregator
 from precad.servers.errors import StoppedError
 from precad.servers.rounds.equipment import Randomness

@@ -25,7 +25,7 @@ from precad.clients.submission import ProvedMessage
 from precad.clients.training.conduct import Conduct, Honest
 from precad.clients.upload import proved
 from precad.clients.upload.session import ClientSession
-from precad.dp.ledger import verified_charges
+from precad.dp.ledgers.ledger import verified_charges
 from precad.mpc import fixed_point
 from precad.mpc.errors import CommitmentError, MpcError
 from precad.mpc.local import engines
@@ -40,7 +40,7 @@ from precad.protos.task.task import Task
 from precad.servers.errors import PeerUnreachableError, ServerError
 from precad.servers.links import words
 from precad.servers.rounds.form import Ground
-from precad.servers.rounds.proved import ProvedForm
+from precad.servers.rounds.proved_form import ProvedForm
 from precad.servers.rounds.proved_intake import Proofs
 from precad.servers.rounds.states import (
     Aborted,

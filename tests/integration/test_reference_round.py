@@ -27,7 +27,7 @@ from precad.clients.upload.session import ClientSession
 from precad.deploy.oversight.validation_audit import audit
 from precad.mpc import fixed_point
 from precad.mpc.channel import memory_pair
-from precad.mpc.gates import make_gate
+from precad.mpc.gate_names import make_gate
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.parameters import Mode
 from precad.mpc.ring import RingArray

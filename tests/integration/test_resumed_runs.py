@@ -32,9 +32,9 @@ import torch
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import INTERRUPTED, SUCCESS
 from precad.deploy.guarantees.run_evidence import read_runs
-from precad.deploy.reporting.deployed import read_deployed
-from precad.deploy.run_folder import RunFolder
-from precad.deploy.run_state import RunState, state_of
+from precad.deploy.reporting.run_folder import read_deployed
+from precad.deploy.run_files.folder import RunFolder
+from precad.deploy.run_files.state import RunState, state_of
 from precad.dp.accountants.balls_in_bins import BallsInBins
 from precad.dp.accountants.pld import Conduct, View
 from precad.dp.task_privacy import task_privacy

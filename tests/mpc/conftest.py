@@ -3,7 +3,7 @@
 import pytest
 
 from precad.mpc.gate.top_bits import Gate
-from precad.mpc.gates import make_gate
+from precad.mpc.gate_names import make_gate
 
 
 @pytest.fixture(scope="session", params=["crypten", "native"])

@@ -18,7 +18,7 @@ from precad.lab.bench.machine import peak_rss
 from precad.mpc import ring, sharing, validation
 from precad.mpc.channel import MemoryChannel, run_pair
 from precad.mpc.gate import top_bits
-from precad.mpc.gates import make_gate
+from precad.mpc.gate_names import make_gate
 from precad.mpc.local.encrypted_region import EncryptedRegion
 from precad.mpc.local.engines import CPU
 from precad.mpc.local.spooled_words import SpooledWords

@@ -17,7 +17,7 @@ from precad.deploy.oversight.validation_audit import audit
 from precad.mpc import ring
 from precad.mpc.convex_set import ConvexSet, HalfSpace, LayerBall
 from precad.mpc.errors import MalformedMessageError, ParameterError
-from precad.mpc.gates import make_gate
+from precad.mpc.gate_names import make_gate
 from precad.mpc.local.cpu_engine import CpuEngine
 from precad.mpc.local.engines import CPU
 from precad.mpc.local.set_sums import set_sums

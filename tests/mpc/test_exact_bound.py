@@ -12,7 +12,7 @@ from numpy.testing import assert_array_equal
 
 from precad.deploy.oversight.validation_audit import audit
 from precad.mpc.fixed_point import exact_squared_norm
-from precad.mpc.gates import make_gate
+from precad.mpc.gate_names import make_gate
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.parameters import DEALT_MODES, Mode
 from precad.mpc.ring import RingArray

@@ -38,7 +38,7 @@ def test_a_gate_without_crypten_says_what_to_install():
 import sys
 sys.modules["crypten"] = None  # Python's own way to make an import fail
 from precad.mpc.errors import GateUnavailableError
-from precad.mpc.gates import make_gate
+from precad.mpc.gate_names import make_gate
 try:
     make_gate("crypten")
 except GateUnavailableError as error:
@@ -53,7 +53,7 @@ CHECK = """
 import numpy as np
 from precad.mpc.channel import run_pair
 from precad.mpc.tuples.dealt import deal
-from precad.mpc.gates import make_gate
+from precad.mpc.gate_names import make_gate
 from precad.mpc.gate.top_bits import blocks, shares_of_zero
 from precad.mpc.tuples.held import BatchShape, ServerTuples
 gate = make_gate({name!r})
@@ -85,15 +85,15 @@ def test_a_missing_crypten_is_noticed_before_anything_is_loaded():
     program = """
 import sys
 from precad.mpc.crypten import lookups as comparison
-from precad.mpc import gates
+from precad.mpc import gate_names
 from precad.mpc.errors import GateUnavailableError
 found = comparison.find_spec
-print(gates.usual_gate() == ("crypten" if found("crypten") and found("onnx") else "native"))
+print(gate_names.usual_gate() == ("crypten" if found("crypten") and found("onnx") else "native"))
 comparison.find_spec = lambda name: None if name == "crypten" else found(name)
-print(gates.usual_gate())
-gates.require_gate("native")
+print(gate_names.usual_gate())
+gate_names.require_gate("native")
 try:
-    gates.require_gate("crypten")
+    gate_names.require_gate("crypten")
 except GateUnavailableError as error:
     print(error)
 print("torch" in sys.modules)

@@ -15,7 +15,7 @@ from precad.mpc import opening, ring, sharing, validation
 from precad.mpc.channel import memory_pair, run_pair
 from precad.mpc.errors import MalformedMessageError, ParameterError
 from precad.mpc.gate import top_bits
-from precad.mpc.gates import make_gate
+from precad.mpc.gate_names import make_gate
 from precad.mpc.joint_coin import CoinShare
 from precad.mpc.local.encrypted_region import EncryptedRegion
 from precad.mpc.local.spooled_words import SpooledWords

@@ -18,7 +18,7 @@ from precad.clients.submission import agree as agree_on
 from precad.mpc import errors, fixed_point, joint_coin, prg, ring, sharing, validation
 from precad.mpc.channel import MemoryChannel, run_pair
 from precad.mpc.gate import equality, top_bits
-from precad.mpc.gates import make_gate
+from precad.mpc.gate_names import make_gate
 from precad.mpc.local import step as local_step
 from precad.mpc.local.engines import CPU
 from precad.mpc.local.rows import RowStreams

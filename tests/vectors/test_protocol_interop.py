@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from precad.mpc import validation
 from precad.mpc.channel import memory_pair
 from precad.mpc.errors import GateUnavailableError, MalformedMessageError, VerdictsDifferError
-from precad.mpc.gates import require_gate
+from precad.mpc.gate_names import require_gate
 from tests.vectors import make_vectors, ours
 from tests.vectors.independent import server
 from tests.vectors.independent import steps as independent

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from precad.mpc.errors import GateUnavailableError
-from precad.mpc.gates import require_gate
+from precad.mpc.gate_names import require_gate
 from precad.mpc.prg import Purpose
 from precad.protos.precad.v1 import aggregator_pb2, common_pb2, control_pb2, dealer_pb2, peer_pb2
 from tests.vectors import make_vectors, ours

@@ -36,7 +36,7 @@
     }
     return `${Math.round(value)} B`;
   };
-  // An ε above it says nothing (deploy/figures.py).
+  // An ε above it says nothing (deploy/shown/figures.py).
   const LARGEST_USEFUL = 100;
   const FORMATS = {
     share: (value) => value.toFixed(3),

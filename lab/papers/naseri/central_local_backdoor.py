@@ -30,7 +30,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from precad.deploy.figures import at_most
+from precad.deploy.shown.figures import at_most
 from precad.lab.papers import backdoors, runner
 from precad.lab.papers.runner import Case, Outcome
 from precad.lab.simulation.workers import Workers

@@ -32,7 +32,7 @@ from precad.clients.attacks.backdoors import Backdoor
 from precad.clients.attacks.records import evenly, require_share
 from precad.clients.records.records import Records
 from precad.clients.records.tweets import VOCABULARY, sentiment140_50k, tokens
-from precad.deploy.figures import at_most
+from precad.deploy.shown.figures import at_most
 from precad.lab.papers import backdoors, runner
 from precad.lab.papers.naseri.central_local_backdoor import CLIENT_RATE, DEFENCES, Defence
 from precad.lab.papers.naseri.central_local_backdoor import Experiment as OfImages

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from precad.deploy.figures import at_most, plain
-from precad.deploy.tables import titled
+from precad.deploy.shown.figures import at_most, plain
+from precad.deploy.shown.tables import titled
 from precad.dp.accountants.pld import PldAccountant, View, round_event
 from precad.dp.published.precad import gdp_mu_precad_clients_only, gdp_mu_precad_server_corrupt
 from precad.lab.papers import runner

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from rich.console import Console
 
-from precad.deploy.tables import titled
+from precad.deploy.shown.tables import titled
 from precad.lab.simulation import Simulation, simulate
 
 CLIENTS: Final = 64

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from precad.deploy.figures import plain
-from precad.deploy.tables import titled
+from precad.deploy.shown.figures import plain
+from precad.deploy.shown.tables import titled
 from precad.dp.accountants.gaussian_dp import eps_from_mu
 from precad.dp.accountants.pld import View
 from precad.dp.published.precad import gdp_mu_precad_clients_only, gdp_mu_precad_server_corrupt

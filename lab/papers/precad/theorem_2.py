@@ -13,8 +13,8 @@ from typing import Any
 from rich.console import Console
 
 from precad.deploy.errors import refusing
-from precad.deploy.figures import plain
-from precad.deploy.tables import titled
+from precad.deploy.shown.figures import plain
+from precad.deploy.shown.tables import titled
 from precad.dp.accountants.pld import Label
 from precad.dp.published.precad import client_level_mu, precad_theorem2_bounds
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from precad.deploy.tables import titled
+from precad.deploy.shown.tables import titled
 from precad.dp.accountants.ptr_privacy import subsampled_ptr_rdp_closed
 from precad.dp.accountants.renyi import rdp_sgm_poisson
 from precad.lab.papers.ptr.mnist import DELTA, Price, proved_epsilon, renyi_epsilon, rounds_within

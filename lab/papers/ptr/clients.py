@@ -28,8 +28,8 @@ from rich.console import Console
 from precad.clients.records.holdout import is_kept_aside
 from precad.clients.records.source import DataSource
 from precad.deploy.errors import ConfigError
-from precad.deploy.figures import at_most
-from precad.deploy.tables import titled
+from precad.deploy.shown.figures import at_most
+from precad.deploy.shown.tables import titled
 from precad.lab.papers import runner
 from precad.lab.papers.ptr.mnist import DELTA, proved_epsilon, rounds_within
 from precad.lab.papers.ptr.settings import CORRUPTIONS, GAUSSIAN, PTR, PTR_PARAMETERS, TRAININGS, Corruption, Method

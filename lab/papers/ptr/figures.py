@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from precad.deploy.tables import titled
+from precad.deploy.shown.tables import titled
 from precad.dp.accountants.ptr_privacy import subsampled_ptr_rdp_closed
 from precad.dp.accountants.renyi_accounting import OrderGridWarning, eps_from_rdp
 from precad.dp.published import propose_test_release as ptr

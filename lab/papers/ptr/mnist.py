@@ -29,7 +29,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from precad.deploy.errors import ConfigError
-from precad.deploy.tables import titled
+from precad.deploy.shown.tables import titled
 from precad.dp.accountants.pld import SampledGaussian
 from precad.dp.accountants.ptr_privacy import eps_ptr_rounds
 from precad.dp.accountants.side_by_side import RdpAccountant

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from precad.deploy.figures import rounded_down, within
-from precad.deploy.tables import titled
+from precad.deploy.shown.figures import rounded_down, within
+from precad.deploy.shown.tables import titled
 from precad.dp.certificates.prediction import Method
 from precad.lab.papers import runner
 from precad.lab.papers.xie.attack_levels import LEVELS

@@ -24,7 +24,7 @@ import numpy as np
 from rich.console import Console
 
 from precad.deploy.guarantees.certificates import Request, certify_runs
-from precad.deploy.tables import titled
+from precad.deploy.shown.tables import titled
 from precad.dp.accountants.pld import PldAccountant
 from precad.dp.certificates.prediction import Method, Threat, published_epsilon
 from precad.lab.papers import runner

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from precad.deploy.tables import titled
+from precad.deploy.shown.tables import titled
 from precad.dp.certificates.prediction import Method
 from precad.lab.papers import runner
 from precad.lab.papers.xie.classes import PublicStart, classes_of

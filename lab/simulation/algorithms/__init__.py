@@ -5,7 +5,7 @@ Modules:
     algorithm          one round of a federation, and what it guarantees
     central_dp         Central DP: the trusted server's noise, and a budget that ends the training
     central_record_dp  Central DP for records: a trusted server sees every update, and adds the noise once
-    deployed           the task's algorithm as a deployment runs it
+    deployment         the task's algorithm as a deployment runs it
     distributed_dp     Distributed DP: the clients share the noise among them, and a secure sum hides the rest
     fed_avg            Federated averaging with nothing around it but, where one is named, a robust rule
     ins_dp_fedavg      InsDP-FedAvg: every client runs DP-SGD on its own records, several steps a round
@@ -23,7 +23,7 @@ from typing import Final
 from precad.lab.simulation.algorithms.algorithm import Algorithm, RoundOutcome
 from precad.lab.simulation.algorithms.central_dp import CentralDp
 from precad.lab.simulation.algorithms.central_record_dp import CentralRecordDp
-from precad.lab.simulation.algorithms.deployed import Deployed
+from precad.lab.simulation.algorithms.deployment import Deployed
 from precad.lab.simulation.algorithms.distributed_dp import DistributedDp
 from precad.lab.simulation.algorithms.fed_avg import FedAvg
 from precad.lab.simulation.algorithms.ins_dp_fedavg import InsDpFedAvg

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from precad.clients.errors import ArgumentError
 from precad.lab.simulation.algorithms.algorithm import Parameters
-from precad.lab.simulation.algorithms.deployed import Deployed
+from precad.lab.simulation.algorithms.deployment import Deployed
 from precad.lab.simulation.two_servers import CleartextServers, TwoServers, mpc_servers
 from precad.mpc.ring import RingArray
 

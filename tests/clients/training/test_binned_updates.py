@@ -23,7 +23,7 @@ from precad.clients.training.conduct import Honest
 from precad.clients.training.record_draws import draws_of
 from precad.dp.accountants.balls_in_bins import BallsInBins
 from precad.dp.accountants.pld import SampledGaussian
-from precad.dp.holder_ledger import read
+from precad.dp.ledgers.holder import read
 from precad.protos.task.task import Task
 from tests.harness.gradient_sums import clipped_gradient_sum
 from tests.harness.harness import small_task

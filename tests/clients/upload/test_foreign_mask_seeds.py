@@ -17,7 +17,7 @@ from precad.clients.submission import agree
 from precad.mpc import ring, sharing, validation
 from precad.mpc.channel import Channel, run_pair
 from precad.mpc.gate import equality, top_bits
-from precad.mpc.gates import make_gate
+from precad.mpc.gate_names import make_gate
 from precad.mpc.local.engines import CPU
 from precad.mpc.local.rows import RowStreams
 from precad.mpc.local.step import Masked, local_sums

@@ -10,7 +10,7 @@ import pytest
 
 from precad.deploy.cli.main import app
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian
-from precad.dp.holder_ledger import HolderLedger, Payment, Terms, read
+from precad.dp.ledgers.holder import HolderLedger, Payment, Terms, read
 from tests.harness.command_line import CliRunner
 
 TUNED = ("--client", "alice", "--task", "tuning of May", "--noise-multiplier", "8", "--rounds", "6")

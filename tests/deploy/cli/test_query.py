@@ -17,7 +17,7 @@ from precad.deploy.errors import ConfigError
 from precad.deploy.localhost.observing import Observation
 from precad.deploy.localhost.query import QueryRun
 from precad.deploy.localhost.watch import LiveTable
-from precad.deploy.run_folder import RunFolder
+from precad.deploy.run_files.folder import RunFolder
 from precad.protos.precad.v1.control_pb2 import RoundRecord
 from tests.harness.command_line import precad
 from tests.harness.hospital import hospital

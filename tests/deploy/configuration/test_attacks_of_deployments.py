@@ -19,7 +19,7 @@ from precad.deploy.conducts import HOARDING, conducts_of, wanted_of
 from precad.deploy.configuration.demo import demo_config
 from precad.deploy.configuration.local import resolve
 from precad.deploy.errors import ConfigError
-from precad.deploy.run_folder import RunFolder
+from precad.deploy.run_files.folder import RunFolder
 from precad.protos.task.task import Task
 from tests.harness.harness import small_task
 from tests.harness.hoarder import Hoarder

@@ -11,7 +11,7 @@ import pytest
 from precad.deploy.configuration.check_records import local_records
 from precad.deploy.configuration.local import resolve
 from precad.deploy.errors import ConfigError
-from precad.deploy.run_folder import RunFolder
+from precad.deploy.run_files.folder import RunFolder
 from precad.lab.simulation.simulate import resolve as resolve_simulation
 
 TASK: dict[str, Any] = {

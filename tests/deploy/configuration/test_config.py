@@ -33,7 +33,7 @@ from precad.deploy.configuration import sections
 from precad.deploy.configuration.demo import demo_config
 from precad.deploy.errors import INVALID_INPUT, ConfigError, exit_code_of
 from precad.deploy.localhost.deployment import LocalRun
-from precad.deploy.run_folder import default_output
+from precad.deploy.run_files.folder import default_output
 from precad.protos.tls.files import TransportError
 from precad.protos.tls.identity import IdentityError
 from tests.harness.command_line import CliRunner

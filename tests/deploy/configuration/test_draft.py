@@ -13,7 +13,7 @@ import pytest
 from precad.deploy.configuration.demo import demo_config
 from precad.deploy.configuration.local import draft, resolve
 from precad.deploy.errors import ConfigError
-from precad.deploy.run_folder import RunFolder
+from precad.deploy.run_files.folder import RunFolder
 from precad.lab.simulation import simulate as simulation
 from precad.protos.task.task import Task
 

@@ -15,7 +15,7 @@ from precad.deploy.configuration.check_records import local_records
 from precad.deploy.configuration.demo import demo_config
 from precad.deploy.configuration.evaluation_clip import clip_advice, most_held_out
 from precad.deploy.configuration.local import resolve
-from precad.deploy.run_folder import RunFolder
+from precad.deploy.run_files.folder import RunFolder
 from precad.dp.accountants.pld import View
 from precad.dp.task_privacy import task_privacy
 from precad.lab.simulation import simulate

@@ -28,7 +28,7 @@ from precad.deploy.configuration.demo import demo_config
 from precad.deploy.configuration.local import draft, resolve
 from precad.deploy.configuration.sections import Deployment, load, parse, read_local
 from precad.deploy.errors import ConfigError
-from precad.deploy.run_folder import RunFolder
+from precad.deploy.run_files.folder import RunFolder
 from precad.mpc.convex_set import ConvexSet
 from precad.protos.tls.identity import Role
 from tests.harness.command_line import CliRunner

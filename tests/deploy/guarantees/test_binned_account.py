@@ -18,7 +18,7 @@ from precad.deploy.errors import ConfigError
 from precad.deploy.guarantees.planning import task_of_run
 from precad.deploy.oversight.run_status import read_rounds
 from precad.deploy.reporting.audits import MECHANISM, read_audit
-from precad.deploy.run_folder import RunFolder
+from precad.deploy.run_files.folder import RunFolder
 from precad.dp.accountants.balls_in_bins import BallsInBins
 from precad.dp.accountants.pld import Conduct, PldAccountant, SampledGaussian, View
 from precad.dp.task_privacy import task_privacy

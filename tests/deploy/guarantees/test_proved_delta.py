@@ -24,8 +24,8 @@ from precad.deploy.guarantees.accounting import account_of_flags
 from precad.deploy.guarantees.planning import task_of_run
 from precad.deploy.localhost.summary import print_summary
 from precad.deploy.oversight.status_shown import show_rounds, status_table
-from precad.deploy.reporting.deployed import read_deployed
 from precad.deploy.reporting.guarantees import guarantees_of
+from precad.deploy.reporting.run_folder import read_deployed
 from precad.deploy.reporting.runs import Run
 from precad.dp.accountants.pld import Conduct, PldAccountant, SampledGaussian, View
 from precad.dp.accountants.slack import why_no_bound, with_slack

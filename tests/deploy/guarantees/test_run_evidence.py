@@ -16,7 +16,7 @@ from precad.deploy.cli.main import app
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.local import resolve
 from precad.deploy.guarantees.run_evidence import _OF_THE_LAW, read_runs, training_of
-from precad.deploy.run_folder import RunFolder
+from precad.deploy.run_files.folder import RunFolder
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian, View, round_event
 from precad.dp.certificates.prediction import Method, Threat, certify
 from precad.servers.store.folder import open_ledger

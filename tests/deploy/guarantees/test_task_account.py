@@ -11,7 +11,7 @@ import pytest
 import tomli_w
 
 from precad.deploy.cli.main import app
-from precad.deploy.figures import plain
+from precad.deploy.shown.figures import plain
 from precad.dp.accountants.gaussian_dp import eps_from_mu
 from precad.dp.accountants.pld import Conduct, View
 from precad.dp.task_privacy import task_cost

@@ -494,7 +494,7 @@ OURS = ("precad", "prune")
 SERVING = """
 import precad.deploy.cli.main, precad.servers.dealer, precad.servers.aggregator
 from precad.mpc.local import engines
-from precad.mpc.gates import make_gate
+from precad.mpc.gate_names import make_gate
 make_gate("native")
 engines.make_engine("cpu").warm_up()
 """

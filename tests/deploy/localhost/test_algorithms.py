@@ -20,13 +20,13 @@ from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.check_privacy import privacy_facts
 from precad.deploy.configuration.demo import demo_config
 from precad.deploy.errors import ConfigError
-from precad.deploy.figures import rounded_up
 from precad.deploy.guarantees.planning import task_of_run
 from precad.deploy.guarantees.run_evidence import training_of
 from precad.deploy.localhost.summary import conditions_of
 from precad.deploy.localhost.watch import warning_of
-from precad.deploy.reporting.deployed import read_deployed
 from precad.deploy.reporting.guarantees import guarantees_of, sentence
+from precad.deploy.reporting.run_folder import read_deployed
+from precad.deploy.shown.figures import rounded_up
 from precad.dp.accountants.gaussian_dp import eps_from_mu
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian, Unit, View
 from precad.dp.accountants.ptr_loss import pld_eps_ptr

@@ -25,7 +25,7 @@ from precad.deploy.cli.main import app
 from precad.deploy.configuration.sections import read_local
 from precad.deploy.errors import ConfigError
 from precad.deploy.localhost.deployment import LocalRun
-from precad.deploy.run_state import NAME, RunState
+from precad.deploy.run_files.state import NAME, RunState
 from precad.lab.simulation.simulate import Runs, resolve
 from tests.harness.command_line import CliRunner
 

@@ -29,7 +29,6 @@ from typer.testing import CliRunner
 import precad
 from precad.clients.models import networks
 from precad.clients.upload_limit import UploadLimit
-from precad.deploy import run_state
 from precad.deploy.cli import main as cli
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.local import with_clients
@@ -39,10 +38,11 @@ from precad.deploy.localhost.deployment import LocalRun
 from precad.deploy.localhost.resuming import read_before
 from precad.deploy.localhost.summary import print_summary
 from precad.deploy.oversight.run_status import read_run
-from precad.deploy.reporting.deployed import read_deployed
+from precad.deploy.reporting.run_folder import read_deployed
 from precad.deploy.reporting.write import Report
-from precad.deploy.run_folder import RunFolder
-from precad.deploy.run_state import RunState, state_of
+from precad.deploy.run_files import state
+from precad.deploy.run_files.folder import RunFolder
+from precad.deploy.run_files.state import RunState, state_of
 from precad.dp.accountants.pld import View
 from precad.dp.task_privacy import task_cost
 from precad.protos.tls.identity import Role
@@ -76,7 +76,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that was interrupted before its first round. Nobody changes it."""
     root = tmp_path_factory.mktemp("going") / "run"
     LocalRun(RAW, root, SILENT)
-    (root / run_state.NAME).write_text(RunState.INTERRUPTED)
+    (root / state.NAME).write_text(RunState.INTERRUPTED)
     return root
 
 
@@ -105,11 +105,11 @@ def changed(**changes: Any) -> dict[str, Any]:
 
 
 def finish(folder: RunFolder) -> None:
-    (folder.root / run_state.NAME).write_text(RunState.FINISHED)
+    (folder.root / state.NAME).write_text(RunState.FINISHED)
 
 
 def finish_before_there_was_a_word(folder: RunFolder) -> None:
-    (folder.root / run_state.NAME).unlink()
+    (folder.root / state.NAME).unlink()
     folder.summary.write_text("{}")
 
 
@@ -153,7 +153,7 @@ def test_a_folder_that_cannot_go_on_is_left_as_it_is(
 def test_a_run_in_progress_is_left_alone(folder: RunFolder) -> None:
     """Also by somebody who asked before it took the folder, and by one who asked before it finished."""
     late = LocalRun(RAW, folder.root, SILENT, resumes=True)
-    with run_state.held(folder.root, resumes=True):
+    with state.held(folder.root, resumes=True):
         before = tree(folder.root)
         for start in (lambda: LocalRun(RAW, folder.root, SILENT, resumes=True), lambda: asyncio.run(late.run())):
             with pytest.raises(ConfigError, match="in progress in"):
@@ -180,10 +180,10 @@ def test_a_server_that_outlives_its_run_is_not_joined(folder: RunFolder, monkeyp
 def test_a_run_without_the_flag_says_that_there_is_one(folder: RunFolder, tmp_path: Path) -> None:
     before = tree(folder.root)
     for word, found in (("interrupted", "an interrupted run"), ("running", "a run that crashed"), ("failed", "failed")):
-        (folder.root / run_state.NAME).write_text(word)
+        (folder.root / state.NAME).write_text(word)
         with pytest.raises(precad.ConfigError, match=rf"^folder: expected a new .*{found}.*add --resume to continue"):
             precad.run(RAW, folder.root)
-    (folder.root / run_state.NAME).write_text(RunState.INTERRUPTED)
+    (folder.root / state.NAME).write_text(RunState.INTERRUPTED)
     assert {path: content for path, (content, _) in tree(folder.root).items()} == {
         path: content for path, (content, _) in before.items()
     }
@@ -288,7 +288,7 @@ def test_a_finished_task_whose_run_was_killed_gets_its_summary_without_a_process
     """The account has every round and every charge, and agrees with the report's and the certificate's reading."""
     for letter in ROLES:
         commit(folder, letter, [0, 2, 3, 4], lost=[1])
-    (folder.root / run_state.NAME).write_text(RunState.RUNNING)
+    (folder.root / state.NAME).write_text(RunState.RUNNING)
     summary = asyncio.run(resumed(folder).run())
     assert (summary["rounds"], summary["processes"], summary["resumed"]) == (4, 0, 1)
     assert (summary["accepted"], summary["discarded_draws"], summary["rounds_of_a_client"]) == (8, 0, 5)

@@ -18,8 +18,8 @@ from rich.console import Console
 from precad.deploy.configuration.demo import demo_config
 from precad.deploy.errors import ConfigError, InterruptedRunError
 from precad.deploy.localhost import several
-from precad.deploy.run_folder import TRAININGS, each_training
-from precad.deploy.run_state import RunState
+from precad.deploy.run_files.folder import TRAININGS, each_training
+from precad.deploy.run_files.state import RunState
 from precad.dp.accountants.gaussian_dp import eps_from_mu
 from precad.dp.accountants.pld import View
 from precad.dp.task_privacy import task_cost, task_privacy

@@ -15,8 +15,8 @@ from rich.console import Console
 from precad.deploy.localhost.summary import print_summary
 from precad.deploy.localhost.watch import LiveTable
 from precad.deploy.oversight.status_shown import metrics_of, status_table
-from precad.deploy.reporting.deployed import read_deployed
-from precad.deploy.spent import epsilon_of_a_client, spent_epsilons
+from precad.deploy.reporting.run_folder import read_deployed
+from precad.deploy.run_files.spent import epsilon_of_a_client, spent_epsilons
 from precad.dp.accountants.pld import PldAccountant, TwoStageSampledGaussian, View
 from precad.dp.accountants.task_cost import Charged
 from precad.dp.task_privacy import task_cost

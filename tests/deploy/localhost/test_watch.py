@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from precad.deploy.durations import in_words
 from precad.deploy.localhost import watch
 from precad.deploy.localhost.watch import COLUMNS, LiveTable, columns_that_fit
+from precad.deploy.shown.durations import in_words
 
 ALL = [name for name, _ in COLUMNS]
 

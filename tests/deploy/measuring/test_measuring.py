@@ -36,7 +36,7 @@ from precad.servers.operations.metrics import StatusCollector, expose
 from precad.servers.store.rounds import CommittedRound
 from precad.servers.telemetry import quality as quality_module
 from precad.servers.telemetry.events import Telemetry
-from precad.servers.telemetry.figures import FILE, restored
+from precad.servers.telemetry.model_figures import FILE, restored
 from precad.servers.telemetry.quality import MOST_FAULTS, Program, Quality
 from tests.harness.harness import LeashedClient, Pki, asynchronous, running, small_task
 

@@ -15,9 +15,9 @@ import tomli_w
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import ConfigError
 from precad.deploy.oversight.run_status import read_run
-from precad.deploy.run_folder import RunFolder
+from precad.deploy.run_files.folder import RunFolder
 from precad.dp.accountants.pld import Conduct, View
-from precad.dp.earlier_ledgers import earlier_tasks
+from precad.dp.ledgers.earlier import earlier_tasks
 from precad.protos.task.task import Task
 from precad.servers.store.folder import ledger_path, open_ledger, open_task_store
 from precad.servers.telemetry.status import epsilons_of

@@ -17,9 +17,9 @@ from precad.deploy.localhost.processes import SAFE_PATH
 from precad.dp.accountants.dp_events import as_json, dp_event, from_json
 from precad.dp.accountants.pld import SampledGaussian, Unit, View
 from precad.dp.errors import LedgerCorruptedError
-from precad.dp.ledger import Ledger
-from precad.dp.ledger_events import ledger_events
-from precad.dp.ledger_lines import FIRST_CHAIN, seal
+from precad.dp.ledgers.events import ledger_events
+from precad.dp.ledgers.ledger import Ledger
+from precad.dp.ledgers.lines import FIRST_CHAIN, seal
 from precad.protos.task.proved_fields import eta
 
 DELTA = 1e-5

@@ -30,10 +30,10 @@ from precad.deploy.configuration.demo import demo_config
 from precad.deploy.configuration.local import with_operations
 from precad.deploy.errors import ConfigError, RunFailedError
 from precad.deploy.localhost.deployment import LocalRun
-from precad.deploy.oversight import operations, run_status
-from precad.deploy.oversight.operations import as_it_goes, place_of, sources_of
+from precad.deploy.oversight import run_status, status_sources
 from precad.deploy.oversight.run_status import read_run
 from precad.deploy.oversight.status_shown import metrics_of, show_rounds, status_table
+from precad.deploy.oversight.status_sources import as_it_goes, place_of, sources_of
 from precad.protos.tls.identity import Role
 from precad.servers.operations.access import Token, load_token
 from precad.servers.operations.opening import operations_port
@@ -175,7 +175,7 @@ async def test_watching_a_run_shows_each_round_once_and_ends_with_it(run: Path) 
     for i in range(3):
         append(run, round=i)
         await asyncio.sleep(0.1)
-    await asyncio.sleep(2 * operations.POLL_S)
+    await asyncio.sleep(2 * status_sources.POLL_S)
     assert not watching.done()
     (run / "summary.json").write_text("{}")
     await watching
@@ -307,10 +307,10 @@ async def test_over_tls_the_role_of_the_configuration_is_asked_for(tmp_path: Pat
     telemetry = Telemetry(Role.DEALER)
     telemetry.task_id = "t"
     async with operations_port(config, telemetry, lambda: of_dealer(telemetry, n_connected=0, n_waiting=0)):
-        source = operations._source_of_server(Role.DEALER, config, None)
-        assert (await operations.fetch(source)).task == "t"
+        source = status_sources._source_of_server(Role.DEALER, config, None)
+        assert (await status_sources.fetch(source)).task == "t"
         with pytest.raises(RunFailedError, match="certificate"):
-            await operations.fetch(operations._source_of_server(Role.AGGREGATOR_A, config, None))
+            await status_sources.fetch(status_sources._source_of_server(Role.AGGREGATOR_A, config, None))
 
 
 @asynchronous
@@ -334,12 +334,12 @@ async def test_the_token_follows_no_redirect() -> None:
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", int(address.rpartition(":")[2])).start()
         runners.append(runner)
-    source = operations.Source("a", f"http://{here}", TOKEN)
+    source = status_sources.Source("a", f"http://{here}", TOKEN)
     with pytest.raises(RunFailedError, match="expected a status, found HTTP 302"):
-        await operations.fetch(source)
-    source = operations.Source("a", f"http://{other}", TOKEN)
+        await status_sources.fetch(source)
+    source = status_sources.Source("a", f"http://{other}", TOKEN)
     with pytest.raises(RunFailedError, match="expected a status in its answer"):
-        await operations.fetch(source)
+        await status_sources.fetch(source)
     assert seen == [f"Bearer {TOKEN}"]
     for runner in runners:
         await runner.cleanup()

@@ -25,16 +25,16 @@ import tomli_w
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from precad.deploy import run_state
 from precad.deploy.cli import main as cli
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import InterruptedRunError, RunFailedError
 from precad.deploy.oversight import state_dirs
-from precad.deploy.oversight.operations import as_it_goes
 from precad.deploy.oversight.run_status import read_run
 from precad.deploy.oversight.status_shown import show_rounds
-from precad.deploy.run_folder import RunFolder
-from precad.deploy.run_state import RunState, state_of
+from precad.deploy.oversight.status_sources import as_it_goes
+from precad.deploy.run_files import state
+from precad.deploy.run_files.folder import RunFolder
+from precad.deploy.run_files.state import RunState, state_of
 from precad.dp.accountants.pld import View
 from precad.dp.accountants.task_cost import Charged
 from precad.dp.errors import LedgerInUseError
@@ -55,7 +55,7 @@ def precad(*arguments: object) -> Result:
 
 
 def ending(folder: Path, error: Exception | None = None) -> None:
-    with run_state.held(folder):
+    with state.held(folder):
         assert state_of(folder) is RunState.RUNNING
         if error is not None:
             raise error
@@ -71,7 +71,7 @@ def test_a_run_s_end_is_told_by_its_own_word(tmp_path: Path) -> None:
     with pytest.raises(RunFailedError):
         ending(tmp_path, RunFailedError("a server died", exit_code=4))
     assert state_of(tmp_path) is RunState.FAILED
-    (tmp_path / run_state.NAME).write_text("nonsense")
+    (tmp_path / state.NAME).write_text("nonsense")
     assert state_of(tmp_path) is RunState.UNKNOWN
     (tmp_path / "summary.json").write_text("{}")
     assert state_of(tmp_path) is RunState.FINISHED
@@ -80,8 +80,8 @@ def test_a_run_s_end_is_told_by_its_own_word(tmp_path: Path) -> None:
 HOLD = """
 import sys, subprocess, time
 from pathlib import Path
-from precad.deploy import run_state
-with run_state.held(Path(sys.argv[1])):
+from precad.deploy.run_files import state
+with state.held(Path(sys.argv[1])):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     print(child.pid, flush=True)
     time.sleep(60)
@@ -107,7 +107,7 @@ def test_status_and_watch_say_what_became_of_a_run(tmp_path: Path) -> None:
     """A run of three rounds; `watch` ends where the run has, and its code says that it was early."""
     run = deployed(tmp_path / "run")
     assert "finished" in precad("status", run).stderr
-    (run / run_state.NAME).write_text(RunState.RUNNING)
+    (run / state.NAME).write_text(RunState.RUNNING)
     status = read_run(run)
     assert (status.state, status.is_finished) == (RunState.CRASHED, False)
     assert status.ended.startswith("its process is gone, and said nothing; 3 of ")
@@ -120,7 +120,7 @@ def test_status_and_watch_say_what_became_of_a_run(tmp_path: Path) -> None:
     (run / "metrics.jsonl").unlink()
     shown = precad("watch", run)
     assert (shown.exit_code, "ended early: its process is gone" in shown.stderr) == (4, True)
-    with run_state.held(run):
+    with state.held(run):
         status = read_run(run)
         assert (status.state, status.is_ready, status.ended) == (RunState.RUNNING, True, "")
 

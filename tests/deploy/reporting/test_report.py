@@ -38,7 +38,6 @@ from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.local import resolve
 from precad.deploy.localhost.observing import round_metrics
 from precad.deploy.localhost.summary import print_summary
-from precad.deploy.public_quality import last_public_figures
 from precad.deploy.reporting.certificates import RunCertificate
 from precad.deploy.reporting.charts import MOST_COLUMNS, MOST_POINTS, Kind, charts_of
 from precad.deploy.reporting.figures import png_files
@@ -47,7 +46,8 @@ from precad.deploy.reporting.guarantees import sentence
 from precad.deploy.reporting.numbers import Format, power_of_ten, shown
 from precad.deploy.reporting.settings import shown_configuration, shown_task
 from precad.deploy.reporting.write import Report
-from precad.deploy.run_folder import RunFolder
+from precad.deploy.run_files.folder import RunFolder
+from precad.deploy.run_files.public_quality import last_public_figures
 from precad.dp.accountants.pld import PldAccountant, View, round_event
 from precad.lab.simulation import SeededRandomness
 from precad.protos.precad.v1 import control_pb2

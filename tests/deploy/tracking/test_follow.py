@@ -21,7 +21,7 @@ from precad.deploy.cli import main as cli
 from precad.deploy.configuration.demo import demo_config
 from precad.deploy.localhost.deployment import LocalRun
 from precad.deploy.oversight.run_status import read_run
-from precad.deploy.run_state import NAME
+from precad.deploy.run_files.state import NAME
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.servers.operations.access import Token

@@ -12,7 +12,7 @@ import pytest
 from precad.dp.accountants.gaussian_dp import eps_from_mu
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian, TwoStageSampledGaussian, View
 from precad.dp.accountants.task_cost import TaskCost
-from precad.dp.ledger import Level
+from precad.dp.ledgers.ledger import Level
 from tests.dp.accountants.optional_stopping import Game, true_delta
 
 DELTA = 1e-5

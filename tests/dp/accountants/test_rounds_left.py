@@ -7,7 +7,7 @@ import pytest
 from precad.dp.accountants.pld import View
 from precad.dp.accountants.task_cost import Charged, Level
 from precad.dp.errors import BudgetExceededError
-from precad.dp.ledger import Ledger
+from precad.dp.ledgers.ledger import Ledger
 from precad.dp.task_privacy import budgets_of, task_cost, task_privacy
 from precad.protos.task.task import Task
 from tests.harness.harness import small_task

@@ -18,7 +18,7 @@ from precad.dp.accountants.side_by_side import ACCOUNTANTS, side_by_side
 from precad.dp.accountants.slack import WithSlack, left_of_delta, with_slack
 from precad.dp.certificates.planner import least_sigma_for_epsilon
 from precad.dp.errors import BudgetExceededError
-from precad.dp.ledger import Ledger
+from precad.dp.ledgers.ledger import Ledger
 
 PLD = PldAccountant()
 

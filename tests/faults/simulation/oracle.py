@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.dp.ledger import verified_charges
+from precad.dp.ledgers.ledger import verified_charges
 from precad.mpc import ring
 from precad.mpc.ring import RingArray
 from precad.protos.messages import convert

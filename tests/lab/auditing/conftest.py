@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from precad.deploy.configuration import sections as configuration
-from precad.lab.auditing.deployed import audit_deployment
+from precad.lab.auditing.deployment import audit_deployment
 from tests.lab.auditing import planted
 
 

@@ -16,7 +16,7 @@ from precad.clients.gradients.record_clipping import RecordClip
 from precad.clients.records import Records
 from precad.clients.training import local_update, round_update
 from precad.clients.training.local_update import sample_records
-from precad.lab.auditing.audited import AuditedRound
+from precad.lab.auditing.deployment_round import AuditedRound
 from precad.lab.bench.audit_figures import CONFIG as SOUND
 from precad.lab.simulation.algorithms.algorithm import Parameters
 from precad.mpc.prg import RandomBytes

@@ -36,13 +36,13 @@ from precad.dp.auditing import per_round
 from precad.dp.auditing.observed import Observed
 from precad.dp.auditing.per_round import least_deficit
 from precad.dp.task_privacy import task_privacy
-from precad.lab.auditing.deployed import audit_deployment, audit_run, evidence_of, observed
+from precad.lab.auditing.deployment import audit_deployment, audit_run, evidence_of, observed
+from precad.lab.auditing.report import faults_of, print_audit
 from precad.lab.auditing.seats import Seat
-from precad.lab.auditing.shown import faults_of, print_audit
 from precad.protos.task.task import Task
 from precad.servers.errors import AuditError, SetupError
 from precad.servers.store import canary_noise
-from precad.servers.telemetry.audited import AuditFile
+from precad.servers.telemetry.audit_figures import AuditFile
 from tests.harness.command_line import CliRunner
 from tests.lab.auditing import planted
 from tests.lab.auditing.planted import CONFIG, ROUNDS

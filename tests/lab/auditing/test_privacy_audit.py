@@ -24,17 +24,17 @@ from precad.clients.models import networks
 from precad.clients.records import Records
 from precad.deploy.cli.main import app
 from precad.deploy.errors import ConfigError
-from precad.deploy.figures import audit_label
 from precad.deploy.reporting.numbers import rounded_up
+from precad.deploy.shown.figures import audit_label
 from precad.dp.accountants.pld import SampledGaussian, View
 from precad.dp.auditing import per_round
 from precad.dp.auditing.shares import Shares
 from precad.dp.task_privacy import task_privacy
 from precad.lab.auditing import audit as auditing
-from precad.lab.auditing.audited import Seen
+from precad.lab.auditing.deployment_round import Seen
 from precad.lab.auditing.members import AuditedTask, with_canaries
+from precad.lab.auditing.report import faults_of, lower, print_audit
 from precad.lab.auditing.seats import Seat
-from precad.lab.auditing.shown import faults_of, lower, print_audit
 from precad.lab.simulation import SeededRandomness
 from precad.lab.simulation.randomness import Randomness
 from precad.lab.simulation.simulate import Plan, resolve

@@ -26,12 +26,12 @@ from precad.dp.accountants.pld import View
 from precad.dp.auditing.guesses import Guesses, Plan
 from precad.dp.auditing.shares import Shares
 from precad.dp.task_privacy import task_privacy
-from precad.lab.auditing import real_rounds
-from precad.lab.auditing.deployed import evidence_of
-from precad.lab.auditing.real import taken_apart
-from precad.lab.auditing.real_judged import judged_real
-from precad.lab.auditing.real_rounds import Released, rounds_of
-from precad.lab.auditing.shown import faults_of, print_audit
+from precad.lab.auditing import real_record_rounds
+from precad.lab.auditing.deployment import evidence_of
+from precad.lab.auditing.real_record_rounds import Released, rounds_of
+from precad.lab.auditing.real_record_verdicts import judged_real
+from precad.lab.auditing.real_records import taken_apart
+from precad.lab.auditing.report import faults_of, print_audit
 from precad.mpc import fixed_point
 from precad.servers.errors import AuditError
 from tests.harness.command_line import CliRunner
@@ -114,10 +114,10 @@ class Made:
         self.secrets.records = Records(draws.random((HELD, 1, 8, 8), dtype=np.float32), np.arange(HELD))
         self.secrets.coins = np.array([True, False, True, True, False, True])
         theta, self.drawn, models = draws.normal(0, 0.1, n).astype(np.float32), [], ["00" * 32]
-        reader = real_rounds._Reader(TASK, {"own": self.secrets})
+        reader = real_record_rounds._Reader(TASK, {"own": self.secrets})
         rounded: list[tuple[str, frozenset[str]]] = []
         for t in range(rounds):
-            gradients = real_rounds.single_gradients(reader._model, theta, self.secrets.records)
+            gradients = real_record_rounds.single_gradients(reader._model, theta, self.secrets.records)
             clipped = gradients / np.maximum(1, np.linalg.norm(gradients, axis=1))[:, None]
             drawn = (draws.random(HELD) < 0.5) & (self.secrets.coins | left_out)
             added = -(drawn.astype(np.float64) @ clipped)
@@ -131,7 +131,7 @@ class Made:
         last = np.pad(theta, (0, 1))
         self.released = Released(models[0], rounded, last)
 
-    def read(self) -> real_rounds.RealRounds:
+    def read(self) -> real_record_rounds.RealRounds:
         found = rounds_of(TASK, self.released, {"own": self.secrets})
         assert found is not None
         return found

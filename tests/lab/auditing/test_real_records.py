@@ -21,9 +21,9 @@ from precad.dp.auditing.shares import Shares
 from precad.dp.task_privacy import task_privacy
 from precad.lab.auditing import audit as auditing
 from precad.lab.auditing.members import with_canaries
-from precad.lab.auditing.real import CLIENT, single_gradients
+from precad.lab.auditing.real_records import CLIENT, single_gradients
+from precad.lab.auditing.report import faults_of
 from precad.lab.auditing.seats import Seat
-from precad.lab.auditing.shown import faults_of
 from precad.lab.simulation import SeededRandomness
 from tests.lab.auditing.faulty import faulty_clients
 from tests.lab.auditing.faulty_noise import FaultyServer
@@ -112,5 +112,5 @@ def test_the_whole_audit_reports_real_records_and_judges_by_them(monkeypatch: py
     assert found["real"]["records"] == 32
     assert found["passed"]
     assert CLIENT in with_canaries(plan(), 64, bytes).plan.task.clients
-    monkeypatch.setattr("precad.lab.auditing.real.SLACK", -1.0)
+    monkeypatch.setattr("precad.lab.auditing.real_records.SLACK", -1.0)
     assert not auditing.audit(plan(), canaries=64, seed=1)["passed"]

@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from precad.deploy.configuration.local import draft
-from precad.deploy.run_folder import RunFolder
-from precad.lab.bench import audited, tables, turns
+from precad.deploy.run_files.folder import RunFolder
+from precad.lab.bench import audit_overhead, tables, turns
 from precad.lab.bench.turns import Turn
 
 
@@ -31,7 +31,7 @@ def test_ratios_are_of_the_servers_part_of_rounds_that_count(monkeypatch: pytest
         return Turn([{name: busy * s for name, s in phases.items()}] * 2, busy * (0.2 if is_audited else 0.199))
 
     monkeypatch.setattr(turns, "run", taken)
-    report = audited.run(audited.Plan(repetitions=3))
+    report = audit_overhead.run(audit_overhead.Plan(repetitions=3))
     assert order == [False, True, False]
     wall, processor = report["targets"]
     assert wall["measured"] == pytest.approx(0.103 / 0.1)
@@ -46,8 +46,10 @@ def test_ratios_are_of_the_servers_part_of_rounds_that_count(monkeypatch: pytest
 
 def test_the_tasks_are_alike_but_for_the_audit(tmp_path: Path) -> None:
     """Both are accepted, with as many uploads in every round."""
-    plan = audited.Plan()
-    found = [draft(plan.config(setting), RunFolder(tmp_path)) for setting in (audited.PLAIN, audited.AUDITED)]
+    plan = audit_overhead.Plan()
+    found = [
+        draft(plan.config(setting), RunFolder(tmp_path)) for setting in (audit_overhead.PLAIN, audit_overhead.AUDITED)
+    ]
     plain, of_audit = (one.task.model_dump() for one in found if one is not None)
     assert of_audit.pop("audit_clients") == ["client-008", "client-009"]
     assert plain.pop("audit_clients") == []

@@ -13,7 +13,7 @@ from precad.lab.bench.workload import Case, Updates, open_spool, prepare
 from precad.mpc.channel import run_pair
 from precad.mpc.fixed_point import exact_squared_norm
 from precad.mpc.gate import top_bits
-from precad.mpc.gates import make_gate
+from precad.mpc.gate_names import make_gate
 from precad.mpc.parameters import DEALT_MODES
 from precad.mpc.sharing import reconstruct
 from precad.mpc.tuples.correlations import BitBlock

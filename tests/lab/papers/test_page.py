@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from precad.deploy.tables import titled
+from precad.deploy.shown.tables import titled
 from precad.lab.papers import page, runner
 from tests.lab.papers.test_experiments import experiment
 

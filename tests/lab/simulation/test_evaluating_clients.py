@@ -15,7 +15,7 @@ from precad.clients.records import Records, digits
 from precad.clients.training.conduct import Honest
 from precad.clients.training.held_out import HeldOut
 from precad.dp.accountants.pld import View
-from precad.dp.ledger import Ledger
+from precad.dp.ledgers.ledger import Ledger
 from precad.dp.task_privacy import budgets_of, task_privacy
 from precad.lab.simulation import SeededRandomness, Simulation, SimulationSettings
 from precad.lab.simulation.evaluations import FIRST_NUMBER, SimulatedEvaluations

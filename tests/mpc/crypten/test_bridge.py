@@ -32,7 +32,7 @@ from precad.mpc.errors import (
     PeerMismatchError,
     TupleExhaustedError,
 )
-from precad.mpc.gates import make_gate
+from precad.mpc.gate_names import make_gate
 from precad.mpc.ring import RingArray
 from precad.mpc.tuples.correlations import AndBlock, BitBlock, Block, Correlations, ProductBlock, SquareBlock
 from precad.mpc.tuples.dealt import deal

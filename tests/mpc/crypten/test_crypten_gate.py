@@ -15,7 +15,7 @@ from precad.mpc.channel import run_pair
 from precad.mpc.crypten import lookups
 from precad.mpc.errors import MalformedMessageError, PeerMismatchError, TupleExhaustedError
 from precad.mpc.gate.top_bits import LowWords, blocks, shares_of_zero
-from precad.mpc.gates import GATES, make_gate
+from precad.mpc.gate_names import GATES, make_gate
 from precad.mpc.tuples.correlations import AndBlock, CarryBlock
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, ServerTuples
@@ -312,7 +312,7 @@ def test_outside_the_gate_crypten_has_its_own_globals(crypten_gate, crypten):
 CRYPTEN_PROGRAM = """
 import sys, threading
 sys.path[:0] = {path}
-from precad.mpc.gates import make_gate
+from precad.mpc.gate_names import make_gate
 from tests.mpc.crypten.test_crypten_gate import assert_carries, edge_pairs
 
 gate = make_gate("crypten") if {is_first} else None

@@ -15,7 +15,7 @@ from precad.mpc.errors import MalformedMessageError, TupleExhaustedError
 from precad.mpc.gate import top_bits
 from precad.mpc.gate.native_gate import CarryGate
 from precad.mpc.gate.top_bits import blocks, shares_of_zero
-from precad.mpc.gates import GATES
+from precad.mpc.gate_names import GATES
 from precad.mpc.tuples.correlations import BitBlock, CarryBlock
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, ServerTuples

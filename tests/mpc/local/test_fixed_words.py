@@ -16,7 +16,7 @@ import pytest
 from precad.deploy.oversight.validation_audit import audit
 from precad.mpc import validation
 from precad.mpc.convex_set import ConvexSet, HalfSpace, LayerBall
-from precad.mpc.gates import make_gate
+from precad.mpc.gate_names import make_gate
 from precad.mpc.local.engines import Engine
 from precad.mpc.ring import RingArray
 from precad.mpc.tuples.held import ServerTuples

@@ -22,7 +22,7 @@ from precad.mpc import joint_coin, opening, prg, ring, validation
 from precad.mpc.channel import Channel, run_pair
 from precad.mpc.gate import equality, top_bits
 from precad.mpc.gate.top_bits import Gate
-from precad.mpc.gates import make_gate
+from precad.mpc.gate_names import make_gate
 from precad.mpc.local.engines import CPU
 from precad.mpc.local.rows import RowStreams
 from precad.mpc.local.step import local_sums

@@ -9,7 +9,7 @@ import pytest
 
 from precad.mpc.channel import run_pair
 from precad.mpc.errors import MalformedMessageError, MpcError, ParameterError, TupleReusedError
-from precad.mpc.gates import make_gate
+from precad.mpc.gate_names import make_gate
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.parameters import DEALT_MODES
 from precad.mpc.robust.distances import squared_distance_shares

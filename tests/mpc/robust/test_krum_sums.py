@@ -8,7 +8,7 @@ import pytest
 from precad.lab.simulation.rules import Krum as CleartextKrum
 from precad.lab.simulation.rules import MultiKrum
 from precad.mpc.errors import ParameterError
-from precad.mpc.gates import make_gate
+from precad.mpc.gate_names import make_gate
 from precad.mpc.norm_bound import MAX_ENCODED_CLIP, NormBound
 from precad.mpc.parameters import DEALT_MODES, Mode
 from precad.mpc.robust.krum import Krum, blocks, least_scores

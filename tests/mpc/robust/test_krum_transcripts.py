@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from precad.mpc.gates import make_gate
+from precad.mpc.gate_names import make_gate
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.robust import krum
 from precad.mpc.robust.krum import Krum

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from precad.dp.trimmed.trimmed_sum import trimmed_sum
-from precad.mpc.gates import make_gate
+from precad.mpc.gate_names import make_gate
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.parameters import DEALT_MODES, Mode
 from tests.harness.examples import IS_THOROUGH

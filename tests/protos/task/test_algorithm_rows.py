@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from precad.dp.accountants.pld import Unit, View
-from precad.dp.ledger import Level
+from precad.dp.ledgers.ledger import Level
 from precad.dp.task_privacy import task_privacy
 from precad.protos.task.algorithms import (
     ALIASES,

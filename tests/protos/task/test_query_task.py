@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from precad.dp.accountants.gaussian_dp import delta_from_mu
 from precad.dp.accountants.pld import View
-from precad.dp.ledger import Level
+from precad.dp.ledgers.ledger import Level
 from precad.dp.queries.encodings import Encoding
 from precad.dp.task_privacy import task_privacy
 from precad.protos.task.query import Query

@@ -20,7 +20,7 @@ from precad.dp.accountants.gaussian_dp import delta_from_mu, eps_from_mu
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian, TwoStageSampledGaussian, Unit, View
 from precad.dp.accountants.side_by_side import ACCOUNTANTS
 from precad.dp.errors import BudgetExceededError
-from precad.dp.ledger import Level
+from precad.dp.ledgers.ledger import Level
 from precad.dp.task_privacy import task_privacy
 from precad.mpc.tuples.held import BatchShape
 from precad.protos.task.algorithms import ONLY_SIMULATED

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from precad.dp.accountants.pld import Conduct, PldAccountant, SampledGaussian, View
-from precad.dp.ledger import Ledger
+from precad.dp.ledgers.ledger import Ledger
 from precad.dp.task_privacy import budgets_of, task_cost, task_privacy
 from precad.protos.task.task import Task
 from tests.harness.harness import small_task

@@ -18,7 +18,7 @@ from precad.deploy.oversight.status_shown import _facts
 from precad.dp.accountants.pld import View
 from precad.protos.tls.identity import Role
 from precad.servers.rounds.sessions import Sessions
-from precad.servers.telemetry.audited import FILE, AuditFile
+from precad.servers.telemetry.audit_figures import FILE, AuditFile
 from precad.servers.telemetry.events import Telemetry
 from tests.harness.harness import small_task
 from tests.servers.operations.test_client_table import snapshots

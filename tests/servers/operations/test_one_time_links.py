@@ -15,7 +15,7 @@ from rich.console import Console
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.localhost.links import Dashboards, one_time_link
 from precad.deploy.localhost.watch import LiveTable
-from precad.deploy.run_folder import RunFolder
+from precad.deploy.run_files.folder import RunFolder
 from precad.servers.operations.access import LINK_LIFETIME_S, MAX_FAILURES, MAX_LINKS, OneTimeLinks
 from tests.harness.harness import asynchronous
 from tests.servers.operations.test_operations_port import BEARER, TOKEN, WRONG, browser, log_in, served

@@ -25,7 +25,7 @@ from precad.clients.upload.session import parts_of
 from precad.mpc import opening, validation
 from precad.mpc.channel import MemoryChannel, run_pair
 from precad.mpc.gate import top_bits
-from precad.mpc.gates import make_gate
+from precad.mpc.gate_names import make_gate
 from precad.mpc.locking import lock_list
 from precad.mpc.parameters import Mode
 from precad.mpc.ring import RingArray
@@ -37,7 +37,7 @@ from precad.servers.door.servicers import AggregatorServicer
 from precad.servers.errors import CallRefusedError
 from precad.servers.rounds import receiving
 from precad.servers.rounds.intake import Intake, Relay
-from precad.servers.rounds.relayed import RelayedUploads
+from precad.servers.rounds.relayed_uploads import RelayedUploads
 from precad.servers.rounds.sessions import Sessions
 from precad.servers.rounds.states import Collecting, Selecting
 from precad.servers.rounds.uploads import Spool

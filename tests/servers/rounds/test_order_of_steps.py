@@ -20,7 +20,7 @@ import pytest
 
 from precad.clients.training.conduct import Honest
 from precad.clients.upload.proved import RoundUpload, agree, proof_parts
-from precad.dp.ledger import Ledger
+from precad.dp.ledgers.ledger import Ledger
 from precad.mpc.channel import MemoryChannel
 from precad.mpc.proved.check import ProofCheck
 from precad.mpc.sharing import Party

@@ -28,7 +28,7 @@ from scipy import stats
 
 from precad.mpc.convex_set import ConvexSet
 from precad.mpc.errors import MalformedMessageError
-from precad.mpc.gates import make_gate
+from precad.mpc.gate_names import make_gate
 from precad.mpc.ring import RingArray
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, ServerTuples
@@ -38,8 +38,8 @@ from precad.protos.tls.identity import Role
 from precad.servers.config import AggregatorConfig
 from precad.servers.errors import SetupError, StoreError
 from precad.servers.rounds import memory, receiving
-from precad.servers.rounds.relayed import RelayedUploads
-from precad.servers.rounds.tested import blocks_of
+from precad.servers.rounds.relayed_uploads import RelayedUploads
+from precad.servers.rounds.trimmed_sum import blocks_of
 from precad.servers.rounds.uploads import MemoryPayload, Payload, Spool
 from precad.servers.store.folder import spool_path
 from tests.harness.harness import AGGREGATORS, LeashedClient, Pki, asynchronous, running, small_task, until

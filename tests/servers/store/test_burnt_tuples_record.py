@@ -26,7 +26,7 @@ from precad.mpc import validation
 from precad.mpc.channel import memory_pair
 from precad.mpc.errors import PeerMismatchError, TupleReusedError
 from precad.mpc.gate import top_bits
-from precad.mpc.gates import make_gate
+from precad.mpc.gate_names import make_gate
 from precad.mpc.joint_coin import CoinShare
 from precad.mpc.locking import Locked
 from precad.mpc.norm_bound import NormBound

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from precad.dp.accountants.pld import Conduct, PrivacyStatement, SampledGaussian, View
-from precad.dp.ledger import Ledger, Level
+from precad.dp.ledgers.ledger import Ledger, Level
 from precad.dp.task_privacy import task_privacy
 from precad.protos.task.task import Task
 from precad.servers.store.folder import open_ledger

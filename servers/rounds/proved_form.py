@@ -23,7 +23,7 @@ from precad.mpc.proved.submission import Binding, Relay, ShareSeeds, seeded_of, 
 from precad.mpc.proved.validation import Checked
 from precad.mpc.ring import RingArray
 from precad.protos.precad.v1 import aggregator_pb2
-from precad.servers.rounds import pace
+from precad.servers.rounds import fixed_times
 from precad.servers.rounds.form import Form, Ground
 from precad.servers.rounds.proved_intake import PROOFS, Proofs, ProvedUploads
 from precad.servers.rounds.states import Charged, Collecting, Locked, Proving, Slots, Validated
@@ -145,7 +145,7 @@ class ProvedForm(Form):
         """Wait for the time of challenges, in a task that hides draws: a wait, and the work since, tells of whom."""
         if self.task.challenge_after_s is not None:
             at = self._invited_at + self.task.challenge_after_s
-            pace.note_if_late(at, self._ground.state.store.task_id)
+            fixed_times.note_if_late(at, self._ground.state.store.task_id)
             await asyncio.sleep(max(0.0, at - time.monotonic()))
 
     def _send_challenge(self, t: int, seed: Seed, active: tuple[str, ...]) -> None:

@@ -26,16 +26,16 @@ from precad.clients.auditing.kinks import Kinks
 from precad.clients.auditing.real_file import RealSecrets
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import ConfigError, UnfulfilledError, refusing
-from precad.deploy.figures import audit_label
 from precad.deploy.files.whole import write_whole
 from precad.deploy.reporting.audits import FILE, MECHANISM
+from precad.deploy.shown.figures import audit_label
 from precad.dp.auditing.observed import Observed
 from precad.dp.auditing.shares import Shares
-from precad.lab.auditing.charged import charge_alarms
-from precad.lab.auditing.judged import judged
-from precad.lab.auditing.real import Vector, has_failed
-from precad.lab.auditing.real_judged import judged_real
-from precad.lab.auditing.real_rounds import Released, rounds_of
+from precad.lab.auditing.charges import charge_alarms
+from precad.lab.auditing.real_record_rounds import Released, rounds_of
+from precad.lab.auditing.real_record_verdicts import judged_real
+from precad.lab.auditing.real_records import Vector, has_failed
+from precad.lab.auditing.seat_verdicts import judged
 from precad.lab.auditing.seats import Seat
 from precad.mpc import fixed_point
 from precad.mpc.ring import RingArray

@@ -28,8 +28,8 @@ from precad.deploy.configuration.local import ids_of, resolve
 from precad.deploy.errors import ConfigError
 from precad.deploy.localhost.resuming import require_same
 from precad.deploy.localhost.whole import complete, prepare
-from precad.deploy.run_folder import RunFolder
-from precad.deploy.run_state import RunState, state_of
+from precad.deploy.run_files.folder import RunFolder
+from precad.deploy.run_files.state import RunState, state_of
 from precad.dp.accountants.pld import View
 from precad.lab.simulation.config import SimulationSettings
 from precad.protos.task.algorithms import ALIASES, AS_DEPLOYED, DEFAULT, RULES, AlgorithmRules

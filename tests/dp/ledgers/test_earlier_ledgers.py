@@ -11,16 +11,16 @@ import pytest
 from dp_accounting import pld as library
 
 from precad.dp.accountants.dp_events import from_json
-from precad.dp.accountants.earlier import EarlierTask
+from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.accountants.gaussian_dp import delta_from_mu
 from precad.dp.accountants.pld import Conduct, SampledGaussian, TwoStageSampledGaussian, Unit, View
 from precad.dp.accountants.renyi import rdp_gaussian, rdp_sgm_poisson
 from precad.dp.accountants.renyi_accounting import eps_from_rdp
 from precad.dp.accountants.task_cost import TaskCost
-from precad.dp.earlier_ledgers import counted_in, earlier_tasks
 from precad.dp.errors import BudgetExceededError, LedgerCorruptedError
-from precad.dp.ledger import Ledger, Level
-from precad.dp.ledger_events import ledger_events
+from precad.dp.ledgers.earlier import counted_in, earlier_tasks
+from precad.dp.ledgers.events import ledger_events
+from precad.dp.ledgers.ledger import Ledger, Level
 
 DELTA = 1e-5
 TRAINING, QUERY, SECOND = SampledGaussian(0.1, 1.5), SampledGaussian(1.0, 5.0), SampledGaussian(1.0, 3.0)

@@ -38,7 +38,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from precad.dp.accountants.earlier import EarlierTask
+from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.accountants.pld import (
     Conduct,
     Event,
@@ -55,8 +55,8 @@ from precad.dp.accountants.task_cost import Charged, Evaluations, TaskCost, eval
 from precad.dp.accountants.task_cost import Level as Level  # noqa: PLC0414 - ledgers are asked by level
 from precad.dp.checks import require_count, require_delta, require_non_negative, require_positive
 from precad.dp.errors import BudgetExceededError, LedgerClosedError
-from precad.dp.ledger_lines import Charge, charge_fields, charge_of, read_lines, sorted_ids
-from precad.dp.sealed_file import KeepsSealedFile, SealedFile
+from precad.dp.ledgers.lines import Charge, charge_fields, charge_of, read_lines, sorted_ids
+from precad.dp.ledgers.sealed_file import KeepsSealedFile, SealedFile
 
 _FORMAT: Final = 1
 

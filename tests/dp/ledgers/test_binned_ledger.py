@@ -25,10 +25,10 @@ from precad.dp.accountants.pld import Conduct, PldAccountant, SampledGaussian, V
 from precad.dp.accountants.side_by_side import RdpAccountant
 from precad.dp.accountants.slack import least_with_slack
 from precad.dp.accountants.task_cost import Charged
-from precad.dp.earlier_ledgers import earlier_tasks
 from precad.dp.errors import BudgetExceededError, UnsupportedEventError
-from precad.dp.ledger import Ledger, Level
-from precad.dp.ledger_events import ledger_events
+from precad.dp.ledgers.earlier import earlier_tasks
+from precad.dp.ledgers.events import ledger_events
+from precad.dp.ledgers.ledger import Ledger, Level
 from precad.dp.task_privacy import task_cost, task_privacy, upload_events
 from precad.protos.task.task import Task
 from precad.servers.store.folder import ledger_path, open_ledger

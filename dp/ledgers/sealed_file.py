@@ -1,4 +1,4 @@
-"""A file of sealed lines (`precad.dp.ledger_lines`), open in one process, to which lines are added durably."""
+"""A file of sealed lines (`precad.dp.ledgers.lines`), open in one process, to which lines are added durably."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from precad.dp.errors import LedgerCorruptedError
-from precad.dp.ledger_lines import FIRST_CHAIN, Fields, open_alone, replay, require_same, seal
+from precad.dp.ledgers.lines import FIRST_CHAIN, Fields, open_alone, replay, require_same, seal
 
 
 class SealedFile:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from precad.dp.accountants.pld import SampledGaussian, View
-from precad.dp.ledger import Ledger, verified_charges
+from precad.dp.ledgers.ledger import Ledger, verified_charges
 from precad.dp.task_privacy import task_privacy
-from precad.lab.auditing.shown import faults_of
+from precad.lab.auditing.report import faults_of
 from precad.servers.errors import SetupError
 from precad.servers.store import audit_log
 from precad.servers.store.folder import ledger_path

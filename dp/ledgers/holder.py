@@ -1,6 +1,6 @@
 """Compose what one data holder's records paid over all tasks and queries, with a limit that no server can change.
 
-Format. One JSON object per line, appended only, sealed as a ledger's lines are (`precad.dp.ledger`):
+Format. One JSON object per line, appended only, sealed as a ledger's lines are (`precad.dp.ledgers.ledger`):
 
     {"format":1,"limit_epsilon":8.0,"delta":1e-05,"orders":[5.9,4.1],"records_per_person":1,"chain":"..."}
     {"at":"2026-11-24T09:00:00Z","client":"alice","task":"9f..","why":"upload","event":{...},"times":1,"slack":0.0,..}
@@ -37,8 +37,8 @@ from precad.dp.accountants.renyi_filter import divergence, most, most_slack, usu
 from precad.dp.accountants.slack import least_with_slack
 from precad.dp.checks import require_count, require_delta, require_non_negative, require_order, require_positive
 from precad.dp.errors import HolderLimitError, LedgerCorruptedError
-from precad.dp.ledger_lines import replay
-from precad.dp.sealed_file import KeepsSealedFile, SealedFile
+from precad.dp.ledgers.lines import replay
+from precad.dp.ledgers.sealed_file import KeepsSealedFile, SealedFile
 
 FORMAT: Final = 1
 KIND: Final = "a holder's ledger"

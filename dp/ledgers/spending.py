@@ -1,6 +1,6 @@
 """Record durably what one client has answered, with a limit of its own, before an answer leaves the client.
 
-Format. One JSON object per line, appended only, sealed as a ledger's lines are (`precad.dp.ledger`):
+Format. One JSON object per line, appended only, sealed as a ledger's lines are (`precad.dp.ledgers.ledger`):
 
     {"format":1,"answers_of":"alice","chain":"..."}
     {"query":"9f..","column":"age","noise_multiplier":7.1,"slack":0.0,"chain":"..."}
@@ -22,7 +22,7 @@ from precad.dp.accountants.pld import SampledGaussian, View
 from precad.dp.accountants.slack import least_with_slack
 from precad.dp.checks import require_delta, require_non_negative, require_positive
 from precad.dp.errors import BudgetExceededError
-from precad.dp.sealed_file import KeepsSealedFile, SealedFile
+from precad.dp.ledgers.sealed_file import KeepsSealedFile, SealedFile
 
 _FORMAT: Final = 1
 _FIELDS: Final = ["query", "column", "noise_multiplier", "slack"]

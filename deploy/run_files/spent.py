@@ -10,13 +10,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from precad.deploy.figures import plain
+from precad.deploy.shown.figures import plain
 from precad.dp.accountants.pld import Conduct, View, release_of
 from precad.dp.accountants.task_cost import TaskCost
-from precad.dp.earlier_ledgers import tasks_of_header
 from precad.dp.errors import LedgerCorruptedError
-from precad.dp.ledger import Ledger, Level
-from precad.dp.ledger_lines import read_lines
+from precad.dp.ledgers.earlier import tasks_of_header
+from precad.dp.ledgers.ledger import Ledger, Level
+from precad.dp.ledgers.lines import read_lines
 from precad.dp.task_privacy import task_cost
 from precad.protos.task.task import Task
 from precad.servers.store.folder import ledger_path, open_ledger

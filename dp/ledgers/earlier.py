@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from precad.dp.accountants.bins_event import BinnedGaussian, bins_of
-from precad.dp.accountants.earlier import EarlierTask
+from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.accountants.pld import Release, SampledGaussian, Unit, View, event_of, release_of
 from precad.dp.accountants.task_cost import Evaluations, Level, evaluations_of, everybody_drawn
 from precad.dp.errors import LedgerCorruptedError
-from precad.dp.ledger_lines import participation, read_lines, replay
+from precad.dp.ledgers.lines import participation, read_lines, replay
 
 
 def earlier_tasks(ledgers: Iterable[tuple[Path, int | None]]) -> tuple[EarlierTask, ...]:

@@ -17,7 +17,7 @@ from precad.dp.accountants.composed import composed_epsilon
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian
 from precad.dp.accountants.slack import least_with_slack
 from precad.dp.errors import HolderLimitError, LedgerCorruptedError
-from precad.dp.holder_ledger import Account, HolderLedger, Line, Payment, Terms, read
+from precad.dp.ledgers.holder import Account, HolderLedger, Line, Payment, Terms, read
 
 TERMS = Terms(limit_epsilon=3.0, delta=1e-5)
 WHOLE = SampledGaussian(1.0, 7.0)

@@ -28,13 +28,13 @@ from typing import Any, Final
 
 from precad.dp.accountants.bins_event import bins_of
 from precad.dp.accountants.dp_events import as_json, dp_event
-from precad.dp.accountants.earlier import EarlierTask
+from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.accountants.pld import Release, Unit, View
 from precad.dp.accountants.task_cost import Evaluations, evaluations_of
 from precad.dp.checks import require_delta, require_non_negative
-from precad.dp.earlier_ledgers import event_of_header, tasks_of_header
 from precad.dp.errors import LedgerCorruptedError
-from precad.dp.ledger_lines import participation, read_lines
+from precad.dp.ledgers.earlier import event_of_header, tasks_of_header
+from precad.dp.ledgers.lines import participation, read_lines
 
 FORMAT: Final = "precad/dp-events/1"
 

@@ -28,7 +28,7 @@ from precad.dp.accountants.pld import (
 )
 from precad.dp.accountants.side_by_side import GdpCltAccountant
 from precad.dp.errors import BudgetExceededError, LedgerClosedError, LedgerCorruptedError, LedgerInUseError
-from precad.dp.ledger import Ledger, Level
+from precad.dp.ledgers.ledger import Ledger, Level
 from tests.dp.charge_forever import DELTA, EVENTS, clients_of
 
 

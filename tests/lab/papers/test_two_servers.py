@@ -14,8 +14,8 @@ from rich.console import Console
 from precad.clients.models import networks
 from precad.deploy.configuration.local import draft
 from precad.deploy.errors import ConfigError
-from precad.deploy.run_folder import RunFolder
-from precad.lab.papers import deployed
+from precad.deploy.run_files.folder import RunFolder
+from precad.lab.papers import two_servers
 from precad.lab.papers.correlated_noise import NOISES
 from precad.lab.papers.correlated_noise import Experiment as CorrelatedNoise
 from precad.lab.papers.precad import backdoor, clients, mnist
@@ -48,7 +48,7 @@ CASES: Mapping[str, Callable[[], Case]] = {
 def test_a_case_is_a_deployment_of_the_same_task(name: str, tmp_path: Path) -> None:
     """Every field of the task is the simulation's, but for the bound of clients that do not clip."""
     case = CASES[name]()
-    raw = deployed.deployment_of(case.config)
+    raw = two_servers.deployment_of(case.config)
     found = draft(raw, RunFolder(tmp_path))
     assert found is not None
     config, simulation = case.config["task"], case.config["simulation"]
@@ -57,7 +57,7 @@ def test_a_case_is_a_deployment_of_the_same_task(name: str, tmp_path: Path) -> N
     assert len(found.task.clients) == config["clients"]
     assert found.task.checks_norms == simulation.get("validation", True)
     is_bound = simulation.get("client_clipping", True) and simulation.get("algorithm") != "ins-dp-fedavg"
-    assert found.task.client_clip == (config["client_clip"] if is_bound else deployed.UNBOUNDED)
+    assert found.task.client_clip == (config["client_clip"] if is_bound else two_servers.UNBOUNDED)
     for field in {"local_steps", "local_batch", "local_momentum", "update_clipping"} & simulation.keys():
         assert getattr(found.task, field) == simulation[field]
 
@@ -67,7 +67,7 @@ def test_a_case_is_a_deployment_in_mode_proved_too(name: str, tmp_path: Path) ->
     """Both are the same task, but for the mode and what only the others have."""
     case = CASES[name]()
     masked, proved = (
-        draft(deployed.deployment_of(case.in_mode(mode).config), RunFolder(tmp_path)) for mode in (None, "proved")
+        draft(two_servers.deployment_of(case.in_mode(mode).config), RunFolder(tmp_path)) for mode in (None, "proved")
     )
     assert masked is not None
     assert proved is not None
@@ -83,7 +83,7 @@ def test_a_mode_without_real_servers_is_refused(tmp_path: Path) -> None:
 
 def test_attackers_are_the_last_clients() -> None:
     """As in a simulation."""
-    raw = deployed.deployment_of(backdoor.Experiment(divides=False).case(backdoor.DEFENCES[0], 5).config)
+    raw = two_servers.deployment_of(backdoor.Experiment(divides=False).case(backdoor.DEFENCES[0], 5).config)
     expected = {"kind": "pixel-backdoor", "parameters": {"divides": False}}
     assert raw["client"]["attacks"] == {f"client-{i}": expected for i in range(95, 100)}
 
@@ -100,7 +100,7 @@ def test_attackers_are_the_last_clients() -> None:
 def test_what_two_servers_do_not_run_is_refused_by_name(case: Callable[[], Case], found: str) -> None:
     """Before anything is started."""
     with pytest.raises(ConfigError, match=r"^--deployed: ") as error:
-        deployed.deployment_of(case().config)
+        two_servers.deployment_of(case().config)
     assert found in str(error.value)
 
 
@@ -109,9 +109,9 @@ def test_a_public_start_is_the_model_of_both_servers(tmp_path: Path) -> None:
     start, other = tmp_path / "start.npy", tmp_path / "other.npy"
     np.save(start, networks.initial_parameters("cnn-binary", seed=7))
     np.save(other, networks.initial_parameters("cnn-binary", seed=8))
-    raw = deployed.deployment_of(UserDp(public_start=start).case(1.8).config)
+    raw = two_servers.deployment_of(UserDp(public_start=start).case(1.8).config)
     assert raw["localhost"] == {"clients_per_process": 50, "initial_model": str(start)}
-    assert deployed.deployment_of(UserDp().case(1.8).config)["localhost"] == {"clients_per_process": 50}
+    assert two_servers.deployment_of(UserDp().case(1.8).config)["localhost"] == {"clients_per_process": 50}
 
 
 @pytest.mark.slow
@@ -134,7 +134,7 @@ def test_a_case_trains_on_two_real_servers_and_is_continued(tmp_path: Path) -> N
         "client": {"dataset": "digits"},
         "simulation": {"evaluate_every": 2, "attack": {"kind": "scaled", "clients": 1}},
     }
-    dim, summaries, lines = deployed.train(config, tmp_path, 2, QUIET)
+    dim, summaries, lines = two_servers.train(config, tmp_path, 2, QUIET)
     assert dim == 4810
     for number, (summary, rounds) in enumerate(zip(summaries, lines, strict=True)):
         assert (summary["seed"], summary["rounds"], summary["missing"]) == (number, 4, 0)
@@ -148,7 +148,7 @@ def test_a_case_trains_on_two_real_servers_and_is_continued(tmp_path: Path) -> N
     models = [(tmp_path / f"seed-{i}" / "model.pt").read_bytes() for i in range(2)]
     assert models[0] != models[1], "each training draws anew"
     written = (tmp_path / "seed-0" / "summary.json").stat().st_mtime_ns
-    again = deployed.train(config, tmp_path, 2, QUIET)
+    again = two_servers.train(config, tmp_path, 2, QUIET)
     assert (again[1], again[2]) == (summaries, lines)
     assert (tmp_path / "seed-0" / "summary.json").stat().st_mtime_ns == written
     assert json.loads((tmp_path / "seed-1" / "summary.json").read_text())["ended"] == "4 rounds done"

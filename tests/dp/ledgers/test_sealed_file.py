@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from precad.dp.errors import LedgerCorruptedError
-from precad.dp.ledger_lines import FIRST_CHAIN, Fields, seal
-from precad.dp.sealed_file import SealedFile
+from precad.dp.ledgers.lines import FIRST_CHAIN, Fields, seal
+from precad.dp.ledgers.sealed_file import SealedFile
 
 HEADER: Fields = {"format": 1, "of": "a test"}
 

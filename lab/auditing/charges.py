@@ -11,7 +11,7 @@ from typing import Any
 
 from precad.deploy.errors import refusing
 from precad.dp.accountants.pld import event_fields
-from precad.dp.ledger_lines import read_lines
+from precad.dp.ledgers.lines import read_lines
 from precad.dp.task_privacy import task_privacy
 from precad.protos.task.task import Task
 from precad.servers.errors import SetupError

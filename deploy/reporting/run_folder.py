@@ -13,7 +13,6 @@ from precad.clients.config import ClientConfig
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.errors import ConfigError
-from precad.deploy.public_quality import public_accuracy
 from precad.deploy.reporting.answers import Estimated, QueryAnswer
 from precad.deploy.reporting.files import Amount, Count, Epsilon, Share, Written, read_lines, read_object
 from precad.deploy.reporting.runs import (
@@ -28,10 +27,11 @@ from precad.deploy.reporting.runs import (
     is_import_path,
 )
 from precad.deploy.reporting.settings import shown_configuration
-from precad.deploy.run_folder import RunFolder
-from precad.deploy.run_state import INTERRUPTED_RUN
+from precad.deploy.run_files.folder import RunFolder
+from precad.deploy.run_files.public_quality import public_accuracy
+from precad.deploy.run_files.state import INTERRUPTED_RUN
 from precad.dp.accountants.pld import Unit, View
-from precad.dp.ledger import Level
+from precad.dp.ledgers.ledger import Level
 from precad.dp.task_privacy import DRAWS_HIDDEN, task_cost, task_privacy
 from precad.protos.task.evaluation import n_due
 from precad.protos.task.task import Task

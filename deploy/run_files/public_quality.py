@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from precad.deploy.run_folder import RunFolder
+from precad.deploy.run_files.folder import RunFolder
 from precad.protos.task.task import Task
-from precad.servers.telemetry.figures import FILE, restored
+from precad.servers.telemetry.model_figures import FILE, restored
 from precad.servers.telemetry.status import ACCURACY
 
 LETTERS: Final = ("a", "b")

@@ -1,4 +1,4 @@
-"""The lines of a ledger's file (`precad.dp.ledger`): how one is written, and what is refused when it is read."""
+"""The lines of a ledger's file (`precad.dp.ledgers.ledger`): how one is written, and what reading refuses."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from precad.dp.accountants.pld import SampledGaussian, View
 from precad.dp.auditing.beside_others import Draws
 from precad.dp.auditing.observed import Observed
 from precad.dp.task_privacy import task_privacy
-from precad.lab.auditing.real import Apart, Vector, single_gradients, taken_apart
+from precad.lab.auditing.real_records import Apart, Vector, single_gradients, taken_apart
 from precad.mpc import fixed_point
 from precad.protos.task.task import Task
 from precad.servers.errors import AuditError

@@ -22,9 +22,9 @@ from precad.dp.auditing import beside_others, per_round
 from precad.dp.auditing.independence import Repetition
 from precad.dp.auditing.shares import Shares
 from precad.dp.task_privacy import task_privacy
-from precad.lab.auditing.judged import in_one_run
-from precad.lab.auditing.real import SLACK, no_sum, of_the_longest
-from precad.lab.auditing.real_rounds import RealRounds
+from precad.lab.auditing.real_record_rounds import RealRounds
+from precad.lab.auditing.real_records import SLACK, no_sum, of_the_longest
+from precad.lab.auditing.seat_verdicts import in_one_run
 from precad.lab.auditing.seats import Seat
 from precad.protos.task.task import Task
 

@@ -9,7 +9,7 @@ import pytest
 
 from precad.dp.accountants.gaussian_dp import delta_from_mu
 from precad.dp.errors import BudgetExceededError, LedgerCorruptedError, LedgerInUseError
-from precad.dp.spending import Spending
+from precad.dp.ledgers.spending import Spending
 
 
 def spending(folder: Path, *, client: str = "alice", limit: float = 2.0) -> Spending:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from precad.clients.attacks.canaries import Canaries
 from precad.dp.auditing.observed import Observed
 from precad.lab.auditing.randomness import KeptNoise
-from precad.lab.auditing.real import RealAudit, Vector
+from precad.lab.auditing.real_records import RealAudit, Vector
 from precad.lab.auditing.seats import Seat
 from precad.lab.simulation.algorithms import Deployed
 from precad.lab.simulation.algorithms.algorithm import Parameters, RoundOutcome

@@ -40,7 +40,7 @@ from precad.clients.records import Records, Split, joined
 from precad.clients.training import evaluation
 from precad.deploy.errors import refusing
 from precad.lab.simulation.algorithms import ALGORITHMS, Algorithm
-from precad.lab.simulation.algorithms.deployed import Deployed
+from precad.lab.simulation.algorithms.deployment import Deployed
 from precad.lab.simulation.attackers import ATTACKERS
 from precad.lab.simulation.config import AttackSettings, Parameters, SimulationSettings
 from precad.lab.simulation.evaluations import SimulatedEvaluations

@@ -1,0 +1,10 @@
+"""Runs as they lie on disk: what each leaves behind, whether it goes on, and what its files say.
+
+Contents:
+
+    folder              the files that a run leaves behind
+    state               whether a run goes on, has ended or was killed
+    spent               the epsilons of a run, each with its adversary
+    public_quality      what aggregators' operators measured of a run's models
+    client_evaluations  what a run's clients found on records that they hold out
+"""

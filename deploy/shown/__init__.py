@@ -1,0 +1,9 @@
+"""How figures, tables and durations are written for people.
+
+Contents:
+
+    figures    an epsilon: rounded up, with its sign, or as no useful bound
+    tables     tables: the title above, words to the left, numbers to the right
+    durations  how long something takes, in words
+    drawing    loads matplotlib
+"""
