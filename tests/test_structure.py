@@ -195,7 +195,7 @@ ROOMS = (
     ),
     Room("deploy/files", "", "Files and folders that appear whole or not at all."),
     Room("deploy/authority", "protos | files", "A private certificate authority, and enrolment by one-time token."),
-    Room("deploy/shown", "dp", "How figures, tables and durations are written for people."),
+    Room("deploy/shown", "dp clients", "How figures, tables and durations are written for people."),
     Room(
         "deploy",
         "mpc dp protos servers clients | files authority",

@@ -191,7 +191,7 @@ ENTRIES_OF_C: Final[dict[str, list[str]]] = {
         "turns",
     ],
     "servers^": ["aggregator"],
-    "servers/rounds": ["dealt", "form", "memory", "own_noise", "proved", "tested"],
+    "servers/rounds": ["dealt_form", "form", "memory", "own_noise", "proved_form", "trimmed_sum"],
     "servers/store": ["state"],
 }
 """Every file that reads C, by room. Attacks are free to do without, and a laboratory may look everywhere."""
@@ -252,7 +252,7 @@ def test_a_rounds_randomness_enters_the_meeting_the_rounds_and_the_dealer() -> N
 
     assert found == {
         "servers^": ["aggregator", "dealer"],
-        CONTROL: ["dealt", "form", "proved", "round"],
+        CONTROL: ["dealt_form", "form", "proved_form", "round"],
         "servers/task": ["run"],
     }
 
