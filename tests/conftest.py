@@ -50,15 +50,15 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _forget_own_modules() -> Iterator[None]:
-    """Search the folders that tests of a file add for no other file, and import their modules anew."""
+def _forget_own_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Search the folders that tests of a file add for no other file, and import the modules that lie there anew."""
     before = [*sys.path]
     yield
-    added = [Path(folder) for folder in sys.path if folder not in before]
     sys.path[:] = before
     if (own_code := sys.modules.get("precad.clients.own_code")) is not None:
         own_code._BESIDE[:] = [folder for folder in own_code._BESIDE if str(folder) in before]
+    temporary = tmp_path_factory.getbasetemp()
     for name, module in [*sys.modules.items()]:
         file = getattr(module, "__file__", None)
-        if file is not None and any(Path(file).is_relative_to(folder) for folder in added):
+        if file is not None and Path(file).is_relative_to(temporary):
             del sys.modules[name]
