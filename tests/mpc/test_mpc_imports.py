@@ -7,7 +7,7 @@ import pytest
 
 MODULES = (
     *("ring", "fixed_point", "prg", "sharing", "norm_bound", "tuples.held", "tuples.dealt", "channel", "joint_coin"),
-    *("local.rows", "tuples.correlations", "gates", "crypten.crypten_gate", "gate.native_gate", "gate.top_bits"),
+    *("local.rows", "tuples.correlations", "gate_names", "crypten.crypten_gate", "gate.native_gate", "gate.top_bits"),
     *("gate.equality", "validation", "kernels.loading"),
 )
 

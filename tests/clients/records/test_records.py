@@ -18,12 +18,12 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from sklearn.naive_bayes import BernoulliNB
 
+from precad.clients import extras
 from precad.clients import records as datasets
 from precad.clients.attacks import RandomLabels
 from precad.clients.config import DatasetName
 from precad.clients.errors import ArgumentError, CorruptDataError, DataError, MissingDataError, UnknownNameError
 from precad.clients.records import DataSource, Records, idx, mosaics, partitions, tweets
-from precad.clients.records import download as downloads
 
 
 @pytest.fixture(scope="module")
@@ -326,7 +326,7 @@ def test_downloads_need_torchvision_and_permission(tiny_mnist, monkeypatch, tmp_
     files = {path.name: gzip.decompress(path.read_bytes()) for path in folder.iterdir()}
     monkeypatch.delenv("PRECAD_DATA")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(downloads.importlib, "import_module", lambda name: (_ for _ in ()).throw(ImportError(name)))
+    monkeypatch.setattr(extras.importlib, "import_module", lambda name: (_ for _ in ()).throw(ImportError(name)))
     with pytest.raises(MissingDataError, match=r'torchvision.* install "precad\[datasets\]" from where'):
         datasets.mnist(may_download=True)
 
@@ -338,13 +338,13 @@ def test_downloads_need_torchvision_and_permission(tiny_mnist, monkeypatch, tmp_
         for name, data in files.items():
             (raw / name.removesuffix(".gz")).write_bytes(data)
 
-    monkeypatch.setattr(downloads.importlib, "import_module", lambda name: types.SimpleNamespace(MNIST=fetch))
+    monkeypatch.setattr(extras.importlib, "import_module", lambda name: types.SimpleNamespace(MNIST=fetch))
     assert_array_equal(datasets.mnist(may_download=True).train.features[:, 0], arrays["train-images-idx3-ubyte"])
 
     def broken(root, *, train, download):
         raise RuntimeError("no network")
 
-    monkeypatch.setattr(downloads.importlib, "import_module", lambda name: types.SimpleNamespace(CIFAR10=broken))
+    monkeypatch.setattr(extras.importlib, "import_module", lambda name: types.SimpleNamespace(CIFAR10=broken))
     with pytest.raises(MissingDataError, match=r"could not be downloaded to .*: no network"):
         datasets.cifar10(may_download=True)
 
@@ -463,7 +463,7 @@ def test_emnist_is_downloaded_where_that_is_allowed(tiny_emnist, tmp_path, monke
         for name, data in files.items():
             (Path(root) / "EMNIST" / "raw" / name).write_bytes(data)
 
-    monkeypatch.setattr(downloads.importlib, "import_module", lambda name: types.SimpleNamespace(EMNIST=fetch))
+    monkeypatch.setattr(extras.importlib, "import_module", lambda name: types.SimpleNamespace(EMNIST=fetch))
     assert_array_equal(datasets.emnist("letters", may_download=True).train.features[:, 0], images[:6])
 
 

@@ -31,7 +31,7 @@ from precad.lab.simulation.two_servers import MpcServers
 from precad.mpc import fixed_point
 from precad.protos.task.quantile import LARGEST_LOG_RATIO, LEARNT, QuantileRule
 from precad.protos.task.task import Task
-from tests.lab.simulation.test_simulation import DIM, IDS, MODEL, RECORDS, STEP, Recording, Silent, simulation, task
+from tests.lab.simulation.test_training import DIM, IDS, MODEL, RECORDS, STEP, Recording, Silent, simulation, task
 
 LOCAL = {"local_steps": 3, "local_rate": 0.2}
 

@@ -29,7 +29,7 @@ from precad.dp.accountants.pld import (
 from precad.dp.accountants.side_by_side import GdpCltAccountant
 from precad.dp.errors import BudgetExceededError, LedgerClosedError, LedgerCorruptedError, LedgerInUseError
 from precad.dp.ledgers.ledger import Ledger, Level
-from tests.dp.charge_forever import DELTA, EVENTS, clients_of
+from tests.dp.ledgers.charge_forever import DELTA, EVENTS, clients_of
 
 
 def open_ledger(path, **changes):
@@ -507,7 +507,7 @@ def test_killed_processes_lose_no_acknowledged_charge(path):
     rng = random.Random(9)
     acknowledged = -1
     program = Path(__file__).with_name("charge_forever.py")
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     for _ in range(3):
         with subprocess.Popen(
             [sys.executable, str(program), str(path)],

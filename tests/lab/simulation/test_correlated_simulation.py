@@ -16,7 +16,7 @@ from precad.clients.gradients.engine import RecordEngine
 from precad.lab.simulation import SeededRandomness
 from precad.lab.simulation.randomness import drawn
 from precad.protos.task.task import Task
-from tests.lab.simulation.test_simulation import IDS, MODEL, Recording, simulation, task
+from tests.lab.simulation.test_training import IDS, MODEL, Recording, simulation, task
 
 TURNS: dict[str, Any] = {"algorithm": "user-dp-fedavg", "min_separation": 3, "noise_bands": 3, "rounds": 7}
 

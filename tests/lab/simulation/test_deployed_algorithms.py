@@ -36,7 +36,7 @@ from precad.mpc.validation import accept_all
 from precad.protos.task.algorithms import ALIASES, AS_DEPLOYED, ONLY_SIMULATED, RULES
 from precad.protos.task.task import Task
 from tests.harness.tied_layers import Tied
-from tests.lab.simulation.test_simulation import DIM, IDS, MODEL, RECORDS, STEP, Recording, simulation, task
+from tests.lab.simulation.test_training import DIM, IDS, MODEL, RECORDS, STEP, Recording, simulation, task
 
 LARGE = 1000.0
 """A bound that no update meets, with its noise."""

@@ -24,7 +24,7 @@ from precad.lab.simulation.update_clipping import (
     UpdateClipping,
 )
 from precad.protos.task.quantile import LEARNT
-from tests.lab.simulation.test_simulation import IDS, MODEL, STEP, Recording, final, simulation, task
+from tests.lab.simulation.test_training import IDS, MODEL, STEP, Recording, final, simulation, task
 
 USER_DP = {"algorithm": "user-dp-fedavg", "local_steps": 2}
 WAYS = ("flat", "per-layer", *LEARNT, "median-not-private", "median-per-layer-not-private")
