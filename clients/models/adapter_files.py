@@ -57,6 +57,15 @@ def load_constants(model: nn.Module, wanted: Constants) -> None:
         _put(path, a_of(found), tensors)
 
 
+def adapter_bytes(digest: str) -> bytes:
+    """Return the file of this `task.adapter_sha256`, among those that this process may use. Raises AdapterError."""
+    path, _ = _file_of(digest, "task.adapter_sha256", "client.adapter")
+    content = path.read_bytes()
+    if (found := hashlib.sha256(content).hexdigest()) != digest:
+        raise AdapterError(path, f"expected the file of task.adapter_sha256, {digest}", f"one that changes: {found}")
+    return content
+
+
 def write_adapter(path: Path, model: nn.Module) -> str:
     """Write every A into a new file, and return its SHA-256. Raises AdapterError, OSError."""
     found = adapted(model)

@@ -120,6 +120,7 @@ def _aggregator(task: Task, config: AggregatorConfig, roles: tuple[Role, Role], 
         ],
         "authority": _authorities(config.authority),
         "initial_model": convert.sha256(convert.model_to_bytes(initial)).hex(),
+        "post_quantum": "required, on the lane by a key of the link" if config.require_pqc else "where offered",
         "mib_for_uploads": memory.of_server(config, task, role) // memory.MIB,
     }
 

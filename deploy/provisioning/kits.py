@@ -5,6 +5,7 @@
     <out>/<participant>/cert.pem, ca.pem     its certificate, and the authority's
     <out>/<participant>/peers/<server>.pem   the servers' certificates that it pins
     <out>/<participant>/initial.npy          aggregators: the model that the task starts from
+    <out>/<participant>/adapter.safetensors  aggregators, clients: constants of the adapters, if the task has any
     <out>/<participant>/project.json, ..     the manifest under the seal (`precad.deploy.provisioning.manifest`)
 
 No kit holds a private key: a participant's key was made by `precad pki request` where it will be used, and stays there.
@@ -27,7 +28,16 @@ from precad.deploy.authority import pki
 from precad.deploy.configuration.sections import parse
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.files.whole import appearing
-from precad.deploy.provisioning.manifest import AUTHORITY, CERTIFICATE, INITIAL_MODEL, TASK, Manifest, seal, sha256
+from precad.deploy.provisioning.manifest import (
+    ADAPTER,
+    AUTHORITY,
+    CERTIFICATE,
+    INITIAL_MODEL,
+    TASK,
+    Manifest,
+    seal,
+    sha256,
+)
 from precad.deploy.provisioning.own_code import with_digest
 from precad.deploy.provisioning.project import SECTIONS, Project
 from precad.protos.tls.identity import Identity, Role, fingerprint, parse_certificate
@@ -64,13 +74,13 @@ def provision(project: Project, out: Path, *, passphrase: bytes | None = None) -
         raise ConfigError(f"--out: expected a new or empty folder, found {out}: nothing is overwritten")
     requests = _requests(project)
     project = with_digest(project)
-    initial = _initial_model(project)
+    initial, adapter = _initial_model(project), _adapter(project)
     texts = {who: _configuration(project, who) for who in project.participants}
     authority = project.own.authority
     if not (authority / "ca.pem").exists():
         pki.create_authority(authority, days=AUTHORITY_DAYS, passphrase=passphrase)
     certificates = {who: _certified(project, who, asked, passphrase) for who, asked in requests.items()}
-    kits = {who: _kit(project, who, texts[who], certificates, initial) for who in project.participants}
+    kits = {who: _kit(project, who, texts[who], certificates, initial, adapter) for who in project.participants}
     manifest = _manifest(project, kits)
     shared = seal(manifest, authority, days=project.own.days, passphrase=passphrase)
     _write(out, {who.name: {**files, **shared} for who, files in kits.items()})
@@ -107,6 +117,8 @@ def _certified(project: Project, who: Identity, request: Path, passphrase: bytes
 def _configuration(project: Project, who: Identity) -> str:
     """Return a role's configuration, once it is a valid one. Raises ConfigError."""
     given = {**project.sections[who.role]}
+    if who.role is Role.CLIENT:
+        given.pop("adapter", None)  # the kit has the file, under the name that is looked for
     supplied = {"authority": AUTHORITY, **dict(_supplied(project, who.role, given))}
     section: dict[str, Any] = {**supplied, **given}
     for name in reversed(SECTIONS[who.role]):
@@ -140,7 +152,12 @@ def _pinned(project: Project, role: Role) -> tuple[Role, ...]:
 
 
 def _kit(
-    project: Project, who: Identity, text: str, certificates: Mapping[Identity, bytes], initial: bytes
+    project: Project,
+    who: Identity,
+    text: str,
+    certificates: Mapping[Identity, bytes],
+    initial: bytes,
+    adapter: bytes | None,
 ) -> dict[str, bytes]:
     """Return the files of a participant's kit, but for the manifest."""
     files = {
@@ -153,6 +170,8 @@ def _kit(
         files[f"peers/{server}.pem"] = certificates[Identity(server, server.value)]
     if who.role in (Role.AGGREGATOR_A, Role.AGGREGATOR_B):
         files[INITIAL_MODEL] = initial
+    if adapter is not None and who.role is not Role.DEALER:
+        files[ADAPTER] = adapter
     return files
 
 
@@ -182,6 +201,15 @@ def _initial_model(project: Project) -> bytes:
     content = io.BytesIO()
     np.save(content, parameters)
     return content.getvalue()
+
+
+def _adapter(project: Project) -> bytes | None:
+    """Return the file of `task.adapter_sha256`, if the task has adapters. Raises AdapterError."""
+    if project.task.adapter_sha256 is None:
+        return None
+    from precad.clients.models.adapter_files import adapter_bytes
+
+    return adapter_bytes(project.task.adapter_sha256)
 
 
 def _write(out: Path, kits: Mapping[str, Mapping[str, bytes]]) -> None:

@@ -37,6 +37,7 @@ SEAL: Final = "seal.pem"
 TASK: Final = "task.toml"
 """`[task]` and `[network]`, the same in every kit."""
 AUTHORITY: Final = "ca.pem"
+ADAPTER: Final = "adapter.safetensors"
 CERTIFICATE: Final = "cert.pem"
 INITIAL_MODEL: Final = "initial.npy"
 _SEALED_FOR: Final = "provision.precad"
@@ -123,7 +124,7 @@ def digest_of(folder: Path) -> str:
 def _require_layout(files: Mapping[str, str], own: Identity, folder: Path) -> None:
     """Require the files of a kit of this participant and no others: whoever seals kits places nothing else here."""
     needed = {f"{own.name}.toml", TASK, AUTHORITY, CERTIFICATE}
-    known = needed | {INITIAL_MODEL} | {f"peers/{server}.pem" for server in Role if server.is_server}
+    known = needed | {INITIAL_MODEL, ADAPTER} | {f"peers/{server}.pem" for server in Role if server.is_server}
     if not needed <= files.keys():
         raise ConfigError(f"{folder / CERTIFICATE}: expected one of the project's participants, found {own.uri}")
     if unknown := sorted(files.keys() - known):
@@ -131,7 +132,7 @@ def _require_layout(files: Mapping[str, str], own: Identity, folder: Path) -> No
 
 
 def _require_one_project(manifest: Manifest, path: Path) -> None:
-    """Require that all kits share task, authority and initial model, and pin each server's own certificate.
+    """Require that all kits share task, authority, models and their constants, and pin each server's own certificate.
 
     So a server that finds its own key certified in its kit knows what everybody else pins.
     """
@@ -141,7 +142,7 @@ def _require_one_project(manifest: Manifest, path: Path) -> None:
         if file.startswith("peers/"):
             shared = f"{file.removeprefix('peers/').removesuffix('.pem')}/{CERTIFICATE}"
             expected = manifest.files.get(shared, "none")
-        elif file in (TASK, AUTHORITY, INITIAL_MODEL):
+        elif file in (TASK, AUTHORITY, INITIAL_MODEL, ADAPTER):
             expected = first.setdefault(file, digest)
         else:
             continue

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import tomli_w
 
 from precad.clients.errors import ExtensionError, ModelImportError
-from precad.clients.own_code import is_brought, look_in
+from precad.clients.own_code import is_brought, look_in, offer
 from precad.deploy.errors import ConfigError
 from precad.deploy.provisioning.project import Project
 from precad.protos.tls.identity import Role
@@ -39,6 +39,7 @@ def with_digest(project: Project) -> Project:
     if not own or not is_trained:
         return project
     look_in(project.base)
+    offer(*(_file(project, name) for name in ("base_model", "adapter")))
     try:
         found = _digest(project)
     except (ExtensionError, ModelImportError, _UnknownFormError) as error:
@@ -64,11 +65,17 @@ class _UnknownFormError(Exception):
 def _digest(project: Project) -> str:
     """Raises ClientError, _UnknownFormError."""
     from precad.clients.models import networks
+    from precad.clients.models.adapters import adapted
     from precad.clients.models.fingerprint import model_digest
     from precad.clients.models.losses import loss_of
 
     task = project.task
     model, loss = networks.of_task(task), loss_of(task.loss)
+    if adapted(model) is not None and task.adapter_sha256 is None:
+        raise ConfigError(
+            "task.adapter_sha256: expected the digest of a file that precad adapter writes, as machines draw "
+            "other constants of the same adapters; found none"
+        )
     features, label = _declared(project, loss) if project.own.example is None else _example(project, loss)
     networks.require_fit(model, tuple(features.shape), is_text=not features.is_floating_point(), loss=loss)
     return model_digest(model, features, loss, label)
@@ -109,6 +116,14 @@ def _example(project: Project, loss: Loss) -> tuple[torch.Tensor, torch.Tensor]:
     )
     records = load(described)
     return example_of(records), example_label_of(records)
+
+
+def _file(project: Project, name: str) -> str | None:
+    """Return a file of constants that `[client]` names. Raises ConfigError."""
+    found = project.sections[Role.CLIENT].get(name)
+    if found is not None and not isinstance(found, str):
+        raise ConfigError(f"client.{name}: expected a path, found {found!r:.60}")
+    return found
 
 
 def _label(project: Project) -> str | Sequence[str] | None:

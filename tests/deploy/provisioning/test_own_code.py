@@ -5,6 +5,7 @@ Failure means: an operator in a hurry trains on two models of equal shapes, and 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -15,8 +16,13 @@ from pathlib import Path
 
 import pytest
 import tomli_w
+import torch
+from torch import nn
 
 from precad.clients import own_code
+from precad.clients.models import networks
+from precad.clients.models.adapter_files import write_adapter
+from precad.clients.models.safetensors_file import write_tensors
 from precad.deploy import errors
 from precad.deploy.provisioning.manifest import MANIFEST
 from tests.harness.command_line import precad as in_a_process
@@ -41,6 +47,17 @@ OF_OURS = {
     "model_arguments = { in_features = 6, out_features = 2 }\n": "",
     "dim = 14": "dim = 38",
 }
+ADAPTED = """
+from torch import nn
+
+import precad
+
+
+def net():
+    base = nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 2))
+    return precad.lora(base, rank=2, targets=["0", "2"])
+"""
+OF_ADAPTERS = {"dim = 38": "dim = 12"}
 OWN_LOSS = {'loss = "cross-entropy"': 'loss = "MODULE:loss"'}
 NO_COLUMNS = {re.escape("columns = {"): "# columns = {"}
 NO_NAMES = {"class_names = ": "# class_names = "}
@@ -254,3 +271,63 @@ def test_a_digest_whose_code_is_elsewhere_is_the_clients_to_compare(
     code, said = provisioned(project)
     assert code == 0, said
     assert digests_of(project) == {64 * "0"}
+
+
+def adapted_project(project: Project, module: str) -> None:
+    """Let the task mean adapters of a base that each client has, and constants that the owner made once."""
+    bring(project, module, OF_ADAPTERS)
+    (project.start / f"{module}.py").write_text(ADAPTED)
+    with torch.random.fork_rng():
+        base = nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 2))
+    write_tensors(project.start / "public.safetensors", base.state_dict(), {})
+    digest = hashlib.sha256((project.start / "public.safetensors").read_bytes()).hexdigest()
+    set_task(project, f'base_model_sha256 = "{digest}"')
+    path = project.start / "project.toml"
+    path.write_text(path.read_text().replace("[client]\n", '[client]\nbase_model = "public.safetensors"\n', 1))
+    assert "base_model" in path.read_text()
+
+
+def set_task(project: Project, line: str) -> None:
+    path = project.start / "task.toml"
+    path.write_text(path.read_text().replace("[task]\n", f"[task]\n{line}\n", 1))
+
+
+def make_constants(project: Project, name: str) -> str:
+    """Return the digest of the constants that the owner writes."""
+    network = networks.build(f"{name}:net", seed=4)
+    return write_adapter(project.start / "adapter.safetensors", network)
+
+
+def test_kits_carry_the_adapters_constants_which_the_manifest_signs(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each machine would draw others. The base is each client's own, and in no kit; a changed file is refused."""
+    adapted_project(project, "adapted_ward")
+    monkeypatch.syspath_prepend(project.start)
+    set_task(project, f'adapter_sha256 = "{make_constants(project, "adapted_ward")}"')
+    agreed = project.provision()
+    made = (project.start / "adapter.safetensors").read_bytes()
+    assert {(project.kit(who) / "adapter.safetensors").read_bytes() for who in PARTICIPANTS} == {made}
+    assert not list((project.start / "kits").rglob("public.safetensors"))
+    project.give_records()
+    home = project.home("hospital-1")
+    for name in ("adapted_ward.py", "public.safetensors"):
+        shutil.copy(project.start / name, home.parent / name)
+    monkeypatch.chdir(home.parent)
+    code, said = tried(*project.join("hospital-1", agreed), "--no-start")
+    assert code == 0, said
+    changed = bytearray(made)
+    changed[-1] ^= 1
+    (project.kit("hospital-2") / "adapter.safetensors").write_bytes(changed)
+    code, said = tried(*project.join("hospital-2", agreed), "--no-start")
+    assert (code, "adapter.safetensors" in said) == (errors.INVALID_INPUT, True), said
+
+
+def test_adapters_without_a_file_of_their_constants_are_no_project(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapted_project(project, "drawn_ward")
+    monkeypatch.syspath_prepend(project.start)
+    code, said = provisioned(project)
+    assert (code, "task.adapter_sha256: expected the digest of a file that precad adapter writes" in said) == (2, True)
+    assert not (project.root / "kits").exists()
