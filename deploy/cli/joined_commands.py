@@ -28,6 +28,7 @@ OWN: Final = {
     "init": "init:init_app",
     "run": "local:run",
     "query": "query:query",
+    "answer": "query:answer",
     "client": "roles:client",
     "status": "operations:status",
     "watch": "operations:watch",

@@ -19,7 +19,7 @@ PANELS: Final = {
         "client",
     ),
     "Follow a training": ("status", "watch", "track", "report"),
-    "Take the model": ("export", "verify-export"),
+    "Take the model": ("export", "verify-export", "answer"),
     "Know what is guaranteed": ("account", "certify", "audit", "holder"),
     "Measure and repeat": ("bench", "experiment"),
 }

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from precad.deploy.cli.common import ConfigFile, Json, Output, exit_codes, people, say, write_json
+from precad.deploy.cli.common import AggregatorLetter, ConfigFile, Json, Output, exit_codes, people, say, write_json
 from precad.deploy.errors import ConfigError
 from precad.dp.queries.kinds import Kind
 
@@ -37,8 +37,7 @@ def query(
     with exit_codes():
         if (epsilon is None) == (noise is None):
             raise ConfigError(f"--epsilon, --noise: expected one of both, found {'none' if noise is None else 'both'}")
-        if not 0 < level < 1:
-            raise ConfigError(f"--level: expected a number between 0 and 1, found {level:g}")
+        _require_level(level)
         asked: dict[str, Any] = {"kind": kind.value, "column": column, "low": low, "high": high}
         if bins is not None:
             asked["bins"] = bins
@@ -58,8 +57,42 @@ def query(
             write_json(summary)
 
 
+@exit_codes()
+def answer(
+    config: ConfigFile,
+    role: Annotated[AggregatorLetter | None, typer.Option(help="Read the folder of this one of two.")] = None,
+    level: Annotated[float, typer.Option(help="Draw error bars that cover the truth at this rate.")] = 0.95,
+    as_json: Json = False,
+) -> None:
+    """Show what a query over organisations found, from the folder of one server."""
+    _require_level(level)
+    from precad.deploy.exporting.answers import answer_at
+
+    found = answer_at(config, None if role is None else role.value, level)
+    for line in (*estimates_of(found), *costs_of(found)):
+        say(line)
+    if as_json:
+        write_json(found)
+
+
+def _require_level(level: float) -> None:
+    if not 0 < level < 1:
+        raise ConfigError(f"--level: expected a number between 0 and 1, found {level:g}")
+
+
 def lines_of(summary: Mapping[str, Any]) -> list[str]:
     """Return the answer for people: the estimate, who answered, and what it cost."""
+    counts = ", ".join(f"{summary[name]} {name}" for name in ("accepted", "rejected", "missing"))
+    return [
+        *estimates_of(summary),
+        f"{'answers':<18}{counts}; error bars are of the noise, for the records of those accepted",
+        *costs_of(summary),
+        f"{'run folder':<18}{summary['output']}",
+    ]
+
+
+def estimates_of(summary: Mapping[str, Any]) -> list[str]:
+    """Return the estimate, or each bin, with its error bar."""
     asked, level = summary["query"], f"{summary['level']:.0%}"
     lines = []
     if (found := summary["estimate"]) is not None:
@@ -70,12 +103,13 @@ def lines_of(summary: Mapping[str, Any]) -> list[str]:
         for i, one in enumerate(summary["bins"]):
             place = f"{asked['low'] + i * width:.4g} to {asked['low'] + (i + 1) * width:.4g}"
             lines.append(f"{place:<18}{one['value']:.1f}   [{one['low']:.1f}, {one['high']:.1f}] at {level}")
-    counts = ", ".join(f"{summary[name]} {name}" for name in ("accepted", "rejected", "missing"))
+    return lines
+
+
+def costs_of(summary: Mapping[str, Any]) -> list[str]:
+    """Return what one client can do to the sum, and what a record paid."""
     cost = f"epsilon {summary['epsilon_one_server']:.4g} against one server, {summary['epsilon_clients_only']:.4g}"
     return [
-        *lines,
-        f"{'answers':<18}{counts}; error bars are of the noise, for the records of those accepted",
         f"{'one client':<18}moves the sum by at most {summary['most_of_a_client']:g} records",
         f"{'a record':<18}{cost} against clients, at delta = {summary['delta']:g}, if draws may be discarded",
-        f"{'run folder':<18}{summary['output']}",
     ]

@@ -1,5 +1,6 @@
 """`precad export` and `precad verify-export`: a trained model as files that both servers sign.
 
+    answers    `precad answer`: what a query that is over found, from one server's folder
     adapters   the files of an adapted model, for `peft`
     audits     the audit of an exported training, signed with it
     evidence   the trainings that an export's certificate against poisoning is computed from

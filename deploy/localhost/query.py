@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,8 @@ from precad.deploy.configuration.sections import Deployment
 from precad.deploy.localhost.deployment import LocalRun
 from precad.deploy.localhost.forks import Forks
 from precad.deploy.localhost.watch import LiveTable
+from precad.deploy.run_files.answers import answer_of, opened_sum
 from precad.deploy.run_files.folder import RunFolder
-from precad.dp.queries.estimates import Answer, answer
-from precad.protos.task.task import Task
 
 
 class QueryRun(LocalRun):
@@ -60,32 +58,5 @@ class QueryRun(LocalRun):
 
     def _conclude(self, final: NDArray[np.float32]) -> dict[str, Any]:
         """Write the opened sum, and return the answer."""
-        task = self.deployment.task
-        assert task.query is not None  # `resolve_query` asked one
-        noisy_sum = opened_sum(final, task)
-        np.save(self.folder.root / "sum.npy", noisy_sum)
-        found = answer(
-            task.query.encoding(task.frac_bits),
-            noisy_sum,
-            task.sum_noise_std,
-            share=task.query.share,
-            level=self._level,
-        )
-        return {"query": task.query.model_dump(mode="json"), **answered(found), **limits_of(task)}
-
-
-def opened_sum(model: NDArray[np.float32], task: Task) -> NDArray[np.float64]:
-    """Return the sum that both servers opened, (k,), from the model that it moved from zeros."""
-    return model.astype(np.float64) * (task.divisor / task.learning_rate)
-
-
-def answered(found: Answer) -> dict[str, Any]:
-    """Return the answer for programs."""
-    estimate = None if found.estimate is None else asdict(found.estimate)
-    return {"estimate": estimate, "bins": [asdict(one) for one in found.bins], "level": found.level}
-
-
-def limits_of(task: Task) -> dict[str, Any]:
-    """Return the noise of each number of the sum, the most that one client moves it by, and the group of an epsilon."""
-    group = {} if task.records_per_person == 1 else {"records_per_person": task.records_per_person}
-    return {"noise_std": task.sum_noise_std, "most_of_a_client": task.client_clip, **group}
+        np.save(self.folder.root / "sum.npy", opened_sum(final, self.deployment.task))
+        return answer_of(final, self.deployment.task, self._level)

@@ -6,5 +6,6 @@ Contents:
     state               whether a run goes on, has ended or was killed
     spent               the epsilons of a run, each with its adversary
     public_quality      what aggregators' operators measured of a run's models
+    answers             answers of queries, with error bars, from the model that servers keep
     client_evaluations  what a run's clients found on records that they hold out
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ from precad.clients.queries.answers import Answers
 from precad.clients.query_consent import QueryConsent
 from precad.clients.training.conduct import Conduct, Honest
 from precad.clients.upload.session import ClientSession
-from precad.deploy.localhost.query import opened_sum
+from precad.deploy.exporting.answers import finished_answer
 from precad.deploy.oversight.log_audit import check_log
+from precad.deploy.run_files.answers import opened_sum
 from precad.dp.queries.estimates import answer
 from precad.mpc import fixed_point
 from precad.mpc.ring import RingArray
 from precad.protos.task.task import Task
-from precad.protos.tls.identity import AGGREGATORS
+from precad.protos.tls.identity import AGGREGATORS, Role
 from precad.servers.store.folder import open_ledger
 from tests.harness.harness import asynchronous, running
 from tests.harness.pki import Pki
@@ -117,3 +119,8 @@ async def test_a_liar_moves_the_sum_by_at_most_its_ball(
     assert task.query is not None
     shown = answer(task.query.encoding(task.frac_bits), opened, math.sqrt(2) * task.noise_multiplier)
     assert shown.estimate is not None or len(shown.bins) == 64
+    at_servers = [finished_answer(tmp_path / role, task, Role(role), 0.95) for role in AGGREGATORS]
+    assert at_servers[0] == at_servers[1]
+    assert at_servers[0]["bins"] == [pytest.approx(asdict(one), rel=1e-6) for one in shown.bins]
+    if shown.estimate is not None:
+        assert at_servers[0]["estimate"] == pytest.approx(asdict(shown.estimate), rel=1e-6)

@@ -147,6 +147,8 @@ def test_an_answer_of_real_processes(tmp_path: Path) -> None:
     assert "client.answers" in logs
     assert [row for row in rows if row in logs] == []
     assert precad(tmp_path, "audit", "log", "out/a", "--against", "out/b").returncode == 0
+    at_a = json.loads(precad(tmp_path, "answer", "out/config.toml", "--role", "a", "--json").stdout)
+    assert {name: found[name] for name in at_a} == at_a
 
     config.write_text(config.read_text().replace("[task]", "[task]\nepsilon_budget_one_server = 1.2"))
     after = precad(tmp_path, "query", str(config), "mean", *flags[:-3], "--after", "out", "--output", "more")

@@ -1,0 +1,40 @@
+"""Answers of queries, from the model that both servers keep: the sum that they opened, and its error bars."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.deploy.errors import ConfigError
+from precad.dp.queries.estimates import answer
+from precad.protos.task.task import Task
+
+
+def opened_sum(model: NDArray[np.float32], task: Task) -> NDArray[np.float64]:
+    """Return the sum that both servers opened, (k,), from the model that it moved from zeros."""
+    return model.astype(np.float64) * (task.divisor / task.learning_rate)
+
+
+def answer_of(model: NDArray[np.float32], task: Task, level: float) -> dict[str, Any]:
+    """Return a query's answer for programs: question, estimate, bins, noise, and what one client moves the sum by.
+
+    level: of the error bars. Raises ConfigError for the task of a training.
+    """
+    if (query := task.query) is None:
+        raise ConfigError("task.query: expected the task of a query, found a training's")
+    encoding = query.encoding(task.frac_bits)
+    found = answer(encoding, opened_sum(model, task), task.sum_noise_std, share=query.share, level=level)
+    estimate = None if found.estimate is None else asdict(found.estimate)
+    group = {} if task.records_per_person == 1 else {"records_per_person": task.records_per_person}
+    return {
+        "query": query.model_dump(mode="json"),
+        "estimate": estimate,
+        "bins": [asdict(one) for one in found.bins],
+        "level": found.level,
+        "noise_std": task.sum_noise_std,
+        "most_of_a_client": task.client_clip,
+        **group,
+    }
