@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,11 +23,15 @@ from precad.clients.models.safetensors_file import write_tensors
 from precad.clients.process import Trainer, load_records
 from precad.clients.records import Records
 from precad.clients.training.conduct import Honest
+from precad.clients.upload.session import ClientSession
 from precad.deploy.exporting.adapters import CONFIG, WEIGHTS
 from precad.deploy.exporting.export import export, source_of
 from precad.lab.simulation import SeededRandomness
 from precad.protos.task.task import Task
+from precad.protos.tls.identity import AGGREGATORS
 from tests.harness.adapted_models import Attention, small, texts
+from tests.harness.harness import asynchronous, running
+from tests.harness.pki import Pki
 
 RANK, N_CLIENTS = 4, 4
 MODEL = "tests.harness.adapted_models:small"
@@ -96,6 +102,60 @@ def test_a_smaller_rank_moves_the_first_columns_alone(folder: Path) -> None:
         assert np.abs(own[:, 2:]).max() < 1e-3 < np.abs(own[:, :2]).max()
         assert np.abs(all_of_it[:, 2:]).max() > 1e-3
         n += size
+
+
+@pytest.mark.parametrize("mode", ["masked", "proved"])
+@asynchronous
+async def test_clients_of_different_ranks_pass_the_same_check(mode: str, tmp_path: Path) -> None:
+    """Two servers without noise open the sum of both updates; the smaller one has zeros in the last columns."""
+    ranks = {"anna": RANK, "boris": 2}
+    pki = Pki.create(tmp_path / "pki", tuple(ranks))
+    task = Task.model_validate(
+        {
+            **{name: value for name, value in FIELDS.items() if name != "gate"},
+            **({"gate": "native"} if mode == "masked" else {}),
+            "rounds": 1,
+            "lost_rounds": 1,
+            "mode": mode,
+            "clients": dict.fromkeys(ranks, 20),
+            "model": MODEL,
+            "dim": RANK * 35,
+        }
+    )
+    trainers = {
+        client: Trainer(
+            task=task,
+            records={client: texts(20, seed=rank)},
+            conducts={client: Honest()},
+            device="cpu",
+            adapter_rank=rank,
+        )
+        for client, rank in ranks.items()
+    }
+    nothing = (lambda std, dim: np.zeros(dim, dtype=np.int64),) * 2
+    async with running(task, pki, tmp_path, noises=nothing) as deployment:
+        sessions = [
+            ClientSession(
+                client=client,
+                task=task,
+                addresses=deployment.addresses,
+                tls=pki.tls(client),
+                train=functools.partial(trainer.train, client),
+                conduct=Honest(),
+            )
+            for client, trainer in trainers.items()
+        ]
+        await asyncio.gather(*(session.run() for session in sessions))
+        await deployment.finish()
+    (record,) = deployment.rounds(1)
+    assert (record["accepted"], record["rejected"]) == (sorted(ranks), [])
+    start = np.zeros(task.dim, dtype=np.float32)
+    updates = {client: trainer.update(client, start) for client, trainer in trainers.items()}
+    columns = updates["boris"].reshape(-1, RANK)
+    assert np.abs(columns[:, :2]).max() > 0.0 == np.abs(columns[:, 2:]).max()
+    moved = np.load(tmp_path / AGGREGATORS[0] / "model.npy")
+    expected = (updates["anna"] + updates["boris"]) * task.learning_rate / task.divisor
+    np.testing.assert_allclose(moved, expected, atol=1e-4)
 
 
 def test_clients_train_on_the_constants_that_the_task_names(folder: Path) -> None:
