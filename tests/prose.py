@@ -22,7 +22,9 @@ WARN_WORDS: Final = 25
 FAIL_WORDS: Final = 40
 MEAN_WORDS: Final = 18.0
 BEGINNINGS: Final = ("Of", "What", "Who", "Whose", "The same")
-LEFT_OUT: Final = (".git", ".venv", ".venv-peers", "build", "runs", "node_modules")
+LEFT_OUT: Final = (".git", "build", "runs", "node_modules")
+ENVIRONMENT: Final = ".venv"
+"""Begins the name of a folder with a virtual environment."""
 EXCEPTIONS: Final[frozenset[str]] = frozenset()
 """Paths that are not checked. Empty, and meant to stay so."""
 
@@ -154,7 +156,8 @@ def _files(root: Path, folders: Sequence[str]) -> Iterator[Path]:
             if path.suffix not in (".py", ".md") or path.is_symlink() or "_pb2" in path.name:
                 continue
             linked = any((root / parent).is_symlink() for parent in inside.parents)
-            if not linked and not {*inside.parts} & {*LEFT_OUT} and inside.as_posix() not in EXCEPTIONS:
+            foreign = any(part.startswith(ENVIRONMENT) for part in inside.parts)
+            if not (linked or foreign) and not {*inside.parts} & {*LEFT_OUT} and inside.as_posix() not in EXCEPTIONS:
                 yield path
 
 

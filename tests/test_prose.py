@@ -57,11 +57,15 @@ def test_every_kind_of_docstring_is_read() -> None:
 
 
 def test_a_tree_is_checked_whole(tmp_path: Path) -> None:
-    """Too long fails and fairly long warns, each with its paragraph's line. A linked folder is not read twice."""
+    """Too long fails and fairly long warns, each with its paragraph's line. A linked folder is not read twice.
+
+    Virtual environments are not ours, whatever their names end with."""
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "a.md").write_text(f"# Title\n\nShort one.\n\n{LONG}\n\n{FAIRLY_LONG}\n")
     (tmp_path / "code.py").write_text('def f():\n    """What it is."""\n')
     (tmp_path / "link").symlink_to("docs")
+    (tmp_path / ".venv-other").mkdir()
+    (tmp_path / ".venv-other" / "code.py").write_text('"""What it is."""\n')
     findings, prose = check(tmp_path)
 
     assert [(f.path, f.line, f.fails) for f in findings if f.line] == [

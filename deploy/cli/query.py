@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from precad.deploy.cli.common import AggregatorLetter, ConfigFile, Json, Output, exit_codes, people, say, write_json
 from precad.deploy.errors import ConfigError
 from precad.dp.queries.kinds import Kind
+
+_SHOWN_FACTOR: Final = 1.05
+"""A grid that widens error bars by more is said."""
 
 
 def query(
@@ -108,8 +111,11 @@ def estimates_of(summary: Mapping[str, Any]) -> list[str]:
 
 def costs_of(summary: Mapping[str, Any]) -> list[str]:
     """Return what one client can do to the sum, and what a record paid."""
+    wider = summary["grid_factor"]
+    grid = f"widens error bars by {wider - 1:.0%}: --most-records allows no finer one"
     cost = f"epsilon {summary['epsilon_one_server']:.4g} against one server, {summary['epsilon_clients_only']:.4g}"
     return [
         f"{'one client':<18}moves the sum by at most {summary['most_of_a_client']:g} records",
         f"{'a record':<18}{cost} against clients, at delta = {summary['delta']:g}, if draws may be discarded",
+        *([f"{'the grid':<18}{grid}"] if wider > _SHOWN_FACTOR else []),
     ]

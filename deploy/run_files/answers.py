@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -21,6 +22,7 @@ def opened_sum(model: NDArray[np.float32], task: Task) -> NDArray[np.float64]:
 def answer_of(model: NDArray[np.float32], task: Task, level: float) -> dict[str, Any]:
     """Return a query's answer for programs: question, estimate, bins, noise, and what one client moves the sum by.
 
+    grid_factor: by what the grid of the sum widens error bars at an epsilon (docs/reference/protocol-queries.md).
     level: of the error bars. Raises ConfigError for the task of a training.
     """
     if (query := task.query) is None:
@@ -36,5 +38,6 @@ def answer_of(model: NDArray[np.float32], task: Task, level: float) -> dict[str,
         "level": found.level,
         "noise_std": task.sum_noise_std,
         "most_of_a_client": task.client_clip,
+        "grid_factor": 1.0 + math.sqrt(task.dim) * math.ldexp(1.0, -task.frac_bits),
         **group,
     }

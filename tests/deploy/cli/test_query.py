@@ -11,16 +11,19 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from precad.deploy.cli.query import costs_of
 from precad.deploy.configuration.query import Question, resolve_query
 from precad.deploy.configuration.sections import read_local
 from precad.deploy.errors import ConfigError
 from precad.deploy.localhost.observing import Observation
 from precad.deploy.localhost.query import QueryRun
 from precad.deploy.localhost.watch import LiveTable
+from precad.deploy.run_files.answers import answer_of
 from precad.deploy.run_files.folder import RunFolder
 from precad.protos.precad.v1.control_pb2 import RoundRecord
 from tests.harness.command_line import precad
 from tests.harness.hospital import hospital
+from tests.protos.task.test_query_task import query_task
 
 AGREED = """
 [client.queries]
@@ -126,6 +129,17 @@ def test_a_price_is_named_once(tmp_path: Path) -> None:
 
     assert done.returncode == 2
     assert done.stderr.strip() == "precad: --epsilon, --noise: expected one of both, found none"
+
+
+@pytest.mark.parametrize(("frac_bits", "n_bins", "is_said"), [(16, 64, False), (7, 64, True), (4, 1024, True)])
+def test_a_coarse_grid_is_said(frac_bits: int, n_bins: int, is_said: bool) -> None:
+    """Beyond 1.05, the ratio to a trusted curator's error that the protocol promises."""
+    query = {**MEAN, "kind": "histogram", "bins": n_bins}
+    task = query_task(query=query, dim=n_bins, frac_bits=frac_bits)
+    found = answer_of(np.zeros(n_bins, dtype=np.float32), task, 0.95)
+    assert found["grid_factor"] == pytest.approx(1 + n_bins**0.5 / 2**frac_bits)
+    said = costs_of({**found, "epsilon_one_server": 1.0, "epsilon_clients_only": 0.7, "delta": 1e-5})
+    assert any(line.startswith("the grid") for line in said) is is_said
 
 
 @pytest.mark.slow
