@@ -41,7 +41,7 @@ from precad.lab.bench.statistics import Spread, Times
 from precad.mpc.parameters import Mode
 
 OURS, PLAIN = "precad", "plain"
-RANK, CLIP_NORM, TIMEOUT_S = 8, 1.0, 60.0
+RANK, CLIP_NORM, TIMEOUT_S = 32, 1.0, 60.0
 OPACUS_TARGET, MEMORY_TARGET, ROUND_TARGET = 1.5, 1.5, 2.0
 WARM_UP: Final = 2
 Sums = NDArray[np.float64]
