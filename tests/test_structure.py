@@ -248,7 +248,7 @@ ROOMS = (
     ),
     Room(
         "deploy/exporting",
-        "dp protos servers clients | files . run_files configuration oversight guarantees reporting",
+        "dp protos servers clients | files . run_files shown configuration oversight guarantees reporting",
         "`precad export` and `precad verify-export`: a trained model as files that both servers sign.",
     ),
     Room(
@@ -258,8 +258,8 @@ ROOMS = (
     ),
     Room(
         "deploy/cli",
-        "mpc dp protos servers clients | authority . run_files authority/enrolment configuration localhost measuring "
-        "oversight tracking guarantees reporting exporting provisioning",
+        "mpc dp protos servers clients | authority . run_files shown authority/enrolment configuration localhost "
+        "measuring oversight tracking guarantees reporting exporting provisioning",
         "The command `precad`, a module for each kind of command.",
     ),
     Room("lab", "", "The laboratory: it measures, simulates and repeats papers. It may import everything."),

@@ -10,6 +10,7 @@ import typer
 
 from precad.deploy.cli.common import AggregatorLetter, ConfigFile, Json, Output, exit_codes, people, say, write_json
 from precad.deploy.errors import ConfigError
+from precad.deploy.shown.figures import at_most
 from precad.dp.queries.kinds import Kind
 
 _SHOWN_FACTOR: Final = 1.05
@@ -113,7 +114,8 @@ def costs_of(summary: Mapping[str, Any]) -> list[str]:
     """Return what one client can do to the sum, and what a record paid."""
     wider = summary["grid_factor"]
     grid = f"widens error bars by {wider - 1:.0%}: --most-records allows no finer one"
-    cost = f"epsilon {summary['epsilon_one_server']:.4g} against one server, {summary['epsilon_clients_only']:.4g}"
+    server, clients = (at_most(summary[f"epsilon_{view}"], 4) for view in ("one_server", "clients_only"))
+    cost = f"epsilon {server} against one server, {clients}"
     return [
         f"{'one client':<18}moves the sum by at most {summary['most_of_a_client']:g} records",
         f"{'a record':<18}{cost} against clients, at delta = {summary['delta']:g}, if draws may be discarded",

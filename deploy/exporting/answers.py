@@ -8,13 +8,12 @@ from typing import Any
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.errors import ConfigError
-from precad.deploy.exporting.finished import read_finished
+from precad.deploy.exporting.finished import ROLES, read_finished
 from precad.deploy.run_files.answers import answer_of
+from precad.deploy.shown.figures import plain
 from precad.dp.accountants.pld import Conduct, View
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
-
-_ROLES = {"a": Role.AGGREGATOR_A, "b": Role.AGGREGATOR_B}
 
 
 def answer_at(config: Path, letter: str | None, level: float) -> dict[str, Any]:
@@ -26,7 +25,7 @@ def answer_at(config: Path, letter: str | None, level: float) -> dict[str, Any]:
     letter = _letter(deployment, config) if letter is None else letter
     section = deployment.aggregator.a if letter == "a" else deployment.aggregator.b
     own = configuration.section(section, f"aggregator.{letter}")
-    return finished_answer(own.state_dir, deployment.task, _ROLES[letter], level)
+    return finished_answer(own.state_dir, deployment.task, ROLES[letter], level)
 
 
 def _letter(deployment: Deployment, config: Path) -> str:
@@ -43,7 +42,7 @@ def finished_answer(state_dir: Path, task: Task, role: Role, level: float) -> di
     cost = finished.views[Conduct.MAY_DISCARD]
     return {
         **answer_of(finished.parameters, task, level),
-        "epsilon_one_server": cost[View.ONE_SERVER].epsilon,
-        "epsilon_clients_only": cost[View.CLIENTS_ONLY].epsilon,
+        "epsilon_one_server": plain(cost[View.ONE_SERVER].epsilon),
+        "epsilon_clients_only": plain(cost[View.CLIENTS_ONLY].epsilon),
         "delta": task.delta,
     }

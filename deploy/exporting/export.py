@@ -27,19 +27,17 @@ from precad.deploy.errors import ConfigError, ExportRefusedError, refusing
 from precad.deploy.exporting import formats, signing
 from precad.deploy.exporting.audits import AUDIT, audit_for
 from precad.deploy.exporting.evidence import EVIDENCE, Evidence, evidence_for
-from precad.deploy.exporting.finished import FinishedTask, read_finished
+from precad.deploy.exporting.finished import ROLES, FinishedTask, read_finished
 from precad.deploy.exporting.statement import ExportStatement, difference, file_sha256, sha256, statement_of
 from precad.deploy.files.whole import appearing
 from precad.deploy.reporting.certificates import RunCertificate, certificate_of
 from precad.deploy.reporting.run_folder import read_deployed
 from precad.deploy.run_files.folder import RunFolder
 from precad.protos.tls.files import TlsMaterial
-from precad.protos.tls.identity import Role
 from precad.servers.config import AggregatorConfig, require_own_role
 
 STATEMENT: Final = "statement.json"
 _NO_CERTIFICATE: Final = "a server has no test records: certificates are made from run folders (--certificate)"
-_ROLES: Final = {"a": Role.AGGREGATOR_A, "b": Role.AGGREGATOR_B}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +76,7 @@ def source_of(folder: Path, config: Path | None, letter: str | None) -> Source:
 
 def _signer(letter: str, section: AggregatorConfig | None, state_dir: Path) -> tuple[Path, TlsMaterial]:
     own = configuration.section(section, f"aggregator.{letter}")
-    require_own_role(own.tls, _ROLES[letter])
+    require_own_role(own.tls, ROLES[letter])
     return state_dir, own.tls.load()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from precad.protos.tls.identity import Role
 from precad.servers.errors import AuditError, SetupError
 from precad.servers.store import audit_log
 from precad.servers.store.folder import ledger_path, load_final_model, open_ledger, store_path
+
+ROLES: Final = {"a": Role.AGGREGATOR_A, "b": Role.AGGREGATOR_B}
+"""The aggregators by the letters of their sections."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

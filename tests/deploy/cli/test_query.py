@@ -142,6 +142,13 @@ def test_a_coarse_grid_is_said(frac_bits: int, n_bins: int, is_said: bool) -> No
     assert any(line.startswith("the grid") for line in said) is is_said
 
 
+def test_a_bound_is_printed_rounded_up_or_as_none() -> None:
+    """0.74154 printed as 0.7415 would be below what was spent."""
+    found = {"grid_factor": 1.0, "most_of_a_client": 3.0, "delta": 1e-5, "epsilon_clients_only": "inf"}
+    (_, record) = costs_of({**found, "epsilon_one_server": 0.74154})
+    assert "epsilon <= 0.7416 against one server, no bound against clients" in record
+
+
 @pytest.mark.slow
 def test_an_answer_of_real_processes(tmp_path: Path) -> None:
     """The mean of a column over two servers, a dealer and four clients; no record is in a log or a figure."""
