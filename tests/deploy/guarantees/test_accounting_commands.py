@@ -1,6 +1,7 @@
 """`precad account` and `precad certify`: the fixed forms, labels, exit codes, and agreement with the package."""
 
 import json
+import math
 import re
 import tomllib
 
@@ -11,6 +12,7 @@ from precad.dp.accountants.balls_in_bins import BallsInBins
 from precad.dp.accountants.pld import SampledGaussian
 from precad.dp.certificates.prediction import Threat, Training, attacked_bounds
 from precad.protos.task.task import Task
+from tests.dp.accountants import fourier_inversion
 from tests.harness.command_line import CliRunner
 
 SETTING = ["--sigma", "1", "-q", ".1", "-p", ".05", "--rounds", "5000", "--delta", "1e-5"]
@@ -80,14 +82,18 @@ def test_rounding_and_the_client_level():
     assert report["client_level"]["bound"] > 100
 
 
-def test_what_rounding_adds_is_said_where_it_is_more_than_a_thousandth():
-    """At the demo's size: 16 bits make 7.524 of one server 7.560, 22 bits nothing that shows."""
-    size = ["--record-clip", "1", "--dim", "26010", "--frac-bits"]
-    coarse, fine = (json.loads(precad("account", *SETTING, *size, f, "--json").stdout) for f in ("16", "22"))
-    assert coarse["one_server"]["bound"] == pytest.approx(7.560, abs=2e-3)
-    assert [line for line in coarse["warnings"] if line.startswith("frac_bits: 16 add to epsilon 0.5% of it")]
-    assert not [line for line in fine["warnings"] if line.startswith("frac_bits")]
-    assert fine["one_server"]["bound"] == pytest.approx(7.5237, rel=1e-3)
+@pytest.mark.parametrize("frac_bits", [16, 20, 22])
+def test_what_rounding_adds_is_said_where_it_is_more_than_a_thousandth(frac_bits):
+    """At the demo's size, R = 1: the figure is that of Fourier inversion at the sensitivity R + sqrt(d) 2^-f."""
+    size = ["--record-clip", "1", "--dim", "26010", "--frac-bits", frac_bits]
+    report = json.loads(precad("account", *SETTING, *size, "--json").stdout)
+    rounded = fourier_inversion.epsilon(0.05, 1 / (1 + math.sqrt(26010) / 2**frac_bits), 500, 1e-5)
+    exact = fourier_inversion.epsilon(0.05, 1.0, 500, 1e-5)
+    assert report["one_server"]["bound"] == pytest.approx(rounded, rel=2e-4)
+    assert (rounded / exact > 1.001) == (frac_bits == 16)
+    said = [line for line in report["warnings"] if line.startswith("frac_bits")]
+    assert bool(said) == (frac_bits == 16)
+    assert all(line.startswith("frac_bits: 16 add to epsilon 0.5% of it") for line in said)
 
 
 def test_calibration_from_the_command_line():
