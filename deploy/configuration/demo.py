@@ -29,6 +29,7 @@ def demo_config(
             "record_rate": 0.5,
             "record_clip": 1.0,
             "client_clip": 16.0,
+            "frac_bits": "largest",
             "noise_multiplier": 4.6,
             "learning_rate": 3.0,
             "delta": 1e-5,
