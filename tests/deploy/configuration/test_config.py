@@ -69,7 +69,7 @@ def batch_normalised() -> torch.nn.Module:
 def simple() -> dict[str, Any]:
     """Return what a user writes for `precad run`."""
     raw = demo_config(n_clients=4, rounds=3)
-    raw["client"]["attacks"] = {}
+    raw["task"]["frac_bits"], raw["client"]["attacks"] = 16, {}
     return raw
 
 
