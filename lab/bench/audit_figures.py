@@ -1,6 +1,7 @@
 """`precad bench audit-figures`: what audits show of sound systems, and how often they accuse them.
 
     whole      simulated trainings, each with canaries, real records and records at kinks, from three seats
+    demo       the same of the demo's task, as `precad audit privacy` does it unless told otherwise
     per round  100,000 observations of the mechanism in the clear, at the confidence that a whole audit leaves
     f-DP       2,000 canaries in one run of the mechanism in the clear, at 95 %
 
@@ -19,6 +20,7 @@ import numpy as np
 from rich.console import Console
 from scipy.stats import binom
 
+from precad.deploy.configuration.demo import demo_config
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian
 from precad.dp.auditing import f_dp, per_round
 from precad.dp.auditing.observed import Observed
@@ -33,9 +35,9 @@ from precad.lab.simulation.simulate import resolve
 
 CONFIDENCE: Final = 0.95
 DELTA: Final = 1e-5
-WHOLE, PER_ROUND, ONE_RUN = "whole", "per round", "f-DP"
+WHOLE, DEMO, PER_ROUND, ONE_RUN = "whole", "demo", "per round", "f-DP"
 LEAST: Final = 0.95
-"""Share of the printed epsilon that single rounds of the demo's mechanism show, at least."""
+"""Share of the printed epsilon that single rounds of the demo's task, or of its mechanism, show at least."""
 OF_ONE_RUN: Final = (0.45, 0.70)
 """Median share that one run shows by the accountant's curves."""
 _LUCK: Final = 0.985
@@ -116,16 +118,24 @@ class Plan:
     audits: int = 200
     canaries: int = 128
     runs: int = 40
-    """In the clear: a fifth of it for mechanisms of 1,000 rounds, and for 100,000 observations each."""
+    """In the clear: a fifth of it for mechanisms of 1,000 rounds, and for 100,000 observations each, the demo's too."""
     observations: int = 100_000
     one_run: tuple[Mechanism, ...] = IN_ONE_RUN
     by_rounds: tuple[Mechanism, ...] = BY_ROUNDS
+
+    @property
+    def repeated(self) -> int:
+        """Return how often 100,000 observations are made."""
+        return max(1, self.runs // 5)
 
 
 def run(plan: Plan, *, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
     """Return the report: `{"rows": [...], "targets": [...], "machine": {...}}`."""
     facts = machine.facts()
-    rows = [_whole(plan, say)] if plan.audits else []
+    rows = []
+    if plan.audits:
+        rows.append(_whole(WHOLE, _training(), plan.canaries, plan.audits, say))
+        rows.append(_whole(DEMO, resolve(demo_config()), None, plan.repeated, say))
     for mechanism in plan.by_rounds:
         say(f"{PER_ROUND}: p = {mechanism.rate:g}, sigma = {mechanism.noise:.4g}")
         rows.append(_by_rounds(mechanism, plan))
@@ -135,19 +145,20 @@ def run(plan: Plan, *, say: Callable[[str], None] = lambda line: None) -> dict[s
     return {"rows": rows, "targets": list(_targets(rows)), "machine": facts}
 
 
-def _whole(plan: Plan, say: Callable[[str], None]) -> dict[str, Any]:
-    """Return the row of whole audits. `above`: runs with a figure above the printed one."""
-    training, shares, accused, above = _training(), [], 0, 0
-    for seed in range(plan.audits):
-        report = audit(training, canaries=plan.canaries, confidence=CONFIDENCE, seed=seed)
+def _whole(
+    what: str, training: Training, canaries: int | None, audits: int, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Return the row of whole audits of a training. `above`: runs with a figure above the printed one."""
+    shares, accused, above = [], 0, 0
+    for seed in range(audits):
+        report = audit(training, canaries=canaries, confidence=CONFIDENCE, seed=seed)
         seats = report["seats"]
         shares += [seat["figures"]["per_round"] / seat["printed"] for seat in seats]
         above += any(max(seat["figures"].values()) > seat["printed"] for seat in seats)
         accused += not report["passed"]
-        if seed % 10 == 9:
-            say(f"{WHOLE}: {seed + 1} audits, {accused} accused")
+        say(f"{what}: {seed + 1} of {audits} audits, {accused} accused")
     mechanism = Mechanism(training.task.record_rate, training.task.noise_multiplier, training.task.rounds)
-    return _row(WHOLE, mechanism, seats[0]["printed"], shares, runs=plan.audits, above=above, accused=accused)
+    return _row(what, mechanism, seats[0]["printed"], shares, runs=audits, above=above, accused=accused)
 
 
 @cache
@@ -160,7 +171,7 @@ def _training() -> Training:
 def _by_rounds(mechanism: Mechanism, plan: Plan) -> dict[str, Any]:
     shares, printed, found = Shares.of(CONFIDENCE, len(Seat), has_real=True), mechanism.printed, []
     canaries = -(-plan.observations // mechanism.rounds)
-    for seed in range(max(1, plan.runs // 5)):
+    for seed in range(plan.repeated):
         seen = per_round.limits(mechanism.observed(canaries, seed), mechanism.event, 1 - shares.canaries, shares.seats)
         found.append(seen.epsilon(mechanism.rounds, DELTA) / printed)
     return _row(PER_ROUND, mechanism, printed, found, runs=len(found), above=sum(share > 1 for share in found))
@@ -170,7 +181,7 @@ def _in_one_run(mechanism: Mechanism, plan: Plan) -> dict[str, Any]:
     event, rounds, printed = mechanism.event, mechanism.rounds, mechanism.printed
     best = partial(f_dp.best_of, event=event, rounds=rounds, confidence=CONFIDENCE)
     guessing, found = planned(np.ones((rounds, _CANARIES), dtype=np.bool_), event, best), []
-    for seed in range(max(1, plan.runs if rounds < 1000 else plan.runs // 5)):
+    for seed in range(plan.runs if rounds < 1000 else plan.repeated):
         guesses = mechanism.observed(_CANARIES, seed).guesses(event, guessing)
         found.append(f_dp.refuted_epsilon(guesses, event, rounds, DELTA, CONFIDENCE) / printed)
     return _row(ONE_RUN, mechanism, printed, found, runs=len(found), above=sum(share > 1 for share in found))
@@ -212,9 +223,9 @@ def _targets(rows: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
             most = int(binom.ppf(_LUCK, row["runs"], 1 - CONFIDENCE))
             for count in ("accused", "above"):
                 yield _target(f"{name}: {count}", f"at most {most} of {row['runs']}", row[count], row[count] <= most)
-        elif row["is_judged"] and row["what"] == PER_ROUND:
+        if row["is_judged"] and row["what"] in (DEMO, PER_ROUND):
             yield _target(f"{name}: least share", f"at least {LEAST}", row["least"], row["least"] >= LEAST)
-        elif row["is_judged"]:
+        elif row["is_judged"] and row["what"] == ONE_RUN:
             yield _target(f"{name}: median share", f"{low} to {high}", row["median"], low <= row["median"] <= high)
 
 

@@ -55,8 +55,15 @@ def test_as_many_false_alarms_are_allowed_as_one_audit_of_twenty_has(runs: int, 
     assert accused["target"] == f"at most {most} of {runs}"
 
 
+def test_audits_of_the_demo_have_the_target_of_single_rounds() -> None:
+    row = audit_figures._row("demo", ONE, 1.0, [0.96, 0.94], runs=8, above=0, accused=0)
+    accused, above, least = audit_figures._targets([row])
+    assert (accused["met"], above["met"], least["met"]) == (True, True, False)
+    assert (least["target"], least["measured"]) == ("at least 0.95", pytest.approx(0.94))
+
+
 @pytest.mark.slow
 def test_sound_systems_are_audited_as_they_are_judged() -> None:
-    """40 whole audits, and all mechanisms in the clear: every target, as `precad bench audit-figures --audits 40`."""
+    """40 whole audits, 8 of the demo, all mechanisms in the clear: every target, as with `--audits 40`."""
     report = audit_figures.run(Plan(audits=40))
     assert [target["what"] for target in report["targets"] if not target["met"]] == []
