@@ -10,7 +10,8 @@ import asyncio
 import itertools
 import sys
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -19,19 +20,24 @@ import grpc
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.stats import chisquare
 
 from precad.clients.training.conduct import Honest
 from precad.clients.upload.session import ClientSession
 from precad.mpc import fixed_point
+from precad.mpc.prg import Label, Seed
+from precad.mpc.proved.submission import slot_labels
 from precad.mpc.ring import RingArray
 from precad.protos.precad.v1 import aggregator_pb2, aggregator_pb2_grpc
 from precad.protos.task.task import Task
 from precad.protos.tls.transport import dial
+from precad.servers.rounds.form import Ground
 from precad.servers.rounds.sessions import Sessions
 from tests.harness.harness import Deployment, asynchronous, running, small_task
 from tests.harness.pki import AGGREGATORS, Pki
 
 VICTIM, COLLUDERS = "victim", ("one", "other")
+EVERYBODY = (*COLLUDERS, VICTIM)
 SLOW_S = 0.3
 
 
@@ -213,6 +219,74 @@ async def test_questions_do_not_tell_when_the_others_were_done(pki: Pki, tmp_pat
     assert len(sent) == 2 * task.rounds
     for (t, kind), at in sent.items():  # all uploads are there after 0.3 s, all proofs sooner
         assert any(phase == kind and 0.7 < when - at < 1.3 for phase, when in still), (t, kind)
+
+
+Told = Counter[tuple[str, bytes]]
+
+
+async def told_when(drawn: Collection[str], pki: Pki, folder: Path, *, slow_s: float = 0.0) -> Told:
+    """Run a round of these clients, all coins and noise fixed. Return what the colluders were told, and how often.
+
+    slow_s: for which the victim trains.
+    """
+    told: Told = Counter()
+    send = Sessions.send
+
+    def note(self: Sessions, client: str, event: aggregator_pb2.ClientEvent) -> None:
+        if client != VICTIM:
+            told[client, without_draws(event)] += 1
+        send(self, client, event)
+
+    task = task_of(1, submit_timeout_s=2.5, proof_timeout_s=2.0, round_period_s=5.0)
+    nothing = (lambda std, dim: np.zeros(dim, dtype=np.int64),) * 2
+    coins = (lambda n: b"a" * n, lambda n: b"b" * n)
+    with (
+        patch.object(Sessions, "send", note),
+        patch.object(Ground, "chosen", lambda self, coin, t: sorted(drawn)),
+        patch.object(sys.modules[__name__], "SLOW_S", slow_s),
+    ):
+        async with running(task, pki, folder, noises=nothing, coins=coins) as deployment:
+            await asyncio.gather(*(session.run() for session in sessions(task, deployment, [])))
+            await deployment.finish()
+    missing = [record["missing"] for record in deployment.rounds(0)]
+    assert missing == [[VICTIM] if slow_s else []]
+    return told
+
+
+def without_draws(event: aggregator_pb2.ClientEvent) -> bytes:
+    """Return an event's bytes but for what is drawn for the round: the slot, its share seed, and the rows' seed."""
+    copy = aggregator_pb2.ClientEvent()
+    copy.CopyFrom(event)
+    if copy.HasField("invitation"):
+        copy.invitation.slot, copy.invitation.mask_seed = 0, b""
+    if copy.HasField("challenge"):
+        copy.challenge.challenge = b""
+    return copy.SerializeToString(deterministic=True)
+
+
+@asynchronous
+async def test_what_clients_are_told_does_not_tell_who_was_drawn(pki: Pki, tmp_path: Path) -> None:
+    """Byte by byte: invitations, models' digests, challenges and goodbyes, with the victim, without, and missing."""
+    told = []
+    for name, drawn, slow_s in (("in", EVERYBODY, 0.0), ("out", COLLUDERS, 0.0), ("late", EVERYBODY, 4.0)):
+        folder = tmp_path / name
+        folder.mkdir()
+        told.append(await told_when(drawn, pki, folder, slow_s=slow_s))
+    assert {client for client, _ in told[0]} == set(COLLUDERS)
+    assert told[0].total() == 2 * 2 * 3  # of both servers to both: an invitation, a challenge, goodbye
+    assert told[0] == told[1] == told[2]
+
+
+@pytest.mark.parametrize("n", [3, 5])
+def test_slots_of_colluders_have_one_law_whoever_else_is_drawn(n: int) -> None:
+    """Pairs of slots over 20,000 coins, with the victim and without: uniform. False alarm: one run of a million."""
+    for drawn in (COLLUDERS, EVERYBODY):
+        pairs: Counter[tuple[int, int]] = Counter()
+        for i in range(20_000):
+            slots = slot_labels(Seed(i.to_bytes(16, "little")), Label("task", 0), n, drawn)
+            pairs[slots[COLLUDERS[0]], slots[COLLUDERS[1]]] += 1
+        assert len(pairs) == n * (n - 1)
+        assert chisquare(list(pairs.values())).pvalue > 5e-7
 
 
 @pytest.mark.parametrize(
