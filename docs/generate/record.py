@@ -4,7 +4,8 @@
                                        [--threads N] [--workers N] [--device DEVICE]
 
 writes `docs/results/papers/NAME.json`: the command as it ran, date, version, machine, seeds, and the report of
-`--json`. `--output` continues the trainings of a folder. A row that draws nothing takes `--name` alone.
+`--json`. `--output` continues the trainings of a folder. A row that draws nothing takes `--name` alone. The command has
+the lowest priority, so that it takes idle cores.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from docs.generate.papers import FOLDER
 from precad.lab.bench import machine
 
 ROOT: Final = FOLDER.parents[2]
+_COMMAND: Final = "from precad.deploy.cli.main import main; main()"
 _NOT_KEPT: Final = ("output", "peers_python")
 """Fields of a report that say where something lay on the machine."""
 
@@ -41,9 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     began = datetime.now(UTC)
     words = [*shlex.split(row["command"]), *extra]
     done = subprocess.run(
-        [sys.executable, "-c", "from precad.deploy.cli.main import main; main()", *words[1:], "--json"],
-        cwd=ROOT, stdout=subprocess.PIPE, check=False,
-    )  # fmt: skip
+        ["nice", "-n", "19", sys.executable, "-c", _COMMAND, *words[1:], "--json"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        check=False,
+    )
     if done.returncode:
         return done.returncode
     report = json.loads(done.stdout)
