@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -525,6 +525,38 @@ def test_a_planted_bare_import_is_found(line: str) -> None:
 def test_a_new_folder_needs_a_row() -> None:
     with pytest.raises(AssertionError, match="a row in ROOMS"):
         room_of("servers/planted/module.py")
+
+
+NO_MIRRORS = frozenset({"", "docs", "faults", "integration", "vectors", "deploy/hosts"})
+"""Folders of tests beside those of the source: of the tree, its documents, whole systems, and files for operators."""
+
+
+def not_mirrored(source: Iterable[str], tests: Iterable[str]) -> set[str]:
+    """Return the folders of modules without tests at the same path, and those of tests without modules there."""
+    code = {str(Path(path).parent) for path in source if not path.endswith("/__init__.py")}
+    tested = {str(Path(path).parent).partition("tests")[2].strip("/") for path in tests}
+    return code ^ (tested - NO_MIRRORS)
+
+
+def modules_and_tests() -> tuple[list[str], list[str]]:
+    """Return the paths of our modules, the front door's among them, and of our files of tests."""
+    tests = [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")]
+    return [*sources(), *(f"precad/{path.name}" for path in (ROOT / "precad").glob("*.py"))], tests
+
+
+def test_tests_mirror_the_source() -> None:
+    """A folder with a module has a file of tests at the same path below `tests/`, and the other way round."""
+    assert not_mirrored(*modules_and_tests()) == set()
+
+
+@pytest.mark.parametrize("folder", sorted({"precad", *(room.folder for room in ROOMS)} - {"lab"}))
+def test_a_folder_that_loses_its_tests_is_found(folder: str) -> None:
+    """As is a new one without any, and one of tests of nothing. Tests of a subfolder do not count for it."""
+    source, tests = modules_and_tests()
+    left = [path for path in tests if str(Path(path).parent) != f"tests/{folder}"]
+    assert not_mirrored(source, left) == {folder}
+    assert not_mirrored([*source, f"{folder}/planted/module.py"], tests) == {f"{folder}/planted"}
+    assert not_mirrored(source, [*tests, f"tests/{folder}/planted/test_it.py"]) == {f"{folder}/planted"}
 
 
 @pytest.mark.parametrize("folder", sorted({room.folder for room in ROOMS}))

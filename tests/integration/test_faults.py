@@ -318,7 +318,7 @@ def test_ctrl_c_in_a_round_ends_the_run_with_code_130(start: Start) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
 def test_an_interrupt_while_processes_start_leaves_none(start: Start, number: signal.Signals) -> None:
-    """End cleanly before anybody listens, too. tests/test_front_door.py has a run in its own process."""
+    """End cleanly before anybody listens, too. tests/precad/test_front_door.py has a run in its own process."""
     runner = start(grouped(ENDLESS))
 
     def is_one_up() -> bool:

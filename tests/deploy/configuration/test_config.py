@@ -283,7 +283,7 @@ def assert_refused(result: Result, *patterns: str) -> None:
             {
                 "task.algorithm": "user-dp-fedavg",
                 "task.update_clipping": "per-layer",
-                "task.model": "tests.lab.simulation.test_deployed_algorithms:Tied",
+                "task.model": "tests.lab.simulation.algorithms.test_deployed_algorithms:Tied",
             },
             "task.update_clipping: expected 'flat' for a model whose layers share parameters",
         ),

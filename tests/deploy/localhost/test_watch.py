@@ -108,12 +108,6 @@ def test_a_terminal_says_how_long_the_rest_takes(monkeypatch: pytest.MonkeyPatch
     assert said[-1] == ""
 
 
-def test_a_time_to_wait_in_words() -> None:
-    found = [in_words(seconds) for seconds in (0, 29, 31, 89, 720, 7199, 7200, 36000)]
-    minute = "less than a minute"
-    assert found == [minute, minute, "1 minute", "1 minute", "12 minutes", "2 hours", "2 hours", "10 hours"]
-
-
 def test_a_run_that_goes_on_counts_the_rounds_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """And says how long the rest takes by the rounds that it saw itself."""
     clock = iter((100.0, 102.0))

@@ -46,7 +46,7 @@ from precad.servers.telemetry.audit_figures import AuditFile
 from tests.harness.command_line import CliRunner
 from tests.lab.auditing import planted
 from tests.lab.auditing.planted import CONFIG, ROUNDS
-from tests.test_front_door import require_examples
+from tests.precad.test_front_door import require_examples
 
 SEATS = {
     "noise": "server_a",

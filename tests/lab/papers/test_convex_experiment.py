@@ -23,7 +23,7 @@ from precad.lab.simulation import SeededRandomness, Simulation, SimulationSettin
 from precad.mpc import fixed_point
 from precad.mpc.convex_set import ConvexSet
 from tests.harness.harness import small_task
-from tests.lab.papers.test_experiments import experiment, rows_of
+from tests.lab.papers.in_small import experiment, rows_of
 
 SMALL = ("--dataset", "digits", "--model", "mlp", "--attackers", 20, "--rounds", 3, "--seeds", 1)
 

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from precad.deploy.shown.tables import titled
 from precad.lab.papers import page, runner
-from tests.lab.papers.test_experiments import experiment
+from tests.lab.papers.in_small import experiment
 
 HOSTILE = "<script>alert(1)</script>&\"'"
 REPORT: dict[str, Any] = {

@@ -32,8 +32,7 @@ from precad.servers.door.calls import Context
 from precad.servers.errors import Limit
 from precad.servers.operations.metrics import expose
 from precad.servers.telemetry.events import Telemetry
-from precad.servers.telemetry.logs import MAX_KINDS, QUIET_S, Throttle
-from tests.harness.clock import Clock
+from precad.servers.telemetry.logs import Throttle
 from tests.harness.harness import asynchronous, until
 from tests.harness.pki import Pki
 
@@ -371,29 +370,6 @@ async def test_a_method_that_does_not_exist_is_not_there_behind_the_limits_eithe
 
 
 # -- the log and the process -------------------------------------------------------------------------------------------
-
-
-def test_a_line_that_callers_cause_is_written_once_in_a_while() -> None:
-    """The next one says how many were left out; another caller's, and other events, are not touched."""
-    clock = Clock()
-    throttle = Throttle(clock)
-
-    def written(**event: Any) -> dict[str, Any] | None:
-        try:
-            return dict(throttle(None, "warning", {"event": "call.refused", "call": "Join", **event}))
-        except structlog.DropEvent:
-            return None
-
-    alice = {"caller": "precad://client/alice"}
-    assert written(**alice) == {"event": "call.refused", "call": "Join", **alice}
-    assert [written(**alice, reason=str(i)) for i in range(1000)] == [None] * 1000
-    assert written(caller="precad://client/bob") is not None
-    assert [written(event="round.committed") for _ in range(2)] != [None, None]
-    clock.now += QUIET_S
-    assert written(**alice) == {"event": "call.refused", "call": "Join", **alice, "left_out": 1000}
-    for i in range(3 * MAX_KINDS):
-        written(caller=str(i))
-    assert len(throttle._kinds) == MAX_KINDS
 
 
 def test_a_process_gets_the_descriptors_that_its_connections_need(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ from tests.harness.command_line import CliRunner
 from tests.harness.pki import Pki
 from tests.test_structure import imported, sources
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 TASK = {
     "name": "digits",
     "clients": ["anna", "boris", "chloe"],

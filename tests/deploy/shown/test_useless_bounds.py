@@ -28,7 +28,7 @@ from tests.deploy.localhost.test_watch import shown as table_of
 from tests.deploy.reporting.test_report import changed, deployed
 from tests.harness.harness import small_task
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 USELESS = 57_700.0
 """A whole client's epsilon of a run in the setting of PRECAD's Figure 2."""
 

@@ -1,0 +1,34 @@
+"""A path in a configuration file is taken from the folder that the file lies in, wherever the process stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from precad.protos.config_path import ConfigPath
+
+
+class Read(BaseModel):
+    """A table with one path."""
+
+    file: ConfigPath
+
+
+@pytest.mark.parametrize(
+    ("written", "base", "expected"),
+    [
+        ("keys/a.pem", "/etc/precad", "/etc/precad/keys/a.pem"),
+        ("../a.pem", Path("/etc/precad"), "/etc/precad/../a.pem"),
+        ("/var/a.pem", "/etc/precad", "/var/a.pem"),
+        ("a.pem", "site", "site/a.pem"),
+    ],
+)
+def test_a_path_is_taken_from_the_files_folder(written: str, base: str | Path, expected: str) -> None:
+    assert Read.model_validate({"file": written}, context={"base": base}).file == Path(expected)
+
+
+@pytest.mark.parametrize("context", [None, {}, {"base": None}])
+def test_without_a_folder_it_stays_as_it_is(context: dict[str, None] | None) -> None:
+    assert Read.model_validate({"file": "keys/a.pem"}, context=context).file == Path("keys/a.pem")
