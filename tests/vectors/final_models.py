@@ -45,7 +45,7 @@ from precad.mpc.ring import RingArray
 from precad.protos.task.algorithms import AS_DEPLOYED, RULES
 from precad.protos.task.task import Task
 from precad.servers.rounds.equipment import NoiseSource
-from tests.harness.harness import running
+from tests.harness.harness import Deployment, running
 from tests.harness.pki import AGGREGATORS, Pki
 
 FILE: Final = Path(__file__).with_name("final_models.json")
@@ -254,29 +254,29 @@ def trainer(task: Task, client: str) -> Callable[[NDArray[np.float32]], RingArra
     return train
 
 
+def noise_of(name: str, party: int) -> NoiseSource:
+    """Return one server's noise, draw after draw."""
+    draws = iter(range(1 << 62))
+    return lambda std, dim: rounded_gaussian.sample(std, dim, stream(f"{name}/{next(draws)}/server-{party}"))
+
+
+def coins_of() -> tuple[RandomBytes, RandomBytes]:
+    """Return both servers' halves of every coin, which do not depend on the order in which coins are tossed."""
+    return lambda size: drawn("coin/a", size), lambda size: drawn("coin/b", size)
+
+
+def session_of(client: str, deployment: Deployment) -> ClientSession:
+    """Return a client's session with real servers."""
+    task, tls = deployment.task, deployment.pki.tls(client)
+    return ClientSession(client=client, task=task, addresses=deployment.addresses, tls=tls, train=trainer(task, client))
+
+
 async def model_of_servers(mode: str, folder: Path) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Train by a dealer, both servers and all clients over mutual TLS. Return A's and B's final model."""
     task = task_of(**OF_MODES[mode], registration_timeout_s=60.0)
-    pki = Pki.create(folder / "pki", CLIENTS)
-
-    def noise(party: int) -> NoiseSource:
-        rounds = iter(range(task.rounds))
-        return lambda std, dim: rounded_gaussian.sample(std, dim, stream(f"noise/{next(rounds)}/server-{party}"))
-
-    coins = (lambda size: drawn("coin/a", size)), (lambda size: drawn("coin/b", size))
-    tuples = stream("tuples")
-    async with running(task, pki, folder, noises=(noise(0), noise(1)), coins=coins, tuples=tuples) as deployment:
-        sessions = [
-            ClientSession(
-                client=client,
-                task=task,
-                addresses=deployment.addresses,
-                tls=pki.tls(client),
-                train=trainer(task, client),
-            )
-            for client in CLIENTS
-        ]
-        await asyncio.gather(*(session.run() for session in sessions))
+    pki, noises = Pki.create(folder / "pki", CLIENTS), (noise_of("noise", 0), noise_of("noise", 1))
+    async with running(task, pki, folder, noises=noises, coins=coins_of(), tuples=stream("tuples")) as deployment:
+        await asyncio.gather(*(session_of(client, deployment).run() for client in CLIENTS))
         await deployment.finish()
     of_a, of_b = (np.load(folder / role / "model.npy") for role in AGGREGATORS)
     return of_a, of_b
