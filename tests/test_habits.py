@@ -292,7 +292,7 @@ def test_pre_commit_runs_what_continuous_integration_runs() -> None:
     assert "://" not in text
     (repository,) = yaml.safe_load(text)["repos"]
     assert repository["repo"] == "local"
-    entries = [hook["entry"] for hook in repository["hooks"]]
+    entries = [hook["entry"] for hook in repository["hooks"] if hook.get("stages") != ["commit-msg"]]
     lint = re.search(r"^lint:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert lint is not None
     assert "make lint" in entries
@@ -305,6 +305,73 @@ def test_pre_commit_runs_what_continuous_integration_runs() -> None:
             if program == "make"
             else any(f"{Path(program).name} {part}" in lint[1] for part in (command, f"{command.split()[0]} --check"))
         )
+
+
+# Messages of commits
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "tests: mirror every folder of the source",
+        "deploy, docs: say what a budget is of\n\nWhy, and what was measured.",
+        "servers/store: keep a round whole\n# a comment of Git\n",
+        "ci: pass the linter's exit code on",
+        "changelog: name what changed",
+        "dp: seed the sampler",
+        "mpc: address a lane by name",
+        "Merge branch 'main' into other",
+        'Revert "tests: mirror every folder"',
+        "fixup! tests: mirror every folder",
+        f"mpc: {'x' * 67}",
+    ],
+)
+def test_a_message_by_the_rules_passes(message: str, tmp_path: Path) -> None:
+    assert hook(message, tmp_path) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("message", "fault"),
+    [
+        ("tests: mirrors every folder", "expected an imperative after the colon, such as 'add', found 'mirrors'"),
+        ("tests: mirrored every folder", "found 'mirrored'"),
+        ("tests: mirroring every folder", "found 'mirroring'"),
+        ("tests: a folder for every folder", "found 'a'"),
+        ("tests: Figure's command", 'found "Figure\'s"'),
+        ("mirror every folder", "expected 'place: do something', found 'mirror every folder'"),
+        ("tests:mirror every folder", "expected 'place: do something'"),
+        ("nowhere: mirror every folder", "expected files or folders before the colon, found nowhere"),
+        ("tests, ../x: mirror every folder", "before the colon, found ../x"),
+        (f"mpc: {'x' * 68}", "expected at most 72 characters, found 73"),
+        ("tests: mirror every folder.", "expected no full stop"),
+        ("tests: mirror every folder\nand more", "expected an empty line below the subject"),
+        ("", "expected 'place: do something', found ''"),
+        ("# a comment alone", "expected 'place: do something', found ''"),
+    ],
+)
+def test_a_message_against_the_rules_is_refused(message: str, fault: str, tmp_path: Path) -> None:
+    code, said = hook(message, tmp_path)
+    assert code == 1
+    assert fault in said
+
+
+def hook(message: str, folder: Path) -> tuple[int, str]:
+    """Run the hook's entry on a message's file, as pre-commit does. Return its exit code and what it says."""
+    (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    (entry,) = [hook["entry"] for hook in repository["hooks"] if hook.get("stages") == ["commit-msg"]]
+    program, script = entry.split()
+    assert program == ".venv/bin/python"
+    (folder / "message").write_text(message)
+    done = run([sys.executable, script, folder / "message"], ROOT)
+    return done.returncode, done.stderr
+
+
+def test_installing_the_hooks_installs_the_one_of_messages() -> None:
+    """One command installs all, and only the messages' hook runs at a message's stage."""
+    settings = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    assert settings["default_install_hook_types"] == ["pre-commit", "commit-msg", "pre-push"]
+    assert settings["default_stages"] == ["pre-commit"]
+    assert "`commit-msg`" in (ROOT / "CONTRIBUTING.md").read_text()
 
 
 # Files
