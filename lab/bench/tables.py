@@ -146,7 +146,7 @@ THREADS: Final = {
     "ns/coord": "{ns_per_coordinate:.3g}",
     "/ one thread": "{ratio:.3g}",
 }
-STARTUP: Final = {
+_STARTUP: Final = {
     "to": "{what}",
     "cold s": "{cold_s:.3g}",
     "warm s": "{warm_s:.3g}",
@@ -230,6 +230,15 @@ ROBUST: Final = {
 def table_of(columns: Mapping[str, str]) -> PrintTable:
     """Return what prints one line per row of a report."""
     return lambda console, report: print_rows(console, columns, map(_in_megabytes, report["rows"]))
+
+
+def print_startup(console: Console, report: Mapping[str, Any]) -> None:
+    """Print one line per wait, then each target."""
+    print_rows(console, _STARTUP, report["rows"])
+    for row in report["targets"]:
+        verdict = "met" if row["met"] else "missed"
+        said = f"{row['what']}: {row['measured']:.3g}, target at most {row['target']:.3g}: {verdict}"
+        console.print(said, highlight=False)
 
 
 def print_noise(console: Console, report: Mapping[str, Any]) -> None:

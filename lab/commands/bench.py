@@ -164,9 +164,7 @@ def bench_startup(repetitions: Repetitions = None, as_json: Json = False) -> Non
     """Measure how long people wait for a command, for an error and for the demo's first round."""
     from precad.lab.bench import startup, tables
 
-    measure(
-        partial(startup.run, repetitions=repetitions or 3, say=say), tables.table_of(tables.STARTUP), as_json=as_json
-    )
+    measure(partial(startup.run, repetitions=repetitions or 3, say=say), tables.print_startup, as_json=as_json)
 
 
 @bench_app.command("training")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from precad.deploy.cli.main import app
 from precad.deploy.errors import INVALID_INPUT
@@ -63,11 +65,23 @@ def test_startup_report():
     """A row per thing that is waited for, and a first line before a first round."""
     done = CliRunner().invoke(app, ["bench", "startup", "--repetitions", "1", "--json"])
     assert done.exit_code == 0, done.output
-    rows = {row["what"]: row for row in json.loads(done.stdout)["rows"]}
+    report = json.loads(done.stdout)
+    rows = {row["what"]: row for row in report["rows"]}
 
+    assert report["targets"][0]["measured"] == rows["import"]["warm_s"]
     assert list(rows) == ["import", "help", "config-error", "first-line", "first-round"]
     assert all(row["warm_s"] > 0 and row["cold_s"] > 0 for row in rows.values())
     assert rows["first-line"]["warm_s"] < rows["first-round"]["warm_s"]
+
+
+@pytest.mark.parametrize(("seconds", "verdict"), [(0.03, "met"), (0.2, "met"), (0.21, "missed")])
+def test_the_target_of_the_import_is_a_benchmarks(seconds: float, verdict: str):
+    """`precad bench startup` compares the median of warm imports with it, and prints both."""
+    row = {"cold_s": 1.0, "warm_s": seconds, "warm_s_q1": 0.0, "warm_s_q3": 1.0}
+    rows = [row | {"what": "help", "warm_s": 9.0}, row | {"what": "import"}]
+    file = io.StringIO()
+    tables.print_startup(Console(file=file, width=120), {"rows": rows, "targets": [startup.target_of(rows)]})
+    assert f"import, warm s: {seconds:.3g}, target at most 0.2: {verdict}" in file.getvalue()
 
 
 def test_a_start_that_does_not_end_as_it_should_is_no_measurement():
