@@ -198,7 +198,7 @@ def task_privacy(task: PublicParameters) -> TaskPrivacy:
 def _evaluations_of(task: PublicParameters) -> Evaluations | None:
     """Return what an evaluation is to the units that the task's rounds are about; None where there is none.
 
-    Its C and its noise are its own. Of a person's records some are trained on and others are held out, so every figure
+    Its C and its noise are its own. Some of a person's records are trained on and others are held out, so every figure
     counts both kinds of rounds. A whole client's sum is rounded toward zero within C, as its update is.
     """
     if (one := task.evaluation_round) is None:

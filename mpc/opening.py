@@ -1,6 +1,6 @@
 """Opening a vector of two additive shares: both servers send theirs and add, piece by piece, one round.
 
-Of a vector that may be most of a server's memory only a piece is held twice.
+Only a piece is held twice of a vector that may be most of a server's memory.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Check the voice of docstrings and documents: `python -m tests.prose [FOLDER ...]`.
 
-A docstring begins with a verb, so never with "Of", "What", "Who", "Whose" or "The same". A sentence has at most 25
-words; one of more than 40 fails. The mean of all documents, and of all docstrings, is at most 18 words. Code, tables,
-headings and indented blocks are no prose.
+A docstring begins with a verb, so never with "Of", "What", "Who", "Whose" or "The same". No sentence begins with "Of".
+It has at most 25 words; one of more than 40 fails. The mean of all documents, and of all docstrings, is at most 18
+words. Code, tables, headings and indented blocks are no prose.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ _ABBREVIATIONS = re.compile(r"\b(e\.g|i\.e|cf|vs|etc|al|Sec|Fig|Eq|No|approx|res
 _END = re.compile(r"(?<=[.!?])[\")']*\s+(?=[\"(']*[A-Z0-9`])")
 _WORD = re.compile(r"[A-Za-z0-9]")
 _BEGINNING = re.compile(rf"({'|'.join(BEGINNINGS)})\b")
+_OF = re.compile(r"[*_\"'(]*Of\b")
 _LIST_ITEM = re.compile(r"\s*([-*+]|\d+[.)])\s+")
 
 
@@ -121,8 +122,9 @@ def docstrings_of(source: str) -> Iterator[tuple[int, str]]:
 
 
 def check_sentences(sentences: Sequence[Sentence]) -> list[Finding]:
-    """Return the sentences that are too long."""
-    return [
+    """Return the sentences that are too long, and those that begin with "Of"."""
+    found = [Finding(s.path, s.line, True, "begins with 'Of'", s.text) for s in sentences if _OF.match(s.text)]
+    return found + [
         Finding(s.path, s.line, s.words > FAIL_WORDS, f"{s.words} words, at most {WARN_WORDS}", s.text)
         for s in sentences
         if s.words > WARN_WORDS

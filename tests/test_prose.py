@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.prose import EXCEPTIONS, check, check_beginning, check_mean, docstrings_of, mean_of, sentences_of
+from tests.prose import (
+    EXCEPTIONS,
+    check,
+    check_beginning,
+    check_mean,
+    check_sentences,
+    docstrings_of,
+    mean_of,
+    sentences_of,
+)
 
 LONG = " ".join(["word"] * 41) + "."
 FAIRLY_LONG = " ".join(["Word", *["word"] * 25]) + "."
@@ -47,6 +56,23 @@ def test_a_docstring_that_begins_with_a_noun_clause_is_found(said: str) -> None:
 @pytest.mark.parametrize("said", ["Offer two.", "Whatever.", "Return what it is.", "The sum.", ""])
 def test_other_beginnings_pass(said: str) -> None:
     assert check_beginning(said, "x", 1) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Two came. Of these, one stays.", ["Of these, one stays."]),
+        ("- **Of two**, one.", ["**Of two**, one."]),
+        ('"Of two," it says.', ['"Of two," it says.']),
+        ("Offers of two. One of two.\n\n    Of code, nothing.\n", []),
+        ("Written as `x`. Often so.", []),
+    ],
+)
+def test_a_sentence_that_begins_with_of_fails(text: str, found: list[str]) -> None:
+    """Wherever in a paragraph; not a longer word, nor a block of code."""
+    findings = check_sentences(sentences_of(text, "x"))
+    assert [finding.text for finding in findings] == found
+    assert all(finding.fails for finding in findings)
 
 
 def test_every_kind_of_docstring_is_read() -> None:

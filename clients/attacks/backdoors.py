@@ -188,7 +188,7 @@ class OptimisedBackdoor(PixelBackdoor):
 
 
 def _stretched(update: Vector, known: Knowledge) -> Vector:
-    """Return what is accepted of the update, as long as the set allows in its direction. Of an unbounded update all."""
+    """Return what is accepted of the update, as long as the set allows in its direction; all of an unbounded one."""
     inside = known.project(update)
     norm = norm_of(inside)
     if math.isinf(known.bound) or not 0 < norm < known.bound:

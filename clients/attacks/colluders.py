@@ -106,7 +106,7 @@ class _Reaching(AllSeeing):
 
 @dataclass(frozen=True, slots=True)
 class MaximalDirection(_Reaching):
-    """Upload -C s / ||s||, s the sum of the honest updates. Of all vectors in the ball, this one takes most from the
+    """Upload -C s / ||s||, s the sum of the honest updates. No other vector in the ball takes more from the
     round's progress along s.
 
     Where nobody bounds updates it takes `reach` times the longest honest update for C.

@@ -7,7 +7,7 @@ takes Python 3.10. Each step that the kernel refuses is left out and not reporte
     worker     a /proc of its own, no capabilities, limits, Landlock; only then foreign code
 
 Neither a network namespace nor a read-only mount closes a socket or pipe with a name among files: Docker's socket would
-lead out. Sockets that are there at the start are hidden. Of /run, what holds neither socket nor pipe stays as it is. A
+lead out. Sockets that are there at the start are hidden. What holds neither socket nor pipe in /run stays. A
 daemon that starts again makes its socket where nobody here sees it. Landlock (Linux 5.13) closes named pipes to
 writers. From its ABI 9 on (Linux 7.1) it closes sockets, too, that others make later. On an older kernel a socket that
 is made later stays open, if it is outside /run or in a folder of /run that stayed.

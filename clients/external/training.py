@@ -1,6 +1,6 @@
 """A foreign trainer as one of the task's clients: its new parameters, minus the model, within C, as integers.
 
-Of a foreign trainer nothing is known but what it returns. So it runs only in `user-dp-fedavg`, whose guarantee is of
+Nothing is known of a foreign trainer but what it returns. So it runs only in `user-dp-fedavg`, whose guarantee is of
 whole clients and rests on the norm alone, and in `fedavg`, which guarantees nothing. A training that fails uploads
 zeros: a client that stays away would say that it failed.
 """

@@ -131,8 +131,8 @@ def sign(
 ) -> Path:
     """Sign a request by the authority in `directory` and return the certificate's path there. Raises: PkiError.
 
-    `identity` is what the authority's operator has agreed to; a request that asks for another one is refused. Of the
-    request, the certificate takes the public key alone. authority_passphrase: what opens ca.key. `now` is for tests.
+    `identity` is what the authority's operator has agreed to; a request that asks for another one is refused. The
+    certificate takes the public key alone of the request. authority_passphrase: what opens ca.key. `now` is for tests.
     """
     asked = _read_request(request_path)
     certificate = certify_request(

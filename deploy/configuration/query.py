@@ -1,6 +1,6 @@
 """The configuration of a query: a local run's, with a task of its own that asks instead of training.
 
-Of the file's `[task]` a query keeps who the clients are, how they reach the servers, delta and the budgets. It leaves
+A query keeps of the file's `[task]` who the clients are, how they reach the servers, delta and the budgets. It leaves
 out whatever is of a model. C is the largest number of records that a client declares, unless a smaller one is asked
 for. The grid is the finest that C allows.
 """

@@ -83,7 +83,7 @@ def require_writable(architecture: str, formats: Sequence[Format]) -> None:
 def write_files(folder: Path, architecture: str, module: nn.Module, formats: Sequence[Format]) -> list[str]:
     """Write the files, and return their names. Raises ConfigError where a format cannot hold the model; OSError.
 
-    Of an adapted model the adapters are written, without the base.
+    The adapters of an adapted model are written, without the base.
     """
     found = adapted(module)
     state = module.state_dict() if found is None else {name: p.detach() for name, p in module.named_parameters()}

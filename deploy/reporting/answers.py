@@ -10,7 +10,7 @@ from precad.deploy.reporting.files import Written
 from precad.protos.task.query import Finite, Query
 
 MOST_DRAWN: Final = 60
-"""Most columns of a plot. Of more bins, neighbours are drawn as one."""
+"""Most columns of a plot. Neighbours among more bins are drawn as one."""
 
 
 class Estimated(Written):

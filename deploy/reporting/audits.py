@@ -88,7 +88,7 @@ def read_audit(path: Path, task: Task) -> Audit:
 def sentence_of(audit: Audit) -> str:
     """Return the sentence: a figure by single rounds of each view, beside what was proved for it.
 
-    Of two servers' seats it is the smaller one, which both show.
+    It is the smaller one of two servers' seats, which both show.
     """
     label = f"{audit_label(audit.confidence)}{' of this run' if audit.task_digest else ''}"
     said = []

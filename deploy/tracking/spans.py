@@ -127,7 +127,7 @@ def _times(began: float, end: float) -> dict[str, str]:
 
 
 def _request(status: Status, spans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return an ExportTraceServiceRequest. Of this machine it says nothing."""
+    """Return an ExportTraceServiceRequest. It says nothing of this machine."""
     facts = {"service.namespace": "precad", "service.name": status.role, "precad.task": status.task}
     attributes = [{"key": key, "value": {"stringValue": value}} for key, value in facts.items()]
     scope = {"name": "precad", "version": metadata.version("precad")}

@@ -133,7 +133,7 @@ def most_rounds(
 
 
 def _excess(epsilon: float, target: float) -> float:
-    """Return log(epsilon / target), cut off where epsilon is infinite or zero. Of either side's sign."""
+    """Return log(epsilon / target), cut off where epsilon is infinite or zero. The sign says on which side."""
     return min(max(math.log(epsilon / target), -_FAR), _FAR) if epsilon > 0 else -_FAR
 
 

@@ -1,11 +1,11 @@
 """Test that no noise is used twice: in two rounds, by both servers, or at two coordinates of a round.
 
-The noise of a round at the canaries' coordinates is a vector of m independent draws of mean 0. Of two such vectors the
-uncentred correlation r has a known law: r sqrt(m - 1) / sqrt(1 - r^2) is Student's with m - 1 degrees of freedom. So
-have the T draws at one coordinate and those at another. A vector that repeats itself after k coordinates is found by
-all pairs so far apart. Pieces of k coordinates go by turns to one side and to the other, so that both are independent.
-So are rounds, each of which has a part of an earlier one's noise. A stream that is read again from another place is
-found by two rounds, one of which is shifted. What they have in common are independent draws, too.
+The noise of a round at the canaries' coordinates is a vector of m independent draws of mean 0. The uncentred
+correlation r of two such vectors has a known law: r sqrt(m - 1) / sqrt(1 - r^2) is Student's with m - 1 degrees of
+freedom. So have the T draws at one coordinate and those at another. A vector that repeats itself after k coordinates is
+found by all pairs so far apart. Pieces of k coordinates go by turns to one side and to the other, so that both are
+independent. So are rounds, each of which has a part of an earlier one's noise. A stream that is read again from another
+place is found by two rounds, one of which is shifted. What they have in common are independent draws, too.
 
 The largest of all pairs is judged at the test's level over the number of pairs. A chance of each that adds up:
 Bonferroni.

@@ -11,7 +11,7 @@ task's evaluations, if it may have any: a client's event there composes with its
 earlier tasks, `earlier` has the views of each, as the client meets them that was in most rounds. They compose with the
 others. The figures of levels are not here: the library has no event for a draw that everybody sees.
 
-Of records in bins the library knows nothing. An epoch is there as one release that shows a record's round, which costs
+The library knows nothing of records in bins. An epoch is there as one release that shows a record's round, which costs
 at least as much as the ledger says. Clients' numbers of rounds are then of whole epochs.
 
 `slack` is what the protocol takes from delta, 0 but in mode `proved` (`precad.dp.accountants.slack`). That of earlier

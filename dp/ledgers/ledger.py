@@ -284,8 +284,8 @@ class Ledger(KeepsSealedFile):
     def statement(self, view: View, client: str | None = None, conduct: Conduct = Conduct.WATCHES) -> PrivacyStatement:
         """Return the bound on what one client's units lose, or those of the client with most rounds.
 
-        If no draw is discarded, that of the rounds so far; else that of the most rounds that it can have been in. Of
-        evaluations the client with most of them counts, whoever has most rounds.
+        If no draw is discarded, that of the rounds so far; else that of the most rounds that it can have been in. The
+        client with most evaluations counts for these, whoever has most rounds.
         """
         charged = self.charged
         rounds = charged.most_of_a_client if client is None else self._participation[client]

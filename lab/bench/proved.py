@@ -6,7 +6,7 @@ keeps its own side. A proof that is too long comes from a client that sends the 
 The clock of a check runs from holding every upload and proof to every verdict and this server's sum, as in the servers
 (`precad.mpc.proved.validation`). Row values need the challenge alone, so servers compute them while clients prove. That
 is timed apart, before the clock. Two cases: `proved`, where slots alternate between holders as in a round, and `held`,
-where server A holds every slot. Of the latter, only what a server computes is reported, the time of exchanges left out.
+where server A holds every slot. The latter reports what a server computes alone, the time of exchanges left out.
 """
 
 from __future__ import annotations

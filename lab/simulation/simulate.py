@@ -8,8 +8,8 @@ sections of servers and operators are ignored. A run leaves one folder:
     seed-N.npz    where the training stands, as of its last evaluation; the final model at the end
     summary.json  what `--json` prints
 
-A folder that holds the same configuration is continued: finished seeds stay, others start from where they stand. Of
-apps it also holds digests (`precad.lab.simulation.app_digests`): other records or other code are refused. A
+A folder that holds the same configuration is continued: finished seeds stay, others start from where they stand. It
+also holds digests of apps (`precad.lab.simulation.app_digests`): other records or other code are refused. A
 field that the folder's file does not have, being older, has its default there. More rounds than the folder's may be
 asked for: every seed continues to the model that it would have without the halt. A training that leaves the finite
 numbers ends before the round in which it does, and the summary says so. The files are all there, and the command ends

@@ -1,6 +1,6 @@
 """One server's sums for the constraints of a convex set, beside those of the norm: one more pass over the uploads.
 
-Of each layer <b, a_P> and <b, b> over its coordinates, of each half-space <[x]_P, g> of the server's own share. The
+Each layer has <b, a_P> and <b, b> over its coordinates, each half-space <[x]_P, g> of the server's own share. The
 last needs nothing dealt: an inner product with a public vector is linear.
 """
 

@@ -84,7 +84,7 @@ def prove(x: RingArray, rows: Rows, sizes: ProofSizes, masks: ProofMasks) -> Fie
 def prove_low_bits(x: RingArray, rows: Rows, sizes: ProofSizes, masks: ProofMasks) -> FieldArray:
     """Return the proof of a client that deviates: of a number that does not fit its bits, the low bits, (elements,).
 
-    Of a vector that is short enough it is `prove`'s. For attacks, audits and simulations.
+    It is that of `prove` for a vector that is short enough. For attacks, audits and simulations.
     """
     found = witness(x, rows, sizes, masks)
     fitting = np.full(N_NUMBERS, (1 << sizes.row_bits) - 1, dtype=np.uint64)

@@ -1,6 +1,6 @@
 """Ranks of secret numbers, and the sum of the vectors whose rank is low: nobody knows which they are.
 
-Of each pair i < j, a bit says whether v_i <= v_j; equal numbers are in the order of slots. A rank is a sum of such
+For each pair i < j, a bit says whether v_i <= v_j; equal numbers are in the order of slots. A rank is a sum of such
 bits, and a vector is kept if its rank is below a public number: one more comparison. Its bit stays shared by XOR. With
 a dealt random bit u, the servers open e = keep ^ u, which is uniform. As X = b + a with b public,
 

@@ -24,7 +24,7 @@ class TurnFields(BaseModel, defer_build=True):
 
     min_separation: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     """b: a client is drawn in every b-th round at most. A joint coin deals its turn, and q is the rate of those whose
-    turn it is. Of `user-dp-fedavg`, `tsgd-ptr` and `tsgd-gaussian`. 1: everybody may be drawn in every round."""
+    turn it is. For `user-dp-fedavg`, `tsgd-ptr` and `tsgd-gaussian`. 1: everybody may be drawn in every round."""
     noise_bands: Annotated[int, Field(ge=1, le=MOST_BANDS)] = 1
     """Over how many rounds each server's noise is correlated, at most b; 1: independent noise."""
 

@@ -67,7 +67,7 @@ class LaneListener:
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
         self.token = secrets.token_bytes(TOKEN_BYTES)
-        """For A alone: whoever holds it gets a TLS handshake. Of this meeting, never logged."""
+        """For A and this meeting alone: whoever holds it gets a TLS handshake. Never logged."""
         self._waiting = WaitingRoom(_room())
         self._arrived: Future[Lane] = Future()
         self._is_taken = False

@@ -2,7 +2,7 @@
 
 What grows with d, beside uploads, is bounded by what lies in memory at once. Two copies of the model (parameters, and
 their bytes for clients) lie there. Beside them lie two vectors of words (sum of shares and noise), or one with the next
-model's two copies. Of each moment of the servers' optimiser, the last one and the next lie there. So does the direction
+model's two copies. The last and the next of each moment of the servers' optimiser lie there. So does the direction
 of each half-space of the set of updates. At server B, words of each client's trim tuple lie there as well.
 """
 

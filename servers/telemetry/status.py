@@ -157,8 +157,8 @@ class Epsilon(_Value):
     """Epsilon of the most rounds that there can be. Holds if draws are discarded as well. None: not told."""
     budget: float | None = None
     rounds_left: int | None = None
-    """How many more rounds the budget allows for certain; None without one. Of a view: draws of the client with most
-    rounds. Of a level: rounds."""
+    """How many more rounds the budget allows for certain; None without one. A view counts draws of the client with most
+    rounds, a level rounds."""
     delta: float
     rests_on: str = ""
     """Condition that is shown beside it; empty where none is needed, or none is told."""

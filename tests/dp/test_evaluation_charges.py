@@ -114,7 +114,7 @@ def test_a_budget_counts_evaluations() -> None:
 
 
 def test_a_levels_budget_counts_no_evaluation_as_a_round() -> None:
-    """Numbers count draws of both kinds; each is charged as what it is. Of 17 numbers two were lost."""
+    """Numbers count draws of both kinds; each is charged as what it is. Two of 17 numbers were lost."""
     after = composed_epsilon([(LEVELS[Level.DRAWN_RECORD], 15), (EVALUATIONS.levels[Level.DRAWN_RECORD], 3)], DELTA)
     with trained(budgets={Level.DRAWN_RECORD: after}) as spent:
         assert not spent.would_exceed(["bob"], 17)

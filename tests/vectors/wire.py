@@ -85,7 +85,7 @@ class QueueEnd:
 
 
 def run_both(program: Callable[[QueueEnd], T]) -> tuple[T, T]:
-    """The program as server A and as server B, each in a thread. Of two errors, the one that is no consequence."""
+    """The program as server A and as server B, each in a thread. Raises the error that is no consequence of another."""
     one, other = queue.Queue(), queue.Queue()
     ends = (QueueEnd(0, one, other), QueueEnd(1, other, one))
     results: list[Any] = [None, None]

@@ -1,8 +1,8 @@
 """`precad experiment central-local-backdoor`: central and local DP, and weaker defences, against backdoors on MNIST.
 
 Federated averaging: 1000 clients with 60 records each, 50 of them in a round in expectation, each of whom takes five
-steps of 20 records. K of the clients have a white triangle in a corner of half of what they train on. Of each K and
-each defence, one training for each seed:
+steps of 20 records. K of the clients have a white triangle in a corner of half of what they train on. Each K and
+each defence has one training for each seed:
 
     non-private     the average of the clients' updates
     norm bounding   the average of updates clipped to S

@@ -1,8 +1,8 @@
 """`precad experiment precad-backdoor`: PRECAD's Figures 4 and 5, what K attackers of 100 do under which defence.
 
 MNIST has the pixel pattern, CIFAR-10 the semantic backdoor. The attackers replace the model (Sec. 3.2, Appendix E) from
-the first round on, within whatever bound somebody enforces. Those of a round divide the malicious update evenly. Of
-each number of attackers, one training for each seed of
+the first round on, within whatever bound somebody enforces. Those of a round divide the malicious update evenly. For
+each number of attackers, there is one training for each seed of
 
     PRECAD      C = 20, C = 30, and without any bound on a client (its form with only privacy, Sec. 7)
     local DP    C = 30, enforced after the clients' noise, of which attackers add none; C = 30 for honest clients alone;

@@ -9,7 +9,7 @@ triangle backdoor, both with updates scaled by 50. Robust accuracy is that on th
 
 STAT-OPT knows who defends. Where Krum, Multi-Krum or Bulyan aggregate, it goes as far as Krum lets it pass. Where there
 is a norm bound, it goes to that bound. Elsewhere it goes ten times as far as the longest honest update. Krum,
-Multi-Krum, the trimmed mean and Bulyan are made for f attackers in a round. Of k attackers, more than f are in a round
+Multi-Krum, the trimmed mean and Bulyan are made for f attackers in a round. More than f of k attackers are in a round
 with a chance of 1% at most. Bulyan is made for fewer where a small round has no room for f (`rule_parameters`). The
 paper's own choices are in an appendix that we do not have, and so are the numbers of its Table 9.
 

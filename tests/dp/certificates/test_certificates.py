@@ -168,7 +168,7 @@ def test_certified_integers():
 @pytest.mark.parametrize("epsilon", [1e-8, 0.3, 30.0, 700.0, 735.0, 744.0, 2000.0, 1e5])
 @pytest.mark.parametrize("FB", [0.0, 1e-320, 1e-45, 0.05, 0.94])
 def test_the_number_in_multiprecision(FB, epsilon, delta):
-    """Where delta e^-eps vanishes in float64 the number is no infinity. Of a point alone, and of a curve."""
+    """Where delta e^-eps vanishes in float64 the number is no infinity, for a point alone and for a curve."""
     with mpmath.workdps(60):
         grow, fa, fb, d = mpmath.expm1(mpmath.mpf(epsilon)), mpmath.mpf(0.95), mpmath.mpf(FB), mpmath.mpf(delta)
         exact = float(mpmath.log((fa * grow + d) / (fb * grow + d)) / (2 * mpmath.mpf(epsilon)))

@@ -100,7 +100,7 @@ def with_norm(sizes: ProofSizes, squared_norm: int, name: str = "vector") -> np.
 def four_squares(n: int) -> tuple[int, int, int, int]:
     """Return four numbers whose squares add up to n, by search from the largest down.
 
-    Of a multiple of 4 there may be hardly any but twice those of its quarter.
+    A multiple of 4 may have hardly any but twice those of its quarter.
     """
     if n and n % 4 == 0:
         a, b, c, d = four_squares(n // 4)
