@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.harness.browser import NAMES
 from tests.layers import LAYERS, ROWS, files_of, layer_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -275,6 +276,14 @@ def test_it_runs_without_root_programs_or_network_and_says_what_is_missing(tmp_p
         "optional: no Python module ray here, so its tests are skipped",
     ):
         assert line in done.stdout.splitlines()
+
+
+def test_it_looks_for_the_browsers_that_tests_of_pages_take() -> None:
+    """All of them and no other, and no package that brings one."""
+    names = re.search(r"command -v (chromium.*?)\n {6};;", (ROOT / ".ci/run").read_text(), re.DOTALL)
+    assert names is not None
+    assert tuple(names[1].replace("\\\n", " ").split()) == NAMES
+    assert "playwright" not in (ROOT / ".ci/optional.txt").read_text()
 
 
 def test_nobody_is_told_to_take_precad_from_an_index() -> None:
