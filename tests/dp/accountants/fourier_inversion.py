@@ -1,7 +1,7 @@
 """Epsilon of a composed, sampled Gaussian by another way than the accountants': Fourier inversion of its loss.
 
-Losses are neither put on a grid nor convolved. One round's characteristic function is a quadrature over the output,
-its T-th power that of T rounds, and Gil-Pelaez' formula gives the loss' tails under both distributions:
+Losses are neither put on a grid nor convolved. One round's characteristic function is a quadrature over the output.
+Its T-th power is that of T rounds. Gil-Pelaez' formula gives the loss' tails under both distributions:
 delta = P(L > epsilon) - e^epsilon Q(L > epsilon).
 """
 
