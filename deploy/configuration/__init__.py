@@ -20,4 +20,5 @@ Modules:
     update_set     bounds of layers and directions of a local run
     trainers       foreign trainers: their flags, and why no figure is about one record
     query          the same of a query, whose task asks instead of training
+    earlier_run    what a finished run has spent, for a query after it
 """

@@ -16,6 +16,7 @@ from precad.clients.config import ClientConfig
 from precad.clients.errors import ClientError
 from precad.clients.own_code import look_in
 from precad.clients.query_consent import refusal
+from precad.deploy.configuration.earlier_run import go_on
 from precad.deploy.configuration.local import (
     ids_of,
     is_proved,
@@ -25,17 +26,15 @@ from precad.deploy.configuration.local import (
     supply_addresses,
     supply_own_records,
 )
-from precad.deploy.configuration.sections import Deployment, load, parse, parse_section
+from precad.deploy.configuration.sections import Deployment, parse, parse_section
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.run_files.folder import RunFolder
-from precad.dp.task_privacy import task_cost
 from precad.mpc.errors import ParameterError
 from precad.mpc.norm_bound import NormBound
 from precad.protos.task.algorithms import BUDGETS
 from precad.protos.task.grid import largest_frac_bits
 from precad.protos.task.query import Query
 from precad.protos.task.target import TARGET, keep_resolved
-from precad.servers.store.folder import ledger_path
 
 KEPT: Final = (
     *("name", "clients", "delta", "mode", "accept_weak_wire_form", "gate", "min_clients", "records_per_person"),
@@ -85,29 +84,12 @@ def resolve_query(raw: Mapping[str, Any], question: Question, folder: RunFolder)
     if not is_proved(raw):
         task.setdefault("gate", usual_gate())
     if question.after is not None:
-        _go_on(resolved, question.after)
+        go_on(resolved, question.after)
     supply_addresses(resolved, folder)
     deployment = parse(resolved, base=folder.root)
     if TARGET in task:
         resolved["task"] = keep_resolved(task, deployment.task)
     return resolved, deployment
-
-
-def _go_on(resolved: dict[str, Any], after: Path) -> None:
-    """Let a query count what a finished run has spent, and its clients go on with their own record of answers.
-
-    Raises ConfigError unless the folder holds a run that is over.
-    """
-    before = RunFolder(after.absolute())
-    if not before.summary.is_file():
-        raise ConfigError(f"--after: expected the folder of a run that is over, found no summary.json in {after}")
-    found = load(before.config)
-    most = task_cost(found.task).most_of_a_client
-    for letter, server in resolved["aggregator"].items():
-        earlier = {"path": str(ledger_path(before.state_dir(letter)))}
-        server["earlier_ledgers"] = [earlier | ({} if most is None else {"most_rounds": max(1, most)})]
-    if found.client is not None:
-        resolved["client"]["state_dir"] = str(found.client.state_dir)
 
 
 def _declared(clients: object, config: ClientConfig, query: Query) -> dict[str, int]:

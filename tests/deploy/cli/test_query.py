@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from precad.deploy.cli.main import app
 from precad.deploy.cli.query import costs_of
 from precad.deploy.configuration.query import Question, resolve_query
 from precad.deploy.configuration.sections import read_local
@@ -21,7 +23,10 @@ from precad.deploy.localhost.watch import LiveTable
 from precad.deploy.run_files.answers import answer_of
 from precad.deploy.run_files.folder import RunFolder
 from precad.protos.precad.v1.control_pb2 import RoundRecord
-from tests.harness.command_line import precad
+from precad.protos.task.task import Task
+from precad.protos.tls.identity import Role
+from precad.servers.store.folder import open_ledger, open_task_store
+from tests.harness.command_line import CliRunner, precad
 from tests.harness.hospital import hospital
 from tests.protos.task.test_query_task import query_task
 
@@ -38,6 +43,21 @@ def folder_of(tmp_path: Path) -> Path:
     config = hospital(tmp_path, "some_model")
     config.write_text(config.read_text() + AGREED)
     return config
+
+
+def ended(run: RunFolder, task: Task, *, rounds: int | None, log: bool = True) -> None:
+    """Leave what a run that is over leaves of its servers. rounds: how many were charged; None: no ledger."""
+    for letter in "ab":
+        state_dir = run.state_dir(letter)
+        state_dir.mkdir(mode=0o700)
+        if log:
+            with contextlib.closing(open_task_store(state_dir, task, b"")) as store:
+                store.begin("0" * 32, Role(f"aggregator-{letter}"))
+        if rounds is not None:
+            with open_ledger(state_dir, task) as ledger:
+                for number in range(rounds):
+                    ledger.charge(number, sorted(task.clients))
+    run.write_summary({})
 
 
 def resolved(tmp_path: Path, **question: Any) -> Any:
@@ -98,7 +118,7 @@ def test_a_query_goes_on_after_a_run_that_is_over(tmp_path: Path) -> None:
         ConfigError, match=r"--after: expected the folder of a run that is over, found no summary\.json"
     ):
         resolve_query(read_local(tmp_path / "task.toml"), asked, RunFolder(tmp_path / "more"))
-    RunFolder(tmp_path / "out").write_summary({})
+    ended(RunFolder(tmp_path / "out"), first[1].task, rounds=1)
     _, deployment = resolve_query(read_local(tmp_path / "task.toml"), asked, RunFolder(tmp_path / "more"))
 
     assert deployment.client is not None
@@ -107,6 +127,36 @@ def test_a_query_goes_on_after_a_run_that_is_over(tmp_path: Path) -> None:
         assert server is not None
         (earlier,) = server.earlier_ledgers
         assert (earlier.path, earlier.most_rounds) == (tmp_path / "out" / letter / "ledger.jsonl", 2)
+
+
+@pytest.mark.parametrize(
+    ("log", "ran", "rounds", "message"),
+    [
+        (True, 3, 3, "--after: expected the task {ran} in {config}, found {found}"),
+        (False, 3, 3, "--after: expected most_rounds of at least 3, as {ledger} charged a client for so many, found 2"),
+        (False, 1, None, "--after: expected the run's ledger at {ledger}, found: No such file or directory"),
+    ],
+    ids=["another task", "fewer rounds than charged", "no ledger"],
+)
+def test_a_configuration_that_the_servers_did_not_run_is_refused(
+    tmp_path: Path, log: bool, ran: int, rounds: int | None, message: str
+) -> None:
+    """Whoever cuts rounds of a run's configuration would let the next query count less than it can have spent.
+
+    ran: how many rounds the servers' task could lose; the configuration says one.
+    """
+    config, out = folder_of(tmp_path), RunFolder(tmp_path / "out")
+    raw, deployment = resolve_query(read_local(config), Question(query=MEAN, epsilon=1.0), out)
+    out.root.mkdir()
+    out.write_config(raw)
+    task = deployment.task.model_copy(update={"lost_rounds": ran})
+    ended(out, task, rounds=rounds, log=log)
+    flags = ("--column", "age", "--low", "0", "--high", "120", "--epsilon", "1", "--after", str(out.root))
+    done = CliRunner().invoke(app, ["query", str(config), "mean", *flags, "--output", str(tmp_path / "more")])
+
+    digests = {"ran": task.digest().hex()[:16], "found": deployment.task.digest().hex()[:16]}
+    assert message.format(**digests, config=out.config, ledger=out.state_dir("a") / "ledger.jsonl") in done.stderr
+    assert done.exit_code == 2
 
 
 def test_a_query_of_processes_looks_for_no_model(tmp_path: Path) -> None:
