@@ -18,10 +18,11 @@ from precad.deploy.errors import UNREACHABLE, RunFailedError
 from precad.deploy.localhost.watch import LiveTable
 from precad.deploy.run_files.client_evaluations import with_bars
 from precad.deploy.shown.durations import in_words
-from precad.deploy.shown.figures import at_most, audit_label
+from precad.deploy.shown.figures import AUDIT_METHODS, at_most, audit_label
 from precad.dp.accountants.pld import Unit, unit_words
 from precad.protos.messages.spoken import shown
 from precad.protos.tls.identity import Role
+from precad.servers.telemetry.audit_figures import AuditedView
 from precad.servers.telemetry.status import ACCURACY, RoundSummary, Status
 
 
@@ -109,12 +110,17 @@ def _audited(status: Status) -> dict[str, str]:
     label = audit_label(audit.confidence)
     facts = {
         f"{label}, {found.view.replace('_', ' ')}": (
-            f">= {math.floor(100 * found.lower) / 100:.2f} shown, of {at_most(found.proved)} proved for "
-            f"{found.participation} rounds"
+            f"{_shown_lower(found)}, of {at_most(found.proved)} proved for {found.participation} rounds"
         )
         for found in audit.views
     }
     return facts if audit.passed else facts | {label: "CONTRADICTS what is proved: precad audit privacy says where"}
+
+
+def _shown_lower(found: AuditedView) -> str:
+    """Return the lower figures that a server gave, rounded down, each with how it was shown."""
+    figures = zip(AUDIT_METHODS.values(), (found.lower, found.f_dp, found.strict), strict=True)
+    return ", ".join(f">= {math.floor(100 * low) / 100:.2f} {how}" for how, low in figures if low is not None)
 
 
 def _progress(status: Status) -> dict[str, str]:

@@ -15,7 +15,7 @@ from precad.deploy.errors import ConfigError
 from precad.deploy.reporting.files import Amount, Count, Share, Written, read_object
 from precad.deploy.reporting.numbers import rounded_up
 from precad.deploy.reporting.runs import AGAINST, Run
-from precad.deploy.shown.figures import audit_label
+from precad.deploy.shown.figures import AUDIT_METHODS, audit_label
 from precad.dp.accountants.pld import View
 from precad.protos.task.task import Task
 
@@ -86,17 +86,22 @@ def read_audit(path: Path, task: Task) -> Audit:
 
 
 def sentence_of(audit: Audit) -> str:
-    """Return the sentence: a figure by single rounds of each view, beside what was proved for it.
+    """Return the sentence: all three figures of each view, beside what was proved for it.
 
-    It is the smaller one of two servers' seats, which both show.
+    Where two servers' seats differ, each figure is the smaller one, which both show.
     """
     label = f"{audit_label(audit.confidence)}{' of this run' if audit.task_digest else ''}"
     said = []
     for view in View:
         if seats := [seat for seat in audit.seats if seat.view == view.value]:
-            least = min(seat.figures.per_round for seat in seats)
-            lower = f"{Context(prec=3, rounding=ROUND_FLOOR).plus(Decimal(least)):f}"
+            least = {name: min(getattr(seat.figures, name) for seat in seats) for name in AUDIT_METHODS}
+            lower = ", ".join(f"{AUDIT_METHODS[name]} {_three_digits(figure)}" for name, figure in least.items())
             proved = rounded_up(max(seat.printed for seat in seats))
-            said.append(f"{lower} of {proved} proved against {AGAINST[view]}")
+            said.append(f"{lower}, of {proved} proved against {AGAINST[view]}")
     ended = "contradicts nothing" if audit.passed else "CONTRADICTS what is proved"
     return f"{label}, {audit.rounds} rounds, {audit.observations} observations: {'; '.join(said)}. It {ended}."
+
+
+def _three_digits(lower: float) -> str:
+    """Return a lower figure, rounded down."""
+    return f"{Context(prec=3, rounding=ROUND_FLOOR).plus(Decimal(lower)):f}"

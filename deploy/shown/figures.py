@@ -15,6 +15,8 @@ from precad.dp.accountants.slack import NO_BOUND
 LARGEST_USEFUL: Final = 100.0
 """An epsilon above it says nothing: the odds of a guess may change by a factor of e^100, which is above 10^43."""
 NO_USEFUL_BOUND: Final = "no useful bound"
+AUDIT_METHODS: Final = {"per_round": "per round", "f_dp": "f-DP in one run", "strict": "strict in one run"}
+"""How each figure of an audit is called, wherever it stands; the default one first."""
 
 
 def says_nothing(epsilon: float) -> bool:

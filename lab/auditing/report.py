@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from precad.deploy.reporting.numbers import rounded_up
+from precad.deploy.shown.figures import AUDIT_METHODS
 from precad.dp.accountants.pld import Unit, unit_words
 
 _SEATS: Final = {
@@ -17,17 +18,16 @@ _SEATS: Final = {
     "server_b": "server B corrupted",
     "clients": "only clients corrupted",
 }
-_METHODS: Final = {"per_round": "per round", "f_dp": "f-DP, one run", "strict": "no assumptions"}
 
 
 def print_audit(console: Console, report: Mapping[str, Any]) -> None:
     """Print each seat's lower figures beside the printed epsilon, and what contradicts it."""
     label = report["label"]
-    of_figures = (Column(head, justify="right") for head in (*_METHODS.values(), "proved"))
+    of_figures = (Column(head, justify="right") for head in (*AUDIT_METHODS.values(), "proved"))
     seat_column = Column(f"epsilon at delta = {report['delta']:g}", no_wrap=True)
     table = Table(seat_column, *of_figures, box=None, pad_edge=False)
     for seat in report["seats"]:
-        found = [lower(seat["figures"][method]) for method in _METHODS]
+        found = [lower(seat["figures"][method]) for method in AUDIT_METHODS]
         table.add_row(f"{_SEATS[seat['seat']]}, {seat['participation']} rounds", *found, rounded_up(seat["printed"]))
     console.print(table, highlight=False)
     console.print(
@@ -59,7 +59,7 @@ def _whose(report: Mapping[str, Any]) -> str:
 
 def _of_real(seat: Mapping[str, Any]) -> str:
     """Return what real records showed at one seat."""
-    found = ", ".join(f"{lower(seat[name])} ({method})" for name, method in _METHODS.items() if name in seat)
+    found = ", ".join(f"{lower(seat[name])} ({method})" for name, method in AUDIT_METHODS.items() if name in seat)
     return f"{_SEATS[seat['seat']]} {found} of {rounded_up(seat['printed'])}"
 
 
@@ -83,7 +83,7 @@ def faults_of(report: Mapping[str, Any]) -> list[str]:
             figure = seat["figures"][method]
             lines.append(
                 f"{where}: expected an epsilon of at most {seat['printed']:.4g}, found {figure:.4g} by "
-                f"{report['label']}, {_METHODS[method]}"
+                f"{report['label']}, {AUDIT_METHODS[method]}"
             )
     lines += _faults_of_real(report.get("real"))
     lines += report.get("charging", {"alarms": ()})["alarms"]
@@ -99,6 +99,6 @@ def _faults_of_real(real: Mapping[str, Any] | None) -> list[str]:
         where = f"real records, {_SEATS[seat['seat']]}"
         lines += [f"{where}: {alarm}" for alarm in seat["alarms"]]
         if seat["exceeded"]:
-            most = max(seat[name] for name in _METHODS if name in seat)
+            most = max(seat[name] for name in AUDIT_METHODS if name in seat)
             lines.append(f"{where}: expected an epsilon of at most {seat['printed']:.4g}, found {most:.4g}")
     return lines

@@ -27,6 +27,8 @@ class _Read(BaseModel):
 
 class _Figures(_Read):
     per_round: _Amount
+    f_dp: _Amount
+    strict: _Amount
 
 
 class _Seat(_Read):
@@ -46,11 +48,15 @@ class _Report(_Read):
 
 
 class AuditedView(_Read):
-    """Hold the figures of an attack against one adversary."""
+    """Hold the figures of an attack against one adversary: each the smallest over this adversary's seats."""
 
     view: View
     lower: float
-    """Epsilon that was shown, by single rounds: the smallest over this adversary's seats."""
+    """Epsilon that was shown, by single rounds."""
+    f_dp: float | None = None
+    """Likewise, by guesses in one run and the accountant's curves; None from servers of earlier versions."""
+    strict: float | None = None
+    """Likewise, by guesses in one run and no assumption."""
     proved: float
     """Epsilon that is proved for the same rounds."""
     participation: int
@@ -113,13 +119,15 @@ def _audit_of(report: _Report) -> Audit:
     views = []
     for view in View:
         if seats := [seat for seat in report.seats if seat.view is view]:
-            least = min(seats, key=lambda seat: seat.figures.per_round)  # which both servers' seats show
+            most = max(seats, key=lambda seat: seat.printed)
             views.append(
                 AuditedView(
                     view=view,
-                    lower=least.figures.per_round,
-                    proved=least.printed,
-                    participation=least.participation,
+                    lower=min(seat.figures.per_round for seat in seats),  # which both servers' seats show
+                    f_dp=min(seat.figures.f_dp for seat in seats),
+                    strict=min(seat.figures.strict for seat in seats),
+                    proved=most.printed,
+                    participation=most.participation,
                 )
             )
     return Audit(

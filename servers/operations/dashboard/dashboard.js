@@ -375,14 +375,22 @@ function epsilonCard(epsilon, audit) {
   return element("div", { class: "card epsilon", "data-view": epsilon.is_level ? "client" : epsilon.view }, ...children);
 }
 
-// A lower figure is rounded down, and never drawn as a bound.
+const METHODS = { lower: "per round", f_dp: "f-DP in one run", strict: "strict in one run" };
+
+// Lower figures are rounded down, and never drawn as bounds.
 function auditLines(epsilon, audit) {
   const found = epsilon.is_level || !audit ? undefined : audit.views.find((one) => one.view === epsilon.view);
   if (found === undefined) return [];
   const label = `audit (${Math.floor(10000 * audit.confidence + 1e-6) / 100} %)`;
-  const lower = (Math.floor(found.lower * 100) / 100).toFixed(2);
-  const lines = [element("p", { class: "audit" },
-    `${label}: an attack showed ε\u00a0≥\u00a0${lower}, of ${atMost(found.proved)} proved for the same ${plural(found.participation, "round")}`)];
+  const lower = Object.entries(METHODS).filter(([name]) => Number.isFinite(found[name]))
+    .map(([name, how]) => [how, `ε\u00a0≥\u00a0${(Math.floor(found[name] * 100) / 100).toFixed(2)}`]);
+  const list = element("dl", { class: "list" });
+  facts(list, lower);
+  const lines = [
+    element("p", { class: "audit" },
+      `${label}: what an attack showed, of ${atMost(found.proved)} proved for the same ${plural(found.participation, "round")}`),
+    list,
+  ];
   if (!audit.passed) lines.push(element("p", { class: "audit", "data-kind": "bad" }, "The audit contradicts what is proved: precad audit privacy says where."));
   return lines;
 }

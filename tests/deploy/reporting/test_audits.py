@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from rich.console import Console
 from precad.deploy.errors import ConfigError
 from precad.deploy.reporting.audits import MECHANISM
 from precad.deploy.reporting.folders import read_folders
+from precad.dp.accountants.pld import View
 from precad.lab.auditing import audit as auditing
 from precad.lab.simulation.simulate import resolve, run_plan
 
@@ -52,7 +53,7 @@ def run(simulated: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(simulated, tmp_path / "run"))
 
 
-def test_an_audit_is_a_note_with_its_label(run: Path, audited: dict[str, Any]) -> None:
+def test_an_audit_is_a_note_with_its_label_and_three_figures_of_each_view(run: Path, audited: dict[str, Any]) -> None:
     """Both views; never called a bound. Without the file there is no note."""
     (plain,) = read_folders([run])
     (run / "audit.json").write_text(json.dumps(audited))
@@ -61,8 +62,13 @@ def test_an_audit_is_a_note_with_its_label(run: Path, audited: dict[str, Any]) -
 
     assert note.startswith("audit (95 %), 2 rounds, 128 observations: ")
     assert note.count("proved against") == 2
-    shown = min(seat["figures"]["per_round"] for seat in audited["seats"] if seat["view"] == "one_server")
-    assert f": {math.floor(1000 * shown) / 1000:.3f} of" in note
+    of_view = {view: [seat["figures"] for seat in audited["seats"] if seat["view"] == view] for view in set(View)}
+    for figures in of_view.values():
+        least = {name: min(one[name] for one in figures) for name in ("per_round", "f_dp", "strict")}
+        for name, called in (("per_round", "per round"), ("f_dp", "f-DP in one run"), ("strict", "strict in one run")):
+            shown = [float(found) for found in re.findall(rf"{called} ([0-9.]+),", note)]
+            assert len(shown) == 2
+            assert any(figure <= least[name] <= 1.01 * figure + 1e-9 for figure in shown)
     assert note.endswith("It contradicts nothing.")
     assert "bound" not in note
     (run / "audit.json").write_text(json.dumps(audited | {"passed": False}))

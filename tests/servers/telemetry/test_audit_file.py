@@ -26,10 +26,17 @@ from tests.servers.operations.test_client_table import snapshots
 
 def report(**changes: Any) -> dict[str, Any]:
     """As `precad audit privacy` writes it, of the task of `small_task`."""
-    found = [("server_a", "one_server", 4.377, 3.2), ("server_b", "one_server", 4.377, 3.9)]
-    found.append(("clients", "clients_only", 2.9, 2.0))
+    found = [("server_a", "one_server", 4.377, (3.2, 2.917, 0.0)), ("server_b", "one_server", 4.377, (3.9, 2.5, 1.0))]
+    found.append(("clients", "clients_only", 2.9, (2.0, 1.5, 0.756)))
+    methods = ("per_round", "f_dp", "strict")
     seats = [
-        {"seat": seat, "view": view, "participation": 20, "printed": printed, "figures": {"per_round": lower}}
+        {
+            "seat": seat,
+            "view": view,
+            "participation": 20,
+            "printed": printed,
+            "figures": dict(zip(methods, lower, strict=True)),
+        }
         for seat, view, printed, lower in found
     ]
     whole = {
@@ -49,16 +56,16 @@ def write(folder: Path, content: Any) -> None:
     os.replace(half, folder / FILE)
 
 
-def test_a_figure_of_each_view_is_shown_and_again_when_the_file_changes(tmp_path: Path) -> None:
+def test_three_figures_of_each_view_are_shown_and_again_when_the_file_changes(tmp_path: Path) -> None:
     """The smaller one of two servers: with 95 % each, the larger is above the truth in up to one run of ten."""
     taken = snapshots(Telemetry(Role.AGGREGATOR_A), Sessions(("alice",)), tmp_path)
     assert taken.take().audit is None
     write(tmp_path, report())
     found = taken.take().audit
     assert found is not None
-    assert {one.view: (one.lower, one.proved) for one in found.views} == {
-        View.ONE_SERVER: (3.2, 4.377),
-        View.CLIENTS_ONLY: (2.0, 2.9),
+    assert {one.view: (one.lower, one.f_dp, one.strict, one.proved) for one in found.views} == {
+        View.ONE_SERVER: (3.2, 2.5, 0.0, 4.377),
+        View.CLIENTS_ONLY: (2.0, 1.5, 0.756, 2.9),
     }
     assert taken.take() == taken.take()
     write(tmp_path, report(passed=False))
@@ -66,7 +73,12 @@ def test_a_figure_of_each_view_is_shown_and_again_when_the_file_changes(tmp_path
     assert status.audit is not None
     assert not status.audit.passed
     said = _facts(status)
-    assert said["audit (95 %), one server"] == ">= 3.20 shown, of <= 4.38 proved for 20 rounds"
+    proved = "of <= 4.38 proved for 20 rounds"
+    assert (
+        said["audit (95 %), one server"]
+        == f">= 3.20 per round, >= 2.50 f-DP in one run, >= 0.00 strict in one run, {proved}"
+    )
+    assert ">= 0.75 strict in one run, of <= 2.90" in said["audit (95 %), clients only"]
     assert said["audit (95 %)"].startswith("CONTRADICTS what is proved")
     (tmp_path / FILE).unlink()
     assert taken.take().audit is None
