@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from precad.protos.task.task import Task
 
 _OF_RECORDS: Final = ("p", "records", "record_clip", "client_clip")
+_PER_PERSON: Final = "records_per_person"
 
 
 class ThreatName(StrEnum):
@@ -89,6 +90,9 @@ class CertifyFlags(Shown):
         typer.Option("-p", "--record-rate", help="Plan with this rate of records; without one, for users."),
     ] = None
     records: Annotated[int | None, typer.Option(help="Plan with so many records of all clients together.")] = None
+    records_per_person: Annotated[
+        int | None, typer.Option(help="Plan for so many records of one person together, all of one client.", min=1)
+    ] = None
     record_clip: Annotated[float | None, typer.Option(help="Plan with this R.")] = None
     client_clip: Annotated[float | None, typer.Option(help="Plan with C, or less.")] = None
     most_noise: Annotated[float, typer.Option(help="Call a wish out of reach beyond this noise over signal.")] = 1.0
@@ -136,7 +140,9 @@ class CertifyFlags(Shown):
 
         lead, task = self.lead, None
         if self.runs:
-            self._refuse("q", "rounds", "clients", *_OF_RECORDS, beside="--run", why="the run folder says it")
+            self._refuse(
+                "q", "rounds", "clients", *_OF_RECORDS, _PER_PERSON, beside="--run", why="the run folder says it"
+            )
             from precad.deploy.guarantees.run_evidence import read_runs
             from precad.deploy.run_files.folder import each_training
 
@@ -168,8 +174,10 @@ class CertifyFlags(Shown):
 
         given = self._require("q", "rounds", "clients")
         given["delta"] = DEFAULT_DELTA if self.delta is None else self.delta
-        speaks_of_records = any(getattr(self, name) is not None for name in _OF_RECORDS)
-        return given | (self._require(*_OF_RECORDS) if speaks_of_records else {})
+        if all(getattr(self, name) is None for name in (*_OF_RECORDS, _PER_PERSON)):
+            return given
+        size = {} if self.records_per_person is None else {_PER_PERSON: self.records_per_person}
+        return given | self._require(*_OF_RECORDS) | size
 
     def _require(self, *names: str) -> dict[str, Any]:
         """Return these flags' values, by name. Raises ConfigError naming all that are missing."""

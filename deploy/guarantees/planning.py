@@ -13,7 +13,7 @@ from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.guarantees.training_plan import TrainingPlan
 from precad.deploy.shown.figures import at_least, plain, shown
 from precad.deploy.shown.tables import titled
-from precad.dp.accountants.pld import Label, PldAccountant, View
+from precad.dp.accountants.pld import Label, PldAccountant, Unit, View, unit_words
 from precad.dp.accountants.slack import with_slack
 from precad.dp.certificates.planner import (
     CentralTask,
@@ -26,6 +26,7 @@ from precad.dp.certificates.planner import (
     search,
 )
 from precad.dp.certificates.prediction import Threat
+from precad.protos.task.record_fields import MOST_PER_PERSON
 from precad.protos.task.task import Task as ConfiguredTask
 
 FRONTIER: Final = (1, 2, 4, 8, 16, 32)
@@ -44,6 +45,8 @@ def _task_of(*, clients: int, records: int | None = None, **rest: Any) -> Task:
     """Return the task: PRECAD's, if records are spoken of, else central DP over users."""
     if records is None:
         return CentralTask(n_users=clients, **rest)
+    if rest.get("records_per_person", 1) > MOST_PER_PERSON:
+        raise ValueError(f"records_per_person must be <= {MOST_PER_PERSON}, got {rest['records_per_person']}")
     return PrecadTask(n_clients=clients, n_records=records, **rest)
 
 
@@ -53,10 +56,6 @@ def task_of_run(task: ConfiguredTask) -> PrecadTask:
         raise ConfigError(f"--run: expected runs of precad with --attackers, found {task.algorithm}")
     if task.sum_function is not None:
         raise ConfigError(f"--run: expected runs without task.sum_function with --attackers, found {task.sum_function}")
-    if task.records_per_person > 1:
-        raise ConfigError(
-            f"--run: expected runs whose epsilon is of one record, found records_per_person {task.records_per_person}"
-        )
     if task.record_bins is not None:
         raise ConfigError(f"--run: expected runs whose every round draws records, found record_bins {task.record_bins}")
     return PrecadTask(
@@ -71,6 +70,7 @@ def task_of_run(task: ConfiguredTask) -> PrecadTask:
         lost_rounds=task.lost_rounds,
         batches_ahead=task.draws_ahead,
         slack=task.delta_slack,
+        records_per_person=task.records_per_person,
     )
 
 
@@ -87,7 +87,7 @@ def plan_wish(wish: Wish, task: Task) -> dict[str, Any]:
     best = frontier(ks, wish, task)
     return {
         "wish": asdict(wish),
-        "task": {"kind": _KINDS[type(task)], **asdict(task)},
+        "task": {"kind": _KINDS[type(task)], **_fields_of(task)},
         "label": Label.BOUND.value,
         "reached": bool(plans) and plans[0]["reaches"],
         "best": plans[0] if plans else None,
@@ -97,6 +97,11 @@ def plan_wish(wish: Wish, task: Task) -> dict[str, Any]:
             {"attackers": k, "plan": None if (found := best[k]) is None else _plain(found, wish, task)} for k in ks
         ],
     }
+
+
+def _fields_of(task: Task) -> dict[str, Any]:
+    """Return the task's fields; how many records a person has only where it is more than one."""
+    return {name: value for name, value in asdict(task).items() if (name, value) != ("records_per_person", 1)}
 
 
 _KINDS: Final[dict[type, str]] = {PrecadTask: "precad", CentralTask: "central"}
@@ -115,8 +120,8 @@ def _plain(plan: Plan, wish: Wish, task: Task) -> dict[str, Any]:
 
 
 def _privacy(plan: Plan, wish: Wish, task: PrecadTask) -> dict[str, Any]:
-    """Return epsilon of one record against one server, without and with discarded draws, and the sigma for the wish if
-    draws are discarded."""
+    """Return epsilon of one person's records against one server, without and with discarded draws, and the sigma for
+    the wish if draws are discarded."""
     planned = TrainingPlan(
         sigma=plan.sigma,
         q=task.q,
@@ -125,9 +130,12 @@ def _privacy(plan: Plan, wish: Wish, task: PrecadTask) -> dict[str, Any]:
         delta=task.delta,
         lost_rounds=task.lost_rounds,
         batches_ahead=task.batches_ahead,
+        records_per_person=task.records_per_person,
     )
     account, one_round = with_slack(PldAccountant(), task.slack), planned.round_of(View.ONE_SERVER)
-    safe = least_sigma_for_epsilon(wish.epsilon, task.p, planned.most_rounds, task.delta, task.slack)
+    safe = least_sigma_for_epsilon(
+        wish.epsilon, task.p, planned.most_rounds, task.delta, task.slack, together=task.records_per_person
+    )
     return {
         "rounds": planned.expected_participation,
         "epsilon": plain(account.epsilon(one_round, planned.expected_participation, task.delta)),
@@ -163,7 +171,8 @@ def print_wish(console: Console, report: dict[str, Any]) -> None:
         verdict = f"none does: at best noise is {_ratio(best['noise_to_signal'])} of the largest signal, over {limit:g}"
     console.print(verdict, highlight=False)
     if (privacy := report["privacy"]) is not None:
-        _print_privacy(console, privacy, best["rounds"], wish["epsilon"])
+        whose = unit_words(Unit.RECORD, report["task"].get("records_per_person", 1))
+        _print_privacy(console, privacy, whose, best["rounds"], wish["epsilon"])
     title = "the frontier: the best plan by number of attackers"
     table = titled(title, "attackers", "sigma", "C", "T", "noise over signal", "reach")
     for row in report["frontier"]:
@@ -172,12 +181,12 @@ def print_wish(console: Console, report: dict[str, Any]) -> None:
     console.print(table)
 
 
-def _print_privacy(console: Console, privacy: dict[str, Any], rounds: int, wished: float) -> None:
+def _print_privacy(console: Console, privacy: dict[str, Any], whose: str, rounds: int, wished: float) -> None:
     """Print the rounds that the wished epsilon is about, and both figures of the best plan."""
     safe = privacy["if_discarded"]
     sigma = "none does" if safe["least_sigma"] is None else f"sigma >= {at_least(safe['least_sigma'])}"
     for line in (
-        f"epsilon of one record against one server, its client in {privacy['rounds']} of {rounds} rounds, expected if "
+        f"epsilon of {whose} against one server, its client in {privacy['rounds']} of {rounds} rounds, expected if "
         f"no draw is discarded: {shown(privacy['epsilon'], Label.BOUND)}; the wish is about these",
         f"draws discarded or not, in up to {safe['rounds']} rounds: {shown(safe['epsilon'], Label.BOUND)}; for "
         f"epsilon <= {wished:g} in these: {sigma}",

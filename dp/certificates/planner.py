@@ -35,7 +35,10 @@ _HALVINGS: Final = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrecadTask:
-    """PRECAD: epsilon of one record against one server, attackers who are whole clients and control no server."""
+    """PRECAD: epsilon of one record, or of a person's records together, against one server.
+
+    Attackers are whole clients and control no server, however many records a person has.
+    """
 
     q: float
     p: float
@@ -51,10 +54,13 @@ class PrecadTask:
     """As in a task's configuration: they say in how many rounds a client can be at most. The search counts none."""
     slack: float = 0.0
     """Part of delta that the task's protocol takes, as eta (`precad.dp.accountants.slack`)."""
+    records_per_person: int = 1
+    """Records of one person, all of one client, that epsilon is of together."""
 
     def __post_init__(self) -> None:
         require_probability("q", self.q)
         require_probability("p", self.p)
+        require_count("records_per_person", self.records_per_person, at_least=1)
         require_count("rounds", self.rounds, at_least=1)
         require_count("n_clients", self.n_clients, at_least=1)
         require_count("n_records", self.n_records, at_least=1)
@@ -63,9 +69,9 @@ class PrecadTask:
         require_delta(self.delta)
 
     @property
-    def protected(self) -> tuple[float, int]:
-        """Return a record of a client that takes part in the expected number of rounds."""
-        return self.p, math.ceil(self.q * self.rounds - 1e-9)
+    def protected(self) -> tuple[float, int, int]:
+        """Return the records of one person, whose client takes part in the expected number of rounds."""
+        return self.p, math.ceil(self.q * self.rounds - 1e-9), self.records_per_person
 
     def sigma_of(self, attacker_multiplier: float) -> float:
         """Return m C/(sqrt(2) R): both servers' noise counts."""
@@ -108,9 +114,9 @@ class CentralTask:
         return
 
     @property
-    def protected(self) -> tuple[float, int]:
-        """Return every user, in every round with probability q."""
-        return self.q, self.rounds
+    def protected(self) -> tuple[float, int, int]:
+        """Return every single user, in every round with probability q."""
+        return self.q, self.rounds, 1
 
     def sigma_of(self, attacker_multiplier: float) -> float:
         """Return the attacker's multiplier itself: an attacker is a user."""
@@ -186,10 +192,13 @@ def _least_multiplier(k: int, FA: float, FB: float, q: float, rounds: int, threa
 
 
 @functools.lru_cache(maxsize=4096)
-def least_sigma_for_epsilon(epsilon: float, rate: float, rounds: int, delta: float, slack: float = 0.0) -> float | None:
+def least_sigma_for_epsilon(
+    epsilon: float, rate: float, rounds: int, delta: float, slack: float = 0.0, *, together: int = 1
+) -> float | None:
     """Return the least sigma that keeps epsilon, to 1e-3 from above; None if there is none up to 10^4.
 
-    slack: what the protocol takes from delta; None also where that is all of it.
+    slack: what the protocol takes from delta; None also where that is all of it. together: how many units, each drawn
+    by itself, epsilon is of.
 
     By `precad.dp.accountants.privacy_loss`, a bound like PLD's and faster where every sigma is a new one.
     """
@@ -198,14 +207,16 @@ def least_sigma_for_epsilon(epsilon: float, rate: float, rounds: int, delta: flo
         return None
 
     def margin(sigma: float) -> float:
-        found = max(loss_distribution(1, rate, sigma, rounds, direction).epsilon(left) for direction in Direction)
+        found = max(
+            loss_distribution(together, rate, sigma, rounds, direction).epsilon(left) for direction in Direction
+        )
         return math.log(epsilon) - math.log(min(found, 1e9) + 1e-9)
 
     if rate == 0 or rounds == 0:
         return LEAST_MULTIPLIER
     if rate == 1:  # exactly Gaussian
-        return math.sqrt(rounds) / mu_from_eps_delta(epsilon, left) * (1 + 1e-9)
-    return _least(margin, rate * math.sqrt(rounds) / mu_from_eps_delta(epsilon, left))
+        return together * math.sqrt(rounds) / mu_from_eps_delta(epsilon, left) * (1 + 1e-9)
+    return _least(margin, together * rate * math.sqrt(rounds) / mu_from_eps_delta(epsilon, left))
 
 
 def _least(margin: Callable[[float], float], guess: float) -> float | None:
@@ -234,7 +245,8 @@ def plan(wish: Wish, task: Task) -> Plan | None:
     if multiplier is None:
         return None
     for_attackers = task.sigma_of(multiplier)
-    for_epsilon = least_sigma_for_epsilon(wish.epsilon, *task.protected, task.delta, task.slack)
+    rate, rounds, together = task.protected
+    for_epsilon = least_sigma_for_epsilon(wish.epsilon, rate, rounds, task.delta, task.slack, together=together)
     if for_epsilon is None:
         return None
     sigma = max(for_attackers, for_epsilon)

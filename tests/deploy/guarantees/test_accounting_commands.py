@@ -447,13 +447,16 @@ def test_a_wish_of_records_and_one_of_users(confidences):
     assert f"of one record against one server, its client in 1 of {rounds} rounds, expected if no draw is" in shown
 
 
-def test_a_wish_has_the_safe_figure_beside_the_expected_one():
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_wish_has_the_safe_figure_beside_the_expected_one(size):
     """Both epsilons of the best plan are those of `precad account`; at the sigma for discarded draws the wish holds."""
-    of_records = [*WISH, "-p", ".1", "--records", "5000", "--record-clip", "1", "--client-clip", "2"]
+    person = ["--records-per-person", str(size)]
+    of_records = [*WISH, "-p", ".1", "--records", "5000", "--record-clip", "1", "--client-clip", "2", *person]
     found = json.loads(precad(*of_records, "--lead", ".95", ".05", "--json").stdout)
     best, privacy = found["best"], found["privacy"]
-    training = ["account", "-q", ".1", "-p", ".1", "--rounds", best["rounds"], "--delta", "1e-5", "--json"]
+    training = ["account", "-q", ".1", "-p", ".1", "--rounds", best["rounds"], "--delta", "1e-5", *person, "--json"]
 
+    assert found["task"].get("records_per_person", 1) == size
     at_plan = json.loads(precad(*training, "--sigma", best["sigma"]).stdout)["one_server"]
     assert (privacy["rounds"], privacy["epsilon"]) == (1, at_plan["bound"])
     safe = privacy["if_discarded"]
@@ -463,6 +466,24 @@ def test_a_wish_has_the_safe_figure_beside_the_expected_one():
     assert at_safe["if_discarded"]["epsilon"] <= 2 * (1 + 2e-3)  # two discretisations
     shown = " ".join(precad(*of_records, "--lead", ".95", ".05").stderr.split())
     assert f"draws discarded or not, in up to {safe['rounds']} rounds: <= " in shown
+    assert f"epsilon of {'one record' if size == 1 else '3 records of one person'} against one server" in shown
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ["-p", ".1", "--records", "500", "--record-clip", "1", "--client-clip", "2"],
+            "records_per_person must be <= ",
+        ),
+        ([], "-p: expected a value, found none"),
+        (["--run", "."], "--records-per-person: expected none with --run (the run folder says it), found 1001"),
+    ],
+)
+def test_records_of_a_person_are_of_a_plan_with_records(flags, message):
+    wish = WISH if "--run" not in flags else [word for word in WISH if word not in {"-q", ".1", "--rounds", "6"}]
+    found = precad(*wish, "--lead", ".95", ".05", "--records-per-person", "1001", *flags, exit_code=2)
+    assert message in found.stderr
 
 
 def test_a_wish_that_nothing_reaches_is_called_that():

@@ -147,6 +147,16 @@ def test_a_run_is_planned_from_its_own_task(run):
     assert (report["task"]["n_clients"], report["task"]["n_records"], report["task"]["rounds"]) == (3, 1437, 4)
 
 
+def test_a_run_whose_epsilon_is_of_a_persons_records_is_planned_so(tmp_path, run):
+    """For two records more noise, of the same lead."""
+    pairs = make_run(tmp_path / "pairs", 1, records_per_person=2)
+    wish = ["--plan", "--attackers", "1", "--epsilon", ".5", "--lead", ".9", ".1", "--json"]
+    one, two = (json.loads(precad("certify", "--run", folder, *wish).stdout) for folder in (run, pairs))
+    assert "records_per_person" not in one["task"]
+    assert two["task"]["records_per_person"] == 2
+    assert one["best"]["sigma"] < two["best"]["sigma"]
+
+
 def test_the_plan_of_one_run_is_about_its_estimate(run):
     """From the model's own lead, and labelled so."""
     report = json.loads(precad("certify", "--run", run, "--plan", "--method", "published", "--json").stdout)

@@ -4,10 +4,12 @@ import math
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from dp_accounting.pld import privacy_loss_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import norm
+from scipy.stats import binom, norm
 
 from precad.dp.accountants import group_mixture
 from precad.dp.accountants.gaussian_dp import eps_from_mu
@@ -20,6 +22,7 @@ from precad.dp.certificates.planner import (
     Wish,
     frontier,
     least_multiplier_for_attackers,
+    least_sigma_for_epsilon,
     plan,
     search,
 )
@@ -90,6 +93,36 @@ def test_users_in_every_round_are_planned_by_closed_forms():
     by_epsilon = plan(Wish(attackers=1, epsilon=0.1, FA=0.9, FB=0.1), task)
     assert by_epsilon.decided_by == "epsilon"
     assert eps_from_mu(1e-5, 2 / by_epsilon.sigma) == pytest.approx(0.1, rel=1e-6)
+
+
+@pytest.mark.parametrize(("k", "rate", "rounds", "epsilon"), [(2, 0.05, 3, 2.0), (3, 0.1, 40, 1.0), (5, 0.3, 4, 3.0)])
+def test_noise_for_a_persons_records_is_what_the_library_finds(k, rate, rounds, epsilon):
+    """Its mixture mechanism composes k records by itself: enough noise, and a percent less is too little."""
+    found = least_sigma_for_epsilon(epsilon, rate, rounds, 1e-5, together=k)
+    drawn = np.arange(k + 1)
+
+    def by_library(sigma):
+        one = privacy_loss_distribution.from_mixture_gaussian_mechanism(
+            sigma, drawn, binom.pmf(drawn, k, rate), value_discretization_interval=2e-3
+        )
+        return one.self_compose(rounds).get_epsilon_for_delta(1e-5)
+
+    assert by_library(found) == pytest.approx(epsilon, rel=2e-3)
+    assert by_library(0.99 * found) > epsilon
+
+
+def test_a_plan_for_a_persons_records():
+    """In every round, k records shift a Gaussian by k: exactly k times the noise; sampled ones need less than that."""
+    wish = Wish(attackers=1, epsilon=0.1, FA=0.9, FB=0.1)
+    (one, three) = (plan(wish, replace(TASK, p=1.0, records_per_person=k)) for k in (1, 3))
+    assert one.decided_by == three.decided_by == "epsilon"
+    assert three.sigma == pytest.approx(3 * one.sigma, rel=1e-9)
+    assert eps_from_mu(1e-5, 3 * math.sqrt(3) / three.sigma) == pytest.approx(0.1, rel=1e-6)
+    sampled = plan(replace(wish, epsilon=3.0), replace(TASK, records_per_person=64))
+    assert sampled.decided_by == "epsilon"
+    assert plan(replace(wish, epsilon=3.0), TASK).sigma < sampled.sigma < 64 * one.sigma
+    with pytest.raises(ValueError, match="records_per_person must be an integer >= 1, got 0"):
+        replace(TASK, records_per_person=0)
 
 
 def test_no_noise_makes_a_lead_of_nothing():
