@@ -226,8 +226,8 @@ class ClientConfig(BaseModel, frozen=True, extra="forbid", defer_build=True):
     queries: QueryConsent | None = None
     """Columns that the clients answer queries about, and their limit (`precad query`). None: no query is answered."""
     holder: HolderLimit | None = None
-    """The data holder's limit over all tasks and queries, and the ledger that counts them (`precad holder`). None: a
-    task's own budgets are the only ones."""
+    """The data holder's limit over all tasks, queries and simulations, and the ledger that counts them (`precad
+    holder`). None: a task's own budgets are the only ones."""
     attacks: dict[str, Attacking] = Field(default_factory=dict)
     """Experiments only: clients that misbehave, and how: the name of an attack, `package.module:Class`, or a table
     `{ kind = NAME, parameters = { .. } }` (docs/guides/simulation.md)."""

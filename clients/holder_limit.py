@@ -21,7 +21,8 @@ class HolderLimit(BaseModel, frozen=True, extra="forbid", defer_build=True):
     `{client}` stands for the client's id."""
     limit_epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     """The most that a person's records may lose to one server in everything that this file counts. The client takes
-    part in no round that would pass it, and ends (exit code 3). Fixed for the life of the file, as all of these are."""
+    part in no round that would pass it, and ends (exit code 3). `precad simulate` pays before it trains, or refuses
+    (exit code 2). Fixed for the life of the file, as all of these are."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """delta of that limit."""
     records_per_person: Annotated[int, Field(ge=1)] = 1

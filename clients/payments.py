@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import Final
+from copy import copy
+from dataclasses import replace
+from typing import Final, Self
 
 from precad.clients.errors import ArgumentError, HolderLimitReachedError, StateFileError
 from precad.clients.holder_limit import CLIENT, HolderLimit
@@ -44,13 +46,19 @@ class Payments:
             slack=task.upload_slack * (task.record_bins or 1),
         )
 
-    def require_room(self) -> None:
-        """Refuse what the limit would refuse, before work is done in vain.
+    def for_rounds(self, n: int, why: str) -> Self:
+        """Return payments of n uploads, or epochs, in one. why: what they are for, as a statement says it."""
+        several = copy(self)
+        several._payment = replace(self._payment, times=n * self._payment.times, slack=n * self._payment.slack, why=why)
+        return several
+
+    def require_room(self, *others: Payments) -> None:
+        """Refuse what the limit would refuse, before work is done in vain. others: from the same ledger, beside it.
 
         Changes nothing. Raises HolderLimitReachedError, StateFileError.
         """
         with self._explained():
-            self._account().require_room(self._payment)
+            self._account().require_room(self._payment, *(other._payment for other in others))
 
     def uploads_left(self) -> int:
         """Return how many more uploads, or epochs, of this task the limit has room for. Raises StateFileError."""

@@ -9,7 +9,7 @@ from typing import Any
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.shown.figures import NO_USEFUL_BOUND, plain, rounded_up, says_nothing
 from precad.dp.accountants.pld import SampledGaussian
-from precad.dp.ledgers.holder import Account, HolderLedger, Line, Payment, Terms, read
+from precad.dp.ledgers.holder import SIMULATION, Account, HolderLedger, Line, Payment, Terms, read
 
 _ADVERSARY = "one server, and any number of clients other than the holder's own"
 
@@ -116,4 +116,6 @@ def lines_of(found: Mapping[str, Any]) -> list[str]:
         lines.append(f"{names}{figures}  {paid['first'][:10]}, {paid['last'][:10]}")
     if not found["tasks"]:
         lines[-1] = "nothing was paid yet"
+    if any(paid["why"] == SIMULATION for paid in found["tasks"]):
+        lines += ["", "both figures take it that nobody else knows the seeds of a simulation (simulation.first_seed)"]
     return [*lines, "", f"{'chain':<12}{found['chain']}"]

@@ -197,8 +197,8 @@ def least_sigma_for_epsilon(
 ) -> float | None:
     """Return the least sigma that keeps epsilon, to 1e-3 from above; None if there is none up to 10^4.
 
-    slack: what the protocol takes from delta; None also where that is all of it. together: how many units, each drawn
-    by itself, epsilon is of.
+    slack: what the protocol takes from delta; None also where that is all of it. together: units, each drawn by itself,
+    that epsilon is of.
 
     By `precad.dp.accountants.privacy_loss`, a bound like PLD's and faster where every sigma is a new one.
     """

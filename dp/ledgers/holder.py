@@ -10,12 +10,13 @@ is null leaves nothing protected. `slack` is what the protocol takes from delta 
 (`precad.dp.accountants.slack`).
 
 The limit is a Renyi filter (`precad.dp.accountants.renyi_filter`). So it holds however the tasks were chosen, for what
-earlier ones released as well. The orders are chosen when the file begins, as the limit and delta are. A payment is on
-disk before anything leaves. One that did not return does not count, and its line is cut off. One whose upload was lost
-stays paid.
+earlier ones released as well. Composed privacy losses would leave more room, but are proved for events that are fixed
+in advance. This file meets tasks that nobody knows when it begins, and as many of their rounds as servers draw. The
+orders are chosen when the file begins, as the limit and delta are. A payment is on disk before anything leaves. One
+that did not return does not count, and its line is cut off. One whose upload was lost stays paid.
 
-What was spent has two figures. `epsilon` holds if what was asked, and how often, did not depend on what was released.
-The limit holds in any case.
+What was spent has two figures. `epsilon` composes privacy losses. It holds if what was asked, and how often, did not
+depend on what was released, so not where a simulation led to a task. The limit holds in any case.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ KIND: Final = "a holder's ledger"
 _HEADER: Final = ["format", "limit_epsilon", "delta", "orders", "records_per_person"]
 _FIELDS: Final = ["at", "client", "task", "why", "event", "times", "slack"]
 _LONGEST: Final = 256
+SIMULATION: Final = "simulation"
+"""Why a training in one process is paid: its noise follows from seeds, and hides nothing from whoever knows them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +58,7 @@ class Payment:
     task: str
     """The task's digest in hexadecimal; for what precad did not run, any name."""
     why: str
-    """`upload`, or what an operator says of a charge by hand. Nothing of a record."""
+    """`upload`, `simulation`, or what an operator says of a charge by hand. Nothing of a record."""
     event: SampledGaussian | None
     """None: a round costs everything."""
     times: int = 1
@@ -158,17 +161,20 @@ class Account:
             math.fsum(line.payment.slack for line in self._lines),
         )
 
-    def require_room(self, payment: Payment) -> None:
-        """Raise HolderLimitError where the payment would pass the limit; ValueError where it is of another group."""
-        event = payment.event
-        if event is not None and event.group_size not in (1, self.terms.records_per_person):
-            raise ValueError(
-                f"event must be of {self.terms.records_per_person} records of one person, got {event.group_size}"
-            )
-        spent = self._spent + self._cost(payment)
-        if not (np.any(spent <= self._most) and self._slack + payment.slack <= self._most_slack):
+    def require_room(self, *payments: Payment) -> None:
+        """Raise HolderLimitError where the payments together would pass the limit; ValueError where one is of another
+        group."""
+        spent, slack = self._spent, self._slack
+        for payment in payments:
+            event = payment.event
+            if event is not None and event.group_size not in (1, self.terms.records_per_person):
+                raise ValueError(
+                    f"event must be of {self.terms.records_per_person} records of one person, got {event.group_size}"
+                )
+            spent, slack = spent + self._cost(payment), slack + payment.slack
+        if not (np.any(spent <= self._most) and slack <= self._most_slack):
             raise HolderLimitError(
-                client=payment.client, limit_epsilon=self.terms.limit_epsilon, delta=self.terms.delta
+                client=payments[0].client, limit_epsilon=self.terms.limit_epsilon, delta=self.terms.delta
             )
 
     def payments_left(self, payment: Payment) -> int:

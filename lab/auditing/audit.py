@@ -25,6 +25,7 @@ from precad.lab.auditing.real_records import has_failed
 from precad.lab.auditing.seat_verdicts import judged
 from precad.lab.auditing.seats import Seat
 from precad.lab.simulation import RoundMetrics, SeededRandomness, Simulation
+from precad.lab.simulation.holder_charge import HolderCharge, owed_at_most
 from precad.lab.simulation.randomness import Randomness
 from precad.lab.simulation.simulate import Plan
 
@@ -53,6 +54,7 @@ def audit(
     """Audit a simulated training of the plan, and return the report.
 
     canaries: m; None: enough for `OBSERVATIONS`. seed: None draws from the operating system, as a deployment does.
+    Under `[client.holder]` every client pays all rounds before, as if it was in each.
     Raises: ConfigError; UnfulfilledError where no round was run.
     """
     if not 0.5 <= confidence < 1:
@@ -62,12 +64,21 @@ def audit(
         raise ConfigError(f"--canaries: expected {FEWEST} to {MOST}, found {n}")
     source: Randomness = SystemRandomness() if seed is None else SeededRandomness(seed)
     audited = with_canaries(plan, n, os.urandom if seed is None else source.records(0, "coins"))
+    _pay(plan)
     simulation, seen = simulation_of(audited, source)
     for done in simulation.run():
         on_round(done)
     if not any(row.any() for row in seen.present):
         raise UnfulfilledError("expected a round with an audit client in it, found none: more rounds are needed")
     return _report(audited, seen, _kinks(simulation, plan), confidence)
+
+
+def _pay(plan: Plan) -> None:
+    """Pay from the ledgers of the clients' holders, if they have any. Raises as `HolderCharge`."""
+    if plan.client.holder is not None:
+        charge = HolderCharge(plan.task, plan.settings, plan.client, [owed_at_most(plan.task)])
+        charge.require_room()
+        charge.pay()
 
 
 def _kinks(simulation: Simulation, plan: Plan) -> Kinks:

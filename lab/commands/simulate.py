@@ -40,7 +40,11 @@ def simulate(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Train in one process: PRECAD, what it is compared with, and attacks, from seeds."""
+    """Train in one process: PRECAD, what it is compared with, and attacks, from seeds.
+
+    Under [client.holder] each client's ledger pays before it begins, as for a task of the same rounds. Without room in
+    every ledger nothing is trained or paid (exit code 2).
+    """
     import torch
 
     from precad.deploy.configuration.apps import read_local_with_app

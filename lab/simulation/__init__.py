@@ -9,6 +9,7 @@
     config           What the operator of a simulation configures
     evaluations      Evaluations by clients, as in a deployment
     federation       The clients of a simulation
+    holder_charge    what a training pays from holders' own ledgers, before it begins
     guarantee        What an algorithm guarantees, to whom, against whom
     randomness       Where a simulation's draws come from: a seed, so that a run repeats. It protects nobody
     reported         Reads the folder of `precad simulate` for a report, and draws participation again for

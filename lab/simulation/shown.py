@@ -32,6 +32,9 @@ def print_simulation(console: Console, summary: Mapping[str, Any]) -> None:
             table.add_row("", f"rejected {run['rejected']} times: {', '.join(run['rejected_clients'])}")
         for guarantee in run["guarantees"]:
             table.add_row("", guarantee["sentence"])
+    if (paid := summary.get("holder_uploads_paid")) is not None:
+        said = f"{sum(paid.values())} uploads of {len(paid)} clients" if paid else "nothing: all of it was paid before"
+        table.add_row("holders paid", f"{said} (client.holder), as if nobody else knew the seeds")
     table.add_row("randomness", "from seeds: what is guaranteed holds with the operating system's generator")
     table.add_row("run folder", summary["output"])
     console.print(table, highlight=False)

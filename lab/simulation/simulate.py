@@ -58,6 +58,7 @@ from precad.deploy.errors import ConfigError, UnfulfilledError, refusing
 from precad.deploy.files.whole import write_whole
 from precad.lab.simulation import RoundMetrics, SeededRandomness, Simulation, SimulationSettings, records_of
 from precad.lab.simulation.algorithms import Deployed
+from precad.lab.simulation.holder_charge import HolderCharge, Owed, note_paid, owed_by_seeds
 from precad.lab.simulation.progress import Trainings
 from precad.lab.simulation.training import Progress
 from precad.lab.simulation.workers import Workers
@@ -132,6 +133,8 @@ def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
     settings = parse_section(SimulationSettings, sections["simulation"], "simulation", base=Path())
     supply_own_records(client, holds_out=task.get("evaluation") == BY_CLIENTS)
     config = client_of(client)
+    if config.holder is not None:  # a folder's configuration pays from the same ledger, wherever it is read
+        client["holder"] = {**client["holder"], "ledger": str(config.holder.ledger)}
     if config.trainer is not None:
         raise ConfigError(
             f"client.trainer: expected none in a simulation, whose clients are no processes, found {config.trainer!r}"
@@ -363,7 +366,11 @@ def run_plan(
     first = plan.simulation(seeds[0])  # what it refuses leaves no folder behind
     first.measured()
     engine = first.federation.engine
+    charge, owed = _charge(plan, first, folder, seeds)
     runs = Runs(plan, folder)
+    if charge is not None:
+        charge.pay()
+        note_paid(folder, owed)
     with Trainings(console, len(seeds)) as trainings:
         if workers is None:
             summaries = _one_by_one(runs, seeds, engine, trainings)
@@ -380,10 +387,27 @@ def run_plan(
         "device": str(resolve_device(plan.client.device)),
         "threads": torch.get_num_threads(),
         "output": str(folder),
+        **({} if charge is None else {"holder_uploads_paid": dict(charge.uploads)}),
         "seeds": summaries,
     }
     write_whole(folder / "summary.json", (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode())
     return summary
+
+
+def _charge(
+    plan: Plan, first: Simulation, folder: Path, seeds: Sequence[int]
+) -> tuple[HolderCharge | None, dict[int, Owed]]:
+    """Return what the trainings cost, which there is room for; None without `[client.holder]`.
+
+    Raises: ConfigError, ArgumentError, StateFileError.
+    """
+    if plan.client.holder is None:
+        return None, {}
+    budgets = first.algorithm.may_start, first.algorithm.may_evaluate
+    owed = owed_by_seeds(plan.task, plan.settings, budgets, seeds, folder)
+    charge = HolderCharge(plan.task, plan.settings, plan.client, owed.values())
+    charge.require_room()
+    return charge, owed
 
 
 def require_fulfilled(summary: Mapping[str, Any]) -> None:

@@ -1,0 +1,171 @@
+"""Pay for trainings in one process from the ledgers of the holders whose records they take, before they begin.
+
+A training that nobody sees costs nothing. Settings chosen by its outcome are released with the next task. So under
+`[client.holder]` a simulation pays what the uploads of a task with the same rounds would. How often each client is
+drawn follows from the seeds, and so does the noise. What was paid for is therefore kept from nobody who knows the seeds
+(`simulation.first_seed`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, NonNegativeInt
+
+from precad.clients.config import ClientConfig
+from precad.clients.errors import HolderLimitReachedError
+from precad.clients.payments import Payments, payments_of
+from precad.deploy.errors import ConfigError, refusing
+from precad.deploy.files.whole import write_whole
+from precad.dp.ledgers.holder import SIMULATION
+from precad.lab.simulation.config import SimulationSettings
+from precad.lab.simulation.evaluations import FIRST_NUMBER
+from precad.lab.simulation.randomness import Randomness, SeededRandomness, drawn
+from precad.protos.task.algorithms import AS_DEPLOYED
+from precad.protos.task.evaluation import is_due, n_due
+from precad.protos.task.task import Task
+
+FILE: Final = "holder.json"
+"""Name of the file of a run folder that says how many rounds of each seed are paid."""
+_PRICED: Final = ("precad", AS_DEPLOYED)
+MayGoOn = Callable[[int, Mapping[str, int]], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """Count by client what is to be paid: uploads, or epochs of records in bins, and evaluations."""
+
+    uploads: Counter[str] = field(default_factory=Counter)
+    evaluations: Counter[str] = field(default_factory=Counter)
+    rounds: int = 0
+    """Rounds after which the training ends."""
+
+    def without(self, paid: Owed) -> Owed:
+        """Return what is left to pay of a training whose first rounds were paid."""
+        return Owed(self.uploads - paid.uploads, self.evaluations - paid.evaluations, self.rounds)
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """Hold what says who is drawn in a training, and when its budgets end it."""
+
+    task: Task
+    randomness: Randomness
+    may_start: MayGoOn
+    may_evaluate: MayGoOn
+
+    def owed(self, rounds: int) -> Owed:
+        """Return what the first rounds cost, to the end that a budget sets."""
+        task, bins, done = self.task, self.task.record_bins or 1, 0
+        participation, evaluations = Counter[str](), Counter[str]()
+        epochs = set[tuple[str, int]]()
+        while done < rounds and self.may_start(done, participation):
+            chosen = drawn(self.randomness, task, done)
+            participation.update(chosen)
+            epochs.update((client, done // bins) for client in chosen)
+            done += 1
+            if is_due(task.evaluation_every, done) and self.may_evaluate(done, participation):
+                evaluations.update(self._evaluating(done))
+        return Owed(Counter(client for client, _ in epochs), evaluations, done)
+
+    def _evaluating(self, n_done: int) -> list[str]:
+        """Return who evaluates the model after so many rounds."""
+        if (of_round := self.task.evaluation_round) is None:
+            return []
+        return self.randomness.chosen(FIRST_NUMBER + n_done, sorted(self.task.clients), of_round.client_rate)
+
+
+class _Paid(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    rounds: dict[str, NonNegativeInt] = {}
+    """By seed."""
+
+
+def owed_by_seeds(
+    task: Task, settings: SimulationSettings, budgets: tuple[MayGoOn, MayGoOn], seeds: Sequence[int], folder: Path
+) -> dict[int, Owed]:
+    """Return what trainings in a run folder cost, without what was paid there already.
+
+    budgets: whether they allow the next round, and the evaluation that is due. Raises ConfigError.
+    """
+    paid, found = _paid_in(folder), {}
+    for seed in seeds:
+        draws = Draws(task, SeededRandomness(settings.first_seed + seed), *budgets)
+        found[seed] = draws.owed(task.rounds).without(draws.owed(paid.get(str(seed), 0)))
+    return found
+
+
+def owed_at_most(task: Task) -> Owed:
+    """Return what a training costs whose draws nobody knows before: that of a client which is always drawn."""
+    n_evaluations = n_due(task.evaluation_every, task.rounds)
+    uploads = Counter(dict.fromkeys(task.clients, task.rounds_of_a_client))
+    return Owed(uploads, Counter(dict.fromkeys(task.clients, n_evaluations)), task.rounds)
+
+
+def note_paid(folder: Path, owed: Mapping[int, Owed]) -> None:
+    """Write down in a run folder what is paid: whoever continues it pays the rest. Call after paying."""
+    rounds = _paid_in(folder)
+    for seed, one in owed.items():
+        rounds[str(seed)] = max(rounds.get(str(seed), 0), one.rounds)
+    write_whole(folder / FILE, json.dumps({"rounds": rounds}).encode())
+
+
+def _paid_in(folder: Path) -> dict[str, int]:
+    path = folder / FILE
+    if not path.exists():
+        return {}
+    with refusing((OSError, ValueError), f"--output: expected how many rounds are paid in {path}, found"):
+        return dict(_Paid.model_validate_json(path.read_bytes()).rounds)
+
+
+class HolderCharge:
+    """Charge trainings of one task to the ledgers of its clients' holders."""
+
+    def __init__(self, task: Task, settings: SimulationSettings, client: ClientConfig, owed: Collection[Owed]) -> None:
+        """Raises: ConfigError for trainings without a price; ArgumentError for a ledger that clients would share."""
+        _require_priced(settings, client)
+        kinds = (
+            (payments_of(task, task.clients, client.holder), [one.uploads for one in owed]),
+            (payments_of(task, task.clients, client.holder, task.evaluation_round), [one.evaluations for one in owed]),
+        )
+        self._unit = kinds[0][0]
+        self.uploads = sum((one.uploads for one in owed), Counter[str]())
+        self._bills: dict[str, list[Payments]] = {}
+        for payments, counts in kinds:
+            for name, n in sorted(sum(counts, Counter[str]()).items()):
+                self._bills.setdefault(name, []).append(payments[name].for_rounds(n, SIMULATION))
+
+    def require_room(self) -> None:
+        """Refuse trainings that would pass a holder's limit. Changes nothing. Raises: ConfigError, StateFileError."""
+        for client, (first, *others) in self._bills.items():
+            try:
+                first.require_room(*others)
+            except HolderLimitReachedError as error:
+                n, left = self.uploads[client], self._unit[client].uploads_left()
+                raise ConfigError(
+                    f"client.holder: expected room for {n} uploads of {client!r} by these trainings, found room for "
+                    f"{left}: {error}"
+                ) from None
+
+    def pay(self) -> None:
+        """Pay all, on disk on return. Raises: StateFileError; HolderLimitReachedError where others paid meanwhile."""
+        for bill in self._bills.values():
+            for payments in bill:
+                payments.pay()
+
+
+def _require_priced(settings: SimulationSettings, client: ClientConfig) -> None:
+    """Refuse trainings in which a client's records pay another price than in a task, or none. Raises ConfigError."""
+    if settings.algorithm not in _PRICED:
+        raise ConfigError(
+            f"client.holder: expected simulation.algorithm {' or '.join(_PRICED)}, whose uploads have a price, found "
+            f"{settings.algorithm!r}"
+        )
+    if client.attacks or settings.attack is not None:
+        raise ConfigError("client.holder: expected no attacks in a simulation, whose uploads have no price, found some")
