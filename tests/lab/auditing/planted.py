@@ -48,6 +48,17 @@ def faulty(std, dim):
     {body}
 rounded_gaussian.sample = faulty
 """
+KERNELS: Final = """
+import torch
+from torch.nn import functional
+linear = functional.linear
+def by_rows(x, weight, bias=None):
+    ulp = torch.finfo(x.dtype).eps * linear(x.detach().abs(), weight.detach().abs())
+    return linear(x, weight, bias) + (ulp if len(x) % 2 else -ulp)
+functional.linear = by_rows
+"""
+"""Kernels that round up or down by the number of rows, within what an order of additions may change. A machine's own
+may do so or not, and not at every kink."""
 FAULTS: Final = {
     "silent": _NOISE.format(body="return np.zeros(dim, dtype=np.int64)"),
     "noise": _NOISE.format(body="return sample(0.97 * std, dim)"),
@@ -72,6 +83,15 @@ def block(n, rate, draw=None):
     fresh = np.random.default_rng()
     return np.sort((fresh.integers(max(n, 1)) + np.arange(fresh.binomial(n, rate))) % max(n, 1))
 local_update.sample_records = block
+""",
+    "kernels": KERNELS,  # none by itself: where padding is on, all passes have as many rows
+    "padding": KERNELS
+    + """
+import torch
+from precad.clients.gradients import engine
+def of_own_size(records, chosen, n_rows):
+    return torch.from_numpy(records.features[chosen]), torch.from_numpy(records.labels[chosen])
+engine._padded = of_own_size
 """,
 }
 _COMMAND: Final = "\nfrom precad.deploy.cli.main import app\napp()\n"

@@ -48,6 +48,13 @@ from tests.lab.auditing import planted
 from tests.lab.auditing.planted import CONFIG, ROUNDS
 from tests.precad.test_front_door import require_examples
 
+KINKED = """
+from torch import nn
+
+
+def net():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+"""
 SEATS = {
     "noise": "server_a",
     "repeated": "clients",
@@ -229,6 +236,19 @@ def test_a_fault_at_kinks_fails_the_audit_of_a_run(copied: Path, monkeypatch: py
     assert faults_of(found) == [
         "records at kinks: clip: expected one record more to move a client's sum by at most R, found 1.25 R"
     ]
+
+
+@pytest.mark.slow  # test_privacy_audit.py has the fault in this process
+@pytest.mark.parametrize("fault", ["padding", "kernels"])
+def test_padding_that_is_off_is_found_in_the_clients_own_process(tmp_path: Path, fault: str) -> None:
+    """Of a model with kinks; and kernels that round by the number of rows are no fault where passes have one length."""
+    (tmp_path / "kinked_model.py").write_text(KINKED)
+    task = CONFIG["task"] | {"model": "kinked_model:net"}
+    raw = CONFIG | {"task": task, "client": CONFIG["client"] | {"folder": str(tmp_path)}}
+    planted.run(raw, tmp_path / "run", {"one-to-witness": fault})
+    kinks = audit_run(tmp_path / "run")["kinks"]
+    assert kinks["pairs"] == 72
+    assert bool(kinks["alarms"]) is (fault == "padding")
 
 
 def _cut(path: Path, lines: int) -> None:

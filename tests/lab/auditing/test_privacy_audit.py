@@ -16,8 +16,10 @@ import tomli_w
 import torch
 from numpy.typing import NDArray
 from rich.console import Console
+from torch.nn import functional
 
-from precad.clients.auditing.kinks import SETS, Kinks, at_kinks, audit_kinks
+from precad.clients.auditing.kinks import SETS, Kinks, audit_kinks
+from precad.clients.gradients import engine as gradient_engine
 from precad.clients.gradients.engine import RecordEngine
 from precad.clients.gradients.record_clipping import RecordClip
 from precad.clients.models import networks
@@ -39,6 +41,7 @@ from precad.lab.simulation import SeededRandomness
 from precad.lab.simulation.randomness import Randomness
 from precad.lab.simulation.simulate import Plan, resolve
 from tests.harness.command_line import CliRunner
+from tests.lab.auditing import planted
 from tests.lab.auditing.faulty import CONFIG, faulty_clients
 from tests.lab.auditing.faulty_noise import NOISES, FaultyServer
 
@@ -188,13 +191,8 @@ def test_a_sound_system_is_accused_in_at_most_6_of_40_runs_by_any_of_three_seats
     assert sum(any(alarms("none", 100 + seed, canaries=256).values()) for seed in range(40)) <= 6
 
 
-def _of_own_size(records: Records, chosen: np.ndarray, n_tile: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """A pass with as many records as there are, in place of the engine's padding."""
-    return torch.from_numpy(records.features[chosen]), torch.from_numpy(records.labels[chosen])
-
-
 def kinks_of_cnn(seed: int = 0, sets: int = SETS) -> Kinks:
-    """The audit at kinks of the CNN, whose kernels round by the number of records of a pass."""
+    """The audit at kinks of the CNN, whose last ReLU reads a linear layer."""
     model, shape = networks.build("cnn"), networks.ARCHITECTURES["cnn"].shape
     engine, theta = RecordEngine(model, torch.zeros(shape)), networks.flatten(model)
 
@@ -204,33 +202,31 @@ def kinks_of_cnn(seed: int = 0, sets: int = SETS) -> Kinks:
     return audit_kinks(engine.model_copy(), theta, shape, 1.0, clipped_sum, sets=sets, seed=seed)
 
 
-def _padding_is_off(patch: pytest.MonkeyPatch) -> None:
-    """Take it out; skip where this machine's kernels give the same bits in passes of every size."""
-    patch.setattr("precad.clients.gradients.engine._padded", _of_own_size)
-    model, shape = networks.build("cnn"), networks.ARCHITECTURES["cnn"].shape
-    engine, theta = RecordEngine(model, torch.zeros(shape)), networks.flatten(model)
-    records = at_kinks(networks.build("cnn"), shape, 33, np.random.default_rng(0))
-    (many,) = engine.clipped_sums(theta, [records], RecordClip(1.0))
-    alone = sum(engine.clipped_sums(theta, [records.take(np.array([i]))], RecordClip(1.0))[0] for i in range(33))
-    if np.linalg.norm(many - alone) < 1e-3:
-        pytest.skip("kernels of this machine give the same bits in passes of every size")
+def _planted(patch: pytest.MonkeyPatch, source: str) -> None:
+    """Replace what it replaces in this process, until the test is over."""
+    for owner, name in ((gradient_engine, "_padded"), (functional, "linear")):
+        patch.setattr(owner, name, getattr(owner, name))
+    exec(source, {})
 
 
 def test_padding_that_is_off_is_found_at_kinks_and_nothing_where_it_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On any machine: kernels whose last bits follow from the length of a pass are put in place of its own."""
+    _planted(monkeypatch, planted.KERNELS)
     sound = kinks_of_cnn(sets=1)
     assert (sound.pairs, sound.alarms) == (12, [])
 
-    _padding_is_off(monkeypatch)
-    (alarm,) = kinks_of_cnn().alarms
-    assert alarm.startswith("clip: expected one record more to move a client's sum by at most R, found 1.")
+    _planted(monkeypatch, planted.FAULTS["padding"])
+    (alarm,) = kinks_of_cnn(sets=1).alarms
+    assert alarm.startswith("clip: expected one record more to move a client's sum by at most R, found 3.")
 
 
 @pytest.mark.slow
-def test_padding_that_is_off_is_found_in_38_of_40_audits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padding_that_is_off_is_found_in_each_of_40_audits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each with crafted records of its own, and none where it is on: that rounds nothing by chance."""
-    assert not any(kinks_of_cnn(seed).alarms for seed in range(5))
-    _padding_is_off(monkeypatch)
-    assert sum(bool(kinks_of_cnn(seed).alarms) for seed in range(40)) >= 38
+    _planted(monkeypatch, planted.KERNELS)
+    assert not any(kinks_of_cnn(seed, sets=1).alarms for seed in range(20))
+    _planted(monkeypatch, planted.FAULTS["padding"])
+    assert all(kinks_of_cnn(seed, sets=1).alarms for seed in range(40))
 
 
 @functools.cache
