@@ -241,7 +241,7 @@ def test_a_fault_at_kinks_fails_the_audit_of_a_run(copied: Path, monkeypatch: py
 @pytest.mark.slow  # test_privacy_audit.py has the fault in this process
 @pytest.mark.parametrize("fault", ["padding", "kernels"])
 def test_padding_that_is_off_is_found_in_the_clients_own_process(tmp_path: Path, fault: str) -> None:
-    """Of a model with kinks; and kernels that round by the number of rows are no fault where passes have one length."""
+    """Train a model with kinks. Kernels that round by the number of rows are no fault where passes have one length."""
     (tmp_path / "kinked_model.py").write_text(KINKED)
     task = CONFIG["task"] | {"model": "kinked_model:net"}
     raw = CONFIG | {"task": task, "client": CONFIG["client"] | {"folder": str(tmp_path)}}
