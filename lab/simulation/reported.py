@@ -77,7 +77,7 @@ def _noted(run: Run, why: str) -> Run:
 def _epsilons(simulation: Simulation, trained: Trained, wanted: Sequence[int]) -> list[list[float | None]]:
     """Return epsilon of each guarantee of one seed after each wanted number of rounds; after its end, as at its end."""
     assert trained.seed is not None  # of a simulation
-    randomness, task = SeededRandomness(trained.seed), simulation.task
+    randomness, task = SeededRandomness(simulation.settings.first_seed + trained.seed), simulation.task
     participation, n_drawn = Counter[str](), 0
     found: list[list[float | None]] = []
     for rounds in wanted:

@@ -525,6 +525,14 @@ def test_a_certificate_that_proves_something_says_how_much(run: Path) -> None:
     assert "VACUOUS" not in told
 
 
+def test_a_report_of_another_first_seed_draws_its_epsilon(tmp_path: Path) -> None:
+    """Training 0 of such a folder draws from that seed: with others, the page would refuse it as contradicting."""
+    folder = simulated(tmp_path / "other", ATTACKED | {"simulation": {"evaluate_every": 2, "first_seed": 12}})
+    summary = json.loads((folder / "summary.json").read_text())["seeds"][0]
+    (statement,) = (s for s in Report.of([folder]).runs[0].statements if s.against.startswith("one aggregation server"))
+    assert statement.by_round[-1] == (4, pytest.approx(summary["guarantees"][0]["epsilon"]))
+
+
 def test_a_simulations_epsilon_is_that_of_its_participation(simulations: tuple[Path, Path]) -> None:
     """By round, of the seed with the largest: rounds counted here, epsilon from the accountant."""
     page = report(simulations[0])
