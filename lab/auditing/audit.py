@@ -64,8 +64,8 @@ def audit(
         raise ConfigError(f"--canaries: expected {FEWEST} to {MOST}, found {n}")
     source: Randomness = SystemRandomness() if seed is None else SeededRandomness(seed)
     audited = with_canaries(plan, n, os.urandom if seed is None else source.records(0, "coins"))
-    _pay(plan)
     simulation, seen = simulation_of(audited, source)
+    _pay(plan)
     for done in simulation.run():
         on_round(done)
     if not any(row.any() for row in seen.present):

@@ -2,13 +2,14 @@
 
 A training that nobody sees costs nothing. Settings chosen by its outcome are released with the next task. So under
 `[client.holder]` a simulation pays what the uploads of a task with the same rounds would. How often each client is
-drawn follows from the seeds, and so does the noise. What was paid for is therefore kept from nobody who knows the seeds
-(`simulation.first_seed`).
+drawn follows from the seeds, and so does the noise. What was paid for is kept from nobody who knows the seeds. So a run
+folder without `simulation.first_seed` gets one that nobody can guess.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt
 from precad.clients.config import ClientConfig
 from precad.clients.errors import HolderLimitReachedError
 from precad.clients.payments import Payments, payments_of
+from precad.deploy.configuration.sections import read_toml
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.files.whole import write_whole
 from precad.dp.ledgers.holder import SIMULATION
@@ -30,6 +32,8 @@ from precad.protos.task.algorithms import AS_DEPLOYED
 from precad.protos.task.evaluation import is_due, n_due
 from precad.protos.task.task import Task
 
+_SEED_BITS: Final = 62
+"""Bits of a first seed that was drawn: TOML has 63 of an integer."""
 FILE: Final = "holder.json"
 """Name of the file of a run folder that says how many rounds of each seed are paid."""
 _PRICED: Final = ("precad", AS_DEPLOYED)
@@ -99,6 +103,14 @@ def owed_by_seeds(
         draws = Draws(task, SeededRandomness(settings.first_seed + seed), *budgets)
         found[seed] = draws.owed(task.rounds).without(draws.owed(paid.get(str(seed), 0)))
     return found
+
+
+def first_seed_of(folder: Path) -> int:
+    """Return the first seed of a run folder, or a fresh one for a folder that is none yet. Raises ConfigError."""
+    if not (config := folder / "config.toml").exists():
+        return secrets.randbits(_SEED_BITS)
+    found = read_toml(config).get("simulation")
+    return int(found.get("first_seed", 0)) if isinstance(found, Mapping) else 0
 
 
 def owed_at_most(task: Task) -> Owed:

@@ -26,7 +26,7 @@ import tomllib
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -58,7 +58,7 @@ from precad.deploy.errors import ConfigError, UnfulfilledError, refusing
 from precad.deploy.files.whole import write_whole
 from precad.lab.simulation import RoundMetrics, SeededRandomness, Simulation, SimulationSettings, records_of
 from precad.lab.simulation.algorithms import Deployed
-from precad.lab.simulation.holder_charge import HolderCharge, Owed, note_paid, owed_by_seeds
+from precad.lab.simulation.holder_charge import HolderCharge, Owed, first_seed_of, note_paid, owed_by_seeds
 from precad.lab.simulation.progress import Trainings
 from precad.lab.simulation.training import Progress
 from precad.lab.simulation.workers import Workers
@@ -363,6 +363,7 @@ def run_plan(
 
     Raises ConfigError, ArgumentError.
     """
+    plan = _with_first_seed(plan, folder)
     first = plan.simulation(seeds[0])  # what it refuses leaves no folder behind
     first.measured()
     engine = first.federation.engine
@@ -392,6 +393,17 @@ def run_plan(
     }
     write_whole(folder / "summary.json", (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode())
     return summary
+
+
+def _with_first_seed(plan: Plan, folder: Path) -> Plan:
+    """Return a plan whose seeds are the folder's, or fresh, where a holder pays and the configuration says none."""
+    section = plan.raw["simulation"]
+    if plan.client.holder is None or "first_seed" in section:
+        return plan
+    fresh = {"first_seed": first_seed_of(folder)}
+    return replace(
+        plan, settings=plan.settings.model_copy(update=fresh), raw={**plan.raw, "simulation": {**section, **fresh}}
+    )
 
 
 def _charge(

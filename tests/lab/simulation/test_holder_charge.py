@@ -6,6 +6,7 @@ Failure means a training that chose a setting and is in no statement, or one tha
 from __future__ import annotations
 
 import json
+import tomllib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from tests.harness.command_line import CliRunner
 from tests.harness.hospital import hospital
 
 LIMIT = """
+[simulation]
+first_seed = 3
+
 [client.holder]
 ledger = "paid/{client}"
 limit_epsilon = 12.0
@@ -87,6 +91,19 @@ def test_trainings_pay_for_every_round_that_a_client_was_in(config: Path) -> Non
     assert "nobody else knows the seeds of a simulation" in told
 
 
+def test_seeds_are_secret_unless_the_file_says_one(config: Path) -> None:
+    """Whoever could guess them knew the noise. The folder keeps its own, and another one has others."""
+    changed(config, "first_seed = 3", "")
+    simulate(config)
+    written = tomllib.loads((config.parent / "out" / "config.toml").read_text())["simulation"]["first_seed"]
+    assert written > 2**32  # else in one of 10^9 runs
+    simulate(config, "--seeds", 2)
+    assert paid(config) == taken_part(config, 2)
+    (config.parent / "out").rename(config.parent / "before")
+    simulate(config)
+    assert tomllib.loads((config.parent / "out" / "config.toml").read_text())["simulation"]["first_seed"] != written
+
+
 def test_the_folder_s_own_file_pays_from_the_same_ledgers(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever it is read, and into another folder: which is another training to whoever looks at the ledger."""
     simulate(config)
@@ -129,11 +146,7 @@ def test_trainings_need_room_for_all_of_them(config: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (
-            "[client]\n",
-            '[simulation]\nalgorithm = "non-private"\n[client]\n',
-            "expected simulation.algorithm precad or ",
-        ),
+        ("first_seed = 3", 'algorithm = "non-private"', "expected simulation.algorithm precad or deployed"),
         ("[client]\n", '[client]\nattacks = { a = "scaled" }\n', "client.holder: expected no attacks in a simulation"),
         ('"paid/{client}"', '"paid"', "client.holder.ledger: expected {client} in the name, as 4 clients are here"),
     ],
