@@ -41,8 +41,8 @@ from precad.servers.telemetry.status import (
 from tests.harness.browser import Page, chromium, find_chromium
 from tests.harness.harness import Pki, asynchronous, small_task, until
 from tests.integration.test_operations import CLIENTS, TOKEN, join_all, submission, tampered, watched
-from tests.servers.operations import test_audit_file as audit_file
 from tests.servers.operations.test_client_table import snapshots
+from tests.servers.telemetry import test_audit_file as audit_file
 
 CHROMIUM = find_chromium()
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium in PATH, and PRECAD_CHROMIUM names none")
