@@ -59,9 +59,8 @@ def draft(raw: Mapping[str, Any], folder: RunFolder) -> Deployment | None:
     """
     faults: list[list[str]] = []
     for dimension in (1, 10_000):  # what is wrong with any dimension is wrong with the true one
-        resolved = merged_over(supplied_by_runner(folder, raw), raw)
+        resolved = begun(raw, folder)
         task = resolved["task"]
-        supply_own_records(resolved["client"], holds_out=task.get("evaluation") == BY_CLIENTS)
         task.setdefault("dim", dimension)
         draft_layer_sizes(task)
         supply_directions(task)
@@ -69,9 +68,8 @@ def draft(raw: Mapping[str, Any], folder: RunFolder) -> Deployment | None:
             ids = ids_of(task["clients"])
             require_ids(ids)
             task["clients"] = dict.fromkeys(ids, 1)
-        supply_addresses(resolved, folder)
         try:
-            return parse(resolved, base=folder.root)
+            return finished(resolved, folder)
         except ConfigError as error:
             faults.append(str(error).splitlines())
     if certain := [fault for fault in faults[0] if fault in faults[1]]:
@@ -82,25 +80,16 @@ def draft(raw: Mapping[str, Any], folder: RunFolder) -> Deployment | None:
 def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], Deployment, Split]:
     """Return the user's configuration, and where it says nothing what the runner supplies: dimension, declared numbers
     of records, gate, addresses, paths; and the data set. Raises ConfigError, DataError, SetupError."""
-    from precad.mpc.gate_names import usual_gate
-
-    resolved = merged_over(supplied_by_runner(folder, raw), raw)
+    resolved = begun(raw, folder)
     task = resolved["task"]
-    supply_own_records(resolved["client"], holds_out=task.get("evaluation") == BY_CLIENTS)
     supply_colluders(resolved["client"], folder.root)
-    if not is_proved(raw):
-        task.setdefault("gate", usual_gate())
+    supply_gate(task)
     if isinstance(task.get("clients"), int):
         task["clients"] = ids_of(task["clients"])
     source, ids = _source(resolved["client"], task, folder.root), task.get("clients")
-    split = complete_task(task, source, ids if isinstance(ids, list) else None)
-    require_held_out(task, split, resolved["client"])
-    supply_evaluation_clip(task, resolved["client"], declares=not isinstance(ids, list))
+    split = complete_task(task, resolved["client"], source, ids if isinstance(ids, list) else None)
     supply_model_digest(task, split)
-    supply_addresses(resolved, folder)
-    deployment = supply_digest(resolved, parse(resolved, base=folder.root))
-    if TARGET in task:  # once, here: the processes read what it came to
-        resolved["task"] = keep_resolved(task, deployment.task)
+    deployment = supply_digest(resolved, finished(resolved, folder))
     real = audited_records(task, declared_records(with_records(deployment.task.clients, task), source, split))
     for client_id, declared in deployment.task.clients.items():
         if declared != real.get(client_id, declared):
@@ -117,6 +106,33 @@ def resolve(raw: Mapping[str, Any], folder: RunFolder) -> tuple[dict[str, Any], 
         require_enrolled_attackers(deployment.client, deployment.task)
         conducts_of(deployment.task.clients, deployment.client, deployment.task)  # before anything starts
     return resolved, deployment, split
+
+
+def begun(raw: Mapping[str, Any], folder: RunFolder) -> dict[str, Any]:
+    """Lay the user's configuration over what the runner supplies, and take up records of the user's own.
+
+    Raises ConfigError.
+    """
+    resolved = merged_over(supplied_by_runner(folder, raw), raw)
+    supply_own_records(resolved["client"], holds_out=resolved["task"].get("evaluation") == BY_CLIENTS)
+    return resolved
+
+
+def finished(resolved: dict[str, Any], folder: RunFolder) -> Deployment:
+    """Supply addresses, validate the whole, and write what a target of privacy came to. Raises ConfigError."""
+    supply_addresses(resolved, folder)
+    deployment = parse(resolved, base=folder.root)
+    if TARGET in resolved["task"]:  # once, here: the processes read what it came to
+        resolved["task"] = keep_resolved(resolved["task"], deployment.task)
+    return deployment
+
+
+def supply_gate(task: dict[str, Any]) -> None:
+    """Write into a `[task]` section the gate of a run that names none; mode `proved` compares nothing."""
+    from precad.mpc.gate_names import usual_gate
+
+    if task.get("mode") != PROVED:
+        task.setdefault("gate", usual_gate())
 
 
 def supply_addresses(resolved: dict[str, Any], folder: RunFolder) -> None:
@@ -206,11 +222,12 @@ def merged_over(supplied: Mapping[str, Any], users: Mapping[str, Any], path: str
     return merged
 
 
-def complete_task(task: dict[str, Any], source: DataSource, ids: list[Any] | None) -> Split:
+def complete_task(task: dict[str, Any], client: Mapping[str, Any], source: DataSource, ids: list[Any] | None) -> Split:
     """Write into a `[task]` section what follows from its model and data set, and return the data set.
 
     That is the dimension and what own records have in common. With ids it is also how many records a client declares.
-    Without (None), the section declares the numbers itself. Raises ConfigError, DataError.
+    Without (None), the section declares the numbers itself. client: the `[client]` section. Raises ConfigError,
+    DataError.
     """
     canaries = supply_model_dimension(task)
     split = load_split(source, task)
@@ -219,6 +236,8 @@ def complete_task(task: dict[str, Any], source: DataSource, ids: list[Any] | Non
         of_audit = {client: number for client, number in canaries.items() if client in ids}
         own = declared_records(with_records(ids, task), source, split)
         task["clients"] = audited_records(task, own) | of_audit
+    require_held_out(task, split, client)
+    supply_evaluation_clip(task, client, declares=ids is None)
     return split
 
 

@@ -18,15 +18,14 @@ from precad.clients.own_code import look_in
 from precad.clients.query_consent import refusal
 from precad.deploy.configuration.earlier_run import go_on
 from precad.deploy.configuration.local import (
+    begun,
+    finished,
     ids_of,
     is_proved,
-    merged_over,
     require_ids,
-    supplied_by_runner,
-    supply_addresses,
-    supply_own_records,
+    supply_gate,
 )
-from precad.deploy.configuration.sections import Deployment, parse, parse_section
+from precad.deploy.configuration.sections import Deployment, parse_section
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.run_files.folder import RunFolder
 from precad.mpc.errors import ParameterError
@@ -34,7 +33,7 @@ from precad.mpc.norm_bound import NormBound
 from precad.protos.task.algorithms import BUDGETS
 from precad.protos.task.grid import largest_frac_bits
 from precad.protos.task.query import Query
-from precad.protos.task.target import TARGET, keep_resolved
+from precad.protos.task.target import TARGET
 
 KEPT: Final = (
     *("name", "clients", "delta", "mode", "accept_weak_wire_form", "gate", "min_clients", "records_per_person"),
@@ -65,15 +64,11 @@ class Question:
 def resolve_query(raw: Mapping[str, Any], question: Question, folder: RunFolder) -> tuple[dict[str, Any], Deployment]:
     """Return the configuration of a query on this machine, as written and as validated. Raises ConfigError,
     DataError."""
-    from precad.clients.config import ClientConfig
-    from precad.mpc.gate_names import usual_gate
-
     given = raw.get("task")
     if not isinstance(given, Mapping):
         raise ConfigError(f"task: expected a section, found {given!r:.80}")
     kept = {name: given[name] for name in KEPT if name in given}
-    resolved = merged_over(supplied_by_runner(folder, raw), {**raw, "task": kept})
-    supply_own_records(resolved["client"])
+    resolved = begun({**raw, "task": kept}, folder)
     client = parse_section(ClientConfig, resolved["client"], "client", base=folder.root)
     query = parse_section(Query, dict(question.query), "query", base=folder.root)
     if (why := refusal(query, client.queries)) is not None:
@@ -81,15 +76,10 @@ def resolve_query(raw: Mapping[str, Any], question: Question, folder: RunFolder)
     task = resolved["task"]
     task["clients"] = _declared(kept.get("clients"), client, query)
     _supply(task, question, query)
-    if not is_proved(raw):
-        task.setdefault("gate", usual_gate())
+    supply_gate(task)
     if question.after is not None:
         go_on(resolved, question.after)
-    supply_addresses(resolved, folder)
-    deployment = parse(resolved, base=folder.root)
-    if TARGET in task:
-        resolved["task"] = keep_resolved(task, deployment.task)
-    return resolved, deployment
+    return resolved, finished(resolved, folder)
 
 
 def _declared(clients: object, config: ClientConfig, query: Query) -> dict[str, int]:

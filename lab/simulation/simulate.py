@@ -43,14 +43,12 @@ from precad.clients.gradients.engine import RecordEngine, resolve_device
 from precad.clients.models.learning import Learning
 from precad.clients.records import Records, Split
 from precad.deploy.configuration.auditing import refuse_audit_clients
-from precad.deploy.configuration.evaluation_clip import supply_evaluation_clip
 from precad.deploy.configuration.initial_model import DIGEST, FILE, read_given
 from precad.deploy.configuration.local import (
     complete_task,
     ids_of,
     local_source,
     require_enrolled_attackers,
-    require_held_out,
     supply_own_records,
 )
 from precad.deploy.configuration.sections import parse_section
@@ -145,9 +143,7 @@ def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
     clients = task.get("clients")  # of a table the numbers are declared, whatever the data set deals
     ids = None if isinstance(clients, Mapping) else ids_of(clients)
     source = local_source(config, {**task, "clients": clients if ids is None else ids})
-    split = complete_task(task, source, ids)
-    require_held_out(task, split, client)
-    supply_evaluation_clip(task, client, declares=ids is None)
+    split = complete_task(task, client, source, ids)
     valid = parse_section(Task, task, "task", base=Path())
     require_enrolled_attackers(config, valid)
     return Plan(
