@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -51,7 +50,7 @@ from precad.clients.upload.patience import Turns
 from precad.clients.upload.session import ClientSession, ModelCache, Train
 from precad.clients.upload_limit import Payer, UploadLimit, require_writable
 from precad.mpc.kernels import loading
-from precad.mpc.prg import RandomBytes
+from precad.mpc.prg import SYSTEM_BYTES, RandomBytes
 from precad.mpc.ring import RingArray
 from precad.protos.task.query import Query
 from precad.protos.task.task import Task
@@ -90,7 +89,7 @@ class Trainer:
         memory_mb: int | None = None,
         adapter_rank: int | None = None,
         draws: RecordDraws | None = None,
-        random_bytes: RandomBytes = os.urandom,
+        random_bytes: RandomBytes = SYSTEM_BYTES,
         noise: StepNoise = secure_noise,
     ) -> None:
         """`conducts`: one for each client (`precad.clients.training.conduct`). `draws`: which records a round's sample

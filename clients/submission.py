@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import hmac
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 from precad.clients.errors import ProtocolError
 from precad.mpc import ring, sharing, upload_binding
 from precad.mpc.parameters import Mode
-from precad.mpc.prg import SEED_BYTES, Label, RandomBytes, Seed
+from precad.mpc.prg import SEED_BYTES, SYSTEM_BYTES, Label, RandomBytes, Seed
 from precad.mpc.ring import RingArray
 from precad.mpc.tuples.held import DIGEST_BYTES, mask_seed_digest
 from precad.protos.messages import convert
@@ -140,7 +139,7 @@ def make_submission(
     *,
     task: Task,
     client: str,
-    random_bytes: RandomBytes = os.urandom,
+    random_bytes: RandomBytes = SYSTEM_BYTES,
 ) -> Submission:
     """Return the two payloads and their binding. Each mask seed serves one call: a second vector under it would leak
     the difference of the two."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -20,7 +19,7 @@ import numpy as np
 from precad.mpc import prg
 from precad.mpc.channel import Channel
 from precad.mpc.errors import CommitmentError, MalformedMessageError, ParameterError
-from precad.mpc.prg import Label, Purpose, RandomBytes, Seed
+from precad.mpc.prg import SYSTEM_BYTES, Label, Purpose, RandomBytes, Seed
 
 COIN_BYTES = 32
 REVEAL = "coin/reveal"
@@ -45,7 +44,7 @@ class CoinShare:
     value: bytes = field(repr=False)
 
     @classmethod
-    def draw(cls, party: int, context: str, random_bytes: RandomBytes = os.urandom) -> CoinShare:
+    def draw(cls, party: int, context: str, random_bytes: RandomBytes = SYSTEM_BYTES) -> CoinShare:
         """Return a fresh half."""
         return cls(party, context, random_bytes(COIN_BYTES))
 
@@ -55,7 +54,7 @@ class CoinShare:
         return digest(b"coin commitment", bytes([self.party]), self.context.encode(), self.value)
 
 
-def commit(context: str, channel: Channel, random_bytes: RandomBytes = os.urandom) -> tuple[CoinShare, bytes]:
+def commit(context: str, channel: Channel, random_bytes: RandomBytes = SYSTEM_BYTES) -> tuple[CoinShare, bytes]:
     """Exchange our half and the peer's commitment: the first of a toss's two rounds, after which nobody knows the coin.
 
     A half that is never revealed may be forgotten, and another drawn for its context. Raises PeerMismatchError.

@@ -5,7 +5,6 @@ All modes lock alike. Source: docs/reference/protocol.md.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +12,7 @@ from precad.mpc import joint_coin
 from precad.mpc.channel import Channel
 from precad.mpc.errors import MalformedMessageError
 from precad.mpc.joint_coin import COIN_BYTES, CoinShare
-from precad.mpc.prg import Label, RandomBytes
+from precad.mpc.prg import SYSTEM_BYTES, Label, RandomBytes
 
 BINDING_BYTES = 32
 
@@ -33,7 +32,7 @@ def lock_list(
     label: Label,
     clients: Sequence[str],
     channel: Channel,
-    random_bytes: RandomBytes = os.urandom,
+    random_bytes: RandomBytes = SYSTEM_BYTES,
 ) -> Locked:
     """Exchange the list of bindings, in the order of `clients`, and the commitment to a coin. One round of messages.
 

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -26,7 +26,9 @@ VERSION = b"precad/v1"
 SEED_BYTES = 16
 
 RandomBytes: TypeAlias = Callable[[int], bytes]
-"""A cryptographic generator: `os.urandom` in production, a recorded stream in tests."""
+"""A cryptographic generator: `SYSTEM_BYTES` in production, a recorded stream in tests."""
+SYSTEM_BYTES: Final[RandomBytes] = os.urandom
+"""The operating system's generator: what every source of random bytes is unless a caller names another."""
 
 
 class Purpose(enum.IntEnum):
@@ -84,7 +86,7 @@ class Seed:
         self._value, self._claims = value, tuple[str, ...]()
 
     @classmethod
-    def random(cls, random_bytes: RandomBytes = os.urandom) -> Seed:
+    def random(cls, random_bytes: RandomBytes = SYSTEM_BYTES) -> Seed:
         """Return a fresh seed from the operating system's generator."""
         return cls(random_bytes(SEED_BYTES))
 

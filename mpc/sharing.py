@@ -11,7 +11,6 @@ Either way a submission ends as (b, a_A, a_B) with X = b + a_A + a_B, and every 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
@@ -19,7 +18,7 @@ import numpy as np
 
 from precad.mpc import prg, ring
 from precad.mpc.errors import ParameterError
-from precad.mpc.prg import Label, Purpose, RandomBytes, Seed, Stream
+from precad.mpc.prg import SYSTEM_BYTES, Label, Purpose, RandomBytes, Seed, Stream
 from precad.mpc.ring import RingArray
 
 Party: TypeAlias = Literal[0, 1]
@@ -54,7 +53,7 @@ def subtract_streams(x: RingArray, streams: Sequence[Stream]) -> RingArray:
     return difference
 
 
-def split(encoded: RingArray, label: Label, random_bytes: RandomBytes = os.urandom) -> tuple[Seed, RingArray]:
+def split(encoded: RingArray, label: Label, random_bytes: RandomBytes = SYSTEM_BYTES) -> tuple[Seed, RingArray]:
     """Return (seed of share A, share B) with PRG(seed) + share B = X. Run by the client."""
     seed = Seed.random(random_bytes)
     return seed, subtract_streams(encoded, [prg.open_stream(seed, Purpose.UPLOAD_SHARE, label)])

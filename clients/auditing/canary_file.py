@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import math
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -29,7 +28,7 @@ from precad.dp.errors import LedgerCorruptedError, LedgerInUseError
 from precad.dp.ledgers.lines import replay, require_same
 from precad.dp.ledgers.sealed_file import KeepsSealedFile, SealedFile
 from precad.mpc.errors import raised_as
-from precad.mpc.prg import RandomBytes
+from precad.mpc.prg import SYSTEM_BYTES, RandomBytes
 from precad.mpc.ring import RingArray
 
 _KIND: Final = "a file of canaries"
@@ -151,7 +150,7 @@ class CanaryFile(KeepsSealedFile):
     """The file, open in the client's own process."""
 
     def __init__(
-        self, path: Path, header: dict[str, Any], secrets: Secrets, random_bytes: RandomBytes = os.urandom
+        self, path: Path, header: dict[str, Any], secrets: Secrets, random_bytes: RandomBytes = SYSTEM_BYTES
     ) -> None:
         """Open the file, or draw the coins and begin it. secrets: empty; takes in what is there.
 

@@ -15,7 +15,7 @@ from precad.clients.auditing.kinks import audit_kinks
 from precad.clients.models import networks
 from precad.clients.records.records import Records
 from precad.clients.training.conduct import Conduct, Trained, Vector
-from precad.mpc.prg import RandomBytes
+from precad.mpc.prg import SYSTEM_BYTES, RandomBytes
 from precad.mpc.ring import RingArray
 from precad.protos.task.task import Task
 
@@ -28,8 +28,8 @@ class Audits(Conduct):
 
     __slots__ = ("_client", "_file", "_invited", "_n_updates", "_path", "_random", "_shape", "_task")
 
-    def __init__(self, client: str, task: Task, state_dir: Path, random_bytes: RandomBytes | None = None) -> None:
-        """Touch no file yet: a configuration is checked so, too. random_bytes: of the coins; None: the system's."""
+    def __init__(self, client: str, task: Task, state_dir: Path, random_bytes: RandomBytes = SYSTEM_BYTES) -> None:
+        """Touch no file yet: a configuration is checked so, too. random_bytes: of the coins."""
         self._client, self._task, self._random = client, task, random_bytes
         self._path = path_of(state_dir, client, task.digest())
         self._file: CanaryFile | None = None
@@ -39,8 +39,7 @@ class Audits(Conduct):
 
     def open(self, secrets: Secrets, records: Records) -> NDArray[np.bool_]:
         """Open the file, and return the coins. Raises StateFileError."""
-        source = {} if self._random is None else {"random_bytes": self._random}
-        self._file = CanaryFile(self._path, header_of(self._client, self._task.digest()), secrets, **source)
+        self._file = CanaryFile(self._path, header_of(self._client, self._task.digest()), secrets, self._random)
         assert secrets.coins is not None  # the file has drawn them
         self._shape = records.shape
         return secrets.coins
@@ -91,7 +90,7 @@ class Auditing(Audits):
 
     __slots__ = ("_coordinates", "_head", "_places")
 
-    def __init__(self, client: str, task: Task, state_dir: Path, random_bytes: RandomBytes | None = None) -> None:
+    def __init__(self, client: str, task: Task, state_dir: Path, random_bytes: RandomBytes = SYSTEM_BYTES) -> None:
         """See `Audits`."""
         super().__init__(client, task, state_dir, random_bytes)
         places, first = task.canaries_of[client], task.canary_coordinates.start

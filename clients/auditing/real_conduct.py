@@ -12,7 +12,7 @@ from precad.clients.auditing.conduct import Audits
 from precad.clients.auditing.real_file import RealContribution, RealSecrets, require_tellable
 from precad.clients.errors import StateFileError
 from precad.clients.records.records import Records, pixels
-from precad.mpc.prg import RandomBytes
+from precad.mpc.prg import SYSTEM_BYTES, RandomBytes
 from precad.mpc.ring import RingArray
 from precad.protos.task.task import Task
 
@@ -23,7 +23,7 @@ class RealAuditing(Audits):
 
     __slots__ = ("_parameters",)
 
-    def __init__(self, client: str, task: Task, state_dir: Path, random_bytes: RandomBytes | None = None) -> None:
+    def __init__(self, client: str, task: Task, state_dir: Path, random_bytes: RandomBytes = SYSTEM_BYTES) -> None:
         """See `Audits`."""
         super().__init__(client, task, state_dir, random_bytes)
         self._parameters: NDArray[np.float32] = np.zeros(0, dtype=np.float32)

@@ -4,8 +4,7 @@
 """
 
 import math
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -16,6 +15,7 @@ from precad.clients.gradients.engine import RecordEngine
 from precad.clients.gradients.record_clipping import RecordClip
 from precad.clients.records import Records
 from precad.clients.training.projection import shrinkage
+from precad.mpc.prg import SYSTEM_BYTES, RandomBytes
 
 _WORD_BITS: Final = 64
 
@@ -28,7 +28,7 @@ def local_updates(
     sample_rate: float | Sequence[float],
     record_clip: RecordClip,
     client_clip_norm: float,
-    random_bytes: Callable[[int], bytes] = os.urandom,
+    random_bytes: RandomBytes = SYSTEM_BYTES,
 ) -> NDArray[np.float64]:
     """Return Delta theta of several clients of one round, before encoding; (len(clients), d).
 
@@ -58,9 +58,7 @@ def local_updates(
     return updates
 
 
-def sample_records(
-    n_records: int, sample_rate: float, random_bytes: Callable[[int], bytes] = os.urandom
-) -> NDArray[np.int64]:
+def sample_records(n_records: int, sample_rate: float, random_bytes: RandomBytes = SYSTEM_BYTES) -> NDArray[np.int64]:
     """Return the indices, ascending, of a Poisson sample: each of n_records is in it with probability p, independently.
 
     A record is in when its own 64-bit word is below floor(p * 2^64). Its probability is at most p, and short of p by

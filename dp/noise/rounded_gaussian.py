@@ -33,7 +33,6 @@ std = 2^17, one in 2^12 at 2^30, one in four at 2^40. Larger std is slower, neve
 """
 
 import math
-import os
 from collections.abc import Callable
 from typing import Final
 
@@ -54,10 +53,10 @@ _TAIL_MASK: Final = (1 << 63) - 1
 _FLOAT_TAIL: Final = 5.2  # |Z| beyond this goes to multiprecision; the margin is derived up to here
 
 RandomBytes = Callable[[int], bytes]
-"""n -> n uniform, independent bytes: os.urandom, a keyed stream cipher, or a fixed stream in a test."""
+"""n -> n uniform, independent bytes: the operating system's, a keyed stream cipher's, or a test's fixed stream."""
 
 
-def sample(std: float, size: int, random_bytes: RandomBytes = os.urandom) -> NDArray[np.int64]:
+def sample(std: float, size: int, random_bytes: RandomBytes) -> NDArray[np.int64]:
     """Return `size` independent draws of round(std * Z), Z standard normal. One server's noise, in grid units.
 
     Shape:  (size,).

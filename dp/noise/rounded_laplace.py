@@ -10,14 +10,13 @@ a coin of probability e^{-1/(2 scale)}, and then a geometric number. Both are dr
 "The Discrete Gaussian for Differential Privacy", NeurIPS '20, Algorithms 1 and 2). Time varies with the draw.
 """
 
-import os
 from fractions import Fraction
 
 from precad.dp.checks import require_positive
 from precad.dp.noise.rounded_gaussian import RandomBytes
 
 
-def sample(scale: float, random_bytes: RandomBytes = os.urandom) -> int:
+def sample(scale: float, random_bytes: RandomBytes) -> int:
     """Return one draw of round(scale * Lap(1)), in grid units; `scale` is the float's exact value."""
     require_positive("scale", scale)
     exact = Fraction(scale)

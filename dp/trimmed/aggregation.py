@@ -15,7 +15,6 @@ docs/explanation/privacy.md.
 """
 
 import math
-import os
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -44,7 +43,7 @@ class Rule(Protocol):
     def epsilon(self, rounds: int, delta: float) -> float:
         """Return an upper bound on epsilon of so many rounds, add/remove one update."""
 
-    def aggregate(self, updates: Array, random_bytes: RandomBytes = os.urandom) -> "Aggregate[Any]":
+    def aggregate(self, updates: Array, random_bytes: RandomBytes) -> "Aggregate[Any]":
         """Run one round, (m, d) -> (d,), m = 0 included."""
 
 
@@ -121,7 +120,7 @@ class TrimmedGaussian:
         """Return epsilon by the default accountant. A bound."""
         return PldAccountant().epsilon(self.event, rounds, delta)
 
-    def aggregate(self, updates: Array, random_bytes: RandomBytes = os.urandom) -> Aggregate[Self]:
+    def aggregate(self, updates: Array, random_bytes: RandomBytes) -> Aggregate[Self]:
         """Run one round. Shape of updates: (m, d), of any norm, clipped here.
 
         random_bytes  the operating system's generator; a seeded one in experiments only.
@@ -166,7 +165,7 @@ class TrimmedPtr:
         """Return a bound on epsilon of so many rounds."""
         return self.event.epsilon(rounds, delta)
 
-    def aggregate(self, updates: Array, random_bytes: RandomBytes = os.urandom) -> Aggregate[Self]:
+    def aggregate(self, updates: Array, random_bytes: RandomBytes) -> Aggregate[Self]:
         """Run one round. Shape of updates: (m, d), of any norm, clipped here. See TrimmedGaussian.aggregate."""
         vectors = clip_to_grid(updates, self.mechanism.clip, self.mechanism.frac_bits)
         found = release(vectors, self.mechanism, random_bytes)

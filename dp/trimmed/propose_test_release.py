@@ -10,7 +10,6 @@ exact. The release is thus post-processing of the release in the reals that the 
 """
 
 import math
-import os
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -76,7 +75,7 @@ class Release:
     has_passed: bool
 
 
-def release(vectors: NDArray[np.int64], rule: ProposeTestRelease, random_bytes: RandomBytes = os.urandom) -> Release:
+def release(vectors: NDArray[np.int64], rule: ProposeTestRelease, random_bytes: RandomBytes) -> Release:
     """Run the mechanism once. Shape of vectors: (m, d), m = 0 included; each of norm at most R.
 
     Raises: ValueError if a vector is longer than R.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -26,8 +25,9 @@ from precad.lab.auditing.seat_verdicts import judged
 from precad.lab.auditing.seats import Seat
 from precad.lab.simulation import RoundMetrics, SeededRandomness, Simulation
 from precad.lab.simulation.holder_charge import HolderCharge, owed_at_most
-from precad.lab.simulation.randomness import Randomness
+from precad.lab.simulation.randomness import Sources
 from precad.lab.simulation.simulate import Plan
+from precad.mpc.prg import SYSTEM_BYTES
 
 OBSERVATIONS: Final = 100_000
 """Pairs of a round and a canary that an audit has unless told otherwise. The rarer a draw, the less of the printed
@@ -62,8 +62,8 @@ def audit(
     n = default_canaries(plan.task.rounds) if canaries is None else canaries
     if not FEWEST <= n <= MOST:
         raise ConfigError(f"--canaries: expected {FEWEST} to {MOST}, found {n}")
-    source: Randomness = SystemRandomness() if seed is None else SeededRandomness(seed)
-    audited = with_canaries(plan, n, os.urandom if seed is None else source.records(0, "coins"))
+    source: Sources = SystemRandomness() if seed is None else SeededRandomness(seed)
+    audited = with_canaries(plan, n, SYSTEM_BYTES if seed is None else source.records(0, "coins"))
     simulation, seen = simulation_of(audited, source)
     _pay(plan)
     for done in simulation.run():
@@ -92,7 +92,7 @@ def _kinks(simulation: Simulation, plan: Plan) -> Kinks:
     return audit_kinks(engine.model_copy(), theta, shape, clip, clipped_sum)
 
 
-def simulation_of(audited: AuditedTask, source: Randomness) -> tuple[Simulation, Seen]:
+def simulation_of(audited: AuditedTask, source: Sources) -> tuple[Simulation, Seen]:
     """Return a training that has not begun, and where its rounds write what they see."""
     plan = audited.plan
     kept = KeptNoise(source, audited.head)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -10,9 +9,9 @@ import numpy as np
 from precad.clients.record_bins import KEY_BYTES
 from precad.clients.training.record_draws import BinKey
 from precad.dp.noise import rounded_gaussian
-from precad.lab.simulation.randomness import Randomness
+from precad.lab.simulation.randomness import Sources
 from precad.mpc import joint_coin
-from precad.mpc.prg import Label, RandomBytes, Seed
+from precad.mpc.prg import SYSTEM_BYTES, Label, RandomBytes, Seed
 from precad.mpc.ring import RingArray
 
 
@@ -23,38 +22,38 @@ class SystemRandomness:
         self._coin_of_turns, self._bin_keys = Seed.random(), dict[str, BinKey]()
 
     def chosen(self, t: int, clients: Sequence[str], client_rate: float) -> list[str]:
-        """See Randomness."""
-        return joint_coin.select_poisson(Seed(os.urandom(16)), Label("audit", t), clients, client_rate)
+        """See Sources."""
+        return joint_coin.select_poisson(Seed(SYSTEM_BYTES(16)), Label("audit", t), clients, client_rate)
 
     def turns(self, clients: Sequence[str], n_turns: int) -> Mapping[str, int]:
-        """See Randomness."""
+        """See Sources."""
         return joint_coin.turns(self._coin_of_turns, Label("audit", 0), clients, n_turns)
 
     def records(self, t: int, client: str) -> RandomBytes:
-        """See Randomness."""
-        return os.urandom
+        """See Sources."""
+        return SYSTEM_BYTES
 
     def bins(self, client: str) -> BinKey:
-        """See Randomness."""
-        return self._bin_keys.setdefault(client, BinKey(os.urandom(KEY_BYTES), "audit"))
+        """See Sources."""
+        return self._bin_keys.setdefault(client, BinKey(SYSTEM_BYTES(KEY_BYTES), "audit"))
 
     def noise(self, t: int, source: str, std_on_grid: float, dim: int) -> RingArray:
-        """See Randomness."""
-        return rounded_gaussian.sample(std_on_grid, dim)
+        """See Sources."""
+        return rounded_gaussian.sample(std_on_grid, dim, SYSTEM_BYTES)
 
     def rule(self, t: int) -> RandomBytes:
-        """See Randomness."""
-        return os.urandom
+        """See Sources."""
+        return SYSTEM_BYTES
 
     def attack(self, t: int, client: str) -> np.random.Generator:
-        """See Randomness."""
+        """See Sources."""
         return np.random.default_rng()
 
 
 class KeptNoise:
     """Draw from another source, and keep what each server drew last, beside what it drew at the canaries' places."""
 
-    def __init__(self, source: Randomness, head: slice) -> None:
+    def __init__(self, source: Sources, head: slice) -> None:
         """head: where the canaries' parameters are in the vector."""
         self._source, self._head = source, head
         self.chosen, self.turns, self.records, self.bins = source.chosen, source.turns, source.records, source.bins
@@ -65,7 +64,7 @@ class KeptNoise:
         """All of it, (d,), until the next draw: for records that move every coordinate."""
 
     def noise(self, t: int, source: str, std_on_grid: float, dim: int) -> RingArray:
-        """See Randomness."""
+        """See Sources."""
         drawn = self._source.noise(t, source, std_on_grid, dim)
         self.kept[source], self.whole[source] = drawn[self._head].copy(), drawn
         return drawn

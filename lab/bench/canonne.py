@@ -10,12 +10,13 @@ with an integer std and t = std.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
+
+from precad.mpc.prg import SYSTEM_BYTES
 
 MAX_STD = 1 << 20
 """Then (|y| - std)^2 fits a word for |y| up to 2^31, and no coordinate is beyond that: that has probability e^-2048."""
@@ -34,7 +35,7 @@ class CanonneSampler:
         if not 1 <= std <= MAX_STD:
             raise ValueError(f"std must be in 1..{MAX_STD}, got {std}")
         self._std = std
-        self._bits = Cipher(algorithms.AES128(key or os.urandom(16)), modes.CTR(bytes(16))).encryptor()
+        self._bits = Cipher(algorithms.AES128(key or SYSTEM_BYTES(16)), modes.CTR(bytes(16))).encryptor()
 
     def sample(self, size: int) -> Integers:
         """Return `size` independent draws. Algorithm 3: a discrete Laplace of scale std, kept with the right

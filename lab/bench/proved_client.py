@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ from precad.lab.bench.proved import PROVED, binding_of
 from precad.lab.bench.statistics import Spread, timed
 from precad.lab.bench.workload import TASK, Case, Updates, sizes_of
 from precad.mpc import ring
-from precad.mpc.prg import Label, Seed
+from precad.mpc.prg import SYSTEM_BYTES, Label, Seed
 from precad.mpc.proved.client import OpenUpload, make_upload
 from precad.mpc.proved.field import ELEMENT_BYTES
 from precad.mpc.proved.shares import payload_pieces
@@ -46,7 +45,7 @@ def measure(dim: int, repetitions: int) -> ClientCost:
             pass
 
     def proof() -> None:
-        challenge, upload = os.urandom(16), OpenUpload(x, sizes, blank, Seed.random(), 0)
+        challenge, upload = SYSTEM_BYTES(16), OpenUpload(x, sizes, blank, Seed.random(), 0)
         upload.hear(0, challenge)
         if upload.hear(1, challenge) is None:
             raise WrongVerdictError("expected a proof of an update of norm C, found none")

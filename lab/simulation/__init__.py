@@ -27,17 +27,17 @@ Reading order: `simulation`, `algorithms.precad`, `two_servers`, `federation`.
 
 from precad.lab.simulation.config import AttackSettings, SimulationSettings
 from precad.lab.simulation.guarantee import Guarantee
-from precad.lab.simulation.randomness import Randomness, SeededRandomness
+from precad.lab.simulation.randomness import SeededRandomness, Sources
 from precad.lab.simulation.training import Progress, RoundMetrics, Simulation, records_of
 
 __all__ = [
     "AttackSettings",
     "Guarantee",
     "Progress",
-    "Randomness",
     "RoundMetrics",
     "SeededRandomness",
     "Simulation",
     "SimulationSettings",
+    "Sources",
     "records_of",
 ]

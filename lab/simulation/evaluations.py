@@ -14,7 +14,7 @@ from precad.clients.records import Records
 from precad.clients.training.conduct import Honest
 from precad.clients.training.held_out import HeldOut
 from precad.lab.simulation.config import SimulationSettings
-from precad.lab.simulation.randomness import Randomness
+from precad.lab.simulation.randomness import Sources
 from precad.lab.simulation.two_servers import CleartextServers, mpc_servers
 from precad.protos.task.evaluation import has_accuracy, is_due
 from precad.protos.task.evaluation_figures import figures_of
@@ -33,7 +33,7 @@ class SimulatedEvaluations:
         task: Task,
         settings: SimulationSettings,
         records: Mapping[str, Records],
-        randomness: Randomness,
+        randomness: Sources,
         learning: Learning,
         device: str,
     ) -> None:

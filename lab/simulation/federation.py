@@ -27,7 +27,7 @@ from precad.clients.training.local_update import local_updates
 from precad.clients.training.record_draws import Drawn, EpochBins
 from precad.clients.training.round_update import record_clip
 from precad.lab.simulation.config import SimulationSettings
-from precad.lab.simulation.randomness import Randomness
+from precad.lab.simulation.randomness import Sources
 from precad.lab.simulation.rules import AggregationRule
 from precad.mpc import fixed_point
 from precad.mpc.errors import NotFiniteError, OverflowsRingError
@@ -52,7 +52,7 @@ class Federation:
     engine: RecordEngine
     own_models: Callable[[], OwnModels]
     """The engine for clients that have models of their own, after a local step. The first call makes it."""
-    randomness: Randomness
+    randomness: Sources
     rule: AggregationRule | None = None
     """The rule of a server that sees every update; None: the sum over a public divisor."""
     _bins: dict[str, EpochBins] = field(default_factory=dict)

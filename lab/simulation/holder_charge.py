@@ -27,7 +27,7 @@ from precad.deploy.files.whole import write_whole
 from precad.dp.ledgers.holder import SIMULATION
 from precad.lab.simulation.config import SimulationSettings
 from precad.lab.simulation.evaluations import FIRST_NUMBER
-from precad.lab.simulation.randomness import Randomness, SeededRandomness, drawn
+from precad.lab.simulation.randomness import SeededRandomness, Sources, drawn
 from precad.protos.task.algorithms import AS_DEPLOYED
 from precad.protos.task.evaluation import is_due, n_due
 from precad.protos.task.task import Task
@@ -59,7 +59,7 @@ class Draws:
     """Hold what says who is drawn in a training, and when its budgets end it."""
 
     task: Task
-    randomness: Randomness
+    randomness: Sources
     may_start: MayGoOn
     may_evaluate: MayGoOn
 

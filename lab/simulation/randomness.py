@@ -15,15 +15,16 @@ import numpy as np
 from precad.clients.errors import ArgumentError
 from precad.clients.record_bins import KEY_BYTES
 from precad.clients.training.record_draws import BinKey
-from precad.dp.noise import rounded_gaussian
+from precad.dp.noise import rounded_gaussian, rounded_laplace
 from precad.mpc import joint_coin
 from precad.mpc.prg import Label, RandomBytes, Seed
 from precad.mpc.ring import RingArray
 from precad.protos.task.task import Task
+from precad.servers.rounds.equipment import Randomness
 
 
-class Randomness(Protocol):
-    """Draw what a round draws. Tests replay a deployment's draws through it."""
+class Sources(Protocol):
+    """Draw what a round draws at servers, clients and attackers. Tests replay a deployment's draws through it."""
 
     def chosen(self, t: int, clients: Sequence[str], client_rate: float) -> list[str]:
         """Return who is in round t (Algorithm 1, line 2); `clients` are sorted, and so is the result."""
@@ -65,11 +66,11 @@ class SeededRandomness:
         return joint_coin.turns(Seed(self._generator("turns", 0).bytes(16)), Label("simulation", 0), clients, n_turns)
 
     def records(self, t: int, client: str) -> RandomBytes:
-        """See Randomness."""
+        """See Sources."""
         return self._generator("records", t, client).bytes
 
     def bins(self, client: str) -> BinKey:
-        """See Randomness."""
+        """See Sources."""
         return BinKey(self._generator("bins", 0, client).bytes(KEY_BYTES), "simulation")
 
     def noise(self, t: int, source: str, std_on_grid: float, dim: int) -> RingArray:
@@ -77,11 +78,11 @@ class SeededRandomness:
         return rounded_gaussian.sample(std_on_grid, dim, self._generator("noise", t, source).bytes)
 
     def rule(self, t: int) -> RandomBytes:
-        """See Randomness."""
+        """See Sources."""
         return self._generator("rule", t).bytes
 
     def attack(self, t: int, client: str) -> np.random.Generator:
-        """See Randomness."""
+        """See Sources."""
         return self._generator("attack", t, client)
 
     def _generator(self, use: str, t: int, who: str = "") -> np.random.Generator:
@@ -89,7 +90,20 @@ class SeededRandomness:
         return np.random.Generator(np.random.PCG64(int.from_bytes(key, "little")))
 
 
-def drawn(randomness: Randomness, task: Task, t: int) -> list[str]:
+def of_servers(sources: Sources, t: int) -> tuple[Randomness, Randomness]:
+    """Return what servers A and B add in round t. Their noise on the margin is one stream: A's is drawn first."""
+    margin = sources.rule(t)
+
+    def source(party: int) -> Randomness:
+        return Randomness(
+            noise=lambda std, dim: sources.noise(t, f"server-{party}", std, dim),
+            margin_noise=lambda scale: rounded_laplace.sample(scale, margin),
+        )
+
+    return source(0), source(1)
+
+
+def drawn(randomness: Sources, task: Task, t: int) -> list[str]:
     """Return who is in round t of a task, sorted: drawn among everybody, or among those whose turn it is."""
     clients = sorted(task.clients)
     if task.min_separation > 1:

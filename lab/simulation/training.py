@@ -46,7 +46,7 @@ from precad.lab.simulation.config import AttackSettings, Parameters, SimulationS
 from precad.lab.simulation.evaluations import SimulatedEvaluations
 from precad.lab.simulation.federation import Federation
 from precad.lab.simulation.guarantee import Guarantee
-from precad.lab.simulation.randomness import Randomness, drawn
+from precad.lab.simulation.randomness import Sources, drawn
 from precad.lab.simulation.rules import RULES, AggregationRule
 from precad.protos.task.task import Task
 
@@ -107,7 +107,7 @@ class Simulation:
         settings: SimulationSettings,
         records: Mapping[str, Records],
         test: Records,
-        randomness: Randomness,
+        randomness: Sources,
         attacks: Mapping[str, Attack] | None = None,
         held_out: Mapping[str, Records] | None = None,
         device: str = "auto",

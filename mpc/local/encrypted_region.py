@@ -19,7 +19,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from precad.mpc.errors import MalformedMessageError
-from precad.mpc.prg import SEED_BYTES, RandomBytes
+from precad.mpc.prg import SEED_BYTES, SYSTEM_BYTES, RandomBytes
 from precad.mpc.ring import TILE, WORD_BYTES
 
 BLOCK: Final = TILE * WORD_BYTES
@@ -34,7 +34,7 @@ class EncryptedRegion:
     """
 
     def __init__(
-        self, file: BinaryIO, n_bytes: int, *, offset: int = 0, random_bytes: RandomBytes = os.urandom
+        self, file: BinaryIO, n_bytes: int, *, offset: int = 0, random_bytes: RandomBytes = SYSTEM_BYTES
     ) -> None:
         """The file stays open for as long as this is used. Raises MalformedMessageError when it is too short."""
         size = os.fstat(file.fileno()).st_size

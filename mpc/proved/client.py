@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -17,7 +16,7 @@ from typing import TypeAlias
 from precad.mpc.errors import OutsideWindowError, ProofRefusedError, ShareSeedReusedError
 from precad.mpc.local.rows import RowStreams
 from precad.mpc.local.step import Rows
-from precad.mpc.prg import SEED_BYTES, Label, RandomBytes, Seed
+from precad.mpc.prg import SEED_BYTES, SYSTEM_BYTES, Label, RandomBytes, Seed
 from precad.mpc.proved.field import FieldArray
 from precad.mpc.proved.prover import ProofMasks, prove
 from precad.mpc.proved.shares import payload_pieces, proof_payload
@@ -66,7 +65,7 @@ def make_upload(
     blank: Binding,
     share_seed: Seed,
     label: Label,
-    random_bytes: RandomBytes = os.urandom,
+    random_bytes: RandomBytes = SYSTEM_BYTES,
     pieces: Iterable[bytes] | None = None,
 ) -> Submission:
     """Return what goes to the holder beside the payload, `precad.mpc.proved.shares.payload_pieces`.
@@ -92,7 +91,7 @@ def make_proof(
     challenge: Seed,
     share_seed: Seed,
     label: Label,
-    random_bytes: RandomBytes = os.urandom,
+    random_bytes: RandomBytes = SYSTEM_BYTES,
 ) -> tuple[Submission, bytes]:
     """Return what goes to the holder with a proof, and the proof's payload. binding: of the upload."""
     payload, salt = proof_payload(words, share_seed, label), draw_salt(random_bytes)
@@ -117,7 +116,7 @@ class OpenUpload:
         share_seed: Seed,
         slot: int,
         draw_masks: Callable[[ProofSizes], ProofMasks] = ProofMasks.draw,
-        random_bytes: RandomBytes = os.urandom,
+        random_bytes: RandomBytes = SYSTEM_BYTES,
         prove_with: Prove = prove,
     ) -> None:
         """x and binding: those of `make_upload`, as they were sent. Tests alone fix draw_masks and random_bytes.

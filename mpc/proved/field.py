@@ -7,7 +7,6 @@ that it is congruent to. Source: `proved.md` section 4.
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from typing import Final, TypeAlias
 
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from precad.mpc.errors import MalformedMessageError, ParameterError
 from precad.mpc.kernels import loading
-from precad.mpc.prg import RandomBytes
+from precad.mpc.prg import SYSTEM_BYTES, RandomBytes
 from precad.mpc.ring import RingArray
 
 P: Final = 2**56 - 2**32 + 1
@@ -91,7 +90,7 @@ def dot(x: FieldArray, y: FieldArray) -> int:
     return int(loading.prime_field().two_products(x, y, y)[0])
 
 
-def random_elements(n: int, random_bytes: RandomBytes = os.urandom) -> FieldArray:
+def random_elements(n: int, random_bytes: RandomBytes = SYSTEM_BYTES) -> FieldArray:
     """Return uniform elements: 7 bytes each, drawn again where they are not below p."""
     found: list[FieldArray] = []
     missing = n

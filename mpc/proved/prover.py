@@ -11,7 +11,6 @@ silent. Source: `proved.md` section 6.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +18,7 @@ import numpy as np
 from precad.mpc.errors import OutsideWindowError, ParameterError
 from precad.mpc.kernels import loading
 from precad.mpc.local.step import Rows
-from precad.mpc.prg import RandomBytes
+from precad.mpc.prg import SYSTEM_BYTES, RandomBytes
 from precad.mpc.proved import field
 from precad.mpc.proved.field import FieldArray, P, transform
 from precad.mpc.proved.sizes import N_NUMBERS, N_ROWS, ProofSizes
@@ -39,7 +38,7 @@ class ProofMasks:
     """Squares of one vector that `ahead` computed."""
 
     @classmethod
-    def draw(cls, sizes: ProofSizes, random_bytes: RandomBytes = os.urandom) -> ProofMasks:
+    def draw(cls, sizes: ProofSizes, random_bytes: RandomBytes = SYSTEM_BYTES) -> ProofMasks:
         """Return fresh ones."""
         elements = field.random_elements(2 * sizes.n_wires + 2, random_bytes)
         return cls(elements[:-2].reshape(2, -1), elements[-2:])

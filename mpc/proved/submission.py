@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -20,7 +19,7 @@ import numpy as np
 
 from precad.mpc import prg
 from precad.mpc.errors import MalformedMessageError, ParameterError, ProofRefusedError
-from precad.mpc.prg import Label, Purpose, RandomBytes, Seed
+from precad.mpc.prg import SYSTEM_BYTES, Label, Purpose, RandomBytes, Seed
 from precad.mpc.proved import field as elements
 from precad.mpc.proved.field import ELEMENT_BYTES
 from precad.mpc.sharing import Party
@@ -57,7 +56,7 @@ def slot_labels(selection: Seed, label: Label, enrolled: int, chosen: Sequence[s
 class ShareSeeds:
     """The share seeds of one round at the server that gives them: fresh, one per slot, each given once."""
 
-    def __init__(self, party: Party, random_bytes: RandomBytes = os.urandom) -> None:
+    def __init__(self, party: Party, random_bytes: RandomBytes = SYSTEM_BYTES) -> None:
         self._party, self._random_bytes = party, random_bytes
         self._given: dict[int, Seed | None] = {}
 
@@ -145,7 +144,7 @@ class ProofBinding:
         )
 
 
-def draw_salt(random_bytes: RandomBytes = os.urandom) -> bytes:
+def draw_salt(random_bytes: RandomBytes = SYSTEM_BYTES) -> bytes:
     """Return a fresh salt, for the client and the holder alone."""
     return random_bytes(SALT_BYTES)
 

@@ -14,7 +14,6 @@ It is `precad.mpc.validation` for mode `proved`. Run by both servers, each in th
 from __future__ import annotations
 
 import hmac
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,7 +25,7 @@ from precad.mpc.errors import VerdictsDifferError
 from precad.mpc.joint_coin import COIN_BYTES
 from precad.mpc.local.engines import CPU
 from precad.mpc.local.step import Engine
-from precad.mpc.prg import RandomBytes
+from precad.mpc.prg import SYSTEM_BYTES, RandomBytes
 from precad.mpc.proved.check import ProofCheck
 from precad.mpc.proved.field import FieldArray
 from precad.mpc.proved.query import PROOFS_STEP, Query, admissible_points, prepare, query_elements, query_seed
@@ -51,7 +50,7 @@ def validate(
     slots: Sequence[int],
     channel: Channel,
     engine: Engine = CPU,
-    random_bytes: RandomBytes = os.urandom,
+    random_bytes: RandomBytes = SYSTEM_BYTES,
 ) -> Checked:
     """Check every proof of the round, and add up the valid uploads. Three rounds of messages, one where none is active.
 

@@ -8,12 +8,10 @@ Source: PRECAD, Sec. 4.3 (tuples a, r with <a, a> = r from a trusted third party
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 
 from precad.mpc import ring
-from precad.mpc.prg import Label, RandomBytes, Seed
+from precad.mpc.prg import SYSTEM_BYTES, Label, RandomBytes, Seed
 from precad.mpc.ring import RingArray
 from precad.mpc.sharing import mask_stream
 from precad.mpc.tuples.held import (
@@ -34,7 +32,7 @@ from precad.mpc.tuples.held import (
 )
 
 
-def deal(shape: BatchShape, random_bytes: RandomBytes = os.urandom) -> tuple[Dealt, Dealt]:
+def deal(shape: BatchShape, random_bytes: RandomBytes = SYSTEM_BYTES) -> tuple[Dealt, Dealt]:
     """Deal a fresh batch of this shape: (for server A, for server B)."""
     key_a, key_b = Seed.random(random_bytes), Seed.random(random_bytes)
     squared_masks, digests_a, digests_b = [], bytearray(), bytearray()

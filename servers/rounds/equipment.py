@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import TypeAlias
 from precad.mpc.crypten.bridge import SumFunction
 from precad.mpc.gate.top_bits import Gate
 from precad.mpc.local.step import Engine
-from precad.mpc.prg import RandomBytes
+from precad.mpc.prg import SYSTEM_BYTES, RandomBytes
 from precad.mpc.ring import RingArray
 from precad.servers.links.dealer import NoDealer, TupleSource
 from precad.servers.links.lane import CountedChannel
@@ -38,25 +37,25 @@ def _rounded_gaussian(std: float, dim: int) -> RingArray:
     """Draw one server's noise. The sampler is imported here, as the dealer adds none."""
     from precad.dp.noise import rounded_gaussian
 
-    return rounded_gaussian.sample(std, dim)
+    return rounded_gaussian.sample(std, dim, SYSTEM_BYTES)
 
 
 def _rounded_laplace(scale: float) -> int:
     """Draw one server's noise on a margin, with a sampler that is imported at the first draw."""
     from precad.dp.noise import rounded_laplace
 
-    return rounded_laplace.sample(scale)
+    return rounded_laplace.sample(scale, SYSTEM_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class Randomness:
     """Sources of all that protects somebody in a round: the operating system's, unless a test fixes them."""
 
-    tuples: RandomBytes = os.urandom
+    tuples: RandomBytes = SYSTEM_BYTES
     """Seeds of correlated randomness, at the dealer."""
-    share_seeds: RandomBytes = os.urandom
+    share_seeds: RandomBytes = SYSTEM_BYTES
     """Seeds of the shares that this server gives to clients, in mode `proved`."""
-    coin: RandomBytes = os.urandom
+    coin: RandomBytes = SYSTEM_BYTES
     """This server's halves of joint coins, and of a new task's name."""
     noise: NoiseSource = _rounded_gaussian
     """Noise that this server adds."""

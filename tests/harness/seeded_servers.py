@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from precad.dp.noise import rounded_laplace
-from precad.lab.simulation.randomness import SeededRandomness
+from precad.lab.simulation.randomness import SeededRandomness, of_servers
 from precad.mpc.ring import RingArray
 
 
@@ -20,10 +19,9 @@ class SeededNoise:
         """Return that of the coming sum."""
         self.stds.append(std)
         self._n_sums += 1
-        return self._draws.noise(self._n_sums - 1, f"server-{self._party}", std, dim)
+        return of_servers(self._draws, self._n_sums - 1)[self._party].noise(std, dim)
 
     def margin_noise(self, scale: float) -> int:
         """Return that of the coming margin: server A's is drawn first."""
-        stream = self._draws.rule(self._n_margins)
         self._n_margins += 1
-        return [rounded_laplace.sample(scale, stream) for _ in range(2)][self._party]
+        return [server.margin_noise(scale) for server in of_servers(self._draws, self._n_margins - 1)][self._party]

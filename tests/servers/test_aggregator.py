@@ -19,7 +19,6 @@ import pytest
 from precad.clients.submission import RoundInvitation
 from precad.clients.upload.session import parts_of
 from precad.deploy.errors import exit_code_of
-from precad.dp.noise import rounded_gaussian
 from precad.mpc import joint_coin
 from precad.mpc.prg import Seed
 from precad.mpc.ring import RingArray
@@ -29,7 +28,7 @@ from precad.servers.aggregator import Aggregator
 from precad.servers.errors import PeerUnreachableError, StoppedError, TaskRefusedError, TaskUnfulfilledError
 from precad.servers.links.dealer import TupleSource
 from precad.servers.links.peer import PeerLink
-from precad.servers.rounds.equipment import NoiseSource
+from precad.servers.rounds.equipment import SYSTEM_RANDOMNESS, NoiseSource
 from precad.servers.store.state import TaskState
 from precad.servers.task import run as task_run
 from tests.harness.harness import (
@@ -149,7 +148,7 @@ async def test_a_client_that_answers_server_a_at_once_does_not_end_the_task(
 async def test_a_task_whose_budget_allows_no_round_is_no_success(pki: Pki, tmp_path: Path) -> None:
     """Both servers end with the reason, which stands for exit code 3, whether or not a client has come."""
     task = small_task(rounds=1, epsilon_budget_one_server=1e-6)
-    noises = (rounded_gaussian.sample, rounded_gaussian.sample)
+    noises = (SYSTEM_RANDOMNESS.noise, SYSTEM_RANDOMNESS.noise)
     async with running(task, pki, tmp_path, noises=noises) as deployment:
         ends = await asyncio.gather(*deployment._runs, return_exceptions=True)
     _require_no_success(ends, "the task ended without a round: the privacy budget is spent after 0")
@@ -187,7 +186,7 @@ async def test_all_that_servers_draw_comes_from_the_randomness_that_they_are_giv
 async def test_a_task_whose_model_diverged_is_no_success(pki: Pki, tmp_path: Path) -> None:
     """Both servers end with the reason, which stands for exit code 3; their clients are told that the task is over."""
     task = small_task(rounds=1, learning_rate=1e20, client_rate=1e-6)
-    noises = (rounded_gaussian.sample, rounded_gaussian.sample)
+    noises = (SYSTEM_RANDOMNESS.noise, SYSTEM_RANDOMNESS.noise)
     async with running(task, pki, tmp_path, noises=noises) as deployment:
         clients = [LeashedClient(name, deployment) for name in task.clients]
         await asyncio.gather(*(client.join() for client in clients))

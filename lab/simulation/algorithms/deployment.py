@@ -9,13 +9,13 @@ from typing import ClassVar, Final
 from precad.clients.errors import ArgumentError
 from precad.clients.training.round_update import Participant, require_runnable, round_updates
 from precad.dp.accountants.pld import View
-from precad.dp.noise import rounded_laplace
 from precad.dp.noise.correlated import SCALE_BITS, correlate
 from precad.dp.task_privacy import task_cost, task_privacy
 from precad.lab.simulation.algorithms.algorithm import Algorithm, Parameters, RoundOutcome
 from precad.lab.simulation.config import SimulationSettings
 from precad.lab.simulation.federation import Federation, Vector
 from precad.lab.simulation.guarantee import Guarantee
+from precad.lab.simulation.randomness import of_servers
 from precad.lab.simulation.two_servers import CleartextServers, Proposed, TwoServers, mpc_servers
 from precad.mpc.crypten.bridge import SumFunction
 from precad.mpc.crypten.named import named_function
@@ -91,8 +91,8 @@ class Deployed(Algorithm):
         """Return what the test of round t depends on; None of a task without."""
         if (rule := self.task.trim_rule) is None:
             return None
-        draws, scale = self.federation.randomness.rule(t), rule.mechanism.margin_scale
-        of_a, of_b = (rounded_laplace.sample(scale, draws) for _ in range(2))
+        scale = rule.mechanism.margin_scale
+        of_a, of_b = (server.margin_noise(scale) for server in of_servers(self.federation.randomness, t))
         return Proposed(self._trim_count, (of_a, of_b))
 
     def _take_in(self, test: Tested | None) -> None:
@@ -117,18 +117,18 @@ class Deployed(Algorithm):
 
         All rounds are one block of correlated noise. A training that is resumed draws what came before again.
         """
-        task, draw = self.task, self.federation.randomness.noise
+        task, draws = self.task, self.federation.randomness
         if task.noise_bands == 1:
             std = task.noise_std_on_grid
             if test is not None and (rule := task.trim_rule) is not None:
                 std = rule.mechanism.noise_std(has_passed=test.has_passed)
-            return [draw(t, f"server-{party}", std, task.dim) for party in (0, 1)]
+            return [server.noise(std, task.dim) for server in of_servers(draws, t)]
         if t != self._next_noise:
             self._outputs, self._next_noise = {0: [], 1: []}, 0
         std = math.ldexp(task.noise_std_on_grid, SCALE_BITS)
         for coming in range(self._next_noise, t + 1):
-            for party, past in self._outputs.items():
-                drawn = draw(coming, f"server-{party}", std, task.dim)
+            for server, past in zip(of_servers(draws, coming), self._outputs.values(), strict=True):
+                drawn = server.noise(std, task.dim)
                 correlate(drawn, past, task.strategy)
                 past[:] = [drawn, *past][: task.noise_bands - 1]
         self._next_noise = t + 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar
@@ -13,7 +12,7 @@ import numpy as np
 from precad.clients.checks import require_count, require_positive
 from precad.clients.errors import ArgumentError
 from precad.lab.simulation.rules.rule import AggregationRule, Updates, Vector, require_updates
-from precad.mpc.prg import RandomBytes
+from precad.mpc.prg import SYSTEM_BYTES, RandomBytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +21,7 @@ class Mean(AggregationRule):
 
     name: ClassVar[str] = "mean"
 
-    def aggregate(self, updates: Updates, random_bytes: RandomBytes = os.urandom) -> Vector:
+    def aggregate(self, updates: Updates, random_bytes: RandomBytes = SYSTEM_BYTES) -> Vector:
         """Return the arithmetic mean."""
         require_updates(updates, 1, self.name)
         mean: Vector = updates.mean(axis=0)
@@ -39,7 +38,7 @@ class CoordinateMedian(AggregationRule):
 
     name: ClassVar[str] = "median"
 
-    def aggregate(self, updates: Updates, random_bytes: RandomBytes = os.urandom) -> Vector:
+    def aggregate(self, updates: Updates, random_bytes: RandomBytes = SYSTEM_BYTES) -> Vector:
         """Return the median of each column."""
         require_updates(updates, 1, self.name)
         return np.median(updates, axis=0)
@@ -61,7 +60,7 @@ class TrimmedMean(AggregationRule):
         if not 0 <= self.beta < 0.5:
             raise ArgumentError(f"beta must be in [0, 1/2), got {self.beta}")
 
-    def aggregate(self, updates: Updates, random_bytes: RandomBytes = os.urandom) -> Vector:
+    def aggregate(self, updates: Updates, random_bytes: RandomBytes = SYSTEM_BYTES) -> Vector:
         """Return the trimmed mean of each column."""
         m = require_updates(updates, 1, self.name)
         cut = math.floor(Fraction(str(self.beta)) * m)  # the decimal that was written: 0.29 * 100 is 28.99.. in binary
@@ -83,7 +82,7 @@ class NormBounding(AggregationRule):
     def __post_init__(self) -> None:
         require_positive("bound", self.bound)
 
-    def aggregate(self, updates: Updates, random_bytes: RandomBytes = os.urandom) -> Vector:
+    def aggregate(self, updates: Updates, random_bytes: RandomBytes = SYSTEM_BYTES) -> Vector:
         """Return the mean of the clipped."""
         require_updates(updates, 1, self.name)
         norms = np.linalg.norm(updates, axis=1, keepdims=True)
@@ -110,7 +109,7 @@ class GeometricMedian(AggregationRule):
         require_count("iterations", self.iterations, at_least=1)
         require_positive("nu", self.nu)
 
-    def aggregate(self, updates: Updates, random_bytes: RandomBytes = os.urandom) -> Vector:
+    def aggregate(self, updates: Updates, random_bytes: RandomBytes = SYSTEM_BYTES) -> Vector:
         """Return the smoothed median."""
         require_updates(updates, 1, self.name)
         v: Vector = updates.mean(axis=0)

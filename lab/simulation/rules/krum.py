@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,7 +17,7 @@ from precad.lab.simulation.rules.rule import (
     Vector,
     require_updates,
 )
-from precad.mpc.prg import RandomBytes
+from precad.mpc.prg import SYSTEM_BYTES, RandomBytes
 
 
 def krum_scores(squared: Updates, f: int) -> Vector:
@@ -51,7 +50,7 @@ class Krum(AggregationRule):
     def __post_init__(self) -> None:
         require_count("f", self.f)
 
-    def aggregate(self, updates: Updates, random_bytes: RandomBytes = os.urandom) -> Vector:
+    def aggregate(self, updates: Updates, random_bytes: RandomBytes = SYSTEM_BYTES) -> Vector:
         """Return argmin_x s(x)."""
         require_updates(updates, 1, self.name)
         best = order_by_score(updates, krum_scores(squared_distances(updates), self.f))[0]
@@ -73,7 +72,7 @@ class MultiKrum(AggregationRule):
         if self.keep is not None:
             require_count("keep", self.keep, at_least=1)
 
-    def aggregate(self, updates: Updates, random_bytes: RandomBytes = os.urandom) -> Vector:
+    def aggregate(self, updates: Updates, random_bytes: RandomBytes = SYSTEM_BYTES) -> Vector:
         """Raises ArgumentError unless keep <= m."""
         m = require_updates(updates, 1, self.name)
         keep = max(1, m - self.f) if self.keep is None else self.keep
@@ -99,7 +98,7 @@ class Bulyan(AggregationRule):
     def __post_init__(self) -> None:
         require_count("f", self.f)
 
-    def aggregate(self, updates: Updates, random_bytes: RandomBytes = os.urandom) -> Vector:
+    def aggregate(self, updates: Updates, random_bytes: RandomBytes = SYSTEM_BYTES) -> Vector:
         """Raises ArgumentError for fewer than 4f + 3 updates."""
         m = require_updates(updates, 4 * self.f + 3, self.name)
         squared, left = squared_distances(updates), list(range(m))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from precad.clients.errors import ArgumentError, NonFiniteUpdateError
-from precad.mpc.prg import RandomBytes
+from precad.mpc.prg import SYSTEM_BYTES, RandomBytes
 
 Updates = NDArray[np.float64]
 """(m, d), one row per client of the round."""
@@ -22,7 +21,7 @@ class AggregationRule:
     name: ClassVar[str] = ""
     """The key in `RULES`."""
 
-    def aggregate(self, updates: Updates, random_bytes: RandomBytes = os.urandom) -> Vector:
+    def aggregate(self, updates: Updates, random_bytes: RandomBytes = SYSTEM_BYTES) -> Vector:
         """Return an estimate of the mean honest update, (m, d) -> (d,), whatever the order of the rows; m >= 1.
 
         random_bytes: for a rule that adds noise; a simulation's are seeded.

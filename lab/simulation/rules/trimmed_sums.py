@@ -7,7 +7,6 @@ therefore parameters, and a training of which they are not true is refused.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -15,7 +14,7 @@ from precad.clients.errors import ArgumentError
 from precad.dp.trimmed.aggregation import Sampling, TrimmedGaussian, TrimmedPtr
 from precad.dp.trimmed.propose_test_release import ProposeTestRelease
 from precad.lab.simulation.rules.rule import AggregationRule, Updates, Vector
-from precad.mpc.prg import RandomBytes
+from precad.mpc.prg import SYSTEM_BYTES, RandomBytes
 
 FRAC_BITS = 16
 
@@ -40,7 +39,7 @@ class _TrimmedSum(AggregationRule):
     def _sampling(self) -> Sampling:
         return Sampling(rate=self.rate, n_enrolled=self.n_enrolled)
 
-    def aggregate(self, updates: Updates, random_bytes: RandomBytes = os.urandom) -> Vector:
+    def aggregate(self, updates: Updates, random_bytes: RandomBytes = SYSTEM_BYTES) -> Vector:
         """Return the noisy sum over q N; m = 0 included. Sets F of the next round."""
         found = self.mechanism.aggregate(updates, random_bytes)
         self.mechanism = found.next_rule

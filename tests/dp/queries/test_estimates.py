@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ def column(n: int = 4_000, seed: int = 3) -> np.ndarray:
 def noisy_sums(encoding: Encoding, values: np.ndarray) -> np.ndarray:
     """Return what both servers open in each run, (RUNS, k): their rounded draws on the grid."""
     std = SIGMA * 2.0**FRAC_BITS
-    draws = [rounded_gaussian.sample(std, RUNS * encoding.dim).reshape(RUNS, -1) for _ in "ab"]
+    draws = [rounded_gaussian.sample(std, RUNS * encoding.dim, os.urandom).reshape(RUNS, -1) for _ in "ab"]
     return encoding.total(values) + np.ldexp(sum(draws).astype(np.float64), -FRAC_BITS)
 
 

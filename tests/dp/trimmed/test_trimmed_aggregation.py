@@ -98,8 +98,8 @@ def test_noise_over_the_nominal_number():
     """sigma R/(q N); after a passed test tau of that, after a failed one all of it. To 5 standard deviations."""
     short, long = of_norms([0.1] * 80), of_norms([1.9] * 80)
     slack = 5 / math.sqrt(2 * DIM)
-    assert np.std(gaussian().aggregate(short[:0]).mean) == pytest.approx(0.7 * 2 / 100, rel=slack)
-    passed, failed = ptr().aggregate(short), ptr().aggregate(long)
+    assert np.std(gaussian().aggregate(short[:0], fixed_stream(1)).mean) == pytest.approx(0.7 * 2 / 100, rel=slack)
+    passed, failed = ptr().aggregate(short, fixed_stream(2)), ptr().aggregate(long, fixed_stream(3))
     assert passed.has_passed
     assert not failed.has_passed
     assert np.std(passed.mean[80:]) == pytest.approx(1.1 * 2 * 0.5 / 100, rel=slack)
@@ -108,10 +108,10 @@ def test_noise_over_the_nominal_number():
 
 def test_dynamic_trim_count():
     """Up by the step after a failed test, down after a passed one, within 0 .. most; the Gaussian rule stays."""
-    short, long = of_norms([0.1] * 80, 80), of_norms([1.9] * 80, 80)
-    assert ptr().aggregate(short).next_rule.mechanism.trim_count == 38
-    assert ptr().aggregate(long).next_rule.mechanism.trim_count == 42
-    assert ptr(trim_count=60).aggregate(long).next_rule.mechanism.trim_count == 60
+    short, long, stream = of_norms([0.1] * 80, 80), of_norms([1.9] * 80, 80), fixed_stream(6)
+    assert ptr().aggregate(short, stream).next_rule.mechanism.trim_count == 38
+    assert ptr().aggregate(long, stream).next_rule.mechanism.trim_count == 42
+    assert ptr(trim_count=60).aggregate(long, stream).next_rule.mechanism.trim_count == 60
     rule, trimmed, stream = ptr(trim_count=0), [], fixed_stream(5)
     for _ in range(14):
         rule = rule.aggregate(short, stream).next_rule
@@ -119,7 +119,7 @@ def test_dynamic_trim_count():
     assert trimmed[:8] == [2, 4, 6, 8, 10, 12, 14, 16]  # below the threshold of 17.7
     assert max(trimmed) >= 18
     fixed = gaussian()
-    assert fixed.aggregate(short).next_rule is fixed
+    assert fixed.aggregate(short, stream).next_rule is fixed
 
 
 def test_long_updates_are_trimmed():
@@ -152,18 +152,17 @@ def test_gaussian_costs_what_the_default_accountant_says():
 
 
 @pytest.mark.parametrize("rule", [gaussian(), ptr()])
-def test_noise_is_the_operating_system_s_unless_a_stream_is_given(rule):
-    """Two rounds differ; two with the same stream do not."""
-    updates = of_norms([0.1] * 3, 50)
-    assert rule.aggregate(updates).mean.tolist() != rule.aggregate(updates).mean.tolist()
-    first, second = (rule.aggregate(updates, fixed_stream(4)).mean for _ in range(2))
-    assert first.tolist() == second.tolist()
+def test_noise_is_the_stream_s(rule):
+    """Two rounds with the same stream are equal; the next of that stream is another."""
+    updates, stream = of_norms([0.1] * 3, 50), fixed_stream(4)
+    first, second, again = (rule.aggregate(updates, draws).mean for draws in (stream, stream, fixed_stream(4)))
+    assert first.tolist() == again.tolist() != second.tolist()
 
 
 @pytest.mark.parametrize("rule", [gaussian(), ptr()])
 def test_updates_are_checked(rule):
     with pytest.raises(ValueError, match=r"updates must have shape \(m, d\), got \(3,\)"):
-        rule.aggregate(np.zeros(3))
+        rule.aggregate(np.zeros(3), fixed_stream(4))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

@@ -235,7 +235,7 @@ class FaultyServer(SeededRandomness):
         self._noise = NOISES[noise]
 
     def noise(self, t: int, source: str, std_on_grid: float, dim: int) -> RingArray:
-        """See Randomness."""
+        """See Sources."""
         if source != "server-1":
             return super().noise(t, source, std_on_grid, dim)
         return self._noise(self, t, std_on_grid, dim)

@@ -44,7 +44,7 @@ _NOISE: Final = """
 import numpy as np
 from precad.dp.noise import rounded_gaussian
 sample, kept = rounded_gaussian.sample, []
-def faulty(std, dim):
+def faulty(std, dim, draw):
     {body}
 rounded_gaussian.sample = faulty
 """
@@ -61,11 +61,11 @@ functional.linear = by_rows
 may do so or not, and not at every kink."""
 FAULTS: Final = {
     "silent": _NOISE.format(body="return np.zeros(dim, dtype=np.int64)"),
-    "noise": _NOISE.format(body="return sample(0.97 * std, dim)"),
+    "noise": _NOISE.format(body="return sample(0.97 * std, dim, draw)"),
     "repeated": _NOISE.format(
-        body="kept.append(sample(std, dim) if len(kept) % 2 == 0 else kept[-1])\n    return kept[-1].copy()"
+        body="kept.append(sample(std, dim, draw) if len(kept) % 2 == 0 else kept[-1])\n    return kept[-1].copy()"
     ),
-    "tiled": _NOISE.format(body="return np.resize(sample(std, 50), dim)"),
+    "tiled": _NOISE.format(body="return np.resize(sample(std, 50, draw), dim)"),
     "clip": """
 from precad.clients.gradients.record_clipping import RecordClip
 from precad.clients.training import round_update

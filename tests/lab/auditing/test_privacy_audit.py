@@ -38,7 +38,7 @@ from precad.lab.auditing.members import AuditedTask, with_canaries
 from precad.lab.auditing.report import faults_of, lower, print_audit
 from precad.lab.auditing.seats import Seat
 from precad.lab.simulation import SeededRandomness
-from precad.lab.simulation.randomness import Randomness
+from precad.lab.simulation.randomness import Sources
 from precad.lab.simulation.simulate import Plan, resolve
 from tests.harness.command_line import CliRunner
 from tests.lab.auditing import planted
@@ -124,7 +124,7 @@ def plan() -> Plan:
     return replace(resolved, records={client: own.take(np.arange(20)) for client, own in resolved.records.items()})
 
 
-def seen_of(audited: AuditedTask, source: Randomness) -> Seen:
+def seen_of(audited: AuditedTask, source: Sources) -> Seen:
     """Run all rounds of a training, and return what was seen."""
     simulation, seen = auditing.simulation_of(audited, source)
     assert list(simulation.run())

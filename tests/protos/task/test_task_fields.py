@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 from precad.clients.errors import TaskRefusedError
 from precad.clients.upload.session import ClientSession
-from precad.dp.noise import rounded_gaussian
 from precad.mpc.errors import PeerMismatchError
 from precad.protos.task.task import Task
 from precad.protos.task.task_fields import MOST_SHOWN, differences, first_difference, hello_to
 from precad.servers.aggregator import Aggregator
 from precad.servers.dealer import Dealer
 from precad.servers.errors import ServerError
+from precad.servers.rounds.equipment import SYSTEM_RANDOMNESS
 from precad.servers.store.standing import Standing
 from precad.servers.task.meeting import compare, hello_of
 from tests.harness.harness import Pki, asynchronous, free_addresses, running, small_task
@@ -159,7 +159,7 @@ async def errors_of_servers(folder: Path, tasks: tuple[Task, Task], of_dealer: T
 @asynchronous
 async def test_a_client_with_another_task_is_told_which_field(tmp_path: Path) -> None:
     pki = Pki.create(tmp_path / "pki", TASK.clients)
-    async with running(TASK, pki, tmp_path, noises=(rounded_gaussian.sample, rounded_gaussian.sample)) as deployment:
+    async with running(TASK, pki, tmp_path, noises=(SYSTEM_RANDOMNESS.noise, SYSTEM_RANDOMNESS.noise)) as deployment:
         session = ClientSession(
             client="alice",
             task=small_task(noise_multiplier=0.5),

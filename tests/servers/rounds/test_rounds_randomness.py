@@ -9,7 +9,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pytest
+
+from precad.servers.rounds.equipment import SYSTEM_RANDOMNESS
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDERS = ("servers/rounds", "servers/task")
@@ -87,4 +90,27 @@ def test_a_planted_draw_past_the_source_is_found() -> None:
 
 
 def test_only_the_equipment_names_the_systems_generator() -> None:
-    assert [path for path in MODULES if "urandom" in (ROOT / path).read_text()] == ["servers/rounds/equipment.py"]
+    names = [path for path in MODULES if {"urandom", "SYSTEM_BYTES"} & set(_words(path))]
+    assert names == ["servers/rounds/equipment.py"]
+
+
+def test_the_systems_generator_is_taken_up_once() -> None:
+    """One constant is the default of every source of bytes in the packages; whoever names another hands it in."""
+    packages = ("mpc", "dp", "protos", "servers", "clients", "deploy", "lab")
+    paths = [path.relative_to(ROOT).as_posix() for package in packages for path in (ROOT / package).rglob("*.py")]
+
+    assert [path for path in sorted(paths) if "urandom" in _words(path)] == ["mpc/prg.py"]
+    assert _words("mpc/prg.py").count("urandom") == 1
+
+
+def test_noise_of_the_system_does_not_repeat() -> None:
+    """Two calls share no more than chance allows: at std = 2^17, 1000 equal draws have probability 0."""
+    first, second = (SYSTEM_RANDOMNESS.noise(2.0**17, 1000) for _ in range(2))
+
+    assert not np.array_equal(first, second)
+
+
+def _words(path: str) -> list[str]:
+    """Return every name and attribute that a file's code names."""
+    nodes = ast.walk(ast.parse((ROOT / path).read_text()))
+    return [str(getattr(node, "attr", getattr(node, "id", getattr(node, "name", "")))) for node in nodes]
