@@ -21,6 +21,8 @@ from precad.dp.certificates.planner import LEAST_MULTIPLIER
 
 SIZE: Final = (9.6, 5.0)  # inches; with DPI, 1200 pixels wide
 DPI: Final = 125
+_LINE_INCHES: Final = 0.5
+"""Height of a picture that is one line of text."""
 
 VIEWS: Final = {View.ONE_SERVER: "one server corrupted", View.CLIENTS_ONLY: "only clients corrupted"}
 
@@ -93,16 +95,40 @@ def plot_account(report: Mapping[str, Any], path: Path) -> None:
 
 def plot_certificates(report: Mapping[str, Any], path: Path) -> None:
     """Draw certified accuracy by number of attackers, one line per method. The planner's frontier is beside it if
-    planned. If computed, so is what attackers can do to the expected confidence in the true class."""
-    panels = [_draw_certified_accuracy]
+    planned. If computed, so is what attackers can do to the expected confidence in the true class.
+
+    What proves nothing has no panel: one line says that it is VACUOUS, and why.
+    """
+    is_vacuous = not any(map(any, report["tolerated"].values()))
+    panels = [] if is_vacuous else [_draw_certified_accuracy]
     panels += [_draw_frontier] if "plan" in report else []
-    panels += [_draw_attack_cost] if "attack_cost" in report else []
-    rows, columns = (2, 2) if len(panels) > 2 else (1, len(panels))
-    with figure_in(path, rows, columns) as (_, axes):
+    panels += [_draw_attack_cost] if "attack_cost" in report and not _is_unbounded(report["attack_cost"]) else []
+    rows, columns = (2, 2) if len(panels) > 2 else (1, max(1, len(panels)))
+    with figure_in(path, rows, columns) as (figure, axes):
         for axis, draw in zip(axes, panels, strict=False):
             draw(axis, report)
         for axis in axes[len(panels) :]:
             axis.remove()
+        if not panels:
+            figure.set_size_inches(SIZE[0], _LINE_INCHES)
+            figure.text(0.5, 0.5, _why_vacuous(report), ha="center", va="center")
+        elif is_vacuous:
+            figure.suptitle(_why_vacuous(report), fontsize=10)
+
+
+def _is_unbounded(cost: Mapping[str, Any]) -> bool:
+    """Return whether J is known to be in [0, 1] alone, as any is."""
+    return bool(cost["known_to_be_in"] == [0, 1])
+
+
+def _why_vacuous(report: Mapping[str, Any]) -> str:
+    """Say that a certificate is vacuous, and why: too few trainings, or too weak predictions."""
+    run = report.get("run")
+    if run is not None and len(run["folders"]) < run["runs_needed"]:
+        of = f"nothing can follow from fewer than {run['runs_needed']} trainings, found {len(run['folders'])}"
+    else:
+        of = "no prediction survives even one attacker"
+    return f"The certificate is VACUOUS: {of}"
 
 
 def _draw_certified_accuracy(axis: Any, report: Mapping[str, Any]) -> None:
@@ -142,22 +168,19 @@ def _given(confidence: float | None) -> str:
 def _draw_attack_cost(axis: Any, report: Mapping[str, Any]) -> None:
     """Draw attack inefficacy: the interval that J cannot leave, by number of attackers, weakest method outermost."""
     cost = report["attack_cost"]
-    estimate = report.get("estimate") if cost["known_to_be_in"] == [0, 1] else None
-    cost = cost if estimate is None else estimate["attack_cost"]
-    note = _given(report["confidence"]) if estimate is None else estimate["of"]
     ks: list[int] = []
     for name, (label, style) in reversed(METHODS.items()):
         if name not in cost["bounds"]:
             continue
         low, high = zip(*cost["bounds"][name], strict=True)
         ks = list(range(len(low)))
-        line = style | {"markersize": 4, "clip_on": False} | ({} if estimate is None else _ESTIMATED)
-        axis.plot(ks, low, label=label if estimate is None else f"{name}: estimate, not a guarantee", **line)
+        line = style | {"markersize": 4, "clip_on": False}
+        axis.plot(ks, low, label=label, **line)
         axis.plot(ks, high, **line)
         axis.fill_between(ks, low, high, color=style["color"], alpha=0.06)
     axis.axhline(cost["J"], color="0.3", linewidth=1, linestyle="-.", label=f"without attackers: J = {cost['J']:.3f}")
     axis.set(
-        title=f"What attackers can do to J\n{note}",
+        title=f"What attackers can do to J\n{_given(report['confidence'])}",
         xlabel=f"k attackers, who {_WORDS[report['threat']]}",
         ylabel="J, expected confidence in the true class",
         xlim=(0, max(ks[-1], 1)),

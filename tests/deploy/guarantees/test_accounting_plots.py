@@ -8,6 +8,7 @@ import pytest
 from precad.deploy.cli.main import app
 from precad.deploy.guarantees import accounting, plots
 from precad.dp.certificates.planner import LEAST_MULTIPLIER
+from tests.deploy.guarantees.test_run_evidence import make_run
 from tests.harness.command_line import CliRunner
 from tests.harness.legends import require_clear_of_curves
 
@@ -158,7 +159,37 @@ def test_a_frontier_that_nothing_reaches(figures, tmp_path):
     report |= {"tolerated": {"pld": [0]}, "certified_accuracy": {"pld": [1.0, 0.0]}}
     plots.plot_certificates(report, tmp_path / "p.png")
 
-    assert "no noise reaches one attacker" in [text.get_text() for text in figures[0].axes[1].texts]
+    (axis,) = figures[0].axes
+    assert "no noise reaches one attacker" in [text.get_text() for text in axis.texts]
+    assert "VACUOUS: no prediction survives" in figures[0].get_suptitle()
+
+
+def test_a_vacuous_run_is_one_line_without_axes(figures, tmp_path):
+    """One training bounds no confidence. The picture is as wide as any other, lower, and its line fits into it."""
+    run = make_run(tmp_path / "run", 1)
+    precad("certify", "--run", run, "--at-most", "2", "--plot", tmp_path / "v.png")
+
+    (figure,) = figures
+    assert figure.axes == []
+    (text,) = figure.texts
+    assert text.get_text() == "The certificate is VACUOUS: nothing can follow from fewer than 27 trainings, found 1"
+    assert width_of_png(tmp_path / "v.png") == 1200
+    line = text.get_window_extent()
+    assert figure.bbox.x0 < line.x0 < line.x1 < figure.bbox.x1
+    assert figure.bbox.y0 < line.y0 < line.y1 < figure.bbox.y1
+
+
+def test_what_few_runs_prove_of_a_loss_stays(figures, tmp_path, confidences):
+    """No prediction is certified, and J is bounded: one panel below the line."""
+    report = json.loads(
+        precad("certify", "--confidences", confidences, *ATTACKED, "--json", "--plot", tmp_path / "c.png").stdout
+    )
+    report["tolerated"] = {name: [0] * len(found) for name, found in report["tolerated"].items()}
+    plots.plot_certificates(report, tmp_path / "p.png")
+
+    (axis,) = figures[1].axes
+    assert axis.get_title().startswith("What attackers can do to J")
+    assert "VACUOUS" in figures[1].get_suptitle()
 
 
 def test_what_attackers_can_do(figures, tmp_path, confidences):
