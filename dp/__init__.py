@@ -2,6 +2,8 @@
 
     task_privacy   what a round of a deployment's task is, by its algorithm
     conditions     what its figures rest on, and when that must be said beside them
+    ptr_side_by_side
+                   propose-test-release by every formula: proved bounds beside those that its paper prints
     errors         what may go wrong, as one tree
     checks         the argument checks the modules share
     accountants/   privacy accountants: the cost of a training, and how it is computed

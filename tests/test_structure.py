@@ -104,9 +104,9 @@ ROOMS = (
     ),
     Room(
         "dp^",
-        "| . accountants noise",
-        "What a task's round is to those whom it protects, and what its figures rest on.",
-        "task_privacy conditions",
+        "| . accountants noise published",
+        "What a task's round is to those whom it protects, what its figures rest on, and formulas side by side.",
+        "task_privacy conditions ptr_side_by_side",
     ),
     Room("dp/ledgers", "| . accountants", "Ledgers: what was spent, on disk before anything is released."),
     Room(
@@ -572,6 +572,16 @@ def test_the_map_of_a_folder_names_what_is_in_it(folder: str) -> None:
     assert there <= named, f"{folder}/__init__.py does not name {sorted(there - named)}"
     lines = re.findall(r"^ {4}([a-z0-9_]+)/? {2,}", text, flags=re.MULTILINE)
     assert sorted(set(lines)) == sorted(lines), f"{folder}/__init__.py has two lines for one name"
+
+
+def test_only_comparisons_take_up_published_formulas() -> None:
+    """In the product; experiments repeat papers with them."""
+    edges = {
+        path: targets for path, targets in graph(sources()).items() if not path.startswith(("dp/published/", "lab/"))
+    }
+    found = {path for path, targets in edges.items() if any(one.startswith("dp/published/") for one in targets)}
+
+    assert found == {"dp/ptr_side_by_side.py"}
 
 
 def test_only_one_room_names_crypten() -> None:

@@ -1,15 +1,14 @@
 """`precad account --ptr`: what propose-test-release costs at one server that is trusted, and what its paper states.
 
-Sensitivities are one: sigma is the noise on the full sum over R, tau times that on the trimmed one. Two servers have
-another threshold, and no sampling: `precad account CONFIG` has their figures (`precad.dp.trimmed.two_servers`).
-Source: Wang et al., NeurIPS '22; what is corrected is in docs/explanation/privacy.md.
+The formulas are in `precad.dp.ptr_side_by_side`. Two servers have another threshold, and no sampling:
+`precad account CONFIG` has their figures (`precad.dp.trimmed.two_servers`).
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,11 +20,9 @@ from precad.deploy.guarantees.plots import figure_in
 from precad.deploy.shown.figures import plain, shown
 from precad.deploy.shown.tables import titled
 from precad.dp.accountants.pld import Label
-from precad.dp.accountants.ptr_loss import pld_eps_ptr
-from precad.dp.accountants.ptr_privacy import INTEGER_ORDERS, eps_ptr_rounds
-from precad.dp.accountants.renyi_accounting import OrderGridWarning, eps_from_rdp
+from precad.dp.accountants.renyi_accounting import OrderGridWarning
 from precad.dp.checks import require_count
-from precad.dp.published import propose_test_release as published
+from precad.dp.ptr_side_by_side import Bound, ptr_side_by_side
 
 _NEEDED: Final = ("sigma", "delta")
 _TAKEN: Final = (*_NEEDED, "q", "rounds", "plot", "as_json", "ptr")
@@ -35,9 +32,6 @@ _STYLES: Final[Mapping[Label, dict[str, Any]]] = {
     Label.BOUND: {"linestyle": "-", "linewidth": 2.2},
     Label.PUBLISHED_REPRODUCTION: {"linestyle": "--"},
 }
-
-Bound = Callable[[int], float]
-"""Epsilon after so many rounds. Raises ValueError where the formula does not apply, which says why."""
 
 
 def account_of_test(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,7 +43,7 @@ def account_of_test(given: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"--ptr: expected none beside {beside[0]}, which is of other mechanisms, found a value")
     q, rounds = (1.0 if given["q"] is None else given["q"]), (1 if given["rounds"] is None else given["rounds"])
     parameters = {"sigma": given["sigma"], "tau": tau, "b": scale, "delta0": failure, "q": q, "delta": given["delta"]}
-    bounds = _bounds(parameters)
+    bounds = ptr_side_by_side(**parameters)
     with refusing(ValueError):
         require_count("rounds", rounds, at_least=1)
         for bound, label in bounds.values():
@@ -59,40 +53,6 @@ def account_of_test(given: Mapping[str, Any]) -> dict[str, Any]:
     if given.get("plot") is not None:
         report["by_round"] = _by_round(bounds, rounds)
     return report
-
-
-def _bounds(given: Mapping[str, float]) -> dict[str, tuple[Bound, Label]]:
-    """Return each formula by its name."""
-    sigma, tau, b, delta0, q, delta = (given[name] for name in ("sigma", "tau", "b", "delta0", "q", "delta"))
-
-    def direct(rounds: int) -> float:
-        if rounds > 1 or q < 1:
-            raise ValueError("of one release without sampling")
-        return published.ptr_direct_dp(b, sigma, delta0, delta)
-
-    def converted(rounds: int) -> float:
-        if q < 1:
-            return eps_from_rdp(
-                lambda order: rounds * published.subsampled_ptr_rdp_blackbox(order, q, sigma, tau, b, delta0),
-                delta, "balle", INTEGER_ORDERS,
-            )  # fmt: skip
-        return eps_from_rdp(
-            lambda order: rounds * published.ptr_rdp(order, sigma, tau, b, delta0), delta, "balle", INTEGER_ORDERS
-        )
-
-    def sampled(rounds: int) -> float:
-        orders = [a for a in INTEGER_ORDERS if published.ptr_thm44_valid(a, q, sigma, tau, b, delta0)]
-        losses = {a: published.subsampled_ptr_rdp_thm44(a, q, sigma, tau, b, delta0) for a in orders or (2,)}
-        return eps_from_rdp(lambda order: rounds * losses[int(order)], delta, "balle", orders)
-
-    proved, printed = Label.BOUND, Label.PUBLISHED_REPRODUCTION
-    return {
-        "loss distributions": (lambda rounds: pld_eps_ptr(q, sigma, tau, b, delta0, rounds, delta), proved),
-        "Renyi divergences": (lambda rounds: eps_ptr_rounds(q, sigma, tau, b, delta0, rounds, delta), proved),
-        "Theorem 4.2": (direct, printed),
-        "Theorem 4.3": (converted, printed),
-        "Theorem 4.4": (sampled, printed),
-    }
 
 
 def _row(name: str, bound: Bound, label: Label, rounds: int) -> dict[str, Any]:
