@@ -14,7 +14,6 @@ from typing import Any
 
 from precad.dp.accountants import (
     gaussian_dp,
-    group_mixture,
     group_privacy,
     precad_client,
     ptr_privacy,
@@ -83,7 +82,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "client_level_mu": published_precad.client_level_mu,
     "precad_theorem2_bounds": with_threat(published_precad.precad_theorem2_bounds, "K"),
     "gdp_robust_bounds": published_precad.gdp_robust_bounds,
-    "group_mixture_delta": group_mixture.group_mixture_delta,
+    "group_mixture_delta": published_gaussian.group_mixture_delta,
     # section 6
     "fixed_point_record_sensitivity": grid_sensitivity.fixed_point_record_sensitivity,
     "fixed_point_client_bound": grid_sensitivity.fixed_point_client_bound,

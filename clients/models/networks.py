@@ -156,11 +156,6 @@ def fitted(model: nn.Module, split: Split, loss: Loss = CROSS_ENTROPY) -> Split:
     return replace(split, n_logits=n_logits)
 
 
-def dimension(name: str) -> int:
-    """Return d, the number of parameters of the model of that name."""
-    return parameter_count(build(name))
-
-
 def parameter_count(model: nn.Module) -> int:
     """Return d, the number of parameters of `model`."""
     return sum(parameter.numel() for parameter in model.parameters())

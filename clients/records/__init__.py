@@ -18,7 +18,6 @@ Modules:
 from precad.clients.records.digits import digits
 from precad.clients.records.idx import emnist, fashion_mnist, mnist
 from precad.clients.records.mosaics import cifar10
-from precad.clients.records.partitions import partition
 from precad.clients.records.records import (
     IMAGE_AXES,
     N_CLASSES,
@@ -50,7 +49,6 @@ __all__ = [
     "joined",
     "mnist",
     "model_inputs",
-    "partition",
     "sentiment140",
     "sentiment140_50k",
 ]

@@ -12,15 +12,9 @@ from numpy.typing import NDArray
 
 from precad.clients.checks import require_positive
 from precad.clients.errors import ArgumentError
-from precad.clients.records.records import Records
 
 Parts = tuple[NDArray[np.int64], ...]
 """For each client the indices of its records: disjoint, together all records, none empty."""
-
-
-def partition(records: Records, n_clients: int, *, seed: int) -> tuple[Records, ...]:
-    """Return `records` dealt i.i.d. to n_clients. Raises: ArgumentError unless 1 <= n_clients <= len(records)."""
-    return tuple(records.take(part) for part in iid(len(records), n_clients, seed=seed))
 
 
 def iid(n_records: int, n_clients: int, *, seed: int) -> Parts:

@@ -7,9 +7,7 @@ records of one person are mixtures of Gaussians by how many of them are drawn.
 
 from __future__ import annotations
 
-from collections import namedtuple
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from precad.dp.accountants.bins_event import BinnedGaussian
 from precad.dp.accountants.pld import Release, SampledGaussian
@@ -18,18 +16,6 @@ from precad.dp.checks import require_count
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
-
-_MODULE: Final = "dp_accounting.dp_event"
-_CLASSES: Final = frozenset(
-    {
-        "NoOpDpEvent",
-        "NonPrivateDpEvent",
-        "GaussianDpEvent",
-        "PoissonSampledDpEvent",
-        "SelfComposedDpEvent",
-        "MixtureOfGaussiansDpEvent",
-    }
-)
 
 
 def dp_event(event: Release | None, steps: int) -> DpEvent:
@@ -70,26 +56,5 @@ def as_json(event: DpEvent) -> dict[str, Any]:
     return _fields(event.to_named_tuple())
 
 
-def from_json(fields: Mapping[str, Any]) -> DpEvent:
-    """Return the event that `as_json` wrote.
-
-    Raises: ValueError for anything else. A class is never taken from a module that the file names.
-    """
-    from dp_accounting import DpEvent
-
-    try:
-        return DpEvent.from_named_tuple(_named_tuple(fields))
-    except (TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"expected an event as precad writes it, found one that is none: {error}") from None
-
-
 def _fields(event: Any) -> dict[str, Any]:
     return {name: _fields(value) if hasattr(value, "_asdict") else value for name, value in event._asdict().items()}
-
-
-def _named_tuple(fields: Mapping[str, Any]) -> Any:
-    named = (fields.get("module_name"), fields.get("class_name"))
-    if named[0] != _MODULE or named[1] not in _CLASSES:
-        raise ValueError(f"module_name, class_name: expected one of {', '.join(sorted(_CLASSES))}, found {named!r:.80}")
-    values = {name: _named_tuple(value) if isinstance(value, Mapping) else value for name, value in fields.items()}
-    return namedtuple("Event", values)(**values)

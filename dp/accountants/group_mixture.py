@@ -35,7 +35,7 @@ from scipy.stats import binom
 from precad.dp.accountants.gaussian_dp import delta_from_mu
 from precad.dp.accountants.privacy_loss import Array, DeltaCurve, LossDistribution
 from precad.dp.accountants.renyi import log_binomial_weights
-from precad.dp.checks import integral, require_finite, require_one_of, require_positive, require_probability
+from precad.dp.checks import integral, require_positive, require_probability
 
 
 class Direction(enum.StrEnum):
@@ -47,32 +47,19 @@ class Direction(enum.StrEnum):
     """Q from P: events that the attack makes rarer."""
 
 
+LEAST_NOISE: Final = 0.01
+"""Multiplier below which a release is taken to show how many were drawn: it errs by e^-1250."""
 _N_SIGMAS: Final = 8.5  # of a Gaussian of mass one, under 1e-17 lies beyond
 _MOST_POINTS: Final = 1 << 20
 _CURVE_POINTS: Final = 4096
 _FINE: Final = 1e-3  # largest grid step for one value
 _COARSE: Final = 0.02  # and for the curves of many units
 _CUT: Final = 1e-18  # of the binomial law of the number drawn, counted as infinite loss
-_LEAST_NOISE: Final = 0.01  # multiplier below which a release is taken to show how many were drawn: it errs by e^-1250
 _MOST_MU: Final = 1e100  # beyond it, nothing is hidden at any epsilon that float64 has the exponential of
 _MOST_NOISE: Final = 1e9  # above it, this much is taken to be there: no more than a part of the noise
 
 
-def group_mixture_delta(K: float, q: float, sigma_bar: float, T: float, eps: float, direction: str) -> float:
-    """Return delta(eps) after T rounds with K units, any real eps. Upper bound, tight to about 1e-3 of its value."""
-    K, T = _require(K, q, sigma_bar, T)
-    require_finite("eps", eps)
-    require_one_of("direction", direction, tuple(Direction))
-    if K == 0 or T == 0 or q == 0:
-        return max(0.0, -math.expm1(min(eps, 0.0)))
-    if q == 1:
-        return delta_from_mu(eps, math.sqrt(T) * K / sigma_bar)
-    if sigma_bar < _LEAST_NOISE:
-        return _delta_if_seen(K, q, T, eps, Direction(direction))
-    return loss_distribution(K, q, sigma_bar, T, Direction(direction)).delta(eps)
-
-
-def _delta_if_seen(K: int, q: float, T: int, eps: float, direction: Direction) -> float:
+def delta_if_seen(K: int, q: float, T: int, eps: float, direction: Direction) -> float:
     """Return delta(eps), where each round shows how many of the K units were drawn. An upper bound for any noise.
 
     With probability w = (1 - q)^(K T) nobody ever is, which looks like a training without them; else P and Q have
@@ -87,7 +74,7 @@ def _delta_if_seen(K: int, q: float, T: int, eps: float, direction: Direction) -
 @functools.lru_cache(maxsize=1024)
 def delta_curve(K: int, q: float, sigma_bar: float, T: int, direction: Direction) -> DeltaCurve:
     """Return delta at up to 4096 epsilons >= 0, and cached: what certificates are made of."""
-    K, T = _require(K, q, sigma_bar, T)
+    K, T = require_group(K, q, sigma_bar, T)
     if K == 0 or T == 0 or q == 0:
         return DeltaCurve(np.zeros(1), np.zeros(1))
     if q == 1:
@@ -96,9 +83,9 @@ def delta_curve(K: int, q: float, sigma_bar: float, T: int, direction: Direction
             return DeltaCurve(np.zeros(1), np.ones(1))
         epsilons = np.linspace(0.0, mu * (mu / 2 + 9), _CURVE_POINTS)
         return DeltaCurve(epsilons, np.asarray([delta_from_mu(float(e), mu) for e in epsilons]))
-    if sigma_bar < _LEAST_NOISE:
+    if sigma_bar < LEAST_NOISE:
         epsilons = np.asarray([0.0, -K * T * math.log1p(-q)])
-        return DeltaCurve(epsilons, np.asarray([_delta_if_seen(K, q, T, float(e), direction) for e in epsilons]))
+        return DeltaCurve(epsilons, np.asarray([delta_if_seen(K, q, T, float(e), direction) for e in epsilons]))
     return loss_distribution(K, q, sigma_bar, T, direction, largest_step=_COARSE).curve().thinned(_CURVE_POINTS)
 
 
@@ -255,7 +242,8 @@ def normal_between(z: Array) -> Array:
     return np.maximum(mass, 0.0)
 
 
-def _require(K: float, q: float, sigma_bar: float, T: float) -> tuple[int, int]:
+def require_group(K: float, q: float, sigma_bar: float, T: float) -> tuple[int, int]:
+    """Return K and T as integers. Raises ValueError for numbers outside their range."""
     K = integral("K", K)
     require_probability("q", q)
     require_positive("sigma_bar", sigma_bar)

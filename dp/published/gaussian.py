@@ -8,7 +8,9 @@ from collections.abc import Sequence
 
 from scipy.special import ndtr, ndtri
 
-from precad.dp.accountants.gaussian_dp import eps_from_mu
+from precad.dp.accountants import group_mixture
+from precad.dp.accountants.gaussian_dp import delta_from_mu, eps_from_mu
+from precad.dp.accountants.group_mixture import Direction
 from precad.dp.accountants.pld import (
     PldAccountant,
     SampledGaussian,
@@ -19,7 +21,9 @@ from precad.dp.accountants.renyi_accounting import eps_from_rdp
 from precad.dp.checks import (
     integral,
     require_delta,
+    require_finite,
     require_non_negative,
+    require_one_of,
     require_positive,
     require_probability,
 )
@@ -84,3 +88,17 @@ def eps_sgm_rdp(
     require_positive("sigma", sigma)
     steps = integral("steps", steps)
     return eps_from_rdp(lambda alpha: rdp_composed(rdp_sgm_poisson(alpha, q, sigma), steps), delta, method, orders)
+
+
+def group_mixture_delta(K: float, q: float, sigma_bar: float, T: float, eps: float, direction: str) -> float:
+    """Return delta(eps) after T rounds with K units, any real eps. Upper bound, tight to about 1e-3 of its value."""
+    K, T = group_mixture.require_group(K, q, sigma_bar, T)
+    require_finite("eps", eps)
+    require_one_of("direction", direction, tuple(Direction))
+    if K == 0 or T == 0 or q == 0:
+        return max(0.0, -math.expm1(min(eps, 0.0)))
+    if q == 1:
+        return delta_from_mu(eps, math.sqrt(T) * K / sigma_bar)
+    if sigma_bar < group_mixture.LEAST_NOISE:
+        return group_mixture.delta_if_seen(K, q, T, eps, Direction(direction))
+    return group_mixture.loss_distribution(K, q, sigma_bar, T, Direction(direction)).delta(eps)

@@ -98,13 +98,6 @@ def _required(name: str, sha256: str) -> _Source:
     return source
 
 
-def file_digest(name: str) -> str:
-    """Return the SHA-256 of the file that `package.module:function` is in, as hex. Runs nothing of it, nor of packages
-    around it. Raises FunctionRefusedError.
-    """
-    return _read(name).sha256
-
-
 def require_file(name: str, sha256: str) -> None:
     """Refuse a file other than the one with this digest. Runs nothing. Raises FunctionRefusedError."""
     _required(name, sha256)

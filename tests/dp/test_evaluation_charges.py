@@ -10,7 +10,6 @@ import pytest
 from dp_accounting import pld as library
 
 from precad.dp.accountants.composed import composed_epsilon
-from precad.dp.accountants.dp_events import from_json
 from precad.dp.accountants.group_mixture import Direction, loss_distribution
 from precad.dp.accountants.pld import Conduct, PldAccountant, SampledGaussian, TwoStageSampledGaussian, View
 from precad.dp.accountants.renyi import rdp_gaussian, rdp_sgm_poisson
@@ -20,6 +19,7 @@ from precad.dp.errors import BudgetExceededError, LedgerCorruptedError
 from precad.dp.ledgers.earlier import earlier_tasks
 from precad.dp.ledgers.events import ledger_events
 from precad.dp.ledgers.ledger import Ledger
+from tests.harness.dp_events import from_json
 
 DELTA = 1e-5
 TRAINING, EVALUATION = SampledGaussian(0.1, 1.5), SampledGaussian(1.0, 4.0)

@@ -15,12 +15,12 @@ import pytest
 
 from precad.clients.attacks.named import attacks_of
 from precad.clients.config import ClientConfig
-from precad.clients.models import networks
 from precad.clients.records import Records, mnist
 from precad.deploy.conducts import conducts_of
 from precad.lab.simulation import Simulation, SimulationSettings
 from precad.protos.task.task import Task
 from tests.harness.harness import Pki, small_task
+from tests.harness.models import dimension_of
 from tests.integration.test_simulated_training import Client, Replayed, trained_by_processes
 
 ATTACKERS = tuple(f"mallory-{i}" for i in range(5))
@@ -42,7 +42,7 @@ def task_of(**changes: Any) -> Task:
     values = {
         "rounds": N_ROUNDS,
         "model": "cnn-standardised",
-        "dim": networks.dimension("cnn-standardised"),
+        "dim": dimension_of("cnn-standardised"),
         "client_clip": 20.0,
         "record_clip": 2.0,
         "record_rate": 0.25,

@@ -9,6 +9,7 @@ Failure means one of these:
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import io
 import json
 import time
@@ -27,7 +28,7 @@ from precad.clients.upload.session import ClientSession
 from precad.deploy.errors import ConfigError
 from precad.deploy.localhost.deployment import LocalRun
 from precad.deploy.localhost.summary import print_summary
-from precad.mpc.crypten.named import file_digest
+from precad.mpc.crypten import examples
 from precad.mpc.errors import MpcError
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, Dealt
@@ -47,14 +48,14 @@ from tests.mpc.crypten.test_bridge import MISSING
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING or "CrypTen is there")
 CLIP = "precad.mpc.crypten.examples:clip"
+CLIP_SHA256 = hashlib.sha256(Path(examples.__file__).read_bytes()).hexdigest()
 CLIENTS = HONEST = ("alice", "bob", "carol")
 BOUND = 0.5
 OF_CLIP: dict[str, Any] = {"sum_function": CLIP, "sum_function_arguments": {"bound": BOUND}, "gate": "native"}
 
 
 def task_of(**changes: Any) -> Task:
-    digest = file_digest(CLIP)
-    return small_task(CLIENTS, **OF_CLIP | {"sum_function_sha256": digest, "sum_function_factor": 1.0} | changes)
+    return small_task(CLIENTS, **OF_CLIP | {"sum_function_sha256": CLIP_SHA256, "sum_function_factor": 1.0} | changes)
 
 
 def vectors_of(task: Task) -> dict[str, NDArray[np.int64]]:
@@ -151,7 +152,7 @@ def test_precad_run_moves_the_model_by_the_clip_of_the_cleartext_sum(tmp_path: P
     Without a factor the summary says that there is no bound.
     """
     plain, of_plain = trained(tmp_path / "plain")
-    clipped, printed = trained(tmp_path / "clipped", **OF_CLIP, sum_function_sha256=file_digest(CLIP))
+    clipped, printed = trained(tmp_path / "clipped", **OF_CLIP, sum_function_sha256=CLIP_SHA256)
     expected = np.clip(plain, -BOUND, BOUND)
     n_at_bound = int((np.abs(plain) > BOUND).sum())
     assert 10 < n_at_bound < plain.size - 10
@@ -165,7 +166,7 @@ def test_precad_run_moves_the_model_by_the_clip_of_the_cleartext_sum(tmp_path: P
 @pytest.mark.parametrize("servers", ["cleartext", "mpc"])
 def test_a_simulation_moves_the_model_by_the_clip_of_the_sum(servers: str) -> None:
     """One round with the function and one without, of equal gradients and no noise, in one process."""
-    function = {**OF_CLIP, "sum_function_sha256": file_digest(CLIP), "rounds": 1}
+    function = {**OF_CLIP, "sum_function_sha256": CLIP_SHA256, "rounds": 1}
     moved = []
     for changes in ({"rounds": 1}, function):
         task = training_task("non-private", record_rate=1.0, client_clip=64.0, **changes)
@@ -207,7 +208,7 @@ def test_a_function_runs_by_both_operators_word_alone(
 def test_a_servers_file_must_be_the_tasks(tmp_path: Path) -> None:
     task = task_of(sum_function_sha256="0" * 64)
     config = Pki.create(tmp_path, CLIENTS).aggregator(0, listen="127.0.0.1:1", folder=tmp_path, sum_function=CLIP)
-    with pytest.raises(SetupError, match=f"sum_function_sha256: expected {'0' * 64}, found {file_digest(CLIP)}"):
+    with pytest.raises(SetupError, match=f"sum_function_sha256: expected {'0' * 64}, found {CLIP_SHA256}"):
         require_function(task, config)
 
 

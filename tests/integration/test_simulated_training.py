@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from precad.clients.attacks import ATTACKS, Attack, NoAttack
 from precad.clients.attacks.named import attacks_of
 from precad.clients.config import ClientConfig
-from precad.clients.models import networks
 from precad.clients.process import Trainer
 from precad.clients.records import Records, digits
 from precad.clients.submission import agree, make_submission
@@ -59,6 +58,7 @@ from tests.harness.harness import (
     small_task,
     upload_to,
 )
+from tests.harness.models import dimension_of
 
 ATTACKERS = {"mallory": "scaled", "trudy": "wrap"}
 CRAFTING = {
@@ -89,14 +89,14 @@ ALGORITHMS: dict[str, dict[str, object]] = {
     "user-dp-fedavg, private-quantile": {
         "algorithm": "user-dp-fedavg",
         "update_clipping": "private-quantile",
-        "dim": networks.dimension("mlp") + 1,
+        "dim": dimension_of("mlp") + 1,
         "server_optimizer": "momentum",
         **LOCAL,
     },
     "user-dp-fedavg, private-quantile-per-layer": {
         "algorithm": "user-dp-fedavg",
         "update_clipping": "private-quantile-per-layer",
-        "dim": networks.dimension("mlp") + 1,
+        "dim": dimension_of("mlp") + 1,
         **LOCAL,
     },
     "user-dp-fedavg, correlated": {"algorithm": "user-dp-fedavg", "min_separation": 2, "noise_bands": 2, **LOCAL},
@@ -159,7 +159,7 @@ def training_task(algorithm: str = "precad", /, **changes: object) -> Task:
     values = {
         "algorithm": algorithm,
         "rounds": N_ROUNDS,
-        "dim": networks.dimension("mlp"),
+        "dim": dimension_of("mlp"),
         "model": "mlp",
         "client_clip": 4.0,
         "noise_multiplier": 0.5,

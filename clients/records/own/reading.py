@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -16,7 +16,6 @@ from precad.clients.records.own.csv_file import read_csv
 from precad.clients.records.own.described import CLIENT, OwnRecords
 from precad.clients.records.own.found import Found, read_as
 from precad.clients.records.own.image_folder import read_folder
-from precad.clients.records.own.labels import Wanted
 from precad.clients.records.own.npz_file import read_npz
 from precad.clients.records.own.parquet_file import read_parquet
 from precad.clients.records.own.saved_dataset import read_dataset
@@ -35,29 +34,6 @@ assert tuple(_READERS) == FILE_KINDS
 def load(source: OwnRecords) -> Records:
     """Return the records of a source, in its order. Raises DataError, ExtensionError."""
     return read(source).records
-
-
-def as_records(
-    value: object,
-    *,
-    class_names: Sequence[str] = (),
-    shape: Sequence[int] = (),
-    numbers: bool = False,
-    where: str = "records",
-) -> Records:
-    """Return the records that a map-style data set of (input, label), or arrays (inputs, labels), hold.
-
-        class_names  class 0, 1, .. as labels name them; empty: labels are these numbers
-        shape        of one record's features; empty: any
-        numbers      whether labels are numbers, and no classes
-        where        how messages call the value
-
-    Raises OwnRecordsError.
-    """
-    with read_as(where, "records"):
-        found = from_value(value, where, Wanted(tuple(class_names), numbers=numbers))
-    _require_shape(found, tuple(shape), where)
-    return found.records
 
 
 def read(source: OwnRecords) -> Found:

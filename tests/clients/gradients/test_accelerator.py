@@ -26,6 +26,7 @@ from precad.clients.models.losses import CROSS_ENTROPY
 from precad.clients.records import Records, digits
 from precad.clients.records.records import example
 from tests.harness.gradient_sums import clipped_gradient_sum
+from tests.harness.models import dimension_of
 
 SIZES = (7, 1, 13, 4)
 """Records of each client of a round."""
@@ -105,7 +106,7 @@ def test_a_pass_stays_on_its_device(name: str) -> None:
     gradients = one_pass(model, features, labels, CROSS_ENTROPY)
     factors = clip_factors(torch.stack([layer.squared_norms() for layer in gradients]), RecordClip(1.0))
     sums = torch.cat([layer.weighted_sums(f, parts) for layer, f in zip(gradients, factors, strict=True)], dim=1)
-    assert (sums.device.type, tuple(sums.shape)) == ("meta", (len(SIZES), networks.dimension(name)))
+    assert (sums.device.type, tuple(sums.shape)) == ("meta", (len(SIZES), dimension_of(name)))
 
 
 @pytest.mark.gpu

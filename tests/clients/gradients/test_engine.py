@@ -26,6 +26,7 @@ from precad.clients.gradients.record_paths import Path
 from precad.clients.models import networks
 from precad.clients.records import example_of
 from tests.harness.gradient_sums import clipped_gradient_sum
+from tests.harness.models import dimension_of
 
 N_RECORDS = 13
 
@@ -143,7 +144,7 @@ def test_no_records_give_zeros(name):
         record_clip_norm=1.0,
     )
     assert total.dtype == np.float64
-    assert_array_equal(total, np.zeros(networks.dimension(name)))
+    assert_array_equal(total, np.zeros(dimension_of(name)))
 
 
 def test_clip_factors_at_the_edges():

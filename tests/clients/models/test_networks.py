@@ -12,6 +12,7 @@ from torch.func import functional_call
 
 from precad.clients.errors import DimensionError, ModelImportError, ModelInputError, UnknownNameError
 from precad.clients.models import networks
+from tests.harness.models import dimension_of
 
 MADE = torch.nn.Linear(2, 2)
 NAMES = [
@@ -24,7 +25,7 @@ FOR_EMNIST = {"cnn-letters": 26, "cnn-balanced": 47, "cnn-byclass": 62}
 def test_cnn_has_the_26010_parameters_of_the_opacus_example():
     """Counted by hand: weights and biases of two convolutions and two linear layers."""
     by_hand = (16 * 8 * 8 + 16) + (32 * 16 * 4 * 4 + 32) + (32 * 512 + 32) + (10 * 32 + 10)
-    assert networks.dimension("cnn") == by_hand == 26_010
+    assert dimension_of("cnn") == by_hand == 26_010
 
 
 def test_the_standardised_cnn_is_the_cnn_on_standardised_pixels():
@@ -46,7 +47,7 @@ def test_the_standardised_cnn_is_the_cnn_on_standardised_pixels():
 def test_a_binary_cnn_is_its_cnn_with_two_outputs(name, classes, dimension):
     """Eight outputs fewer; the other classes have no confidence at all, and the loss is that of two logits."""
     model, images = networks.build(name, seed=3), some_inputs(name, 4)
-    assert networks.dimension(name) == dimension
+    assert dimension_of(name) == dimension
     logits, is_second = model(images), torch.tensor([0, 1, 1, 0])
     others = [label for label in range(10) if label not in classes]
     assert not logits.softmax(dim=1)[:, others].any()
@@ -74,7 +75,7 @@ def some_inputs(name, n):
     ],
 )
 def test_dimensions_by_hand(name, dimension):
-    assert networks.dimension(name) == dimension
+    assert dimension_of(name) == dimension
 
 
 def test_the_lstm_is_pytorch_s():
@@ -112,7 +113,7 @@ def half_model():
 def test_a_model_of_the_user_s_own():
     """By import path; the seed decides its start."""
     here = f"{__name__}:own_model"
-    assert networks.dimension(here) == 650
+    assert dimension_of(here) == 650
     assert_array_equal(networks.initial_parameters(here, seed=1), networks.initial_parameters(here, seed=1))
     assert np.any(networks.initial_parameters(here, seed=1) != networks.initial_parameters(here, seed=2))
 
@@ -147,7 +148,7 @@ def test_records_that_do_not_fit_are_named():
 
 def test_mlp_dimension():
     """One hidden layer of 64 on 64 pixels."""
-    assert networks.dimension("mlp") == (64 * 64 + 64) + (64 * 10 + 10) == 4_810
+    assert dimension_of("mlp") == (64 * 64 + 64) + (64 * 10 + 10) == 4_810
 
 
 @pytest.mark.parametrize("name", sorted({*NAMES, *FOR_EMNIST}))
@@ -161,7 +162,7 @@ def test_a_model_takes_images_of_its_side_and_gives_ten_logits_or_those_of_emnis
 def test_emnist_s_cnns_are_the_cnn_with_more_outputs():
     """33 parameters for each logit."""
     for name, n_logits in FOR_EMNIST.items():
-        assert networks.dimension(name) == 26_010 + 33 * (n_logits - 10)
+        assert dimension_of(name) == 26_010 + 33 * (n_logits - 10)
 
 
 @pytest.mark.parametrize("name", NAMES)

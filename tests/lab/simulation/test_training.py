@@ -39,8 +39,9 @@ from precad.mpc.proved.field import P
 from precad.mpc.ring import RingArray
 from precad.protos.task.proved_fields import OF_A_DEALER
 from precad.protos.task.task import Task
+from tests.harness.models import dimension_of
 
-DIM = networks.dimension("mlp")
+DIM = dimension_of("mlp")
 IDS = [f"client-{i}" for i in range(6)]
 SPLIT = digits()
 RECORDS = {client: SPLIT.train.take(np.arange(i * 30, (i + 1) * 30)) for i, client in enumerate(IDS)}

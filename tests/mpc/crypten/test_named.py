@@ -15,7 +15,7 @@ import pytest
 
 from precad.mpc.crypten import examples
 from precad.mpc.crypten.bridge import FRAC_BITS
-from precad.mpc.crypten.named import file_digest, named_function, require_file
+from precad.mpc.crypten.named import named_function, require_file
 from precad.mpc.errors import FunctionRefusedError
 from tests.mpc.crypten.test_bridge import MISSING
 
@@ -48,9 +48,12 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
     return name
 
 
+def digest_of(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
 def test_the_digest_is_that_of_the_file() -> None:
-    digest = hashlib.sha256(Path(examples.__file__).read_bytes()).hexdigest()
-    assert file_digest(CLIP) == digest
+    digest = digest_of(Path(examples.__file__))
     require_file(CLIP, digest)
     with pytest.raises(FunctionRefusedError, match=f"sum_function_sha256: expected {'0' * 64}, found {digest} of the"):
         require_file(CLIP, "0" * 64)
@@ -59,16 +62,16 @@ def test_the_digest_is_that_of_the_file() -> None:
 @pytest.mark.parametrize("name", ["no_such_module:f", "precad.no_such:f", "sys:f", "precad.mpc.crypten.examples.x:f"])
 def test_what_is_no_file_of_python_is_refused(name: str) -> None:
     with pytest.raises(FunctionRefusedError, match=r"expected an importable file of Python, \*\.py, found"):
-        file_digest(name)
+        require_file(name, "0" * 64)
 
 
 @pytest.mark.parametrize("module", [True], indirect=True)
-def test_a_file_with_another_digest_is_not_run(module: str) -> None:
+def test_a_file_with_another_digest_is_not_run(module: str, tmp_path: Path) -> None:
     """It would raise at its import, which a file with the right digest does; what it says stays out of the message."""
     with pytest.raises(FunctionRefusedError, match="sum_function_sha256"):
         named_function(f"{module}:relu", "0" * 64, {}, 4)
     with pytest.raises(FunctionRefusedError, match=r"importing .* raised RuntimeError$"):
-        named_function(f"{module}:relu", file_digest(f"{module}:relu"), {}, 4)
+        named_function(f"{module}:relu", digest_of(tmp_path / f"{module}.py"), {}, 4)
 
 
 CALLED = "def f(x):\n    return x + {}\n"
@@ -86,7 +89,7 @@ def test_the_bytes_that_were_hashed_run_and_no_stale_bytecode(module: str, tmp_p
     file.write_text(CALLED.format(1))
     mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
     py_compile.compile(str(other), cache_from_source(str(file)), invalidation_mode=mode)
-    assert added(f"{module}:f", hashlib.sha256(file.read_bytes()).hexdigest()) == 1
+    assert added(f"{module}:f", digest_of(file)) == 1
     try:
         assert importlib.import_module(module).f(0) == 2  # so an import would have run the other code
     finally:
@@ -103,7 +106,7 @@ def test_a_module_that_is_there_already_does_not_run(
     forged.__spec__ = find_spec(module)
     forged.f = lambda x: x + 2  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module, forged)
-    assert added(f"{module}:f", hashlib.sha256(file.read_bytes()).hexdigest()) == 1
+    assert added(f"{module}:f", digest_of(file)) == 1
     assert sys.modules[module] is forged
 
 
@@ -118,12 +121,12 @@ def test_no_package_around_a_file_runs_before_its_digest_is_compared(module: str
     file.write_text(f"{future}@dataclass\nclass A:\n    a: int = 1\n{CALLED.format('A().a')}")
     with pytest.raises(FunctionRefusedError, match="sum_function_sha256"):
         require_file(f"{name}:f", "0" * 64)
-    assert added(f"{name}:f", file_digest(f"{name}:f")) == 1
+    assert added(f"{name}:f", digest_of(file)) == 1
     assert name not in sys.modules
     assert not ran.exists()
     (tmp_path / f"in_{module}" / "helper.py").write_text("ONE = 1\n")
     file.write_text(f"from .helper import ONE\n{CALLED.format('ONE')}")
-    assert added(f"{name}:f", file_digest(f"{name}:f")) == 1
+    assert added(f"{name}:f", digest_of(file)) == 1
     assert ran.exists()
 
 
@@ -132,14 +135,14 @@ def test_bytecode_alone_is_no_file_of_python(module: str, tmp_path: Path) -> Non
     (tmp_path / f"{module}.py").unlink()
     assert find_spec(module) is not None
     with pytest.raises(FunctionRefusedError, match=r"expected an importable file of Python, \*\.py, found"):
-        file_digest(f"{module}:relu")
+        require_file(f"{module}:relu", "0" * 64)
 
 
-def test_a_factor_is_for_exact_functions_of_which_zero_is_zero(module: str) -> None:
+def test_a_factor_is_for_exact_functions_of_which_zero_is_zero(module: str, tmp_path: Path) -> None:
     """CrypTen's truncation is now and then wrong by 2^48: no factor bounds it."""
 
     def load(name: str, *, is_bounded: bool) -> object:
-        return named_function(f"{module}:{name}", file_digest(f"{module}:{name}"), {}, 4, is_bounded=is_bounded)
+        return named_function(f"{module}:{name}", digest_of(tmp_path / f"{module}.py"), {}, 4, is_bounded=is_bounded)
 
     for name in ("relu", "mean_is_zero", "shifted"):
         load(name, is_bounded=False)
@@ -156,4 +159,4 @@ def test_a_factor_is_for_exact_functions_of_which_zero_is_zero(module: str) -> N
 
 def test_arguments_that_a_function_does_not_have_are_refused() -> None:
     with pytest.raises(FunctionRefusedError, match="raised TypeError"):
-        named_function(CLIP, file_digest(CLIP), {"limit": 1.0}, 4)
+        named_function(CLIP, digest_of(Path(examples.__file__)), {"limit": 1.0}, 4)

@@ -18,7 +18,8 @@ from torch.utils.data import TensorDataset
 
 from precad.clients.errors import DataError, ExtensionError, MissingDataError, OwnRecordsError
 from precad.clients.records import Records
-from precad.clients.records.own import OwnRecords, OwnSource, as_records, load
+from precad.clients.records.own import OwnRecords, OwnSource, load, read_given
+from precad.clients.records.own.found import read_as
 from precad.clients.records.own.labels import Wanted, targets
 from precad.clients.records.own.table import _features
 from precad.protos.task.record_fields import Column
@@ -37,6 +38,12 @@ def require_same(found: Records, features: np.ndarray = X, labels: np.ndarray = 
     assert found.features.dtype == np.float32
     assert_array_equal(found.labels, labels)
     assert found.labels.dtype == np.int64
+
+
+def as_records(value: object, **wanted: Any) -> Records:
+    """Return what a source reads that gives this value."""
+    with read_as("records", "records"):
+        return read_given(value, OwnRecords(source="records", **wanted)).records
 
 
 def write_csv(folder: Path, *, separator: str = ",", encoding: str = "utf-8", names: bool = False) -> str:
@@ -348,10 +355,10 @@ def test_images_texts_and_targets_of_other_shapes_keep_their_types() -> None:
     assert as_records(pictures).shape == (3, 3, 5)
 
 
-def test_names_and_a_shape_are_required_where_they_are_said() -> None:
+def test_names_and_a_shape_are_required_where_they_are_said(tmp_path: Path) -> None:
     require_same(as_records((X, [NAMES[y] for y in LABELS]), class_names=NAMES))
-    with pytest.raises(OwnRecordsError, match=r"hospital: expected records of shape \(3,\) .* found shape \(2,\)"):
-        as_records((X, LABELS), shape=(3,), where="hospital")
+    with pytest.raises(OwnRecordsError, match=r"expected records of shape \(3,\) .* found shape \(2,\)"):
+        load(described(write_csv(tmp_path), tmp_path, shape=(3,)))
 
 
 def test_a_traceback_says_nothing_of_a_record() -> None:
