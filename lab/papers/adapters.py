@@ -217,7 +217,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     DataError."""
     library()  # a factory that raises is told by its kind alone
     start = public_start(folder)
-    outcomes, report = runner.reported(
+    return runner.reported(
         "adapters",
         experiment,
         [experiment.case(name, start) for name in METHODS if name in (experiment.methods or METHODS)],
@@ -230,9 +230,10 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
             **_by_opacus(experiment, start),
         },
         paragraph=paragraph,
+        draw=lambda outcomes, _: runner.save_figure(
+            lambda axes: _draw(axes[0], outcomes), folder / "adapters.png", panels=1
+        ),
     )
-    runner.save_figure(lambda axes: _draw(axes[0], outcomes), folder / "adapters.png", panels=1)
-    return report
 
 
 def _by_opacus(experiment: Experiment, start: PublicStart) -> dict[str, Any]:

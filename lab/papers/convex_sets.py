@@ -214,7 +214,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
     DataError."""
     folder.mkdir(parents=True, exist_ok=True)
-    outcomes, report = runner.reported(
+    return runner.reported(
         "convex-sets",
         experiment,
         experiment.cases(folder),
@@ -231,16 +231,15 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
             "clean_accuracy_floor": backdoors.CLEAN_ACCURACY_FLOOR,
         },
         paragraph=paragraph,
+        draw=lambda outcomes, _: backdoors.save_figures(
+            folder / "convex-sets",
+            outcomes,
+            experiment.attackers,
+            [f"{defence.words}, {words}" for words in (NO_ATTACK, *ATTACKS.values()) for defence in DEFENCES],
+            N_CLIENTS,
+            xlabel=backdoors.EPOCHS,
+        ),
     )
-    backdoors.save_figures(
-        folder / "convex-sets",
-        outcomes,
-        experiment.attackers,
-        [f"{defence.words}, {words}" for words in (NO_ATTACK, *ATTACKS.values()) for defence in DEFENCES],
-        N_CLIENTS,
-        xlabel=backdoors.EPOCHS,
-    )
-    return report
 
 
 def paragraph(report: Mapping[str, Any]) -> str:

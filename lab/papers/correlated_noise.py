@@ -11,7 +11,7 @@ of other seeds (`--first-seed 1`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -103,7 +103,7 @@ class Experiment(runner.DatasetExperiment):
 def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
     """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
     DataError."""
-    outcomes, report = runner.reported(
+    return runner.reported(
         "correlated-noise",
         experiment,
         [experiment.case(name) for name in NOISES],
@@ -112,9 +112,10 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
         workers,
         found=lambda outcomes: {"cases": [_of_case(outcome) for outcome in outcomes]},
         paragraph=paragraph,
+        draw=lambda outcomes, _: runner.save_figure(
+            lambda axes: _draw(axes[0], outcomes, experiment), folder / "correlated-noise.png", panels=1
+        ),
     )
-    runner.save_figure(lambda axes: _draw(axes[0], outcomes, experiment), folder / "correlated-noise.png", panels=1)
-    return report
 
 
 def _of_case(outcome: Outcome) -> dict[str, Any]:
@@ -141,7 +142,7 @@ def paragraph(report: Mapping[str, Any]) -> str:
     )
 
 
-def _draw(axes: Any, outcomes: list[Outcome], experiment: Experiment) -> None:
+def _draw(axes: Any, outcomes: Sequence[Outcome], experiment: Experiment) -> None:
     for colour, outcome in zip(runner.COLOURS, outcomes, strict=False):
         runner.draw_curves(axes, outcome.rows, "accuracy", colour=colour, label=outcome.case.labels["noise"])
     axes.set(xlabel="epoch", ylabel="test accuracy", title=f"a client's ε = {experiment.epsilon:g} or less, one server")

@@ -240,13 +240,17 @@ def reported(
     *,
     found: Callable[[Sequence[Outcome]], Mapping[str, Any]],
     paragraph: Callable[[Mapping[str, Any]], str],
-) -> tuple[list[Outcome], dict[str, Any]]:
-    """Run all trainings, and write the report with what was `found` in them. Return both. Raises ConfigError,
-    ArgumentError."""
+    draw: Callable[[Sequence[Outcome], Mapping[str, Any]], None],
+) -> dict[str, Any]:
+    """Run all trainings, write the report with what was `found` in them, and draw their figures. Return the report.
+
+    Raises ConfigError, ArgumentError.
+    """
     outcomes = run_cases(cases, experiment, folder, console, workers)
     report = {**report_of(name, experiment, folder), **found(outcomes)}
     write(folder, report, outcomes, paragraph(report))
-    return outcomes, report
+    draw(outcomes, report)
+    return report
 
 
 def _side_by_side(cases: Sequence[Case], seeds: int, folder: Path, console: Console, workers: Workers) -> list[Outcome]:

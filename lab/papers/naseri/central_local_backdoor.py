@@ -155,7 +155,7 @@ def _attack(n_attackers: int, *, replaces: bool) -> dict[str, Any]:
 def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
     """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
     DataError."""
-    outcomes, report = runner.reported(
+    return runner.reported(
         "central-local-backdoor",
         experiment,
         [experiment.case(defence, k) for k in experiment.attackers for defence in DEFENCES],
@@ -167,11 +167,10 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
             "clean_accuracy_floor": backdoors.CLEAN_ACCURACY_FLOOR,
         },
         paragraph=paragraph,
+        draw=lambda outcomes, _: backdoors.save_figures(
+            folder / "backdoor", outcomes, experiment.attackers, [defence.words for defence in DEFENCES], N_CLIENTS
+        ),
     )
-    backdoors.save_figures(
-        folder / "backdoor", outcomes, experiment.attackers, [defence.words for defence in DEFENCES], N_CLIENTS
-    )
-    return report
 
 
 def _of_case(outcome: Outcome) -> dict[str, Any]:

@@ -184,7 +184,7 @@ def quick(_given: Mapping[str, Any]) -> dict[str, Any]:
 def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
     """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
     DataError."""
-    outcomes, report = runner.reported(
+    return runner.reported(
         "word-backdoor",
         experiment,
         [experiment.case(defence, k) for k in experiment.attackers for defence in experiment.trained],
@@ -197,10 +197,15 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
             "cases": [_of_case(outcome) for outcome in outcomes],
         },
         paragraph=paragraph,
+        draw=lambda outcomes, _: backdoors.save_figures(
+            folder / "backdoor",
+            outcomes,
+            experiment.attackers,
+            [defence.words for defence in DEFENCES],
+            N_CLIENTS,
+            floor=0.0,
+        ),
     )
-    words = [defence.words for defence in DEFENCES]
-    backdoors.save_figures(folder / "backdoor", outcomes, experiment.attackers, words, N_CLIENTS, floor=0.0)
-    return report
 
 
 def _of_case(outcome: Outcome) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from precad.lab.papers import backdoors, runner
-from precad.lab.papers.runner import Case
+from precad.lab.papers.runner import Case, Outcome
 from precad.lab.simulation.workers import Workers
 
 ROUNDS, QUICK_ROUNDS = 5000, 600
@@ -166,7 +166,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
     DataError."""
     cases = [experiment.case(defence, k) for k in experiment.numbers for defence in experiment.trained]
-    outcomes, report = runner.reported(
+    return runner.reported(
         "precad-backdoor",
         experiment,
         cases,
@@ -182,7 +182,12 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
             "clean_accuracy_floor": backdoors.CLEAN_ACCURACY_FLOOR,
         },
         paragraph=paragraph,
+        draw=lambda outcomes, report: _save_figures(folder, experiment, outcomes, report),
     )
+
+
+def _save_figures(folder: Path, experiment: Experiment, outcomes: Sequence[Outcome], report: Mapping[str, Any]) -> None:
+    """Draw Figure 4, and Figure 5 where there are several C."""
     backdoors.save_figures(
         folder / "backdoor",
         outcomes,
@@ -195,7 +200,6 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     if experiment.clips:
         panels = len(experiment.numbers)
         runner.save_figure(lambda axes: _by_clip(axes, experiment, report), folder / "figure-5.png", panels=panels)
-    return report
 
 
 def _by_clip(axes: Any, experiment: Experiment, report: Mapping[str, Any]) -> None:

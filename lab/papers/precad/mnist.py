@@ -65,7 +65,7 @@ class Experiment(runner.DatasetExperiment):
 def run(experiment: Experiment, folder: Path, console: Console, workers: Workers | None = None) -> dict[str, Any]:
     """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
     DataError."""
-    outcomes, report = runner.reported(
+    return runner.reported(
         "precad-mnist",
         experiment,
         [experiment.case(sigma) for sigma in experiment.sigmas],
@@ -79,9 +79,8 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
             "sigmas": [_of_sigma(outcome, rounds=experiment.rounds) for outcome in outcomes],
         },
         paragraph=paragraph,
+        draw=lambda outcomes, _: runner.save_figure(lambda axes: _draw(axes, outcomes), folder / "figure-2.png"),
     )
-    runner.save_figure(lambda axes: _draw(axes, outcomes), folder / "figure-2.png")
-    return report
 
 
 def _of_sigma(outcome: Outcome, *, rounds: int) -> dict[str, Any]:

@@ -192,7 +192,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
         console,
         workers,
     )
-    outcomes, report = runner.reported(
+    return runner.reported(
         "ptr-clients",
         experiment,
         cases,
@@ -201,9 +201,10 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
         workers,
         found=lambda outcomes: _found(experiment, outcomes, by_gaussian),
         paragraph=paragraph,
+        draw=lambda outcomes, _: runner.save_figure(
+            lambda axes: _draw(axes[0], experiment, outcomes), folder / "ptr-clients.png", panels=1
+        ),
     )
-    runner.save_figure(lambda axes: _draw(axes[0], experiment, outcomes), folder / "ptr-clients.png", panels=1)
-    return report
 
 
 def _found(experiment: Experiment, by_ptr: Sequence[Outcome], by_gaussian: Sequence[Outcome]) -> dict[str, Any]:
