@@ -11,7 +11,15 @@ from precad.clients.config import ClientConfig
 from precad.clients.models.extension import imported
 from precad.clients.own_code import look_in
 from precad.deploy.configuration.local import with_clients
-from precad.deploy.configuration.sections import Deployment, load, read_local, read_toml, section, with_folder
+from precad.deploy.configuration.sections import (
+    Deployment,
+    load,
+    read_local,
+    read_toml,
+    section,
+    section_of,
+    with_folder,
+)
 from precad.deploy.errors import ConfigError
 from precad.protos.task.task import Task
 
@@ -37,9 +45,7 @@ def with_app(raw: Mapping[str, Any], path: str) -> dict[str, Any]:
     app = app_at(path)
     sections = dict(raw)
     for part, own in (("task", _of_task(app, path)), ("client", _of_client(app, path))):
-        given = sections.get(part, {})
-        if not isinstance(given, Mapping):
-            raise ConfigError(f"{part}: expected a section, found {given!r:.60}")
+        given = section_of(raw, part)
         for name, value in own.items():
             if given.get(name, value) != value:
                 raise ConfigError(f"{part}.{name}: expected {value!r}, of the app {path}, found {given[name]!r}")

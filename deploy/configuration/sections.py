@@ -17,9 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from precad.clients.config import ClientConfig, require_source
 from precad.clients.upload_limit import require_covered
-from precad.deploy.configuration.update_set import with_directions
 from precad.deploy.errors import ConfigError
 from precad.protos.config_path import ConfigPath
+from precad.protos.task.convex_fields import DIRECTIONS_FILE
 from precad.protos.task.proved_fields import MODE as PROVED
 from precad.protos.task.task import Task
 from precad.protos.tls.files import TlsFiles
@@ -181,6 +181,14 @@ def _value(sections: Mapping[str, Any], *path: str) -> Any:
     return found
 
 
+def section_of(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a section that is not validated yet, empty where there is none. Raises ConfigError."""
+    found = raw.get(name, {})
+    if not isinstance(found, Mapping):
+        raise ConfigError(f"{name}: expected a section, found {found!r:.60}")
+    return dict(found)
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the file's raw contents, with those that it includes. Raises ConfigError, also for an empty file.
 
@@ -236,9 +244,7 @@ def _with_own(raw: dict[str, Any], path: Path) -> dict[str, Any]:
     """Return the contents with an organisation's own settings, in sections that are there, of no identity or pin."""
     found, faults = copy.deepcopy(raw), list[str]()
     for section_path, field, value in _settings(_toml(path)):
-        section: Any = found
-        for name in section_path:
-            section = section.get(name) if isinstance(section, dict) else None
+        section = _value(found, *section_path)
         if not section_path or not isinstance(section, dict) or field in IDENTITY_FIELDS:
             at = ".".join((*section_path, field))
             faults.append(f"{path}: {at}: expected settings of this organisation's own roles, found {_shown(value)}")
@@ -272,6 +278,8 @@ def read_local(path: Path) -> dict[str, Any]:
 
 
 _OF_TRAINERS: Final = ("trainer_python", "trainer_output")
+_BESIDE: Final = (("task", DIRECTIONS_FILE), ("localhost", "initial_model"), ("client", "holder", "ledger"))
+"""Fields of a local run with a file beside its own. Its clients pay from one ledger, so that the next run counts it."""
 
 
 def with_folder(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -285,26 +293,17 @@ def with_folder(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             beside = {"folder": "", **{name: client[name] for name in _OF_TRAINERS if name in client}}
             paths = {name: str(folder / str(client.get(name, place))) for name, place in beside.items()}
             raw = {**raw, "client": {**client, **paths}}
-    raw = _with_initial_model(with_directions(raw, folder), folder)
-    return _with_holder_ledger(_with_evaluation_folder(raw, folder), folder)
+    for path in _BESIDE:
+        raw = _placed(raw, folder, *path)
+    return _with_evaluation_folder(raw, folder)
 
 
-def _with_initial_model(raw: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
-    """Return a local run's configuration whose initial model is beside it."""
-    own = raw.get("localhost")
-    if not isinstance(own, Mapping) or not isinstance(file := own.get("initial_model"), str) or not file:
-        return raw
-    return {**raw, "localhost": {**own, "initial_model": str(folder / file)}}
-
-
-def _with_holder_ledger(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return a local run's configuration whose clients pay from a ledger beside it: the next run counts this one."""
-    client = raw.get("client")
-    holder = client.get("holder") if isinstance(client, Mapping) else None
-    if not isinstance(client, Mapping) or not isinstance(holder, Mapping) or "ledger" not in holder:
+def _placed(raw: Mapping[str, Any], folder: Path, *path: str) -> dict[str, Any]:
+    """Return a configuration whose file in a field, if there is one, is looked for in a folder."""
+    (first, *rest), file = path, _value(raw, *path)
+    if not isinstance(file, str | Path) or not file:
         return dict(raw)
-    beside = {**holder, "ledger": str(folder / str(holder["ledger"]))}
-    return {**raw, "client": {**client, "holder": beside}}
+    return {**raw, first: _placed(raw[first], folder, *rest) if rest else str(folder / file)}
 
 
 def _attack_kinds(attacks: object) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +12,6 @@ from precad.protos.task.convex_fields import DIRECTIONS_FILE
 
 if TYPE_CHECKING:
     import torch
-
-
-def with_directions(raw: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
-    """Return a local run's configuration whose directions of half-spaces are beside it."""
-    task = raw.get("task")
-    if not isinstance(task, Mapping) or not isinstance(file := task.get(DIRECTIONS_FILE), str):
-        return raw
-    return {**raw, "task": {**task, DIRECTIONS_FILE: str(folder / file)}}
 
 
 def supply_directions(task: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from dataclasses import fields, replace
 from typing import Any, Final
 
 from precad.deploy.configuration.check_privacy import LEAST_NOISE_TAKEN, MOST_OF_EPSILON
+from precad.deploy.configuration.sections import section_of
 from precad.deploy.errors import ConfigError, flag_of, refusing
 from precad.deploy.guarantees import conditions
 from precad.deploy.guarantees.bins import account_of_bins
@@ -229,17 +230,13 @@ def _noise_of_task(plan: TrainingPlan, target_epsilon: float) -> float:
 
 def task_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the `[task]` section of a configuration. Raises ConfigError for an algorithm that no task has."""
-    for name in ("task", "simulation"):
-        section = config.get(name, {})
-        if not isinstance(section, Mapping):
-            raise ConfigError(f"{name}: expected a section, found {section!r:.60}")
-    if not names_default(config.get("simulation", {})):
+    task, simulation = section_of(config, "task"), section_of(config, "simulation")
+    if not names_default(simulation):
         raise ConfigError(
             "simulation.algorithm: expected none, as only tasks are accounted here, found "
-            f"{config['simulation']['algorithm']!r:.60}; precad simulate prints what its runs cost"
+            f"{simulation['algorithm']!r:.60}; precad simulate prints what its runs cost"
         )
-    found: Mapping[str, Any] = config.get("task", {})
-    return found
+    return task
 
 
 def precad_task_of(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from precad.clients.payments import payments_of
 from precad.deploy.configuration.sections import Deployment, Network
 from precad.deploy.errors import ConfigError
-from precad.mpc.local.engines import require_engine
+from precad.mpc.local.engines import make_engine
 from precad.protos.tls.address import require_free
 from precad.protos.tls.files import TransportError
 from precad.protos.tls.identity import Role
@@ -24,7 +24,7 @@ def require_engines_and_memory(deployment: Deployment) -> None:
         raise ConfigError(str(error)) from None
     for letter, role, server in (("a", Role.AGGREGATOR_A, both.a), ("b", Role.AGGREGATOR_B, both.b)):
         assert server is not None  # resolve() supplied it
-        require_engine(server.engine)
+        make_engine(server.engine)  # raises where this machine cannot run it
         try:
             require_function(deployment.task, server)
             memory.of_server(server, deployment.task, role)

@@ -51,7 +51,7 @@ from precad.deploy.configuration.local import (
     require_enrolled_attackers,
     supply_own_records,
 )
-from precad.deploy.configuration.sections import parse_section
+from precad.deploy.configuration.sections import parse_section, section_of
 from precad.deploy.errors import ConfigError, UnfulfilledError, refusing
 from precad.deploy.files.whole import write_whole
 from precad.lab.simulation import RoundMetrics, SeededRandomness, Simulation, SimulationSettings, records_of
@@ -121,9 +121,9 @@ def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
     `rounds`: in place of the task's. `task.clients` may also be a number.
     """
     refuse_unknown_sections(raw)
-    sections = {name: _section(raw, name) for name in ("task", "client", "simulation")}
+    sections = {name: section_of(raw, name) for name in ("task", "client", "simulation")}
     if not sections["simulation"].keys() & {FILE, DIGEST}:  # one file may be run and simulated
-        of_run = _section(raw, "localhost")
+        of_run = section_of(raw, "localhost")
         sections["simulation"] |= {name: of_run[name] for name in (FILE, DIGEST) if name in of_run}
     task, client = sections["task"], sections["client"]
     if not names_default(task):
@@ -177,13 +177,6 @@ def client_of(section: Mapping[str, Any]) -> ClientConfig:
     """Return the `[client]` section of a simulation, whose clients have no certificates. Raises ConfigError."""
     nowhere = {"certificates": ".", "authority": "."}  # nobody shows any
     return parse_section(ClientConfig, {**nowhere, **section}, "client", base=Path().absolute())
-
-
-def _section(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
-    found = raw.get(name, {})
-    if not isinstance(found, Mapping):
-        raise ConfigError(f"{name}: expected a section, found {found!r}")
-    return dict(found)
 
 
 class Runs:
@@ -317,7 +310,7 @@ def _require_same(plan: Plan, config: Path) -> None:
     found["task"]["rounds"] = plan.task.rounds
     with refusing(ConfigError, f"--output: expected a configuration of this version, found {config}"):
         is_same = _completed(found) == _completed(plan.raw)
-    ours, theirs = _section(plan.raw, "app"), _section(found, "app")
+    ours, theirs = section_of(plan.raw, "app"), section_of(found, "app")
     if ours != theirs:  # of objects, which the file cannot hold: digests of records and code
         names = ", ".join(f"app.{name}" for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name))
         raise ConfigError(f"--output: expected the same records and code of apps, found others in {config}: {names}")
@@ -332,9 +325,9 @@ def _completed(resolved: Mapping[str, Any]) -> list[dict[str, Any]]:
     Raises ConfigError.
     """
     sections = (
-        parse_section(Task, _section(resolved, "task"), "task", base=Path()),
-        client_of(_section(resolved, "client")),
-        parse_section(SimulationSettings, _section(resolved, "simulation"), "simulation", base=Path()),
+        parse_section(Task, section_of(resolved, "task"), "task", base=Path()),
+        client_of(section_of(resolved, "client")),
+        parse_section(SimulationSettings, section_of(resolved, "simulation"), "simulation", base=Path()),
     )
     return [section.model_dump(exclude={"initial_model"}) for section in sections]
 

@@ -64,6 +64,7 @@ ELSEWHERE = {
         **dict.fromkeys(("_toml", "_beside", "_included", "_with_own"), "files, not what they say"),
         **dict.fromkeys(("parse", "parse_section", "section"), "of a deployment over several machines"),
         "_check_dealer": "a run supplies the dealer's section, whose address is asked for first",
+        "section_of": "of apps, accounts and simulations",
     },
     "config.py": {
         "_pins_both_or_none": "a run makes the pins itself",
