@@ -13,6 +13,7 @@ Networks", 2019.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -231,10 +232,7 @@ def _group_norm(layer: nn.GroupNorm, reads: list[Tensor], writes: list[Tensor]) 
 
 
 def _sum(values: list[Tensor]) -> Tensor:
-    total = values[0]
-    for value in values[1:]:
-        total = total + value
-    return total
+    return functools.reduce(torch.add, values)
 
 
 RULES: Final[Mapping[type[nn.Module], Callable[[Any, list[Tensor], list[Tensor]], LayerGradients]]] = {

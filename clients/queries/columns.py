@@ -72,10 +72,7 @@ def _column(described: OwnRecords, column: str) -> Values:
 
 def _of_csv(described: OwnRecords, column: str) -> Values:
     path = described.path()
-    rows = rows_of(path)
-    header = next(rows, None)
-    if header is None:
-        raise OwnRecordsError(path, "a header and records", "an empty file")
+    header, rows = rows_of(path)
     place = _place(path, header, column)
     return _numbers(row[place] for row in rows)
 

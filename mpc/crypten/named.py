@@ -89,18 +89,14 @@ def _read(name: str) -> _Source:
         ) from None
 
 
-def _required(name: str, sha256: str) -> _Source:
+def require_file(name: str, sha256: str) -> _Source:
+    """Return the file with this digest, and refuse another. Runs nothing. Raises FunctionRefusedError."""
     source = _read(name)
     if not hmac.compare_digest(source.sha256, sha256):
         raise FunctionRefusedError(
             f"sum_function_sha256: expected {sha256}, found {source.sha256} of the file of {name}"
         )
     return source
-
-
-def require_file(name: str, sha256: str) -> None:
-    """Refuse a file other than the one with this digest. Runs nothing. Raises FunctionRefusedError."""
-    _required(name, sha256)
 
 
 def named_function(
@@ -111,7 +107,7 @@ def named_function(
     is_bounded: a factor is declared, so that it must be exact and take zero to zero. Raises FunctionRefusedError,
     GateUnavailableError.
     """
-    source = _required(name, sha256)
+    source = require_file(name, sha256)
     try:
         function = getattr(source.module(), name.partition(":")[2])
     except Exception as error:

@@ -21,8 +21,3 @@ CPU: Engine = CpuEngine()
 def make_engine(name: str, *, n_threads: int = 1) -> Engine:
     """Return the engine that a configuration names. n_threads: of the CPU. Raises EngineUnavailableError."""
     return ENGINES[name](n_threads)
-
-
-def require_engine(name: str) -> None:
-    """Raises EngineUnavailableError when this machine cannot run the engine."""
-    make_engine(name)

@@ -16,6 +16,7 @@ Source: `secure_validation.md` section 5, step 3.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -168,10 +169,7 @@ def _spans(dim: int, n_clients: int, engine: Engine) -> tuple[list[slice], int]:
 
 def _added(parts: Sequence[RingArray]) -> RingArray:
     """Their sum modulo 2^64, in the shape of each."""
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
+    return functools.reduce(np.add, parts)
 
 
 def add_shares(

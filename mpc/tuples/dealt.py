@@ -8,6 +8,8 @@ Source: PRECAD, Sec. 4.3 (tuples a, r with <a, a> = r from a trusted third party
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from precad.mpc import ring
@@ -58,17 +60,21 @@ def deal(shape: BatchShape, random_bytes: RandomBytes = SYSTEM_BYTES) -> tuple[D
 
 
 def _squared_mask_correction(key_a: Seed, seeds: tuple[Seed, Seed], dim: int, label: Label) -> int:
-    """r_B = <a, a> - r_A with a = a_A + a_B. Two streams and one inner product, tile by tile."""
+    """r_B = <a, a> - r_A with a = a_A + a_B."""
+    squared = sum(ring.dot(a, a) for _, a in _mask_tiles(seeds, dim, label))
+    return ring.centred(squared - squared_mask_share_a(key_a, label))
+
+
+def _mask_tiles(seeds: tuple[Seed, Seed], dim: int, label: Label) -> Iterator[tuple[slice, RingArray]]:
+    """Yield the mask a = a_A + a_B of two streams, tile by tile; each is overwritten by the next."""
     stream_a, stream_b = (mask_stream(seed, label) for seed in seeds)
     a, a_b = np.empty((2, min(dim, ring.TILE)), dtype=np.int64)
-    squared = 0
     for tile in ring.tiles(dim):
         m = tile.stop - tile.start
         stream_a.fill(a[:m])
         stream_b.fill(a_b[:m])
         a += a_b
-        squared += ring.dot(a[:m], a[:m])
-    return ring.centred(squared - squared_mask_share_a(key_a, label))
+        yield tile, a[:m]
 
 
 def _product_corrections(key_a: Seed, key_b: Seed, shape: BatchShape) -> RingArray:
@@ -126,16 +132,11 @@ def _layer_corrections(key_a: Seed, key_b: Seed, shape: BatchShape) -> RingArray
     """Server B's shares of <a_l, a_l> of each layer, client by client, (n_layer_squares,)."""
     n_layers, ends = len(shape.layer_sizes), np.cumsum(shape.layer_sizes, dtype=np.int64)
     corrections = np.zeros(shape.n_layer_squares, dtype=np.int64)
-    a, a_b = np.empty((2, min(shape.dim, ring.TILE)), dtype=np.int64)
     for slot, label in enumerate(map(shape.label, shape.clients if n_layers else ())):
         squares = corrections[n_layers * slot : n_layers * (slot + 1)]
-        stream_a, stream_b = (mask_stream(mask_seed(key, label), label) for key in (key_a, key_b))
-        for tile in ring.tiles(shape.dim):
-            m = tile.stop - tile.start
-            stream_a.fill(a[:m])
-            stream_b.fill(a_b[:m])
-            a += a_b
-            ring.add_by_layer(squares, a[:m] * a[:m], ends, tile)
+        seeds = mask_seed(key_a, label), mask_seed(key_b, label)
+        for tile, a in _mask_tiles(seeds, shape.dim, label):
+            ring.add_by_layer(squares, a * a, ends, tile)
         squares -= layer_squares_a(key_a, label, n_layers)
     return corrections
 

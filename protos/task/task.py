@@ -152,16 +152,13 @@ class Task(DerivedFigures):
     @property
     def digest_before(self) -> bytes:
         """Return the digest that the version before gave a task that it had, to recognise what is left from then."""
-        return hashlib.sha256(f"{VERSION_BEFORE}\n{self._canonical(without=ABSENT_BEFORE)}".encode()).digest()
+        return hashlib.sha256(f"{VERSION_BEFORE}\n{self.canonical(without=ABSENT_BEFORE)}".encode()).digest()
 
-    def canonical(self) -> str:
-        """Return every field as canonical JSON, but for those that are `ABSENT_AT_DEFAULT`.
+    def canonical(self, *, without: Collection[str] = ()) -> str:
+        """Return every field as canonical JSON, but for those that are `ABSENT_AT_DEFAULT`, and some others.
 
         A `precad` task has neither `algorithm` nor the fields of other algorithms.
         """
-        return self._canonical()
-
-    def _canonical(self, *, without: Collection[str] = ()) -> str:
         left_out = {DIRECTIONS_FILE, *ABSENT_AT_DEFAULT} - (self._given - {DIRECTIONS_FILE})
         if self.is_proved:
             left_out = (left_out | set(OF_A_DEALER)) - {"proof_timeout_s"}

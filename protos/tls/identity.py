@@ -92,19 +92,13 @@ class Identity:
         return f"precad://{self.role}/{self.name}"
 
     @staticmethod
+    @functools.lru_cache(maxsize=4096)  # a peer shows the same one in every call; an error is found anew each time
     def from_certificate(pem: bytes) -> Identity:
         """Return the identity in a PEM certificate whose signature somebody else has checked (TLS, or `TlsFiles.load`).
 
         Raises: IdentityError unless it has exactly one precad URI, and that one is well formed.
         """
-        return _of(pem)
-
-
-@functools.lru_cache(maxsize=4096)  # a peer shows the same one in every call; an error is found anew each time
-def _of(pem: bytes) -> Identity:
-    """Return the identity in a PEM certificate. Raises IdentityError."""
-    role, name = _named(pem)
-    return Identity(role, name)
+        return Identity(*_named(pem))
 
 
 def _named(pem: bytes) -> tuple[Role, str]:

@@ -26,10 +26,7 @@ _FIRST_ROW = 2
 def read_csv(described: OwnRecords) -> Found:
     """Return the records of a CSV file. Raises MissingDataError, OwnRecordsError."""
     path = described.path()
-    rows = rows_of(path)
-    header = next(rows, None)
-    if header is None:
-        raise OwnRecordsError(path, "a header and records", "an empty file")
+    header, rows = rows_of(path)
     table = Table(described, header, path, first_row=_FIRST_ROW)
     place = {name: i for i, name in enumerate(header)}
     while part := list(islice(rows, _ROWS_AT_ONCE)):
@@ -37,9 +34,13 @@ def read_csv(described: OwnRecords) -> Found:
     return table.found()
 
 
-def rows_of(path: Path) -> Iterator[list[str]]:
-    """Return the fields of each row, the header's first. Raises OwnRecordsError, now or at a later row."""
-    return _rows(path, _text(path))
+def rows_of(path: Path) -> tuple[list[str], Iterator[list[str]]]:
+    """Return the header, and the fields of each row below. Raises OwnRecordsError, now or at a later row."""
+    rows = _rows(path, _text(path))
+    header = next(rows, None)
+    if header is None:
+        raise OwnRecordsError(path, "a header and records", "an empty file")
+    return header, rows
 
 
 def _text(path: Path) -> str:
