@@ -50,6 +50,7 @@ from precad.servers.task.meeting import Meeting, level, meet
 from precad.servers.task.patience import GOODBYE_S, LINGER_S, Patience
 from precad.servers.telemetry.evaluations import figures_in, write_figures
 from precad.servers.telemetry.events import Telemetry
+from precad.servers.telemetry.model_figures import FILE
 
 log = structlog.get_logger(__name__)
 
@@ -299,7 +300,7 @@ class TaskRun:
         """Show the figures of the model to operators, and write them down for them."""
         self.telemetry.charged = self.state.ledger.charged_before(record.number + 1)
         made_by, figures = self.state.committed[-1], figures_in(self.state.task, record)
-        await to_the_end(write_figures, self.config.state_dir, made_by, figures)
+        await to_the_end(write_figures, self.config.state_dir / FILE, made_by, figures)
         self.telemetry.evaluated(made_by.number, record, figures)
         self._log("round.evaluated", record, **{name: round(value, 6) for name, value in figures.items()})
         await self.notify()

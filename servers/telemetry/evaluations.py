@@ -55,10 +55,10 @@ def restored_evaluations(
     return found
 
 
-def write_figures(state_dir: Path, made_by: CommittedRound, figures: Figures) -> None:
+def write_figures(path: Path, made_by: CommittedRound, figures: Figures) -> None:
     """Append the figures of the model that a round made. A figure is worth no round: a failure is a line of the log."""
     try:
-        with open(state_dir / FILE, "a", opener=private) as file:
+        with open(path, "a", opener=private) as file:
             file.write(_line(made_by.number, made_by.model_digest.hex(), figures))
     except OSError as error:
         log.warning("quality.not_written", round=made_by.number, reason=error.strerror)

@@ -30,10 +30,10 @@ from numpy.typing import NDArray
 
 from precad.protos.messages.spoken import LONGEST_REASON, shown
 from precad.servers.errors import MeasuringFault, SetupError
-from precad.servers.private_files import private
 from precad.servers.store.rounds import CommittedRound
+from precad.servers.telemetry.evaluations import write_figures
 from precad.servers.telemetry.events import Telemetry
-from precad.servers.telemetry.model_figures import FILE, FaultyProgramError, Figures, figures_of, parsed, restored
+from precad.servers.telemetry.model_figures import FILE, FaultyProgramError, figures_of, parsed, restored
 
 log = structlog.get_logger(__name__)
 
@@ -131,16 +131,8 @@ class Quality:
             return
         self._n_faults = 0
         self._telemetry.measured(record.number, figures)
-        await asyncio.to_thread(self._write, record, figures)
+        await asyncio.to_thread(write_figures, self._path, record, figures)
         log.info("quality.measured", round=record.number, **{name: round(x, 6) for name, x in figures.items()})
-
-    def _write(self, record: CommittedRound, figures: Figures) -> None:
-        line = json.dumps({"round": record.number, "model_digest": record.model_digest.hex(), "figures": figures})
-        try:
-            with open(self._path, "a", opener=private) as lines:
-                lines.write(line + "\n")
-        except OSError as error:  # a figure is worth no round
-            log.warning("quality.not_written", round=record.number, reason=error.strerror)
 
     def _faulty(self, fault: MeasuringFault, record: CommittedRound | None) -> None:
         self._n_faults += 1
