@@ -21,8 +21,8 @@ from rich.console import Console
 from precad.deploy.configuration.local import resolve
 from precad.deploy.errors import ConfigError, UnfulfilledError
 from precad.deploy.localhost.summary import conditions_of
-from precad.deploy.localhost.whole import complete, prepare
-from precad.deploy.run_files.folder import RunFolder, default_output, require_new, write_trainings
+from precad.deploy.localhost.whole import complete, folder_of, prepare
+from precad.deploy.run_files.folder import RunFolder, require_new, write_trainings
 from precad.deploy.run_files.state import RunState, state_of
 from precad.deploy.shown import tables
 from precad.dp.accountants.pld import View, unit_words
@@ -53,9 +53,9 @@ def train_several(
     summaries: list[dict[str, Any]] = []
     found: dict[str, Any] = {}
     for i in range(number):
-        folder = root / f"seed-{i}"
-        console.print(f"training {i + 1} of {number}: {folder}", highlight=False, markup=False, soft_wrap=True)
-        summary, task = _trained(raw, folder, console, shown=shown, dashboard=dashboard, resumes=resumes)
+        folder = RunFolder(root / f"seed-{i}")
+        console.print(f"training {i + 1} of {number}: {folder.root}", highlight=False, markup=False, soft_wrap=True)
+        summary, task = trained(raw, folder, console, shown=shown, dashboard=dashboard)
         summaries.append(summary)
         found = {**together(summaries, task), "output": str(root)}
         write_trainings(root, found)
@@ -66,8 +66,7 @@ def _root(raw: Mapping[str, Any], output: Path | None, *, resumes: bool) -> Path
     if output is None:
         if resumes:
             raise ConfigError("--resume: expected the folder of the trainings, found none")
-        task = raw.get("task")
-        return default_output(str(task.get("name", "task")) if isinstance(task, Mapping) else "task").absolute()
+        return folder_of(raw).absolute()
     if not resumes:
         require_new(output)
     elif not output.is_dir():
@@ -75,18 +74,28 @@ def _root(raw: Mapping[str, Any], output: Path | None, *, resumes: bool) -> Path
     return output.absolute()
 
 
-def _trained(
-    raw: Mapping[str, Any], folder: Path, console: Console, *, shown: Shown, dashboard: bool, resumes: bool
+def trained(
+    raw: Mapping[str, Any],
+    folder: RunFolder,
+    console: Console,
+    *,
+    shown: Shown = lambda *_: None,
+    dashboard: bool = False,
+    measured_every: int = 1,
 ) -> tuple[dict[str, Any], Task]:
-    """Return the summary of one training, which may be there already, and its task."""
-    state = state_of(folder) if resumes and RunFolder(folder).config.is_file() else None
+    """Return the summary of one training, and its task. One that has ended already is left as it is.
+
+    shown: told of a training that ends here. measured_every: see LocalRun. Raises what a run raises.
+    """
+    state = state_of(folder.root) if folder.config.is_file() else None
     if state is RunState.FINISHED:
         from precad.deploy.localhost.resuming import require_same
 
-        _, deployment, _ = resolve(raw, RunFolder(folder))
-        require_same(deployment, RunFolder(folder))
-        return json.loads(RunFolder(folder).summary.read_text(encoding="utf-8")), deployment.task
-    local = prepare(raw, folder, console, dashboard=dashboard, resumes=state is not None)
+        _, deployment, _ = resolve(raw, folder)
+        require_same(deployment, folder)
+        return json.loads(folder.summary.read_text(encoding="utf-8")), deployment.task
+    resumes = state is not None
+    local = prepare(raw, folder.root, console, dashboard=dashboard, resumes=resumes, measured_every=measured_every)
     try:
         summary = complete(local)
     finally:

@@ -35,6 +35,12 @@ FIRST_ROUND_S, FIRST_ROUND_S_EACH = 6.2, 0.23
 Estimated: 0.63 of what was measured idle before, the ratio found under load (docs/results/performance.md)."""
 
 
+def folder_of(raw: Mapping[str, Any]) -> Path:
+    """Return a new folder below `runs/`, by the name of the task."""
+    task = raw.get("task")
+    return default_output(str(task.get("name", "task")) if isinstance(task, Mapping) else "task")
+
+
 def prepare(
     raw: Mapping[str, Any],
     folder: Path | None,
@@ -55,8 +61,7 @@ def prepare(
     if folder is None:
         if resumes:
             raise ConfigError("--resume: expected the folder of a run, found none")
-        task = raw.get("task")
-        folder = default_output(str(task.get("name", "task")) if isinstance(task, Mapping) else "task")
+        folder = folder_of(raw)
     wished = with_operations(raw, stays=stays) if dashboard else raw
     found = draft(wished, RunFolder(folder.absolute()))
     from precad.mpc.gate_names import require_gate, usual_gate  # NumPy, for which a faulty configuration does not wait

@@ -24,12 +24,10 @@ from rich.console import Console
 
 from precad.clients.models import networks
 from precad.deploy.configuration import initial_model
-from precad.deploy.configuration.local import ids_of, resolve
+from precad.deploy.configuration.local import ids_of
 from precad.deploy.errors import ConfigError
-from precad.deploy.localhost.resuming import require_same
-from precad.deploy.localhost.whole import complete, prepare
+from precad.deploy.localhost.several import trained
 from precad.deploy.run_files.folder import RunFolder
-from precad.deploy.run_files.state import RunState, state_of
 from precad.dp.accountants.pld import View
 from precad.lab.simulation.config import SimulationSettings
 from precad.protos.task.algorithms import ALIASES, AS_DEPLOYED, DEFAULT, RULES, AlgorithmRules
@@ -122,29 +120,13 @@ def train(
     for number in range(seeds):
         run_folder = RunFolder((folder / f"seed-{number}").absolute())
         console.print(f"training {number + 1} of {seeds}: {run_folder.root}", highlight=False, soft_wrap=True)
-        summary, dim = _trained(raw, run_folder, every, console)
+        summary, task = trained(raw, run_folder, console, measured_every=every)
+        _keep_model(run_folder, task)
         rounds = [json.loads(line) for line in run_folder.metrics.read_text(encoding="utf-8").splitlines()]
         summaries.append(as_simulated(summary, number))
         lines.append([_line(one) for one in rounds])
+        dim = task.dim
     return dim, summaries, lines
-
-
-def _trained(raw: Mapping[str, Any], folder: RunFolder, every: int, console: Console) -> tuple[dict[str, Any], int]:
-    """Return the summary of a training, which may be there already, and d."""
-    state = state_of(folder.root) if folder.config.is_file() else None
-    if state is RunState.FINISHED:
-        _, deployment, _ = resolve(raw, folder)
-        require_same(deployment, folder)
-        summary: dict[str, Any] = json.loads(folder.summary.read_text(encoding="utf-8"))
-    else:
-        local = prepare(raw, folder.root, console, resumes=state is not None, measured_every=every)
-        try:
-            summary = complete(local)
-        finally:
-            local.close()
-        deployment = local.deployment
-    _keep_model(folder, deployment.task)
-    return summary, deployment.task.dim
 
 
 def _keep_model(folder: RunFolder, task: Task) -> None:

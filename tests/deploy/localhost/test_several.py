@@ -100,7 +100,7 @@ class Runs:
         monkeypatch.setattr(several, "resolve", lambda raw, folder: ({}, SimpleNamespace(task=small_task()), None))
         monkeypatch.setattr("precad.deploy.localhost.resuming.require_same", lambda ours, folder: None)
 
-    def _prepare(self, raw: Any, folder: Path, console: Console, *, dashboard: bool, resumes: bool) -> Any:
+    def _prepare(self, raw: Any, folder: Path, console: Console, *, resumes: bool, **_: Any) -> Any:
         self.prepared.append((folder.name, resumes))
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.toml").touch()

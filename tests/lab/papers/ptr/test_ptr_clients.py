@@ -11,7 +11,7 @@ import pytest
 
 from precad.deploy.cli.main import app
 from precad.deploy.errors import ConfigError
-from precad.lab.papers import two_servers
+from precad.deploy.localhost import several
 from precad.lab.papers.ptr import clients
 from precad.lab.papers.ptr.mnist import DELTA
 from precad.lab.papers.ptr.settings import CORRUPTIONS, GAUSSIAN
@@ -55,7 +55,7 @@ def test_the_mode_is_the_servers_and_not_of_what_stands_beside(tmp_path: Path, m
         started.append(raw["task"]["mode"])
         raise ConfigError("here the servers would start")
 
-    monkeypatch.setattr(two_servers, "prepare", prepare)
+    monkeypatch.setattr(several, "prepare", prepare)
     words = [
         "experiment",
         "ptr-clients",
