@@ -11,13 +11,13 @@ import itertools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from rich.console import Console
 
-from precad.deploy.shown.tables import titled
 from precad.lab.papers import runner
 from precad.lab.papers.runner import Evaluations, Outcome
 
@@ -150,9 +150,12 @@ def print_cases(
     floor: float = CLEAN_ACCURACY_FLOOR,
 ) -> None:
     """Print the cases for people. extra: further columns, and what each shows of a case."""
-    columns = ("K", "defence", "accuracy", "backdoor accuracy", *extra)
-    table = titled(title, *columns, words=("defence",), caption=floor_in_words(floor))
-    for case in report["cases"]:
-        shares = (share(case["accuracy"]), share(case["backdoor"]))
-        table.add_row(str(case["attackers"]), case["defence"], *shares, *(show(case) for show in extra.values()))
-    runner.print_result(console, table, report)
+    columns: dict[str, Shown] = {
+        "K": lambda case: str(case["attackers"]),
+        "defence": itemgetter("defence"),
+        "accuracy": lambda case: share(case["accuracy"]),
+        "backdoor accuracy": lambda case: share(case["backdoor"]),
+        **extra,
+    }
+    looks = {"words": ("defence",), "caption": floor_in_words(floor)}
+    runner.print_table(console, report, title, report["cases"], columns, **looks)

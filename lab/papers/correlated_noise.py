@@ -11,8 +11,9 @@ of other seeds (`--first-seed 1`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -21,7 +22,6 @@ from rich.console import Console
 from torch import nn
 
 from precad.deploy.shown.figures import at_most
-from precad.deploy.shown.tables import titled
 from precad.lab.papers import runner
 from precad.lab.papers.runner import Case, Outcome
 from precad.lab.simulation.workers import Workers
@@ -150,15 +150,13 @@ def _draw(axes: Any, outcomes: Sequence[Outcome], experiment: Experiment) -> Non
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
     """Print the report for people."""
-    columns = ("noise", "learning rate", "d", "accuracy", "least", "most", "epsilon")
-    table = titled("Correlated noise", *columns, words=("noise",))
-    for case in report["cases"]:
-        accuracies = [case["accuracy"][name] for name in ("mean", "min", "max")]
-        table.add_row(
-            case["noise"],
-            f"{case['learning_rate']:g}",
-            str(case["dim"]),
-            *("-" if found is None else f"{found:.4f}" for found in accuracies),
-            "-" if case["epsilon"] is None else at_most(case["epsilon"]),
-        )
-    runner.print_result(console, table, report)
+    columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        "noise": itemgetter("noise"),
+        "learning rate": lambda case: f"{case['learning_rate']:g}",
+        "d": lambda case: str(case["dim"]),
+        "accuracy": lambda case: runner.written(case["accuracy"]["mean"], "{:.4f}".format),
+        "least": lambda case: runner.written(case["accuracy"]["min"], "{:.4f}".format),
+        "most": lambda case: runner.written(case["accuracy"]["max"], "{:.4f}".format),
+        "epsilon": lambda case: runner.written(case["epsilon"], at_most),
+    }
+    runner.print_table(console, report, "Correlated noise", report["cases"], columns, words=("noise",))

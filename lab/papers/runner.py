@@ -35,6 +35,7 @@ from precad.deploy.errors import ConfigError
 from precad.deploy.files.whole import write_whole
 from precad.deploy.shown.drawing import load_pyplot
 from precad.deploy.shown.figures import plain
+from precad.deploy.shown.tables import titled
 from precad.lab.simulation import simulate
 from precad.lab.simulation.progress import Trainings
 from precad.lab.simulation.workers import Workers
@@ -380,6 +381,26 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     writer.writeheader()
     writer.writerows(rows)
     write_whole(path, text.getvalue().encode())
+
+
+def print_table(
+    console: Console,
+    report: Mapping[str, Any],
+    title: str,
+    rows: Sequence[Mapping[str, Any]],
+    columns: Mapping[str, Callable[[Mapping[str, Any]], str]],
+    **looks: Any,
+) -> None:
+    """Print a report whose table has a line for each row. columns: what each shows of a row. looks: of `titled`."""
+    table = titled(title, *columns, **looks)
+    for row in rows:
+        table.add_row(*(show(row) for show in columns.values()))
+    print_result(console, table, report)
+
+
+def written(value: float | str | None, format_of: Callable[[Any], str]) -> str:
+    """Return a value as a table has it; a dash where there is none."""
+    return "-" if value is None else format_of(value)
 
 
 def print_result(console: Console, table: Table, report: Mapping[str, Any]) -> None:

@@ -11,8 +11,9 @@ form with validation whose servers run their real program over an in-memory chan
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -20,7 +21,6 @@ from typing import Any, Final
 from rich.console import Console
 
 from precad.deploy.shown.figures import at_most
-from precad.deploy.shown.tables import titled
 from precad.lab.papers import runner
 from precad.lab.papers.runner import Case, Outcome
 from precad.lab.simulation.workers import Workers
@@ -174,14 +174,11 @@ def _draw(axes: Any, cases: Sequence[Mapping[str, Any]]) -> None:
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
     """Print the report for people."""
-    table = titled("PRECAD, Figure 3", "n", "method", "accuracy", "epsilon", "ms a round", words=("method",))
-    for case in report["cases"]:
-        accuracy, epsilon, ms = case["accuracy"], case["epsilon"], case["ms_per_round"]
-        table.add_row(
-            str(case["clients"]),
-            case["method"],
-            "-" if accuracy is None or accuracy["mean"] is None else f"{accuracy['mean']:.4f}",
-            "-" if epsilon is None else at_most(epsilon),
-            "-" if ms is None else f"{ms:.0f}",
-        )
-    runner.print_result(console, table, report)
+    columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        "n": lambda case: str(case["clients"]),
+        "method": itemgetter("method"),
+        "accuracy": lambda case: runner.written((case["accuracy"] or {}).get("mean"), "{:.4f}".format),
+        "epsilon": lambda case: runner.written(case["epsilon"], at_most),
+        "ms a round": lambda case: runner.written(case["ms_per_round"], "{:.0f}".format),
+    }
+    runner.print_table(console, report, "PRECAD, Figure 3", report["cases"], columns, words=("method",))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,6 @@ from typing import Any, Final
 from rich.console import Console
 
 from precad.deploy.shown.figures import at_most, plain
-from precad.deploy.shown.tables import titled
 from precad.dp.accountants.pld import PldAccountant, View, round_event
 from precad.dp.published.precad import gdp_mu_precad_clients_only, gdp_mu_precad_server_corrupt
 from precad.lab.papers import runner
@@ -162,17 +161,14 @@ def _draw(axes: Any, outcomes: Sequence[Outcome]) -> None:
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
     """Print the report for people."""
+    expected = "epsilon_expected_participation"
+    columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        "sigma": lambda row: f"{row['sigma']:g}",
+        "accuracy": lambda row: f"{row['accuracy_mean']:.4f}",
+        "ε one server": lambda row: at_most(row[expected]["one_server"]),
+        "ε clients only": lambda row: at_most(row[expected]["clients_only"]),
+        "ε printed": lambda row: runner.written(row["epsilon_printed"], "{:g}".format),
+        "ms a round": lambda row: f"{row['ms_per_round']:.1f}",
+    }
     caption = f"accuracy: {report['evaluations']}"
-    epsilons = ("ε one server", "ε clients only", "ε printed")
-    table = titled("PRECAD, Figure 2", "sigma", "accuracy", *epsilons, "ms a round", caption=caption)
-    for row in report["sigmas"]:
-        expected = row["epsilon_expected_participation"]
-        table.add_row(
-            f"{row['sigma']:g}",
-            f"{row['accuracy_mean']:.4f}",
-            at_most(expected["one_server"]),
-            at_most(expected["clients_only"]),
-            "-" if row["epsilon_printed"] is None else f"{row['epsilon_printed']:g}",
-            f"{row['ms_per_round']:.1f}",
-        )
-    runner.print_result(console, table, report)
+    runner.print_table(console, report, "PRECAD, Figure 2", report["sigmas"], columns, caption=caption)

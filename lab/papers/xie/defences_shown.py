@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
 
-from precad.deploy.shown.tables import titled
 from precad.dp.certificates.prediction import Method
 from precad.lab.papers import runner
 from precad.lab.papers.xie.classes import PublicStart, classes_of
@@ -75,21 +75,19 @@ def _draw(axes: Any, report: Mapping[str, Any]) -> None:
 
 def print_report(console: Console, report: Mapping[str, Any]) -> None:
     """Print the report for people."""
+    columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        "attack": itemgetter("attack"),
+        "k": lambda case: str(case["k"]),
+        "drawn": lambda case: f"{case['attackers_drawn']:.1f}",
+        "defence": lambda case: case["defence"] + (f" ({case['diverged']} diverged)" if case["diverged"] else ""),
+        "trainings": lambda case: str(case["trainings"]),
+        "robust accuracy": lambda case: f"{_robust(case):.3f}",
+        "least": lambda case: f"{case['least']:.3f}",
+        "most": lambda case: f"{case['most']:.3f}",
+        "attack success": lambda case: runner.written(
+            case.get("attack_success_of_mean_confidence", case["attack_success"]), "{:.3f}".format
+        ),
+    }
     title = f"Xie et al., robust accuracy by defence, {report['dataset']}"
-    shares = ("robust accuracy", "least", "most", "attack success")
-    table = titled(title, "attack", "k", "drawn", "defence", "trainings", *shares, words=("attack", "defence"))
-    for case in report["cases"]:
-        success = case.get("attack_success_of_mean_confidence", case["attack_success"])
-        table.add_row(
-            case["attack"],
-            str(case["k"]),
-            f"{case['attackers_drawn']:.1f}",
-            case["defence"] + (f" ({case['diverged']} diverged)" if case["diverged"] else ""),
-            str(case["trainings"]),
-            f"{_robust(case):.3f}",
-            f"{case['least']:.3f}",
-            f"{case['most']:.3f}",
-            "-" if success is None else f"{success:.3f}",
-        )
-    runner.print_result(console, table, report)
+    runner.print_table(console, report, title, report["cases"], columns, words=("attack", "defence"))
     console.print("drawn: attackers in the rounds of a training, mean over the trainings", highlight=False)
