@@ -21,6 +21,7 @@ from precad.deploy.guarantees.run_evidence import RunEvidence, read_runs, traini
 from precad.deploy.reporting.certificates import RunCertificate, certified, uncertified
 from precad.deploy.reporting.run_folder import read_deployed
 from precad.dp.accountants.pld import SampledGaussian
+from precad.dp.accountants.task_cost import TaskCost
 from precad.dp.certificates.prediction import Training
 from precad.protos.task.task import Task
 
@@ -62,15 +63,17 @@ class Evidence(Part):
         return canonical(self)
 
 
-def evidence_for(task: Task, paths: Sequence[Path]) -> Evidence:
-    """Read the evidence from the folders of finished runs, or from a file that another export has. Raises ConfigError,
-    ExportRefusedError."""
+def evidence_for(task: Task, costs: Sequence[TaskCost], paths: Sequence[Path]) -> Evidence:
+    """Read the evidence from the folders of finished runs, or from a file that another export has.
+
+    costs: by the ledgers of the servers that sign. Raises ConfigError, ExportRefusedError.
+    """
     if len(paths) == 1 and paths[0].is_file():
         with refusing(OSError, f"--certificate: {paths[0]}"):
             evidence = parse(paths[0].read_bytes(), Evidence, str(paths[0]))
     else:
         evidence = _of_runs(paths)
-    _require_of(task, evidence)
+    _require_of(task, costs, evidence)
     return evidence
 
 
@@ -99,13 +102,15 @@ def _written(found: RunEvidence) -> Evidence:
     )
 
 
-def _require_of(task: Task, evidence: Evidence) -> None:
-    """Refuse evidence of another training than the server's own task. A server signs only what its task says. Raises
-    ConfigError."""
-    training = training_of(task)
+def _require_of(task: Task, costs: Sequence[TaskCost], evidence: Evidence) -> None:
+    """Refuse evidence of another training than the server's own task. A server signs only what its task and ledger say.
+
+    A rate of 1, which claims nothing of the draw, is always true. Raises ConfigError.
+    """
+    training = training_of(task, costs)
     expected = {
         "configuration_sha256": task.digest().hex(),
-        "client_rate": training.event.sampling_rate,
+        "client_rate": 1.0 if evidence.client_rate == 1.0 else training.event.sampling_rate,
         "noise_multiplier": training.event.noise_multiplier,
         "rounds": training.rounds,
         "delta": task.delta,

@@ -33,8 +33,10 @@ from precad.deploy.files.whole import appearing
 from precad.deploy.reporting.certificates import RunCertificate, certificate_of
 from precad.deploy.reporting.run_folder import read_deployed
 from precad.deploy.run_files.folder import RunFolder
+from precad.deploy.run_files.spent import cost_in
 from precad.protos.tls.files import TlsMaterial
 from precad.servers.config import AggregatorConfig, require_own_role
+from precad.servers.store.folder import ledger_path
 
 STATEMENT: Final = "statement.json"
 _NO_CERTIFICATE: Final = "a server has no test records: certificates are made from run folders (--certificate)"
@@ -106,7 +108,8 @@ def export(
     constants = Constants(adapter=task.adapter_sha256)  # the base is not written
     module = formats.module_of(task.model, finished[0].parameters, task.model_arguments, constants)
     names = [name for name, _ in module.named_parameters()]
-    evidence = evidence_for(task, certificate) if certificate else None
+    costs = [cost_in(ledger_path(state_dir), task) for state_dir, _ in source.servers]
+    evidence = evidence_for(task, costs, certificate) if certificate else None
     certified, audited = _certificate(source, evidence), audit_for(task, audit, source.run)
     statement = _agreed([statement_of(found, names, certified, date=date) for found in finished])
     with refusing(OSError, f"--out: expected a folder to write to, found {out}"):

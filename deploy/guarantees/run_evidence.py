@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -28,12 +29,14 @@ from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.run_files.folder import RunFolder
+from precad.deploy.run_files.spent import cost_in
 from precad.deploy.shown.figures import plain
 from precad.dp.accountants.pld import SampledGaussian, View
+from precad.dp.accountants.task_cost import TaskCost
 from precad.dp.certificates.monte_carlo import monte_carlo_privacy
 from precad.dp.certificates.prediction import Training
 from precad.dp.ledgers.ledger import Level
-from precad.dp.task_privacy import budgets_of, task_cost, task_privacy
+from precad.dp.task_privacy import task_cost, task_privacy
 from precad.protos.messages import convert
 from precad.protos.task.task import Task
 from precad.servers.store.folder import ledger_path, open_ledger
@@ -66,6 +69,8 @@ class _Run:
     deployment: Deployment
     charged: Counter[str]
     """Rounds that each client has paid for."""
+    costs: tuple[TaskCost, ...]
+    """By the ledger of each server."""
     rounds: int
     model_digest: str
     ended: str
@@ -101,23 +106,25 @@ def read_runs(paths: list[Path]) -> RunEvidence:
         each.append(evaluation.confidences(parameters, networks.of_task(task), test))
     mean: NDArray[np.float64] = sum(each, np.zeros_like(each[0])) / len(runs)
     mean /= np.maximum(mean.sum(axis=1, keepdims=True), 1.0)  # never above one by rounding
+    training = training_of(task, [cost for run in runs for cost in run.costs])
     return RunEvidence(
         confidences=mean.tolist(),
         labels=test.labels.tolist(),
-        training=training_of(task),
+        training=training,
         task=task,
-        provenance=_provenance(runs, task),
+        provenance=_provenance(runs, task, training),
         model_digests=tuple(digests),
     )
 
 
-def training_of(task: Task) -> Training:
+def training_of(task: Task, costs: Collection[TaskCost] = ()) -> Training:
     """Return the task as an attacking client meets it: both servers' noise over C, an update being at most C long on
     the grid.
 
     T is the most rounds that can be drawn: a server may lose some to discard their draws. When a budget on realised
     participation can end the task, the end depends on who was drawn. Nothing is then claimed of the draw: the rate is
-    1.
+    1. costs: by the ledgers of its runs (`cost_in`), as budgets count earlier tasks, too.
+
     Raises ConfigError for an algorithm whose servers add no noise: a client that adds none meets what others like. So
     for a task whose servers check no norm, and for a function of the sum, whose factor is the operators' word.
     """
@@ -132,7 +139,7 @@ def training_of(task: Task) -> Training:
         raise ConfigError(f"--run: expected a task without sum_function, found {task.sum_function}")
     if not task.checks_norms:
         raise ConfigError("--run: expected a task whose servers check norms, found task.validation 'none'")
-    rate = 1.0 if _may_end_early(task) else task.client_rate
+    rate = 1.0 if any(map(_may_end_early, (task_cost(task), *costs))) else task.client_rate
     return Training(SampledGaussian(rate, whole_client.noise_multiplier), _most_draws(task))
 
 
@@ -142,12 +149,13 @@ def _most_draws(task: Task) -> int:
     return most
 
 
-def _may_end_early(task: Task) -> bool:
+def _may_end_early(cost: TaskCost) -> bool:
     """Return whether a client in every round would spend a budget before the last one."""
-    privacy, most = task_privacy(task), _most_draws(task)
+    most = cost.most_draws
+    assert most is not None  # a task has an end
     return any(
-        isinstance(view, View) and not privacy.epsilon(view, most, task.delta) <= budget
-        for view, budget in budgets_of(task).items()
+        isinstance(view, View) and not cost.of_view(view, most, cost.most_evaluations) <= budget
+        for view, budget in cost.budgets.items()
     )
 
 
@@ -163,7 +171,9 @@ def _read(path: Path) -> _Run:
         summary = json.loads(folder.summary.read_text(encoding="utf-8"))
         metrics = [json.loads(line) for line in folder.metrics.read_text(encoding="utf-8").splitlines()]
         charged = _charged(folder, deployment.task)
-        return _Run(folder, deployment, charged, len(metrics), str(metrics[-1]["model_digest"]), str(summary["ended"]))
+        costs = tuple(cost_in(ledger_path(folder.state_dir(server)), deployment.task) for server in ("a", "b"))
+        digest, ended = str(metrics[-1]["model_digest"]), str(summary["ended"])
+        return _Run(folder, deployment, charged, costs, len(metrics), digest, ended)
     except OSError as error:
         raise ConfigError(f"--run: expected the folder of a finished run, found {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, IndexError):
@@ -220,13 +230,12 @@ def _attacks_of(deployment: Deployment) -> dict[str, str]:
     return {client: str(attacking) for client, attacking in attacks.items()}
 
 
-def _provenance(runs: list[_Run], task: Task) -> dict[str, Any]:
+def _provenance(runs: list[_Run], task: Task, training: Training) -> dict[str, Any]:
     """Return what was read, and the privacy of all models together: one client's rounds in all runs, composed."""
     together = sum((run.charged for run in runs), Counter[str]())
     most = max(together.values(), default=0)
     of_one = max((max(run.charged.values(), default=0) for run in runs), default=0)
     deployment = runs[0].deployment
-    training = training_of(task)
     privacy: dict[str, Any] = {"rounds_of_a_client": most, "delta": task.delta}
     if task.records_per_person > 1:
         privacy["records_per_person"] = task.records_per_person

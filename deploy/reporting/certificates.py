@@ -68,10 +68,10 @@ def certificate_of(run: Run) -> RunCertificate | str:
     if not any(trained.rounds for trained in run.trainings):
         return "its model is the initial one, as no round was done"
     try:
-        confidences, labels = _confidences(run)
+        confidences, labels, training = _evidence(run)
     except MissingDataError:
         return f"its data set, {run.client.dataset}, is not on this machine"
-    return certified(confidences.tolist(), labels, training_of(run.task), run.task.delta, len(run.trainings))
+    return certified(confidences.tolist(), labels, training, run.task.delta, len(run.trainings))
 
 
 def certified(
@@ -123,8 +123,12 @@ def uncertified(run: Run) -> str | None:
     return None
 
 
-def _confidences(run: Run) -> tuple[NDArray[np.float64], list[int]]:
-    """Return mean over the models (n samples, n classes), and the true labels. Raises DataError, ConfigError."""
+def _evidence(run: Run) -> tuple[NDArray[np.float64], list[int], Training]:
+    """Return the mean over the models (n samples, n classes), the true labels, and the training as an attacker meets
+    it.
+
+    Raises: DataError, ConfigError.
+    """
     source = replace(DataSource.of(run.client), may_download=False)  # a report asks nobody for anything
     test = source.load(side=networks.image_side(run.task.model)).test
     if not run.is_simulation:
@@ -132,13 +136,13 @@ def _confidences(run: Run) -> tuple[NDArray[np.float64], list[int]]:
             evidence = read_runs([run.folder])
         except ConfigError as error:
             raise ConfigError(f"{run.folder}: {str(error).removeprefix('--run: ')}") from None
-        return np.array(evidence.confidences), evidence.labels
+        return np.array(evidence.confidences), evidence.labels, evidence.training
     each = []
     for trained in run.trainings:
         parameters = _parameters(run.folder / f"seed-{trained.seed}.npz", trained, run.task.dim)
         each.append(evaluation.confidences(parameters[: run.task.n_parameters], networks.of_task(run.task), test))
     mean = sum(each, np.zeros_like(each[0])) / len(run.trainings)
-    return mean / np.maximum(mean.sum(axis=1, keepdims=True), 1.0), test.labels.tolist()
+    return mean / np.maximum(mean.sum(axis=1, keepdims=True), 1.0), test.labels.tolist(), training_of(run.task)
 
 
 def _parameters(path: Path, trained: Trained, dim: int) -> NDArray[np.float32]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,10 @@ from precad.deploy.exporting.evidence import Evidence, evidence_for
 from precad.deploy.exporting.export import export, source_of
 from precad.deploy.exporting.statement import sha256
 from precad.deploy.guarantees.run_evidence import training_of
+from precad.dp.accountants.earlier_rounds import EarlierTask
+from precad.dp.accountants.pld import Unit, View
 from precad.dp.certificates.prediction import Method, Threat, certify
+from precad.dp.task_privacy import task_cost
 from precad.protos.task.task import Task
 from tests.deploy.exporting.test_export import (
     LETTERS,
@@ -205,7 +209,28 @@ def test_a_server_signs_no_evidence_of_another_training(
     task = task_of(finished)
     path = written(evidence_like(task, n_trainings=50, **changes), tmp_path)
     with pytest.raises(ConfigError, match=message):
-        evidence_for(task, [path])
+        evidence_for(task, [], [path])
+
+
+def test_a_server_whose_budget_counts_an_earlier_task_signs_no_draw(finished: Path, tmp_path: Path) -> None:  # noqa: F811
+    """The budget is never reached by this task alone, so the rate of a server without earlier ledgers is its own."""
+    plain = task_of(finished)
+    budget = task_cost(plain).of_view(View.ONE_SERVER, task_cost(plain).most_draws or 0) * 1.01
+    task = Task.model_validate(plain.model_dump() | {"epsilon_budget_one_server": budget})
+    counting = replace(task_cost(task), earlier=(earlier_of(plain, rounds=3),))
+    drawn = written(evidence_like(task, n_trainings=50), tmp_path)
+    assert evidence_for(task, [task_cost(task)], [drawn]).client_rate == task.client_rate < 1
+    with pytest.raises(ConfigError, match=r"client_rate: expected the exported task's, 1.0, found 0\."):
+        evidence_for(task, [task_cost(task), counting], [drawn])
+    whole = written(evidence_like(task, n_trainings=50, client_rate=1.0), tmp_path)
+    for costs in ([task_cost(task)], [task_cost(task), counting]):  # what claims nothing of the draw is true of both
+        assert evidence_for(task, costs, [whole]).client_rate == 1.0
+
+
+def earlier_of(task: Task, *, rounds: int) -> EarlierTask:
+    """Return a finished task like this one, whose clients were in so many rounds."""
+    cost = task_cost(task)
+    return EarlierTask(unit=Unit.RECORD, events=cost.events, levels={}, rounds=rounds, chain="")
 
 
 @pytest.mark.parametrize(

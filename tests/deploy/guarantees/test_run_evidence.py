@@ -19,7 +19,9 @@ from precad.deploy.guarantees.run_evidence import _OF_THE_LAW, read_runs, traini
 from precad.deploy.run_files.folder import RunFolder
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian, View, round_event
 from precad.dp.certificates.prediction import Method, Threat, certify
-from precad.servers.store.folder import open_ledger
+from precad.dp.ledgers.earlier import earlier_tasks
+from precad.dp.task_privacy import task_privacy
+from precad.servers.store.folder import ledger_path, open_ledger
 from tests.harness.command_line import CliRunner
 
 TASK = {
@@ -42,7 +44,7 @@ def precad(*arguments, exit_code=0):
     return result
 
 
-def make_run(root, seed, *, client=None, **task):
+def make_run(root, seed, *, client=None, earlier=None, **task):
     """A run folder as `precad run` leaves it, with a model that is certain of what it says, right or wrong."""
     root.mkdir()
     folder = RunFolder(root)
@@ -53,7 +55,7 @@ def make_run(root, seed, *, client=None, **task):
     torch.save(networks.unflatten(torch.from_numpy(parameters), networks.build("mlp")), folder.model)
     for t, participants in enumerate((["a"], ["a", "b"], [], ["a"])):
         folder.append_metrics({"round": t, "participants": participants, "model_digest": f"{seed}-{t}"})
-        with open_ledger(folder.state_dir("a"), deployment.task) as ledger:
+        with open_ledger(folder.state_dir("a"), deployment.task, earlier) as ledger:
             ledger.charge(t, participants)
     folder.write_summary({"ended": "4 rounds done"})
     return root
@@ -136,6 +138,22 @@ def test_a_budget_that_may_end_the_training_takes_the_sampling_away(tmp_path):
     assert "q = 1 is accounted" in precad("certify", "--run", tmp_path / "tight", "--method", "pld").stderr
     loose = read_runs([make_run(tmp_path / "loose", 1, epsilon_budget_one_server=50.0)])
     assert training_of(loose.task).event.sampling_rate == 0.25
+
+
+def test_a_budget_counts_earlier_tasks_when_it_takes_the_sampling_away(tmp_path):
+    """All rounds of one client cost 0.97 of this budget. A round of an earlier task leaves room for fewer."""
+    alone = read_runs([make_run(tmp_path / "alone", 1)])
+    most = alone.training.rounds
+    budget = task_privacy(alone.task).epsilon(View.ONE_SERVER, most, alone.task.delta) / 0.97
+    with open_ledger(tmp_path / "before", alone.task) as ledger:
+        ledger.charge(0, ["a"])
+    earlier = earlier_tasks([(ledger_path(tmp_path / "before"), 1)])
+    found = [
+        read_runs([make_run(tmp_path / name, 1, earlier=counted, epsilon_budget_one_server=budget)])
+        for name, counted in (("first", ()), ("second", earlier))
+    ]
+    assert [one.training.event.sampling_rate for one in found] == [0.25, 1]
+    assert [one.provenance["sampling_claimed"] for one in found] == [True, False]
 
 
 def test_a_run_is_planned_from_its_own_task(run):
