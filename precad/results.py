@@ -39,7 +39,7 @@ class ViewAccount:
     most_rounds: int
     """Rounds that `epsilon_if_discarded` counts."""
     accountants: Mapping[str, Epsilon]
-    """Every accountant's figure for `epsilon`, by its name."""
+    """Every accountant's figure of the training's rounds, without evaluations, by its name."""
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Self:
@@ -58,9 +58,22 @@ class ClientAccount:
 
     epsilon: float
     """Proved, for an adversary who only watches."""
+    epsilon_if_discarded: float
+    """Proved, for one who may discard draws."""
     noise_multiplier: float
     """Noise of both servers over the client clip."""
     accountants: Mapping[str, Epsilon]
+    """Every accountant's figure of the training's rounds, by its name."""
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> Self:
+        """Read a report's figures of a whole client."""
+        return cls(
+            epsilon=float(found["bound"]),
+            epsilon_if_discarded=float(found["if_discarded"]),
+            noise_multiplier=found["noise_multiplier"],
+            accountants=_accountants(found),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +120,7 @@ class Account:
             **{name: report[name] for name in ("sigma", "q", "p", "rounds", "delta", "participation")},
             one_server=ViewAccount.of(report[View.ONE_SERVER.value]),
             clients_only=ViewAccount.of(report[View.CLIENTS_ONLY.value]),
-            client_level=client
-            and ClientAccount(float(client["bound"]), client["noise_multiplier"], _accountants(client)),
+            client_level=client and ClientAccount.of(client),
             calibrated=calibrated and {view: Calibration(**calibrated[view.value]) for view in View},
             warnings=tuple(report["warnings"]),
             report=report,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from precad.deploy.guarantees.bins import account_of_bins
 from precad.deploy.guarantees.training_plan import TrainingPlan
 from precad.deploy.shown.figures import plain
 from precad.dp.accountants.calibration import most_rounds, short_noise_multiplier, smallest_noise_multiplier
+from precad.dp.accountants.composed import composed_epsilon
 from precad.dp.accountants.pld import (
     Event,
     PrivacyStatement,
@@ -32,7 +33,7 @@ from precad.dp.accountants.pld import (
 from precad.dp.accountants.precad_client import client_noise_multiplier, participation_quantile
 from precad.dp.accountants.renyi_accounting import OrderGridWarning
 from precad.dp.accountants.side_by_side import accountant_of, side_by_side
-from precad.dp.accountants.slack import why_no_bound
+from precad.dp.accountants.slack import least_with_slack, why_no_bound
 from precad.dp.checks import require_count, require_positive
 from precad.dp.queries.kinds import EVALUATION_DIM, RECORD_BOUND
 from precad.protos.task.algorithms import names_default
@@ -44,6 +45,7 @@ from precad.protos.task.target import TARGET, least_noise
 
 _QUANTILE_SHARE = 0.1  # of delta, spent on a client's taking part more often than the quantile
 _NO_DIM: Final = "sigma: without dim no rounding is counted; the task's own may be larger, as `precad check` shows"
+_NO_CLIP: Final = "evaluation_clip: without it, or numbers of records in clients, a whole client has no bound"
 _POINTS = 48  # of a curve by round
 _COLUMNS = {"bound": "pld", "approximation": "gdp_clt", "published": "precad"}
 
@@ -73,6 +75,8 @@ def account(plan: TrainingPlan, *, target_epsilon: float | None = None, is_by_ro
             report[view.value] = _view_report(plan, view)
     report["warnings"] = sorted({f"rdp: {warning.message}" for warning in caught})
     report["warnings"] += [*_of_rounding(plan), *_without_bound(plan, report)]
+    if plan.evaluations and plan.evaluation_client_sigma is None:
+        report["warnings"].append(_NO_CLIP)
     if plan.balls_in_bins is not None:
         report["balls_in_bins"] = account_of_bins(
             plan.balls_in_bins,
@@ -93,17 +97,32 @@ def account(plan: TrainingPlan, *, target_epsilon: float | None = None, is_by_ro
 
 
 def _client_levels(plan: TrainingPlan, sigma_bar: float) -> dict[str, Any]:
-    """Return the figures of a whole client: drawn visibly, see `precad.dp.task_privacy`, and where draws are hidden."""
-    events: dict[str, Event] = {
-        "client_level": TwoStageSampledGaussian(plan.q, 1.0, sigma_bar),
-        "client_level_if_draws_hidden": SampledGaussian(plan.q, sigma_bar),
-    }
-    figures = functools.partial(
-        side_by_side, rounds=plan.rounds, delta=plan.delta, view=View.CLIENTS_ONLY, slack=plan.slack
-    )
+    """Return the figures of a whole client: drawn visibly, see `precad.dp.task_privacy`, and where draws are hidden.
+
+    Accountants' figures are of the rounds of the training alone. All others count evaluations, which draw as rounds do.
+    """
+    at = plan.evaluation_client_sigma
+
+    def drawn_visibly(sigma: float) -> Event:
+        return TwoStageSampledGaussian(plan.q, 1.0, sigma)
+
+    def drawn_secretly(sigma: float) -> Event:
+        return SampledGaussian(plan.q, sigma)
+
+    def figures(drawn: Callable[[float], Event]) -> dict[str, Any]:
+        event, beside = drawn(sigma_bar), (None if at is None else drawn(at), plan.evaluations)
+
+        def epsilon(rounds: int) -> float | str:
+            composed = [(event, rounds), beside]
+            return plain(least_with_slack(functools.partial(composed_epsilon, composed), plan.delta, plan.slack))
+
+        of_rounds = side_by_side(event, plan.rounds, delta=plan.delta, view=View.CLIENTS_ONLY, slack=plan.slack)
+        return {**_by_label(of_rounds), "bound": epsilon(plan.rounds), "if_discarded": epsilon(plan.most_rounds)}
+
+    named = {"client_level": drawn_visibly, "client_level_if_draws_hidden": drawn_secretly}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OrderGridWarning)
-        return {name: {"noise_multiplier": sigma_bar, **_by_label(figures(event))} for name, event in events.items()}
+        return {name: {"noise_multiplier": sigma_bar, **figures(drawn)} for name, drawn in named.items()}
 
 
 def _of_rounding(plan: TrainingPlan) -> list[str]:
@@ -134,7 +153,8 @@ def _without_bound(plan: TrainingPlan, report: Mapping[str, Any]) -> list[str]:
 def epsilon_by_round(plan: TrainingPlan) -> dict[str, Any]:
     """Return both views' proved bound, limit and published formula after some rounds, denser at the start.
 
-    Rounds of the training; once a client's own number is known, rounds of that client.
+    Rounds of the training; once a client's own number is known, rounds of that client. The bound counts the evaluations
+    that there can be by then; all of them, from the first of a client's own rounds on.
     """
     is_realised = plan.participation is not None
     last = plan.expected_participation if is_realised else plan.rounds
@@ -146,12 +166,20 @@ def epsilon_by_round(plan: TrainingPlan) -> dict[str, Any]:
     for view in View:
         found[view.value] = {name: [] for name in _COLUMNS}
         for t in rounds:
-            so_far = replace(plan, participation=t) if is_realised else replace(plan, rounds=t)
+            so_far = _after(plan, t)
             event, composed = so_far.composed(view)
             for name, accountant in _COLUMNS.items():
-                epsilon = accountant_of(accountant, plan.slack).epsilon(event, composed, plan.delta)
-                found[view.value][name].append(plain(epsilon))
+                made = so_far.accountant(view) if name == "bound" else accountant_of(accountant, plan.slack)
+                found[view.value][name].append(plain(made.epsilon(event, composed, plan.delta)))
     return found
+
+
+def _after(plan: TrainingPlan, t: int) -> TrainingPlan:
+    """Return the training after t of its rounds, or of the client's own once their number is known."""
+    if plan.participation is not None:
+        return replace(plan, participation=t, evaluations=plan.evaluations if t else 0)
+    due = math.ceil(plan.evaluations * t / plan.rounds) if plan.rounds else 0  # at least those of every k-th round
+    return replace(plan, rounds=t, evaluations=due)
 
 
 def _before_each_step(plan: TrainingPlan) -> set[int]:
@@ -281,6 +309,7 @@ def _evaluations_of(task: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     every: Any = task.get("evaluation_every")
     noise: Any = task.get("evaluation_noise")
+    of_client = None
     rounds: Any = task.get("rounds")
     require_count("evaluation_every", every, at_least=1)
     require_positive("evaluation_noise", noise)
@@ -290,8 +319,9 @@ def _evaluations_of(task: Mapping[str, Any]) -> dict[str, Any]:
         clip = float(max(declared.values()))
     if clip is not None:  # else nothing is known of rounding, which takes less than a millionth
         require_positive("evaluation_clip", clip)
+        of_client = client_noise_multiplier(noise, RECORD_BOUND, clip)
         noise = effective_noise_multiplier(noise, RECORD_BOUND, EVALUATION_DIM, frac_bits_of(task.get("mode"), clip))
-    return {"evaluations": rounds // every, "evaluation_sigma": noise}
+    return {"evaluations": rounds // every, "evaluation_sigma": noise, "evaluation_client_sigma": of_client}
 
 
 def _view_report(plan: TrainingPlan, view: View) -> dict[str, Any]:
@@ -300,7 +330,7 @@ def _view_report(plan: TrainingPlan, view: View) -> dict[str, Any]:
     one_round = plan.round_of(view)
     pld = plan.accountant(view)
     if plan.evaluations:
-        report["with_evaluations"] = plain(pld.epsilon(event, rounds, plan.delta))
+        report["bound"] = plain(pld.epsilon(event, rounds, plan.delta))
     report["if_discarded"] = {
         "epsilon": plain(pld.epsilon(one_round, plan.most_rounds, plan.delta)),
         "rounds": plan.most_rounds,

@@ -57,7 +57,8 @@ def _print_client_and_calibrated(console: Console, report: dict[str, Any], words
     if client := report.get("client_level"):
         hidden = shown(report["client_level_if_draws_hidden"]["bound"], Label.BOUND)
         console.print(
-            f"a whole client, multiplier {client['noise_multiplier']:.3g}: {shown(client['bound'], Label.BOUND)}; "
+            f"a whole client, multiplier {client['noise_multiplier']:.3g}: {shown(client['bound'], Label.BOUND)}, "
+            f"draws discarded or not: {shown(client['if_discarded'], Label.BOUND)}; "
             f"if no client learns who else is drawn (mode proved, task.round_period_s, no budget of a view): {hidden}",
             highlight=False,
         )
@@ -77,9 +78,9 @@ def _print_evaluations(console: Console, report: dict[str, Any], words: Mapping[
     """Print what evaluations by clients add, where there are any. words: for the views."""
     if (evaluations := report.get("evaluations")) is None:
         return
-    both = ", ".join(f"{who} {shown(report[view]['with_evaluations'], Label.BOUND)}" for view, who in words.items())
+    both = ", ".join(f"{who} {shown(report[view]['bound'], Label.BOUND)}" for view, who in words.items())
     console.print(
-        f"the table is of the rounds of the training; with {evaluations['most']} evaluations: {both}. Figures of a "
-        "record below count these too",
+        f"the table is of the rounds of the training; with {evaluations['most']} evaluations: {both}. All "
+        "figures below count these too",
         highlight=False,
     )

@@ -52,6 +52,8 @@ class TrainingPlan:
     """Evaluations by clients among the rounds, lost ones too."""
     evaluation_sigma: float | None = None
     """Each server's noise on an evaluation, over what a record adds to it."""
+    evaluation_client_sigma: float | None = None
+    """Both servers' noise on an evaluation, over what a client adds to it at most; None: not known."""
     balls_in_bins: int | None = None
     """Also account for a record that is in exactly one of so many participations of its client, where p is 1 in so
     many."""
@@ -75,6 +77,8 @@ class TrainingPlan:
             raise ValueError("evaluation_sigma must be given with evaluations, got None")
         if self.evaluation_sigma is not None:
             require_positive("evaluation_sigma", self.evaluation_sigma)
+        if self.evaluation_client_sigma is not None:
+            require_positive("evaluation_client_sigma", self.evaluation_client_sigma)
         if self.participation is not None:
             require_count("participation", self.participation)
             if self.participation > self.rounds:

@@ -13,6 +13,7 @@ from precad.deploy.errors import ConfigError
 from precad.deploy.guarantees.accounting import account_of_flags
 from precad.deploy.guarantees.accounting_shown import print_account
 from precad.dp.accountants.pld import View
+from precad.dp.accountants.task_cost import Level
 from precad.dp.task_privacy import task_cost, task_privacy
 from precad.protos.task.task import Task
 from tests.harness.harness import small_task
@@ -24,6 +25,14 @@ SECTION: dict[str, Any] = {
     "evaluation_noise": 3.0,
 }
 TASK = Task.model_validate(SECTION)
+HIDDEN: dict[str, Any] = {
+    "mode": "proved",
+    "round_period_s": 300.0,
+    "noise_multiplier": 40.0,
+    "evaluation_noise": 60.0,
+    "delta": 1e-4,
+}
+"""What makes of it a task whose draws nobody learns."""
 
 
 @pytest.mark.parametrize("view", View)
@@ -31,16 +40,51 @@ def test_the_account_counts_evaluations_as_the_ledger_does(view: View) -> None:
     """It counts the rounds that there are, and the most that there can be if draws may be discarded."""
     report = account_of_flags({}, SECTION)
     assert report["evaluations"] == {"most": 2, "sigma": pytest.approx(3.0, rel=1e-5)}
-    assert report[view]["with_evaluations"] == pytest.approx(task_cost(TASK).of_view(view, 10, 2), rel=1e-9)
-    assert report[view]["if_discarded"]["epsilon"] == pytest.approx(task_cost(TASK).view_if_discarded(view), rel=1e-9)
-    assert report[view]["bound"] == pytest.approx(task_cost(TASK).of_view(view, 10), rel=1e-9)
-    assert report[view]["with_evaluations"] > report[view]["bound"]
+    cost, found = task_cost(TASK), report[view]
+    assert found["bound"] == pytest.approx(cost.of_view(view, 10, 2), rel=1e-9)
+    assert found["if_discarded"]["epsilon"] == pytest.approx(cost.view_if_discarded(view), rel=1e-9)
+    assert found["accountants"]["pld"]["epsilon"] == pytest.approx(cost.of_view(view, 10), rel=1e-9)
+    assert found["bound"] > found["accountants"]["pld"]["epsilon"]
+
+
+@pytest.mark.parametrize("changes", [{}, {"evaluation_clip": 5.0}, HIDDEN])
+def test_a_whole_client_counts_evaluations_as_the_ledger_does(changes: dict[str, Any]) -> None:
+    """Where no budget of a view ends the task, and draws are seen or hidden, discarded or not."""
+    section = {**SECTION, "client_rate": 0.3, **changes}
+    if "mode" in changes:
+        section = {name: value for name, value in section.items() if name not in ("gate", "batches_ahead")}
+    task, report = Task.model_validate(section), account_of_flags({}, section)
+    cost = task_cost(task)
+    names = {Level.CLIENT: "client_level", Level.HIDDEN_CLIENT: "client_level_if_draws_hidden"}
+    known = {level: name for level, name in names.items() if level in task_privacy(task).every_round}
+    assert len(known) == (2 if "mode" in changes else 1)
+    for level, name in known.items():
+        found = report[name]
+        assert found["bound"] == pytest.approx(cost.of_level(level, 10, 2), rel=1e-9)
+        assert found["if_discarded"] == pytest.approx(cost.level_if_discarded(level), rel=1e-9)
+        assert found["bound"] > found["accountants"]["pld"]["epsilon"]
+
+
+def test_a_whole_client_of_unknown_records_has_no_bound() -> None:
+    report = account_of_flags({}, {**SECTION, "clients": ["alice", "bob"]})
+    assert report["client_level"]["bound"] == report["client_level_if_draws_hidden"]["bound"] == "inf"
+    assert [line for line in report["warnings"] if line.startswith("evaluation_clip:")]
+
+
+def test_a_curve_ends_where_the_bound_is() -> None:
+    """Evaluations count from the round on that each is due in."""
+    report = account_of_flags({}, SECTION, is_by_round=True)
+    for view in View:
+        curve = dict(zip(report["by_round"]["rounds"], report["by_round"][view]["bound"], strict=True))
+        assert curve[10] == pytest.approx(report[view]["bound"], rel=1e-9)
+        for t, epsilon in curve.items():
+            assert epsilon >= task_cost(TASK).of_view(view, t, t // 4) * (1 - 1e-9)
 
 
 def test_a_draft_without_numbers_of_records_is_accounted() -> None:
     """All but the rounding of evaluations is known."""
     draft = {**SECTION, "clients": ["alice", "bob"]}
-    exact, ours = (account_of_flags({}, section)["one_server"]["with_evaluations"] for section in (SECTION, draft))
+    exact, ours = (account_of_flags({}, section)["one_server"]["bound"] for section in (SECTION, draft))
     assert ours == pytest.approx(exact, rel=1e-5)
 
 
