@@ -24,7 +24,7 @@ def print_certificates(console: Console, report: dict[str, Any]) -> None:
         }
     found = titled(f"accuracy certified against k attackers that {report['threat']}", "k", *columns)
     for k in range(max(map(len, columns.values()))):
-        found.add_row(str(k), *(f"{curve[k]:.3f}" if k < len(curve) else "0.000" for curve in columns.values()))
+        found.add_row(str(k), *(rounded_down(curve[k]) if k < len(curve) else "0.000" for curve in columns.values()))
     console.print(found)
     if estimate:
         console.print(f"approximation: {estimate['of']}, not a guarantee", highlight=False)

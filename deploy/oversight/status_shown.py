@@ -18,7 +18,7 @@ from precad.deploy.errors import UNREACHABLE, RunFailedError
 from precad.deploy.localhost.watch import LiveTable
 from precad.deploy.run_files.client_evaluations import with_bars
 from precad.deploy.shown.durations import in_words
-from precad.deploy.shown.figures import AUDIT_METHODS, at_most, audit_label
+from precad.deploy.shown.figures import AUDIT_METHODS, at_most, audit_label, rounded_down
 from precad.dp.accountants.pld import Unit, unit_words
 from precad.protos.messages.spoken import shown
 from precad.protos.tls.identity import Role
@@ -85,7 +85,11 @@ def _epsilon_facts(status: Status) -> dict[str, str]:
     """Return both figures of each epsilon, its budget, and its condition where one must be said."""
     facts: dict[str, str] = {}
     for epsilon in status.epsilons:
-        budget = f"budget {epsilon.budget:g}, {epsilon.left:.2f} left" if epsilon.budget is not None else "no budget"
+        budget = (
+            f"budget {epsilon.budget:g}, {rounded_down(epsilon.left)} left"
+            if epsilon.budget is not None
+            else "no budget"
+        )
         if epsilon.budget is None and not status.rounds_planned:  # a state_dir does not say
             budget = "its budget is in the task alone"
         whose = "" if epsilon.unit is Unit.RECORD else f" of a whole {epsilon.unit}"

@@ -13,7 +13,7 @@ from precad.deploy.reporting.answers import QueryAnswer
 from precad.deploy.reporting.certificates import RunCertificate
 from precad.deploy.reporting.numbers import Format, power_of_ten, shown
 from precad.deploy.reporting.runs import AGAINST, Cost, Round, Run, Statement
-from precad.deploy.shown.figures import LARGEST_USEFUL
+from precad.deploy.shown.figures import LARGEST_USEFUL, rounded_down
 from precad.dp.accountants.pld import Unit, View
 
 MOST_POINTS: Final = 400
@@ -384,7 +384,7 @@ def _certificates(runs: Sequence[Run], certificates: Sequence[RunCertificate | s
             ("estimate, no guarantee", f"estimate from {models}, no guarantee", Dash.DOTTED, found.estimated),
         )
         for what, name, dash, curve in curves:
-            points = tuple(enumerate(_ended(curve, longest)))
+            points = tuple((k, float(rounded_down(share))) for k, share in enumerate(_ended(curve, longest)))
             made.append(_series(runs, run, what, name, colour=i, dash=dash, points=points))
     return Chart(
         key="certificate",

@@ -72,8 +72,8 @@ def shown(epsilon: float | str, label: Label) -> str:
 
 
 def within(radius: float, width: float = 1.0) -> str:
-    """Say how far a mean is from its expectation, of values in an interval of that width: at most all of it."""
-    return f"within {radius:.3f}" if radius < width else f"within {width:g}, the whole range: VACUOUS"
+    """Say how far a mean is from its expectation, rounded up, of values in an interval of that width: at most all."""
+    return f"within {rounded_up(radius, 3)}" if radius < width else f"within {width:g}, the whole range: VACUOUS"
 
 
 def at_least(noise: float) -> str:

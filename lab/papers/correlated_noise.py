@@ -132,7 +132,7 @@ def _of_case(outcome: Outcome) -> dict[str, Any]:
 def paragraph(report: Mapping[str, Any]) -> str:
     """Say what came out."""
     found = [
-        f"{case['noise']} {case['accuracy']['mean']:.4f} (epsilon {case['epsilon']:.2f})"
+        f"{case['noise']} {case['accuracy']['mean']:.4f} (epsilon {at_most(case['epsilon'])})"
         for case in report["cases"]
         if case["accuracy"]["mean"] is not None
     ]

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from precad.deploy.shown.figures import at_most
 from precad.dp.certificates.prediction import Method
 from precad.lab.papers import runner
 from precad.lab.papers.xie.classes import PublicStart, classes_of
@@ -23,7 +24,7 @@ def paragraph(report: Mapping[str, Any], start: PublicStart | None) -> str:
     certain = ", ".join(f"{share:.3f}" for share in certified["estimate"][Method.EXACT])
     return (
         f"UserDP-FedAvg on {report['dataset']}, {classes_of(report['dataset']).words}, sigma = {report['sigma']:g} "
-        f"(epsilon published {certified['epsilon_published']:.4f}, proved {certified['epsilon_proved']:.4f}), "
+        f"(epsilon published {certified['epsilon_published']:.4f}, proved {at_most(certified['epsilon_proved'], 4)}), "
         f"{report['rounds']} round(s), {report['seeds']} training(s) of each case; FedAvg with each rule without "
         f"privacy, {report['rule_seeds']} training(s). Robust accuracy, the certification's by mean confidence. "
         f"Without attackers: {_accuracies(report, 'none', 0)}. {found}. Certified against k = "
