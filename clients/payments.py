@@ -9,11 +9,13 @@ from copy import copy
 from dataclasses import replace
 from typing import Final, Self
 
+from precad.clients.config import ClientConfig
 from precad.clients.errors import ArgumentError, HolderLimitReachedError, StateFileError
 from precad.clients.holder_limit import CLIENT, HolderLimit
+from precad.dp.accountants.pld import SampledGaussian
 from precad.dp.errors import DpError, HolderLimitError, LedgerInUseError
 from precad.dp.ledgers.holder import Account, HolderLedger, Payment, Terms, read
-from precad.dp.task_privacy import upload_events
+from precad.dp.task_privacy import answer_event, upload_events
 from precad.mpc.errors import raised_as
 from precad.protos.task.task import EvaluationRound, Task
 
@@ -24,8 +26,15 @@ WAIT_S: Final = 10.0
 class Payments:
     """One client's payments in one task. Each opens the file anew, as other tasks pay from it too. Blocking."""
 
-    def __init__(self, task: Task, client: str, limit: HolderLimit, evaluation: EvaluationRound | None = None) -> None:
-        """Makes no file. evaluation: what is paid for, if it is no upload of the training.
+    def __init__(
+        self,
+        task: Task,
+        client: str,
+        limit: HolderLimit,
+        evaluation: EvaluationRound | None = None,
+        answer: SampledGaussian | None = None,
+    ) -> None:
+        """Makes no file. evaluation: what is paid for, if it is no upload of the training. answer: as what it is paid.
 
         Raises ArgumentError where the limit leaves room for no round of any task.
         """
@@ -41,7 +50,7 @@ class Payments:
             client=client,
             task=task.digest().hex(),
             why=_why(task) if evaluation is None else "evaluation",
-            event=event,
+            event=answer or event,
             times=times,
             slack=task.upload_slack * (task.record_bins or 1),
         )
@@ -112,18 +121,30 @@ def _why(task: Task) -> str:
     return "upload" if task.record_bins is None else "epoch"
 
 
-def payments_of(
-    task: Task, clients: Collection[str], limit: HolderLimit | None, evaluation: EvaluationRound | None = None
-) -> dict[str, Payments]:
-    """Return each client's payments; none where the holder sets no limit. evaluation: see `Payments`.
+def payments_of(task: Task, clients: Collection[str], limit: HolderLimit | None) -> dict[str, Payments]:
+    """Return each client's payments; none where the holder sets no limit.
 
     Raises: ArgumentError where several clients would share a file.
     """
-    if limit is None:
+    _require_own_files(clients, limit)
+    return {} if limit is None else {client: Payments(task, client, limit) for client in clients}
+
+
+def payments_of_answers(task: Task, clients: Collection[str], config: ClientConfig) -> dict[str, Payments]:
+    """Return each client's payments of evaluations; none where the task has none, or the holder sets no limit.
+
+    Raises: ArgumentError where several clients would share a file.
+    """
+    if (limit := config.holder) is None or (evaluation := task.evaluation_round) is None:
         return {}
-    if len(clients) > 1 and CLIENT not in str(limit.ledger):
+    _require_own_files(clients, limit)
+    event = None if config.trainer is None else answer_event(evaluation)
+    return {client: Payments(task, client, limit, evaluation, event) for client in clients}
+
+
+def _require_own_files(clients: Collection[str], limit: HolderLimit | None) -> None:
+    if limit is not None and len(clients) > 1 and CLIENT not in str(limit.ledger):
         raise ArgumentError(
             f"client.holder.ledger: expected {CLIENT} in the name, as {len(clients)} clients are here and each has "
             f"records of its own, found {limit.ledger}"
         )
-    return {client: Payments(task, client, limit, evaluation) for client in clients}

@@ -29,7 +29,7 @@ from precad.clients.models import networks
 from precad.clients.models.adapters import train_first
 from precad.clients.models.learning import Learning
 from precad.clients.own_code import Unspoken
-from precad.clients.payments import payments_of
+from precad.clients.payments import payments_of, payments_of_answers
 from precad.clients.queries.answers import Answers
 from precad.clients.queries.columns import values_of
 from precad.clients.query_consent import refusal
@@ -416,7 +416,7 @@ class ClientProcess:
             log.warning("client.no_norm_is_checked", validation=task.validation)
         require_writable(config.state_dir)
         payments = payments_of(task, clients, config.holder)
-        of_evaluations = payments_of(task, clients, config.holder, task.evaluation_round)
+        of_evaluations = payments_of_answers(task, clients, config)
         if task.record_bins is None:  # else what a client goes on with is paid
             for own in payments.values():
                 own.require_room()  # before a record is read

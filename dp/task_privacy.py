@@ -249,6 +249,16 @@ def upload_events(task: PublicParameters, records_per_person: int) -> tuple[Samp
     return replace(event, group_size=records_per_person), privacy.steps_per_round
 
 
+def answer_event(evaluation: PublicParameters) -> SampledGaussian:
+    """Return an evaluation as an answer costs a person, where code that nothing is known of counts it.
+
+    Against one server, as of `upload_events`. A record may then change all that the code counts, from one answer within
+    the bound C to another: by 2 C.
+    """
+    noise = evaluation.noise_multiplier, evaluation.record_clip, evaluation.client_clip
+    return SampledGaussian(1.0, client_noise_multiplier(*noise, n_servers=1) / 2)
+
+
 def task_cost(task: PublicParameters) -> TaskCost:
     """Return the task's cost by its rounds, budgets, and the rounds that it may lose.
 

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from precad.clients.config import ClientConfig
 from precad.clients.errors import HolderLimitReachedError
-from precad.clients.payments import Payments, payments_of
+from precad.clients.payments import Payments, payments_of, payments_of_answers
 from precad.deploy.configuration.sections import read_toml
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.files.whole import write_whole
@@ -144,7 +144,7 @@ class HolderCharge:
         _require_priced(settings, client)
         kinds = (
             (payments_of(task, task.clients, client.holder), [one.uploads for one in owed]),
-            (payments_of(task, task.clients, client.holder, task.evaluation_round), [one.evaluations for one in owed]),
+            (payments_of_answers(task, task.clients, client), [one.evaluations for one in owed]),
         )
         self._unit = kinds[0][0]
         self.uploads = sum((one.uploads for one in owed), Counter[str]())

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from precad.clients.config import ClientConfig
 from precad.clients.errors import HolderLimitReachedError
 from precad.clients.holder_limit import HolderLimit
-from precad.clients.payments import payments_of
+from precad.clients.payments import payments_of, payments_of_answers
+from precad.clients.training.held_out import answer_of_counts
 from precad.clients.upload_limit import UploadLimit
 from precad.dp.accountants.composed import composed_epsilon
 from precad.dp.accountants.pld import SampledGaussian, View
@@ -68,3 +71,28 @@ def test_the_servers_charge_what_the_holder_pays() -> None:
     assert evaluations is not None
     assert task.evaluation_round is not None
     assert evaluations.events[View.ONE_SERVER] == task_privacy(task.evaluation_round).events[View.ONE_SERVER]
+
+
+def test_an_answer_by_code_that_nothing_is_known_of_is_paid_as_a_change_of_all_of_it(tmp_path: Path) -> None:
+    """Counts of neighbours lie up to 2 C apart; what is paid covers each pair, by the closed form of one Gaussian."""
+    task = evaluated(algorithm="user-dp-fedavg", evaluation_clip=100.0, evaluation_noise=50.0)
+    limit = HolderLimit(ledger=tmp_path / "of-{client}", limit_epsilon=1000.0)
+    for trainer in (None, "ward:train"):
+        config = ClientConfig(certificates=tmp_path, authority=tmp_path / "ca.pem", holder=limit, trainer=trainer)
+        payments_of_answers(task, ["alice"], config)["alice"].pay()
+    account, _ = read(tmp_path / "of-alice")
+    own, foreign = (line.payment.event for line in account.lines)
+    assert own is not None
+    assert foreign is not None
+    assert own.noise_multiplier == pytest.approx(50.0, rel=1e-4)
+    assert foreign.noise_multiplier == 50.0 / 200.0
+    pairs = [
+        ((90.0, 100.0, 1.0), (90.0, 101.0, 1e6)),
+        ((100.0, 100.0, 0.0), (0.0, 100.0, 1e6)),
+        ((0.0, 0.0, 0.0), (50.0, 100.0, 9.0)),
+    ]
+    std = 50.0  # of the noise, in units of a record
+    for one, other in pairs:
+        moved = float(np.linalg.norm(answer_of_counts(task, *one) - answer_of_counts(task, *other)))
+        assert moved > 1, "no record of one's own does so"
+        assert moved / std <= 1 / foreign.noise_multiplier
