@@ -18,7 +18,7 @@ from precad.deploy.configuration.sections import section_of
 from precad.deploy.errors import ConfigError, flag_of, refusing
 from precad.deploy.guarantees import conditions
 from precad.deploy.guarantees.bins import account_of_bins
-from precad.deploy.guarantees.training_plan import TrainingPlan
+from precad.deploy.guarantees.training_plan import NO_DIM, TrainingPlan
 from precad.deploy.shown.figures import plain
 from precad.dp.accountants.calibration import most_rounds, short_noise_multiplier, smallest_noise_multiplier
 from precad.dp.accountants.composed import composed_epsilon
@@ -44,7 +44,6 @@ from precad.protos.task.proved_fields import MODE as PROVED
 from precad.protos.task.target import TARGET, least_noise
 
 _QUANTILE_SHARE = 0.1  # of delta, spent on a client's taking part more often than the quantile
-_NO_DIM: Final = "sigma: without dim no rounding is counted; the task's own may be larger, as `precad check` shows"
 _NO_CLIP: Final = "evaluation_clip: without it, or numbers of records in clients, a whole client has no bound"
 _POINTS = 48  # of a curve by round
 _COLUMNS = {"bound": "pld", "approximation": "gdp_clt", "published": "precad"}
@@ -228,7 +227,7 @@ def account_of_flags(
                 flags["sigma"] = _calibrated(unknown, View.ONE_SERVER, target_epsilon or math.nan)["smallest_sigma"]
         report = account(TrainingPlan(**flags), target_epsilon=target_epsilon, is_by_round=is_by_round)
     if own_target is not None and "dim" not in flags:
-        report["warnings"].append(_NO_DIM)
+        report["warnings"].append(NO_DIM)
     if rests_on := conditions.of_draft(task):
         report["rests_on"] = rests_on
     return report

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from precad.deploy.errors import ConfigError, refusing
-from precad.deploy.guarantees.training_plan import TrainingPlan
+from precad.deploy.guarantees.training_plan import NO_DIM, TrainingPlan
 from precad.deploy.shown.figures import at_least, plain, shown
 from precad.deploy.shown.tables import titled
 from precad.dp.accountants.pld import Label, PldAccountant, Unit, View, unit_words
@@ -58,6 +58,11 @@ def task_of_run(task: ConfiguredTask) -> PrecadTask:
         raise ConfigError(f"--run: expected runs without task.sum_function with --attackers, found {task.sum_function}")
     if task.record_bins is not None:
         raise ConfigError(f"--run: expected runs whose every round draws records, found record_bins {task.record_bins}")
+    if task.evaluation_round is not None:
+        raise ConfigError(
+            "--run: expected runs without evaluations, which --attackers does not count, found task.evaluation "
+            f"{task.evaluation!r}: precad account counts them"
+        )
     return PrecadTask(
         q=task.client_rate,
         p=task.record_rate,
@@ -71,6 +76,8 @@ def task_of_run(task: ConfiguredTask) -> PrecadTask:
         batches_ahead=task.draws_ahead,
         slack=task.delta_slack,
         records_per_person=task.records_per_person,
+        dim=task.dim,
+        frac_bits=task.frac_bits,
     )
 
 
@@ -88,6 +95,7 @@ def plan_wish(wish: Wish, task: Task) -> dict[str, Any]:
     return {
         "wish": asdict(wish),
         "task": {"kind": _KINDS[type(task)], **_fields_of(task)},
+        "warnings": [NO_DIM] if isinstance(task, PrecadTask) and task.dim is None else [],
         "label": Label.BOUND.value,
         "reached": bool(plans) and plans[0]["reaches"],
         "best": plans[0] if plans else None,
@@ -100,8 +108,9 @@ def plan_wish(wish: Wish, task: Task) -> dict[str, Any]:
 
 
 def _fields_of(task: Task) -> dict[str, Any]:
-    """Return the task's fields; how many records a person has only where it is more than one."""
-    return {name: value for name, value in asdict(task).items() if (name, value) != ("records_per_person", 1)}
+    """Return the task's fields; how many records a person has only where it is more than one, the grid where known."""
+    unsaid = {("records_per_person", 1), ("dim", None)}
+    return {name: value for name, value in asdict(task).items() if (name, value) not in unsaid and name != "frac_bits"}
 
 
 _KINDS: Final[dict[type, str]] = {PrecadTask: "precad", CentralTask: "central"}
@@ -131,6 +140,9 @@ def _privacy(plan: Plan, wish: Wish, task: PrecadTask) -> dict[str, Any]:
         lost_rounds=task.lost_rounds,
         batches_ahead=task.batches_ahead,
         records_per_person=task.records_per_person,
+        record_clip=task.record_clip,
+        dim=task.dim,
+        frac_bits=task.frac_bits,
     )
     account, one_round = with_slack(PldAccountant(), task.slack), planned.round_of(View.ONE_SERVER)
     safe = least_sigma_for_epsilon(
@@ -142,7 +154,7 @@ def _privacy(plan: Plan, wish: Wish, task: PrecadTask) -> dict[str, Any]:
         "if_discarded": {
             "rounds": planned.most_rounds,
             "epsilon": plain(account.epsilon(one_round, planned.most_rounds, task.delta)),
-            "least_sigma": None if safe is None else max(safe, plan.sigma),
+            "least_sigma": None if safe is None else max(safe / task.noise_left, plan.sigma),
         },
     }
 
@@ -173,6 +185,8 @@ def print_wish(console: Console, report: dict[str, Any]) -> None:
     if (privacy := report["privacy"]) is not None:
         whose = unit_words(Unit.RECORD, report["task"].get("records_per_person", 1))
         _print_privacy(console, privacy, whose, best["rounds"], wish["epsilon"])
+    for warning in report["warnings"]:
+        console.print(warning, highlight=False)
     title = "the frontier: the best plan by number of attackers"
     table = titled(title, "attackers", "sigma", "C", "T", "noise over signal", "reach")
     for row in report["frontier"]:

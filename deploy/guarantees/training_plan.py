@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Final
 
 from precad.dp.accountants.composed import Beside
 from precad.dp.accountants.pld import (
@@ -19,6 +20,8 @@ from precad.dp.accountants.slack import with_slack
 from precad.dp.checks import require_count, require_delta, require_positive, require_probability
 from precad.protos.task.proved_fields import eta
 from precad.protos.task.record_fields import MOST_PER_PERSON
+
+NO_DIM: Final = "sigma: without dim no rounding is counted; the task's own may be larger, as `precad check` shows"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,7 +21,7 @@ from scipy.special import ndtri
 
 from precad.dp.accountants.gaussian_dp import mu_from_eps_delta
 from precad.dp.accountants.group_mixture import Direction, loss_distribution
-from precad.dp.accountants.pld import SampledGaussian
+from precad.dp.accountants.pld import SampledGaussian, effective_noise_multiplier
 from precad.dp.accountants.slack import left_of_delta
 from precad.dp.certificates.prediction import Threat, Training, attacked_bounds
 from precad.dp.checks import require_count, require_delta, require_positive, require_probability
@@ -56,6 +56,9 @@ class PrecadTask:
     """Part of delta that the task's protocol takes, as eta (`precad.dp.accountants.slack`)."""
     records_per_person: int = 1
     """Records of one person, all of one client, that epsilon is of together."""
+    dim: int | None = None
+    frac_bits: int = 16
+    """d and f: what rounding to the grid adds to a record's sensitivity counts. No d: none is counted."""
 
     def __post_init__(self) -> None:
         require_probability("q", self.q)
@@ -72,6 +75,11 @@ class PrecadTask:
     def protected(self) -> tuple[float, int, int]:
         """Return the records of one person, whose client takes part in the expected number of rounds."""
         return self.p, math.ceil(self.q * self.rounds - 1e-9), self.records_per_person
+
+    @property
+    def noise_left(self) -> float:
+        """Return what rounding leaves of each sigma: R / (R + sqrt(d) 2^-f)."""
+        return 1.0 if self.dim is None else effective_noise_multiplier(1.0, self.record_clip, self.dim, self.frac_bits)
 
     def sigma_of(self, attacker_multiplier: float) -> float:
         """Return m C/(sqrt(2) R): both servers' noise counts."""
@@ -117,6 +125,11 @@ class CentralTask:
     def protected(self) -> tuple[float, int, int]:
         """Return every single user, in every round with probability q."""
         return self.q, self.rounds, 1
+
+    @property
+    def noise_left(self) -> float:
+        """Return all of it: nothing is rounded."""
+        return 1.0
 
     def sigma_of(self, attacker_multiplier: float) -> float:
         """Return the attacker's multiplier itself: an attacker is a user."""
@@ -249,6 +262,7 @@ def plan(wish: Wish, task: Task) -> Plan | None:
     for_epsilon = least_sigma_for_epsilon(wish.epsilon, rate, rounds, task.delta, task.slack, together=together)
     if for_epsilon is None:
         return None
+    for_epsilon /= task.noise_left
     sigma = max(for_attackers, for_epsilon)
     decided_by = "attackers" if for_attackers > for_epsilon else "epsilon"
     return Plan(task.rounds, task.client_clip, sigma, decided_by, task.noise_to_signal(sigma))

@@ -175,6 +175,31 @@ def test_a_run_whose_epsilon_is_of_a_persons_records_is_planned_so(tmp_path, run
     assert one["best"]["sigma"] < two["best"]["sigma"]
 
 
+def test_what_a_plan_promises_is_what_the_ledger_of_such_a_task_has(tmp_path):
+    """With 4 fractional bits the grid takes four fifths of each sigma; less noise than planned exceeds the wish."""
+    run = make_run(tmp_path / "coarse", 1, frac_bits=4)
+    wish = ["--plan", "--attackers", "1", "--epsilon", ".5", "--lead", ".9", ".1", "--json"]
+    report = json.loads(precad("certify", "--run", run, *wish).stdout)
+    best, privacy = report["best"], report["privacy"]
+    task = read_runs([run]).task
+
+    def ledgers(sigma: float) -> float:
+        changed = task.model_copy(update={"noise_multiplier": sigma, "rounds": best["rounds"]})
+        return task_privacy(changed).epsilon(View.ONE_SERVER, privacy["rounds"], task.delta)
+
+    assert best["decided_by"] == "epsilon"
+    assert ledgers(best["sigma"]) == pytest.approx(privacy["epsilon"], rel=1e-6)
+    assert ledgers(best["sigma"]) <= 0.5 < ledgers(best["sigma"] * 0.99)
+    assert report["warnings"] == []
+
+
+def test_a_run_with_evaluations_is_not_planned(tmp_path):
+    changes = {"evaluation": "clients", "evaluation_every": 2, "evaluation_noise": 50.0}
+    run = make_run(tmp_path / "evaluated", 1, **changes)
+    wish = ["--plan", "--attackers", "1", "--epsilon", "4"]
+    assert "expected runs without evaluations" in precad("certify", "--run", run, *wish, exit_code=2).stderr
+
+
 def test_the_plan_of_one_run_is_about_its_estimate(run):
     """From the model's own lead, and labelled so."""
     report = json.loads(precad("certify", "--run", run, "--plan", "--method", "published", "--json").stdout)
