@@ -32,7 +32,7 @@ HIDDEN: dict[str, Any] = {
     "evaluation_noise": 60.0,
     "delta": 1e-4,
 }
-"""What makes of it a task whose draws nobody learns."""
+"""Changes that make of it a task whose draws nobody learns."""
 
 
 @pytest.mark.parametrize("view", View)
