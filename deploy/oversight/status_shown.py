@@ -87,7 +87,7 @@ def _epsilon_facts(status: Status) -> dict[str, str]:
     for epsilon in status.epsilons:
         budget = (
             f"budget {epsilon.budget:g}, {rounded_down(epsilon.left)} left"
-            if epsilon.budget is not None
+            if epsilon.budget is not None and epsilon.left is not None
             else "no budget"
         )
         if epsilon.budget is None and not status.rounds_planned:  # a state_dir does not say
