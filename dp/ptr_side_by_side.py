@@ -47,7 +47,7 @@ def ptr_side_by_side(
     return {
         "loss distributions": (lambda rounds: pld_eps_ptr(q, sigma, tau, b, delta0, rounds, delta), proved),
         "Renyi divergences": (lambda rounds: eps_ptr_rounds(q, sigma, tau, b, delta0, rounds, delta), proved),
-        "Theorem 4.2": (direct, printed),
+        "Theorem 4.2, corrected": (direct, printed),
         "Theorem 4.3": (converted, printed),
-        "Theorem 4.4": (sampled, printed),
+        "Theorem 4.4, corrected": (sampled, printed),
     }
