@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from precad.clients.attacks.attack import Attack, Knowledge, Vector, within
 from precad.clients.attacks.records import LabelFlip, evenly, require_share
-from precad.clients.checks import require_class, require_count, require_positive
+from precad.clients.checks import is_number, require_class, require_count, require_positive, shown
 from precad.clients.errors import ArgumentError
 from precad.clients.records.records import N_CLASSES, Records, joined, require_images
 from precad.clients.training.projection import norm_of
@@ -53,7 +53,7 @@ class Backdoor(Attack):
         require_count("steps", self.steps, at_least=1)
         for name, flag in (("divides", self.divides), ("replaces", self.replaces)):
             if not isinstance(flag, bool):
-                raise ArgumentError(f"{name} must be true or false, got {flag}")
+                raise ArgumentError(f"{name} must be true or false, got {shown(flag)}")
         require_positive("gamma", self.gamma)
         require_positive("rate", self.rate)
 
@@ -230,18 +230,20 @@ class DistributedBackdoor(TriangleBackdoor):
     name: ClassVar[str] = "distributed-backdoor"
 
     parts: int = 4
-    part: int = 0
-    """This attacker's."""
+    part: int | None = None
+    """This attacker's. None: i modulo `parts` for attacker i of those with the same parameters."""
 
     def __post_init__(self) -> None:
         TriangleBackdoor.__post_init__(self)
         require_count("parts", self.parts, at_least=1)
+        if self.part is None:
+            return
         if isinstance(self.part, bool) or not isinstance(self.part, int) or not 0 <= self.part < self.parts:
-            raise ArgumentError(f"part must be in [0, {self.parts - 1}], got {self.part}")
+            raise ArgumentError(f"part must be in [0, {self.parts - 1}], got {shown(self.part)}")
 
     def of_attacker(self, i: int) -> Self:
-        """Give attacker i a part of its own."""
-        return replace(self, part=i % self.parts)
+        """Give attacker i a part of its own, unless it was given one."""
+        return self if self.part is not None else replace(self, part=i % self.parts)
 
     def trained_pattern(self, height: int, width: int) -> Mask:
         """Return the attacker's part. Raises ArgumentError where the pattern has fewer pixels than parts."""
@@ -249,7 +251,7 @@ class DistributedBackdoor(TriangleBackdoor):
         if len(whole) < self.parts:
             raise ArgumentError(f"parts must be at most the {len(whole)} pixels of the pattern, got {self.parts}")
         where = np.zeros(height * width, dtype=np.bool_)
-        where[np.array_split(whole, self.parts)[self.part]] = True
+        where[np.array_split(whole, self.parts)[self.part or 0]] = True
         return where.reshape(height, width)
 
 
@@ -291,9 +293,10 @@ class SemanticBackdoor(Backdoor):
 
     def __post_init__(self) -> None:
         Backdoor.__post_init__(self)
-        if not 0 < self.share < 1:
-            raise ArgumentError(f"share must be in (0, 1), got {self.share}")
+        if not is_number(self.share) or not 0 < self.share < 1:
+            raise ArgumentError(f"share must be in (0, 1), got {shown(self.share)}")
         require_count("n_test", self.n_test, at_least=1)
+        require_count("seed", self.seed)
 
     def hoarded(self, records: Records) -> NDArray[np.bool_]:
         """Return the striped cars."""
@@ -371,7 +374,9 @@ class PoisonedRecords(Attack):
         if self.aim not in AIMS:
             raise ArgumentError(f"aim must be one of {', '.join(AIMS)}, got {self.aim}")
         require_count("records", self.records, at_least=1)
-        LabelFlip(source=self.source)  # refuses what is no class
+        require_class("source", self.source, N_CLASSES)
+        if self.aim == LabelFlip.name:
+            LabelFlip(source=self.source)  # refuses the class that it labels so
 
     @property
     def follows_protocol(self) -> bool:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from precad.clients.attacks.attack import Attack, Knowledge, Vector, within
-from precad.clients.checks import require_positive
+from precad.clients.checks import is_number, require_positive, shown
 from precad.clients.errors import ArgumentError, NoVictimError
 from precad.clients.training.distances import squared_distances
 
@@ -74,8 +74,8 @@ class ALittleIsEnough(AllSeeing):
 
     def __post_init__(self) -> None:
         AllSeeing.__post_init__(self)
-        if self.z is not None and not 0 <= self.z < math.inf:
-            raise ArgumentError(f"z must be >= 0 and finite, got {self.z}")
+        if self.z is not None and (not is_number(self.z) or not 0 <= self.z < math.inf):
+            raise ArgumentError(f"z must be >= 0 and finite, got {shown(self.z)}")
 
     def crafted(self, known: Knowledge, mean: Vector) -> Vector:
         """Return mu - z sd."""
@@ -148,8 +148,8 @@ class FangTrim(AllSeeing):
 
     def __post_init__(self) -> None:
         AllSeeing.__post_init__(self)
-        if not 1 < self.factor < math.inf:
-            raise ArgumentError(f"factor must be above 1 and finite, got {self.factor}")
+        if not is_number(self.factor) or not 1 < self.factor < math.inf:
+            raise ArgumentError(f"factor must be above 1 and finite, got {shown(self.factor)}")
 
     def crafted(self, known: Knowledge, mean: Vector) -> Vector:
         """Return a draw of its own."""

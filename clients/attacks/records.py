@@ -9,15 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.clients.attacks.attack import Attack, Vector
-from precad.clients.checks import require_class, require_count, require_positive
+from precad.clients.checks import is_number, require_class, require_count, require_positive, shown
 from precad.clients.errors import ArgumentError
 from precad.clients.records.records import N_CLASSES, Records, pixels, require_images, require_labels
 
 
 def require_share(share: float) -> None:
     """Raises ArgumentError unless it is in (0, 1]."""
-    if not 0 < share <= 1:
-        raise ArgumentError(f"share must be in (0, 1], got {share}")
+    if not is_number(share) or not 0 < share <= 1:
+        raise ArgumentError(f"share must be in (0, 1], got {shown(share)}")
 
 
 def evenly(n: int, share: float) -> NDArray[np.bool_]:
@@ -111,6 +111,8 @@ class LabelFlip(Attack):
     def __post_init__(self) -> None:
         require_class("source", self.source, N_CLASSES)
         require_class("target", self.target, N_CLASSES)
+        if self.source == self.target:
+            raise ArgumentError(f"target must be another class than source, got {self.target} for both")
         require_positive("gamma", self.gamma)
         require_share(self.share)
 

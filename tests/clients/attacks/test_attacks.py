@@ -2,6 +2,7 @@
 
 import math
 import os
+from dataclasses import fields
 from typing import get_args
 
 import numpy as np
@@ -466,6 +467,8 @@ def test_sign_flip_and_noise():
     [
         (lambda: LabelFlip(source=10), "source must be a class"),
         (lambda: LabelFlip(gamma=0.0), "gamma must be positive"),
+        (lambda: LabelFlip(source=3, target=3), "target must be another class than source, got 3 for both"),
+        (lambda: PoisonedRecords(source=0), "target must be another class than source"),
         (lambda: PoisonedRecords(aim="scaled"), "aim must be one of label-flip, triangle-backdoor"),
         (lambda: LabelFlip(share=0.0), r"share must be in \(0, 1\], got 0.0"),
         (lambda: TriangleBackdoor(share=1.5), r"share must be in \(0, 1\], got 1.5"),
@@ -498,6 +501,20 @@ def test_sign_flip_and_noise():
 def test_attacks_without_meaning_are_refused(make, message):
     with pytest.raises(ArgumentError, match=message):
         make()
+
+
+NUMBERS = [
+    (kind, field.name) for kind in ATTACKS.values() for field in fields(kind) if field.init and
+    ((isinstance(field.default, int | float) and not isinstance(field.default, bool)) or field.default is None)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", [True, "3", math.nan])
+@pytest.mark.parametrize(("kind", "name"), NUMBERS, ids=lambda value: getattr(value, "name", value))
+def test_a_number_of_an_attack_is_no_truth_value_no_text_and_no_nan(kind, name, wrong):
+    """Each is refused with the field, what is expected, and what was found; a text in quotes."""
+    with pytest.raises(ArgumentError, match=rf"^{name} must be .*, got {wrong!r}$"):
+        kind(**{name: wrong})
 
 
 @pytest.mark.parametrize("m", [1, 2, 3, 10])

@@ -151,6 +151,30 @@ def test_a_name_alone_keeps_the_seed_that_it_had_and_a_table_numbers_attackers()
     assert [attack.part for attack in parts.values()] == [0, 1, 2, 3, 0]  # type: ignore[attr-defined]
 
 
+def test_a_part_that_a_table_gives_is_the_attackers() -> None:
+    """Clients with different parts are each number 0 of those with the same parameters."""
+    given = {
+        client: {"kind": "distributed-backdoor", "parameters": {"part": part}}
+        for client, part in zip("abcd", (2, 0, 3, 2), strict=True)
+    }
+    parts = attacks_of(client_config(given)).values()
+    assert [attack.part for attack in parts] == [2, 0, 3, 2]  # type: ignore[attr-defined]
+    pieces = [attack.trained_pattern(8, 8) for attack in list(parts)[:3]]  # type: ignore[attr-defined]
+    assert (np.sum(pieces, axis=0).max(), np.sum(pieces)) == (1, 11)  # three of those with 4, 4, 4 and 3 pixels
+
+
+def test_two_aims_are_refused_as_one_figure_cannot_tell_whose_it_is() -> None:
+    """Ids sort as texts, so that the first of two aims was another one than a reader expects."""
+    test = Records(np.zeros((4, 1, 8, 8), dtype=np.uint8), np.arange(4))
+    both = {"client-2": "pixel-backdoor", "client-10": "label-flip"}
+    with pytest.raises(ConfigError, match=r"one aim, .* client-10 \(label-flip\) and client-2 \(pixel-backdoor\)"):
+        wanted_of(client_config(both), task(), test)
+    distributed = dict.fromkeys("abcde", "distributed-backdoor") | {"f": "triangle-backdoor", "g": "scaled"}
+    wanted = wanted_of(client_config(distributed), task(), test)
+    assert wanted is not None
+    assert wanted.labels.tolist() == [0, 0, 0]
+
+
 def test_a_table_and_a_name_make_the_same_attack() -> None:
     config = client_config({"a": "pixel-backdoor", "b": {"kind": "precad.clients.attacks:PixelBackdoor"}})
     assert set(attacks_of(config).values()) == {PixelBackdoor()}
