@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 MOST_EXPECTED: Final = 64
 """Expected clients of a round at most: each three of them take a comparison of shared distances. A round of more than
 128, which is no round of so many expected ones, ends the task."""
+_ROUNDING: Final = 1e-9
+"""A rate times a number of clients may come out a little below the whole number that it is."""
 
 
 class KrumFields(BaseModel, defer_build=True):
@@ -53,6 +55,11 @@ class KrumRule:
         return Krum(self.task.norm_bound, self.task.krum_attackers, max(1, self.n_kept(n_accepted)))
 
     @property
+    def least_accepted(self) -> int:
+        """Return the accepted updates that a round needs for Krum's guarantee: 2f + 3."""
+        return 2 * self.task.krum_attackers + 3
+
+    @property
     def released(self) -> str:
         """Say what a round releases, wherever a task or a run of one is shown."""
         sum_of = "one client's update as it is"
@@ -71,12 +78,12 @@ def refuse_krum(task: TaskParameters) -> None:
     """Refuse Krum's rule in a task whose servers cannot compute it, or that says two things. Raises ValueError."""
     if not task.rules.selects:
         return
-    compared, n = "two distances from each of them", len(task.clients)
+    compared, n = "two distances from each of them", task.expected_clients
     refuse_unranked(task, "distances", "distances are of checked updates", compared, MOST_EXPECTED)
-    if 2 * task.krum_attackers + 3 > n:
+    if KrumRule(task).least_accepted > n * (1 + _ROUNDING):
         raise ValueError(
-            f"krum_attackers: expected 2 f + 3 <= {n}, the enrolled clients, without which Krum promises nothing, "
-            f"found {task.krum_attackers}"
+            f"krum_attackers: expected 2 f + 3 <= {n:g}, the clients that a round expects, without which Krum promises "
+            f"nothing, found {task.krum_attackers}"
         )
-    if task.krum_keep is not None and task.krum_keep > n:
-        raise ValueError(f"krum_keep: expected at most the {n} enrolled clients, found {task.krum_keep}")
+    if task.krum_keep is not None and task.krum_keep > n * (1 + _ROUNDING):
+        raise ValueError(f"krum_keep: expected at most the {n:g} clients that a round expects, found {task.krum_keep}")

@@ -190,6 +190,8 @@ class DealtForm(Form):
             raise
         opened = (revealed.opened, tuples, compute.gate)
         if (choice := of_round.krum_rule) is not None:
+            if (n := len(checked.accepted)) < (needed := choice.least_accepted):
+                log.warning("round.below_krums_guarantee", round=state.round, accepted=n, needed=needed)
             return replace(checked, accepted_share_sum=selected_sum(choice, checked, *opened, channel)), None
         if (dropped := of_round.dropped_count) is not None:
             shortest = sum_of_shortest(of_round, dropped, checked, *opened, channel)

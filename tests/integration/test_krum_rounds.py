@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
+from structlog.testing import capture_logs
 
 from precad.deploy.localhost.deployment import LocalRun
 from precad.deploy.reporting.guarantees import guarantees_of, sentence
@@ -70,13 +71,18 @@ BESIDE_A_BOUND = {"alice": 0.24, "bob": 0.29, "carol": 0.20, "dave": 0.31, "erin
 async def test_krum_chooses_among_the_updates_in_a_convex_set(clip: float, chosen: str, tmp_path: Path) -> None:
     """Updates beyond a layer's bound, with which the rule would choose another, have no part in any score."""
     task = task_of(tuple(BESIDE_A_BOUND), layer_sizes=[1, 23], layer_clips=[clip, 1.0])
-    async with attacked(task, tmp_path, BESIDE_A_BOUND) as servers:
-        await servers.finish()
+    with capture_logs() as logs:
+        async with attacked(task, tmp_path, BESIDE_A_BOUND) as servers:
+            await servers.finish()
     expected = 2 * np.ldexp(update(task, BESIDE_A_BOUND[chosen]).astype(np.float64), -task.frac_bits)
     for role in AGGREGATORS:
         assert np.load(tmp_path / role / "model.npy") == pytest.approx(expected, rel=1e-6)
     (first, *_) = entries(tmp_path, "validated")
-    assert sorted(first["accepted"]) == [client for client, length in BESIDE_A_BOUND.items() if length <= clip]
+    accepted = [client for client, length in BESIDE_A_BOUND.items() if length <= clip]
+    assert sorted(first["accepted"]) == accepted
+    said = [log for log in logs if log["event"] == "round.below_krums_guarantee"]
+    assert len(said) == (4 if len(accepted) < 3 else 0)  # by both servers, in both rounds
+    assert all((log["accepted"], log["needed"]) == (len(accepted), 3) for log in said)
 
 
 def fewer_pairs(b: Dealt) -> Dealt:

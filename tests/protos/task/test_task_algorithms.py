@@ -32,7 +32,10 @@ ROUNDS = 5
 PRIVATE = ("user-dp-fedavg", "ins-dp-fedavg", "local-dp", "distributed-dp")
 
 
-KRUM = {"noise_multiplier": 0.0, "local_steps": 3, "clients": dict.fromkeys(("alice", "bob", "c", "d", "e"), 10)}
+KRUM = {
+    "noise_multiplier": 0.0, "local_steps": 3, "client_rate": 1.0,
+    "clients": dict.fromkeys(("alice", "bob", "c", "d", "e"), 10),
+}  # fmt: skip
 
 
 def task_of(algorithm: str, **changes: Any) -> Task:
@@ -286,3 +289,17 @@ def test_a_whole_client_of_user_dp_fedavg_may_have_a_budget(tmp_path: Path) -> N
         ledger.charge(1, [])
         with pytest.raises(BudgetExceededError, match="epsilon of a client"):
             ledger.charge(2, [])
+
+
+@pytest.mark.parametrize(("rate", "most"), [(0.25, 1), (0.55, 4), (0.95, 8), (1.0, 8)])
+def test_krums_attackers_and_choice_are_compared_with_the_clients_of_a_round(rate: float, most: int) -> None:
+    """Fewer than the 20 enrolled ones are expected, and Krum's guarantee needs 2f + 3 of those."""
+    clients = {f"c{i}": 10 for i in range(20)}
+    fields: dict[str, Any] = {"noise_multiplier": 0.0, "clients": clients, "client_rate": rate}
+    assert small_task(algorithm="krum", krum_attackers=most, **fields).krum_attackers == most
+    with pytest.raises(ValidationError, match=rf"krum_attackers: expected 2 f \+ 3 <= {rate * 20:g}, the clients that"):
+        small_task(algorithm="krum", krum_attackers=most + 1, **fields)
+    keep = math.floor(rate * 20 + 1e-9)
+    small_task(algorithm="multi-krum", krum_keep=keep, **fields)
+    with pytest.raises(ValidationError, match=rf"krum_keep: expected at most the {rate * 20:g} clients that"):
+        small_task(algorithm="multi-krum", krum_keep=keep + 1, **fields)
