@@ -33,6 +33,7 @@ from precad.deploy.shown.figures import at_most
 from precad.deploy.shown.tables import titled
 from precad.lab.papers import central_opacus, runner
 from precad.lab.papers.runner import Case, Outcome
+from precad.lab.papers.two_servers import deployment_of
 from precad.lab.simulation.workers import Workers
 
 RANK, TARGETS = 8, ("q_lin", "v_lin", "pre_classifier", "classifier")
@@ -182,6 +183,9 @@ class PublicStart:
     """On Sentiment140's test half, before any private training."""
 
 
+_NO_START: Final = PublicStart(Path("base.safetensors"), "0" * 64, Path("base.npy"), 0.0)
+
+
 def public_start(folder: Path, *, epochs: int = PUBLIC_EPOCHS) -> PublicStart:
     """Return the base that a folder holds, or train it and write it there. Raises ConfigError, DataError."""
     model = networks.build(whole)
@@ -216,11 +220,15 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
     DataError."""
     library()  # a factory that raises is told by its kind alone
+    names = [name for name in METHODS if name in (experiment.methods or METHODS)]
+    if experiment.deployed:
+        for name in names:
+            deployment_of(experiment.case(name, _NO_START).config)  # what it refuses needs no public start
     start = public_start(folder)
     return runner.reported(
         "adapters",
         experiment,
-        [experiment.case(name, start) for name in METHODS if name in (experiment.methods or METHODS)],
+        [experiment.case(name, start) for name in names],
         folder,
         console,
         workers,

@@ -231,6 +231,19 @@ def run_cases(
     return outcomes
 
 
+def require_trainable(cases: Sequence[Case], experiment: Experiment) -> None:
+    """Raise ConfigError unless two real servers, where they are to train, can train all cases.
+
+    An experiment that trains in several steps asks so before the first of them.
+    """
+    if not experiment.deployed:
+        return
+    from precad.lab.papers import two_servers
+
+    asked = [case.from_seed(experiment.first_seed).in_mode(experiment.mode) for case in cases]
+    two_servers.require_runnable({case.name: case.config for case in asked})
+
+
 def reported(
     name: str,
     experiment: Experiment,
@@ -279,8 +292,7 @@ def _deployed(
         raise ConfigError(
             "--deployed: expected no --workers and no --ray, as a run has processes of its own, found one"
         )
-    for case in cases:
-        two_servers.deployment_of(case.config)  # what it refuses, it refuses before the first training
+    two_servers.require_runnable({case.name: case.config for case in cases})
     outcomes = []
     for case in cases:
         dim, summaries, lines = two_servers.train(case.config, folder / case.name, seeds, console)

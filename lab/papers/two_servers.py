@@ -5,16 +5,21 @@ the number of a training is its name and no seed. A case's folder holds a run fo
 model as a simulation keeps it:
 
     seed-N      the run folder, as `precad run` leaves it
-    seed-N.npz  `parameters`, float32, (d,)
+    seed-N.npz  `parameters`, float32, (d,); `clients`, and their `participation`, the rounds that drew each
 
 A finished training is left as it is. One that ended early is continued.
+
+A rule of one server that sees all becomes the algorithm that two servers run by. `mean` and `norm-bounding` are
+`fedavg`, which divides by the number of clients that a round expects, and not by that of a round's updates.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,15 +27,19 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from precad.clients.attacks import ATTACKS, StatOpt
 from precad.clients.models import networks
+from precad.deploy.conducts import wanted_of
 from precad.deploy.configuration import initial_model
-from precad.deploy.configuration.local import ids_of
-from precad.deploy.errors import ConfigError
+from precad.deploy.configuration.local import draft, ids_of, resolve
+from precad.deploy.errors import ConfigError, is_known
+from precad.deploy.localhost.needs import require_engines_and_memory
 from precad.deploy.localhost.several import trained
 from precad.deploy.run_files.folder import RunFolder
 from precad.dp.accountants.pld import View
 from precad.lab.simulation.config import SimulationSettings
-from precad.protos.task.algorithms import ALIASES, AS_DEPLOYED, DEFAULT, RULES, AlgorithmRules
+from precad.lab.simulation.rules import Krum, Mean, MultiKrum, NormBounding
+from precad.protos.task.algorithms import ALIASES, AS_DEPLOYED, DEFAULT, OF_AN_ALGORITHM, RULES, AlgorithmRules
 from precad.protos.task.task import Task
 
 PROCESSES: Final = 4
@@ -41,9 +50,22 @@ UNBOUNDED_BITS: Final = {"masked": 16, "shares": 16, "proved": 12}
 """Fractional bits at most with that C, by mode: its square must have room in the ring or the field."""
 _OF_START: Final = (initial_model.FILE, initial_model.DIGEST)
 _READ_ELSEWHERE: Final = (
-    "algorithm", "validation", "client_clipping", "attack", "evaluate_every", "first_seed", *_OF_START
+    "algorithm", "validation", "client_clipping", "attack", "evaluate_every", "first_seed", "aggregation_parameters",
+    *_OF_START,
 )  # fmt: skip
 """Fields of a simulation that a deployment has in another form."""
+_NOWHERE: Final = Path("/nowhere")
+_BY_RULE: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] = {
+    Mean.name: lambda given: {},
+    NormBounding.name: lambda given: {"client_clip": given.get("bound", NormBounding().bound)},
+    Krum.name: lambda given: {"algorithm": "krum", "krum_attackers": given.get("f", Krum().f)},
+    MultiKrum.name: lambda given: {
+        "algorithm": "multi-krum",
+        "krum_attackers": given.get("f", MultiKrum().f),
+        **({"krum_keep": given["keep"]} if given.get("keep") is not None else {}),
+    },
+}
+"""Fields of a task by `fedavg`'s rule in a simulation, of the parameters that it is given."""
 
 
 def deployment_of(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,7 +83,9 @@ def deployment_of(config: Mapping[str, Any]) -> dict[str, Any]:
     is_checked = simulation.get("validation", True) or (task.get("mode") == "proved" and "attack" not in simulation)
     task |= {} if is_checked else {"validation": "none"}  # proofs are the check: it refuses no honest update
     task |= {} if rules is None else _by_rules(rules, task, simulation)
-    task |= _carried(simulation)
+    if rules is not None and rules.name == "fedavg":
+        task |= _by_aggregation(simulation)
+    task |= _carried(simulation, rules)
     ids = ids_of(task["clients"])
     if (attack := simulation.get("attack")) is not None:
         client["attacks"] = _attacks(attack, ids)
@@ -75,12 +99,38 @@ def deployment_of(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def require_runnable(cases: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise ConfigError, naming the case, for the first of these configurations that `precad run` would refuse.
+
+    It asks what a run asks before it starts a process: the task, the records, the attackers and the memory. Starts
+    nothing. Raises DataError.
+    """
+    searched = [*sys.path]
+    for name, config in cases.items():
+        try:
+            raw, folder = deployment_of(config), RunFolder(_NOWHERE)
+            draft(raw, folder)
+            _, deployment, split = resolve(raw, folder)
+            assert deployment.client is not None  # resolve() supplied it
+            wanted_of(deployment.client, deployment.task, split.test)
+            require_engines_and_memory(deployment)
+        except Exception as error:
+            if not is_known(error):
+                raise
+            why = str(error).removeprefix("--deployed: ")
+            raise ConfigError(f"--deployed: {name}: {why}") from None
+        finally:
+            sys.path[:] = searched  # folders with modules of a user's own join it for good
+
+
 def _by_rules(rules: AlgorithmRules, task: Mapping[str, Any], simulation: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a task that a simulation of this algorithm does not read, or has in another way.
 
-    A simulation of InsDP-FedAvg bounds no update. C and the fractional bits then have room for any honest one.
+    A simulation of InsDP-FedAvg, FedAvg or nothing private bounds no update. C and the fractional bits then have room
+    for any honest one.
     """
-    is_unbounded = not simulation.get("client_clipping", True) or (rules.trains_locally and rules.clients_add_noise)
+    bounds_none = rules.clients_add_noise if rules.trains_locally else not rules.is_private
+    is_unbounded = not simulation.get("client_clipping", True) or bounds_none or rules.name == "fedavg"
     found: dict[str, Any] = {} if rules.is_default else {"algorithm": rules.name}
     found |= {"client_clip": UNBOUNDED} if is_unbounded else {}
     if is_unbounded and "frac_bits" in task:
@@ -88,11 +138,28 @@ def _by_rules(rules: AlgorithmRules, task: Mapping[str, Any], simulation: Mappin
     return found if rules.is_private else found | {"noise_multiplier": 0.0}
 
 
-def _carried(simulation: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that a task has under the same name. Raises ConfigError for others, unless at the default."""
+def _by_aggregation(simulation: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a task for the rule of one server. Raises ConfigError for a rule that two do not run."""
+    rule, given = simulation.get("aggregation", "sum"), simulation.get("aggregation_parameters", {})
+    if rule == "sum":
+        return {}
+    if rule not in _BY_RULE:
+        raise ConfigError(f"--deployed: expected one of sum, {', '.join(_BY_RULE)}, found aggregation = {rule!r}")
+    return _BY_RULE[rule](given)
+
+
+def _carried(simulation: Mapping[str, Any], rules: AlgorithmRules | None) -> dict[str, Any]:
+    """Return the fields that a task has under the same name. Raises ConfigError for others, unless at the default.
+
+    A simulation ignores fields of other algorithms, which a task refuses.
+    """
     found = {}
     for name, value in simulation.items():
         if name in _READ_ELSEWHERE or value == SimulationSettings.model_fields[name].default:
+            continue
+        if rules is not None and rules.name not in OF_AN_ALGORITHM.get(name, (rules.name,)):
+            continue
+        if name == "aggregation" and rules is not None and rules.name == "fedavg":
             continue
         if name not in Task.model_fields:
             raise ConfigError(f"--deployed: expected what two servers run, found simulation.{name} = {value!r:.60}")
@@ -101,10 +168,17 @@ def _carried(simulation: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _attacks(attack: Mapping[str, Any], ids: Sequence[str]) -> dict[str, Any]:
-    """Return the attack by client."""
+    """Return the attack by client. Who sees every update in a simulation sees the other attackers' here."""
     n_attackers = attack["clients"]
     attackers = ids[len(ids) - n_attackers :] if isinstance(n_attackers, int) else n_attackers
-    one = {"kind": attack["kind"], "parameters": dict(attack.get("parameters", {}))}
+    kind, parameters = attack["kind"], dict(attack.get("parameters", {}))
+    if kind in ATTACKS and ATTACKS[kind].needs_company:
+        parameters.setdefault("sees", "colluders")
+    if kind == StatOpt.name and parameters.get("rule") == "bound":
+        del parameters["rule"]  # the only one of a deployment's
+    elif kind == StatOpt.name and "rule" in parameters:
+        kind = "precad.lab.simulation.attackers:StatOpt"
+    one = {"kind": kind, "parameters": parameters}
     return dict.fromkeys(attackers, one)
 
 
@@ -132,7 +206,15 @@ def train(
 def _keep_model(folder: RunFolder, task: Task) -> None:
     model = networks.of_task(task)
     model.load_state_dict(torch.load(folder.model, weights_only=True))
-    np.savez(folder.root.with_suffix(".npz"), parameters=networks.flatten(model))
+    drawn = Counter(dict.fromkeys(task.clients, 0))
+    for line in (folder.root / "a" / "rounds.jsonl").read_text(encoding="utf-8").splitlines():
+        drawn.update(json.loads(line)["chosen"])
+    np.savez(
+        folder.root.with_suffix(".npz"),
+        parameters=networks.flatten(model),
+        clients=np.array(list(drawn), dtype=np.str_),
+        participation=np.array(list(drawn.values()), dtype=np.int64),
+    )
 
 
 def as_simulated(summary: Mapping[str, Any], number: int) -> dict[str, Any]:

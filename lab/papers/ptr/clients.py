@@ -185,6 +185,7 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
     """Run all trainings, draw the figure and return the report. Continue what the folder holds. Raises ConfigError,
     DataError."""
     cases = [experiment.case(corruption) for corruption in experiment.settings]
+    runner.require_trainable(cases, experiment)
     by_gaussian = runner.run_cases(
         [experiment.beside(corruption) for corruption in experiment.settings],
         replace(experiment, deployed=False, mode=None),

@@ -163,6 +163,20 @@ class Experiment(Starting):
             public_start=self.public_start,
         )
 
+    def clean_cases(self) -> list[Case]:
+        """Return the cases without attackers, of a filled experiment."""
+        return [self.clean_case(sigma) for sigma in self.sigmas]
+
+    def attacked_cases(self) -> list[Case]:
+        """Return those with attackers."""
+        return [
+            self.case(sigma, attack, k, share)
+            for sigma in self.sigmas
+            for attack in self.attacks
+            for share in self.poison_shares
+            for k in self.attackers
+        ]
+
     def clean_case(self, sigma: float) -> Case:
         """Return the case without an attack."""
         return self._named(sigma, "clean", attack="none", k=0, poison_share=None)
@@ -186,18 +200,12 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
 
     Raises: ConfigError, DataError, ArgumentError.
     """
-    start, experiment = started(experiment.filled(), folder, console, workers)
-    clean = [experiment.clean_case(sigma) for sigma in experiment.sigmas]
-    attacked = [
-        experiment.case(sigma, attack, k, share)
-        for sigma in experiment.sigmas
-        for attack in experiment.attacks
-        for share in experiment.poison_shares
-        for k in experiment.attackers
-    ]
+    experiment = experiment.filled()
+    runner.require_trainable([*experiment.clean_cases(), *experiment.attacked_cases()], experiment)
+    start, experiment = started(experiment, folder, console, workers)
     outcomes = [
-        *runner.run_cases(clean, experiment, folder, console, workers, seeds=experiment.clean_seeds),
-        *runner.run_cases(attacked, experiment, folder, console, workers),
+        *runner.run_cases(experiment.clean_cases(), experiment, folder, console, workers, seeds=experiment.clean_seeds),
+        *runner.run_cases(experiment.attacked_cases(), experiment, folder, console, workers),
     ]
     cases = [
         _of_case(experiment, outcomes, folder, sigma, attack)

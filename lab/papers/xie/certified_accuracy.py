@@ -46,7 +46,9 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
 
     Raises: ConfigError, DataError.
     """
-    start, experiment = started(experiment.filled(), folder, console, workers)
+    experiment = experiment.filled()
+    runner.require_trainable(experiment.cases(), experiment)
+    start, experiment = started(experiment, folder, console, workers)
     setting, told = experiment.setting, experiment.told
     outcomes = runner.run_cases(experiment.cases(), experiment, folder, console, workers)
     found = [_of_case(experiment, outcome, folder) for outcome in outcomes]

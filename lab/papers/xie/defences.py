@@ -136,6 +136,12 @@ class Experiment(Starting):
             public_start=self.public_start,
         )
 
+    def cases(self, *defences: str) -> list[Case]:
+        """Return the cases of these defences: without an attack, and with each attack and k."""
+        attacked = [(attack, k) for attack in self.attacks for k in self.attackers]
+        grid: list[tuple[str | None, int]] = [(None, 0), *attacked]
+        return [self.case(defence, attack, k) for defence in defences for attack, k in grid]
+
     def case(self, defence: str, attack: str | None = None, k: int = 0) -> Case:
         """Return the certification, or a rule, without an attack or with k attackers of that kind. Without, a rule is
         made for as many as there are at most."""
@@ -169,11 +175,10 @@ def run(experiment: Experiment, folder: Path, console: Console, workers: Workers
 
     Raises: ConfigError, DataError, ArgumentError.
     """
-    start, experiment = started(experiment.filled(), folder, console, workers)
-    attacked = [(attack, k) for attack in experiment.attacks for k in experiment.attackers]
-    grid: list[tuple[str | None, int]] = [(None, 0), *attacked]
-    ours = [experiment.case(CERTIFICATION, attack, k) for attack, k in grid]
-    theirs = [experiment.case(rule, attack, k) for rule in experiment.rules for attack, k in grid]
+    experiment = experiment.filled()
+    runner.require_trainable([*experiment.cases(CERTIFICATION), *experiment.cases(*experiment.rules)], experiment)
+    start, experiment = started(experiment, folder, console, workers)
+    ours, theirs = experiment.cases(CERTIFICATION), experiment.cases(*experiment.rules)
     outcomes = [
         *runner.run_cases(ours, experiment, folder, console, workers),
         *runner.run_cases(theirs, experiment, folder, console, workers, seeds=experiment.rule_seeds),

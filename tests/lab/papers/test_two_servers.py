@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,16 +19,20 @@ from precad.clients.models import networks
 from precad.deploy.configuration.local import draft
 from precad.deploy.errors import ConfigError
 from precad.deploy.run_files.folder import RunFolder
+from precad.lab import papers as lab_papers
 from precad.lab.papers import two_servers
 from precad.lab.papers.correlated_noise import NOISES
 from precad.lab.papers.correlated_noise import Experiment as CorrelatedNoise
+from precad.lab.papers.naseri import central_local_backdoor as naseri
 from precad.lab.papers.precad import backdoor, clients, mnist
 from precad.lab.papers.ptr import clients as ptr_clients
 from precad.lab.papers.ptr import mnist as ptr_mnist
 from precad.lab.papers.ptr.settings import CORRUPTIONS
 from precad.lab.papers.runner import Case, run_cases
+from precad.lab.papers.xie.defences import Experiment as Defences
 from precad.lab.papers.xie.insdp_certified import Experiment as InsDp
 from precad.lab.papers.xie.userdp_certified import Experiment as UserDp
+from precad.lab.simulation import simulate
 
 QUIET = Console(quiet=True)
 CASES: Mapping[str, Callable[[], Case]] = {
@@ -39,9 +47,12 @@ CASES: Mapping[str, Callable[[], Case]] = {
     "user-dp, by layer": lambda: UserDp().case(1.8, "per-layer"),
     "ins-dp": lambda: InsDp().case(5.0),
     "correlated noise": lambda: CorrelatedNoise().case(next(iter(NOISES))),
+    **{f"Naseri et al., {defence.name}": partial(naseri.Experiment().case, defence, 20) for defence in naseri.DEFENCES},
     "trimmed sums": lambda: ptr_clients.Experiment().case(CORRUPTIONS[0]),
 }
 """Made when they are needed: some count rounds at an epsilon, which takes seconds."""
+UNBOUNDED = ("ins-dp-fedavg", "fedavg", "non-private")
+"""Algorithms whose simulation bounds no update."""
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -56,9 +67,11 @@ def test_a_case_is_a_deployment_of_the_same_task(name: str, tmp_path: Path) -> N
         assert getattr(found.task, field) == config[field]
     assert len(found.task.clients) == config["clients"]
     assert found.task.checks_norms == simulation.get("validation", True)
-    is_bound = simulation.get("client_clipping", True) and simulation.get("algorithm") != "ins-dp-fedavg"
-    assert found.task.client_clip == (config["client_clip"] if is_bound else two_servers.UNBOUNDED)
-    for field in {"local_steps", "local_batch", "local_momentum", "update_clipping"} & simulation.keys():
+    is_bound = simulation.get("client_clipping", True) and simulation.get("algorithm") not in UNBOUNDED
+    bound = simulation.get("aggregation_parameters", {}).get("bound", config["client_clip"])
+    assert found.task.client_clip == (bound if is_bound or "norm-bounding" in name else two_servers.UNBOUNDED)
+    fields = {"local_steps", "local_momentum", "update_clipping"} & simulation.keys()
+    for field in fields | ({"local_batch"} & simulation.keys() & {*found.task.rules.own_fields}):
         assert getattr(found.task, field) == simulation[field]
 
 
@@ -89,6 +102,23 @@ def test_attackers_are_the_last_clients() -> None:
 
 
 @pytest.mark.parametrize(
+    ("rule", "fields"),
+    [
+        ("mean", {"algorithm": "fedavg", "client_clip": two_servers.UNBOUNDED}),
+        ("krum", {"algorithm": "krum", "krum_attackers": 4, "client_clip": two_servers.UNBOUNDED}),
+        ("multi-krum", {"algorithm": "multi-krum", "krum_attackers": 4}),
+    ],
+)
+def test_a_rule_that_two_servers_have_is_their_algorithm(rule: str, fields: Mapping[str, object]) -> None:
+    """Its f is the simulation's, and who sees every update there sees the other attackers' here."""
+    raw = two_servers.deployment_of(Defences().filled().case(rule, "stat-opt", 10).config)
+    assert fields.items() <= raw["task"].items()
+    (attack,) = {json.dumps(one) for one in raw["client"]["attacks"].values()}
+    parameters = json.loads(attack)["parameters"]
+    assert parameters == {"sees": "colluders", **({"rule": "krum"} if "krum" in rule else {})}
+
+
+@pytest.mark.parametrize(
     ("case", "found"),
     [
         (lambda: clients.Experiment().case(clients.BOTH_SERVERS, 100), "simulation.servers = 'mpc'"),
@@ -112,6 +142,99 @@ def test_a_public_start_is_the_model_of_both_servers(tmp_path: Path) -> None:
     raw = two_servers.deployment_of(UserDp(public_start=start).case(1.8).config)
     assert raw["localhost"] == {"clients_per_process": 50, "initial_model": str(start)}
     assert two_servers.deployment_of(UserDp().case(1.8).config)["localhost"] == {"clients_per_process": 50}
+
+
+class TrainsError(Exception):
+    """Stands for the beginning of the first training."""
+
+
+def begin(*_given: object, **_named: object) -> None:
+    raise TrainsError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """An experiment whose cases are asked for, on bundled data where it can be."""
+
+    module: str
+    n_cases: int
+    refused: tuple[str, ...] = ()
+    """Beginnings of names of the cases that two servers do not run."""
+    fields: Mapping[str, Any] | None = None
+    """None: the bundled data set."""
+    run_by: str | None = None
+    needs_data: bool = False
+
+
+ALL_ASKED = (
+    Asked(module="precad.mnist", n_cases=3),
+    Asked(module="precad.backdoor", n_cases=7, fields={"dataset": "digits", "attackers": (5,)}),
+    Asked(
+        module="precad.clients", n_cases=5, refused=("central", "precad-mpc"),
+        fields={"dataset": "digits", "numbers": (100,)},
+    ),
+    Asked(module="convex_sets", n_cases=15, fields={"dataset": "digits", "attackers": (5,), "model": "mlp"}),
+    Asked(module="correlated_noise", n_cases=3, fields={"dataset": "digits", "model": "mlp"}),
+    Asked(module="naseri.central_local_backdoor", n_cases=6, fields={"dataset": "digits", "attackers": (20,)}),
+    Asked(module="naseri.next_word", n_cases=6, fields={"attackers": (8,)}, needs_data=True),
+    Asked(module="ptr.clients", n_cases=1, fields={}, needs_data=True),
+    Asked(
+        module="ptr.mnist", n_cases=2, refused=("tsgd-",),
+        fields={"dataset": "mnist", "corruptions": ("label-0",), "epsilons": (3.0,)},
+    ),
+    Asked(module="xie.userdp_certified", n_cases=3, run_by="xie.certified_accuracy"),
+    Asked(module="xie.insdp_certified", n_cases=3, run_by="xie.certified_accuracy"),
+    Asked(module="xie.attack_cost", n_cases=5, fields={"dataset": "digits", "attackers": (2,)}),
+    Asked(module="xie.attack_cost", n_cases=3, fields={"dataset": "digits", "attackers": (5,), "level": "instance"}),
+    Asked(
+        module="xie.defences", n_cases=32, refused=("trimmed-mean", "median", "bulyan", "geometric-median"),
+        fields={"dataset": "digits", "attackers": (10,)},
+    ),
+)  # fmt: skip
+
+
+def test_all_experiments_that_train_are_asked() -> None:
+    """Adapters are another test's: their models are of a package that need not be here."""
+    papers = Path(str(lab_papers.__file__)).parent
+    declared = {path for path in papers.rglob("*.py") if "def case(" in path.read_text()}
+    names = {".".join(path.relative_to(papers).with_suffix("").parts) for path in declared}
+    assert {one.module for one in ALL_ASKED} | {"adapters", "xie.certified_setting"} >= names
+
+
+@pytest.mark.parametrize("asked", ALL_ASKED, ids=lambda asked: f"{asked.module}-{asked.n_cases}")
+def test_every_case_deploys_or_is_refused_before_anything_trains(
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ask what `precad run` asks, for all cases of all steps, each by its name, before the first of them trains."""
+    if asked.needs_data and not os.environ.get("PRECAD_DATA"):
+        pytest.skip("PRECAD_DATA names no folder of data sets")
+    asks, said = two_servers.require_runnable, dict[str, str | None]()
+
+    def one_by_one(cases: Mapping[str, Mapping[str, Any]]) -> None:
+        for name, config in cases.items():
+            try:
+                asks({name: config})
+                said[name] = None
+            except ConfigError as error:
+                said[name] = str(error)
+        for why in filter(None, said.values()):
+            raise ConfigError(why)
+
+    monkeypatch.setattr(two_servers, "require_runnable", one_by_one)
+    monkeypatch.setattr(two_servers, "train", begin)
+    monkeypatch.setattr(simulate.Runs, "run", begin)
+    module = importlib.import_module(f"precad.lab.papers.{asked.module}")
+    run_by = importlib.import_module(f"precad.lab.papers.{asked.run_by or asked.module}")
+    experiment = module.Experiment(deployed=True, **({"dataset": "digits"} if asked.fields is None else asked.fields))
+    with pytest.raises(ConfigError if asked.refused else TrainsError) as ended:
+        run_by.run(experiment, tmp_path, QUIET)
+    assert len(said) == asked.n_cases
+    for name, why in said.items():
+        if asked.refused and name.startswith(asked.refused):
+            assert str(why).startswith(f"--deployed: {name}: expected ")
+        else:
+            assert why is None
+    assert not asked.refused or "--deployed: " in str(ended.value)
 
 
 @pytest.mark.slow
