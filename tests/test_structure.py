@@ -301,7 +301,7 @@ ROOMS = (
     ),
     Room(
         "lab/papers",
-        "dp protos clients deploy | simulation simulation^ bench/peers",
+        "dp protos clients deploy | simulation/rules simulation simulation^ bench/peers",
         "Repeat what the papers report: a module for each experiment, and what several of them share.",
     ),
     Room("lab/papers/precad", "dp deploy | simulation simulation^ papers", "Experiments of PRECAD's paper."),
