@@ -1,8 +1,9 @@
 """The page of every figure and table of the five papers beside ours, from `docs/results/papers/`.
 
 `rows.toml` declares a row for each. A row says what the paper prints, which command repeats it, and where in a result
-our number is. It also says how far that may be off, and why it differs. It holds no number of ours. Those come from
-result files alone:
+our number is. It also says how far that may be off, and why it differs. It holds no number of ours: its texts have no
+digits but those of names and settings. Its place and rounds are compared with its records. Numbers come from result
+files alone:
 
     NAME.json     a record that `python -m docs.generate.record` wrote: command, date, machine, configuration, report
     ../data/*.csv  a table of an older run, whose date and machine are not on file
@@ -45,7 +46,15 @@ and three standard errors where the result has them. The column *Records* names 
 configuration, machine and date. A row is **reproduced** if all its numbers are within their spread on two disjoint sets
 of seeds. It is a **trend** if only the order or shape is the paper's. [Experiments](experiments.md) interprets the
 results."""
-_NUMBER: Final = re.compile(r"\d+\.\d+|\d+ ?%")
+_MEASURED: Final = re.compile(r"\d+\.\d+|\d+ ?%")
+"""Numbers as results are written, which no text of a row may have."""
+_NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
+_IDENTIFIER: Final = re.compile(
+    r"`[^`]*`|\b(?:Figures?|Tables?|Theorems?|Algorithm) \d+[a-e]?\b|\b\d+[a-e]\b|\b(?:CCS|NeurIPS|NDSS) '\d\d"
+    r"|\b(?:CIFAR-100?|Sent(?:iment)?140|VGG11|ResNet18|delta0)\b|[\w/-]+\.(?:md|svg|png)\b"
+)
+"""Names that have digits: code, figures and tables and their panels, conferences, data sets, models and files."""
+_PROSE: Final = ("item", "shows", "reason")
 
 
 class RowError(ValueError):
@@ -86,11 +95,37 @@ class Row:
             raise RowError(f"{name}: expected a command, as it reports a result, found none")
         if status != "reproduced" and not self.raw.get("reason"):
             raise RowError(f"{name}: expected a reason, as it is {status!r}, found none")
-        written = _NUMBER.search(self.raw.get("reason", ""))
-        if written:
-            raise RowError(f"{name}: expected numbers from result files, found {written[0]!r} in the reason")
+        self._check_prose()
+        self._check_origin()
         if status == "reproduced":
             self._check_reproduced()
+
+    def _check_prose(self) -> None:
+        """Raise RowError for a number in a text that neither the command nor a record's configuration has."""
+        settings = _settings(self.raw, self.records)
+        for field in _PROSE:
+            text = _IDENTIFIER.sub("", self.raw.get(field, ""))
+            written = _MEASURED.search(text)
+            unknown = next((found for found in _NUMBER.findall(text) if float(found) not in settings), None)
+            if written or unknown:
+                found = written[0] if written else unknown
+                raise RowError(f"{self.raw['id']}: expected numbers from result files, found {found!r} in {field!r}")
+
+    def _check_origin(self) -> None:
+        """Raise RowError for a place, seeds or rounds that are not the records'. A table has none to compare."""
+        name, where = self.raw["id"], self.raw["where"]
+        places = {_place(record) for record in self.records.values()} or {"simulation" if self.numbers else "-"}
+        if places != {where}:
+            raise RowError(f"{name}: expected the place of its result, {', '.join(sorted(places))}, found {where!r}")
+        if "seeds" in self.raw and (self.records or not _SEEDS.fullmatch(self.raw["seeds"])):
+            raise RowError(f"{name}: expected seeds such as '0 to 9' of a table alone, found {self.raw['seeds']!r}")
+        for record, found in self.records.items():
+            report = found["report"]
+            rounds = {report["rounds"]} if "rounds" in report else _rounds(report)
+            if "rounds" in self.raw and self.raw["rounds"] not in rounds:
+                raise RowError(f"{name}: expected the rounds of {record}.json, found {self.raw['rounds']}")
+            if "rounds" in report and "rounds" not in self.raw:
+                raise RowError(f"{name}: expected the rounds of {record}.json, found none")
 
     def _check_reproduced(self) -> None:
         name = self.raw["id"]
@@ -106,6 +141,36 @@ class Row:
         shared = any(one & other for one, other in itertools.combinations(seeds, 2))
         if len(self.records) < 2 or shared or not all(seeds):
             raise RowError(f"{name}: expected two records of other seeds, found {list(self.records)}")
+
+
+_COUNTS: Final = re.compile("rounds|^steps$")
+_SEEDS: Final = re.compile(r"\d+(?: to \d+)?")
+
+
+def _place(record: Mapping[str, Any]) -> str:
+    """Return where a record's numbers come from."""
+    return "arithmetic" if not record["seeds"] else "two servers" if _is_fresh(record) else "simulation"
+
+
+def _settings(raw: Mapping[str, Any], records: Mapping[str, Mapping[str, Any]]) -> set[float]:
+    """Return the numbers of the commands, and those that stand in a report beside its results."""
+    commands = [raw.get("command", ""), *(record["ran"] for record in records.values())]
+    found = {float(number) for command in commands for number in _NUMBER.findall(command)}
+    for record in records.values():
+        for value in record["report"].values():
+            each = value if isinstance(value, list) else [value]
+            found |= {float(one) for one in each if isinstance(one, int | float)}
+    return found
+
+
+def _rounds(report: Any) -> set[int]:
+    """Return every value that a report calls rounds, or steps of a figure's accounting, in any of its parts."""
+    if isinstance(report, list):
+        return set().union(*map(_rounds, report))
+    if not isinstance(report, Mapping):
+        return set()
+    own = {value for name, value in report.items() if _COUNTS.search(name) and isinstance(value, int)}
+    return own.union(*map(_rounds, report.values()))
 
 
 def rows(folder: Path = FOLDER) -> list[Row]:
