@@ -108,7 +108,7 @@ def _run_several(
 
         def shown(summary: Mapping[str, Any], folder: RunFolder, task: Task) -> None:
             print_summary(people, summary, task)
-            _write_report(folder)
+            _write_report(folder, summary)
 
         found = train_several(settings, output, people, number, shown=shown, dashboard=dashboard, resumes=resumes)
         print_together(people, found)
@@ -140,15 +140,16 @@ def _run_local(
         try:
             summary = complete(local, stays=stays)
             print_summary(people, summary, local.deployment.task)
-            _write_report(local.folder)
+            summary = _write_report(local.folder, summary)
             if as_json:
                 write_json(summary)
             if stays:
                 _wait_for_enter()
         except InterruptedRunError:
             if local.folder.summary.exists():
-                print_summary(people, json.loads(local.folder.summary.read_text()), local.deployment.task)
-                _write_report(local.folder)
+                summary = json.loads(local.folder.summary.read_text())
+                print_summary(people, summary, local.deployment.task)
+                _write_report(local.folder, summary)
             raise
         finally:
             local.close()
@@ -162,13 +163,25 @@ def _wait_for_enter() -> None:
         sys.stdin.readline()
 
 
-def _write_report(folder: RunFolder) -> None:
-    """Write the page of a run that is over: what keeps it from being drawn is told, and no failure of the run."""
+def _write_report(folder: RunFolder, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the page of a run that is over, and return its summary: with the certificate where clients attacked.
+
+    What keeps the page from being drawn is told, and no failure of the run.
+    """
+    from precad.deploy.reporting.guarantees import certificate_in_words
     from precad.deploy.reporting.write import Report, write_files
 
+    found = dict(summary)
     try:
-        write_files({folder.report: Report.of([folder.root]).html().encode()})
+        report = Report.of([folder.root])
+        write_files({folder.report: report.html().encode()})
     except ConfigError as error:
         say(f"no report was written: {error}")
-    else:
-        say(f"report            {folder.report}")
+        return found
+    (run,), (certificate,) = report.runs, report.certificates
+    if run.client.attackers:
+        found["certificate"] = certificate_in_words(certificate)
+        folder.write_summary(found)
+        say(f"certificate       {found['certificate']}")
+    say(f"report            {folder.report}")
+    return found

@@ -96,7 +96,10 @@ class LocalhostConfig(_Section):
     """`precad run`: how the roles become processes of one machine."""
 
     clients_per_process: Annotated[int, Field(ge=1)] = 1
-    """Virtual clients, each with its own certificate and connections, per client process."""
+    """Virtual clients, each with its own certificate and connections, per client process. Attackers and honest clients
+    never share one."""
+    attackers_per_process: Annotated[int, Field(ge=1)] | None = None
+    """Attackers per process; None: as `clients_per_process`."""
     initial_model: Annotated[str, Field(min_length=1)] | None = None
     """A `.npy` file beside this one: the public model that training starts from, in place of the one that
     `task.model_seed` draws. As for servers, it is flat float32, (d,). Both servers get these bytes."""

@@ -4,6 +4,7 @@ Modules:
 
     deployment   dealer, aggregators and clients as processes
     needs        what this machine must have, before anything is written
+    grouping     which clients share a process
     observing    what both aggregators report of a task
     guarding     who has ended, and whether a run can go on without them
     processes    processes that cannot outlive their parent

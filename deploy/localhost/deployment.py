@@ -37,6 +37,7 @@ from precad.deploy.errors import REFUSED, InterruptedRunError, RunFailedError
 from precad.deploy.localhost import resuming
 from precad.deploy.localhost.fork_server import CLIENTS, SERVERS
 from precad.deploy.localhost.forks import ForkedChildren, Forks
+from precad.deploy.localhost.grouping import client_groups
 from precad.deploy.localhost.guarding import Guard
 from precad.deploy.localhost.links import Dashboards
 from precad.deploy.localhost.needs import require_engines_and_memory, require_free_ports, require_room
@@ -321,11 +322,9 @@ class LocalRun:
 
         No round is over before we watch: the first one needs every client, and we try as often as each of them.
         """
-        ids, size = list(self.deployment.task.clients), self.deployment.localhost.clients_per_process
-        for start in range(0, len(ids), size):
+        for group in client_groups(self.deployment):
             if self._interrupted.is_set():
                 return
-            group = ids[start : start + size]
             name = group[0] if len(group) == 1 else f"{group[0]}-to-{group[-1]}"
             flags = [part for client in group for part in ("--id", client)]
             self._children.start(name, "client", str(self.folder.config), *flags)

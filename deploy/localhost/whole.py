@@ -6,7 +6,6 @@ and in any other thread, the run gets a thread and a loop of its own.
 
 from __future__ import annotations
 
-import math
 import signal
 import threading
 from collections.abc import Iterator, Mapping
@@ -22,6 +21,7 @@ from precad.deploy.configuration.sections import Deployment
 from precad.deploy.errors import ConfigError, UnfulfilledError
 from precad.deploy.localhost.fork_server import PROOFS
 from precad.deploy.localhost.forks import Forks
+from precad.deploy.localhost.grouping import client_groups
 from precad.deploy.run_files.folder import RunFolder, default_output, require_new
 from precad.deploy.run_files.state import RESUMABLE, state_of
 
@@ -125,7 +125,7 @@ def _announced(deployment: Deployment, gate: str | None) -> list[str]:
     """Return what is started, how long it takes, and which gate it takes for want of another."""
     n_clients = len(deployment.task.clients)
     servers, n_servers = ("two aggregators", 2) if gate is None else ("a dealer, two aggregators", 3)
-    n_processes = n_servers + math.ceil(n_clients / deployment.localhost.clients_per_process)
+    n_processes = n_servers + len(client_groups(deployment))
     seconds = FIRST_ROUND_S + n_processes * FIRST_ROUND_S_EACH
     lines = [
         f"starting {servers} and {n_clients} clients in {n_processes} processes: "

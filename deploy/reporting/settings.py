@@ -42,6 +42,8 @@ def shown_configuration(deployment: Deployment) -> dict[str, str]:
             values = server.model_dump(include=set(_OF_A_SERVER))
             shown |= {f"aggregator.{letter}.{name}": _text(values[name]) for name in _OF_A_SERVER}
     shown["localhost.clients_per_process"] = _text(deployment.localhost.clients_per_process)
+    if (attackers := deployment.localhost.attackers_per_process) is not None:
+        shown["localhost.attackers_per_process"] = _text(attackers)
     return shown
 
 

@@ -44,6 +44,8 @@ from precad.protos.task.task import Task
 
 PROCESSES: Final = 4
 """Client processes of a run."""
+MOST_ALONE: Final = 10
+"""Attackers that have a process each; more share some, without honest clients."""
 UNBOUNDED: Final = 1000.0
 """C where a case has clients that do not clip. Honest updates are shorter, so that it changes none."""
 UNBOUNDED_BITS: Final = {"masked": 16, "shares": 16, "proved": 12}
@@ -87,13 +89,14 @@ def deployment_of(config: Mapping[str, Any]) -> dict[str, Any]:
         task |= _by_aggregation(simulation)
     task |= _carried(simulation, rules)
     ids = ids_of(task["clients"])
-    if (attack := simulation.get("attack")) is not None:
-        client["attacks"] = _attacks(attack, ids)
+    attacks = {} if (attack := simulation.get("attack")) is None else _attacks(attack, ids)
+    is_few = 0 < len(attacks) <= MOST_ALONE
     return {
         "task": task,
-        "client": client,
+        "client": {**client, "attacks": attacks} if attacks else client,
         "localhost": {
             "clients_per_process": math.ceil(len(ids) / PROCESSES),
+            **({"attackers_per_process": 1} if is_few else {}),
             **{name: simulation[name] for name in _OF_START if name in simulation},
         },
     }

@@ -136,6 +136,9 @@ def test_nothing_is_certified_beside_colluders_and_code_of_ones_own(attacked: At
     said = certificate_of(read_deployed(attacked.folder))
     assert isinstance(said, str)
     assert "act upon what others send" in said
+    assert attacked.summary["certificate"] == f"none: {said}"
+    assert json.loads((attacked.folder / "summary.json").read_text()) == attacked.summary
+    assert f"certificate       none: {said}" in attacked.stderr
 
 
 def test_no_honest_clients_process_loads_the_attackers_code(attacked: Attacked) -> None:

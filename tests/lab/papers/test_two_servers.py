@@ -18,6 +18,7 @@ from rich.console import Console
 from precad.clients.models import networks
 from precad.deploy.configuration.local import draft
 from precad.deploy.errors import ConfigError
+from precad.deploy.localhost.grouping import client_groups
 from precad.deploy.run_files.folder import RunFolder
 from precad.lab import papers as lab_papers
 from precad.lab.papers import two_servers
@@ -94,11 +95,16 @@ def test_a_mode_without_real_servers_is_refused(tmp_path: Path) -> None:
         run_cases([CASES["precad"]()], mnist.Experiment(mode="proved"), tmp_path, QUIET, None)
 
 
-def test_attackers_are_the_last_clients() -> None:
-    """As in a simulation."""
+def test_attackers_are_the_last_clients_and_have_a_process_each(tmp_path: Path) -> None:
+    """The last ones, as in a simulation."""
     raw = two_servers.deployment_of(backdoor.Experiment(divides=False).case(backdoor.DEFENCES[0], 5).config)
     expected = {"kind": "pixel-backdoor", "parameters": {"divides": False}}
     assert raw["client"]["attacks"] == {f"client-{i}": expected for i in range(95, 100)}
+    found = draft(raw, RunFolder(tmp_path))
+    assert found is not None
+    assert [group for group in client_groups(found) if {*group} & {*raw["client"]["attacks"]}] == [
+        [f"client-{i}"] for i in range(95, 100)
+    ]
 
 
 @pytest.mark.parametrize(
