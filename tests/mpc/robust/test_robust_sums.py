@@ -11,11 +11,11 @@ from precad.dp.trimmed.trimmed_sum import trimmed_sum
 from precad.mpc.gate_names import make_gate
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.parameters import DEALT_MODES, Mode
-from tests.harness.examples import IS_THOROUGH
 from tests.mpc.robust.robust_rounds import Round, in_the_clear, run, trim
 
 FRAC_BITS = 6
-N_ROUNDS = 1000 if IS_THOROUGH else 150
+N_ROUNDS = 1000
+"""Six seconds of a quiet core."""
 
 
 def random_round(seed: int, mode: Mode = Mode.MASKED, dim: int | None = None) -> Round:
