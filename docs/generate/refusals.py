@@ -35,6 +35,16 @@ _PARTS: Final = {
         "There, nobody deals, and clients prove one thing: that the whole update is within C. The last column runs.",
         "secure computation that is missing",
     ),
+    "unbuilt": (
+        "Not built",
+        "These wishes need no further secure computation: nobody has written what they take. The last column runs.",
+        "why not",
+    ),
+    "unaccounted": (
+        "Not accounted",
+        "These rounds could run, but no epsilon of them is proved. The last column runs.",
+        "what is missing",
+    ),
     "contradiction": (
         "Says two things at once",
         "No training is meant by these settings, or its label would be untrue. The last column runs.",

@@ -39,7 +39,7 @@ from precad.deploy.run_files.folder import RunFolder
 from precad.dp.accountants.pld import View
 from precad.lab.simulation.config import SimulationSettings
 from precad.lab.simulation.rules import Krum, Mean, MultiKrum, NormBounding
-from precad.protos.task.algorithms import ALIASES, AS_DEPLOYED, DEFAULT, OF_AN_ALGORITHM, RULES, AlgorithmRules
+from precad.protos.task.algorithms import ALIASES, AS_DEPLOYED, DEFAULT, OF_AN_ALGORITHM, RULES, TRUSTED, AlgorithmRules
 from precad.protos.task.task import Task
 
 PROCESSES: Final = 4
@@ -78,6 +78,10 @@ def deployment_of(config: Mapping[str, Any]) -> dict[str, Any]:
     task, client, simulation = (dict(config[name]) for name in ("task", "client", "simulation"))
     name = simulation.get("algorithm", DEFAULT)
     rules = RULES.get(ALIASES.get(name, name))
+    if name == TRUSTED:
+        raise ConfigError(
+            f"--deployed: expected no trusted server, found {name!r}: PRECAD has its noise at sigma/sqrt(2)"
+        )
     if rules is None and name != AS_DEPLOYED:
         raise ConfigError(f"--deployed: expected an algorithm that two servers run, found {name!r}")
     if simulation.get("first_seed", 0):

@@ -28,7 +28,9 @@ AlgorithmName: TypeAlias = Literal[
 DEFAULT: Final[AlgorithmName] = "precad"
 AS_DEPLOYED: Final = "deployed"
 """`simulation.algorithm` of a simulation that runs what `task.algorithm` says."""
-ONLY_SIMULATED: Final = ("bulyan", "median", "trimmed-mean", "geometric-median", "central-record-dp")
+TRUSTED: Final = "central-record-dp"
+"""One trusted server adds the noise."""
+ONLY_SIMULATED: Final = ("bulyan", "median", "trimmed-mean", "geometric-median", TRUSTED)
 """Names that `precad simulate` knows, of what needs every update in the clear, or one trusted server."""
 BUDGETS: Final = ("epsilon_budget_one_server", "epsilon_budget_clients_only", "epsilon_budget_client")
 QUANTILE_FIELDS: Final = ("quantile", "quantile_rate", "quantile_noise")
@@ -184,6 +186,11 @@ def named(algorithm: object) -> object:
     """Return the algorithm's own name in place of an alias. Raises ValueError for what only a simulation can run."""
     if not isinstance(algorithm, str):
         return algorithm
+    if algorithm == TRUSTED:
+        raise ValueError(
+            f"{algorithm} trusts one server with every update, and here nobody is: the same noise is on the sum of "
+            "'precad' with noise_multiplier / sqrt(2). It runs in `precad simulate`, by simulation.algorithm"
+        )
     if algorithm in ONLY_SIMULATED:
         raise ValueError(
             f"{algorithm} needs one server that sees every update, and two servers that hold shares see none: it "

@@ -43,7 +43,7 @@ from precad.protos.task import (
 from precad.protos.task import (
     refusals as of_tasks,
 )
-from precad.protos.task.algorithms import ONLY_SIMULATED
+from precad.protos.task.algorithms import ONLY_SIMULATED, TRUSTED
 from precad.protos.task.task import Task
 from precad.servers import config as of_servers
 from tests.harness.command_line import CliRunner
@@ -148,7 +148,8 @@ def test_what_needs_computation_runs_where_one_server_sees_all() -> None:
     """Each is a name of the simulation's that tasks refuse, and there is no such name without a row."""
     needs = [row for row in ROWS if row.part == "computation"]
     named = {row.settings.get("task.algorithm") for row in needs} - {"user-dp-fedavg"}
-    assert named == set(ONLY_SIMULATED)
+    assert named == set(ONLY_SIMULATED) - {TRUSTED}
+    assert [row.part for row in ROWS if row.settings.get("task.algorithm") == TRUSTED] == ["unbuilt"]
     assert {row.settings.get("task.update_clipping") for row in needs} - {None} == ONLY_SIMULATED_CLIPPING
     assert all(row.why and row.instead is None for row in needs)
     assert all(row.why and row.instead is not None for row in ROWS if row.part != "computation")

@@ -23,7 +23,7 @@ from precad.dp.errors import BudgetExceededError
 from precad.dp.ledgers.ledger import Level
 from precad.dp.task_privacy import task_privacy
 from precad.mpc.tuples.held import BatchShape
-from precad.protos.task.algorithms import ONLY_SIMULATED
+from precad.protos.task.algorithms import ONLY_SIMULATED, TRUSTED
 from precad.protos.task.task import Task
 from precad.servers.store.folder import open_ledger
 from tests.harness.harness import small_task
@@ -64,10 +64,22 @@ def charged(task: Task, folder: Path) -> Any:
 # Configuration
 
 
-@pytest.mark.parametrize("name", ONLY_SIMULATED)
+@pytest.mark.parametrize("name", [name for name in ONLY_SIMULATED if name != TRUSTED])
 def test_what_needs_updates_in_the_clear_is_refused_with_the_reason(name: str) -> None:
     with pytest.raises(ValidationError, match=f"{name} needs one server that sees every update.*precad simulate"):
         small_task(algorithm=name)
+
+
+def test_what_trusts_one_server_is_refused_beside_what_adds_the_same_noise() -> None:
+    """Two draws of sigma / sqrt(2) are one of sigma, and clients meet the sampled Gaussian of sigma."""
+    with pytest.raises(ValidationError, match=rf"{TRUSTED} trusts one server.* 'precad' with noise_multiplier / sqrt"):
+        small_task(algorithm=TRUSTED)
+    sigma = 4.0
+    privacy = task_privacy(small_task(noise_multiplier=sigma / math.sqrt(2)))
+    for rounds in (1, 100):
+        ours = privacy.epsilon(View.CLIENTS_ONLY, rounds, 1e-5)
+        trusted = PldAccountant().epsilon(SampledGaussian(0.5, sigma), rounds, 1e-5)
+        assert ours == pytest.approx(trusted, rel=1e-3)
 
 
 def test_norm_bounding_is_another_name_of_fedavg() -> None:
