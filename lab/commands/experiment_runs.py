@@ -103,7 +103,7 @@ def _train(flags: TrainingFlags, command: str, module: Any, run_by: Any) -> None
 Folder = Annotated[
     Path | None,
     typer.Option(
-        "--output", metavar="DIR", file_okay=False, help="Write the report to this folder too, as JSON and as a page."
+        "--output", metavar="DIR", file_okay=False, help="Write the report to this folder, as JSON and as a page."
     ),
 ]
 
@@ -115,16 +115,28 @@ def show(
     *,
     output: Path | None,
     as_json: bool,
+    save: Callable[[dict[str, Any], Path], None] | None = None,
 ) -> None:
-    """Print a report that is computed, not trained, as JSON or for people. Write it and its page where asked to."""
-    if output is not None:
-        from precad.deploy.files.whole import write_whole
-        from precad.lab.papers import page
+    """Print a report that is computed, not trained, as JSON or for people. Write it and its page into a folder.
 
-        output.mkdir(parents=True, exist_ok=True)
-        write_whole(output / "report.json", (json.dumps(report, indent=2, allow_nan=False) + "\n").encode())
-        page.write(output, command, report, print_report, is_computed=True)
+    save: draws the report's curves there. Without matplotlib there are none, and people are told.
+    """
+    from precad.deploy.errors import ConfigError
+    from precad.deploy.files.whole import write_whole
+    from precad.deploy.run_files.folder import default_output
+    from precad.lab.papers import page
+
+    folder = default_output(command) if output is None else output
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / "report.json", (json.dumps(report, indent=2, allow_nan=False) + "\n").encode())
+    if save is not None:
+        try:
+            save(report, folder)
+        except ConfigError as error:
+            people.print(f"no pictures: {error}", highlight=False, markup=False, soft_wrap=True)
+    page.write(folder, command, report, print_report, is_computed=True)
     if as_json:
         write_json(report, allow_nan=False)
     else:
         print_report(people, report)
+    people.print(f"written to {folder}", highlight=False, markup=False, soft_wrap=True)

@@ -339,7 +339,14 @@ def experiment_ptr_figures(output: Folder = None, as_json: Json = False) -> None
     """Compute the curves of the PTR paper's Figures 1 to 5, and test what the paper says of them."""
     from precad.lab.papers.ptr import figures as ptr_figures
 
-    show("ptr-figures", ptr_figures.ptr_figures(), ptr_figures.print_ptr_figures, output=output, as_json=as_json)
+    show(
+        "ptr-figures",
+        ptr_figures.ptr_figures(),
+        ptr_figures.print_ptr_figures,
+        output=output,
+        as_json=as_json,
+        save=ptr_figures.save,
+    )
 
 
 @experiment_app.command("precad-theorem-2")
@@ -375,7 +382,14 @@ def experiment_precad_theorem_2(
         client_rate=client_rate,
         rounds=rounds,
     )
-    show("precad-theorem-2", theorem_2.theorem_2(question), theorem_2.print_theorem_2, output=output, as_json=as_json)
+    show(
+        "precad-theorem-2",
+        theorem_2.theorem_2(question),
+        theorem_2.print_theorem_2,
+        output=output,
+        as_json=as_json,
+        save=theorem_2.save,
+    )
 
 
 @experiment_app.command("precad-theorem-1")
@@ -384,4 +398,11 @@ def experiment_precad_theorem_1(output: Folder = None, as_json: Json = False) ->
     """Compute PRECAD's Figure 2, left: epsilon by epoch as Theorem 1 prints it, beside what is proved."""
     from precad.lab.papers.precad import theorem_1
 
-    show("precad-theorem-1", theorem_1.theorem_1(), theorem_1.print_theorem_1, output=output, as_json=as_json)
+    show(
+        "precad-theorem-1",
+        theorem_1.theorem_1(),
+        theorem_1.print_theorem_1,
+        output=output,
+        as_json=as_json,
+        save=theorem_1.save,
+    )

@@ -73,7 +73,14 @@ def experiment_xie_tables(output: Folder = None, as_json: Json = False) -> None:
     """Compare the epsilons that Xie and others print with their reproduction and what is proved."""
     from precad.lab.papers.xie import tables as xie_tables
 
-    show("xie-tables", xie_tables.xie_tables(), xie_tables.print_xie_tables, output=output, as_json=as_json)
+    show(
+        "xie-tables",
+        xie_tables.xie_tables(),
+        xie_tables.print_xie_tables,
+        output=output,
+        as_json=as_json,
+        save=xie_tables.save,
+    )
 
 
 @trains(xie_app, "userdp-certified", "xie.userdp_certified", run_by="xie.certified_accuracy")

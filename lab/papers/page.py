@@ -91,7 +91,7 @@ def write(
 ) -> None:
     """Write the page into the folder of an experiment, in one step, and the tables that it shows.
 
-    is_computed  of a report without trainings, and so without curves and pictures
+    is_computed  of a report without trainings, and so without curves.csv
     """
     reader = _Reader()
     print_report(reader, report)
@@ -108,7 +108,7 @@ def write(
             style=Markup(style),  # noqa: S704 - a file of this package
             paragraphs=[line for line in reader.lines if not line.startswith("written to ")],
             tables=reader.tables,
-            pictures=[] if is_computed else [(path.name, _inside(path)) for path in sorted(folder.glob("*.png"))],
+            pictures=[(path.name, _inside(path)) for path in sorted(folder.glob("*.png"))],
             settings=_settings(report),
             version=metadata.version("precad"),
         )

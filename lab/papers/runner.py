@@ -98,10 +98,14 @@ class Case:
         return replace(self, config={**self.config, "simulation": {**self.config["simulation"], "first_seed": first}})
 
     def in_mode(self, mode: str | None) -> Case:
-        """Return the case with its task in this mode: in the default one where it is None."""
+        """Return the case with its task in this mode: in the default one where it is None.
+
+        Whoever asks an experiment for mode `shares` consents to it for the experiment's records.
+        """
         if mode is None:
             return self
-        return replace(self, config={**self.config, "task": {**self.config["task"], "mode": mode}})
+        consent = {"accept_weak_wire_form": True} if mode == "shares" else {}
+        return replace(self, config={**self.config, "task": {**self.config["task"], "mode": mode, **consent}})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ Beside it is what is proved. The paper's values come from a central limit and ar
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
@@ -14,7 +15,16 @@ from precad.deploy.shown.tables import titled
 from precad.dp.accountants.gaussian_dp import eps_from_mu
 from precad.dp.accountants.pld import View
 from precad.dp.published.precad import gdp_mu_precad_clients_only, gdp_mu_precad_server_corrupt
-from precad.lab.papers.precad.mnist import CLIENT_RATE, DELTA, RECORD_RATE, ROUNDS, SIGMAS, proved_epsilon
+from precad.lab.papers import runner
+from precad.lab.papers.precad.mnist import (
+    CLIENT_RATE,
+    DELTA,
+    PRINTED_EPSILON,
+    RECORD_RATE,
+    ROUNDS,
+    SIGMAS,
+    proved_epsilon,
+)
 from precad.lab.papers.runner import EPOCH
 
 EPOCHS: Final = (5, 10, 15, 20, 25)
@@ -61,3 +71,26 @@ def print_theorem_1(console: Console, report: dict[str, Any]) -> None:
         shown = (f"{float(cell[name]):.3f}" for cell in cells for name in ("published", "proved"))
         table.add_row(f"{row['sigma']:g}", str(row["epoch"]), *shown)
     console.print(table, highlight=False)
+
+
+_VIEWS: Final = ((View.ONE_SERVER, "One server and other clients"), (View.CLIENTS_ONLY, "Other clients alone"))
+
+
+def save(report: dict[str, Any], folder: Path) -> None:
+    """Draw epsilon by epoch, published and proved, with the paper's values. Raises ConfigError without matplotlib."""
+    runner.save_figure(lambda axes: _draw(axes, report["rows"]), folder / "figure-2-left.png", panels=len(_VIEWS))
+
+
+def _draw(panels: Any, rows: list[dict[str, Any]]) -> None:
+    for axes, (view, title) in zip(panels, _VIEWS, strict=True):
+        for colour, sigma in zip(runner.COLOURS, SIGMAS, strict=False):
+            own = [row for row in rows if row["sigma"] == sigma]
+            for name, style in (("published", "--"), ("proved", "-")):
+                curve = [float(row[view.value][name]) for row in own]
+                label = f"σ = {sigma:g}, {name}"
+                axes.plot([row["epoch"] for row in own], curve, style, color=colour, marker=".", label=label)
+            if view is View.ONE_SERVER:
+                printed = [(ROUNDS / EPOCH, PRINTED_EPSILON[sigma])]
+                runner.mark_paper(axes, printed, colour=colour, label=f"σ = {sigma:g}, the paper's text")
+        axes.set(xlabel="epoch (200 rounds)", ylabel="ε at δ = 10⁻⁵", title=title)
+        axes.set_ylim(bottom=0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -17,6 +18,7 @@ from precad.deploy.shown.figures import plain
 from precad.deploy.shown.tables import titled
 from precad.dp.accountants.pld import Label
 from precad.dp.published.precad import client_level_mu, precad_theorem2_bounds
+from precad.lab.papers import runner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,3 +92,24 @@ def print_theorem_2(console: Console, report: dict[str, Any]) -> None:
         f"{report['vacuous']} say nothing. `precad certify` has the bounds.",
         highlight=False,
     )
+
+
+def save(report: dict[str, Any], folder: Path) -> None:
+    """Draw the lowest and the highest loss by K, a panel for each sigma. Raises ConfigError without matplotlib."""
+    sigmas = list(dict.fromkeys(row["sigma"] for row in report["rows"]))
+    runner.save_figure(lambda axes: _draw(axes, report, sigmas), folder / "theorem-2.png", panels=len(sigmas))
+
+
+def _draw(panels: Any, report: dict[str, Any], sigmas: Sequence[float]) -> None:
+    clips = list(dict.fromkeys(row["client_clip"] for row in report["rows"]))
+    for axes, sigma in zip(panels, sigmas, strict=True):
+        for i, clip in enumerate(clips):
+            own = [row for row in report["rows"] if (row["sigma"], row["client_clip"]) == (sigma, clip)]
+            looks = runner.nested_markers(len(clips))[i] | {"color": runner.COLOURS[i % len(runner.COLOURS)]}
+            for name, style, words in (("highest", "-", "at most"), ("lowest", "--", "at least")):
+                curve = [row[name] for row in own]
+                axes.plot(
+                    [row["attackers"] for row in own], curve, linestyle=style, label=f"C = {clip:g}, {words}", **looks
+                )
+        axes.axhline(report["loss"], color="grey", linewidth=1, label="without attackers")
+        axes.set(xlabel="K malicious clients", ylabel="expected loss", title=f"σ = {sigma:g}, as printed, no bound")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
@@ -18,6 +19,7 @@ from precad.deploy.shown.tables import titled
 from precad.dp.accountants.ptr_privacy import subsampled_ptr_rdp_closed
 from precad.dp.accountants.renyi_accounting import OrderGridWarning, eps_from_rdp
 from precad.dp.published import propose_test_release as ptr
+from precad.lab.papers import runner
 
 DELTA: Final = 1e-5
 """As in all captions."""
@@ -179,3 +181,52 @@ def print_ptr_figures(console: Console, report: dict[str, Any]) -> None:
         console.print(table, highlight=False)
         for statement, holds in figure["statements"].items():
             console.print(f"{'holds' if holds else 'DOES NOT HOLD'}: {statement}", highlight=False)
+
+
+_BOUNDS: Final = {
+    "white_box": "Theorem 4.4",
+    "black_box": "black box",
+    "direct": "Theorem 4.2",
+    "converted": "Theorem 4.3, converted",
+    "closed": "proved, closed form",
+}
+"""Name the curves: theorems as published, with repairs (`precad.dp.published.propose_test_release`)."""
+_AXES: Final = {
+    "delta_0": "δ₀",
+    "order": "order α",
+    "rounds": "rounds",
+}
+
+
+def save(report: dict[str, Any], folder: Path) -> None:
+    """Draw each figure, a panel for each tau. The paper prints no values. Raises ConfigError without matplotlib."""
+    for figure in report["figures"]:
+        rows = figure["rows"]
+        taus = list(dict.fromkeys(row.get("tau", TAU) for row in rows))
+        path = folder / f"figure-{figure['figure']}.png"
+        runner.save_figure(lambda axes, rows=rows, taus=taus: _draw(axes, rows, taus), path, panels=len(taus))  # type: ignore[misc]
+
+
+def _draw(panels: Any, rows: Rows, taus: Sequence[float]) -> None:
+    along = next(name for name in _AXES if name in rows[0])
+    sigmas = list(dict.fromkeys(row.get("sigma_1", SIGMA_1) for row in rows))
+    for axes, tau in zip(panels, taus, strict=True):
+        for i, sigma in enumerate(sigmas):
+            own = [row for row in rows if (row.get("tau", TAU), row.get("sigma_1", SIGMA_1)) == (tau, sigma)]
+            for j, name in enumerate(name for name in _BOUNDS if name in rows[0]):
+                colour = runner.COLOURS[i if len(sigmas) > 1 else j]
+                label = _BOUNDS[name] + (f", σ₁ = {sigma:g}" if len(sigmas) > 1 else "")
+                x, y = [row[along] for row in own], [row[name] for row in own]
+                axes.plot(x, y, ("-", "--", ":")[j], color=colour, marker=".", label=label)
+        measured = "Rényi divergence" if along == "order" else "ε at δ = 10⁻⁵"
+        axes.set(
+            xlabel=_AXES[along],
+            ylabel=measured,
+            xscale="log",
+            yscale="log",
+            title=f"τ = {tau:.3g}, theorems with repairs",
+        )
+        if along == "order":
+            orders = [row[along] for row in rows]
+            axes.set_xticks(orders, [f"{order:g}" for order in orders], minor=False)
+            axes.set_xticks([], minor=True)

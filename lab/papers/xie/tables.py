@@ -12,7 +12,8 @@ import tomllib
 import warnings
 from fractions import Fraction
 from importlib import resources
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Column, Table
@@ -20,6 +21,7 @@ from rich.table import Column, Table
 from precad.dp.accountants.pld import Label, PldAccountant, SampledGaussian
 from precad.dp.accountants.renyi_accounting import OrderGridWarning
 from precad.dp.accountants.side_by_side import RdpAccountant, XieAccountant
+from precad.lab.papers import runner
 
 EXPLAINED, UNEXPLAINED, REPRODUCED = "not reproduced, explained", "NOT REPRODUCED", "reproduced"
 
@@ -118,3 +120,29 @@ def print_xie_tables(console: Console, report: dict[str, Any]) -> None:
 def _bound(epsilon: float | None) -> str:
     """Return four decimals, rounded up so that it stays a bound."""
     return "-" if epsilon is None else f"<= {math.ceil(epsilon * 10_000) / 10_000:.4f}"
+
+
+_LEAST: Final = 4
+"""Printed values of a table that is drawn: fewer are no curve."""
+
+
+def save(report: dict[str, Any], folder: Path) -> None:
+    """Draw each table's epsilon by sigma: printed, by the recipe, and proved. Raises ConfigError without matplotlib."""
+    tables: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in report["rows"]:
+        tables.setdefault((row["table"], row["setting"]), []).append(row)
+    drawn = {names: sorted(rows, key=lambda row: row["sigma"]) for names, rows in tables.items() if len(rows) >= _LEAST}
+    runner.save_figure(lambda axes: _draw(axes, drawn), folder / "xie-tables.png", panels=len(drawn))
+
+
+def _draw(panels: Any, tables: dict[tuple[str, str], list[dict[str, Any]]]) -> None:
+    for axes, ((name, setting), rows) in zip(panels, tables.items(), strict=True):
+        sigmas = [row["sigma"] for row in rows]
+        axes.plot(sigmas, [row["reproduction"] for row in rows], "--", color=runner.COLOURS[0], label="their recipe")
+        proved = [row["pld"] for row in rows]
+        if None not in proved:
+            axes.plot(sigmas, proved, color=runner.COLOURS[2], marker=".", label="proved, Poisson sampling")
+        points = [(row["sigma"], float(row["printed"])) for row in rows]
+        runner.mark_paper(axes, points, colour=runner.COLOURS[1], label="the paper")
+        axes.set(xlabel="σ", ylabel=f"ε at δ = {rows[0]['delta']:g}", title=f"{name}: {setting}")
+        axes.set_ylim(bottom=0)

@@ -11,6 +11,8 @@ import hashlib
 import html
 import json
 import re
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from rich.console import Console
 
 from precad.deploy.shown.tables import titled
 from precad.lab.papers import page, runner
+from precad.lab.papers.precad import theorem_1
+from precad.lab.papers.xie import tables
 from tests.lab.papers.in_small import experiment
 
 HOSTILE = "<script>alert(1)</script>&\"'"
@@ -65,12 +69,19 @@ def test_a_page_has_what_was_printed_and_the_pictures(made: str, tmp_path: Path)
     assert base64.b64decode(picture) == (tmp_path / "figure-0.png").read_bytes()
 
 
-COMPUTED = {"precad-theorem-1": 30, "precad-theorem-2": 24, "xie-tables": 40}
+COMPUTED = {"precad-theorem-1": 30, "precad-theorem-2": 24, "xie-tables": 40, "ptr-figures": 100}
 """Commands that train nothing and are done at once, with the least number of cells that their pages have."""
+PICTURES = {
+    "precad-theorem-1": ["figure-2-left"],
+    "precad-theorem-2": ["theorem-2"],
+    "xie-tables": ["xie-tables"],
+    "ptr-figures": [f"figure-{i}" for i in range(1, 6)],
+}
 
 
 @pytest.mark.parametrize("command", COMPUTED)
-def test_what_is_computed_has_a_page_too(command: str, tmp_path: Path) -> None:
+def test_what_is_computed_has_a_page_with_its_curves(command: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
     folder = tmp_path / "new" / "folder"
     done = experiment(command, "--output", folder, "--json")
     assert done.exit_code == 0, done.output
@@ -80,8 +91,49 @@ def test_what_is_computed_has_a_page_too(command: str, tmp_path: Path) -> None:
     assert page.COMPUTED in made
     assert "curves.csv" not in made
     assert made.count("<td>") > COMPUTED[command]
-    assert not re.search(r"https?://|<script|<img", made)
+    assert not re.search(r"https?://|<script", made)
     assert str(tmp_path) not in made
+    pictures = re.findall(r'<img src="data:image/png;base64,([^"]+)"', made)
+    files = [folder / f"{name}.png" for name in PICTURES[command]]
+    assert [base64.b64decode(picture) for picture in pictures] == [file.read_bytes() for file in files]
+
+
+def test_without_a_folder_the_page_is_below_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of an experiment that trains; the command says where."""
+    monkeypatch.chdir(tmp_path)
+    done = experiment("precad-theorem-1")
+    (page_file,) = tmp_path.glob("runs/precad-theorem-1-*/report.html")
+    assert f"written to {page_file.parent.relative_to(tmp_path)}" in done.stderr
+
+
+def test_without_matplotlib_there_are_numbers_and_people_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    done = experiment("precad-theorem-1", "--output", tmp_path / "run")
+    assert done.exit_code == 0, done.output
+    assert "no pictures: matplotlib: expected for the figure, found none" in done.stderr
+    assert "<img" not in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_what_the_papers_print_is_marked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each printed value of a drawn table is a mark at its sigma; PRECAD's are at the last epoch."""
+    pytest.importorskip("matplotlib")
+    marked: list[tuple[float, float]] = []
+    mark = runner.mark_paper
+
+    def seen(axes: Any, points: Sequence[tuple[float, float]], **looks: Any) -> None:
+        marked.extend(points)
+        mark(axes, points, **looks)
+
+    monkeypatch.setattr(runner, "mark_paper", seen)
+    theorem_1.save(theorem_1.theorem_1(), tmp_path)
+    assert marked == [(25, 6.8), (25, 3.5), (25, 2.4)]
+    marked.clear()
+    tables.save(tables.xie_tables(), tmp_path)
+    assert {(0.5, 6.9269), (15, 0.2029), (1.7, 0.8781), (20, 0.2179)} <= set(marked)
+    assert len(marked) == 75
 
 
 def test_a_file_where_a_folder_was_expected_is_refused(tmp_path: Path) -> None:
