@@ -282,3 +282,27 @@ def test_a_case_trains_on_two_real_servers_and_is_continued(tmp_path: Path) -> N
     assert (tmp_path / "seed-0" / "summary.json").stat().st_mtime_ns == written
     assert json.loads((tmp_path / "seed-1" / "summary.json").read_text())["ended"] == "4 rounds done"
     assert networks.initial_parameters("mlp", seed=0).shape == (dim,)
+
+
+@pytest.mark.slow
+def test_krum_trains_on_two_real_servers_against_colluders_who_know_it(tmp_path: Path) -> None:
+    """Attackers in processes of their own run the simulation's attack; participation is kept as a simulation does."""
+    task = {
+        "name": "small", "clients": 7, "rounds": 2, "client_rate": 1.0, "record_rate": 1.0, "record_clip": 1.0,
+        "client_clip": 20.0, "noise_multiplier": 1.0, "learning_rate": 1.0, "model": "mlp", "gate": "native",
+    }  # fmt: skip
+    attack = {"kind": "stat-opt", "clients": 2, "parameters": {"rule": "krum"}}
+    simulation = {
+        "algorithm": "fedavg", "aggregation": "krum", "aggregation_parameters": {"f": 2}, "local_steps": 2,
+        "evaluate_every": 2, "attack": attack,
+    }  # fmt: skip
+    config = {"task": task, "client": {"dataset": "digits"}, "simulation": simulation}
+    _, (summary,), _ = two_servers.train(config, tmp_path, 1, QUIET)
+    assert (summary["rounds"], summary["accepted"], summary["missing"]) == (2, 14, 0)
+    with np.load(tmp_path / "seed-0.npz") as kept:
+        assert dict(zip(kept["clients"].tolist(), kept["participation"].tolist(), strict=True)) == {
+            f"client-{i}": 2 for i in range(7)
+        }
+    logs = {path.stem for path in (tmp_path / "seed-0" / "logs").glob("client-*.log")}
+    assert {"client-5", "client-6"} < logs
+    assert "colluder_is_silent" not in (tmp_path / "seed-0" / "logs" / "client-5.log").read_text()
