@@ -184,13 +184,13 @@ def print_ptr_figures(console: Console, report: dict[str, Any]) -> None:
 
 
 _BOUNDS: Final = {
-    "white_box": "Theorem 4.4",
+    "white_box": "Theorem 4.4, corrected",
     "black_box": "black box",
-    "direct": "Theorem 4.2",
+    "direct": "Theorem 4.2, corrected",
     "converted": "Theorem 4.3, converted",
     "closed": "proved, closed form",
 }
-"""Name the curves: theorems as published, with repairs (`precad.dp.published.propose_test_release`)."""
+"""Name the curves, corrected as `precad.dp.published.propose_test_release` says."""
 _AXES: Final = {
     "delta_0": "δ₀",
     "order": "order α",
@@ -224,7 +224,7 @@ def _draw(panels: Any, rows: Rows, taus: Sequence[float]) -> None:
             ylabel=measured,
             xscale="log",
             yscale="log",
-            title=f"τ = {tau:.3g}, theorems with repairs",
+            title=f"τ = {tau:.3g}",
         )
         if along == "order":
             orders = [row[along] for row in rows]
