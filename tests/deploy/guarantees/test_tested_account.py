@@ -54,7 +54,10 @@ def test_one_release_has_theorem_4_2_and_no_4_4() -> None:
     found = bounds("--sigma", 8, *DELTA)
     direct = 1 / figures.LAPLACE + eps_from_mu(figures.DELTA - figures.DELTA_0, 1 / 8)
     assert found["Theorem 4.2, corrected"]["epsilon"] == pytest.approx(direct)
-    assert (found["Theorem 4.4, corrected"]["epsilon"], "q must be <=" in found["Theorem 4.4, corrected"]["reason"]) == (None, True)
+    assert (
+        found["Theorem 4.4, corrected"]["epsilon"],
+        "q must be <=" in found["Theorem 4.4, corrected"]["reason"],
+    ) == (None, True)
     said = account("--ptr", *TEST, "--sigma", 8, *DELTA)
     assert "~ 0.559" in said
     assert "Theorem 4.4, corrected: q must be <=" in said
