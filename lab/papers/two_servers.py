@@ -89,7 +89,7 @@ def deployment_of(config: Mapping[str, Any]) -> dict[str, Any]:
     is_checked = simulation.get("validation", True) or (task.get("mode") == "proved" and "attack" not in simulation)
     task |= {} if is_checked else {"validation": "none"}  # proofs are the check: it refuses no honest update
     task |= {} if rules is None else _by_rules(rules, task, simulation)
-    if rules is not None and rules.name == "fedavg":
+    if rules is not None and _is_plain_averaging(rules):
         task |= _by_aggregation(simulation)
     task |= _carried(simulation, rules)
     ids = ids_of(task["clients"])
@@ -137,12 +137,17 @@ def _by_rules(rules: AlgorithmRules, task: Mapping[str, Any], simulation: Mappin
     for any honest one.
     """
     bounds_none = rules.clients_add_noise if rules.trains_locally else not rules.is_private
-    is_unbounded = not simulation.get("client_clipping", True) or bounds_none or rules.name == "fedavg"
+    is_unbounded = not simulation.get("client_clipping", True) or bounds_none or _is_plain_averaging(rules)
     found: dict[str, Any] = {} if rules.is_default else {"algorithm": rules.name}
     found |= {"client_clip": UNBOUNDED} if is_unbounded else {}
     if is_unbounded and "frac_bits" in task:
         found["frac_bits"] = min(UNBOUNDED_BITS[task.get("mode", "masked")], task["frac_bits"])
     return found if rules.is_private else found | {"noise_multiplier": 0.0}
+
+
+def _is_plain_averaging(rules: AlgorithmRules) -> bool:
+    """Tell whether it is FedAvg: differences of models are added up as they are."""
+    return rules.trains_locally and not rules.is_private and not rules.keeps_some
 
 
 def _by_aggregation(simulation: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,7 +171,7 @@ def _carried(simulation: Mapping[str, Any], rules: AlgorithmRules | None) -> dic
             continue
         if rules is not None and rules.name not in OF_AN_ALGORITHM.get(name, (rules.name,)):
             continue
-        if name == "aggregation" and rules is not None and rules.name == "fedavg":
+        if name == "aggregation" and rules is not None and _is_plain_averaging(rules):
             continue
         if name not in Task.model_fields:
             raise ConfigError(f"--deployed: expected what two servers run, found simulation.{name} = {value!r:.60}")

@@ -28,7 +28,7 @@ from precad.dp.ledgers.holder import SIMULATION
 from precad.lab.simulation.config import SimulationSettings
 from precad.lab.simulation.evaluations import FIRST_NUMBER
 from precad.lab.simulation.randomness import SeededRandomness, Sources, drawn
-from precad.protos.task.algorithms import AS_DEPLOYED
+from precad.protos.task.algorithms import AS_DEPLOYED, DEFAULT, names_default
 from precad.protos.task.evaluation import is_due, n_due
 from precad.protos.task.task import Task
 
@@ -36,7 +36,6 @@ _SEED_BITS: Final = 62
 """Bits of a first seed that was drawn: TOML has 63 of an integer."""
 FILE: Final = "holder.json"
 """Name of the file of a run folder that says how many rounds of each seed are paid."""
-_PRICED: Final = ("precad", AS_DEPLOYED)
 MayGoOn = Callable[[int, Mapping[str, int]], bool]
 
 
@@ -174,10 +173,10 @@ class HolderCharge:
 
 def _require_priced(settings: SimulationSettings, client: ClientConfig) -> None:
     """Refuse trainings in which a client's records pay another price than in a task, or none. Raises ConfigError."""
-    if settings.algorithm not in _PRICED:
+    if not names_default({"algorithm": settings.algorithm}):
         raise ConfigError(
-            f"client.holder: expected simulation.algorithm {' or '.join(_PRICED)}, whose uploads have a price, found "
-            f"{settings.algorithm!r}"
+            f"client.holder: expected simulation.algorithm {DEFAULT} or {AS_DEPLOYED}, whose uploads have a price, "
+            f"found {settings.algorithm!r}"
         )
     if client.attacks or settings.attack is not None:
         raise ConfigError("client.holder: expected no attacks in a simulation, whose uploads have no price, found some")
