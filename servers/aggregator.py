@@ -176,6 +176,7 @@ class Aggregator:
             state.canary_noise = CanaryNoise(self.config.state_dir, self.task, ROLES[self.party].value)
             stack.callback(state.canary_noise.close)
         self._telemetry.cost = state.ledger.cost
+        self._telemetry.charged = state.ledger.charged_before(state.store.next_round)
         records = restore_records(self.config.state_dir, state.committed, state.model.parameters)
         self._telemetry.in_task(state.store.task_id, state.model.parameters, records)
         self._telemetry.n_evaluations = len(state.evaluated)

@@ -141,6 +141,7 @@ class TaskRun:
         """Take in what the round in flight left on disk, and show operators what was lost with it."""
         # in the MPC thread, so behind what it still writes down of what was given up
         await asyncio.get_running_loop().run_in_executor(self.compute.thread, self.state.refresh)
+        self.telemetry.charged = self.state.ledger.charged_before(self.state.store.next_round)
         self._show_lost()
 
     def _show_lost(self) -> None:

@@ -6,6 +6,7 @@ Failure means: a start that failed and left something behind, or a client that e
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import socket
 import threading
@@ -19,11 +20,14 @@ import pytest
 from precad.clients.submission import RoundInvitation
 from precad.clients.upload.session import parts_of
 from precad.deploy.errors import exit_code_of
+from precad.dp.accountants.pld import View
 from precad.mpc import joint_coin
 from precad.mpc.prg import Seed
 from precad.mpc.ring import RingArray
 from precad.mpc.tuples.held import BatchShape, ServerTuples
+from precad.protos.task.task import Task
 from precad.protos.tls.files import TransportError
+from precad.protos.tls.identity import Role
 from precad.servers.aggregator import Aggregator
 from precad.servers.errors import PeerUnreachableError, StoppedError, TaskRefusedError, TaskUnfulfilledError
 from precad.servers.links.dealer import TupleSource
@@ -50,12 +54,12 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
     return Pki.create(tmp_path_factory.mktemp("pki"), TASK.clients)
 
 
-def aggregator_a(pki: Pki, folder: Path, *, listen: str = "127.0.0.1:0") -> Aggregator:
+def aggregator_a(pki: Pki, folder: Path, *, listen: str = "127.0.0.1:0", task: Task = TASK) -> Aggregator:
     """One that finds neither B nor a dealer."""
-    np.save(folder / "initial.npy", np.zeros(TASK.dim, dtype=np.float32))
+    np.save(folder / "initial.npy", np.zeros(task.dim, dtype=np.float32))
     config = pki.aggregator(0, listen=listen, folder=folder).model_copy(update={"connect_timeout_s": 0.3})
     b, dealer = free_addresses(2)
-    return Aggregator(party=0, task=TASK, config=config, addresses=(b, dealer))
+    return Aggregator(party=0, task=task, config=config, addresses=(b, dealer))
 
 
 @asynchronous
@@ -69,6 +73,28 @@ async def test_a_start_that_found_its_port_taken_can_be_tried_again(pki: Pki, tm
             with pytest.raises(TransportError, match="Address already in use"):
                 await aggregator_a(pki, tmp_path, listen=address).run()
             assert not (tmp_path / "aggregator-a").exists()
+
+
+@asynchronous
+async def test_a_server_that_waits_for_the_other_one_shows_what_its_ledger_has(pki: Pki, tmp_path: Path) -> None:
+    """Two rounds were charged and lost. Status, dashboard and metrics say so before any other server answers."""
+    task = small_task(rounds=12, epsilon_budget_one_server=40.0, noise_multiplier=2.0)
+    async with contextlib.AsyncExitStack() as stack:
+        initial = np.zeros(task.dim, dtype=np.float32)
+        state = TaskState.open(stack, tmp_path / "aggregator-a", task, initial, None, ())
+        state.store.begin("small-1", Role.AGGREGATOR_A)
+        for number in (0, 1):
+            state.store.reserve(number)
+            state.store.checking(number, chosen=("alice",), active=("alice",))
+            state.ledger.charge(number, ["alice"])
+        spent = state.ledger.statement(View.ONE_SERVER).epsilon
+        left = state.ledger.cost.rounds_left(View.ONE_SERVER, state.ledger.charged_before(2))
+    waiting = aggregator_a(pki, tmp_path, task=task)
+    with pytest.raises(PeerUnreachableError):
+        await waiting.run()
+    (shown,) = (one for one in waiting._snapshots.take().epsilons if one.view is View.ONE_SERVER and not one.is_level)
+    assert spent > 0
+    assert (shown.spent, shown.rounds_left) == (spent, left)
 
 
 @asynchronous
