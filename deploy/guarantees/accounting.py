@@ -36,7 +36,7 @@ from precad.dp.accountants.side_by_side import accountant_of, side_by_side
 from precad.dp.accountants.slack import least_with_slack, why_no_bound
 from precad.dp.checks import require_count, require_positive
 from precad.dp.queries.kinds import EVALUATION_DIM, RECORD_BOUND
-from precad.protos.task.algorithms import names_default
+from precad.protos.task.algorithms import BUDGETS_OF_VIEWS, names_default
 from precad.protos.task.bin_fields import BINS
 from precad.protos.task.evaluation import BY_CLIENTS, frac_bits_of
 from precad.protos.task.grid import LARGEST, with_largest_frac_bits
@@ -122,6 +122,17 @@ def _client_levels(plan: TrainingPlan, sigma_bar: float) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OrderGridWarning)
         return {name: {"noise_multiplier": sigma_bar, **figures(drawn)} for name, drawn in named.items()}
+
+
+def _levels_if_the_end_tells(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a whole client's figures where a budget of a view can end the task, whose end tells who was drawn.
+
+    Hiding in the draw is then claimed of the most rounds alone, a number that was fixed before, and no draw is hidden.
+    """
+    if (visible := report.get("client_level")) is None:
+        return {}
+    told = visible | {"bound": visible["if_discarded"]}
+    return {"client_level": told, "client_level_if_draws_hidden": told}
 
 
 def _of_rounding(plan: TrainingPlan) -> list[str]:
@@ -226,6 +237,8 @@ def account_of_flags(
             else:
                 flags["sigma"] = _calibrated(unknown, View.ONE_SERVER, target_epsilon or math.nan)["smallest_sigma"]
         report = account(TrainingPlan(**flags), target_epsilon=target_epsilon, is_by_round=is_by_round)
+    if task is not None and any(task.get(name) is not None for name in BUDGETS_OF_VIEWS):
+        report |= _levels_if_the_end_tells(report)
     if own_target is not None and "dim" not in flags:
         report["warnings"].append(NO_DIM)
     if rests_on := conditions.of_draft(task):

@@ -101,7 +101,7 @@ def lines_of(found: Mapping[str, Any]) -> list[str]:
         f"{'ledger':<12}{found['ledger']}",
         f"{'against':<12}{found['adversary']}",
         f"{'limit':<12}{whose} epsilon <= {found['limit_epsilon']:g} {delta} in everything below and to come,",
-        f"{'':<12}however later tasks are chosen; {found['share_spent']:.1%} of it is spent",
+        f"{'':<12}however later tasks are chosen; {rounded_up(100 * found['share_spent'], 1)}% of it is spent",
         f"{'so far':<12}{so_far} {delta}, if no task or round was chosen for what had been released",
         "",
         f"{'task':<14}{'client':<14}{'for':<12}{'rounds':>8}{'rate':>8}{'noise':>9}  from, until",

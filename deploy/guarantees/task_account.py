@@ -24,6 +24,7 @@ from precad.dp.accountants.task_cost import Level
 from precad.dp.checks import require_count
 from precad.dp.task_privacy import task_cost, task_privacy
 from precad.protos.task.bin_fields import BINS, with_rate_of_bins
+from precad.protos.task.evaluation import BY_CLIENTS
 from precad.protos.task.target import TARGET
 from precad.protos.task.task import Task
 
@@ -98,6 +99,11 @@ def _with_target(wanted: Mapping[str, Any], target_epsilon: float) -> dict[str, 
 def _task_of(wanted: Mapping[str, Any]) -> Task:
     """Return the task, validated as a deployment's. Raises ConfigError."""
     clients = wanted.get("clients", _MADE_UP_CLIENTS)
+    if wanted.get("evaluation") == BY_CLIENTS and "evaluation_clip" not in wanted and not isinstance(clients, Mapping):
+        raise ConfigError(
+            "task.evaluation_clip: expected a number, as clients without their numbers of records do not say what one "
+            "moves an evaluation by, found none"
+        )
     declared = clients if isinstance(clients, Mapping) else dict.fromkeys(ids_of(clients), 1)
     made_up = with_rate_of_bins(dict(wanted))
     return parse_section(Task, {**_MADE_UP, **made_up, "clients": declared}, "task", base=Path())

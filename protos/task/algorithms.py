@@ -33,6 +33,7 @@ TRUSTED: Final = "central-record-dp"
 ONLY_SIMULATED: Final = ("bulyan", "median", "trimmed-mean", "geometric-median", TRUSTED)
 """Names that `precad simulate` knows, of what needs every update in the clear, or one trusted server."""
 BUDGETS: Final = ("epsilon_budget_one_server", "epsilon_budget_clients_only", "epsilon_budget_client")
+BUDGETS_OF_VIEWS: Final = BUDGETS[:2]
 QUANTILE_FIELDS: Final = ("quantile", "quantile_rate", "quantile_noise")
 TRIM_FIELDS: Final = ("trim_tau", "trim_noise", "trim_failure", "trim_count", "trim_step")
 KRUM_FIELDS: Final = ("krum_attackers", "krum_keep")

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from precad.deploy.shown.figures import plain
+from precad.deploy.shown.figures import plain, rounded_up
 from precad.deploy.shown.tables import titled
 from precad.dp.accountants.gaussian_dp import eps_from_mu
 from precad.dp.accountants.pld import View
@@ -68,7 +68,7 @@ def print_theorem_1(console: Console, report: dict[str, Any]) -> None:
     table = titled("PRECAD, Figure 2, left: epsilon as printed, and as proved", "sigma", "epoch", *views)
     for row in report["rows"]:
         cells = [row[view.value] for view in (View.ONE_SERVER, View.CLIENTS_ONLY)]
-        shown = (f"{float(cell[name]):.3f}" for cell in cells for name in ("published", "proved"))
+        shown = [text for cell in cells for text in (f"{float(cell['published']):.3f}", rounded_up(cell["proved"], 3))]
         table.add_row(f"{row['sigma']:g}", str(row["epoch"]), *shown)
     console.print(table, highlight=False)
 

@@ -71,6 +71,19 @@ def test_a_whole_client_of_unknown_records_has_no_bound() -> None:
     assert [line for line in report["warnings"] if line.startswith("evaluation_clip:")]
 
 
+@pytest.mark.parametrize("changes", [{}, HIDDEN])
+def test_a_whole_client_hides_in_no_draw_that_a_budget_of_a_view_tells(changes: dict[str, Any]) -> None:
+    """The figure of the most draws stays, as the ledger has it; a hidden draw counts as one for all to see."""
+    section = {**SECTION, "client_rate": 0.3, **changes, "epsilon_budget_one_server": 1000.0}
+    if "mode" in changes:
+        section = {name: value for name, value in section.items() if name not in ("gate", "batches_ahead")}
+    cost, report = task_cost(Task.model_validate(section)), account_of_flags({}, section)
+    for level in cost.every_round.keys() - {Level.DRAWN_RECORD}:
+        most = cost.level_if_discarded(level)
+        assert most == pytest.approx(report["client_level"]["bound"], rel=1e-9)
+        assert report["client_level"] == report["client_level_if_draws_hidden"]
+
+
 def test_a_curve_ends_where_the_bound_is() -> None:
     """Evaluations count from the round on that each is due in."""
     report = account_of_flags({}, SECTION, is_by_round=True)

@@ -11,6 +11,8 @@ import pytest
 import tomli_w
 
 from precad.deploy.cli.main import app
+from precad.deploy.errors import ConfigError
+from precad.deploy.guarantees.task_account import account_of_other
 from precad.deploy.shown.figures import plain
 from precad.dp.accountants.gaussian_dp import eps_from_mu
 from precad.dp.accountants.pld import Conduct, View
@@ -154,3 +156,30 @@ def test_a_file_that_says_too_little_names_its_fields(tmp_path: Path) -> None:
     path.write_text('[task]\nalgorithm = "local-dp"\n')
     said = precad("account", path, exit_code=2).stderr
     assert all(f"task.{field}: " in said for field in ("client_rate", "rounds", "noise_multiplier", "record_clip"))
+
+
+@pytest.mark.parametrize("clients", [4, ["alice", "bob"], None])
+def test_an_evaluation_whose_bound_nobody_says_is_not_accounted(clients: object) -> None:
+    """Else a client would count as one record, and an evaluation as costing a client next to nothing."""
+    section = {
+        "algorithm": "user-dp-fedavg",
+        "rounds": 20,
+        "client_rate": 0.5,
+        "client_clip": 1.0,
+        "record_clip": 1.0,
+        "noise_multiplier": 8.0,
+        "local_steps": 1,
+        "local_rate": 0.1,
+        "delta": 1e-5,
+        "name": "t",
+        "model": "mlp",
+        "evaluation": "clients",
+        "evaluation_every": 1,
+        "evaluation_noise": 50.0,
+        **({} if clients is None else {"clients": clients}),
+    }
+    with pytest.raises(ConfigError, match=r"task\.evaluation_clip: expected a number"):
+        account_of_other(section, {})
+    said = account_of_other({**section, "evaluation_clip": 71.0}, {})
+    declared = account_of_other({**section, "clients": {"alice": 71, "bob": 20}}, {})
+    assert said["one_server"]["bound"] == declared["one_server"]["bound"] > 10
