@@ -86,7 +86,7 @@ def _epsilon_facts(status: Status) -> dict[str, str]:
     facts: dict[str, str] = {}
     for epsilon in status.epsilons:
         budget = (
-            f"budget {epsilon.budget:g}, {rounded_down(epsilon.left)} left"
+            f"budget {epsilon.budget:g}, {rounded_down(epsilon.left, 2)} left"
             if epsilon.budget is not None and epsilon.left is not None
             else "no budget"
         )

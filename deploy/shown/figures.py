@@ -41,9 +41,9 @@ def audit_label(confidence: float) -> str:
     return f"audit ({(100 * Decimal(repr(confidence))).normalize():f} %)"
 
 
-def rounded_down(share: float) -> str:
-    """Return three decimals, downwards: a certified share stays one."""
-    return f"{math.floor(share * 1000) / 1000:.3f}"
+def rounded_down(share: float, decimals: int = 3) -> str:
+    """Return so many decimals, downwards: a certified share stays one."""
+    return f"{math.floor(share * 10**decimals) / 10**decimals:.{decimals}f}"
 
 
 def at_most(epsilon: float | str, decimals: int = 2) -> str:

@@ -331,7 +331,8 @@ async def take_part(client: str, servers: tuple[ServerInProcess, ServerInProcess
 async def test_a_simulation_gives_the_bytes_of_two_round_runners(algorithm: str, tmp_path: Path) -> None:
     """In process, with clients that the servers' joint coin draws; the simulation in the clear and with its own MPC.
     The ledger's epsilons are those that the simulation reports."""
-    task = training_task(algorithm, client_rate=0.7)
+    fewer = {"krum_attackers": 0} if algorithm == "krum" else {}  # a round expects 3.5 clients
+    task = training_task(algorithm, client_rate=0.7, **fewer)
     noise, dealer, links, lanes = noise_of_both(task), DealerInMemory(), link_pair(), memory_pair()
     servers = tuple(
         ServerInProcess(
