@@ -29,7 +29,7 @@ from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.run_files.folder import RunFolder
-from precad.deploy.run_files.spent import cost_in
+from precad.deploy.run_files.spent import costs_of_run, epsilon_of_several
 from precad.deploy.shown.figures import plain
 from precad.dp.accountants.pld import SampledGaussian, View
 from precad.dp.accountants.task_cost import TaskCost
@@ -171,7 +171,7 @@ def _read(path: Path) -> _Run:
         summary = json.loads(folder.summary.read_text(encoding="utf-8"))
         metrics = [json.loads(line) for line in folder.metrics.read_text(encoding="utf-8").splitlines()]
         charged = _charged(folder, deployment.task)
-        costs = tuple(cost_in(ledger_path(folder.state_dir(server)), deployment.task) for server in ("a", "b"))
+        costs = costs_of_run(folder, deployment.task)
         digest, ended = str(metrics[-1]["model_digest"]), str(summary["ended"])
         return _Run(folder, deployment, charged, costs, len(metrics), digest, ended)
     except OSError as error:
@@ -217,13 +217,6 @@ _OF_THE_LAW: Final = (
 """Fields of `[client]` that say who holds which records, and what is sent of them. The others say where and when."""
 
 
-def _of_all_models(task: Task, view: View, n_runs: int, most: int) -> float:
-    """Return the epsilon of a client that is in every run in the most rounds that there can be."""
-    limit = task_cost(task).most_of_a_client
-    assert limit is not None  # a task has an end
-    return task_privacy(task).epsilon(view, max(most, n_runs * limit), task.delta, n_runs)
-
-
 def _attacks_of(deployment: Deployment) -> dict[str, str]:
     """Return who attacks, and how."""
     attacks = {} if deployment.client is None else deployment.client.attacks
@@ -231,20 +224,21 @@ def _attacks_of(deployment: Deployment) -> dict[str, str]:
 
 
 def _provenance(runs: list[_Run], task: Task, training: Training) -> dict[str, Any]:
-    """Return what was read, and the privacy of all models together: one client's rounds in all runs, composed."""
+    """Return what was read, and the privacy of all models together: one client's rounds in all runs, composed. Earlier
+    tasks count once."""
     together = sum((run.charged for run in runs), Counter[str]())
     most = max(together.values(), default=0)
     of_one = max((max(run.charged.values(), default=0) for run in runs), default=0)
-    deployment = runs[0].deployment
+    deployment, costs = runs[0].deployment, [run.costs for run in runs]
     privacy: dict[str, Any] = {"rounds_of_a_client": most, "delta": task.delta}
     if task.records_per_person > 1:
         privacy["records_per_person"] = task.records_per_person
     for view in View:
-        epsilon_each = task_privacy(task).epsilon(view, of_one, task.delta)
+        epsilon_each = max(epsilon_of_several([run.costs], view, of_one) for run in runs)
         epsilon, delta = monte_carlo_privacy(epsilon_each, task.delta, len(runs))
         privacy[view.value] = {
-            "epsilon": plain(task_privacy(task).epsilon(view, most, task.delta, len(runs))),
-            "epsilon_if_draws_are_discarded": plain(_of_all_models(task, view, len(runs), most)),
+            "epsilon": plain(epsilon_of_several(costs, view, most)),
+            "epsilon_if_draws_are_discarded": plain(epsilon_of_several(costs, view, most, discarded=True)),
             "basic_composition": {"epsilon": plain(epsilon), "delta": delta},
         }
     return {

@@ -23,9 +23,11 @@ from precad.deploy.errors import ConfigError, UnfulfilledError
 from precad.deploy.localhost.summary import conditions_of
 from precad.deploy.localhost.whole import complete, folder_of, prepare
 from precad.deploy.run_files.folder import RunFolder, require_new, write_trainings
+from precad.deploy.run_files.spent import costs_of_run, epsilon_of_several
 from precad.deploy.run_files.state import RunState, state_of
 from precad.deploy.shown import tables
 from precad.dp.accountants.pld import View, unit_words
+from precad.dp.accountants.task_cost import TaskCost
 from precad.dp.task_privacy import task_cost, task_privacy
 from precad.protos.task.task import Task
 
@@ -51,13 +53,15 @@ def train_several(
     """
     root = _root(raw, output, resumes=resumes)
     summaries: list[dict[str, Any]] = []
+    costs: list[Sequence[TaskCost]] = []
     found: dict[str, Any] = {}
     for i in range(number):
         folder = RunFolder(root / f"seed-{i}")
         console.print(f"training {i + 1} of {number}: {folder.root}", highlight=False, markup=False, soft_wrap=True)
         summary, task = trained(raw, folder, console, shown=shown, dashboard=dashboard)
         summaries.append(summary)
-        found = {**together(summaries, task), "output": str(root)}
+        costs.append(costs_of_run(folder, task))
+        found = {**together(summaries, task, costs), "output": str(root)}
         write_trainings(root, found)
     return found
 
@@ -104,13 +108,17 @@ def trained(
     return summary, local.deployment.task
 
 
-def together(summaries: Sequence[Mapping[str, Any]], task: Task) -> dict[str, Any]:
-    """Return mean and spread of what was measured, and what all models together cost whoever is in all of them."""
+def together(
+    summaries: Sequence[Mapping[str, Any]], task: Task, costs: Sequence[Sequence[TaskCost]] = ()
+) -> dict[str, Any]:
+    """Return mean and spread of what was measured, and what all models together cost whoever is in all of them.
+
+    costs: by the ledgers of each training's servers, which count earlier tasks; none: the task alone counts.
+    """
     figures = {name: [summary[name] for summary in summaries if summary.get(name) is not None] for name in _FIGURES}
     measured = summaries[0].get("metrics", {})
     figures |= {name: [summary["metrics"][name] for summary in summaries] for name in measured}
-    number, most = len(summaries), task_cost(task).most_of_a_client
-    privacy, rounds = task_privacy(task), math.inf if most is None else number * most
+    privacy, counted = task_privacy(task), costs or [[task_cost(task)]] * len(summaries)
     return {
         "trainings": [Path(summary["output"]).name for summary in summaries],
         **{name: spread(values) for name, values in figures.items() if values},
@@ -119,7 +127,7 @@ def together(summaries: Sequence[Mapping[str, Any]], task: Task) -> dict[str, An
         "missing": sum(summary["missing"] for summary in summaries),
         "model_is_finite": all(summary["model_is_finite"] for summary in summaries),
         "epsilon_of_all_models": {
-            view.value: _plain(privacy.epsilon(view, int(rounds), task.delta, number)) for view in View
+            view.value: _plain(epsilon_of_several(counted, view, 0, discarded=True)) for view in View
         },
         "epsilon_is_of": unit_words(privacy.unit, privacy.group_size),
         "delta": task.delta,

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from precad.deploy.run_files.folder import RunFolder
 from precad.deploy.shown.figures import plain
+from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.accountants.pld import Conduct, View, release_of
 from precad.dp.accountants.task_cost import TaskCost
 from precad.dp.errors import LedgerCorruptedError
@@ -82,6 +84,44 @@ def epsilon_of_a_client(cost: TaskCost, round: int, evaluations: int = 0) -> dic
         return {}
     drawn = round + 1 - evaluations
     return {"epsilon_client": plain(cost.level_after_draws(Level.CLIENT, drawn, evaluations=evaluations))}
+
+
+def costs_of_run(folder: RunFolder, task: Task) -> tuple[TaskCost, TaskCost]:
+    """Return what the ledger of each server counts. Raises as `cost_in`."""
+    of_a, of_b = (cost_in(ledger_path(folder.state_dir(letter)), task) for letter in ("a", "b"))
+    return of_a, of_b
+
+
+def epsilon_of_several(
+    costs: Sequence[Sequence[TaskCost]], view: View, rounds: int, *, discarded: bool = False
+) -> float:
+    """Return epsilon of a client that is in all of several trainings, by the server whose ledgers count more.
+
+    An earlier task that several of them count, counts once.
+
+    - costs: by training, then by server
+    - rounds: those of the client in all of them
+    - discarded: whether the most rounds that it can be in count, where they are more
+    """
+    found: list[float] = []
+    for of_server in zip(*costs, strict=True):
+        most = sum(cost.most_of_a_client or 0 for cost in of_server) if discarded else 0
+        cost = replace(of_server[0], earlier=_all_of(one.earlier for one in of_server))
+        found.append(cost.of_several(len(of_server), view, max(rounds, most), discarded=discarded))
+    return max(found)
+
+
+def _all_of(each: Iterable[tuple[EarlierTask, ...]]) -> tuple[EarlierTask, ...]:
+    """Return all tasks that any of these hold, each as often as the one that holds it most often."""
+    found: list[EarlierTask] = []
+    for tasks in each:
+        known = list(found)
+        for task in tasks:
+            if task in known:
+                known.remove(task)
+            else:
+                found.append(task)
+    return tuple(found)
 
 
 def cost_in(ledger: Path, task: Task) -> TaskCost:

@@ -18,7 +18,7 @@ import enum
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from precad.dp.accountants.bins_event import bins_of
@@ -147,6 +147,14 @@ class TaskCost:
         if event is None:
             return math.inf if rounds else 0.0
         return self.epsilon(event, rounds * self.steps_per_round)
+
+    def of_several(self, n_tasks: int, view: View, rounds: int, *, discarded: bool = False) -> float:
+        """Return epsilon of a client that was in so many rounds of n tasks like this one together.
+
+        Each takes its part of delta, and all evaluations count that it can have. Earlier tasks count once.
+        """
+        together = replace(self, slack=n_tasks * self.slack)
+        return together.of_view(view, rounds, n_tasks * self.most_evaluations, discarded=discarded)
 
     def of_level(self, level: Level, rounds: int, evaluations: int = 0) -> float:
         """Return epsilon of a unit of any enrolled client after a realised number of rounds and evaluations.

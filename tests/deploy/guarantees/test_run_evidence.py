@@ -17,7 +17,7 @@ from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.local import resolve
 from precad.deploy.guarantees.run_evidence import _OF_THE_LAW, read_runs, training_of
 from precad.deploy.run_files.folder import RunFolder
-from precad.dp.accountants.pld import PldAccountant, SampledGaussian, View, round_event
+from precad.dp.accountants.pld import Conduct, PldAccountant, SampledGaussian, View, round_event
 from precad.dp.certificates.prediction import Method, Threat, certify
 from precad.dp.ledgers.earlier import earlier_tasks
 from precad.dp.task_privacy import task_privacy
@@ -154,6 +154,32 @@ def test_a_budget_counts_earlier_tasks_when_it_takes_the_sampling_away(tmp_path)
     ]
     assert [one.training.event.sampling_rate for one in found] == [0.25, 1]
     assert [one.provenance["sampling_claimed"] for one in found] == [True, False]
+
+
+def test_all_models_together_count_an_earlier_task_of_the_servers_once(tmp_path):
+    """Two runs cost what one of twice the draws does, by a ledger that counts the earlier task as well."""
+    task = read_runs([make_run(tmp_path / "alone", 1)]).task
+    with open_ledger(tmp_path / "before", task) as ledger:
+        for t in range(4):
+            ledger.charge(t, ["a"])
+    earlier = earlier_tasks([(ledger_path(tmp_path / "before"), 7)])
+    runs = [make_run(tmp_path / str(seed), seed, earlier=earlier) for seed in (1, 2)]
+    found = read_runs(runs).provenance["privacy_of_all_models"]
+    twice = task.model_copy(update={"rounds": 2 * task.rounds, "lost_rounds": 2 * (task.most_draws - task.rounds)})
+    assert twice.most_draws == 2 * task.most_draws
+    with open_ledger(tmp_path / "twice", twice, earlier) as ledger:
+        for t in range(6):
+            ledger.charge(t, ["a"])
+        realised, discarded = (
+            ledger.statement(View.ONE_SERVER, conduct=conduct).epsilon
+            for conduct in (Conduct.WATCHES, Conduct.MAY_DISCARD)
+        )
+    of_server = found["one_server"]
+    assert of_server["epsilon"] == pytest.approx(realised, rel=1e-9)
+    assert of_server["epsilon_if_draws_are_discarded"] == pytest.approx(discarded, rel=1e-9)
+    with open_ledger(runs[0] / "a", task) as ledger:
+        each = ledger.statement(View.ONE_SERVER).epsilon
+    assert of_server["basic_composition"]["epsilon"] == pytest.approx(2 * each, rel=1e-9)
 
 
 def test_a_run_is_planned_from_its_own_task(run):

@@ -20,9 +20,12 @@ from precad.deploy.errors import ConfigError, InterruptedRunError
 from precad.deploy.localhost import several
 from precad.deploy.run_files.folder import TRAININGS, each_training
 from precad.deploy.run_files.state import RunState
+from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.accountants.gaussian_dp import eps_from_mu
-from precad.dp.accountants.pld import View
+from precad.dp.accountants.pld import Conduct, View
+from precad.dp.ledgers.earlier import earlier_tasks
 from precad.dp.task_privacy import task_cost, task_privacy
+from precad.servers.store.folder import ledger_path, open_ledger
 from tests.harness.harness import small_task
 
 PRECAD = [sys.executable, "-P", "-m", "precad.deploy.cli.main"]
@@ -93,12 +96,17 @@ class Runs:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.prepared: list[tuple[str, bool]] = []
+        self.earlier: tuple[EarlierTask, ...] = ()
         self._is_interrupted = False
         monkeypatch.setattr(several, "prepare", self._prepare)
         monkeypatch.setattr(several, "complete", self._complete)
         monkeypatch.setattr(several, "state_of", self._state_of)
         monkeypatch.setattr(several, "resolve", lambda raw, folder: ({}, SimpleNamespace(task=small_task()), None))
         monkeypatch.setattr("precad.deploy.localhost.resuming.require_same", lambda ours, folder: None)
+
+    def is_never_interrupted(self) -> None:
+        """Let the second run go on to its end."""
+        self._is_interrupted = True
 
     def _prepare(self, raw: Any, folder: Path, console: Console, *, resumes: bool, **_: Any) -> Any:
         self.prepared.append((folder.name, resumes))
@@ -112,12 +120,33 @@ class Runs:
         if folder.name == "seed-1" and not self._is_interrupted:
             self._is_interrupted = True
             raise InterruptedRunError("interrupted")
+        with open_ledger(folder / "b", small_task(), self.earlier) as ledger:
+            ledger.charge(0, sorted(small_task().clients))
         found = summary(folder.name, 0.5, output=str(folder))
         (folder / "summary.json").write_text(json.dumps(found))
         return found
 
     def _state_of(self, folder: Path) -> RunState:
         return RunState.FINISHED if (folder / "summary.json").exists() else RunState.INTERRUPTED
+
+
+def test_all_models_together_count_an_earlier_task_of_the_servers_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two trainings cost what one of twice the draws does, by a ledger that counts the earlier task as well."""
+    task, runs = small_task(), Runs(monkeypatch)
+    with open_ledger(tmp_path / "before", task) as ledger:
+        ledger.charge(0, sorted(task.clients))
+    runs.earlier = earlier_tasks([(ledger_path(tmp_path / "before"), 9)])
+    runs.is_never_interrupted()
+    found = several.train_several({}, tmp_path / "all", Console(quiet=True), 2, shown=lambda *_: None)
+    twice = small_task(rounds=2 * task.rounds, lost_rounds=2 * task.most_draws - 2 * task.rounds)
+    assert twice.most_draws == 2 * task.most_draws
+    with open_ledger(tmp_path / "twice", twice, runs.earlier) as ledger:
+        stated = {view: ledger.statement(view, conduct=Conduct.MAY_DISCARD).epsilon for view in View}
+    assert found["epsilon_of_all_models"] == pytest.approx({view.value: stated[view] for view in View}, rel=1e-9)
+    with open_ledger(tmp_path / "all/seed-0/b", task) as ledger:
+        assert stated[View.ONE_SERVER] > ledger.statement(View.ONE_SERVER, conduct=Conduct.MAY_DISCARD).epsilon
 
 
 def test_trainings_go_on_where_they_were_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
