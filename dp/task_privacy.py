@@ -322,6 +322,8 @@ def budgets_of(task: PublicParameters) -> dict[View | Level, float]:
 
 DRAWS_HIDDEN: Final = "if they learn no draw but their own, by times or otherwise, and no round overran its period"
 """Condition of the level `hidden_client`, beside that of the view."""
+DRAWN_OR_NOT: Final = ", of a client that is drawn or not"
+"""Words that follow an adversary in a level of a task that protects whole clients."""
 
 
 def _precad(task: PublicParameters) -> TaskPrivacy:

@@ -32,7 +32,7 @@ from precad.deploy.run_files.public_quality import public_accuracy
 from precad.deploy.run_files.state import INTERRUPTED_RUN
 from precad.dp.accountants.pld import Unit, View
 from precad.dp.ledgers.ledger import Level
-from precad.dp.task_privacy import DRAWS_HIDDEN, task_cost, task_privacy
+from precad.dp.task_privacy import DRAWN_OR_NOT, DRAWS_HIDDEN, task_cost, task_privacy
 from precad.protos.task.evaluation import n_due
 from precad.protos.task.task import Task
 
@@ -327,9 +327,6 @@ def _of_hidden_client(found: Figures, task: Task) -> Statement:
         delta=task.delta,
         note=f"{DRAWS_HIDDEN}; {task_privacy(task).rests_on[View.CLIENTS_ONLY]}",
     )
-
-
-DRAWN_OR_NOT: Final = ", of a client that is drawn or not"
 
 
 def _cost(summary: _Summary, lines: Sequence[_Line]) -> Cost:

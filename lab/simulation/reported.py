@@ -45,6 +45,8 @@ POINTS: Final = 24
 """Rounds at which epsilon is computed, the last one among them."""
 _TOLERANCE: Final = 1e-6
 """Relative: what another release of a numerical library may change."""
+_ByWhom = dict[tuple[str, str], float | None]
+"""Epsilons by unit and adversary: folders of before have no guarantee of a whole client."""
 
 
 def with_epsilon_by_round(run: Run) -> Run:
@@ -62,7 +64,7 @@ def with_epsilon_by_round(run: Run) -> Run:
         return _noted(run, str(error))
     wanted = _some(max(len(trained.rounds) for trained in run.trainings))
     by_seed = [_epsilons(simulation, trained, wanted) for trained in run.trainings]
-    return replace(run, statements=tuple(_with_curve(run, i, wanted, by_seed) for i in range(len(run.statements))))
+    return replace(run, statements=tuple(_with_curve(run, one, wanted, by_seed) for one in run.statements))
 
 
 def _offline(raw: dict[str, Any]) -> dict[str, Any]:
@@ -74,18 +76,19 @@ def _noted(run: Run, why: str) -> Run:
     return replace(run, notes=(*run.notes, f"Epsilon by round is not drawn: {why}."))
 
 
-def _epsilons(simulation: Simulation, trained: Trained, wanted: Sequence[int]) -> list[list[float | None]]:
+def _epsilons(simulation: Simulation, trained: Trained, wanted: Sequence[int]) -> list[_ByWhom]:
     """Return epsilon of each guarantee of one seed after each wanted number of rounds; after its end, as at its end."""
     assert trained.seed is not None  # of a simulation
     randomness, task = SeededRandomness(simulation.settings.first_seed + trained.seed), simulation.task
     participation, n_drawn = Counter[str](), 0
-    found: list[list[float | None]] = []
+    found: list[_ByWhom] = []
     for rounds in wanted:
         done = min(rounds, len(trained.rounds))
         for t in range(n_drawn, done):
             participation.update(drawn(randomness, task, t))
         n_drawn = done
-        found.append([guarantee.epsilon for guarantee in simulation.algorithm.guarantees(done, participation)])
+        said = simulation.algorithm.guarantees(done, participation)
+        found.append({(guarantee.unit, guarantee.against): guarantee.epsilon for guarantee in said})
     return found
 
 
@@ -95,12 +98,12 @@ def _some(n: int) -> list[int]:
 
 
 def _with_curve(
-    run: Run, i: int, wanted: Sequence[int], by_seed: Sequence[Sequence[Sequence[float | None]]]
+    run: Run, statement: Statement, wanted: Sequence[int], by_seed: Sequence[Sequence[_ByWhom]]
 ) -> Statement:
-    """Return statement i with the largest epsilon of all seeds by round. Raises ConfigError."""
-    statement, by_round = run.statements[i], list[tuple[int, float]]()
+    """Return the statement with the largest epsilon of all seeds by round. Raises ConfigError."""
+    about, by_round = (statement.unit.value, statement.against), list[tuple[int, float]]()
     for at, rounds in enumerate(wanted):
-        known = [epsilon for seed in by_seed if (epsilon := seed[at][i] if i < len(seed[at]) else None) is not None]
+        known = [epsilon for seed in by_seed if (epsilon := seed[at].get(about)) is not None]
         if known:
             by_round.append((rounds, max(known)))
     last = by_round[-1][1] if by_round else None

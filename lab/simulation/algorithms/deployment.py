@@ -8,9 +8,10 @@ from typing import ClassVar, Final
 
 from precad.clients.errors import ArgumentError
 from precad.clients.training.round_update import Participant, require_runnable, round_updates
-from precad.dp.accountants.pld import View
+from precad.dp.accountants.pld import Unit, View
+from precad.dp.accountants.task_cost import Level
 from precad.dp.noise.correlated import SCALE_BITS, correlate
-from precad.dp.task_privacy import task_cost, task_privacy
+from precad.dp.task_privacy import DRAWN_OR_NOT, task_cost, task_privacy
 from precad.lab.simulation.algorithms.algorithm import Algorithm, Parameters, RoundOutcome
 from precad.lab.simulation.config import SimulationSettings
 from precad.lab.simulation.federation import Federation, Vector
@@ -161,10 +162,13 @@ class Deployed(Algorithm):
 
     def guarantees(self, rounds: int, participation: Mapping[str, int]) -> list[Guarantee]:
         """Return the guarantees of the client that was in most rounds, in both views, as the servers' ledger has it
-        (`precad.dp.task_privacy`)."""
+        (`precad.dp.task_privacy`).
+
+        Where a whole client's epsilon has a budget, its guarantee stands first.
+        """
         privacy, most = self._privacy, max(participation.values(), default=0)
         evaluations = n_due(self.task.evaluation_every, rounds)
-        return [
+        of_views = [
             Guarantee(
                 unit=privacy.unit.value,
                 group_size=privacy.group_size,
@@ -176,6 +180,19 @@ class Deployed(Algorithm):
             )
             for view, against in _AGAINST.items()
         ]
+        return of_views if Level.CLIENT not in self._cost.budgets else [self._of_client(rounds, evaluations), *of_views]
+
+    def _of_client(self, rounds: int, evaluations: int) -> Guarantee:
+        """Return the guarantee of any whole client, drawn or not, as the servers' ledger has it."""
+        if_discarded = self._cost.level_if_discarded(Level.CLIENT, rounds)
+        return Guarantee(
+            unit="client",
+            against=f"{_AGAINST[View.CLIENTS_ONLY]}{DRAWN_OR_NOT if self._privacy.unit is Unit.CLIENT else ''}",
+            epsilon=min(if_discarded, self._cost.of_level(Level.CLIENT, rounds, evaluations)),
+            epsilon_if_discarded=if_discarded,
+            delta=self.task.delta,
+            note=self._privacy.rests_on[View.CLIENTS_ONLY],
+        )
 
     def may_start(self, rounds_done: int, participation: Mapping[str, int]) -> bool:
         """Decide as the servers' ledger: whoever is drawn, nobody's epsilon passes a budget of the task.

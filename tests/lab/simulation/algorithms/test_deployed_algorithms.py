@@ -22,7 +22,10 @@ from precad.clients.process import Trainer
 from precad.clients.records import Records
 from precad.clients.training.conduct import Honest
 from precad.clients.training.round_update import Participant, round_updates
-from precad.dp.accountants.pld import PldAccountant, SampledGaussian, TwoStageSampledGaussian
+from precad.dp.accountants.pld import Conduct, PldAccountant, SampledGaussian, TwoStageSampledGaussian
+from precad.dp.accountants.task_cost import Level
+from precad.dp.ledgers.ledger import Ledger
+from precad.dp.task_privacy import budgets_of, task_cost, task_privacy
 from precad.lab.simulation import AttackSettings, SeededRandomness
 from precad.lab.simulation.algorithms import ALGORITHMS
 from precad.lab.simulation.rules import RULES as AGGREGATION_RULES
@@ -389,6 +392,39 @@ def test_budgets_end_a_simulated_deployment_as_they_end_the_ledgers(engine: Reco
         algorithm = simulation(engine, made, algorithm="deployed").algorithm
         assert algorithm.may_start(rounds, Counter({IDS[0]: most}))
         assert not algorithm.may_start(rounds + 1, Counter({IDS[0]: most + 1}))
+
+
+@pytest.mark.parametrize("algorithm", ["precad", "user-dp-fedavg"])
+def test_a_whole_clients_budget_has_its_figure_first_and_it_is_the_ledgers(
+    engine: RecordEngine, algorithm: str
+) -> None:
+    """After the end that it sets, also where the task protects whole clients already."""
+    free = task(algorithm=algorithm, noise_multiplier=8.0, client_clip=4.0, rounds=6)
+    budget = task_cost(free).of_level(Level.CLIENT, 3)
+    made = free.model_copy(update={"epsilon_budget_client": budget})
+    running = simulation(engine, made, algorithm="deployed")
+    done = list(running.run())
+    privacy = task_privacy(made)
+    with Ledger(
+        None,
+        events=privacy.events,
+        delta=made.delta,
+        budgets=budgets_of(made),
+        every_round=privacy.every_round,
+        unit=privacy.unit,
+        most_rounds=made.most_draws,
+    ) as ledger:
+        for number in range(len(done)):
+            ledger.charge(number, [])
+        assert ledger.would_exceed([])
+        discarded, realised = (ledger.task_statement(Level.CLIENT, conduct).epsilon for conduct in Conduct)
+    whole, *views = running.guarantees()
+    assert len(done) == 3
+    assert (whole.unit, whole.epsilon, whole.epsilon_if_discarded) == ("client", realised, discarded)
+    assert whole.against.startswith("any other clients")
+    assert [view.against for view in views] == [
+        one.against for one in simulation(engine, free, algorithm="deployed").guarantees()
+    ]
 
 
 def test_a_budget_of_a_whole_client_needs_a_bound_on_it(engine: RecordEngine) -> None:
