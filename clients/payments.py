@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
@@ -12,6 +12,7 @@ from typing import Final, Self
 from precad.clients.config import ClientConfig
 from precad.clients.errors import ArgumentError, HolderLimitReachedError, StateFileError
 from precad.clients.holder_limit import CLIENT, HolderLimit
+from precad.dp.accountants.calibration import largest
 from precad.dp.accountants.pld import SampledGaussian
 from precad.dp.errors import DpError, HolderLimitError, LedgerInUseError
 from precad.dp.ledgers.holder import Account, HolderLedger, Payment, Terms, read
@@ -73,6 +74,21 @@ class Payments:
         """Return how many more uploads, or epochs, of this task the limit has room for. Raises StateFileError."""
         with self._explained():
             return self._account().payments_left(self._payment)
+
+    def uploads_left_beside(self, evaluations: Payments, due: Callable[[int], int]) -> int:
+        """Return how many more uploads, or epochs, the limit has room for with their evaluations, paid beside them.
+
+        due: how many there are beside n uploads; no fewer beside more. Raises StateFileError.
+        """
+        with self._explained():
+            account = self._account()
+            return largest(
+                lambda n: account.has_room(*self._bill(n), *evaluations._bill(due(n))),
+                account.payments_left(self._payment),
+            )
+
+    def _bill(self, n: int) -> list[Payment]:
+        return [self.for_rounds(n, self._payment.why)._payment] if n else []
 
     def pay(self) -> None:
         """Pay one upload, or epoch, on disk on return.

@@ -88,7 +88,7 @@ def check(deployment: Deployment) -> dict[str, Any]:
         if deployment.client.holder is not None:
             from precad.deploy.configuration.check_holder import room_of
 
-            report["clients"]["holder"] = room_of(task, deployment.client.holder, _here(task, deployment.client))
+            report["clients"]["holder"] = room_of(task, deployment.client, _here(task, deployment.client))
         report["clients"]["records"] = records_here(task, deployment.client, _here(task, deployment.client))
     return report
 

@@ -4,24 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from precad.clients.holder_limit import HolderLimit
-from precad.clients.payments import payments_of
+from precad.clients.config import ClientConfig
+from precad.clients.payments import Payments, payments_of, payments_of_answers
+from precad.protos.task.evaluation import n_due
 from precad.protos.task.task import Task
 
 
-def room_of(task: Task, limit: HolderLimit, clients: Collection[str]) -> dict[str, str]:
+def room_of(task: Task, config: ClientConfig, clients: Collection[str]) -> dict[str, str]:
     """Return by client how many uploads its ledger has room for, or epochs of records in bins. Changes nothing.
+
+    Evaluations count that it pays meanwhile, if it is in every round that it can be in.
 
     Raises: HolderLimitReachedError where there is room for none; ArgumentError, StateFileError.
     """
-    found = {}
+    if (limit := config.holder) is None:
+        return {}
+    found, answers = {}, payments_of_answers(task, clients, config)
+    what_of = "this task with its evaluations" if answers else "this task"
     for client, payments in payments_of(task, clients, limit).items():
         payments.require_room()
-        left, bins = payments.uploads_left(), task.record_bins or 1
+        left, bins = _uploads_left(task, payments, answers.get(client)), task.record_bins or 1
         n, what = -(-task.rounds_of_a_client // bins), ("uploads", "rounds") if bins == 1 else ("epochs", "epochs")
         short = "" if left >= n else f", fewer than the task's {n} {what[1]}"
         found[client] = (
-            f"room for {left} more {what[0]} of this task{short}, within epsilon {limit.limit_epsilon:g} "
+            f"room for {left} more {what[0]} of {what_of}{short}, within epsilon {limit.limit_epsilon:g} "
             f"at delta = {limit.delta:g}"
         )
     return found
+
+
+def _uploads_left(task: Task, uploads: Payments, evaluations: Payments | None) -> int:
+    """Return how many uploads there is room for, with the evaluations until the one after."""
+    if evaluations is None:
+        return uploads.uploads_left()
+    apart = max(task.min_separation, task.record_bins or 1)
+    return uploads.uploads_left_beside(evaluations, lambda n: n_due(task.evaluation_every, n * apart))

@@ -137,7 +137,7 @@ def _room_left(deployment: Deployment) -> dict[str, Any]:
     assert deployment.client is not None  # resolve() supplied it
     if deployment.client.holder is None:
         return {}
-    return {"holder": room_of(deployment.task, deployment.client.holder, deployment.task.clients)}
+    return {"holder": room_of(deployment.task, deployment.client, deployment.task.clients)}
 
 
 def _evaluated_on(task: Task, split: Split) -> dict[str, str]:

@@ -162,8 +162,14 @@ class Account:
         )
 
     def require_room(self, *payments: Payment) -> None:
-        """Raise HolderLimitError where the payments together would pass the limit; ValueError where one is of another
-        group."""
+        """Raise HolderLimitError where the payments together would pass the limit; ValueError as `has_room`."""
+        if not self.has_room(*payments):
+            raise HolderLimitError(
+                client=payments[0].client, limit_epsilon=self.terms.limit_epsilon, delta=self.terms.delta
+            )
+
+    def has_room(self, *payments: Payment) -> bool:
+        """Tell whether the payments together stay within the limit. Raises ValueError where one is of another group."""
         spent, slack = self._spent, self._slack
         for payment in payments:
             event = payment.event
@@ -172,10 +178,7 @@ class Account:
                     f"event must be of {self.terms.records_per_person} records of one person, got {event.group_size}"
                 )
             spent, slack = spent + self._cost(payment), slack + payment.slack
-        if not (np.any(spent <= self._most) and slack <= self._most_slack):
-            raise HolderLimitError(
-                client=payments[0].client, limit_epsilon=self.terms.limit_epsilon, delta=self.terms.delta
-            )
+        return bool(np.any(spent <= self._most) and slack <= self._most_slack)
 
     def payments_left(self, payment: Payment) -> int:
         """Return how many more of these there is room for; 10^12 where they cost nothing."""

@@ -145,8 +145,9 @@ class HolderCharge:
             (payments_of(task, task.clients, client.holder), [one.uploads for one in owed]),
             (payments_of_answers(task, task.clients, client), [one.evaluations for one in owed]),
         )
-        self._unit = kinds[0][0]
+        self._unit, self._answer = kinds[0][0], kinds[1][0]
         self.uploads = sum((one.uploads for one in owed), Counter[str]())
+        self._evaluations = sum((one.evaluations for one in owed), Counter[str]())
         self._bills: dict[str, list[Payments]] = {}
         for payments, counts in kinds:
             for name, n in sorted(sum(counts, Counter[str]()).items()):
@@ -158,11 +159,22 @@ class HolderCharge:
             try:
                 first.require_room(*others)
             except HolderLimitReachedError as error:
-                n, left = self.uploads[client], self._unit[client].uploads_left()
+                owed, left = self._room(client)
                 raise ConfigError(
-                    f"client.holder: expected room for {n} uploads of {client!r} by these trainings, found room for "
+                    f"client.holder: expected room for {owed} of {client!r} by these trainings, found room for "
                     f"{left}: {error}"
                 ) from None
+
+    def _room(self, client: str) -> tuple[str, str]:
+        """Return what a client owes, and how much of it there is room for. Raises StateFileError."""
+        n, of_evaluations = self.uploads[client], self._evaluations[client]
+        if not of_evaluations or client not in self._answer:
+            return f"{n} uploads", str(self._unit[client].uploads_left())
+        answer = self._answer[client]
+        if not n:
+            return f"{of_evaluations} evaluations", str(answer.uploads_left())
+        left = self._unit[client].uploads_left_beside(answer, lambda some: of_evaluations * some // n)
+        return f"{n} uploads and {of_evaluations} evaluations", f"{left} with their evaluations"
 
     def pay(self) -> None:
         """Pay all, on disk on return. Raises: StateFileError; HolderLimitReachedError where others paid meanwhile."""

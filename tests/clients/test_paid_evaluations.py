@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,14 @@ from precad.clients.holder_limit import HolderLimit
 from precad.clients.payments import payments_of, payments_of_answers
 from precad.clients.training.held_out import answer_of_counts
 from precad.clients.upload_limit import UploadLimit
+from precad.deploy.configuration.check_holder import room_of
+from precad.deploy.errors import ConfigError
 from precad.dp.accountants.composed import composed_epsilon
 from precad.dp.accountants.pld import SampledGaussian, View
 from precad.dp.ledgers.holder import read
 from precad.dp.task_privacy import task_privacy
+from precad.lab.simulation import SimulationSettings
+from precad.lab.simulation.holder_charge import HolderCharge, owed_at_most
 from precad.protos.task.task import Task
 from tests.harness.harness import small_task
 
@@ -62,6 +67,29 @@ def test_an_answer_that_cannot_be_paid_does_not_leave(tmp_path: Path) -> None:
     counted = UploadLimit("alice", task.digest(), most=1, file=tmp_path / "alice.evaluations", payer=answers)
     with pytest.raises(HolderLimitReachedError):
         counted.require_room(MODEL, 1)
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_the_room_that_is_said_is_what_a_client_can_pay(tmp_path: Path, every: int) -> None:
+    """By `precad check`, and by a simulation that is refused: rounds with their evaluations until a payment is."""
+    task = evaluated(rounds=60, evaluation_every=every, evaluation_noise=3.0)
+    limit = HolderLimit(ledger=tmp_path / "of-{client}", limit_epsilon=4.0)
+    config = ClientConfig(certificates=tmp_path, authority=tmp_path / "ca.pem", holder=limit)
+    (said,) = room_of(task, config, ["alice"]).values()
+    with pytest.raises(ConfigError) as refused:
+        HolderCharge(task, SimulationSettings(), config, [owed_at_most(task)]).require_room()
+    uploads = payments_of(task, ["alice"], limit)["alice"]
+    answers = payments_of_answers(task, ["alice"], config)["alice"]
+    alone, paid = uploads.uploads_left(), 0
+    with suppress(HolderLimitReachedError):
+        for round_number in range(1, 61):
+            uploads.pay()
+            if round_number % every == 0:
+                answers.pay()
+            paid = round_number
+    assert said.startswith(f"room for {paid} more uploads of this task with its evaluations, fewer than the task's 60")
+    assert f"found room for {paid} with their evaluations" in str(refused.value)
+    assert 1 < paid < min(alone, 60)
 
 
 def test_the_servers_charge_what_the_holder_pays() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import precad
+from precad.clients.config import ClientConfig
 from precad.clients.errors import ArgumentError
 from precad.clients.holder_limit import HolderLimit
 from precad.deploy.configuration.check_holder import room_of
@@ -136,7 +137,8 @@ def test_a_task_promises_whole_epochs(tmp_path: Path) -> None:
 
 def test_a_holders_room_is_in_epochs(tmp_path: Path) -> None:
     limit = HolderLimit(ledger=tmp_path / "paid-{client}", limit_epsilon=4.0, delta=1e-5)
-    (said,) = room_of(task_of(rounds=400), limit, ["alice"]).values()
+    config = ClientConfig(certificates=tmp_path, authority=tmp_path / "ca.pem", holder=limit)
+    (said,) = room_of(task_of(rounds=400), config, ["alice"]).values()
     n, rest = int(said.split()[2]), said.split(maxsplit=3)[3]
     assert rest.startswith("more epochs of this task, fewer than the task's 100 epochs, within epsilon 4 at")
     assert 1 < n < 100
