@@ -7,6 +7,7 @@ Modules:
     apps           a run or a client configured by an app of the user's own
     check          what can be known of a configuration before anything starts
     check_links    whether the servers that are dialled answer, for the check
+    check_earlier  what a server's ledger states with earlier tasks, for the check
     check_privacy  what a task proves, for the check
     check_holder   how much room the holders' own ledgers have, for the check
     check_records  the records that a client would train on

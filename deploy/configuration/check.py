@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from precad.clients.config import ClientConfig
 from precad.clients.upload_limit import require_writable
 from precad.deploy.configuration.apps import load_with_app, read_local_with_app
+from precad.deploy.configuration.check_earlier import with_earlier
 from precad.deploy.configuration.check_privacy import privacy_facts
 from precad.deploy.configuration.local import draft
 from precad.deploy.configuration.sections import Deployment, is_local, read_toml
@@ -122,6 +123,7 @@ def _aggregator(task: Task, config: AggregatorConfig, roles: tuple[Role, Role], 
         "initial_model": convert.sha256(convert.model_to_bytes(initial)).hex(),
         "post_quantum": "required, on the lane by a key of the link" if config.require_pqc else "where offered",
         "mib_for_uploads": memory.of_server(config, task, role) // memory.MIB,
+        **with_earlier(task, config),
     }
 
 

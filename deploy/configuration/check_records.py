@@ -21,6 +21,7 @@ from precad.clients.loading import Loaded, load_split_of
 from precad.clients.process import engine_of
 from precad.clients.records import Records, Split
 from precad.clients.records.own.described import CLIENT
+from precad.deploy.configuration.check_earlier import with_tasks
 from precad.deploy.configuration.check_holder import room_of
 from precad.deploy.configuration.check_privacy import privacy_facts, promised
 from precad.deploy.configuration.evaluation_clip import clip_advice
@@ -30,6 +31,7 @@ from precad.deploy.configuration.public_records import Measure
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.run_files.folder import RunFolder
 from precad.protos.task.task import Task
+from precad.servers.store.folder import read_earlier
 
 
 def records_here(task: Task, config: ClientConfig, clients: Sequence[str]) -> dict[str, str]:
@@ -124,6 +126,7 @@ def local_records(raw: Mapping[str, Any], base: Path) -> dict[str, Any]:
         **_room_left(deployment),
         **_evaluated_on(task, split),
         **{f"aggregator_{letter}_measures_on": shown_measure(one) for letter, one in measures.items()},
+        **_with_earlier(deployment),
     }
 
 
@@ -138,6 +141,17 @@ def _room_left(deployment: Deployment) -> dict[str, Any]:
     if deployment.client.holder is None:
         return {}
     return {"holder": room_of(deployment.task, deployment.client, deployment.task.clients)}
+
+
+def _with_earlier(deployment: Deployment) -> dict[str, str]:
+    """Say what the servers' ledgers state with earlier tasks, where they count any. Raises: SetupError, DpError."""
+    servers = {"a": deployment.aggregator.a, "b": deployment.aggregator.b}
+    return {
+        f"aggregator_{letter}_{name}": said
+        for letter, own in servers.items()
+        if own is not None
+        for name, said in with_tasks(deployment.task, read_earlier(own) or ()).items()
+    }
 
 
 def _evaluated_on(task: Task, split: Split) -> dict[str, str]:

@@ -128,12 +128,15 @@ def _events_in(header: Mapping[str, Any]) -> dict[View, Release | None]:
 def _epsilons(
     ledger: Path, header: dict[str, Any], rounds: list[RoundSummary], rests_on: Mapping[str, str]
 ) -> tuple[Epsilon, ...]:
-    """Return what the charged rounds have spent. The folder does not say which budget the task has.
+    """Return what the charged rounds and earlier tasks have spent; nothing where there are none.
+
+    The folder does not say which budget the task has.
 
     rests_on: conditions of the figures, by view, where the task's must be said.
     """
     charged = charged_in(ledger)
-    if "delta" not in header or not (rounds or charged.n_charged):
+    earlier = tasks_of_header(ledger, header)
+    if "delta" not in header or not (rounds or charged.n_charged or earlier):
         return ()
     unit = Unit(header.get("unit", Unit.RECORD))
     events = _events_in(header)
@@ -142,7 +145,7 @@ def _epsilons(
         delta=header["delta"],
         steps_per_round=header.get("steps_per_round", 1),
         slack=header.get("slack", 0.0),
-        earlier=tasks_of_header(ledger, header),
+        earlier=earlier,
         evaluations=evaluations_of(header),
     )
     stated = rounds[-1].epsilon if rounds else dict.fromkeys(View, 0.0)

@@ -24,8 +24,11 @@ from precad.deploy.cli.common import wrapped
 from precad.deploy.configuration.check import lines
 from precad.deploy.configuration.sections import load
 from precad.deploy.errors import INVALID_INPUT
+from precad.dp.accountants.pld import Conduct, View
+from precad.dp.ledgers.earlier import earlier_tasks
 from precad.protos.messages import convert
 from precad.protos.tls.identity import Role
+from precad.servers.store.folder import ledger_path, open_ledger
 from tests.harness.adapted_models import small
 from tests.harness.command_line import CliRunner
 from tests.harness.organisations import CLIENTS, OF_THE_TABLE, OWN_RECORDS, SERVERS, Organisations
@@ -241,6 +244,28 @@ def test_no_role_starts_in_the_weaker_wire_form_unless_the_task_accepts_it(organ
             assert result.exit_code == INVALID_INPUT, (role, result.output)
             assert "accept_weak_wire_form: expected true with mode 'shares'" in result.stderr
         assert not (organisations.folder(role) / "state").exists()
+
+
+def test_a_server_is_told_what_its_ledger_will_state_with_earlier_tasks(
+    organisations: Organisations, tmp_path: Path
+) -> None:
+    """To a cent: before its first round, and in the end. Nothing is made on disk."""
+    config = organisations.config(Role.AGGREGATOR_A)
+    task = load(config).task
+    assert "privacy_with_earlier_tasks" not in json.loads(precad("check", config, "--json").stdout)["aggregator_a"]
+    with open_ledger(tmp_path / "before", task) as ledger:
+        for number in range(4):
+            ledger.charge(number, sorted(task.clients))
+    path = ledger_path(tmp_path / "before")
+    counted = f'earlier_ledgers = [{{ path = "{path}", most_rounds = 5 }}]\nstate_dir ='
+    config.write_text(config.read_text().replace("state_dir =", counted, 1))
+    report = json.loads(precad("check", config, "--json").stdout)
+    with open_ledger(tmp_path / "after", task, earlier_tasks([(path, 5)])) as ledger:
+        stated = [ledger.statement(View.ONE_SERVER, conduct=one).epsilon for one in reversed(Conduct)]
+    shown = re.findall(r"<= ([0-9.]+)", report["aggregator_a"]["privacy_with_earlier_tasks"])
+    assert [0 <= float(said) - epsilon < 0.01 for said, epsilon in zip(shown, stated, strict=True)] == [True, True]
+    assert stated[0] > 0
+    assert not (organisations.folder(Role.AGGREGATOR_A) / "state").exists()
 
 
 def test_a_check_says_that_the_weaker_wire_form_was_accepted(organisations: Organisations) -> None:

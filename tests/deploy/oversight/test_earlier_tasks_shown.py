@@ -6,13 +6,17 @@ below what was spent.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomli_w
 
 from precad.deploy.configuration import sections as configuration
+from precad.deploy.configuration.check import check_file
+from precad.deploy.configuration.local import resolve
 from precad.deploy.errors import ConfigError
 from precad.deploy.oversight.run_status import read_run
 from precad.deploy.run_files.folder import RunFolder
@@ -61,15 +65,34 @@ def test_a_server_shows_what_its_ledger_states_of_all_tasks_together(n_rounds: i
     assert views[0].rounds_left < of_one_task[0].rounds_left
 
 
-def test_a_state_dir_counts_earlier_tasks_before_its_first_record(tmp_path: Path) -> None:
-    """A round that was lost after its charge has no record that would state them."""
+@pytest.mark.parametrize("n_rounds", [0, 1])
+def test_a_state_dir_counts_earlier_tasks_before_its_first_record(n_rounds: int, tmp_path: Path) -> None:
+    """Before the first round too; a round that was lost after its charge has no record that would state them."""
     charged(tmp_path / "before", TASK, 5)
     folder = tmp_path / "after"
-    charged(folder, TASK, 1, tmp_path / "before")
+    charged(folder, TASK, n_rounds, tmp_path / "before")
     with open_task_store(folder, TASK, b"model"):
         pass
     found = {one.view: one.spent for one in read_run(folder).epsilons}
     assert found == stated(folder, TASK)[Conduct.WATCHES]
+
+
+def test_what_a_server_will_state_is_said_before_it_starts(tmp_path: Path) -> None:
+    """By `precad check` of a local run, to a cent: what the ledger has before its first round, and in the end."""
+    task = {"name": "t", "clients": 3, "rounds": 3, "model": "mlp", "client_rate": 1.0, "record_rate": 0.1}
+    task |= {"record_clip": 1.0, "client_clip": 4.0, "noise_multiplier": 3.0, "learning_rate": 1.0}
+    raw: dict[str, Any] = {"task": task, "client": {"dataset": "digits"}}
+    _, deployment, _ = resolve(raw, RunFolder(tmp_path / "run"))
+    charged(tmp_path / "before", deployment.task, 5)
+    counted = {"path": str(ledger_path(tmp_path / "before")), "most_rounds": 12}
+    (tmp_path / "run.toml").write_text(tomli_w.dumps(raw | {"aggregator": {"b": {"earlier_ledgers": [counted]}}}))
+    found = check_file(tmp_path / "run.toml")
+    charged(tmp_path / "after", deployment.task, 0, tmp_path / "before")
+    expected = stated(tmp_path / "after", deployment.task)
+    shown = re.findall(r"<= ([0-9.]+)", found["aggregator_b_privacy_with_earlier_tasks"])
+    for said, conduct in zip(shown, (Conduct.WATCHES, Conduct.MAY_DISCARD), strict=True):
+        assert 0 <= float(said) - expected[conduct][View.ONE_SERVER] < 0.01
+    assert not [name for name in found if name.startswith("aggregator_a")]
 
 
 def test_a_run_counts_the_earlier_tasks_of_its_servers(tmp_path: Path) -> None:

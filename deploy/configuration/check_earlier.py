@@ -1,0 +1,37 @@
+"""`precad check` of a server whose ledger counts earlier tasks: what it will state, before the task and after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from precad.deploy.shown.figures import at_most
+from precad.dp.accountants.earlier_rounds import EarlierTask
+from precad.dp.accountants.pld import Conduct, View
+from precad.dp.ledgers.earlier import counted_in
+from precad.protos.task.task import Task
+from precad.servers.config import AggregatorConfig
+from precad.servers.store.folder import ledger_path, open_ledger, read_earlier
+
+
+def with_earlier(task: Task, config: AggregatorConfig) -> dict[str, str]:
+    """Say what the server's ledger will state with the earlier tasks that it counts; nothing where it counts none.
+
+    A ledger that the server has begun counts its own. Raises: SetupError, DpError, OSError.
+    """
+    earlier = read_earlier(config)
+    return with_tasks(task, counted_in(ledger_path(config.state_dir)) if earlier is None else earlier)
+
+
+def with_tasks(task: Task, earlier: Sequence[EarlierTask]) -> dict[str, str]:
+    """Say what a new ledger of the task states that counts these. Raises: SetupError, DpError."""
+    if not earlier or not task.rules.is_private:
+        return {}
+    with TemporaryDirectory(prefix="precad-check-") as scratch, open_ledger(Path(scratch), task, earlier) as ledger:
+        before, in_the_end = (
+            at_most(ledger.statement(View.ONE_SERVER, conduct=conduct).epsilon)
+            for conduct in (Conduct.WATCHES, Conduct.MAY_DISCARD)
+        )
+    said = f"{before} before the first round; if it may discard draws, in the end {in_the_end}"
+    return {"privacy_with_earlier_tasks": f"against one server {said}"}
