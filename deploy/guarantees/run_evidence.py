@@ -181,11 +181,17 @@ def _read(path: Path) -> _Run:
 
 
 def _charged(folder: RunFolder, task: Task) -> Counter[str]:
-    """Count charges by A's ledger, which also holds the rounds that were given up after their charge. Raises OSError,
-    DpError."""
+    """Count charges of each client by the server's ledger that has more of them, or the only ledger that there is.
+
+    Rounds that were given up after their charge count. Raises OSError, DpError.
+    """
     ledger_path(folder.state_dir("a")).stat()  # opening would make one
-    with open_ledger(folder.state_dir("a"), task) as ledger:
-        return Counter(ledger.participation)
+    found = Counter[str]()
+    for letter in ("a", "b"):
+        if ledger_path(folder.state_dir(letter)).exists():
+            with open_ledger(folder.state_dir(letter), task) as ledger:
+                found |= Counter(ledger.participation)
+    return found
 
 
 def _parameters(run: _Run, task: Task) -> NDArray[np.float32]:

@@ -49,7 +49,7 @@ from precad.deploy.run_files import state
 from precad.deploy.run_files.client_evaluations import client_evaluations
 from precad.deploy.run_files.folder import RunFolder
 from precad.deploy.run_files.public_quality import last_public_figures
-from precad.deploy.run_files.spent import cost_in, epsilon_of_a_client, spent_epsilons
+from precad.deploy.run_files.spent import costs_of_run, epsilon_of_a_client, larger_of, spent_in_run
 from precad.deploy.run_files.state import INTERRUPTED_RUN
 from precad.dp.accountants import pld
 from precad.dp.accountants.slack import why_no_bound
@@ -60,7 +60,6 @@ from precad.protos.task.evaluation import n_due
 from precad.protos.task.model_update import has_diverged, learnt_bound
 from precad.protos.task.target import TARGET, said
 from precad.protos.tls.identity import Identity, Role
-from precad.servers.store.folder import ledger_path
 from precad.servers.store.record import to_message
 
 CERTIFICATES_AT_ONCE = 8
@@ -364,9 +363,9 @@ class LocalRun:
         )
 
     @cached_property
-    def _cost(self) -> TaskCost:
+    def _costs(self) -> tuple[TaskCost, TaskCost]:
         """Return what the ledgers count, earlier tasks too. The first round is charged before there is a line."""
-        return cost_in(ledger_path(self.folder.state_dir("a")), self.deployment.task)
+        return costs_of_run(self.folder, self.deployment.task)
 
     def _line(
         self, a: control_pb2.RoundRecord, b: control_pb2.RoundRecord, parameters: NDArray[np.float32] | None
@@ -377,7 +376,7 @@ class LocalRun:
             quality = self._quality(parameters)
         metrics = round_metrics(a, b, accuracy=quality.pop("accuracy")) | quality
         due = n_due(self.deployment.task.evaluation_every, len(self._progress.metrics))
-        return metrics | epsilon_of_a_client(self._cost, a.round, due)
+        return metrics | larger_of(*(epsilon_of_a_client(cost, a.round, due) for cost in self._costs))
 
     def _is_measured(self, t: int) -> bool:
         return self._measured_every > 0 and (t + 1) % self._measured_every == 0
@@ -416,7 +415,7 @@ class LocalRun:
             **last_public_figures(self.folder, task, metrics),
             **client_evaluations(self.folder, task, metrics),
             **({} if (bound := learnt_bound(final, task)) is None else {"learnt_bound": bound}),
-            **spent_epsilons(self.folder.state_dir("a"), task, metrics[-1] if metrics else None),
+            **spent_in_run(self.folder, task, metrics[-1] if metrics else None),
             "delta": task.delta,
             **({"rests_on": conditions} if (conditions := conditions_of(task)) else {}),
             "accepted": sum(len(m["accepted"]) for m in metrics),

@@ -11,7 +11,7 @@ from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.oversight.state_dirs import charged_in, is_state_dir, read_state_dir
 from precad.deploy.run_files.folder import RunFolder
-from precad.deploy.run_files.spent import cost_in
+from precad.deploy.run_files.spent import costs_of_run
 from precad.deploy.run_files.state import RunState, state_of
 from precad.dp.accountants.pld import View
 from precad.dp.accountants.task_cost import Charged
@@ -140,8 +140,19 @@ def _epsilons(folder: RunFolder, task: Task, rounds: list[RoundSummary], most_of
     ledgers = [ledger_path(folder.state_dir(letter)) for letter in ("a", "b")]
     try:
         found += [charged_in(ledger) for ledger in ledgers]
-        cost = max((cost_in(ledger, task) for ledger in ledgers), key=lambda one: len(one.earlier))
+        costs = costs_of_run(folder, task)
     except (OSError, DpError) as error:
         raise ConfigError(f"{folder.root}: expected ledgers as servers write them, found: {error}") from None
     charged = Charged(*(max(each) for each in zip(*found, strict=True)))
-    return epsilons_of(task, rounds[-1].epsilon if rounds else dict.fromkeys(View, 0.0), charged, cost)
+    stated = rounds[-1].epsilon if rounds else dict.fromkeys(View, 0.0)
+    return tuple(map(_larger, *(epsilons_of(task, stated, charged, cost) for cost in costs)))
+
+
+def _larger(one: Epsilon, other: Epsilon) -> Epsilon:
+    """Return the larger figures of two servers, and the fewer rounds that their budgets leave."""
+    found: dict[str, Any] = {"spent": max(one.spent, other.spent), "no_bound": one.no_bound or other.no_bound}
+    if one.if_discarded is not None and other.if_discarded is not None:
+        found["if_discarded"] = max(one.if_discarded, other.if_discarded)
+    if one.rounds_left is not None and other.rounds_left is not None:
+        found["rounds_left"] = min(one.rounds_left, other.rounds_left)
+    return one.model_copy(update=found)

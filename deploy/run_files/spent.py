@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -53,6 +54,19 @@ def spent_epsilons(state_dir: Path, task: Task, last: Mapping[str, Any] | None) 
         }
 
 
+def spent_in_run(folder: RunFolder, task: Task, last: Mapping[str, Any] | None) -> Written:
+    """Return the same of both servers of a run, of each figure the larger: one may have charged a round more.
+
+    Raises: SetupError, DpError.
+    """
+    return larger_of(*(spent_epsilons(folder.state_dir(letter), task, last) for letter in ("a", "b")))
+
+
+def larger_of(one: Written, other: Written) -> Written:
+    """Return the larger of each figure of two servers; None, which is without a limit, is the largest."""
+    return {name: max(one[name], other[name], key=lambda n: math.inf if n is None else float(n)) for name in one}
+
+
 @contextmanager
 def _ledger_of(state_dir: Path, task: Task) -> Iterator[Ledger]:
     """Open a server's ledger; an empty one elsewhere where the server was stopped before it made its own.
@@ -75,7 +89,7 @@ def _evaluations(ledger: Ledger, task: Task) -> Written:
     }
 
 
-def epsilon_of_a_client(cost: TaskCost, round: int, evaluations: int = 0) -> dict[str, float | str]:
+def epsilon_of_a_client(cost: TaskCost, round: int, evaluations: int = 0) -> Written:
     """Return what a round's line says of a whole client, drawn or not: what a budget limits, as the budget counts.
 
     evaluations: those that were due before the round, whose numbers are no draws of the training.

@@ -233,10 +233,12 @@ def test_the_plan_of_one_run_is_about_its_estimate(run):
     assert report["plan"]["lead"][0] > 0.9
 
 
-def test_a_round_that_was_given_up_after_its_charge_counts(run):
-    """In the privacy of the models, and not among the rounds that made them."""
+@pytest.mark.parametrize("letter", ["a", "b"])
+def test_a_round_that_was_given_up_after_its_charge_counts(letter, run):
+    """At either server, in the privacy of the models, and not among the rounds that made them."""
     task = configuration.load(run / "config.toml").task
-    with open_ledger(run / "a", task) as ledger:
+    shutil.copytree(run / "a", run / "b")
+    with open_ledger(run / letter, task) as ledger:
         ledger.charge(4, ["a", "b"])
     found = read_runs([run]).provenance
     assert (found["privacy_of_all_models"]["rounds_of_a_client"], found["rounds_realised"]) == (4, [4])

@@ -10,15 +10,17 @@ import math
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from precad.deploy.localhost.summary import print_summary
 from precad.deploy.localhost.watch import LiveTable
 from precad.deploy.oversight.status_shown import metrics_of, status_table
 from precad.deploy.reporting.run_folder import read_deployed
-from precad.deploy.run_files.spent import epsilon_of_a_client, spent_epsilons
+from precad.deploy.run_files.folder import RunFolder
+from precad.deploy.run_files.spent import epsilon_of_a_client, spent_epsilons, spent_in_run
 from precad.dp.accountants.pld import PldAccountant, TwoStageSampledGaussian, View
-from precad.dp.accountants.task_cost import Charged
+from precad.dp.accountants.task_cost import Charged, Level
 from precad.dp.task_privacy import task_cost
 from precad.protos.task.task import Task
 from precad.servers.store.folder import open_ledger
@@ -131,6 +133,22 @@ def test_a_summary_says_how_many_draws_were_given_up(tmp_path: Path) -> None:
     for text in ("may discard draws", "only watches", "at most 25 rounds", "at most 3 rounds", "2 draws given up"):
         assert text in shown
     assert "no epsilon counts when uploads come, which clients were missing, and records that only test" in shown
+
+
+@pytest.mark.parametrize("letter", ["a", "b"])
+def test_a_summary_has_the_larger_figures_of_both_servers(letter: str, tmp_path: Path) -> None:
+    """One of them charged a round more before it stopped."""
+    task, folder = small_task(rounds=20, epsilon_budget_client=500.0), RunFolder(tmp_path)
+    for server in ("a", "b"):
+        with open_ledger(folder.state_dir(server), task) as ledger:
+            for number in range(2 + (server == letter)):
+                ledger.charge(number, ["alice"])
+    found = spent_in_run(folder, task, None)
+    with open_ledger(folder.state_dir(letter), task) as ledger:
+        expected = {f"realised_epsilon_{view}": ledger.statement(view).epsilon for view in View}
+        expected["realised_epsilon_client"] = ledger.task_statement(Level.CLIENT).epsilon
+    assert {name: found[name] for name in expected} == expected
+    assert found["rounds_of_a_client"] == 3
 
 
 def test_a_summary_says_that_epochs_of_bins_count_whole(tmp_path: Path) -> None:

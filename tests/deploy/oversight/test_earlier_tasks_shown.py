@@ -108,6 +108,23 @@ def test_a_run_counts_the_earlier_tasks_of_its_servers(tmp_path: Path) -> None:
         assert one.if_discarded >= expected[Conduct.MAY_DISCARD][view]
 
 
+@pytest.mark.parametrize("letter", ["a", "b"])
+def test_a_run_shows_the_larger_figures_where_servers_count_other_earlier_tasks(letter: str, tmp_path: Path) -> None:
+    """One counts one task of six rounds, the other two of one: more of them, which cost less."""
+    run = RunFolder(deployed(tmp_path / "run"))
+    task = configuration.load(run.config).task
+    charged(tmp_path / "long", task, 6)
+    charged(tmp_path / "one", task, 1)
+    charged(tmp_path / "two", task, 1, tmp_path / "one")
+    for server in ("a", "b"):
+        ledger_path(run.state_dir(server)).unlink(missing_ok=True)
+        charged(run.state_dir(server), task, 3, tmp_path / ("long" if server == letter else "two"))
+    found = {one.view: one for one in read_run(run.root).epsilons if not one.is_level}
+    expected = stated(run.state_dir(letter), task)
+    for view, one in found.items():
+        assert one.spent >= expected[Conduct.WATCHES][view]
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("noise_multiplier", 50.0), ("record_rate", 0.01), ("records_per_person", 2), ("delta", 0.01)]
 )
