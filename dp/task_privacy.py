@@ -165,6 +165,11 @@ class TaskPrivacy:
         """Return how many evaluations a task of this kind has at most."""
         return 0 if self.evaluations is None else self.evaluations.most
 
+    @property
+    def of_training(self) -> TaskPrivacy:
+        """Return the rounds of the training alone, as canaries are in no evaluation."""
+        return replace(self, evaluations=None)
+
     def epsilon(self, view: View, rounds: int, delta: float, n_tasks: int = 1) -> float:
         """Return the proved bound for one unit of a client that took part in so many rounds; infinite where nothing is
         proved.

@@ -52,8 +52,8 @@ def judged_real(
 
 
 def _of_seat(task: Task, rounds: RealRounds, view: Mapping[str, Any], shares: Shares) -> dict[str, Any]:
-    seat, privacy, of_noise = Seat(view["seat"]), task_privacy(task), float(view["limits"]["noise_chance"])
-    alpha = shares.real / _N_TESTS
+    privacy, of_noise = task_privacy(task).of_training, float(view["limits"]["noise_chance"])
+    seat, alpha = Seat(view["seat"]), shares.real / _N_TESTS
     event = privacy.events[View(seat.view)]
     assert isinstance(event, SampledGaussian)  # of the algorithm `precad`
     most = int(np.array(rounds.present).sum(axis=0).max())

@@ -91,7 +91,7 @@ class RealAudit:
         return {"records": len(self.weights[0]), "rounds": len(self.weights), "alarms": alarms, "seats": seats}
 
     def _of_seat(self, seat: Seat, task: Task, confidence: float) -> dict[str, Any]:
-        privacy, weights = task_privacy(task), np.array(self.weights)
+        privacy, weights = task_privacy(task).of_training, np.array(self.weights)
         event, rounds = privacy.events[View(seat.view)], len(weights)
         assert isinstance(event, SampledGaussian)  # of the algorithm `precad`
         may_be = np.array(self.tellable)

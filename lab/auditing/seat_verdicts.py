@@ -23,7 +23,7 @@ def judged(seat: Seat, task: Task, observed: Observed, shares: Shares) -> dict[s
     All that accuses shares one chance. Each figure of guesses holds by itself, and accuses only where it is too large
     at its share, too.
     """
-    privacy = task_privacy(task)
+    privacy = task_privacy(task).of_training
     event, rounds = privacy.events[seat.view], observed.most_rounds
     assert isinstance(event, SampledGaussian)  # of the algorithm `precad`
     printed = privacy.epsilon(seat.view, rounds, task.delta)
