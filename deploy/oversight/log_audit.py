@@ -9,7 +9,7 @@ from typing import Any
 from precad.deploy.configuration.sections import Deployment, section
 from precad.deploy.errors import ConfigError, refusing
 from precad.dp.ledgers.events import ledger_events
-from precad.dp.ledgers.ledger import verified_charges
+from precad.dp.ledgers.lines import read_lines
 from precad.protos.tls.identity import Role
 from precad.servers.config import AggregatorConfig, ServerConfig
 from precad.servers.database.replicas import url_of
@@ -53,13 +53,15 @@ def check_log(state_dir: Path, *, against: Path | None = None, known: str | None
     PeerMismatchError when the two servers' logs contradict one another.
     """
     log = audit_log.read(store_path(state_dir))
-    releases = audit_log.releases(log)
-    charged = verified_charges(_ledger(state_dir))
+    releases, evaluated = audit_log.releases(log), audit_log.releases(log, ("evaluated",))
+    charged = read_lines(_ledger(state_dir))[1]
     for round in releases.keys() - charged.keys():
         raise AuditError(f"round {round} was released, and the ledger does not hold it")
     for round, fields in releases.items():
-        if sorted(fields["chosen"]) != charged[round]:
+        if sorted(fields["chosen"]) != charged[round].clients:
             raise AuditError(f"round {round} was charged to others than it was released for")
+        if charged[round].is_evaluation is not (round in evaluated):
+            raise AuditError(f"round {round} was charged as one of another kind than it was released as")
     if uncharged := audit_log.checked(log) - charged.keys():
         raise AuditError(f"round {min(uncharged)} was checked, and the ledger does not hold it")
     if known is not None and known not in {entry.chain for entry in log}:

@@ -137,8 +137,8 @@ def audit_deployment(
     seen = {seat: found for seat in Seat if (found := observed(evidence, seat)) is not None}
     if not seen:
         raise UnfulfilledError("expected a round with an audit client in it, found none: more rounds are needed")
-    released = {**evidence.releases, **evidence.evaluations}
-    charging = [line for folder in servers for line in charge_alarms(task, folder, released)]
+    released = (evidence.releases, evidence.evaluations)
+    charging = [line for folder in servers for line in charge_alarms(task, folder, *released)]
     return _report(evidence, seen, {"ledgers": len(servers), "alarms": charging}, confidence)
 
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from precad.dp.accountants.pld import SampledGaussian, View
+from precad.dp.accountants.pld import SampledGaussian, Unit, View
+from precad.dp.accountants.task_cost import Evaluations
 from precad.dp.ledgers.ledger import Ledger, verified_charges
-from precad.dp.task_privacy import task_privacy
+from precad.dp.task_privacy import task_cost, task_privacy
+from precad.lab.auditing.charges import charge_alarms
 from precad.lab.auditing.report import faults_of
 from precad.servers.errors import SetupError
 from precad.servers.store import audit_log
 from precad.servers.store.folder import ledger_path
+from tests.harness.harness import small_task
 from tests.lab.auditing import planted
 from tests.lab.auditing.planted import ROUNDS
 from tests.lab.auditing.test_deployment_audit import audited, task_of
@@ -96,7 +101,69 @@ def test_an_evaluation_is_no_round_of_canaries_and_must_be_charged(
     ] * 2
 
 
-@pytest.mark.slow  # the test above is the quick one
+TASK = small_task(
+    clients={"alice": 40, "watch": 1},
+    audit_clients=["watch"],
+    rounds=20,
+    dim=50 + 1,
+    evaluation="clients",
+    evaluation_every=1,
+    evaluation_noise=20.0,
+    evaluation_clip=40.0,
+)
+RELEASES = {number: {"round": number, "accepted": sorted(TASK.clients)} for number in range(2 * TASK.rounds)}
+TRAINED = {number: release for number, release in RELEASES.items() if number % 2 == 0}
+EVALUATED = {number: release for number, release in RELEASES.items() if number % 2 == 1}
+
+
+def charged(folder: Path, evaluated: Collection[int], evaluations: Evaluations | None) -> float:
+    """Charge all releases, some of them as evaluations. Return what the ledger then states against one server."""
+    privacy = task_privacy(TASK)
+    folder.mkdir()
+    fixed: Any = {"events": privacy.events, "delta": TASK.delta, "every_round": privacy.every_round}
+    with Ledger(ledger_path(folder), **fixed, most_rounds=TASK.most_draws, evaluations=evaluations) as ledger:
+        for number in RELEASES:
+            ledger.charge(number, sorted(TASK.clients), is_evaluation=number in evaluated)
+        return ledger.statement(View.ONE_SERVER).epsilon
+
+
+def test_rounds_of_the_training_that_are_charged_as_evaluations_fail_the_audit(tmp_path: Path) -> None:
+    """They state less than the rounds cost. A sound ledger has no line."""
+    evaluations, true = task_privacy(TASK).evaluations, task_cost(TASK).of_view(View.ONE_SERVER, 20, 20)
+    assert evaluations is not None
+    alarms = functools.partial(charge_alarms, TASK, committed=TRAINED, evaluated=EVALUATED)
+    assert charged(tmp_path / "sound", EVALUATED, evaluations) == pytest.approx(true, rel=1e-9)
+    assert alarms(tmp_path / "sound") == []
+
+    more = replace(evaluations, most=2 * TASK.rounds)
+    assert charged(tmp_path / "a", RELEASES, more) < true / 2
+    said = [f"charging: expected round {number} charged as a round of the training in " for number in TRAINED]
+    found = [line for line in alarms(tmp_path / "a") if "charged as" in line]
+    assert [line.partition(str(tmp_path))[0] for line in found] == said
+
+    assert charged(tmp_path / "swapped", TRAINED, evaluations) == pytest.approx(true, rel=1e-9)
+    assert len(alarms(tmp_path / "swapped")) == 40
+
+
+def test_evaluations_that_are_charged_as_cheaper_ones_fail_the_audit(tmp_path: Path) -> None:
+    evaluations, true = task_privacy(TASK).evaluations, task_cost(TASK).of_view(View.ONE_SERVER, 20, 20)
+    assert evaluations is not None
+    events = {view: SampledGaussian(1.0, 1000 * one.noise_multiplier) for view, one in evaluations.events.items()}
+    assert charged(tmp_path / "a", EVALUATED, replace(evaluations, events=events)) < true
+    (line,) = charge_alarms(TASK, tmp_path / "a", TRAINED, EVALUATED)
+    assert line.startswith("charging: expected evaluations {'events': ")
+
+
+def test_a_ledger_of_other_steps_or_another_unit_fails_the_audit(tmp_path: Path) -> None:
+    privacy = task_privacy(TASK)
+    fixed: Any = {"events": privacy.events, "delta": TASK.delta, "every_round": privacy.every_round}
+    with Ledger(ledger_path(tmp_path), **fixed, evaluations=privacy.evaluations, unit=Unit.CLIENT, steps_per_round=2):
+        pass
+    found = [line.partition(" in ")[0] for line in charge_alarms(TASK, tmp_path, {}, {})]
+    assert found == ["charging: expected unit record", "charging: expected steps_per_round 1"]
+
+
+@pytest.mark.slow  # the tests above are the quick ones
 def test_a_task_with_evaluations_is_audited(tmp_path: Path) -> None:
     """One after two of three rounds. Chance accuses one run of twenty, so alarms of charges alone are looked at."""
     evaluated = {"evaluation": "clients", "evaluation_every": 2, "evaluation_noise": 5.0}

@@ -233,6 +233,21 @@ def test_the_command_refuses_a_release_that_the_ledger_does_not_hold(path: Path)
     assert "round 2 was released, and the ledger does not hold it" in error
 
 
+def test_the_command_refuses_a_round_of_the_training_that_was_charged_as_an_evaluation(tmp_path: Path) -> None:
+    """A ledger of the same clients, with a good chain, which states another epsilon."""
+    path = write_rounds(tmp_path / "a", 3)
+    (tmp_path / "a" / "ledger.jsonl").unlink()
+    task = small_task(
+        ("alice", "bob"), evaluation="clients", evaluation_every=1, evaluation_noise=20.0, evaluation_clip=40.0
+    )
+    with open_ledger(tmp_path / "a", task) as ledger:
+        for number in range(3):
+            ledger.charge(number, ("alice", "bob"), is_evaluation=number == 1)
+    code, _, error = command(path.parent)
+    assert code == 3
+    assert "round 1 was charged as one of another kind than it was released as" in error
+
+
 def test_the_command_says_what_is_missing(tmp_path: Path) -> None:
     code, _, error = command(tmp_path)
     assert code == 2
