@@ -112,8 +112,10 @@ def _audited(status: Status) -> dict[str, str]:
     if (audit := status.audit) is None:
         return {}
     label = audit_label(audit.confidence)
+    size = max((epsilon.group_size for epsilon in status.epsilons), default=1)
+    whose = f" of {unit_words(Unit.RECORD, size)}" if size > 1 else ""
     facts = {
-        f"{label}, {found.view.replace('_', ' ')}": (
+        f"{label}{whose}, {found.view.replace('_', ' ')}": (
             f"{_shown_lower(found)}, of {at_most(found.proved)} proved for {found.participation} rounds"
         )
         for found in audit.views

@@ -16,7 +16,7 @@ from precad.deploy.reporting.files import Amount, Count, Share, Written, read_ob
 from precad.deploy.reporting.numbers import rounded_up
 from precad.deploy.reporting.runs import AGAINST, Run
 from precad.deploy.shown.figures import AUDIT_METHODS, audit_label
-from precad.dp.accountants.pld import View
+from precad.dp.accountants.pld import Unit, View, unit_words
 from precad.protos.task.task import Task
 
 FILE: Final = "audit.json"
@@ -56,6 +56,8 @@ class Audit(Written):
     observations: Count
     passed: bool
     mechanism: dict[str, float]
+    records_per_person: Count = 1
+    """How many records of one person its figures are of together."""
     task_digest: str = ""
     """Digest of the audited run's task; empty where the audit trained anew."""
     seats: list[AuditedSeat]
@@ -79,6 +81,9 @@ def read_audit(path: Path, task: Task) -> Audit:
         ours, theirs = float(getattr(task, name)), found.mechanism.get(name)
         if ours != theirs:
             raise ConfigError(f"{path}: expected an audit with {name} = {ours:g}, found {theirs}")
+    if (theirs := found.records_per_person) != task.records_per_person:
+        ours = task.records_per_person
+        raise ConfigError(f"{path}: expected an audit with records_per_person = {ours}, found {theirs}")
     digest = task.digest().hex()
     if found.task_digest not in ("", digest):
         raise ConfigError(f"{path}: expected an audit of task {digest[:16]}, found {found.task_digest[:16]}")
@@ -91,6 +96,8 @@ def sentence_of(audit: Audit) -> str:
     Where two servers' seats differ, each figure is the smaller one, which both show.
     """
     label = f"{audit_label(audit.confidence)}{' of this run' if audit.task_digest else ''}"
+    if audit.records_per_person > 1:
+        label += f", {unit_words(Unit.RECORD, audit.records_per_person)}"
     said = []
     for view in View:
         if seats := [seat for seat in audit.seats if seat.view == view.value]:

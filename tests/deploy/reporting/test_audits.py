@@ -12,9 +12,12 @@ import pytest
 from rich.console import Console
 
 from precad.deploy.errors import ConfigError
-from precad.deploy.reporting.audits import MECHANISM
+from precad.deploy.reporting.audits import MECHANISM, read_audit, sentence_of
 from precad.deploy.reporting.folders import read_folders
+from precad.deploy.reporting.numbers import rounded_up
+from precad.deploy.reporting.runs import AGAINST
 from precad.dp.accountants.pld import View
+from precad.dp.task_privacy import task_cost
 from precad.lab.auditing import audit as auditing
 from precad.lab.simulation.simulate import resolve, run_plan
 
@@ -81,6 +84,24 @@ def test_an_audit_of_another_mechanism_is_refused(run: Path, audited: dict[str, 
     (run / "audit.json").write_text(json.dumps(audited | {"mechanism": other}))
     with pytest.raises(ConfigError, match=f"expected an audit with {name} = .*, found 0.123"):
         read_folders([run])
+
+
+def test_an_audit_is_of_as_many_records_of_one_person_as_the_run(audited: dict[str, Any], tmp_path: Path) -> None:
+    """Refuse one of one record beside three, as less is proved for it; what is shown is what the ledger charges."""
+    three = resolve(CONFIG | {"task": CONFIG["task"] | {"records_per_person": 3}})
+    charged = {view: task_cost(three.task).of_view(view, 2) for view in View}
+    assert all(seat["printed"] < 0.6 * charged[View(seat["view"])] for seat in audited["seats"])
+    (path := tmp_path / "audit.json").write_text(json.dumps(audited))
+    with pytest.raises(ConfigError, match="expected an audit with records_per_person = 3, found 1"):
+        read_audit(path, three.task)
+
+    path.write_text(json.dumps(auditing.audit(three, canaries=64, seed=1)))
+    said = sentence_of(read_audit(path, three.task))
+    assert said.startswith("audit (95 %), 3 records of one person, 2 rounds, ")
+    for view in View:
+        assert f"of {rounded_up(charged[view])} proved against {AGAINST[view]}" in said
+    with pytest.raises(ConfigError, match="expected an audit with records_per_person = 1, found 3"):
+        read_audit(path, resolve(CONFIG).task)
 
 
 def test_a_file_that_is_no_audit_is_refused(run: Path) -> None:

@@ -84,6 +84,13 @@ def test_three_figures_of_each_view_are_shown_and_again_when_the_file_changes(tm
     assert taken.take().audit is None
 
 
+def test_the_status_says_of_how_many_records_of_one_person_an_audit_is(tmp_path: Path) -> None:
+    task: dict[str, Any] = {"records_per_person": 3}
+    write(tmp_path, report(task_digest=small_task(**task).digest().hex()))
+    said = _facts(snapshots(Telemetry(Role.AGGREGATOR_A), Sessions(("alice",)), tmp_path, **task).take())
+    assert said["audit (95 %) of 3 records of one person, one server"].startswith(">= 3.20 per round, ")
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
