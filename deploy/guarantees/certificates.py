@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.shown.figures import plain
-from precad.dp.accountants.pld import Label, PldAccountant, SampledGaussian
+from precad.dp.accountants.pld import Label, PldAccountant, SampledGaussian, TwoStageSampledGaussian
 from precad.dp.accountants.slack import with_slack
 from precad.dp.certificates.attack_inefficacy import (
     attackers_needed,
@@ -59,6 +59,8 @@ class Request:
     with_attack_cost: bool = False
     slack: float = 0.0
     """Part that the training's protocol takes, as eta, from the delta of the planner's epsilons."""
+    hides_draws: bool = True
+    """Whether the planner's epsilons hold only if nobody learns who was drawn; else draws count as seen."""
 
     @refusing(ValueError)
     def __post_init__(self) -> None:
@@ -244,9 +246,13 @@ def plan_for_samples(
     rows, accountant = [], with_slack(PldAccountant(), request.slack)
     for k in (1, 2, 4, 8, 16, 32):
         sigma = least_multiplier_for_attackers(k, FA, FB, q, rounds, request.threat)
-        epsilon = None if sigma is None else plain(accountant.epsilon(SampledGaussian(q, sigma), rounds, request.delta))
+        epsilon = None
+        if sigma is not None:
+            event = SampledGaussian(q, sigma) if request.hides_draws else TwoStageSampledGaussian(q, 1.0, sigma)
+            epsilon = plain(accountant.epsilon(event, rounds, request.delta))
         rows.append({"attackers": k, "least_sigma": sigma, "epsilon_of_one_unit": epsilon})
-    return {"lead": [FA, FB], "label": Label.BOUND.value, "frontier": rows}
+    plan = {"lead": [FA, FB], "label": Label.BOUND.value, "hides_draws": request.hides_draws}
+    return plan | {"frontier": rows}
 
 
 def median_lead(correct: list[bool], leads: list[tuple[float, float]]) -> tuple[float, float]:

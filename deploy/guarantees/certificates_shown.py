@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -73,7 +74,7 @@ def _print_run(console: Console, run: dict[str, Any]) -> None:
 def _print_plan(console: Console, found: dict[str, Any]) -> None:
     FA, FB = found["lead"]
     title = f"least sigma for a prediction of {FA:.3f} against {FB:.3f}"
-    plan = titled(title, "attackers", "sigma at least", "epsilon of one unit")
+    plan = titled(title, "attackers", "sigma at least", f"epsilon of one unit,\n{against(found)}")
     for row in found["frontier"]:
         sigma = row["least_sigma"]
         cells = (
@@ -81,6 +82,11 @@ def _print_plan(console: Console, found: dict[str, Any]) -> None:
         )
         plan.add_row(str(row["attackers"]), *cells)
     console.print(plan)
+
+
+def against(plan: Mapping[str, Any]) -> str:
+    """Return against whom a plan's epsilons hold."""
+    return "if nobody learns who was drawn" if plan["hides_draws"] else "against clients, who may see draws"
 
 
 def _print_attack_cost(console: Console, cost: dict[str, Any], threat: str) -> None:

@@ -35,14 +35,18 @@ def certify_given(
 
 def certify_folders(folders: Sequence[Path], request_at: Callable[[float], Request]) -> dict[str, Any]:
     """Certify the runs of one configuration. `request_at` takes their task's delta. Raises ConfigError, ClientError."""
+    from precad.deploy.guarantees.planning import require_no_evaluations
     from precad.deploy.guarantees.run_evidence import read_runs  # loads PyTorch
 
     evidence = read_runs([run for folder in folders for run in each_training(folder)])
+    request = request_at(evidence.task.delta)
+    if request.is_planning:
+        require_no_evaluations(evidence.task, "--plan")
     return certify_runs(
         evidence.confidences,
         evidence.labels,
         evidence.training,
-        replace(request_at(evidence.task.delta), slack=evidence.task.delta_slack),
+        replace(request, slack=evidence.task.delta_slack, hides_draws=evidence.hides_draws),
         n_runs=evidence.n_runs,
         provenance=evidence.provenance,
     )

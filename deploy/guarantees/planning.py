@@ -58,11 +58,7 @@ def task_of_run(task: ConfiguredTask) -> PrecadTask:
         raise ConfigError(f"--run: expected runs without task.sum_function with --attackers, found {task.sum_function}")
     if task.record_bins is not None:
         raise ConfigError(f"--run: expected runs whose every round draws records, found record_bins {task.record_bins}")
-    if task.evaluation_round is not None:
-        raise ConfigError(
-            "--run: expected runs without evaluations, which --attackers does not count, found task.evaluation "
-            f"{task.evaluation!r}: precad account counts them"
-        )
+    require_no_evaluations(task, "--attackers")
     return PrecadTask(
         q=task.client_rate,
         p=task.record_rate,
@@ -79,6 +75,15 @@ def task_of_run(task: ConfiguredTask) -> PrecadTask:
         dim=task.dim,
         frac_bits=task.frac_bits,
     )
+
+
+def require_no_evaluations(task: ConfiguredTask, flag: str) -> None:
+    """Refuse a task with evaluations, which plans do not count. Raises ConfigError."""
+    if task.evaluation_round is not None:
+        raise ConfigError(
+            f"--run: expected runs without evaluations, which {flag} does not count, found task.evaluation "
+            f"{task.evaluation!r}: precad account counts them"
+        )
 
 
 def plan_wish(wish: Wish, task: Task) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from precad.deploy.errors import ConfigError
+from precad.deploy.guarantees.certificates_shown import against
 from precad.deploy.shown.drawing import load_pyplot
 from precad.deploy.shown.figures import at_most, rounded_up
 from precad.dp.accountants.pld import Label, Unit, View, unit_words
@@ -289,7 +290,8 @@ def _draw_frontier(axis: Any, report: Mapping[str, Any]) -> None:
     axis.set_xscale("log", base=2)
     axis.set_yscale("log", base=2)
     kind = "proved bound" if plan["label"] == Label.BOUND else "estimate, no guarantee"
-    axis.plot(ks, sigmas, color=_BLUE, marker="o", label=f"least σ ({kind}), one unit's ε at δ = {report['delta']:g}")
+    label = f"least σ ({kind}), one unit's ε at δ = {report['delta']:g},\n{against(plan)}"
+    axis.plot(ks, sigmas, color=_BLUE, marker="o", label=label)
     if (start := [k for k, sigma in zip(ks, sigmas, strict=True) if sigma == LEAST_MULTIPLIER]) != []:
         less = f"σ = {LEAST_MULTIPLIER:g} is enough; less is not looked for"
         axis.plot(start, [LEAST_MULTIPLIER] * len(start), "o", color=_BLUE, markerfacecolor="white", label=less)

@@ -36,7 +36,7 @@ from precad.dp.accountants.task_cost import TaskCost
 from precad.dp.certificates.monte_carlo import monte_carlo_privacy
 from precad.dp.certificates.prediction import Training
 from precad.dp.ledgers.ledger import Level
-from precad.dp.task_privacy import task_cost, task_privacy
+from precad.dp.task_privacy import budgets_of, task_cost, task_privacy
 from precad.protos.messages import convert
 from precad.protos.task.task import Task
 from precad.servers.store.folder import ledger_path, open_ledger
@@ -61,6 +61,12 @@ class RunEvidence:
     def n_runs(self) -> int:
         """Return O, trainings that the confidences are means of."""
         return len(self.provenance["folders"])
+
+    @property
+    def hides_draws(self) -> bool:
+        """Return whether the task hides from clients who was drawn, which no budget of a view may tell by its end."""
+        is_hidden = Level.HIDDEN_CLIENT in task_privacy(self.task).every_round
+        return is_hidden and not any(isinstance(key, View) for key in budgets_of(self.task))
 
 
 @dataclass(frozen=True, slots=True)

@@ -331,7 +331,9 @@ def test_the_planner_agrees_with_the_certificates(confidences):
     assert report["plan"]["lead"] == [0.95, 0.05]
     assert list(frontier.values()) == sorted(frontier.values())
     assert frontier[16] <= 1.8 * 1.01 < frontier[32]
-    assert "least sigma" in precad("certify", "--confidences", confidences, *ATTACKED, "--plan").stderr
+    said = precad("certify", "--confidences", confidences, *ATTACKED, "--plan").stderr
+    assert "least sigma" in said
+    assert "if nobody learns who was drawn" in said
 
 
 @pytest.mark.parametrize(

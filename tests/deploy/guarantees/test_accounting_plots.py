@@ -146,6 +146,7 @@ def test_the_planners_frontier(figures, tmp_path, confidences):
     assert list(axis.lines[0].get_ydata()) == [row["least_sigma"] for row in rows]
     assert list(axis.lines[1].get_xdata()) == [r["attackers"] for r in rows if r["least_sigma"] == LEAST_MULTIPLIER]
     assert len(axis.texts) == len(rows)
+    assert axis.lines[0].get_label().endswith(",\nif nobody learns who was drawn")
 
 
 def test_a_frontier_that_nothing_reaches(figures, tmp_path):

@@ -18,9 +18,10 @@ from precad.deploy.configuration.local import resolve
 from precad.deploy.guarantees.run_evidence import _OF_THE_LAW, read_runs, training_of
 from precad.deploy.run_files.folder import RunFolder
 from precad.dp.accountants.pld import Conduct, PldAccountant, SampledGaussian, View, round_event
+from precad.dp.accountants.task_cost import Level
 from precad.dp.certificates.prediction import Method, Threat, certify
 from precad.dp.ledgers.earlier import earlier_tasks
-from precad.dp.task_privacy import task_privacy
+from precad.dp.task_privacy import task_cost, task_privacy
 from precad.servers.store.folder import ledger_path, open_ledger
 from tests.harness.command_line import CliRunner
 
@@ -223,7 +224,38 @@ def test_a_run_with_evaluations_is_not_planned(tmp_path):
     changes = {"evaluation": "clients", "evaluation_every": 2, "evaluation_noise": 50.0}
     run = make_run(tmp_path / "evaluated", 1, **changes)
     wish = ["--plan", "--attackers", "1", "--epsilon", "4"]
-    assert "expected runs without evaluations" in precad("certify", "--run", run, *wish, exit_code=2).stderr
+    for flags, flag in ((wish, "--attackers"), (["--plan"], "--plan")):
+        said = " ".join(precad("certify", "--run", run, *flags, exit_code=2).stderr.split())
+        assert f"expected runs without evaluations, which {flag} does not count" in said
+
+
+HIDDEN = {"mode": "proved", "round_period_s": 600.0}
+SEEN = "against clients, who may see draws"
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "said"),
+    [
+        ({}, Level.CLIENT, SEEN),
+        (HIDDEN, Level.HIDDEN_CLIENT, "if nobody learns who was drawn"),
+        (HIDDEN | {"epsilon_budget_one_server": 50.0}, Level.CLIENT, SEEN),
+        (HIDDEN | {"epsilon_budget_one_server": 50.0}, Level.HIDDEN_CLIENT, SEEN),
+    ],
+    ids=["seen", "hidden", "budget", "hidden with a budget"],
+)
+def test_a_units_epsilon_is_that_of_a_whole_client_of_such_a_task(tmp_path, changes, level, said):
+    """As its ledger has it over the most draws, at the noise that the plan names."""
+    run = make_run(tmp_path / "run", 1, **changes)
+    flags = ["certify", "--run", run, "--plan", "--method", "published"]
+    shown = precad(*flags, "--json")
+    task = read_runs([run]).task
+    rows = json.loads(shown.stdout)["plan"]["frontier"]
+    assert sum(math.isfinite(float(row["epsilon_of_one_unit"])) for row in rows) >= 3
+    for row in rows:
+        sigma = row["least_sigma"] * task.client_clip / (math.sqrt(2) * task.record_clip)
+        cost = task_cost(task.model_copy(update={"noise_multiplier": sigma}))
+        assert float(row["epsilon_of_one_unit"]) == pytest.approx(cost.level_if_discarded(level), rel=1e-4)
+    assert said in " ".join(precad(*flags).stderr.split())
 
 
 def test_the_plan_of_one_run_is_about_its_estimate(run):
