@@ -189,7 +189,8 @@ def _of_norms(run: Run) -> Guarantee:
 def certificate_in_words(certificate: RunCertificate | str) -> str:
     """Return what the certificate says of further attackers, on one line."""
     stated = _of_poisoning(certificate)
-    return f"{stated.what}; {stated.rests_on}" if isinstance(certificate, RunCertificate) else f"none: {certificate}"
+    what = stated.what.removeprefix("the certificate is ")
+    return f"{what}; {stated.rests_on}" if isinstance(certificate, RunCertificate) else f"none: {certificate}"
 
 
 def _of_poisoning(certificate: RunCertificate | str) -> Guarantee:
