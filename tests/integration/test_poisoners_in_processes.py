@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from precad.clients.models import networks
 from precad.lab.simulation import simulate
 
+pytestmark = pytest.mark.slow
 PRECAD = [sys.executable, "-P", "-m", "precad.deploy.cli.main"]
 N_ROUNDS = 3
 STEPS = {"steps": 3, "rate": 0.1, "target": 3}
@@ -108,13 +109,11 @@ def test_triangles_their_parts_and_stat_opt_are_those_in_the_clear(tmp_path: Pat
     assert f"certificate       {found.summary['certificate']}" in found.stderr
 
 
-@pytest.mark.slow
 def test_label_flips_with_a_factor_and_a_share_are_those_in_the_clear(tmp_path: Path) -> None:
     raw = configuration(FLIPPING, 4)
     require_the_cleartext_attacks(trained(raw, tmp_path), raw)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not os.environ.get("PRECAD_DATA"), reason="PRECAD_DATA names no folder of data sets")
 def test_a_semantic_backdoor_is_that_in_the_clear_and_honest_clients_lose_the_cars(tmp_path: Path) -> None:
     attacks = {"client-2": {"kind": "semantic-backdoor", "parameters": {"steps": 3, "rate": 0.05, "n_test": 40}}}
