@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import grpc
 import structlog
 
+from precad.dp.accountants.task_cost import Charged
 from precad.dp.errors import DpError
 from precad.mpc.errors import ChannelClosedError, MpcError
 from precad.mpc.sharing import Party
@@ -140,9 +141,14 @@ class TaskRun:
     async def _settle(self) -> None:
         """Take in what the round in flight left on disk, and show operators what was lost with it."""
         # in the MPC thread, so behind what it still writes down of what was given up
-        await asyncio.get_running_loop().run_in_executor(self.compute.thread, self.state.refresh)
-        self.telemetry.charged = self.state.ledger.charged_before(self.state.store.next_round)
+        charged = await asyncio.get_running_loop().run_in_executor(self.compute.thread, self._refreshed)
+        self.telemetry.charged = charged
         self._show_lost()
+
+    def _refreshed(self) -> Charged:
+        """Read the disk again. Return what budgets count before the coming round. Blocking."""
+        self.state.refresh()
+        return self.state.ledger.charged_before(self.state.store.next_round)
 
     def _show_lost(self) -> None:
         for attempt in self.telemetry.settled(self.state.lost, self.state.unknown):
