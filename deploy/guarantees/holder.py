@@ -117,5 +117,9 @@ def lines_of(found: Mapping[str, Any]) -> list[str]:
     if not found["tasks"]:
         lines[-1] = "nothing was paid yet"
     if any(paid["why"] == SIMULATION for paid in found["tasks"]):
-        lines += ["", "both figures take it that nobody else knows the seeds of a simulation (simulation.first_seed)"]
+        lines += [
+            "",
+            "both figures take it that nobody else knows the seeds of a simulation (simulation.first_seed), nor finds",
+            "them from its noise: NumPy's generator made it, which is no cryptographic one",
+        ]
     return [*lines, "", f"{'chain':<12}{found['chain']}"]

@@ -89,6 +89,7 @@ def test_trainings_pay_for_every_round_that_a_client_was_in(config: Path) -> Non
         assert account.epsilon == pytest.approx(PldAccountant().epsilon(SampledGaussian(0.5, 2.0), n, 1e-5), rel=1e-3)
     told = CliRunner().invoke(app, ["holder", "statement", str(config.parent / "paid" / "a")]).stderr
     assert "nobody else knows the seeds of a simulation" in told
+    assert "which is no cryptographic one" in told
 
 
 def test_seeds_are_secret_unless_the_file_says_one(config: Path) -> None:
