@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
 from precad.clients.payments import payments_of
+from precad.deploy.conducts import wanted_of
+from precad.deploy.configuration.local import draft, resolve
 from precad.deploy.configuration.sections import Deployment, Network
 from precad.deploy.errors import ConfigError
+from precad.deploy.run_files.folder import RunFolder
 from precad.mpc.local.engines import make_engine
 from precad.protos.tls.address import require_free
 from precad.protos.tls.files import TransportError
@@ -13,6 +21,8 @@ from precad.servers.errors import SetupError
 from precad.servers.rounds import memory
 from precad.servers.rounds.dealt_form import require_set
 from precad.servers.rounds.sum_function import require_function
+
+_NOWHERE: Final = Path("/nowhere")
 
 
 def require_engines_and_memory(deployment: Deployment) -> None:
@@ -30,6 +40,22 @@ def require_engines_and_memory(deployment: Deployment) -> None:
             memory.of_server(server, deployment.task, role)
         except SetupError as error:
             raise ConfigError(f"aggregator.{letter}.{error}") from None
+
+
+def require_startable(raw: Mapping[str, Any]) -> None:
+    """Raise what a run of this configuration raises before it starts a process. Starts and writes nothing.
+
+    It asks for the task, the records, the attackers' aim, the engines and the memory.
+    """
+    folder, searched = RunFolder(_NOWHERE), [*sys.path]
+    try:
+        draft(raw, folder)
+        _, deployment, split = resolve(raw, folder)
+        assert deployment.client is not None  # resolve() supplied it
+        wanted_of(deployment.client, deployment.task, split.test)
+        require_engines_and_memory(deployment)
+    finally:
+        sys.path[:] = searched  # folders with modules of a user's own join it for good
 
 
 def require_free_ports(network: Network) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import json
-import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from docs.generate.markdown import code, page, table
 
 SOURCE: Final = Path(__file__).with_name("refusals.toml")
 ENDINGS: Final = Path(__file__).with_name("endings.toml")
-_NOWHERE: Final = Path("/nowhere")
 _INTRODUCTION: Final = """\
 Everything that `precad run` refuses, asked for. Each message is what the command says to these settings, added to a
 task of `precad` that runs. Whatever else the papers train and attack runs. [Simulation](../guides/simulation.md) says
@@ -108,25 +106,15 @@ def _at(sections: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
 
 def asked(configuration: Mapping[str, Any]) -> str | None:
     """Return why `precad run` refuses a file, in its words; None where it would start. Starts and writes nothing."""
-    from precad.deploy.conducts import wanted_of
-    from precad.deploy.configuration.local import draft, resolve
     from precad.deploy.errors import is_known
-    from precad.deploy.localhost.needs import require_engines_and_memory
-    from precad.deploy.run_files.folder import RunFolder
+    from precad.deploy.localhost.needs import require_startable
 
-    folder, searched = RunFolder(_NOWHERE), [*sys.path]
     try:
-        draft(configuration, folder)
-        _, deployment, split = resolve(configuration, folder)
-        assert deployment.client is not None  # resolve() supplied it
-        wanted_of(deployment.client, deployment.task, split.test)
-        require_engines_and_memory(deployment)
+        require_startable(configuration)
     except Exception as error:
         if not is_known(error):
             raise
         return str(error)
-    finally:
-        sys.path[:] = searched  # folders with modules of a user's own join it for good
     return None
 
 

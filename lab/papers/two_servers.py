@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -29,11 +28,10 @@ from rich.console import Console
 
 from precad.clients.attacks import ATTACKS, StatOpt
 from precad.clients.models import networks
-from precad.deploy.conducts import wanted_of
 from precad.deploy.configuration import initial_model
-from precad.deploy.configuration.local import draft, ids_of, resolve
+from precad.deploy.configuration.local import ids_of
 from precad.deploy.errors import ConfigError, is_known
-from precad.deploy.localhost.needs import require_engines_and_memory
+from precad.deploy.localhost.needs import require_startable
 from precad.deploy.localhost.several import trained
 from precad.deploy.run_files.folder import RunFolder
 from precad.dp.accountants.pld import View
@@ -56,7 +54,6 @@ _READ_ELSEWHERE: Final = (
     *_OF_START,
 )  # fmt: skip
 """Fields of a simulation that a deployment has in another form."""
-_NOWHERE: Final = Path("/nowhere")
 _BY_RULE: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] = {
     Mean.name: lambda given: {},
     NormBounding.name: lambda given: {"client_clip": given.get("bound", NormBounding().bound)},
@@ -109,25 +106,16 @@ def deployment_of(config: Mapping[str, Any]) -> dict[str, Any]:
 def require_runnable(cases: Mapping[str, Mapping[str, Any]]) -> None:
     """Raise ConfigError, naming the case, for the first of these configurations that `precad run` would refuse.
 
-    It asks what a run asks before it starts a process: the task, the records, the attackers and the memory. Starts
-    nothing. Raises DataError.
+    Starts nothing. Raises DataError.
     """
-    searched = [*sys.path]
     for name, config in cases.items():
         try:
-            raw, folder = deployment_of(config), RunFolder(_NOWHERE)
-            draft(raw, folder)
-            _, deployment, split = resolve(raw, folder)
-            assert deployment.client is not None  # resolve() supplied it
-            wanted_of(deployment.client, deployment.task, split.test)
-            require_engines_and_memory(deployment)
+            require_startable(deployment_of(config))
         except Exception as error:
             if not is_known(error):
                 raise
             why = str(error).removeprefix("--deployed: ")
             raise ConfigError(f"--deployed: {name}: {why}") from None
-        finally:
-            sys.path[:] = searched  # folders with modules of a user's own join it for good
 
 
 def _by_rules(rules: AlgorithmRules, task: Mapping[str, Any], simulation: Mapping[str, Any]) -> dict[str, Any]:
