@@ -25,6 +25,7 @@ Contents:
     plain_training    a whole round, beside the same training without PRECAD
     plain_federation  a whole round, beside the same training without PRECAD
     overhead          a whole round, beside the same training without PRECAD
+    dense             the model of any size that they train
     measured_run      a whole deployment, its servers' processor time, and a delay between them
     turns             two of them, a few rounds of one by turns with a few of the other
     delaying_relay    the delay

@@ -1,9 +1,9 @@
 """`precad bench overhead`: seconds per round of one training task under no privacy, local DP, and PRECAD.
 
 100 virtual clients in four processes train the CNN of 26 010 parameters, with q = 0.1 and p = 0.05. The records are
-MNIST's (`PRECAD_DATA`), 600 a client, or the bundled digits, enlarged, where MNIST is not there. All settings have the
-same records, model, gradient engine and client processes, one thread each. The baselines repeat the choices of clients
-that the deployment before them made.
+MNIST's (`PRECAD_DATA`), 600 a client, or the bundled digits, enlarged, where MNIST is not there. A model of another
+size has dense layers (`precad.lab.bench.dense`). All settings have the same records, model, gradient engine and client
+processes, one thread each. The baselines repeat the choices of clients that the deployment before them made.
 
     precad                     a whole deployment (`precad.deploy.localhost.deployment`): dealer, two aggregators,
                                clients over TLS
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from precad.clients.records.folder import find
-from precad.lab.bench import machine, measured_run
+from precad.lab.bench import dense, machine, measured_run
 from precad.lab.bench.measured_run import RunResult
 from precad.lab.bench.plain_federation import LOCAL_DP, NO_PRIVACY
 from precad.lab.bench.plain_federation import measure as measure_plain
@@ -54,6 +54,15 @@ class Plan:
     delays_ms: tuple[float, ...] = ()
     """Delays between the aggregators, beside none; with `native` and `proved`."""
     dataset: str = "digits"
+    parameters: int = 0
+    """Least size of a dense model; 0 for the CNN."""
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """Return the model's part of the `[task]` section."""
+        if not self.parameters:
+            return {"model": "cnn"}
+        return {"model": dense.NAME, "model_arguments": {"hidden": dense.hidden_units(self.parameters)}}
 
     @property
     def clients_per_process(self) -> int:
@@ -78,7 +87,7 @@ class Plan:
                 "client_clip": 16.0,
                 "noise_multiplier": 1.0,
                 "learning_rate": 0.1,
-                "model": "cnn",
+                **self.model,
                 **({"mode": PROVED} if gate == PROVED else {"gate": gate}),
             },
             "client": self.client,
@@ -87,13 +96,15 @@ class Plan:
 
 
 def run(plan: Plan, *, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
-    """Return the report: `{"rows": [...], "targets": [...], "dataset": .., "machine": {...}}`. Raises RunFailedError,
-    BenchmarkError.
+    """Return the report: `{"rows": [...], "targets": [...], "dataset": .., "d": .., "machine": {...}}`.
+
+    Raises RunFailedError, BenchmarkError.
 
     Every gate is followed by a local-DP run with the same clients chosen: ratios compare neighbours in time.
     """
     facts = machine.facts()
     rows: list[dict[str, Any]] = []
+    dim = 0
     for gate in plan.gates:
         say(f"{PRECAD}, {gate}: {plan.warm_up + plan.rounds} rounds")
         measured = measured_run.run(plan.config(gate), warm_up=plan.warm_up)
@@ -102,8 +113,8 @@ def run(plan: Plan, *, say: Callable[[str], None] = lambda line: None) -> dict[s
         (local_dp,) = (row["seconds_per_round"] for row in here if row["setting"] == LOCAL_DP)
         for row in here:
             row["ratio"] = {LOCAL_DP: row["seconds_per_round"] / local_dp}
-        rows += here
-    return {"rows": rows, "targets": compared(rows), "dataset": plan.dataset, "machine": facts}
+        rows, dim = rows + here, measured.task.dim
+    return {"rows": rows, "targets": compared(rows), "dataset": plan.dataset, "d": dim, "machine": facts}
 
 
 def _our_rows(plan: Plan, gate: str, measured: RunResult) -> list[dict[str, Any]]:

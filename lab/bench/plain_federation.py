@@ -183,7 +183,7 @@ class PlainServer(aggregator_pb2_grpc.AggregatorServicer):
         aggregator_pb2_grpc.add_AggregatorServicer_to_server(self, server)
         await server.start()
         await self._until(lambda: len(self._queues) == len(self._task.clients))
-        parameters = networks.initial_parameters(self._task.model, seed=self._task.model_seed)
+        parameters = networks.initial_vector(self._task)
         measured = []
         for t, chosen in enumerate(self._job.chosen, start=1):
             start = time.perf_counter()

@@ -54,7 +54,7 @@ def host(fields: dict[str, Any], client: dict[str, Any], ids: Sequence[str]) -> 
     task = Task.model_validate(fields)
     config = ClientConfig.model_validate({**client, "certificates": "/", "authority": "/"}, context={"base": "/"})
     records = load_records(task, config, ids)
-    model = networks.build(task.model)
+    model = networks.build(task.model, arguments=task.model_arguments)
     _hosted = Hosted(task, records, RecordEngine(model, example_of(records[ids[0]]), device=config.device))
     train(networks.flatten(model), ids[:1])
 
@@ -104,7 +104,7 @@ class PlainTraining:
     def rounds(self, chosen: Sequence[Sequence[str]]) -> list[dict[str, float]]:
         """Return seconds of each phase, a round for every set of chosen clients: `collect` (training, transport),
         `update`."""
-        parameters = networks.initial_parameters(self._task.model, seed=self._task.model_seed)
+        parameters = networks.initial_vector(self._task)
         measured = []
         for clients in chosen:
             start = time.perf_counter()

@@ -274,7 +274,7 @@ def _phases_and_cpu(row: Mapping[str, Any]) -> dict[str, str]:
 
 def print_overhead(console: Console, report: Mapping[str, Any]) -> None:
     """Print one line per setting; the phases' medians need not add up to the median of the round."""
-    console.print(f"records: {report['dataset']}", highlight=False)
+    console.print(f"records: {report['dataset']}, d = {report['d']:,}", highlight=False)
     rows = ({**row, "gate": row["gate"] or "", **_phases_and_cpu(row)} for row in report["rows"])
     print_rows(console, _OVERHEAD, rows)
     console.print(_beside_the_paper(report["rows"]), highlight=False, soft_wrap=True)

@@ -309,6 +309,9 @@ def bench_overhead(
             help="Train on this data set; by default mnist where PRECAD_DATA has it, else the digits, enlarged."
         ),
     ] = None,
+    parameters: Annotated[
+        int, typer.Option(help="Train a dense model of at least so many parameters; 0: the CNN of 26 010.", min=0)
+    ] = 0,
     delays: Annotated[
         list[float] | None,
         typer.Option(
@@ -330,6 +333,7 @@ def bench_overhead(
         rounds=n_rounds,
         record_rate=record_rate,
         dataset=source,
+        parameters=parameters,
         delays_ms=tuple(delays or ()),
     )
     run = partial(overhead.run, plan, say=say)

@@ -174,6 +174,7 @@ def test_a_planted_fault_is_found_where_it_shows(fault: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("fault", FAULTS | FURTHER)
 def test_a_planted_fault_is_found_in_38_of_40_runs(fault: str) -> None:
     """One upload that counts twice in one round of 20 is found by one server or the other, in 36 runs of 40."""

@@ -198,7 +198,7 @@ def test_overhead_report():
 
     assert set(by_setting) == {"precad", "precad-without-validation", "local-dp", "no-privacy", "local-dp-pipes"}
     assert set(by_setting["precad"]["phases_s"]) == set(overhead.PHASES) - {"update", "prove"}
-    assert report["dataset"] == "digits"
+    assert (report["dataset"], report["d"]) == ("digits", 26_010)
     assert "validate" not in by_setting["precad-without-validation"]["phases_s"]
     assert by_setting["local-dp"]["ratio"] == {"local-dp": 1}
     assert all(row["seconds_per_round"] > 0 for row in report["rows"])
@@ -207,8 +207,9 @@ def test_overhead_report():
 @pytest.mark.slow
 def test_overhead_report_of_proofs():
     """A deployment without a dealer; 30 ms between the servers are in each of its steps, and in no client's upload."""
-    plan = overhead.Plan(clients=4, rounds=3, warm_up=1, gates=("proved",), delays_ms=(30.0,))
+    plan = overhead.Plan(clients=4, rounds=3, warm_up=1, gates=("proved",), delays_ms=(30.0,), parameters=5_000)
     report = overhead.run(plan)
+    assert report["d"] == 7 * 795 + 10
     near, far = (row for row in report["rows"] if row["setting"] == "precad")
     assert (near["delay_ms"], far["delay_ms"]) == (0, 30)
     assert far["phases_s"]["select"] > 0.055  # two exchanges
@@ -266,7 +267,7 @@ def test_a_round_is_said_beside_what_the_paper_says_of_its_own():
     row |= {"seconds_per_round_q1": 0.1, "seconds_per_round_q3": 0.2, "ratio": {"local-dp": 1.834}}
     delayed = row | {"gate": "proved", "delay_ms": 20.0, "ratio": {"local-dp": 4.0}}
     other = row | {"setting": "local-dp", "gate": None, "ratio": {"local-dp": 1.0}}
-    report = {"dataset": "mnist", "rows": [row, delayed, other], "targets": []}
+    report = {"dataset": "mnist", "d": 26_010, "rows": [row, delayed, other], "targets": []}
     shown = tables.text_of(tables.print_overhead, report)
     assert "by gate: crypten 1.83, proved 4 at 20 ms; the paper, by CrypTen on its machine: about 7" in shown
 
