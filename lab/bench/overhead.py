@@ -60,9 +60,7 @@ class Plan:
     @property
     def model(self) -> dict[str, Any]:
         """Return the model's part of the `[task]` section."""
-        if not self.parameters:
-            return {"model": "cnn"}
-        return {"model": dense.NAME, "model_arguments": {"hidden": dense.hidden_units(self.parameters)}}
+        return dense.section(self.parameters, self.dataset) if self.parameters else {"model": "cnn"}
 
     @property
     def clients_per_process(self) -> int:

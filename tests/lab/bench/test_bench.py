@@ -209,7 +209,7 @@ def test_overhead_report_of_proofs():
     """A deployment without a dealer; 30 ms between the servers are in each of its steps, and in no client's upload."""
     plan = overhead.Plan(clients=4, rounds=3, warm_up=1, gates=("proved",), delays_ms=(30.0,), parameters=5_000)
     report = overhead.run(plan)
-    assert report["d"] == 7 * 795 + 10
+    assert report["d"] == 67 * (64 + 1 + 10) + 10
     near, far = (row for row in report["rows"] if row["setting"] == "precad")
     assert (near["delay_ms"], far["delay_ms"]) == (0, 30)
     assert far["phases_s"]["select"] > 0.055  # two exchanges
