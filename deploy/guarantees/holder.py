@@ -119,7 +119,7 @@ def lines_of(found: Mapping[str, Any]) -> list[str]:
     if any(paid["why"] == SIMULATION for paid in found["tasks"]):
         lines += [
             "",
-            "both figures take it that nobody else knows the seeds of a simulation (simulation.first_seed), nor finds",
-            "them from its noise: NumPy's generator made it, which is no cryptographic one",
+            "both figures take it that nobody else knows the key of a simulation: holder.key of its run folder, from",
+            "the operating system; AES-256 makes its draws and noise of it",
         ]
     return [*lines, "", f"{'chain':<12}{found['chain']}"]

@@ -62,6 +62,11 @@ def audit(
     n = default_canaries(plan.task.rounds) if canaries is None else canaries
     if not FEWEST <= n <= MOST:
         raise ConfigError(f"--canaries: expected {FEWEST} to {MOST}, found {n}")
+    if seed is not None and plan.client.holder is not None:
+        raise ConfigError(
+            "--seed: expected none with client.holder, whose records protects the operating system's generator, "
+            f"found {seed}"
+        )
     source: Sources = SystemRandomness() if seed is None else SeededRandomness(seed)
     audited = with_canaries(plan, n, SYSTEM_BYTES if seed is None else source.records(0, "coins"))
     simulation, seen = simulation_of(audited, source)

@@ -43,7 +43,8 @@ def simulate(
     """Train in one process: PRECAD, what it is compared with, and attacks, from seeds.
 
     Under [client.holder] each client's ledger pays before it begins, as for a task of the same rounds. Without room in
-    every ledger nothing is trained or paid (exit code 2). Seeds are then secret, unless simulation.first_seed says one.
+    every ledger nothing is trained or paid (exit code 2). Draws follow from the folder's secret
+    `holder.key`.
     """
     import torch
 

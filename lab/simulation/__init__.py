@@ -10,8 +10,9 @@
     evaluations      Evaluations by clients, as in a deployment
     federation       The clients of a simulation
     holder_charge    what a training pays from holders' own ledgers, before it begins
+    holder_key       the secret of a run folder that draws follow from, where holders pay
     guarantee        What an algorithm guarantees, to whom, against whom
-    randomness       Where a simulation's draws come from: a seed, so that a run repeats. It protects nobody
+    randomness       Where a simulation's draws come from: a seed, which protects nobody, or a secret key
     reported         Reads the folder of `precad simulate` for a report, and draws participation again for
                      epsilon by round. It belongs to the laboratory and joins by an entry point
     training         A whole training in one process: rounds of one algorithm on virtual clients, from a seed

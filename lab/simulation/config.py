@@ -72,8 +72,8 @@ class SimulationSettings(BaseModel, frozen=True, extra="forbid", strict=True):
     """`private-quantile`: sigma_b, half the noise on the count of updates within the bound. The rest of the round's
     budget is the updates'. None: q n / 20, or 1.2 z where that is more."""
     first_seed: Annotated[int, Field(ge=0)] = 0
-    """Seed of the training number 0: training i, in the files `seed-i`, draws from first_seed + i. With
-    `[client.holder]` a run folder draws one of its own by default, which nobody can guess."""
+    """Seed of the training number 0: training i, in the files `seed-i`, draws from first_seed + i. Under
+    `[client.holder]` draws follow from the number and from a secret key that each run folder draws (`holder.key`)."""
     evaluate_every: Annotated[int, Field(ge=1)] = 10
     """Rounds between two evaluations on the test records; the last round is always evaluated."""
     batching: Literal["round", "client"] = "round"

@@ -2,16 +2,14 @@
 
 A training that nobody sees costs nothing. Settings chosen by its outcome are released with the next task. So under
 `[client.holder]` a simulation pays what the uploads of a task with the same rounds would. How often each client is
-drawn follows from the seeds, and so does the noise. What was paid for is kept from nobody who knows the seeds. So a run
-folder without `simulation.first_seed` gets one that nobody can guess.
+drawn follows from the run folder's secret key, and so does the noise (`precad.lab.simulation.holder_key`).
 """
 
 from __future__ import annotations
 
 import json
-import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -21,19 +19,17 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt
 from precad.clients.config import ClientConfig
 from precad.clients.errors import HolderLimitReachedError
 from precad.clients.payments import Payments, payments_of, payments_of_answers
-from precad.deploy.configuration.sections import read_toml
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.files.whole import write_whole
 from precad.dp.ledgers.holder import SIMULATION
+from precad.lab.simulation import holder_key
 from precad.lab.simulation.config import SimulationSettings
 from precad.lab.simulation.evaluations import FIRST_NUMBER
-from precad.lab.simulation.randomness import SeededRandomness, Sources, drawn
+from precad.lab.simulation.randomness import Sources, drawn
 from precad.protos.task.algorithms import AS_DEPLOYED, DEFAULT, names_default
 from precad.protos.task.evaluation import is_due, n_due
 from precad.protos.task.task import Task
 
-_SEED_BITS: Final = 62
-"""Bits of a first seed that was drawn: TOML has 63 of an integer."""
 FILE: Final = "holder.json"
 """Name of the file of a run folder that says how many rounds of each seed are paid."""
 MayGoOn = Callable[[int, Mapping[str, int]], bool]
@@ -91,25 +87,25 @@ class _Paid(BaseModel):
 
 
 def owed_by_seeds(
-    task: Task, settings: SimulationSettings, budgets: tuple[MayGoOn, MayGoOn], seeds: Sequence[int], folder: Path
+    task: Task, sources: Mapping[int, Sources], budgets: tuple[MayGoOn, MayGoOn], folder: Path
 ) -> dict[int, Owed]:
-    """Return what trainings in a run folder cost, without what was paid there already.
+    """Return what trainings in a run folder cost, by seed, without what was paid there already.
 
-    budgets: whether they allow the next round, and the evaluation that is due. Raises ConfigError.
+    sources: what each draws from. budgets: whether they allow the next round, and the evaluation that is due.
+    Raises ConfigError.
     """
     paid, found = _paid_in(folder), {}
-    for seed in seeds:
-        draws = Draws(task, SeededRandomness(settings.first_seed + seed), *budgets)
+    for seed, source in sources.items():
+        draws = Draws(task, source, *budgets)
         found[seed] = draws.owed(task.rounds).without(draws.owed(paid.get(str(seed), 0)))
     return found
 
 
-def first_seed_of(folder: Path) -> int:
-    """Return the first seed of a run folder, or a fresh one for a folder that is none yet. Raises ConfigError."""
-    if not (config := folder / "config.toml").exists():
-        return secrets.randbits(_SEED_BITS)
-    found = read_toml(config).get("simulation")
-    return int(found.get("first_seed", 0)) if isinstance(found, Mapping) else 0
+def key_of(folder: Path) -> bytes:
+    """Return the key of a run folder, or a fresh one where nothing was paid yet. Raises ConfigError."""
+    if (folder / FILE).exists() or (folder / holder_key.FILE).exists():
+        return holder_key.kept_in(folder)
+    return holder_key.fresh()
 
 
 def owed_at_most(task: Task) -> Owed:

@@ -35,10 +35,11 @@ from precad.deploy.reporting.runs import (
 )
 from precad.deploy.reporting.settings import shown_client, shown_section, shown_task
 from precad.dp.accountants.pld import Unit
-from precad.lab.simulation import SeededRandomness, Simulation, SimulationSettings
+from precad.lab.simulation import Simulation, SimulationSettings
 from precad.lab.simulation.algorithms import ALGORITHMS
+from precad.lab.simulation.holder_key import FILE
 from precad.lab.simulation.randomness import drawn
-from precad.lab.simulation.simulate import client_of, resolve
+from precad.lab.simulation.simulate import Plan, client_of, resolve, with_key_of
 from precad.protos.task.task import Task
 
 POINTS: Final = 24
@@ -57,13 +58,17 @@ def with_epsilon_by_round(run: Run) -> Run:
     if (what := names_own(run)) is not None:
         return _noted(run, f"its configuration names {what}")
     try:
-        simulation = resolve(_offline(read_toml(run.folder / "config.toml"))).simulation(0)
+        plan = resolve(_offline(read_toml(run.folder / "config.toml")))
+        if plan.client.holder is not None and not (run.folder / FILE).exists():
+            return _noted(run, f"the key that its draws follow from, {FILE}, is not here")
+        plan = with_key_of(run.folder, plan)
+        simulation = plan.simulation(0)
     except MissingDataError:
         return _noted(run, f"its data set, {run.client.dataset}, is not on this machine")
     except ArgumentError as error:  # a device that is not here, for one
         return _noted(run, str(error))
     wanted = _some(max(len(trained.rounds) for trained in run.trainings))
-    by_seed = [_epsilons(simulation, trained, wanted) for trained in run.trainings]
+    by_seed = [_epsilons(plan, simulation, trained, wanted) for trained in run.trainings]
     return replace(run, statements=tuple(_with_curve(run, one, wanted, by_seed) for one in run.statements))
 
 
@@ -76,10 +81,10 @@ def _noted(run: Run, why: str) -> Run:
     return replace(run, notes=(*run.notes, f"Epsilon by round is not drawn: {why}."))
 
 
-def _epsilons(simulation: Simulation, trained: Trained, wanted: Sequence[int]) -> list[_ByWhom]:
+def _epsilons(plan: Plan, simulation: Simulation, trained: Trained, wanted: Sequence[int]) -> list[_ByWhom]:
     """Return epsilon of each guarantee of one seed after each wanted number of rounds; after its end, as at its end."""
     assert trained.seed is not None  # of a simulation
-    randomness, task = SeededRandomness(simulation.settings.first_seed + trained.seed), simulation.task
+    randomness, task = plan.sources(trained.seed), plan.task
     participation, n_drawn = Counter[str](), 0
     found: list[_ByWhom] = []
     for rounds in wanted:

@@ -10,6 +10,7 @@ from rich.console import Console
 from precad.deploy.localhost.summary import quality
 from precad.deploy.shown import tables
 from precad.lab.simulation.algorithms import ALGORITHMS
+from precad.lab.simulation.holder_key import FILE
 
 
 def print_simulation(console: Console, summary: Mapping[str, Any]) -> None:
@@ -34,7 +35,9 @@ def print_simulation(console: Console, summary: Mapping[str, Any]) -> None:
             table.add_row("", guarantee["sentence"])
     if (paid := summary.get("holder_uploads_paid")) is not None:
         said = f"{sum(paid.values())} uploads of {len(paid)} clients" if paid else "nothing: all of it was paid before"
-        table.add_row("holders paid", f"{said} (client.holder), as if nobody else knew the seeds")
-    table.add_row("randomness", "from seeds: what is guaranteed holds with the operating system's generator")
+        table.add_row("holders paid", f"{said} (client.holder)")
+        table.add_row("randomness", f"from a secret key of the operating system, in {FILE}: who has it knows the noise")
+    else:
+        table.add_row("randomness", "from seeds: what is guaranteed holds with the operating system's generator")
     table.add_row("run folder", summary["output"])
     console.print(table, highlight=False)

@@ -7,6 +7,7 @@ sections of servers and operators are ignored. A run leaves one folder:
     seed-N.jsonl  one line per round
     seed-N.npz    where the training stands, as of its last evaluation; the final model at the end
     summary.json  what `--json` prints
+    holder.json   what was paid under `[client.holder]`; holder.key, the secret that its draws follow from
 
 A folder that holds the same configuration is continued: finished seeds stay, others start from where they stand. It
 also holds digests of apps (`precad.lab.simulation.app_digests`): other records or other code are refused. A
@@ -54,10 +55,11 @@ from precad.deploy.configuration.local import (
 from precad.deploy.configuration.sections import parse_section, section_of
 from precad.deploy.errors import ConfigError, UnfulfilledError, refusing
 from precad.deploy.files.whole import write_whole
-from precad.lab.simulation import RoundMetrics, SeededRandomness, Simulation, SimulationSettings, records_of
+from precad.lab.simulation import RoundMetrics, SeededRandomness, Simulation, SimulationSettings, holder_key, records_of
 from precad.lab.simulation.algorithms import Deployed
-from precad.lab.simulation.holder_charge import HolderCharge, Owed, first_seed_of, note_paid, owed_by_seeds
+from precad.lab.simulation.holder_charge import HolderCharge, Owed, key_of, note_paid, owed_by_seeds
 from precad.lab.simulation.progress import Trainings
+from precad.lab.simulation.randomness import KeyedRandomness, Sources
 from precad.lab.simulation.training import Progress
 from precad.lab.simulation.workers import Workers
 from precad.protos.task.algorithms import names_default
@@ -87,6 +89,13 @@ class Plan:
     """Those that clients evaluate models on, where the task has such evaluations."""
     learning: Learning | None = None
     """In place of the model, the loss and the metrics that the configuration names."""
+    key: bytes = field(default_factory=holder_key.fresh, repr=False)
+    """Secret that trainings draw from which a holder pays for: a run folder has its own."""
+
+    def sources(self, seed: int) -> Sources:
+        """Return what the training number `seed` draws from: a secret key, where its records' holder has a limit."""
+        number = self.settings.first_seed + seed
+        return SeededRandomness(number) if self.client.holder is None else KeyedRandomness(self.key, number)
 
     def simulation(self, seed: int, engine: RecordEngine | None = None) -> Simulation:
         """Return the training number `seed`, which has not begun. Raises ArgumentError."""
@@ -95,7 +104,7 @@ class Plan:
             settings=self.settings,
             records=self.records,
             test=self.split.test,
-            randomness=SeededRandomness(self.settings.first_seed + seed),
+            randomness=self.sources(seed),
             attacks=attacks_of(self.client),
             held_out=self.held_out,
             device=self.client.device,
@@ -352,13 +361,14 @@ def run_plan(
 
     Raises ConfigError, ArgumentError.
     """
-    plan = _with_first_seed(plan, folder)
+    plan = with_key_of(folder, plan)
     first = plan.simulation(seeds[0])  # what it refuses leaves no folder behind
     first.measured()
     engine = first.federation.engine
     charge, owed = _charge(plan, first, folder, seeds)
     runs = Runs(plan, folder)
     if charge is not None:
+        holder_key.keep(folder, plan.key)
         charge.pay()
         note_paid(folder, owed)
     with Trainings(console, len(seeds)) as trainings:
@@ -384,15 +394,9 @@ def run_plan(
     return summary
 
 
-def _with_first_seed(plan: Plan, folder: Path) -> Plan:
-    """Return a plan whose seeds are the folder's, or fresh, where a holder pays and the configuration says none."""
-    section = plan.raw["simulation"]
-    if plan.client.holder is None or "first_seed" in section:
-        return plan
-    fresh = {"first_seed": first_seed_of(folder)}
-    return replace(
-        plan, settings=plan.settings.model_copy(update=fresh), raw={**plan.raw, "simulation": {**section, **fresh}}
-    )
+def with_key_of(folder: Path, plan: Plan) -> Plan:
+    """Return a plan that draws from the folder's key, or from a fresh one, where a holder pays. Raises ConfigError."""
+    return plan if plan.client.holder is None else replace(plan, key=key_of(folder))
 
 
 def _charge(
@@ -405,7 +409,7 @@ def _charge(
     if plan.client.holder is None:
         return None, {}
     budgets = first.algorithm.may_start, first.algorithm.may_evaluate
-    owed = owed_by_seeds(plan.task, plan.settings, budgets, seeds, folder)
+    owed = owed_by_seeds(plan.task, {seed: plan.sources(seed) for seed in seeds}, budgets, folder)
     charge = HolderCharge(plan.task, plan.settings, plan.client, owed.values())
     charge.require_room()
     return charge, owed
@@ -433,4 +437,4 @@ def _one_by_one(runs: Runs, seeds: Sequence[int], engine: RecordEngine, training
 
 def _train_seed(raw: Mapping[str, Any], folder: Path, seed: int) -> dict[str, Any]:
     """Run one seed's training, in a worker."""
-    return Runs(resolve(raw), folder).run(seed)
+    return Runs(with_key_of(folder, resolve(raw)), folder).run(seed)

@@ -6,7 +6,6 @@ Failure means a training that chose a setting and is in no statement, or one tha
 from __future__ import annotations
 
 import json
-import tomllib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -63,11 +62,11 @@ def paid(config: Path, why: str = "simulation") -> Counter[str]:
     return found
 
 
-def taken_part(config: Path, seeds: int) -> Counter[str]:
+def taken_part(config: Path, seeds: int, folder: str = "out") -> Counter[str]:
     """Return how often each client was in a round, as the finished trainings have it."""
     found = Counter[str]()
     for seed in range(seeds):
-        with np.load(config.parent / "out" / f"seed-{seed}.npz") as saved:
+        with np.load(config.parent / folder / f"seed-{seed}.npz") as saved:
             found.update(dict(zip(saved["clients"].tolist(), saved["participation"].tolist(), strict=True)))
     return found
 
@@ -88,21 +87,8 @@ def test_trainings_pay_for_every_round_that_a_client_was_in(config: Path) -> Non
         account, _ = read(config.parent / "paid" / client)
         assert account.epsilon == pytest.approx(PldAccountant().epsilon(SampledGaussian(0.5, 2.0), n, 1e-5), rel=1e-3)
     told = CliRunner().invoke(app, ["holder", "statement", str(config.parent / "paid" / "a")]).stderr
-    assert "nobody else knows the seeds of a simulation" in told
-    assert "which is no cryptographic one" in told
-
-
-def test_seeds_are_secret_unless_the_file_says_one(config: Path) -> None:
-    """Whoever could guess them knew the noise. The folder keeps its own, and another one has others."""
-    changed(config, "first_seed = 3", "")
-    simulate(config)
-    written = tomllib.loads((config.parent / "out" / "config.toml").read_text())["simulation"]["first_seed"]
-    assert written > 2**32  # else in one of 10^9 runs
-    simulate(config, "--seeds", 2)
-    assert paid(config) == taken_part(config, 2)
-    (config.parent / "out").rename(config.parent / "before")
-    simulate(config)
-    assert tomllib.loads((config.parent / "out" / "config.toml").read_text())["simulation"]["first_seed"] != written
+    assert "nobody else knows the key of a simulation: holder.key of its run folder" in told
+    assert "seed" not in told
 
 
 def test_the_folder_s_own_file_pays_from_the_same_ledgers(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,11 +98,12 @@ def test_the_folder_s_own_file_pays_from_the_same_ledgers(config: Path, monkeypa
     monkeypatch.chdir("/")
     again = ["simulate", str(config.parent / "out" / "config.toml"), "--output", str(config.parent / "again")]
     assert CliRunner().invoke(app, again).exit_code == 0
-    assert paid(config) == before + before
+    assert paid(config) == before + taken_part(config, 1, "again")
 
 
 def test_trainings_that_a_limit_has_no_room_for_do_not_begin(config: Path) -> None:
     """Code 2; no folder, and no ledger is begun, also where one client alone has too little room."""
+    changed(config, "client_rate = 0.5", "client_rate = 1.0")
     said = simulate(config, "--rounds", 4000, exit_code=2)
     assert "client.holder: expected room for " in said
     assert "lose in all tasks must stay <= 12 at delta = 1e-05" in said
@@ -159,7 +146,7 @@ def test_what_has_no_price_is_refused(config: Path, old: str, new: str, message:
 
 
 def test_rounds_behind_a_budget_are_not_paid(config: Path) -> None:
-    """The budget ends the training, for draws that the seed knows before."""
+    """The budget ends the training, for draws that the key knows before."""
     changed(config, "rounds = 6", "rounds = 60\nepsilon_budget_one_server = 3.0")
     simulate(config)
     assert paid(config) == taken_part(config, 1)
@@ -193,7 +180,7 @@ def test_evaluations_by_clients_are_paid_too(config: Path) -> None:
 
 def test_an_audit_that_trains_anew_pays_all_rounds(config: Path) -> None:
     """Its draws come from the operating system, so that each client pays as if it was in every round."""
-    arguments: list[Any] = ["audit", "privacy", config, "--rounds", 2, "--canaries", 64, "--seed", 1, "--threads", 1]
+    arguments: list[Any] = ["audit", "privacy", config, "--rounds", 2, "--canaries", 64, "--threads", 1]
     done = CliRunner().invoke(app, [str(one) for one in arguments])
     assert done.exit_code in (0, 1), done.stderr  # chance accuses one sound system of twenty
     assert paid(config) == dict.fromkeys("abcd", 2)
@@ -201,4 +188,6 @@ def test_an_audit_that_trains_anew_pays_all_rounds(config: Path) -> None:
     refused = CliRunner().invoke(app, [str(one) for one in arguments])
     assert refused.exit_code == 2
     assert "client.holder: expected room for 4000 uploads of 'a' by these trainings, found room for " in refused.stderr
+    seeded = CliRunner().invoke(app, [str(one) for one in [*arguments, "--seed", 1]])
+    assert (seeded.exit_code, "--seed: expected none with client.holder" in seeded.stderr) == (2, True)
     assert paid(config) == dict.fromkeys("abcd", 2)
