@@ -88,7 +88,11 @@ def audit_log(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Verify what a server wrote down of its decisions and releases, offline."""
+    """Verify what a server wrote down of its decisions and releases, offline: its log, and the ledger that it names.
+
+    The log names the ledger's chain value at each release. So what rounds cost, or which earlier ledgers count, is not
+    changed unseen after a release. Earlier ledgers are shown by their last chain values.
+    """
     from precad.deploy.oversight.log_audit import check_log
 
     report = check_log(state_dir, against=against, known=known)
@@ -96,7 +100,8 @@ def audit_log(
         write_json(report)
     else:
         for name, value in report.items():
-            people.print(f"{name.replace('_', ' '):<18}{value}", highlight=False, markup=False, soft_wrap=True)
+            said = ", ".join(value) if isinstance(value, list) else value
+            people.print(f"{name.replace('_', ' '):<18}{said}", highlight=False, markup=False, soft_wrap=True)
 
 
 @audit_app.command("events")

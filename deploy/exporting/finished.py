@@ -76,7 +76,7 @@ def read_finished(state_dir: Path, task: Task, role: Role) -> FinishedTask:
         raise ConfigError(f"{state_dir}: expected the task of digest {task.digest().hex()[:16]}, found {found}")
     if (kept_by := begun.get("role", role)) != role:  # logs of earlier versions do not say whose they are
         raise ConfigError(f"{state_dir}: expected the folder of {role}, found one of {kept_by}")
-    releases, of_all = audit_log.releases(log, ("committed",)), audit_log.releases(log)
+    releases = audit_log.releases(log, ("committed",))
     if log[-1].kind != "finished" or not releases:
         raise ConfigError(f"{state_dir}: expected a finished task, found {_standing(log[-1], len(releases), task)}")
     last = releases[max(releases)]
@@ -85,7 +85,6 @@ def read_finished(state_dir: Path, task: Task, role: Role) -> FinishedTask:
         raise AuditError(f"model.npy: expected the released model {last['model'][:16]}, found {digest[:16]}")
     parameters = vector[: task.n_parameters]
     with _ledger(state_dir, task) as ledger:
-        _require_one_history(ledger, max(of_all), of_all[max(of_all)]["ledger"], state_dir)
         return FinishedTask(
             task=task,
             task_id=begun["task"],
@@ -121,10 +120,3 @@ def _standing(last: audit_log.Entry, n_committed: int, task: Task) -> str:
     fields: Mapping[str, Any] = last.fields
     why = f": {fields['reason']}" if "reason" in fields else ""
     return f"{n_committed} of {task.rounds} rounds, and last in its log {last.kind!r}{why}"
-
-
-def _require_one_history(ledger: Ledger, last_release: int, chain_at_release: str, state_dir: Path) -> None:
-    """Require one history. The log names the ledger's chain value at each release, so a ledger that was written anew is
-    found out."""
-    if max(ledger.rounds) == last_release and ledger.chain != chain_at_release:
-        raise AuditError(f"{ledger_path(state_dir)}: it is not the ledger that round {last_release} was released with")

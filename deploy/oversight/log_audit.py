@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from precad.deploy.configuration.sections import Deployment, section
 from precad.deploy.errors import ConfigError, refusing
+from precad.dp.ledgers.earlier import tasks_of_header
 from precad.dp.ledgers.events import ledger_events
-from precad.dp.ledgers.lines import read_lines
+from precad.dp.ledgers.lines import Charge, Fields, chains, read_lines
 from precad.protos.tls.identity import Role
 from precad.servers.config import AggregatorConfig, ServerConfig
 from precad.servers.database.replicas import url_of
@@ -49,12 +51,13 @@ def check_log(state_dir: Path, *, against: Path | None = None, known: str | None
     """Verify a server's log and ledger, and return what was verified, in numbers. Nothing on disk is changed, so a copy
     of a running server's folder will do.
 
+    `earlier_ledgers` of the report: last chain values of ledgers that the ledger counts as well.
     Raises: SetupError when a file is not there; AuditError, LedgerCorruptedError when something was changed;
     PeerMismatchError when the two servers' logs contradict one another.
     """
     log = audit_log.read(store_path(state_dir))
     releases, evaluated = audit_log.releases(log), audit_log.releases(log, ("evaluated",))
-    charged = read_lines(_ledger(state_dir))[1]
+    header, charged, _ = read_lines(_ledger(state_dir))
     for round in releases.keys() - charged.keys():
         raise AuditError(f"round {round} was released, and the ledger does not hold it")
     for round, fields in releases.items():
@@ -62,6 +65,7 @@ def check_log(state_dir: Path, *, against: Path | None = None, known: str | None
             raise AuditError(f"round {round} was charged to others than it was released for")
         if charged[round].is_evaluation is not (round in evaluated):
             raise AuditError(f"round {round} was charged as one of another kind than it was released as")
+    _require_one_history(releases, header, charged)
     if uncharged := audit_log.checked(log) - charged.keys():
         raise AuditError(f"round {min(uncharged)} was checked, and the ledger does not hold it")
     if known is not None and known not in {entry.chain for entry in log}:
@@ -77,9 +81,26 @@ def check_log(state_dir: Path, *, against: Path | None = None, known: str | None
         "interruptions": sum(entry.kind == "interrupted" for entry in log),
         "chain": log[-1].chain if log else audit_log.FIRST_CHAIN,
     }
+    if before := {task.chain for task in tasks_of_header(_ledger(state_dir), header)}:
+        report["earlier_ledgers"] = sorted(before)
     if against is not None:
         report["agreed_releases"] = audit_log.compare(log, audit_log.read(store_path(against)))
     return report
+
+
+def _require_one_history(
+    releases: Mapping[int, Mapping[str, Any]], header: Fields, charged: Mapping[int, Charge]
+) -> None:
+    """Require that the log names the ledger's chain value at each release, after the round's charge.
+
+    A chain value is of the header too: of what a round costs, and of earlier tasks. So a ledger that was written anew
+    is found. Raises AuditError.
+    """
+    found = chains(header, charged)
+    of_round, of_chain = ({one: i for i, one in enumerate(some)} for some in (found, found.values()))
+    for round, fields in releases.items():
+        if of_chain.get(fields.get("ledger"), -1) < of_round[round]:
+            raise AuditError(f"ledger.jsonl: it is not the ledger that round {round} was released with")
 
 
 def events_of(state_dir: Path) -> dict[str, Any]:

@@ -62,6 +62,14 @@ def read_lines(path: Path) -> tuple[Fields, dict[int, Charge], str]:
     return header, charges, chain
 
 
+def chains(header: Fields, charges: Mapping[int, Charge]) -> dict[int, str]:
+    """Return the chain value after each charged round, of what `read_lines` gave."""
+    chain, found = seal(header, FIRST_CHAIN)[1], dict[int, str]()
+    for number, charge in charges.items():
+        chain = found[number] = seal(charge_fields(number, charge), chain)[1]
+    return found
+
+
 def participation(charges: Mapping[int, Charge], *, is_evaluation: bool = False, bins: int = 1) -> Counter[str]:
     """Return in how many charged rounds each client was, of the training or of evaluations.
 

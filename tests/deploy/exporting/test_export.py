@@ -569,7 +569,7 @@ def begun_under_the_version_before(run: Path) -> None:
         (lambda run: (run / "summary.json").unlink(), 2, "summary.json: expected a file of a finished run"),
         (a_line_of_the_ledger_changed, 3, "the line was changed after it was written"),
         (a_cheaper_ledger, 3, "was charged to others than it was released for"),
-        (a_ledger_of_another_history, 3, "it is not the ledger that round 2 was released with"),
+        (a_ledger_of_another_history, 3, "it is not the ledger that round 0 was released with"),
         (lambda run: (run / "a/ledger.jsonl").unlink(), 2, "expected the privacy ledger, found none"),
         (cut_ledger, 3, "found one that is cut off at the end"),
         (another_task, 2, "expected the task of digest"),

@@ -6,10 +6,14 @@ import json
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from precad.deploy.cli.main import app
+from precad.dp.accountants.earlier_rounds import EarlierTask
+from precad.dp.ledgers.earlier import earlier_tasks
+from precad.dp.ledgers.lines import FIRST_CHAIN, seal
 from precad.mpc.errors import PeerMismatchError
 from precad.protos.tls.identity import Role
 from precad.servers.errors import AuditError, SetupError, StoreError
@@ -23,9 +27,11 @@ TASK = small_task(("alice", "bob"))
 INITIAL = bytes(4 * TASK.dim)
 
 
-def write_rounds(folder: Path, n_rounds: int, *, accepted: tuple[str, ...] = ("alice",)) -> Path:
+def write_rounds(
+    folder: Path, n_rounds: int, *, accepted: tuple[str, ...] = ("alice",), earlier: tuple[EarlierTask, ...] = ()
+) -> Path:
     """A state dir with some releases. The path of its database."""
-    with open_task_store(folder, TASK, INITIAL) as store, open_ledger(folder, TASK) as ledger:
+    with open_task_store(folder, TASK, INITIAL) as store, open_ledger(folder, TASK, earlier) as ledger:
         store.begin("small-1", Role.AGGREGATOR_A)
         store.joined(0, "fingerprint")
         for number in range(n_rounds):
@@ -246,6 +252,58 @@ def test_the_command_refuses_a_round_of_the_training_that_was_charged_as_an_eval
     code, _, error = command(path.parent)
     assert code == 3
     assert "round 1 was charged as one of another kind than it was released as" in error
+
+
+def resealed(ledger: Path, change: Callable[[list[dict[str, Any]]], object]) -> None:
+    """Write a ledger anew, with a good chain, as whoever owns the file can."""
+    lines = [json.loads(line) for line in ledger.read_text().splitlines()]
+    for fields in lines:
+        del fields["chain"]
+    change(lines)
+    text, chain = b"", FIRST_CHAIN
+    for fields in lines:
+        line, chain = seal(fields, chain)
+        text += line
+    ledger.write_bytes(text)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda lines: lines[0].pop("earlier"),
+        lambda lines: lines[0]["earlier"][0].update(rounds=0),
+        lambda lines: lines[0]["earlier"][0].update(most_rounds=3),
+        lambda lines: lines[0].update(delta=1e-3),
+        lambda lines: lines[0]["events"]["one_server"].update(noise_multiplier=100.0),
+        lambda lines: lines.insert(2, lines.pop(1)),
+        lambda lines: lines.insert(1, {"round": 7, "clients": ["alice"]}),
+    ],
+    ids=["no earlier task", "fewer rounds before", "fewer draws before", "delta", "noise", "order", "one more"],
+)
+def test_the_command_refuses_a_ledger_that_was_written_anew(
+    tmp_path: Path, change: Callable[[list[dict[str, Any]]], object]
+) -> None:
+    """Its own chain is good, and its charges are those of the releases: the log knows the chain that it had."""
+    before = write_rounds(tmp_path / "before", 2).parent / "ledger.jsonl"
+    folder = write_rounds(tmp_path / "a", 3, earlier=earlier_tasks([(before, 4)])).parent
+    code, out, _ = command(folder, "--json")
+    assert code == 0
+    assert json.loads(out)["earlier_ledgers"] == [json.loads(before.read_text().splitlines()[-1])["chain"]]
+
+    resealed(folder / "ledger.jsonl", lambda lines: None)
+    assert command(folder)[0] == 0
+    resealed(folder / "ledger.jsonl", change)
+    code, _, error = command(folder)
+    assert (code, "it is not the ledger that round 0 was released with" in error) == (3, True), error
+
+
+def test_the_command_refuses_a_chain_value_from_before_the_round_was_charged(path: Path) -> None:
+    """A release that was not charged at its time."""
+    first = json.loads((path.parent / "ledger.jsonl").read_text().splitlines()[1])["chain"]
+    last = audit_log.read(path)[-1].fields["ledger"]
+    rewrite(path, lambda texts: [text.replace(last, first) for text in texts])
+    code, _, error = command(path.parent)
+    assert (code, "it is not the ledger that round 2 was released with" in error) == (3, True), error
 
 
 def test_the_command_says_what_is_missing(tmp_path: Path) -> None:
