@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from precad.clients.config import ClientConfig
 from precad.clients.payments import Payments, payments_of, payments_of_answers
+from precad.dp.task_privacy import task_cost
 from precad.protos.task.evaluation import n_due
 from precad.protos.task.task import Task
 
@@ -13,7 +14,8 @@ from precad.protos.task.task import Task
 def room_of(task: Task, config: ClientConfig, clients: Collection[str]) -> dict[str, str]:
     """Return by client how many uploads its ledger has room for, or epochs of records in bins. Changes nothing.
 
-    Evaluations count that it pays meanwhile, if it is in every round that it can be in.
+    Evaluations count that it pays meanwhile, if it is in every round that it can be in. Rounds that are lost are paid
+    as well: a task can come to as many as its ledger counts where draws may be discarded.
 
     Raises: HolderLimitReachedError where there is room for none; ArgumentError, StateFileError.
     """
@@ -24,13 +26,21 @@ def room_of(task: Task, config: ClientConfig, clients: Collection[str]) -> dict[
     for client, payments in payments_of(task, clients, limit).items():
         payments.require_room()
         left, bins = _uploads_left(task, payments, answers.get(client)), task.record_bins or 1
-        n, what = -(-task.rounds_of_a_client // bins), ("uploads", "rounds") if bins == 1 else ("epochs", "epochs")
-        short = "" if left >= n else f", fewer than the task's {n} {what[1]}"
         found[client] = (
-            f"room for {left} more {what[0]} of {what_of}{short}, within epsilon {limit.limit_epsilon:g} "
-            f"at delta = {limit.delta:g}"
+            f"room for {left} more {'uploads' if bins == 1 else 'epochs'} of {what_of}{_short(task, left)}, within "
+            f"epsilon {limit.limit_epsilon:g} at delta = {limit.delta:g}"
         )
     return found
+
+
+def _short(task: Task, left: int) -> str:
+    """Say that so many uploads, or epochs, are fewer than the task's, or than it can come to with lost rounds."""
+    bins, most = task.record_bins or 1, task_cost(task).most_of_a_client
+    assert most is not None  # a task has an end
+    n, most = min(-(-task.rounds_of_a_client // bins), most // bins), most // bins
+    if left < n:
+        return f", fewer than the task's {n} {'rounds' if bins == 1 else 'epochs'}"
+    return "" if left >= most else f", fewer than the {most} that it can come to with lost rounds"
 
 
 def _uploads_left(task: Task, uploads: Payments, evaluations: Payments | None) -> int:

@@ -19,11 +19,13 @@ from precad.deploy.configuration.check_holder import room_of
 from precad.deploy.errors import ConfigError
 from precad.dp.accountants.composed import composed_epsilon
 from precad.dp.accountants.pld import SampledGaussian, View
+from precad.dp.errors import BudgetExceededError
 from precad.dp.ledgers.holder import read
 from precad.dp.task_privacy import task_privacy
 from precad.lab.simulation import SimulationSettings
 from precad.lab.simulation.holder_charge import HolderCharge, owed_at_most
 from precad.protos.task.task import Task
+from precad.servers.store.folder import open_ledger
 from tests.harness.harness import small_task
 
 MODEL = b"\x01" * 32
@@ -67,6 +69,34 @@ def test_an_answer_that_cannot_be_paid_does_not_leave(tmp_path: Path) -> None:
     counted = UploadLimit("alice", task.digest(), most=1, file=tmp_path / "alice.evaluations", payer=answers)
     with pytest.raises(HolderLimitReachedError):
         counted.require_room(MODEL, 1)
+
+
+TURNS = {"algorithm": "user-dp-fedavg", "min_separation": 3, "lost_rounds": 7, "noise_multiplier": 12.0}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"lost_rounds": 9}, TURNS, {"epsilon_budget_one_server": 2.0}],
+    ids=["as many as by default", "more", "in turns", "with a budget"],
+)
+def test_the_room_that_is_said_is_compared_with_lost_rounds_too(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """With the rounds that a ledger of the task takes of a client that is in all of them, until it takes no more."""
+    task = small_task(**{"rounds": 12, "noise_multiplier": 4.0, **changes})
+    with open_ledger(tmp_path, task) as ledger, suppress(BudgetExceededError):
+        for number in range(0, task.most_draws, task.min_separation):
+            ledger.charge(number, ["alice"])
+    most = ledger.participation["alice"]
+    limit = HolderLimit(ledger=tmp_path / "of-{client}", limit_epsilon=9.0)
+    config = ClientConfig(certificates=tmp_path, authority=tmp_path / "ca.pem", holder=limit)
+    uploads = payments_of(task, ["alice"], limit)["alice"]
+    uploads.for_rounds(uploads.uploads_left() - most, "tuning").pay()
+    assert uploads.uploads_left() == most
+    assert ", fewer" not in room_of(task, config, ["alice"])["alice"]
+    uploads.pay()
+    said = room_of(task, config, ["alice"])["alice"]
+    lost = f"fewer than the {most} that it can come to with lost rounds"
+    expected = lost if task.rounds_of_a_client < most else f"fewer than the task's {most} rounds"
+    assert f"room for {most - 1} more uploads of this task, {expected}" in said
 
 
 @pytest.mark.parametrize("every", [1, 3])
