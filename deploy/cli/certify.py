@@ -19,6 +19,7 @@ from precad.deploy.errors import ConfigError, flag_of
 
 if TYPE_CHECKING:
     from precad.deploy.guarantees.certificates import Request
+    from precad.dp.accountants.earlier_rounds import EarlierTask
     from precad.protos.task.task import Task
 
 _OF_RECORDS: Final = ("p", "records", "record_clip", "client_clip")
@@ -130,15 +131,19 @@ class CertifyFlags(Shown):
         self._refuse("trainings", beside="--attackers", why="a plan takes confidences as they are")
         if self.confidences is not None and self.runs:
             raise ConfigError("--confidences, --run: expected one of the two, found both")
-        (FA, FB), task = self._lead_and_task()
+        (FA, FB), task, earlier = self._lead_and_task()
         wish = {**wished, "FA": FA, "FB": FB, "threat": self.threat, "most_noise_to_signal": self.most_noise}
-        return plan_given(wish, self._task() if task is None else task)
+        return plan_given(wish, self._task() if task is None else task, earlier)
 
-    def _lead_and_task(self) -> tuple[tuple[float, float], Task | None]:
-        """Return the lead, as given or as the evidence has it, and a run's task. Raises ConfigError without a lead."""
+    def _lead_and_task(self) -> tuple[tuple[float, float], Task | None, tuple[tuple[EarlierTask, ...], ...]]:
+        """Return the lead, as given or as the evidence has it, a run's task, and earlier tasks by server.
+
+        Raises ConfigError without a lead.
+        """
         from precad.deploy.guarantees.certificates import lead_of_confidences, read_confidences
 
         lead, task = self.lead, None
+        earlier: tuple[tuple[EarlierTask, ...], ...] = ()
         if self.runs:
             self._refuse(
                 "q", "rounds", "clients", *_OF_RECORDS, _PER_PERSON, beside="--run", why="the run folder says it"
@@ -148,12 +153,12 @@ class CertifyFlags(Shown):
 
             evidence = read_runs([run for folder in self.runs for run in each_training(folder)])
             lead = lead or lead_of_confidences(evidence.confidences, evidence.labels)
-            task = evidence.task
+            task, earlier = evidence.task, evidence.earlier
         elif self.confidences is not None:
             lead = lead or lead_of_confidences(*read_confidences(self.confidences))
         if lead is None:
             raise ConfigError("--lead: expected FA and FB, or --confidences or --run to take them from, found none")
-        return lead, task
+        return lead, task, earlier
 
     def _request(self, delta: float) -> Request:
         from precad.deploy.guarantees.certificates import request_of

@@ -17,8 +17,9 @@ from typing import Any, Final
 
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.shown.figures import plain
-from precad.dp.accountants.pld import Label, PldAccountant, SampledGaussian, TwoStageSampledGaussian
-from precad.dp.accountants.slack import with_slack
+from precad.dp.accountants.earlier_rounds import EarlierTask
+from precad.dp.accountants.pld import Event, Label, SampledGaussian, TwoStageSampledGaussian
+from precad.dp.accountants.task_cost import Level, TaskCost
 from precad.dp.certificates.attack_inefficacy import (
     attackers_needed,
     inefficacy_bounds_over_curve,
@@ -61,6 +62,8 @@ class Request:
     """Part that the training's protocol takes, as eta, from the delta of the planner's epsilons."""
     hides_draws: bool = True
     """Whether the planner's epsilons hold only if nobody learns who was drawn; else draws count as seen."""
+    earlier: tuple[tuple[EarlierTask, ...], ...] = ()
+    """By server, finished tasks of the same clients that the planner's epsilons count as well."""
 
     @refusing(ValueError)
     def __post_init__(self) -> None:
@@ -243,16 +246,33 @@ def plan_for_samples(
     """
     FA, FB = median_lead(correct, leads)
     q, rounds = training.event.sampling_rate, training.rounds
-    rows, accountant = [], with_slack(PldAccountant(), request.slack)
+    rows = []
     for k in (1, 2, 4, 8, 16, 32):
         sigma = least_multiplier_for_attackers(k, FA, FB, q, rounds, request.threat)
         epsilon = None
         if sigma is not None:
             event = SampledGaussian(q, sigma) if request.hides_draws else TwoStageSampledGaussian(q, 1.0, sigma)
-            epsilon = plain(accountant.epsilon(event, rounds, request.delta))
+            epsilon = plain(_epsilon_of_one_unit(event, rounds, request))
         rows.append({"attackers": k, "least_sigma": sigma, "epsilon_of_one_unit": epsilon})
     plan = {"lead": [FA, FB], "label": Label.BOUND.value, "hides_draws": request.hides_draws}
+    if most := max(map(len, request.earlier), default=0):
+        plan["earlier_tasks"] = most
     return plan | {"frontier": rows}
+
+
+def _epsilon_of_one_unit(event: Event, rounds: int, request: Request) -> float:
+    """Return epsilon of whoever may be drawn in so many rounds, beside earlier tasks, as a server's ledger has it."""
+    return max(
+        TaskCost(
+            events={},
+            delta=request.delta,
+            every_round={Level.CLIENT: event},
+            most_rounds=rounds,
+            slack=request.slack,
+            earlier=earlier,
+        ).level_if_discarded(Level.CLIENT)
+        for earlier in request.earlier or ((),)
+    )
 
 
 def median_lead(correct: list[bool], leads: list[tuple[float, float]]) -> tuple[float, float]:

@@ -86,6 +86,8 @@ def _print_plan(console: Console, found: dict[str, Any]) -> None:
 
 def against(plan: Mapping[str, Any]) -> str:
     """Return against whom a plan's epsilons hold."""
+    if n := plan.get("earlier_tasks", 0):
+        return f"against clients, with {n} earlier task{'s' if n > 1 else ''}"
     return "if nobody learns who was drawn" if plan["hides_draws"] else "against clients, who may see draws"
 
 

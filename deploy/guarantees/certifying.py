@@ -46,7 +46,7 @@ def certify_folders(folders: Sequence[Path], request_at: Callable[[float], Reque
         evidence.confidences,
         evidence.labels,
         evidence.training,
-        replace(request, slack=evidence.task.delta_slack, hides_draws=evidence.hides_draws),
+        replace(request, slack=evidence.task.delta_slack, hides_draws=evidence.hides_draws, earlier=evidence.earlier),
         n_runs=evidence.n_runs,
         provenance=evidence.provenance,
     )

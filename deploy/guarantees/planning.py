@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import Any, Final
 
 from rich.console import Console
@@ -13,8 +13,9 @@ from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.guarantees.training_plan import NO_DIM, TrainingPlan
 from precad.deploy.shown.figures import at_least, plain, shown
 from precad.deploy.shown.tables import titled
-from precad.dp.accountants.pld import Label, PldAccountant, Unit, View, unit_words
-from precad.dp.accountants.slack import with_slack
+from precad.dp.accountants.earlier_rounds import EarlierTask
+from precad.dp.accountants.pld import Label, Unit, View, unit_words
+from precad.dp.accountants.task_cost import TaskCost
 from precad.dp.certificates.planner import (
     CentralTask,
     Plan,
@@ -22,7 +23,6 @@ from precad.dp.certificates.planner import (
     Task,
     Wish,
     frontier,
-    least_sigma_for_epsilon,
     search,
 )
 from precad.dp.certificates.prediction import Threat
@@ -35,9 +35,16 @@ _SHOWN: Final = 8
 
 
 @refusing(ValueError)
-def plan_given(wish: Mapping[str, Any], task: ConfiguredTask | Mapping[str, Any]) -> dict[str, Any]:
-    """Return the report on a wish in the task of a run, or in one of these parameters. Raises ConfigError."""
-    found = task_of_run(task) if isinstance(task, ConfiguredTask) else _task_of(**task)
+def plan_given(
+    wish: Mapping[str, Any],
+    task: ConfiguredTask | Mapping[str, Any],
+    earlier: tuple[tuple[EarlierTask, ...], ...] = (),
+) -> dict[str, Any]:
+    """Return the report on a wish in the task of a run, or in one of these parameters. Raises ConfigError.
+
+    earlier: by server, finished tasks that ledgers of the runs count as well.
+    """
+    found = task_of_run(task, earlier) if isinstance(task, ConfiguredTask) else _task_of(**task)
     return plan_wish(Wish(**{**wish, "threat": Threat(wish["threat"])}), found)
 
 
@@ -50,8 +57,8 @@ def _task_of(*, clients: int, records: int | None = None, **rest: Any) -> Task:
     return PrecadTask(n_clients=clients, n_records=records, **rest)
 
 
-def task_of_run(task: ConfiguredTask) -> PrecadTask:
-    """Return the task to plan with. Raises ConfigError for another algorithm's."""
+def task_of_run(task: ConfiguredTask, earlier: tuple[tuple[EarlierTask, ...], ...] = ()) -> PrecadTask:
+    """Return the task to plan with, beside earlier ones by server. Raises ConfigError for another algorithm's."""
     if not task.rules.is_default:
         raise ConfigError(f"--run: expected runs of precad with --attackers, found {task.algorithm}")
     if task.sum_function is not None:
@@ -74,6 +81,7 @@ def task_of_run(task: ConfiguredTask) -> PrecadTask:
         records_per_person=task.records_per_person,
         dim=task.dim,
         frac_bits=task.frac_bits,
+        earlier=tuple(tuple(one.of_groups(task.records_per_person) for one in tasks) for tasks in earlier),
     )
 
 
@@ -115,7 +123,10 @@ def plan_wish(wish: Wish, task: Task) -> dict[str, Any]:
 def _fields_of(task: Task) -> dict[str, Any]:
     """Return the task's fields; how many records a person has only where it is more than one, the grid where known."""
     unsaid = {("records_per_person", 1), ("dim", None)}
-    return {name: value for name, value in asdict(task).items() if (name, value) not in unsaid and name != "frac_bits"}
+    found = {field.name: getattr(task, field.name) for field in fields(task)}
+    if most := max(map(len, found.pop("earlier", ())), default=0):
+        found["earlier_tasks"] = most
+    return {name: value for name, value in found.items() if (name, value) not in unsaid and name != "frac_bits"}
 
 
 _KINDS: Final[dict[type, str]] = {PrecadTask: "precad", CentralTask: "central"}
@@ -149,19 +160,28 @@ def _privacy(plan: Plan, wish: Wish, task: PrecadTask) -> dict[str, Any]:
         dim=task.dim,
         frac_bits=task.frac_bits,
     )
-    account, one_round = with_slack(PldAccountant(), task.slack), planned.round_of(View.ONE_SERVER)
-    safe = least_sigma_for_epsilon(
-        wish.epsilon, task.p, planned.most_rounds, task.delta, task.slack, together=task.records_per_person
+    safe = task.least_sigma(wish.epsilon, planned.most_rounds, discarded=True)
+    epsilon, if_discarded = (
+        max(cost.of_view(View.ONE_SERVER, n, discarded=discarded) for cost in _costs(planned, task))
+        for n, discarded in ((planned.expected_participation, False), (planned.most_rounds, True))
     )
     return {
         "rounds": planned.expected_participation,
-        "epsilon": plain(account.epsilon(one_round, planned.expected_participation, task.delta)),
+        "epsilon": plain(epsilon),
         "if_discarded": {
             "rounds": planned.most_rounds,
-            "epsilon": plain(account.epsilon(one_round, planned.most_rounds, task.delta)),
-            "least_sigma": None if safe is None else max(safe / task.noise_left, plan.sigma),
+            "epsilon": plain(if_discarded),
+            "least_sigma": None if safe is None else max(safe, plan.sigma),
         },
     }
+
+
+def _costs(planned: TrainingPlan, task: PrecadTask) -> list[TaskCost]:
+    """Return what the plan's rounds cost, with the earlier tasks of each server."""
+    events = {View.ONE_SERVER: planned.round_of(View.ONE_SERVER)}
+    return [
+        TaskCost(events=events, delta=task.delta, slack=task.slack, earlier=tasks) for tasks in task.earlier or ((),)
+    ]
 
 
 def print_wish(console: Console, report: dict[str, Any]) -> None:
@@ -189,6 +209,8 @@ def print_wish(console: Console, report: dict[str, Any]) -> None:
     console.print(verdict, highlight=False)
     if (privacy := report["privacy"]) is not None:
         whose = unit_words(Unit.RECORD, report["task"].get("records_per_person", 1))
+        if n := report["task"].get("earlier_tasks", 0):
+            whose += f", with {n} earlier task{'s' if n > 1 else ''},"
         _print_privacy(console, privacy, whose, best["rounds"], wish["epsilon"])
     for warning in report["warnings"]:
         console.print(warning, highlight=False)

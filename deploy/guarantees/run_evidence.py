@@ -29,8 +29,9 @@ from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.run_files.folder import RunFolder
-from precad.deploy.run_files.spent import costs_of_run, epsilon_of_several
+from precad.deploy.run_files.spent import costs_of_run, earlier_of_several, epsilon_of_several
 from precad.deploy.shown.figures import plain
+from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.accountants.pld import SampledGaussian, View
 from precad.dp.accountants.task_cost import TaskCost
 from precad.dp.certificates.monte_carlo import monte_carlo_privacy
@@ -56,6 +57,8 @@ class RunEvidence:
     """For the report: what was read, and what all the models together cost."""
     model_digests: tuple[str, ...]
     """SHA-256 of the models that were asked, in hex."""
+    earlier: tuple[tuple[EarlierTask, ...], ...] = ()
+    """By server, finished tasks that ledgers of the runs count as well, and those of a next training would."""
 
     @property
     def n_runs(self) -> int:
@@ -120,6 +123,7 @@ def read_runs(paths: list[Path]) -> RunEvidence:
         task=task,
         provenance=_provenance(runs, task, training),
         model_digests=tuple(digests),
+        earlier=earlier_of_several([run.costs for run in runs]),
     )
 
 

@@ -118,11 +118,19 @@ def epsilon_of_several(
     - discarded: whether the most rounds that it can be in count, where they are more
     """
     found: list[float] = []
-    for of_server in zip(*costs, strict=True):
+    for of_server, earlier in zip(zip(*costs, strict=True), earlier_of_several(costs), strict=True):
         most = sum(cost.most_of_a_client or 0 for cost in of_server) if discarded else 0
-        cost = replace(of_server[0], earlier=_all_of(one.earlier for one in of_server))
+        cost = replace(of_server[0], earlier=earlier)
         found.append(cost.of_several(len(of_server), view, max(rounds, most), discarded=discarded))
     return max(found)
+
+
+def earlier_of_several(costs: Sequence[Sequence[TaskCost]]) -> tuple[tuple[EarlierTask, ...], ...]:
+    """Return by server the earlier tasks that its ledgers of several trainings count.
+
+    An earlier task that several of them count, counts once. costs: by training, then by server.
+    """
+    return tuple(_all_of(one.earlier for one in of_server) for of_server in zip(*costs, strict=True))
 
 
 def _all_of(each: Iterable[tuple[EarlierTask, ...]]) -> tuple[EarlierTask, ...]:

@@ -19,9 +19,11 @@ from typing import Final
 from scipy.optimize import brentq
 from scipy.special import ndtri
 
+from precad.dp.accountants.composed import composed_epsilon
+from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.accountants.gaussian_dp import mu_from_eps_delta
 from precad.dp.accountants.group_mixture import Direction, loss_distribution
-from precad.dp.accountants.pld import SampledGaussian, effective_noise_multiplier
+from precad.dp.accountants.pld import Event, SampledGaussian, View, effective_noise_multiplier
 from precad.dp.accountants.slack import left_of_delta
 from precad.dp.certificates.prediction import Threat, Training, attacked_bounds
 from precad.dp.checks import require_count, require_delta, require_positive, require_probability
@@ -59,6 +61,8 @@ class PrecadTask:
     dim: int | None = None
     frac_bits: int = 16
     """d and f: what rounding to the grid adds to a record's sensitivity counts. No d: none is counted."""
+    earlier: tuple[tuple[EarlierTask, ...], ...] = ()
+    """By server, finished tasks of the same clients that epsilon counts as well; `slack` does not have theirs."""
 
     def __post_init__(self) -> None:
         require_probability("q", self.q)
@@ -75,6 +79,26 @@ class PrecadTask:
     def protected(self) -> tuple[float, int, int]:
         """Return the records of one person, whose client takes part in the expected number of rounds."""
         return self.p, math.ceil(self.q * self.rounds - 1e-9), self.records_per_person
+
+    def least_sigma(self, epsilon: float, rounds: int, *, discarded: bool = False) -> float | None:
+        """Return the least sigma that keeps epsilon of a client that was in so many rounds; None if there is none.
+
+        discarded: whether draws of the earlier tasks may have been discarded.
+        """
+        found = [
+            least_sigma_for_epsilon(
+                epsilon,
+                self.p,
+                rounds,
+                self.delta,
+                self.slack + math.fsum(task.slack for task in tasks),
+                together=self.records_per_person,
+                beside=tuple((task.events[View.ONE_SERVER], task.counted(discarded=discarded)) for task in tasks),
+            )
+            for tasks in self.earlier or ((),)
+        ]
+        known = [sigma / self.noise_left for sigma in found if sigma is not None]
+        return max(known) if len(known) == len(found) else None
 
     @property
     def noise_left(self) -> float:
@@ -126,10 +150,9 @@ class CentralTask:
         """Return every single user, in every round with probability q."""
         return self.q, self.rounds, 1
 
-    @property
-    def noise_left(self) -> float:
-        """Return all of it: nothing is rounded."""
-        return 1.0
+    def least_sigma(self, epsilon: float, rounds: int) -> float | None:
+        """Return the least sigma that keeps epsilon of a user over so many rounds; None if there is none."""
+        return least_sigma_for_epsilon(epsilon, self.q, rounds, self.delta)
 
     def sigma_of(self, attacker_multiplier: float) -> float:
         """Return the attacker's multiplier itself: an attacker is a user."""
@@ -206,12 +229,19 @@ def _least_multiplier(k: int, FA: float, FB: float, q: float, rounds: int, threa
 
 @functools.lru_cache(maxsize=4096)
 def least_sigma_for_epsilon(
-    epsilon: float, rate: float, rounds: int, delta: float, slack: float = 0.0, *, together: int = 1
+    epsilon: float,
+    rate: float,
+    rounds: int,
+    delta: float,
+    slack: float = 0.0,
+    *,
+    together: int = 1,
+    beside: tuple[tuple[Event | None, int | None], ...] = (),
 ) -> float | None:
     """Return the least sigma that keeps epsilon, to 1e-3 from above; None if there is none up to 10^4.
 
     slack: what the protocol takes from delta; None also where that is all of it. together: units, each drawn by itself,
-    that epsilon is of.
+    that epsilon is of. beside: other rounds that count as well, by kind, None for a number that is not known.
 
     By `precad.dp.accountants.privacy_loss`, a bound like PLD's and faster where every sigma is a new one.
     """
@@ -225,11 +255,32 @@ def least_sigma_for_epsilon(
         )
         return math.log(epsilon) - math.log(min(found, 1e9) + 1e-9)
 
+    if beside and rate and rounds:
+        return _least_beside(epsilon, SampledGaussian(rate, 1.0, together), rounds, left, beside)
     if rate == 0 or rounds == 0:
         return LEAST_MULTIPLIER
     if rate == 1:  # exactly Gaussian
         return together * math.sqrt(rounds) / mu_from_eps_delta(epsilon, left) * (1 + 1e-9)
     return _least(margin, together * rate * math.sqrt(rounds) / mu_from_eps_delta(epsilon, left))
+
+
+def _least_beside(
+    epsilon: float,
+    event: SampledGaussian,
+    rounds: int,
+    left: float,
+    beside: tuple[tuple[Event | None, int | None], ...],
+) -> float | None:
+    """Return the least multiplier of such rounds that keeps epsilon at `left` of delta, beside other rounds."""
+    known = [(other, n) for other, n in beside if n is not None]
+    if len(known) < len(beside) or not composed_epsilon(known, left) < epsilon:
+        return None
+
+    def margin(sigma: float) -> float:
+        found = composed_epsilon([(replace(event, noise_multiplier=sigma), rounds), *known], left)
+        return math.log(epsilon) - math.log(min(found, 1e9) + 1e-9)
+
+    return _least(margin, event.group_size * event.sampling_rate * math.sqrt(rounds) / mu_from_eps_delta(epsilon, left))
 
 
 def _least(margin: Callable[[float], float], guess: float) -> float | None:
@@ -258,11 +309,8 @@ def plan(wish: Wish, task: Task) -> Plan | None:
     if multiplier is None:
         return None
     for_attackers = task.sigma_of(multiplier)
-    rate, rounds, together = task.protected
-    for_epsilon = least_sigma_for_epsilon(wish.epsilon, rate, rounds, task.delta, task.slack, together=together)
-    if for_epsilon is None:
+    if (for_epsilon := task.least_sigma(wish.epsilon, task.protected[1])) is None:
         return None
-    for_epsilon /= task.noise_left
     sigma = max(for_attackers, for_epsilon)
     decided_by = "attackers" if for_attackers > for_epsilon else "epsilon"
     return Plan(task.rounds, task.client_clip, sigma, decided_by, task.noise_to_signal(sigma))

@@ -17,10 +17,18 @@ from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.local import resolve
 from precad.deploy.guarantees.run_evidence import _OF_THE_LAW, read_runs, training_of
 from precad.deploy.run_files.folder import RunFolder
-from precad.dp.accountants.pld import Conduct, PldAccountant, SampledGaussian, View, round_event
+from precad.dp.accountants.pld import (
+    Conduct,
+    PldAccountant,
+    SampledGaussian,
+    TwoStageSampledGaussian,
+    View,
+    round_event,
+)
 from precad.dp.accountants.task_cost import Level
 from precad.dp.certificates.prediction import Method, Threat, certify
 from precad.dp.ledgers.earlier import earlier_tasks
+from precad.dp.ledgers.ledger import Ledger
 from precad.dp.task_privacy import task_cost, task_privacy
 from precad.servers.store.folder import ledger_path, open_ledger
 from tests.harness.command_line import CliRunner
@@ -354,3 +362,73 @@ def test_every_field_of_a_client_is_known_to_change_the_law_or_not():
     }
     assert set(ClientConfig.model_fields) == where_and_when | set(_OF_THE_LAW)
     assert not where_and_when & set(_OF_THE_LAW)
+
+
+@pytest.fixture
+def beside(tmp_path):
+    """Return a run whose ledger counts a query of the same clients, and that query's ledger."""
+    task = configuration.load(RunFolder(make_run(tmp_path / "before", 1)).config).task
+    query = task.model_copy(update={"rounds": 2, "client_rate": 1.0, "record_rate": 1.0, "noise_multiplier": 30.0})
+    with open_ledger(tmp_path / "query", query) as ledger:
+        ledger.charge(0, ["a", "b", "c"])
+    earlier = earlier_tasks([(ledger_path(tmp_path / "query"), 5)])
+    return make_run(tmp_path / "run", 1, earlier=earlier), earlier
+
+
+def test_a_plan_counts_earlier_tasks_as_a_ledger_does(beside):
+    """Epsilon of a whole client at each sigma, by a ledger with that sigma and the same header."""
+    run, earlier = beside
+    plan = json.loads(precad("certify", "--run", run, "--plan", "--json").stdout)["plan"]
+    rows = [row for row in plan["frontier"] if row["least_sigma"] is not None]
+    assert len(rows) > 2
+    for row in rows[:3]:
+        event = TwoStageSampledGaussian(0.25, 1.0, row["least_sigma"])
+        with Ledger(
+            None,
+            events=dict.fromkeys(View),
+            delta=1e-5,
+            every_round={Level.CLIENT: event},
+            most_rounds=4 + 3,
+            earlier=earlier,
+        ) as ledger:
+            stated = ledger.task_statement(Level.CLIENT, Conduct.MAY_DISCARD).epsilon
+        assert row["epsilon_of_one_unit"] == stated
+        alone = PldAccountant().epsilon(event, 7, 1e-5)
+        assert row["epsilon_of_one_unit"] > alone
+    assert plan["earlier_tasks"] == 1
+    assert "with 1 earlier task" in " ".join(precad("certify", "--run", run, "--plan").stderr.split())
+
+
+def test_a_wish_counts_earlier_tasks_as_a_ledger_does(beside, tmp_path):
+    """Both figures of the best plan, by a ledger of the planned task; and no less noise keeps the wish."""
+    run, earlier = beside
+    wish = ("--plan", "--attackers", 1, "--epsilon", 0.6, "--lead", 0.9, 0.1, "--most-noise", 1e6)
+    found = json.loads(precad("certify", "--run", run, *wish, "--json").stdout)
+    best, privacy = found["best"], found["privacy"]
+    assert best["decided_by"] == "epsilon"
+    assert found["task"]["earlier_tasks"] == 1
+
+    def stated(sigma, rounds, conduct, name):
+        task = configuration.load(RunFolder(run).config).task
+        planned = task.model_copy(
+            update={"noise_multiplier": sigma, "rounds": best["rounds"], "client_clip": best["client_clip"]}
+        )
+        with open_ledger(tmp_path / name, planned, earlier) as ledger:
+            for t in range(rounds):
+                ledger.charge(t, ["a"])
+            return ledger.statement(View.ONE_SERVER, "a", conduct).epsilon
+
+    epsilon = stated(best["sigma"], privacy["rounds"], Conduct.WATCHES, "wish")
+    assert privacy["epsilon"] == pytest.approx(epsilon, rel=1e-9)
+    assert epsilon <= 0.6 < stated(0.99 * best["sigma"], privacy["rounds"], Conduct.WATCHES, "less")
+    if_discarded = stated(best["sigma"], 1, Conduct.MAY_DISCARD, "discarded")
+    assert privacy["if_discarded"]["epsilon"] == pytest.approx(if_discarded, rel=1e-9)
+    safe = privacy["if_discarded"]["least_sigma"]
+    assert stated(safe, 1, Conduct.MAY_DISCARD, "safe") <= 0.6 < stated(0.99 * safe, 1, Conduct.MAY_DISCARD, "unsafe")
+    assert "with 1 earlier task," in " ".join(precad("certify", "--run", run, *wish).stderr.split())
+
+
+def test_a_wish_that_earlier_tasks_have_spent_is_reached_by_no_noise(beside):
+    run, _ = beside
+    wish = ("--plan", "--attackers", 1, "--epsilon", 0.05, "--lead", 0.9, 0.1, "--most-noise", 1e6)
+    assert json.loads(precad("certify", "--run", run, *wish, "--json").stdout)["best"] is None
