@@ -29,13 +29,14 @@ format (docs/reference/protocol.md, sections 7 and 9).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from precad.dp.accountants.bins_event import BinnedGaussian
 from precad.dp.accountants.calibration import short_noise_multiplier
 from precad.dp.accountants.composed import Beside
+from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.accountants.pld import (
     Event,
     PldAccountant,
@@ -264,10 +265,11 @@ def answer_event(evaluation: PublicParameters) -> SampledGaussian:
     return SampledGaussian(1.0, client_noise_multiplier(*noise, n_servers=1) / 2)
 
 
-def task_cost(task: PublicParameters) -> TaskCost:
+def task_cost(task: PublicParameters, earlier: Sequence[EarlierTask] = ()) -> TaskCost:
     """Return the task's cost by its rounds, budgets, and the rounds that it may lose.
 
-    A deployment draws at most `most_draws` times: its T rounds, and those that may be lost.
+    A deployment draws at most `most_draws` times: its T rounds, and those that may be lost. earlier: finished tasks of
+    the same clients, which count as well.
     """
     privacy = task_privacy(task)
     return TaskCost(
@@ -279,6 +281,7 @@ def task_cost(task: PublicParameters) -> TaskCost:
         most_rounds=task.most_draws,
         separation=task.min_separation,
         slack=privacy.slack,
+        earlier=tuple(one.of_groups(privacy.group_size) for one in earlier),
         evaluations=privacy.evaluations,
     )
 

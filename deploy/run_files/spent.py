@@ -162,5 +162,4 @@ def cost_in(ledger: Path, task: Task) -> TaskCost:
         raise LedgerCorruptedError(ledger, line=1, problem=f"expected a ledger's parameters, found {error}") from error
     if not is_of_task:
         raise LedgerCorruptedError(ledger, line=1, problem="these are not the rounds of the configuration's task")
-    group = max((event.group_size for event in cost.events.values() if event is not None), default=1)
-    return replace(cost, earlier=tuple(one.of_groups(group) for one in tasks_of_header(ledger, header)))
+    return task_cost(task, tasks_of_header(ledger, header))

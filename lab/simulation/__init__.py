@@ -7,6 +7,7 @@
     shown            what came out
     workers          trainings side by side
     config           What the operator of a simulation configures
+    earlier          finished tasks of the same clients that servers' ledgers would count
     evaluations      Evaluations by clients, as in a deployment
     federation       The clients of a simulation
     holder_charge    what a training pays from holders' own ledgers, before it begins

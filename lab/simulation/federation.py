@@ -26,6 +26,7 @@ from precad.clients.training.descent import descend, descend_together, mean_grad
 from precad.clients.training.local_update import local_updates
 from precad.clients.training.record_draws import Drawn, EpochBins
 from precad.clients.training.round_update import record_clip
+from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.lab.simulation.config import SimulationSettings
 from precad.lab.simulation.randomness import Sources
 from precad.lab.simulation.rules import AggregationRule
@@ -55,6 +56,8 @@ class Federation:
     randomness: Sources
     rule: AggregationRule | None = None
     """The rule of a server that sees every update; None: the sum over a public divisor."""
+    earlier: Sequence[Sequence[EarlierTask]] = ()
+    """By server, finished tasks of the same clients that its ledger would count as well."""
     _bins: dict[str, EpochBins] = field(default_factory=dict)
 
     def is_malicious(self, client: str) -> bool:

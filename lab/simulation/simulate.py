@@ -55,8 +55,10 @@ from precad.deploy.configuration.local import (
 from precad.deploy.configuration.sections import parse_section, section_of
 from precad.deploy.errors import ConfigError, UnfulfilledError, refusing
 from precad.deploy.files.whole import write_whole
+from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.lab.simulation import RoundMetrics, SeededRandomness, Simulation, SimulationSettings, holder_key, records_of
 from precad.lab.simulation.algorithms import Deployed
+from precad.lab.simulation.earlier import earlier_of
 from precad.lab.simulation.holder_charge import HolderCharge, Owed, key_of, note_paid, owed_by_seeds
 from precad.lab.simulation.progress import Trainings
 from precad.lab.simulation.randomness import KeyedRandomness, Sources
@@ -89,6 +91,8 @@ class Plan:
     """Those that clients evaluate models on, where the task has such evaluations."""
     learning: Learning | None = None
     """In place of the model, the loss and the metrics that the configuration names."""
+    earlier: tuple[tuple[EarlierTask, ...], ...] = ()
+    """By server, finished tasks of the same clients that `[aggregator.a]` and `[aggregator.b]` name."""
     key: bytes = field(default_factory=holder_key.fresh, repr=False)
     """Secret that trainings draw from which a holder pays for: a run folder has its own."""
 
@@ -113,6 +117,7 @@ class Plan:
             engine=engine,
             initial=self.initial,
             learning=Learning.of_task(self.task, self.client.metrics) if self.learning is None else self.learning,
+            earlier=self.earlier,
         )
 
 
@@ -155,8 +160,14 @@ def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
     split = complete_task(task, client, source, ids)
     valid = parse_section(Task, task, "task", base=Path())
     require_enrolled_attackers(config, valid)
+    named, earlier = earlier_of(raw, valid)
     return Plan(
-        raw={"task": valid.model_dump(exclude_none=True), "client": client, "simulation": sections["simulation"]},
+        raw={
+            "task": valid.model_dump(exclude_none=True),
+            "client": client,
+            "simulation": sections["simulation"],
+            **named,
+        },
         task=valid,
         settings=settings,
         client=config,
@@ -166,6 +177,7 @@ def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
         if valid.evaluation_round is None
         else source.held_out_of(split, list(valid.clients), list(valid.clients)),
         initial=_initial_of(settings, sections["simulation"], valid),
+        earlier=earlier,
     )
 
 

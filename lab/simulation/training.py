@@ -39,6 +39,7 @@ from precad.clients.process import engine_for
 from precad.clients.records import Records, Split, joined
 from precad.clients.training import evaluation
 from precad.deploy.errors import refusing
+from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.lab.simulation.algorithms import ALGORITHMS, Algorithm
 from precad.lab.simulation.algorithms.deployment import Deployed
 from precad.lab.simulation.attackers import ATTACKERS
@@ -116,11 +117,13 @@ class Simulation:
         engine: RecordEngine | None = None,
         initial: NDArray[np.float32] | None = None,
         learning: Learning | None = None,
+        earlier: Sequence[Sequence[EarlierTask]] = (),
     ) -> None:
         """`attacks`: malicious clients beside those of the settings. `held_out`: records of each client that it
         evaluates models on, where the task has such evaluations. `engine`: one for the task's model that exists
         already. `initial`: in place of the task's initial model. `learning`: in place of the model and loss that the
-        task names, with what else is measured.
+        task names, with what else is measured. `earlier`: by server, finished tasks of the same clients that its ledger
+        would count as well.
 
         Raises: ArgumentError (also UnknownNameError, ExtensionError), RecordMixingLayerError.
         """
@@ -144,6 +147,7 @@ class Simulation:
             own_models=cache(partial(own_models, engine, one_by_one=settings.batching == "client")),
             randomness=randomness,
             rule=rule_of(settings, task),
+            earlier=earlier,
         )
         self.algorithm = algorithm_of(settings.algorithm)(self.federation)
         self._ids = sorted(task.clients)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar, Final
 
 from precad.clients.errors import ArgumentError
@@ -11,7 +12,7 @@ from precad.clients.training.round_update import Participant, require_runnable, 
 from precad.dp.accountants.pld import Unit, View
 from precad.dp.accountants.task_cost import Level
 from precad.dp.noise.correlated import SCALE_BITS, correlate
-from precad.dp.task_privacy import DRAWN_OR_NOT, task_cost, task_privacy
+from precad.dp.task_privacy import DRAWN_OR_NOT, DRAWS_HIDDEN, task_cost, task_privacy
 from precad.lab.simulation.algorithms.algorithm import Algorithm, Parameters, RoundOutcome
 from precad.lab.simulation.config import SimulationSettings
 from precad.lab.simulation.federation import Federation, Vector
@@ -31,6 +32,7 @@ _AGAINST: Final = {
     View.ONE_SERVER: "one aggregation server and any other clients",
     View.CLIENTS_ONLY: "any other clients, no server",
 }
+_HIDDEN: Final = ", of a client whose draw nobody else learns"
 
 
 class Deployed(Algorithm):
@@ -49,7 +51,8 @@ class Deployed(Algorithm):
         super().__init__(federation)
         require_runnable(self.task, federation.engine)
         self._privacy = task_privacy(self.task)
-        self._cost = task_cost(self.task)
+        self._costs = [task_cost(self.task, tasks) for tasks in federation.earlier or ((),)]
+        """By server, where their ledgers count earlier tasks."""
         self._servers: TwoServers = self._make_servers()
         self._outputs: dict[int, list[RingArray]] = {0: [], 1: []}
         """The last noise of each server, the newest first, where it is correlated."""
@@ -164,7 +167,8 @@ class Deployed(Algorithm):
         """Return the guarantees of the client that was in most rounds, in both views, as the servers' ledger has it
         (`precad.dp.task_privacy`).
 
-        Where a whole client's epsilon has a budget, its guarantee stands first.
+        Where a whole client's epsilon has a budget, its guarantee stands first. Where the task hides draws, that of a
+        whole client whose draw nobody else learns stands last.
         """
         privacy, most = self._privacy, max(participation.values(), default=0)
         evaluations = n_due(self.task.evaluation_every, rounds)
@@ -173,25 +177,42 @@ class Deployed(Algorithm):
                 unit=privacy.unit.value,
                 group_size=privacy.group_size,
                 against=against,
-                epsilon=None if privacy.events[view] is None else self._cost.of_view(view, most, evaluations),
-                epsilon_if_discarded=None if privacy.events[view] is None else self._cost.view_if_discarded(view, most),
+                epsilon=None
+                if privacy.events[view] is None
+                else max(cost.of_view(view, most, evaluations) for cost in self._costs),
+                epsilon_if_discarded=None
+                if privacy.events[view] is None
+                else max(cost.view_if_discarded(view, most) for cost in self._costs),
                 delta=self.task.delta,
-                note=privacy.rests_on[view],
+                note=self._note(view),
             )
             for view, against in _AGAINST.items()
         ]
-        return of_views if Level.CLIENT not in self._cost.budgets else [self._of_client(rounds, evaluations), *of_views]
+        if Level.CLIENT in self._costs[0].budgets:
+            suffix = DRAWN_OR_NOT if privacy.unit is Unit.CLIENT else ""
+            of_views.insert(0, self._of_client(Level.CLIENT, suffix, rounds, evaluations))
+        if Level.HIDDEN_CLIENT in privacy.every_round and self.settings.client_clipping:
+            hidden = self._of_client(Level.HIDDEN_CLIENT, _HIDDEN, rounds, evaluations)
+            of_views.append(replace(hidden, note=f"{DRAWS_HIDDEN}; {hidden.note}"))
+        return of_views
 
-    def _of_client(self, rounds: int, evaluations: int) -> Guarantee:
+    def _note(self, view: View) -> str:
+        """Say on what a view's guarantee rests, and that it counts earlier tasks."""
+        n = max(len(cost.earlier) for cost in self._costs)
+        counted = f"counts {n} earlier task{'s' if n > 1 else ''} of the servers' ledgers" if n else ""
+        return "; ".join(filter(None, (self._privacy.rests_on[view], counted)))
+
+    def _of_client(self, level: Level, suffix: str, rounds: int, evaluations: int) -> Guarantee:
         """Return the guarantee of any whole client, drawn or not, as the servers' ledger has it."""
-        if_discarded = self._cost.level_if_discarded(Level.CLIENT, rounds)
+        if_discarded = max(cost.level_if_discarded(level, rounds) for cost in self._costs)
+        realised = max(cost.of_level(level, rounds, evaluations) for cost in self._costs)
         return Guarantee(
             unit="client",
-            against=f"{_AGAINST[View.CLIENTS_ONLY]}{DRAWN_OR_NOT if self._privacy.unit is Unit.CLIENT else ''}",
-            epsilon=min(if_discarded, self._cost.of_level(Level.CLIENT, rounds, evaluations)),
+            against=f"{_AGAINST[View.CLIENTS_ONLY]}{suffix}",
+            epsilon=min(if_discarded, realised),
             epsilon_if_discarded=if_discarded,
             delta=self.task.delta,
-            note=self._privacy.rests_on[View.CLIENTS_ONLY],
+            note=self._note(View.CLIENTS_ONLY),
         )
 
     def may_start(self, rounds_done: int, participation: Mapping[str, int]) -> bool:
@@ -207,7 +228,7 @@ class Deployed(Algorithm):
 
     def _is_within(self, most: int, n_rounds: int, n_committed: int) -> bool:
         """Return whether every budget allows so many rounds of a client, and in all, with the evaluations so far."""
-        cost, evaluations = self._cost, n_due(self.task.evaluation_every, n_committed)
+        evaluations = n_due(self.task.evaluation_every, n_committed)
         return all(
             (
                 cost.of_view(key, most, evaluations)
@@ -215,6 +236,7 @@ class Deployed(Algorithm):
                 else cost.of_level(key, n_rounds, evaluations)
             )
             <= budget
+            for cost in self._costs
             for key, budget in cost.budgets.items()
         )
 

@@ -1,0 +1,53 @@
+"""Count finished tasks of the same clients in a simulation: those that its servers' ledgers would count.
+
+A file of `precad run` names them in `[aggregator.a]` and `[aggregator.b]`, as `earlier_ledgers`. Without them a
+simulation would say less than a run of the same file, and go on behind its budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from precad.deploy.configuration.sections import parse_section
+from precad.deploy.errors import ConfigError, refusing
+from precad.dp.accountants.earlier_rounds import EarlierTask
+from precad.dp.errors import DpError
+from precad.dp.ledgers.earlier import earlier_tasks
+from precad.dp.task_privacy import task_privacy
+from precad.protos.task.task import Task
+from precad.servers.config import EarlierLedger
+
+FIELD = "earlier_ledgers"
+
+
+class _Named(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    earlier_ledgers: list[EarlierLedger] = []
+
+
+def earlier_of(raw: Mapping[str, Any], task: Task) -> tuple[dict[str, Any], tuple[tuple[EarlierTask, ...], ...]]:
+    """Return a run folder's part that names earlier ledgers, by full paths, and their tasks by server; nothing without.
+
+    Raises ConfigError.
+    """
+    servers = raw.get("aggregator", {})
+    sections = {letter: servers.get(letter) for letter in ("a", "b")} if isinstance(servers, Mapping) else {}
+    part, found = dict[str, Any](), list[tuple[EarlierTask, ...]]()
+    for letter, section in sections.items():
+        if not isinstance(section, Mapping) or not section.get(FIELD):
+            continue
+        where = f"aggregator.{letter}"
+        named = parse_section(_Named, {FIELD: section[FIELD]}, where, base=Path().absolute()).earlier_ledgers
+        with refusing((OSError, DpError), f"{where}.{FIELD}: expected ledgers to read, found"):
+            tasks = earlier_tasks([(one.path, one.most_rounds) for one in named])
+        if foreign := [one.unit for one in tasks if one.unit is not task_privacy(task).unit]:
+            unit = task_privacy(task).unit
+            raise ConfigError(f"{where}.{FIELD}: expected tasks about a {unit}, found one about a {foreign[0]}")
+        part[letter] = {FIELD: [one.model_dump(mode="json", exclude_none=True) for one in named]}
+        found.append(tasks)
+    return ({"aggregator": part} if part else {}), tuple(found)
