@@ -268,8 +268,9 @@ def answer_event(evaluation: PublicParameters) -> SampledGaussian:
 def task_cost(task: PublicParameters, earlier: Sequence[EarlierTask] = ()) -> TaskCost:
     """Return the task's cost by its rounds, budgets, and the rounds that it may lose.
 
-    A deployment draws at most `most_draws` times: its T rounds, and those that may be lost. earlier: finished tasks of
-    the same clients, which count as well.
+    A deployment draws at most `most_draws` times: its T rounds, and those that may be lost.
+
+    earlier: finished tasks of the same clients, which count as well.
     """
     privacy = task_privacy(task)
     return TaskCost(

@@ -241,7 +241,9 @@ def least_sigma_for_epsilon(
     """Return the least sigma that keeps epsilon, to 1e-3 from above; None if there is none up to 10^4.
 
     slack: what the protocol takes from delta; None also where that is all of it. together: units, each drawn by itself,
-    that epsilon is of. beside: other rounds that count as well, by kind, None for a number that is not known.
+    that epsilon is of.
+
+    beside: other rounds that count as well, by kind, None for a number that is not known.
 
     By `precad.dp.accountants.privacy_loss`, a bound like PLD's and faster where every sigma is a new one.
     """

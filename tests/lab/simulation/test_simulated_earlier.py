@@ -96,7 +96,7 @@ def replayed(folder: Path, task: Task, ledgers: Sequence[Path]) -> list[Any]:
     ],
 )
 def test_figures_and_end_are_those_of_the_servers_ledgers(tmp_path: Path, changes: str) -> None:
-    """Of each the larger, as B's earlier ledger has more rounds; and what a run folder is continued with."""
+    """Compare each with the larger, as B's earlier ledger has more rounds. A run folder's file repeats them."""
     ledgers = ledger_of(tmp_path / "a", 3), ledger_of(tmp_path / "b", 6)
     config = written(tmp_path, changes, *ledgers)
     found = simulated(config)
@@ -129,7 +129,7 @@ HIDDEN = 'mode = "proved"\nround_period_s = 600.0\n'
 
 @pytest.mark.parametrize("budget", ["", "epsilon_budget_client = 5.0", "epsilon_budget_one_server = 9.0"])
 def test_a_task_that_hides_draws_has_the_guarantee_of_its_ledger(tmp_path: Path, budget: str) -> None:
-    """Of a whole client whose draw nobody else learns, beside the other figures, and with the condition in words."""
+    """Find a whole client whose draw nobody else learns, beside the other figures, with the condition in words."""
     text = TASK.partition("[aggregator.a]")[0].replace("CHANGES", HIDDEN + budget)
     text = text.replace("client_clip = 8.0", "client_clip = 1.0")
     (tmp_path / "task.toml").write_text(text)
