@@ -180,6 +180,7 @@ def test_evaluations_by_clients_are_paid_too(config: Path) -> None:
 
 def test_an_audit_that_trains_anew_pays_all_rounds(config: Path) -> None:
     """Its draws come from the operating system, so that each client pays as if it was in every round."""
+    changed(config, "client_rate = 0.5", "client_rate = 1.0")
     arguments: list[Any] = ["audit", "privacy", config, "--rounds", 2, "--canaries", 64, "--threads", 1]
     done = CliRunner().invoke(app, [str(one) for one in arguments])
     assert done.exit_code in (0, 1), done.stderr  # chance accuses one sound system of twenty
