@@ -22,8 +22,7 @@ from precad.servers.aggregator import Aggregator
 from precad.servers.dealer import Dealer
 from precad.servers.rounds.equipment import Randomness
 from precad.servers.rounds.states import Opened, RoundState
-from tests.harness.harness import AGGREGATORS, Pki
-from tests.harness.seeded_servers import SeededNoise
+from tests.harness.pki import AGGREGATORS, Pki
 
 
 def main(folder: Path, role: Role) -> None:
@@ -59,6 +58,8 @@ async def _aggregate(task: Task, pki: Pki, deployment: dict[str, Any], folder: P
     others = addresses[Role.AGGREGATOR_B], addresses[Role.DEALER]
     randomness = Randomness(noise=noise)
     if task.rules.trims:
+        from tests.harness.seeded_servers import SeededNoise  # loads the simulation, and PyTorch with it
+
         seeded = SeededNoise(deployment["seed"], party)
         randomness = Randomness(noise=seeded.noise, margin_noise=seeded.margin_noise)
     await Aggregator(
