@@ -338,6 +338,12 @@ def module_of(path: str) -> str:
     return "precad." + path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
 
 
+def called_name(call: ast.Call) -> str:
+    """Return the last name of what is called, empty where it has none."""
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
 @cache
 def imported(text: str) -> frozenset[str]:
     """Return every module that a file imports, wherever in it, by full name; a relative one begins with a dot.
@@ -351,7 +357,7 @@ def imported(text: str) -> frozenset[str]:
         elif isinstance(node, ast.ImportFrom):
             module = "." * node.level + (node.module or "")
             names |= {f"{module}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+        elif isinstance(node, ast.Call) and called_name(node).endswith("import_module"):
             said = node.args[0].values[0] if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
             if isinstance(said, ast.Constant):
                 names.add(str(said.value).rstrip("."))

@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import precad
 from docs.generate.__main__ import DOCS, PAGES, main, stale
 from docs.generate.configuration import described
 from docs.generate.names import docstring
 from docs.generate.results import DATA, cells
+from tests.harness.command_line import CliRunner
 
 ROOT = Path(__file__).resolve().parents[2]
 

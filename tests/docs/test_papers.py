@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 import tomli_w
-from typer.testing import CliRunner
 
 from docs.generate.papers import FOLDER, RowError, find, papers_page, rows
 from docs.generate.results import DATA
+from tests.harness.command_line import CliRunner
 
 ITEMS = {
     "precad": [

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -207,12 +208,19 @@ ENTRIES_OF_PRIVACY: Final[dict[str, list[str]]] = {
 
 def reads(names: Sequence[str], text: str, holders: Sequence[str] = ()) -> bool:
     """Return whether code reads an attribute of such a name, or calls such a function. holders: of what, if not all."""
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Attribute) and node.attr in names and (not holders or _name(node.value) in holders):
-            return True
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
-            return True
-    return False
+    attributes, functions = _names_in(text)
+    return any(name in names and (not holders or holder in holders) for name, holder in attributes) or any(
+        name in names for name in functions
+    )
+
+
+@cache
+def _names_in(text: str) -> tuple[frozenset[tuple[str, str]], frozenset[str]]:
+    """Return each attribute that code names, with the name of what holds it, and the functions that it calls."""
+    nodes = [*ast.walk(ast.parse(text))]
+    attributes = {(node.attr, _name(node.value)) for node in nodes if isinstance(node, ast.Attribute)}
+    calls = [node.func for node in nodes if isinstance(node, ast.Call)]
+    return frozenset(attributes), frozenset(function.id for function in calls if isinstance(function, ast.Name))
 
 
 def _name(node: ast.expr) -> str:

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from typer.testing import CliRunner
-
 from precad.deploy.cli import main as cli
+from tests.harness.command_line import CliRunner
 from tests.harness.organisations import CLIENTS, NAMES
 
 SERVERS = ("aggregator-a", "aggregator-b")

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from precad.deploy.cli import main as cli
 from precad.deploy.configuration.sections import is_local, read_toml
+from tests.harness.command_line import CliRunner
 from tests.harness.organisations import SAMPLES
 
 TASK = """

@@ -12,7 +12,6 @@ from threading import Thread
 
 import grpc
 import pytest
-from typer.testing import CliRunner
 
 from precad.deploy import errors
 from precad.deploy.cli import main as cli
@@ -24,6 +23,7 @@ from precad.protos.tls.transport import bind_server, stop_server
 from precad.servers.door.admission import Admission
 from precad.servers.errors import PeerUnreachableError
 from precad.servers.telemetry.events import Telemetry
+from tests.harness.command_line import CliRunner
 from tests.harness.harness import free_addresses
 from tests.harness.links import MONITORING, architecture_links
 from tests.harness.organisations import NAMES, SERVERS, Organisations

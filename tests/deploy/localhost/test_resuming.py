@@ -24,7 +24,6 @@ import pytest
 import tomli_w
 import torch
 from rich.console import Console
-from typer.testing import CliRunner
 
 import precad
 from precad.clients.models import networks
@@ -50,6 +49,7 @@ from precad.servers.errors import SetupError
 from precad.servers.store.folder import ledger_path, open_ledger
 from precad.servers.store.rounds import CommittedRound
 from precad.servers.store.state import TaskState
+from tests.harness.command_line import CliRunner
 
 RAW: dict[str, Any] = {
     "task": {

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 import tomli_w
 from rich.console import Console
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from precad.deploy.cli import main as cli
 from precad.deploy.configuration import sections as configuration
@@ -45,6 +45,7 @@ from precad.servers.store.folder import ledger_path, open_ledger, open_task_stor
 from precad.servers.store.rounds import CommittedRound
 from precad.servers.telemetry.status import epsilons_of
 from tests.deploy.reporting.test_report import deployed
+from tests.harness.command_line import CliRunner
 from tests.harness.harness import small_task
 
 TASK = small_task()

@@ -70,7 +70,9 @@ def test_a_page_has_what_was_printed_and_the_pictures(made: str, tmp_path: Path)
 
 
 COMPUTED = {"precad-theorem-1": 30, "precad-theorem-2": 24, "xie-tables": 40, "ptr-figures": 100}
-"""Commands that train nothing and are done at once, with the least number of cells that their pages have."""
+"""Commands that train nothing, with the least number of cells that their pages have."""
+LONG = ("xie-tables", "ptr-figures")
+"""Those of them that compute for seconds. Their reports have quick tests of their own."""
 PICTURES = {
     "precad-theorem-1": ["figure-2-left"],
     "precad-theorem-2": ["theorem-2"],
@@ -79,7 +81,7 @@ PICTURES = {
 }
 
 
-@pytest.mark.parametrize("command", COMPUTED)
+@pytest.mark.parametrize("command", [pytest.param(c, marks=[pytest.mark.slow] * (c in LONG)) for c in COMPUTED])
 def test_what_is_computed_has_a_page_with_its_curves(command: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     folder = tmp_path / "new" / "folder"
