@@ -5,6 +5,7 @@ Libraries start no threads there: a fork would lose them, and not the locks that
 
 from __future__ import annotations
 
+import gc
 import os
 
 
@@ -23,4 +24,7 @@ def _load() -> None:
     make_gate("native")
 
 
+gc.disable()
 _load()
+gc.freeze()  # no collection of a fork walks the modules, whose pages it would have to copy
+gc.enable()
