@@ -135,15 +135,26 @@ def _epsilon(counts: tuple[tuple[Event, int], ...], delta: float) -> float:
     n_rounds = 1 + sum(n for *_, n in sampled) + sum(n for _, n in tested)
     if (left := delta - 2 * ROUNDING_PER_ROUND * n_rounds) <= 0:
         return math.inf
+    return float(_composed(tuple(sampled), tuple(tested), whole).get_epsilon_for_delta(left))
+
+
+@functools.lru_cache(maxsize=1)
+def _composed(
+    sampled: tuple[tuple[SampledGaussian, float, int], ...],
+    tested: tuple[tuple[SampledProposeTestRelease, int], ...],
+    whole: float,
+) -> privacy_loss_distribution.PrivacyLossDistribution:
+    """Compose all kinds of rounds. The last result is kept: `precad.dp.accountants.slack` asks it at several deltas."""
     steps = [grid_step(event) for event, *_ in sampled]
     step = max(min(steps, default=0.0), _LEAST_STEP_OF_TESTS if tested else _LEAST_STEP)
     losses = [_loss(event, visible, step).self_compose(n) for event, visible, n in sampled]
     losses += [_loss_of_tests(event, step).self_compose(n) for event, n in tested]
     if whole:
         losses.append(_loss(SampledGaussian(1.0, whole**-0.5), 1.0, step))
-    return float(functools.reduce(lambda one, other: one.compose(other), losses).get_epsilon_for_delta(left))
+    return functools.reduce(lambda one, other: one.compose(other), losses)
 
 
+@functools.lru_cache(maxsize=8)
 def _loss(event: SampledGaussian, visible: float, step: float) -> privacy_loss_distribution.PrivacyLossDistribution:
     """Return the loss of one round on a grid of that step, for adding and for removing the unit."""
     from dp_accounting.pld import privacy_loss_distribution

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import dp_accounting
 import pytest
@@ -10,6 +11,7 @@ from dp_accounting import pld as library
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from precad.dp.accountants import composed
 from precad.dp.accountants.composed import composed_epsilon
 from precad.dp.accountants.gaussian_dp import delta_from_mu
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian
@@ -71,3 +73,27 @@ def test_a_round_without_noise_costs_everything() -> None:
     assert composed_epsilon([TRAINING, (None, 1)], DELTA) == math.inf
     assert composed_epsilon([TRAINING, (None, 0)], DELTA) == composed_epsilon([TRAINING], DELTA)
     assert composed_epsilon([], DELTA) == 0
+
+
+def test_each_kind_of_round_is_made_once_for_all_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For more rounds and for other deltas; the bits are those of the first question of a new process."""
+    made: list[float] = []
+    make = library.privacy_loss_distribution.from_gaussian_mechanism
+
+    def counted(*, standard_deviation: float, **others: Any) -> Any:
+        made.append(standard_deviation)
+        return make(standard_deviation=standard_deviation, **others)
+
+    def forget() -> None:
+        for kept in (composed._epsilon, composed._composed, composed._loss):
+            kept.cache_clear()
+
+    monkeypatch.setattr(library.privacy_loss_distribution, "from_gaussian_mechanism", counted)
+    questions = [(rounds, delta) for rounds in (200, 201, 250) for delta in (1e-5, 3e-6)]
+    forget()
+    found = [composed_epsilon([(TRAINING[0], rounds), QUERIES[0]], delta) for rounds, delta in questions]
+
+    assert len(made) == 2
+    for (rounds, delta), epsilon in zip(questions, found, strict=True):
+        forget()
+        assert composed_epsilon([(TRAINING[0], rounds), QUERIES[0]], delta) == epsilon
