@@ -18,7 +18,9 @@ def _load() -> None:
     from precad.mpc.gate_names import make_gate
     from precad.mpc.kernels import loading
     from precad.mpc.local.engines import CPU
+    from precad.protos.task.task import Task
 
+    Task.model_rebuild()  # its validator, which every fork would build for itself
     for warm_up in (CPU.warm_up, loading.warm_up, pld.warm_up):
         warm_up()
     make_gate("native")
