@@ -201,7 +201,7 @@ def test_draws_of_the_printed_rate_that_are_not_alike_are_found(fault: object, n
     assert any(named in line for line in dependent_draws(drawn, np.ones_like(drawn), 0.0025))
 
 
-@pytest.mark.parametrize("shape", [(16, 64), (100, 16), (40, 500)])
+@pytest.mark.parametrize("shape", [(16, 64), (100, 16), pytest.param((40, 500), marks=pytest.mark.slow)])
 def test_few_and_many_fresh_draws_are_called_dependent_in_at_most_17_of_200_runs(shape: tuple[int, int]) -> None:
     found = [(*drawn(500 + seed, 0.3, shape), 0.05) for seed in range(200)]
     assert sum(any(dependent_draws(*one, of_four(one[0]))) for one in found) <= 17

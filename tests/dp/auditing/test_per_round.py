@@ -14,6 +14,8 @@ from precad.dp.auditing.observed import Observed
 from tests.dp.auditing.canaries import observed
 
 DELTA = 1e-5
+SLOW = pytest.mark.slow
+"""A quick row asks the same where it is as hard or harder."""
 
 
 @pytest.mark.slow
@@ -34,7 +36,7 @@ def test_the_figure_of_a_sound_mechanism_is_above_the_printed_one_in_at_most_17_
     assert alarmed <= 17
 
 
-@pytest.mark.parametrize("rate", [0.05, 0.25, 1.0])
+@pytest.mark.parametrize("rate", [pytest.param(0.05, marks=SLOW), 0.25, pytest.param(1.0, marks=SLOW)])
 def test_a_sound_mechanism_is_accused_in_at_most_17_of_200_runs(rate: float) -> None:
     """Where no limit is passed, the figure is below the printed one: epsilon is monotone in both."""
     event = SampledGaussian(rate, math.sqrt(2))
@@ -43,7 +45,7 @@ def test_a_sound_mechanism_is_accused_in_at_most_17_of_200_runs(rate: float) -> 
     assert sum(bool(per_round.alarms(one, event)) for one in found) <= 17
 
 
-@pytest.mark.parametrize("noise", [4.6, 4.6 * math.sqrt(2)])
+@pytest.mark.parametrize("noise", [4.6, pytest.param(4.6 * math.sqrt(2), marks=SLOW)])
 def test_the_demos_mechanism_is_audited_to_95_percent_with_100_000_observations(noise: float) -> None:
     """p = 0.5 and sigma = 4.6, for one server and for clients; T = 30."""
     event, figures = SampledGaussian(0.5, noise), []
@@ -59,7 +61,7 @@ def test_the_demos_mechanism_is_audited_to_95_percent_with_100_000_observations(
     ("fault", "named"),
     [
         ({"std": 0.97 * math.sqrt(2)}, "noise: expected a multiplier"),
-        ({"std": 1.0}, "noise: expected a multiplier"),
+        pytest.param({"std": 1.0}, "noise: expected a multiplier", marks=SLOW),
         ({"weight": 1.5}, "clip: expected at most R"),
         ({"drawn_at": 1.0}, "sampling: expected a rate"),
     ],

@@ -95,7 +95,10 @@ def test_users_in_every_round_are_planned_by_closed_forms():
     assert eps_from_mu(1e-5, 2 / by_epsilon.sigma) == pytest.approx(0.1, rel=1e-6)
 
 
-@pytest.mark.parametrize(("k", "rate", "rounds", "epsilon"), [(2, 0.05, 3, 2.0), (3, 0.1, 40, 1.0), (5, 0.3, 4, 3.0)])
+@pytest.mark.parametrize(
+    ("k", "rate", "rounds", "epsilon"),
+    [(2, 0.05, 3, 2.0), (3, 0.1, 40, 1.0), pytest.param(5, 0.3, 4, 3.0, marks=pytest.mark.slow)],
+)
 def test_noise_for_a_persons_records_is_what_the_library_finds(k, rate, rounds, epsilon):
     """Its mixture mechanism composes k records by itself: enough noise, and a percent less is too little."""
     found = least_sigma_for_epsilon(epsilon, rate, rounds, 1e-5, together=k)

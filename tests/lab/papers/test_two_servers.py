@@ -207,7 +207,11 @@ def test_all_experiments_that_train_are_asked() -> None:
     assert {one.module for one in ALL_ASKED} | {"adapters", "xie.certified_setting"} >= names
 
 
-@pytest.mark.parametrize("asked", ALL_ASKED, ids=lambda asked: f"{asked.module}-{asked.n_cases}")
+@pytest.mark.parametrize(
+    "asked",
+    [pytest.param(one, marks=[pytest.mark.slow] * one.needs_data) for one in ALL_ASKED],
+    ids=lambda asked: f"{asked.module}-{asked.n_cases}",
+)
 def test_every_case_deploys_or_is_refused_before_anything_trains(
     asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

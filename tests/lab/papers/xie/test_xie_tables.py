@@ -5,6 +5,7 @@ import json
 import pytest
 
 from precad.deploy.cli.main import app
+from precad.lab.papers.xie import tables
 from precad.lab.papers.xie.tables import EXPLAINED, REPRODUCED, is_reproduced, xie_tables
 from tests.harness.command_line import CliRunner
 
@@ -49,8 +50,9 @@ def test_reproduced_means_the_printed_digits(value, printed, is_it):
     assert is_reproduced(value, printed) is is_it
 
 
-def test_the_command():
+def test_the_command(monkeypatch, report):
     """A table for people, one object for programs."""
+    monkeypatch.setattr(tables, "xie_tables", lambda: report)
     done = CliRunner().invoke(app, ["experiment", "xie-tables", "--json"])
     assert done.exit_code == 0
     assert json.loads(done.stdout)["n_reproduced"] == 80
