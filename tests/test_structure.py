@@ -375,6 +375,7 @@ def graph(texts: Mapping[str, str]) -> dict[str, set[str]]:
     return edges
 
 
+@cache
 def room_of(path: str) -> Room:
     """Return the room that a file is in."""
     folder, _, name = path.rpartition("/")
@@ -539,11 +540,12 @@ NO_MIRRORS = frozenset({"", "docs", "faults", "integration", "vectors", "deploy/
 
 def not_mirrored(source: Iterable[str], tests: Iterable[str]) -> set[str]:
     """Return the folders of modules without tests at the same path, and those of tests without modules there."""
-    code = {str(Path(path).parent) for path in source if not path.endswith("/__init__.py")}
-    tested = {str(Path(path).parent).partition("tests")[2].strip("/") for path in tests}
+    code = {path.rpartition("/")[0] for path in source if not path.endswith("/__init__.py")}
+    tested = {path.rpartition("/")[0].partition("tests")[2].strip("/") for path in tests}
     return code ^ (tested - NO_MIRRORS)
 
 
+@cache
 def modules_and_tests() -> tuple[list[str], list[str]]:
     """Return the paths of our modules, the front door's among them, and of our files of tests."""
     tests = [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")]
