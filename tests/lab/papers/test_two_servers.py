@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 
 from precad.clients.models import networks
@@ -34,6 +35,9 @@ from precad.lab.papers.xie.defences import Experiment as Defences
 from precad.lab.papers.xie.insdp_certified import Experiment as InsDp
 from precad.lab.papers.xie.userdp_certified import Experiment as UserDp
 from precad.lab.simulation import simulate
+from precad.servers.store.record import to_line
+from precad.servers.store.rounds import CommittedRound
+from tests.harness.harness import small_task
 
 QUIET = Console(quiet=True)
 CASES: Mapping[str, Callable[[], Case]] = {
@@ -310,3 +314,17 @@ def test_krum_trains_on_two_real_servers_against_colluders_who_know_it(tmp_path:
     logs = {path.stem for path in (tmp_path / "seed-0" / "logs").glob("client-*.log")}
     assert {"client-5", "client-6"} < logs
     assert "colluder_is_silent" not in (tmp_path / "seed-0" / "logs" / "client-5.log").read_text()
+
+
+def test_rounds_that_drew_nobody_count_for_nobody(tmp_path: Path) -> None:
+    """Their lines have no clients: one in eight trainings of 5000 rounds, 100 clients and q = 0.1 has such a round."""
+    folder, task = RunFolder(tmp_path / "seed-0"), small_task(clients=("alice", "bob"), model="mlp")
+    (folder.root / "a").mkdir(parents=True)
+    torch.save(networks.of_task(task).state_dict(), folder.model)
+    rounds = [CommittedRound(t, chosen, chosen, (), b"", 1.0, 1.0) for t, chosen in enumerate([("bob",), ()])]
+    (folder.root / "a" / "rounds.jsonl").write_text("".join(map(to_line, rounds)))
+
+    two_servers._keep_model(folder, task)
+
+    kept = np.load(folder.root.with_suffix(".npz"))
+    assert dict(zip(kept["clients"], kept["participation"], strict=True)) == {"alice": 0, "bob": 1}
