@@ -94,7 +94,7 @@ def deployment_of(config: Mapping[str, Any]) -> dict[str, Any]:
     attacks = {} if (attack := simulation.get("attack")) is None else _attacks(attack, ids)
     is_few = 0 < len(attacks) <= MOST_ALONE
     return {
-        "task": task,
+        "task": {"min_clients": len(ids), **task},  # a training without some of them is no case of the paper's
         "client": {**client, "attacks": attacks} if attacks else client,
         "localhost": {
             "clients_per_process": math.ceil(len(ids) / PROCESSES),

@@ -70,7 +70,7 @@ def test_a_case_is_a_deployment_of_the_same_task(name: str, tmp_path: Path) -> N
     config, simulation = case.config["task"], case.config["simulation"]
     for field in ("rounds", "client_rate", "record_rate", "learning_rate", "model"):
         assert getattr(found.task, field) == config[field]
-    assert len(found.task.clients) == config["clients"]
+    assert len(found.task.clients) == found.task.min_clients == config["clients"]
     assert found.task.checks_norms == simulation.get("validation", True)
     is_bound = simulation.get("client_clipping", True) and simulation.get("algorithm") not in UNBOUNDED
     bound = simulation.get("aggregation_parameters", {}).get("bound", config["client_clip"])
