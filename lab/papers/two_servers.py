@@ -39,7 +39,6 @@ from precad.lab.simulation.config import SimulationSettings
 from precad.lab.simulation.rules import Krum, Mean, MultiKrum, NormBounding
 from precad.protos.task.algorithms import ALIASES, AS_DEPLOYED, DEFAULT, OF_AN_ALGORITHM, RULES, TRUSTED, AlgorithmRules
 from precad.protos.task.task import Task
-from precad.servers.store.record import from_line
 
 PROCESSES: Final = 4
 """Client processes of a run."""
@@ -208,9 +207,8 @@ def _keep_model(folder: RunFolder, task: Task) -> None:
     model = networks.of_task(task)
     model.load_state_dict(torch.load(folder.model, weights_only=True))
     drawn = Counter(dict.fromkeys(task.clients, 0))
-    for line in (folder.root / "a" / "rounds.jsonl").read_bytes().splitlines():
-        if (round := from_line(line)) is not None:
-            drawn.update(round.chosen)
+    for line in (folder.root / "a" / "rounds.jsonl").read_text(encoding="utf-8").splitlines():
+        drawn.update(json.loads(line).get("chosen", ()))  # a round that drew nobody has no such field
     np.savez(
         folder.root.with_suffix(".npz"),
         parameters=networks.flatten(model),
