@@ -64,7 +64,7 @@ def audit(
         raise ConfigError(f"--canaries: expected {FEWEST} to {MOST}, found {n}")
     if seed is not None and plan.client.holder is not None:
         raise ConfigError(
-            "--seed: expected none with client.holder, whose records protects the operating system's generator, "
+            "--seed: expected none with client.holder: the operating system's generator protects its records, "
             f"found {seed}"
         )
     source: Sources = SystemRandomness() if seed is None else SeededRandomness(seed)
