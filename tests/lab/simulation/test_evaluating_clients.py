@@ -16,7 +16,7 @@ from precad.clients.training.conduct import Honest
 from precad.clients.training.held_out import HeldOut
 from precad.dp.accountants.pld import View
 from precad.dp.ledgers.ledger import Ledger
-from precad.dp.task_privacy import budgets_of, task_privacy
+from precad.dp.task_privacy import budgets_of, task_cost, task_privacy
 from precad.lab.simulation import SeededRandomness, Simulation, SimulationSettings
 from precad.lab.simulation.evaluations import FIRST_NUMBER, SimulatedEvaluations
 from precad.protos.task.evaluation_figures import figures_of
@@ -121,9 +121,7 @@ def test_the_guarantee_is_the_ledgers() -> None:
 def test_a_budget_ends_the_training_where_the_ledger_would() -> None:
     """After two rounds and their evaluation: with one more round it would be exceeded."""
     task = task_of(client_rate=1.0)
-    cost = simulated(task).algorithm
-    assert hasattr(cost, "_cost")
-    budget = cost._cost.of_view(View.ONE_SERVER, 2, 1)
+    budget = task_cost(task).of_view(View.ONE_SERVER, 2, 1)
     running = simulated(task_of(client_rate=1.0, epsilon_budget_one_server=budget))
     done = list(running.run())
     assert [bool(one.by_clients) for one in done] == [False, True]

@@ -211,8 +211,8 @@ def test_messages_name_the_database_and_no_password(url: str) -> None:
 # The task's store
 
 
-def history(store: TaskStore) -> None:
-    """Write a task with a release and three lost rounds.
+def history(store: TaskStore, ledger_chain: str = "chain") -> None:
+    """Write a task with a release, which names the ledger's chain value, and three lost rounds.
 
     One lost round has verdicts, one is in its check, and one is charged by B alone.
     """
@@ -223,7 +223,7 @@ def history(store: TaskStore) -> None:
         store.checking(number, chosen=("ada", "bob"), active=("ada", "bob"))
         store.validated(number, accepted=("ada",), rejected=("bob",))
     release = CommittedRound(0, ("ada", "bob"), ("ada",), ("bob",), bytes(range(32)), 0.1, 1e-300)
-    store.commit(release, noisy_sum_digest=bytes(32), ledger_chain="chain")
+    store.commit(release, noisy_sum_digest=bytes(32), ledger_chain=ledger_chain)
     store.reserve(2)
     store.charged_by_peer(2, ("bob",))
     store.reserve(3)
@@ -293,11 +293,11 @@ def test_an_auditor_gets_files_of_what_is_in_the_database(
     assert precad("audit", "copy", config, tmp_path / "none", "--role", "aggregator-a").exit_code == 2
     monkeypatch.setenv("PRECAD_DATABASE_URL", postgres_url)
     places = PostgresPlaces(postgres_url)
-    with TaskStore(places("task"), config_digest=b"c", initial_model_digest=b"m") as store:
-        history(store)
     with TupleLedger(places("tuples")), open_ledger(folder / "state", load(config).task) as ledger:
         for number in (0, 1):
             ledger.charge(number, ["ada", "bob"])
+        with TaskStore(places("task"), config_digest=b"c", initial_model_digest=b"m") as store:
+            history(store, ledger.chain)
         ledger.charge(3, ["ada"])
     assert precad("check", config).exit_code == 0
     copied = precad("audit", "copy", config, tmp_path / "copy", "--role", "aggregator-a")
