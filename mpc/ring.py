@@ -65,7 +65,7 @@ def to_bytes(x: RingArray) -> bytes:
     return np.ascontiguousarray(x, dtype="<i8").tobytes()
 
 
-def from_bytes(data: bytes | bytearray, *, n_words: int) -> RingArray:
+def from_bytes(data: bytes | bytearray | memoryview, *, n_words: int) -> RingArray:
     """Return the (n_words,) array that `to_bytes` wrote: it lies where `data` lies, read-only where that is.
 
     Raises MalformedMessageError on another length.

@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from precad.mpc import ring
 from precad.mpc.errors import MalformedMessageError, ParameterError
 from precad.mpc.kernels import loading
 from precad.mpc.prg import SYSTEM_BYTES, RandomBytes
@@ -26,6 +27,8 @@ MAX_ADDITIONS: Final = 254
 """Elements whose sum fits into a word."""
 
 FieldArray: TypeAlias = NDArray[np.uint64]
+Packed: TypeAlias = bytes | bytearray | memoryview
+"""Elements on the wire, 7 bytes each."""
 
 PLUS, MINUS = np.uint64(0), np.uint64(2**64 - 1)
 """Signs, as the compiled addition takes them."""
@@ -95,7 +98,8 @@ def random_elements(n: int, random_bytes: RandomBytes = SYSTEM_BYTES) -> FieldAr
     found: list[FieldArray] = []
     missing = n
     while missing:
-        words = _words_of(random_bytes(ELEMENT_BYTES * missing), missing)[0]
+        words = np.empty(missing, dtype=np.uint64)
+        _unpacked(random_bytes(ELEMENT_BYTES * missing), words)
         found.append(words[words < P])
         missing -= found[-1].size
     return np.concatenate([*found, np.empty(0, dtype=np.uint64)])
@@ -111,14 +115,33 @@ def to_bytes(elements: FieldArray) -> bytes:
     return words.astype("<u8", copy=False).tobytes()[: ELEMENT_BYTES * elements.size]
 
 
-def from_bytes(data: bytes | bytearray | memoryview, *, n_elements: int, field: str = "elements") -> FieldArray:
+def from_bytes(data: Packed, *, n_elements: int, field: str = "elements") -> FieldArray:
     """Return what `to_bytes` wrote. Raises MalformedMessageError on another length or an element of p or above."""
+    _require_length(data, n_elements, field)
+    elements = np.empty(n_elements, dtype=np.uint64)
+    _require_none(_unpacked(data, elements), field)
+    return elements
+
+
+def require_elements(data: Packed, *, n_elements: int, field: str = "elements") -> None:
+    """Raise as `from_bytes` does, and keep nothing: a tile of elements is in memory at a time."""
+    _require_length(data, n_elements, field)
+    whole, room = memoryview(data), np.empty(min(n_elements, ring.TILE), dtype=np.uint64)
+    n_refused = 0
+    for tile in ring.tiles(n_elements):
+        packed = whole[ELEMENT_BYTES * tile.start : ELEMENT_BYTES * tile.stop]
+        n_refused += _unpacked(packed, room[: tile.stop - tile.start])
+    _require_none(n_refused, field)
+
+
+def _require_length(data: Packed, n_elements: int, field: str) -> None:
     if len(data) != ELEMENT_BYTES * n_elements:
         raise MalformedMessageError(f"{field}: expected {ELEMENT_BYTES * n_elements} bytes, found {len(data)}")
-    elements, n_refused = _words_of(data, n_elements)
+
+
+def _require_none(n_refused: int, field: str) -> None:
     if n_refused:
         raise MalformedMessageError(f"{field}: expected elements below p, found {n_refused} others")
-    return elements
 
 
 def packed_room(n_elements: int) -> FieldArray:
@@ -141,10 +164,11 @@ def unpack_into(packed: FieldArray, out: FieldArray) -> int:
     return refused
 
 
-def _words_of(data: bytes | bytearray | memoryview, n_elements: int) -> tuple[FieldArray, int]:
-    packed, out = packed_room(n_elements), np.empty(n_elements, dtype=np.uint64)
+def _unpacked(data: Packed, out: FieldArray) -> int:
+    """Fill `out` with elements on the wire. Return how many are not below p."""
+    packed = packed_room(out.size)
     packed.view(np.uint8)[: len(data)] = np.frombuffer(data, dtype=np.uint8)
-    return out, unpack_into(packed, out)
+    return unpack_into(packed, out)
 
 
 def powers(first: int, base: int, n: int) -> FieldArray:

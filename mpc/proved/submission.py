@@ -251,7 +251,7 @@ class PayloadIntake:
         n_elements = len(waiting) // ELEMENT_BYTES
         whole, self._rest = waiting[: ELEMENT_BYTES * n_elements], bytes(waiting[ELEMENT_BYTES * n_elements :])
         try:
-            elements.from_bytes(whole, n_elements=n_elements)
+            elements.require_elements(whole, n_elements=n_elements)
         except MalformedMessageError:
             self._is_malformed = True
         self._require_elements()

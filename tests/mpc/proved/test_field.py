@@ -4,6 +4,7 @@ Failure means: servers and clients that compute different numbers from the same 
 """
 
 import random
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from precad.mpc.errors import MalformedMessageError, ParameterError
 from precad.mpc.kernels import loading
 from precad.mpc.proved import field
 from precad.mpc.proved.field import P
+from precad.mpc.ring import TILE
 from tests.mpc.fixed_randomness import random_bytes_of
 
 RANDOM = random.Random(56)
@@ -126,17 +128,32 @@ def test_seven_bytes_each_lowest_first(n):
     data = field.to_bytes(x)
     assert data == b"".join(value.to_bytes(7, "little") for value in x.tolist())
     assert field.from_bytes(data, n_elements=n).tolist() == x.tolist()
-    with pytest.raises(MalformedMessageError, match=f"share: expected {7 * n} bytes, found {7 * n + 1}"):
-        field.from_bytes(data + b"\0", n_elements=n, field="share")
+    field.require_elements(data, n_elements=n)
+    for read in (field.from_bytes, field.require_elements):
+        with pytest.raises(MalformedMessageError, match=f"share: expected {7 * n} bytes, found {7 * n + 1}"):
+            read(data + b"\0", n_elements=n, field="share")
 
 
 @pytest.mark.parametrize("value", [P, P + 1, 2**56 - 1])
-@pytest.mark.parametrize("index", [0, 7, 8])
-def test_p_and_above_are_malformed(value, index):
-    data = bytearray(field.to_bytes(some(9)))
+@pytest.mark.parametrize(("n", "index"), [(9, 0), (9, 7), (9, 8), (TILE + 3, TILE - 1), (TILE + 3, TILE + 2)])
+def test_p_and_above_are_malformed(value, n, index):
+    data = bytearray(field.to_bytes(some(n)))
     data[7 * index : 7 * index + 7] = value.to_bytes(7, "little")
-    with pytest.raises(MalformedMessageError, match="elements: expected elements below p, found 1"):
-        field.from_bytes(data, n_elements=9)
+    for read in (field.from_bytes, field.require_elements):
+        for given in (data, bytes(data), memoryview(b"x" + data)[1:]):
+            with pytest.raises(MalformedMessageError, match="elements: expected elements below p, found 1"):
+                read(given, n_elements=n)
+
+
+def test_elements_that_are_checked_take_the_memory_of_a_tile():
+    n = 64 * TILE
+    data = field.to_bytes(some(n))
+    tracemalloc.start()
+    try:
+        field.require_elements(data, n_elements=n)
+        assert tracemalloc.get_traced_memory()[1] < 16 * 8 * TILE
+    finally:
+        tracemalloc.stop()
 
 
 def test_random_elements_are_drawn_again_rather_than_reduced():
