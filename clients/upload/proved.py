@@ -24,10 +24,10 @@ from precad.mpc.proved.submission import Binding, ProofBinding, holder_of
 from precad.mpc.ring import RingArray
 from precad.mpc.sharing import Party
 from precad.protos.messages import convert, proved
-from precad.protos.precad.v1 import aggregator_pb2, common_pb2
+from precad.protos.precad.v1 import aggregator_pb2
 from precad.protos.task.task import Task
 
-MOST_HELD_BYTES: Final = 1 << 20
+MOST_HELD_BYTES: Final = 1 << 24
 """A payload of at most so many bytes is kept from its digest to its upload. A longer one is expanded twice."""
 
 
@@ -102,7 +102,7 @@ class RoundUpload:
         assert isinstance(header.binding, Binding)  # no conduct sends a proof here
         binding = proved.binding_message(header.binding)
         for piece in self._upload.pieces():
-            chunk = common_pb2.Chunk(data=piece)
+            chunk = convert.chunk(piece)
             if is_first:
                 statement, salt = header.statement, header.salt
                 yield aggregator_pb2.SubmitPart(binding=binding, statement=statement, salt=salt, chunk=chunk)
@@ -134,7 +134,7 @@ async def proof_parts(proof: ProvedMessage) -> AsyncIterator[aggregator_pb2.Prov
         binding=proved.proof_binding_message(header.binding),
         statement=header.statement,
         salt=header.salt,
-        chunk=common_pb2.Chunk(data=first),
+        chunk=convert.chunk(first),
     )
     for piece in others:
-        yield aggregator_pb2.ProvePart(chunk=common_pb2.Chunk(data=piece))
+        yield aggregator_pb2.ProvePart(chunk=convert.chunk(piece))

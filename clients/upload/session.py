@@ -465,7 +465,7 @@ async def parts_of(submission: Submission, server: int) -> AsyncIterator[aggrega
         binding=submission.binding,
         statement=submission.statement,
         salt=submission.salt_to(server),
-        chunk=common_pb2.Chunk(data=first),
+        chunk=convert.chunk(first),
     )
     for piece in others:
-        yield aggregator_pb2.SubmitPart(chunk=common_pb2.Chunk(data=piece))
+        yield aggregator_pb2.SubmitPart(chunk=convert.chunk(piece))

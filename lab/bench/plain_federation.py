@@ -293,7 +293,7 @@ class PlainClients:
 
 async def _parts(update: bytes) -> AsyncIterator[aggregator_pb2.SubmitPart]:
     for piece in convert.pieces(update):
-        yield aggregator_pb2.SubmitPart(chunk=common_pb2.Chunk(data=piece))
+        yield aggregator_pb2.SubmitPart(chunk=convert.chunk(piece))
 
 
 def main() -> None:

@@ -52,6 +52,14 @@ def pieces(data: Bytes) -> Iterator[bytes]:
         yield data[start : start + CHUNK_BYTES]
 
 
+def chunk(data: bytes) -> dict[str, bytes]:
+    """Return a message's part of type Chunk, as its fields.
+
+    A Chunk that is made before the message is encoded, decoded and copied, which takes thirty times as long.
+    """
+    return {"data": data}
+
+
 def growing_pieces(data: Bytes) -> Iterator[bytes]:
     """Yield `data` in pieces: the first one of FIRST_CHUNK_BYTES at most, each other no longer than all before it
     together.
@@ -90,7 +98,7 @@ async def collect(chunks: AsyncIterable[common_pb2.Chunk], *, limit: int) -> byt
     return bytes(received)
 
 
-def sha256(data: bytes | bytearray) -> bytes:
+def sha256(data: bytes | bytearray | memoryview) -> bytes:
     """Return the SHA-256 of what is uploaded or downloaded."""
     return hashlib.sha256(data).digest()
 

@@ -16,7 +16,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from precad.protos.messages import convert
-from precad.protos.precad.v1 import common_pb2, control_pb2, control_pb2_grpc
+from precad.protos.precad.v1 import control_pb2, control_pb2_grpc
 from precad.protos.tls.identity import Role, require_role
 from precad.servers.door.calls import Context, refusing
 from precad.servers.store.record import to_message
@@ -107,7 +107,7 @@ class ControlServicer(StatusServicer):
     def _model_events(self) -> Iterator[control_pb2.ControlEvent]:
         assert self._telemetry.parameters is not None  # a round has ended, so there is a model
         for piece in convert.pieces(convert.model_to_bytes(self._telemetry.parameters)):
-            yield control_pb2.ControlEvent(model=common_pb2.Chunk(data=piece))
+            yield control_pb2.ControlEvent(model=convert.chunk(piece))
 
 
 LOOK_S = 0.5

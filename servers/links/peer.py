@@ -326,10 +326,9 @@ def _relay_messages(
     round: int, client: str, payload: convert.Bytes, statement: bytes
 ) -> Iterator[peer_pb2.PeerMessage]:
     for data, is_last in _with_last(payload):
-        relay = peer_pb2.Relay(
-            round=round, client=client, data=data, last=is_last, statement=statement if is_last else b""
-        )
-        yield peer_pb2.PeerMessage(relay=relay)
+        said = statement if is_last else b""
+        relay = {"round": round, "client": client, "data": data, "last": is_last, "statement": said}
+        yield peer_pb2.PeerMessage(relay=relay)  # by its fields, as `convert.chunk`
 
 
 def _with_last(payload: convert.Bytes) -> Iterator[tuple[bytes, bool]]:
