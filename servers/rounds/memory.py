@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 
 from precad.mpc.gate_names import make_gate
+from precad.mpc.prg import SEED_BYTES
 from precad.mpc.proved.sizes import N_POINTS
 from precad.mpc.ring import WORD_BYTES
 from precad.protos.task.task import Task
@@ -119,7 +120,8 @@ def capacity_of(config: AggregatorConfig, task: Task, role: Role, *, function_by
     spool = Spool(
         spool_path(config.state_dir),
         slot_bytes=max(
-            max(WORD_BYTES * one.dim, one.proof_sizes.proof_bytes if one.is_proved else 0) for one in _kinds(task)
+            max(SEED_BYTES, WORD_BYTES * one.dim, one.proof_sizes.proof_bytes if one.is_proved else 0)
+            for one in _kinds(task)
         ),
         memory_bytes=of_server(config, task, role, function_bytes=function_bytes),
         max_memory_upload=config.max_upload_in_memory_mb * MIB,

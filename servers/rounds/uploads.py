@@ -18,6 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol, Self
 
+import numpy as np
+
 from precad.mpc import ring
 from precad.mpc.errors import raised_as
 from precad.mpc.local.encrypted_region import EncryptedRegion
@@ -58,31 +60,39 @@ class Payload(Protocol):
 
 
 class MemoryPayload:
-    """In memory."""
+    """In memory: room for the whole upload at once, of which pages are in use once they are written."""
 
-    def __init__(self, data: bytes = b"", release: Callable[[], None] = lambda: None) -> None:
-        """release: called once, when it is discarded."""
-        self._data, self._release, self._is_held = bytearray(data), release, True
+    def __init__(self, n_bytes: int = 0, release: Callable[[], None] = lambda: None) -> None:
+        """n_bytes: the most that is written. release: called once, when it is discarded."""
+        self._room, self._n_written = _memory(n_bytes), 0
+        self._release, self._is_held = release, True
 
     def __len__(self) -> int:
-        return len(self._data)
+        return self._n_written
+
+    @property
+    def _data(self) -> memoryview:
+        """Return what was written."""
+        return self._room[: self._n_written]
 
     def write(self, data: bytes) -> None:
         """See `Payload.write`."""
-        self._data += data
+        stop = self._n_written + len(data)
+        if stop > len(self._room):
+            raise StoreError(f"an upload in memory has at most {len(self._room)} bytes")
+        self._room[self._n_written : stop] = data
+        self._n_written = stop
 
     def digest(self) -> bytes:
         """See `Payload.digest`."""
         return convert.sha256(self._data)
 
     def __getitem__(self, part: slice, /) -> bytes:
-        with memoryview(self._data) as view:
-            return bytes(view[part])
+        return bytes(self._data[part])
 
     def read_into(self, position: int, buffer: memoryview) -> None:
         """See `Payload.read_into`."""
-        with memoryview(self._data) as view:
-            buffer[:] = view[position : position + len(buffer)]
+        buffer[:] = self._data[position : position + len(buffer)]
 
     def words(self, n_words: int) -> WritableWords:
         """See `Payload.words`. Raises MalformedMessageError on another length."""
@@ -90,18 +100,24 @@ class MemoryPayload:
 
     def room(self, n_words: int) -> WritableWords:
         """See `Payload.room`."""
-        if len(self._data) != WORD_BYTES * n_words:
-            self._data = bytearray(WORD_BYTES * n_words)
+        if len(self._room) < WORD_BYTES * n_words:
+            self._room = _memory(WORD_BYTES * n_words)
+        self._n_written = WORD_BYTES * n_words
         return self.words(n_words)
 
     def discard(self) -> None:
         """See `Payload.discard`."""
         if self._is_held:
-            self._is_held, self._data = False, bytearray()
+            self._is_held, self._room, self._n_written = False, _memory(0), 0
             self._release()
 
     def __repr__(self) -> str:
         return f"MemoryPayload({len(self)} bytes)"
+
+
+def _memory(n_bytes: int) -> memoryview:
+    """Return bytes that are not set. A bytearray that grows would be copied, and its pages cleared, again and again."""
+    return np.empty(n_bytes, dtype=np.uint8).data
 
 
 class FilePayload:
@@ -179,7 +195,7 @@ class Spool:
         with self._turn:
             if n_bytes <= self._max_memory_upload and self._in_memory + n_bytes <= self._memory_bytes:
                 self._in_memory += n_bytes
-                return MemoryPayload(release=lambda: self._release_memory(n_bytes))
+                return MemoryPayload(n_bytes, lambda: self._release_memory(n_bytes))
             return self._extent(n_bytes)
 
     def _extent(self, n_bytes: int) -> FilePayload:

@@ -231,7 +231,9 @@ def take(case: Json) -> Json:
 def take_relay(case: Json) -> Json:
     intake = _intake(case, 1)
     intake.await_relays({case["client"]: seed_of(case["mask_seed"])})
-    payload = MemoryPayload(bytes.fromhex(case["payload"]))
+    data = bytes.fromhex(case["payload"])
+    payload = MemoryPayload(len(data))
+    payload.write(data)
     intake.relay(case["round"], case["client"], payload, bytes.fromhex(case["statement"]))
     taken = intake._uploads.get(case["client"])
     return {"binding_digest": None if taken is None else taken.binding.hex()}

@@ -191,7 +191,9 @@ def relay(intake: Intake, upload: Submission, **changes: Any) -> None:
     """As A hands it over, but for the changes."""
     honest = {"round": ROUND, "client": "alice", "payload": upload.payloads[0], "statement": upload.statement}
     given = {**honest, **changes}
-    intake.relay(given["round"], given["client"], MemoryPayload(given["payload"]), given["statement"])
+    payload = MemoryPayload(len(given["payload"]))
+    payload.write(given["payload"])
+    intake.relay(given["round"], given["client"], payload, given["statement"])
 
 
 def flipped(data: bytes) -> bytes:

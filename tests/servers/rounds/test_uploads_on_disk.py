@@ -38,6 +38,7 @@ from precad.protos.tls.identity import Role
 from precad.servers.config import AggregatorConfig
 from precad.servers.errors import SetupError, StoreError
 from precad.servers.rounds import memory, receiving
+from precad.servers.rounds.intake import Intake
 from precad.servers.rounds.relayed_uploads import RelayedUploads
 from precad.servers.rounds.trimmed_sum import blocks_of
 from precad.servers.rounds.uploads import MemoryPayload, Payload, Spool
@@ -101,16 +102,32 @@ def test_the_room_of_an_upload_is_written_over(memory_bytes: int, tmp_path: Path
             payload.discard()
 
 
-def test_a_longer_upload_than_a_slot_is_refused(tmp_path: Path) -> None:
-    with spool(tmp_path) as uploads:
-        with pytest.raises(StoreError, match="at most 80 bytes, got 81"):
-            uploads.new(SLOT + 1)
+@pytest.mark.parametrize("memory_bytes", [0, SLOT])
+def test_a_longer_upload_than_a_slot_is_refused(memory_bytes: int, tmp_path: Path) -> None:
+    with spool(tmp_path, memory_bytes=memory_bytes) as uploads:
+        if not memory_bytes:
+            with pytest.raises(StoreError, match="at most 80 bytes, got 81"):
+                uploads.new(SLOT + 1)
         payload = uploads.new(16)
         payload.write(bytes(16))
         with pytest.raises(StoreError, match="at most 16 bytes"):
             payload.write(b"x")
         with pytest.raises(MalformedMessageError):
             payload.words(1000)
+
+
+def test_room_in_memory_that_nobody_wrote_to_is_not_in_use() -> None:
+    """A caller who begins the longest upload, and sends nothing, holds no page of it."""
+    before = resident_bytes()
+    payload = MemoryPayload(1 << 28)
+    assert resident_bytes() - before < 1 << 24
+    payload.write(bytes(1 << 25))
+    assert resident_bytes() - before > 1 << 24  # the measure sees what is written
+    payload.discard()
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 # Many
@@ -340,6 +357,25 @@ def test_what_all_proofs_open_to_comes_before_uploads(tmp_path: Path) -> None:
     tasks = [small_task(clients, dim=10**6, frac_bits=16, mode=mode) for mode in ("masked", "proved")]
     masked, proved = (memory.of_server(config, task, Role.AGGREGATOR_A) for task in tasks)
     assert abs(masked - proved - 1000 * 3 * 8 * 1960) <= memory.MIB
+
+
+@pytest.mark.parametrize("in_memory_mb", [0, 16])
+def test_a_seed_has_room_beside_a_vector_of_one_coordinate(in_memory_mb: int, tmp_path: Path) -> None:
+    """In the `shares` form the vector that is opened later, 8 bytes, lies where the seed's 16 lay."""
+    pki = Pki.create(tmp_path / "pki", CLIENTS)
+    more = {"max_upload_in_memory_mb": in_memory_mb}
+    config = pki.aggregator(0, listen="127.0.0.1:1", folder=tmp_path).model_copy(update=more)
+    task = small_task(dim=1, mode="shares", accept_weak_wire_form=True)
+    capacity = memory.capacity_of(config, task, Role.AGGREGATOR_A)
+    intake = Intake(
+        task=task, task_id="t", round=1, party=0, chosen=CLIENTS[:1], model_digest=bytes(32), capacity=capacity
+    )
+    config.state_dir.mkdir(exist_ok=True)
+    with capacity.spool:
+        payload = filled(intake._room(), bytes(range(16)))
+        assert payload[:] == bytes(range(16))
+        payload.room(1)[:] = np.array([5])
+        assert_array_equal(payload.words(1)[:], [5])
 
 
 def test_directions_come_before_uploads(tmp_path: Path) -> None:
