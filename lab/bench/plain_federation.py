@@ -169,10 +169,13 @@ class PlainServer(aggregator_pb2_grpc.AggregatorServicer):
     ) -> aggregator_pb2.SubmitReply:
         """Add one update, float32."""
         client = require_role(context, Role.CLIENT).name
-        received = bytearray()
+        update, n_received = np.zeros(self._task.dim, dtype="<f4"), 0
+        received = update.data.cast("B")
         async for part in request_iterator:
-            received += part.chunk.data
-        self._total += np.frombuffer(received, dtype="<f4")
+            data = part.chunk.data
+            received[n_received : n_received + len(data)] = data
+            n_received += len(data)
+        self._total += update
         self._expected.discard(client)
         self._changed.set()
         return aggregator_pb2.SubmitReply()
