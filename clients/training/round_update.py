@@ -39,7 +39,7 @@ from precad.clients.training.projection import project, project_layers
 from precad.dp.noise import rounded_gaussian
 from precad.mpc import fixed_point
 from precad.mpc.errors import ParameterError
-from precad.mpc.prg import SYSTEM_BYTES, RandomBytes
+from precad.mpc.prg import RandomBytes, expanded_bytes
 from precad.mpc.ring import RingArray
 from precad.protos.task.quantile import QuantileRule
 from precad.protos.task.task import Task
@@ -52,8 +52,8 @@ class StepNoise(Protocol):
 
 
 def secure_noise(step: int, std_on_grid: float, dim: int) -> RingArray:
-    """Draw from the operating system's generator, whatever the step."""
-    return rounded_gaussian.sample(std_on_grid, dim, SYSTEM_BYTES)
+    """Draw under a fresh key of the operating system, whatever the step."""
+    return rounded_gaussian.sample(std_on_grid, dim, expanded_bytes())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -11,7 +11,7 @@ from precad.clients.training.record_draws import BinKey
 from precad.dp.noise import rounded_gaussian
 from precad.lab.simulation.randomness import Sources
 from precad.mpc import joint_coin
-from precad.mpc.prg import SYSTEM_BYTES, Label, RandomBytes, Seed
+from precad.mpc.prg import SYSTEM_BYTES, Label, RandomBytes, Seed, expanded_bytes
 from precad.mpc.ring import RingArray
 
 
@@ -39,7 +39,7 @@ class SystemRandomness:
 
     def noise(self, t: int, source: str, std_on_grid: float, dim: int) -> RingArray:
         """See Sources."""
-        return rounded_gaussian.sample(std_on_grid, dim, SYSTEM_BYTES)
+        return rounded_gaussian.sample(std_on_grid, dim, expanded_bytes())
 
     def rule(self, t: int) -> RandomBytes:
         """See Sources."""

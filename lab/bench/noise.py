@@ -16,7 +16,7 @@ from precad.lab.bench import machine, peer_runs
 from precad.lab.bench.canonne import CanonneSampler
 from precad.lab.bench.peer_runs import OPENDP
 from precad.lab.bench.statistics import Spread, timed
-from precad.mpc.prg import SYSTEM_BYTES
+from precad.mpc.prg import expanded_bytes
 
 STD = 1 << 17
 OPENDP_SIZE = 5_000
@@ -31,7 +31,7 @@ def run(
     """Return the report: `{"rows": [...], "machine": {...}, "missing": {...}}`. Raises ProcessFailedError."""
     facts, canonne = machine.facts(), CanonneSampler(STD)
     say(f"{OURS} and {CANONNE}, {size:,} coordinates")
-    ours = timed(lambda: rounded_gaussian.sample(float(STD), size, SYSTEM_BYTES), repetitions).scaled(1e9 / size)
+    ours = timed(lambda: rounded_gaussian.sample(float(STD), size, expanded_bytes()), repetitions).scaled(1e9 / size)
     rows = [_row(OURS, size, ours, ours)]
     rows.append(_row(CANONNE, size, timed(lambda: canonne.sample(size), repetitions).scaled(1e9 / size), ours))
     absent: dict[str, str] = {}

@@ -40,7 +40,7 @@ from precad.deploy.authority import pki
 from precad.deploy.localhost.processes import Children, isolated_python, watch_lifeline
 from precad.dp.noise import rounded_gaussian
 from precad.lab.bench.server_pair import free_ports, wait_for_all
-from precad.mpc.prg import SYSTEM_BYTES
+from precad.mpc.prg import expanded_bytes
 from precad.protos.messages import convert
 from precad.protos.messages.undecoded import stub_of_bytes
 from precad.protos.precad.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2
@@ -279,7 +279,7 @@ class PlainClients:
     def _update(self, client: str, parameters: NDArray[np.float32]) -> bytes:
         update = self._trainer.update(client, parameters)
         if self._is_private:
-            noise = rounded_gaussian.sample(self._task.noise_std_on_grid, self._task.dim, SYSTEM_BYTES)
+            noise = rounded_gaussian.sample(self._task.noise_std_on_grid, self._task.dim, expanded_bytes())
             update = update + noise * math.ldexp(1.0, -self._task.frac_bits)
         return update.astype("<f4").tobytes()
 

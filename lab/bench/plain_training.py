@@ -28,7 +28,7 @@ from precad.clients.process import load_records
 from precad.clients.records import Records, example_of
 from precad.clients.training.local_update import local_updates
 from precad.dp.noise import rounded_gaussian
-from precad.mpc.prg import SYSTEM_BYTES
+from precad.mpc.prg import expanded_bytes
 from precad.protos.task.task import Task
 
 LOCAL_DP_PIPES = "local-dp-pipes"
@@ -73,7 +73,7 @@ def train(parameters: NDArray[np.float32], ids: Sequence[str]) -> list[NDArray[n
     )
     step = math.ldexp(1.0, -task.frac_bits)
     return [
-        (update + step * rounded_gaussian.sample(task.noise_std_on_grid, task.dim, SYSTEM_BYTES)).astype(np.float32)
+        (update + step * rounded_gaussian.sample(task.noise_std_on_grid, task.dim, expanded_bytes())).astype(np.float32)
         for update in updates
     ]
 

@@ -23,7 +23,7 @@ from precad.lab.bench.errors import WrongVerdictError
 from precad.lab.bench.measured import NOISE_STD, BatchRun, CountingChannel
 from precad.lab.bench.workload import TASK, Case, Updates, recorded, sizes_of
 from precad.mpc.local.rows import RowStreams
-from precad.mpc.prg import SYSTEM_BYTES, Label, RandomBytes, Seed
+from precad.mpc.prg import Label, RandomBytes, Seed, expanded_bytes
 from precad.mpc.proved import opening, validation
 from precad.mpc.proved.check import LockedUpload, ProofCheck
 from precad.mpc.proved.client import make_proof
@@ -130,7 +130,7 @@ class ProvedRun(BatchRun):
 
 
 def _open_noisy_sum(share_sum: FieldArray, channel: CountingChannel) -> None:
-    opening.add_noise(share_sum, rounded_gaussian.sample(NOISE_STD, share_sum.size, SYSTEM_BYTES))
+    opening.add_noise(share_sum, rounded_gaussian.sample(NOISE_STD, share_sum.size, expanded_bytes()))
     opening.open_in_place(share_sum, "noisy sum", channel)
 
 

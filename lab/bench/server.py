@@ -29,7 +29,7 @@ from precad.lab.bench.workload import Case, Updates, prepare
 from precad.mpc.gate.top_bits import Gate
 from precad.mpc.gate_names import make_gate
 from precad.mpc.opening import open_in_place
-from precad.mpc.prg import SYSTEM_BYTES
+from precad.mpc.prg import expanded_bytes
 from precad.mpc.ring import RingArray
 from precad.mpc.sharing import Party
 from precad.mpc.validation import Validated
@@ -229,5 +229,5 @@ def _require_right_sum(expected: RingArray, checked: Validated, channel: Countin
 
 
 def _open_noisy_sum(share_sum: RingArray, channel: CountingChannel) -> None:
-    share_sum += rounded_gaussian.sample(NOISE_STD, share_sum.size, SYSTEM_BYTES)
+    share_sum += rounded_gaussian.sample(NOISE_STD, share_sum.size, expanded_bytes())
     open_in_place(share_sum, "noisy sum", channel)

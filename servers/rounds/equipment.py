@@ -10,7 +10,7 @@ from typing import TypeAlias
 from precad.mpc.crypten.bridge import SumFunction
 from precad.mpc.gate.top_bits import Gate
 from precad.mpc.local.step import Engine
-from precad.mpc.prg import SYSTEM_BYTES, RandomBytes
+from precad.mpc.prg import SYSTEM_BYTES, RandomBytes, expanded_bytes
 from precad.mpc.ring import RingArray
 from precad.servers.links.dealer import NoDealer, TupleSource
 from precad.servers.links.lane import CountedChannel
@@ -37,7 +37,7 @@ def _rounded_gaussian(std: float, dim: int) -> RingArray:
     """Draw one server's noise. The sampler is imported here, as the dealer adds none."""
     from precad.dp.noise import rounded_gaussian
 
-    return rounded_gaussian.sample(std, dim, SYSTEM_BYTES)
+    return rounded_gaussian.sample(std, dim, expanded_bytes(SYSTEM_BYTES))
 
 
 def _rounded_laplace(scale: float) -> int:

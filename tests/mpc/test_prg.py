@@ -100,6 +100,21 @@ def test_stream_is_expand_of_derive_by_hand():
     assert prg.stream(Seed(SECRET), Purpose.MASK, label, 5).tolist() == aes_counter_words(key, 5)
 
 
+def test_expanded_bytes_are_aes_of_the_block_numbers_under_the_key_drawn():
+    """One key is drawn, and every byte follows it once, however many are asked for at a time."""
+    asked = []
+    draw = prg.expanded_bytes(lambda n: asked.append(n) or SECRET)
+    found = b"".join(draw(n) for n in (0, 5, 11, 1, 7, 16, 40))
+    assert found == np.array(aes_counter_words(SECRET, 10)).astype("<i8").tobytes()
+    assert asked == [16]
+
+
+def test_no_two_draws_are_expanded_from_one_key():
+    draws = {prg.expanded_bytes()(32) for _ in range(1000)}
+    assert len(draws) == 1000
+    assert are_uniform_bytes(b"".join(draws))
+
+
 def test_a_longer_stream_begins_with_the_shorter_one():
     """The length asked for does not enter the stream."""
     assert_array_equal(prg.expand(Seed(SECRET), 100)[:37], prg.expand(Seed(SECRET), 37))

@@ -68,9 +68,10 @@ def test_every_draw_of_a_round_names_its_source(path: str) -> None:
 
 
 def test_the_draws_are_found() -> None:
-    """The coins of selection and turns, both modes' locks, the share seeds, and the check of mode `proved`."""
+    """The coins of selection and turns, both modes' locks, share seeds, the noise's key, and the check of `proved`."""
     assert {path for path in MODULES if any(given for _, given in found_in(path))} == {
         "servers/rounds/dealt_form.py",
+        "servers/rounds/equipment.py",
         "servers/rounds/form.py",
         "servers/rounds/proved_form.py",
         "servers/task/meeting.py",
