@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -117,8 +117,13 @@ def expanded_bytes(random_bytes: RandomBytes = SYSTEM_BYTES) -> RandomBytes:
 
     It takes a tenth of the operating system's time. Whoever holds it draws on: let go of it after its draw.
     """
-    encryptor = Cipher(algorithms.AES128(Seed.random(random_bytes).reveal()), modes.CTR(bytes(16))).encryptor()
+    encryptor = _encryptor(Seed.random(random_bytes))
     return lambda n: encryptor.update(bytes(n))
+
+
+def _encryptor(key: Seed, block: int = 0) -> CipherContext:
+    """Return AES-128-CTR under the key, from this block on."""
+    return Cipher(algorithms.AES128(key.reveal()), modes.CTR(block.to_bytes(16, "big"))).encryptor()
 
 
 def derive(seed: Seed, purpose: Purpose, label: Label) -> Seed:
@@ -145,7 +150,7 @@ class Stream:
         """Behind its first `n_skipped` words."""
         self._key = key
         block, within = divmod(n_skipped, _WORDS_PER_BLOCK)
-        self._encryptor = Cipher(algorithms.AES128(key.reveal()), modes.CTR(block.to_bytes(16, "big"))).encryptor()
+        self._encryptor = _encryptor(key, block)
         if within:
             self.fill(np.empty(within, dtype=np.int64))
 

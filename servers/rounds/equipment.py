@@ -49,7 +49,8 @@ def _rounded_laplace(scale: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Randomness:
-    """Sources of all that protects somebody in a round: the operating system's, unless a test fixes them."""
+    """Sources of all that protects somebody in a round: the operating system's, unless a test fixes them. Noise is
+    expanded from a key of it."""
 
     tuples: RandomBytes = SYSTEM_BYTES
     """Seeds of correlated randomness, at the dealer."""
