@@ -28,7 +28,7 @@ from precad.protos.precad.v1 import aggregator_pb2
 from precad.protos.task.task import Task
 
 MOST_HELD_BYTES: Final = 1 << 24
-"""A payload of at most so many bytes is kept from its digest to its upload. A longer one is expanded twice."""
+"""A payload of at most so many bytes is kept for its round. A longer one is expanded twice."""
 
 
 def _value_of(message: aggregator_pb2.Invitation) -> Invitation:

@@ -106,8 +106,8 @@ class Intake(Receiving):
 
     def _room(self) -> Payload:
         """Return room. In the `shares` form, the b that is opened from the upload is written in its place."""
-        is_masked = self._task.wire_mode is Mode.MASKED
-        return self._capacity.spool.new(max(self.payload_bytes, 0 if is_masked else WORD_BYTES * self._task.dim))
+        n_opened = 0 if self._task.wire_mode is Mode.MASKED else WORD_BYTES * self._task.dim
+        return self._capacity.spool.new(max(self.payload_bytes, n_opened))
 
     def _require_expected(self, binding: common_pb2.Binding) -> None:
         expected = self._expected_binding(binding.client, (binding.digest_a, binding.digest_b))
