@@ -1,6 +1,6 @@
 """The check's compiled loops: imported when they are first needed, so that nobody else waits.
 
-Loading takes a second of one core, compiling for the first time up to five (`precad.mpc.kernels.machine_code`).
+Loading takes a second of one core, compiling for the first time up to seven (`precad.mpc.kernels.machine_code`).
 The dealer never does, and clients do in mode `proved` alone.
 """
 
@@ -17,7 +17,9 @@ def _later(name: str) -> Callable[[], Any]:
     return functools.cache(lambda: importlib.import_module(f"precad.mpc.kernels.{name}"))
 
 
-local, gate, field, prime_field, proofs = map(_later, ("local", "gate", "field", "prime_field", "proofs"))
+local, gate, field, prime_field, proofs, wires = map(
+    _later, ("local", "gate", "field", "prime_field", "proofs", "wires")
+)
 
 
 def warm_up() -> None:
@@ -30,3 +32,4 @@ def warm_up_proofs() -> None:
     """Compile what the first proof, or the first check of one, would otherwise wait for."""
     prime_field()
     proofs()
+    wires()

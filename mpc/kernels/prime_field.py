@@ -4,10 +4,13 @@ loads it when first needed.
 An element is one word below p. Between steps a word may be larger, as long as nothing reaches 2^64: each loop says how
 large. 254 elements fit into a word, so most additions need no reduction.
 
-2^56 = 2^32 - 1 modulo p, so what lies above bit 55 is multiplied by 2^32 - 1 and added to what lies below. Products
-by a constant w take Shoup's quotient floor(w 2^64 / p): one high product, and the rest modulo 2^64. Products in
-Montgomery's form, divided by 2^64, take two high products and no constant. Transforms are
-Cooley-Tukey in both directions, so that a layer adds at most 2p to a value and none needs a correction.
+2^56 = 2^32 - 1 modulo p, so what lies above bit 55 is multiplied by 2^32 - 1 and added to what lies below.
+
+p is 1 modulo 2^32. So a number less p times its low word is a multiple of 2^32: division by 2^32 modulo p takes no
+quotient (`without_low_word`). Products in Montgomery's form are divided by 2^64 so. Products by a constant w take two
+constants, 2^32 w and 2^63 w, and one division. Neither has products of more than 32 bits by 32, of which processors
+make several at once. Transforms are Cooley-Tukey in both directions, so that a layer adds at most 2p to a value and
+none needs a correction.
 
 No branch and no address depends on an element: a comparison is only ever the carry of a subtraction.
 Source: `proved.md` sections 2, 4 and 6.
@@ -27,11 +30,9 @@ Words = NDArray[np.uint64]
 ZERO, ONE = np.uint64(0), np.uint64(1)
 P = np.uint64(2**56 - 2**32 + 1)
 TWO_P, MANY_P = np.uint64(2 * (2**56 - 2**32 + 1)), np.uint64(2**7 * (2**56 - 2**32 + 1))
-INVERSE_OF_P = np.uint64(pow(2**56 - 2**32 + 1, -1, 2**64))
-"""1 / p modulo 2^64."""
-MASK56, MASK28, MASK24 = np.uint64(2**56 - 1), np.uint64(2**28 - 1), np.uint64(2**24 - 1)
-B8, B24, B28, B32, B48, B56, B63 = (np.uint64(bits) for bits in (8, 24, 28, 32, 48, 56, 63))
-TWO_TO_56 = np.uint64(2**32 - 1)
+MASK56, MASK32, MASK31, MASK28, MASK24 = (np.uint64(2**bits - 1) for bits in (56, 32, 31, 28, 24))
+B8, B24, B28, B31, B32, B48, B56, B63 = (np.uint64(bits) for bits in (8, 24, 28, 31, 32, 48, 56, 63))
+TWO_TO_32, TWO_TO_56, TWO_TO_63 = np.uint64(2**32), np.uint64(2**32 - 1), np.uint64(2**39 - 2**7)
 TWO_TO_64, TWO_TO_112 = np.uint64(2**40 - 2**8), np.uint64(2**40 - 2**33 - 2**8 + 1)
 """Powers of two modulo p, by what they are powers of."""
 CHAINS = 8
@@ -72,36 +73,39 @@ def multiply(x: np.uint64, y: np.uint64) -> np.uint64:
     return fold(total)
 
 
+@compiled(_U64(_U64, _U64))
+def without_low_word(low: np.uint64, above: np.uint64) -> np.uint64:
+    """Return (low + 2^32 above) / 2^32 modulo p, above zero, at most floor(low / 2^32) + above + p."""
+    quotient: np.uint64 = (low >> B32) + above + P - (low & MASK32) * MASK24
+    return quotient
+
+
 @compiled(_U64(_U64, _U64, _U64))
-def times(x: np.uint64, factor: np.uint64, quotient: np.uint64) -> np.uint64:
-    """Return x factor modulo p, below 2p, for any x and factor < p; quotient: floor(factor 2^64 / p)."""
-    estimate = high_product(x, quotient)
-    product: np.uint64 = x * factor - estimate * P
-    return product
+def times(x: np.uint64, of_low: np.uint64, of_high: np.uint64) -> np.uint64:
+    """Return x w modulo p, in 1..2p - 1, for x below 2^62.
+
+    of_low, of_high: 2^32 w and 2^63 w modulo p, for the 31 low bits of x and for those above.
+    Both sums are below 2^64. Before p is added, the quotient is at most 2 (2^31 - 1) (p - 1) / 2^32, below p.
+    """
+    low, high = x & MASK31, (x >> B31) & MASK32
+    words = low * (of_low & MASK32) + high * (of_high & MASK32)
+    return without_low_word(words, low * (of_low >> B32) + high * (of_high >> B32))
 
 
 @compiled(_U64(_U64, _U64))
 def montgomery(x: np.uint64, y: np.uint64) -> np.uint64:
-    """Return x y / 2^64 modulo p, in 1..2p - 1, for x y below 2^64 p.
-
-    With m = x y / p modulo 2^64, m p has the low word of x y. So the high words, both below p, differ by the quotient.
-    """
-    quotient: np.uint64 = high_product(x, y) + P - high_product(x * y * INVERSE_OF_P, P)
-    return quotient
+    """Return x y / 2^64 modulo p, above zero and at most x y / 2^64 + p + 2^25, for x and y below 2^62."""
+    x_low, x_high, y_low, y_high = x & MASK32, x >> B32, y & MASK32, y >> B32
+    by_low = without_low_word(x_low * y_low, x_low * y_high)
+    return without_low_word(by_low + x_high * y_low, x_high * y_high)
 
 
-@compiled(_U64(_U64))
-def quotient_of(factor: np.uint64) -> np.uint64:
-    """Return floor(w 2^64 / p) of a w < p: w 2^64 less its remainder r is q p, so q = -r / p modulo 2^64."""
-    quotient: np.uint64 = (ZERO - canonical(multiply(factor, TWO_TO_64))) * INVERSE_OF_P
-    return quotient
-
-
-@compiled(types.void(READ, WRITE))
-def quotients(factors: Words, out: Words) -> None:
-    """Write `quotient_of` of each factor."""
+@compiled(types.void(READ, WRITE, WRITE))
+def constants(factors: Words, of_low: Words, of_high: Words) -> None:
+    """Write what `times` takes of each factor w < p: 2^32 w and 2^63 w modulo p."""
     for i in range(factors.size):
-        out[i] = quotient_of(factors[i])
+        of_low[i] = canonical(multiply(factors[i], TWO_TO_32))
+        of_high[i] = canonical(multiply(factors[i], TWO_TO_63))
 
 
 @compiled(types.void(_U64, _U64, WRITE))
@@ -111,10 +115,9 @@ def powers(first: np.uint64, base: np.uint64, out: Words) -> None:
     for i in range(min(CHAINS, out.size)):
         out[i] = canonical(value)
         value, step = multiply(value, base), multiply(step, base)
-    factor = canonical(step)
-    quotient = quotient_of(factor)
+    of_low, of_high = canonical(multiply(step, TWO_TO_32)), canonical(multiply(step, TWO_TO_63))
     for i in range(CHAINS, out.size):
-        out[i] = canonical(times(out[i - CHAINS], factor, quotient))
+        out[i] = canonical(times(out[i - CHAINS], of_low, of_high))
 
 
 @compiled(_U64(WRITE))
@@ -179,43 +182,44 @@ def squares(x: Words, out: Words) -> None:
 
 
 @compiled(types.void(WRITE, READ, READ))
-def scrambling(values: Words, roots: Words, root_quotients: Words) -> None:
+def scrambling(values: Words, of_low: Words, of_high: Words) -> None:
     """Apply the discrete Fourier transform in place: natural order in, bits of the index reversed out.
 
-    A layer takes each polynomial modulo x^2t - r^2 to one modulo x^t - r and one modulo x^t + r.
-    roots: r of block i, (n / 2,). Values grow by 2p a layer.
+    A layer takes each polynomial modulo x^2t - r^2 to one modulo x^t - r and one modulo x^t + r. Values grow by 2p.
+    of_low, of_high: `constants` of r of block i, (n / 2,).
     """
     half, n_blocks = values.size // 2, 1
     while half > 0:
         for block in range(n_blocks):
-            root, quotient, first = roots[block], root_quotients[block], 2 * half * block
+            root, root_high, first = of_low[block], of_high[block], 2 * half * block
             for i in range(first, first + half):
-                low, high = values[i], times(values[i + half], root, quotient)
+                low, high = values[i], times(values[i + half], root, root_high)
                 values[i], values[i + half] = low + high, low + TWO_P - high
         half, n_blocks = half // 2, 2 * n_blocks
 
 
 @compiled(types.void(WRITE, READ, READ))
-def ordering(values: Words, roots: Words, root_quotients: Words) -> None:
+def ordering(values: Words, of_low: Words, of_high: Words) -> None:
     """Apply the discrete Fourier transform in place: bits of the index reversed in, natural order out.
 
-    roots: (n,); from `half` on, the first `half` powers of a root of order 2 half. Values grow by 2p a layer.
+    of_low, of_high: (n,); from `half` on, of the first `half` powers of a root of order 2 half. Values grow by 2p a
+    layer.
     """
     half = 1
     while half < values.size:
         for first in range(0, values.size, 2 * half):
             for i in range(half):
                 low = values[first + i]
-                high = times(values[first + half + i], roots[half + i], root_quotients[half + i])
+                high = times(values[first + half + i], of_low[half + i], of_high[half + i])
                 values[first + i], values[first + half + i] = low + high, low + TWO_P - high
         half *= 2
 
 
 @compiled(types.void(READ, READ_SIGNED, READ, READ, WRITE))
-def scaled(values: Words, order: NDArray[np.int64], factors: Words, factor_quotients: Words, out: Words) -> None:
-    """Write out[i] = values[order[i]] factors[i], below p."""
+def scaled(values: Words, order: NDArray[np.int64], of_low: Words, of_high: Words, out: Words) -> None:
+    """Write out[i] = values[order[i]] w_i, below p. of_low, of_high: `constants` of each w_i."""
     for i in range(out.size):
-        out[i] = canonical(times(values[order[i]], factors[i], factor_quotients[i]))
+        out[i] = canonical(times(values[order[i]], of_low[i], of_high[i]))
 
 
 @compiled(_U64(_U64, _U64, _U64))

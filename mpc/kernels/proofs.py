@@ -1,4 +1,4 @@
-"""The loops of mode `proved`, compiled by Numba: the client's wires and the servers' pass over the shares.
+"""The loops of mode `proved`, compiled by Numba: the servers' pass over the shares.
 
 The arithmetic is that of `precad.mpc.kernels.prime_field`. The buckets of the rows are those of
 `precad.mpc.kernels.local`, folded after each tile, as a bucket has room for 254 elements. No branch and no address
@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 from numba import types
-from numpy.typing import NDArray
 
 from precad.mpc.kernels.lanes import BYTE_VALUES, BYTES, LANES
 from precad.mpc.kernels.local import BYTE_BITS, BYTE_MASK, scatter_one
-from precad.mpc.kernels.machine_code import READ, READ_2D, READ_SIGNED, WRITE, WRITE_2D, compiled
+from precad.mpc.kernels.machine_code import READ, READ_2D, WRITE, WRITE_2D, compiled
 from precad.mpc.kernels.prime_field import (
-    B63,
     ONE,
     TWO_P,
     ZERO,
@@ -24,9 +22,6 @@ from precad.mpc.kernels.prime_field import (
     canonical,
     fold,
     multiply,
-    ordering,
-    scrambling,
-    times,
     two_products,
 )
 from precad.mpc.kernels.wide import add_four
@@ -198,46 +193,3 @@ def is_valid(ours: Words, theirs: Words, points: Words) -> bool:
         difference |= canonical(multiply(u, u) + TWO_P + TWO_P + TWO_P - u - multiply(points[2, e], q))
     is_zero: bool = difference == ZERO
     return is_zero
-
-
-@compiled(types.void(READ_SIGNED, READ_2D, _U64, READ_2D, READ_2D, READ_2D, WRITE_2D, WRITE))
-def wires(
-    x: NDArray[np.int64],
-    masks: Words,
-    root: np.uint64,
-    inverse: Words,
-    twist: Words,
-    forward: Words,
-    squares: Words,
-    tops: Words,
-) -> None:
-    """Add up the squares of all wires at the 2N-th roots of unity, one wire in memory at a time.
-
-    `squares[0]` takes the squares at the powers of root^2, where a wire has the values of x. `squares[1]` takes those
-    at root times these powers, where x^N is -1. `tops[m]` is N times the highest coefficient of a wire before its mask.
-
-    `x` holds integers, no magnitude above (p - 1) / 2, (d,). `masks` is s and s', (2, c). `root` is of order 2N. What
-    is filled in has shapes (2, N) and (c,). The tables are factors and their quotients: `inverse` (2, N / 2), `twist`
-    and `forward` (2, N).
-    """
-    length = squares.shape[1]
-    wire = np.empty(length, dtype=np.uint64)
-    for m in range(tops.size):
-        start = m * length
-        n_values = min(length, x.size - start)
-        for i in range(n_values):
-            word = np.uint64(x[start + i])
-            wire[i] = word + (P & (ZERO - (word >> B63)))
-            squares[0, i] = fold(squares[0, i] + multiply(wire[i], wire[i]))
-        for i in range(n_values, length):
-            wire[i] = ZERO
-        scrambling(wire, inverse[0], inverse[1])
-        tops[m] = canonical(wire[length - 1])
-        for i in range(length):
-            wire[i] = times(wire[i], twist[0, i], twist[1, i])
-        wire[0] += TWO_P - (masks[0, m] << ONE)
-        wire[length // 2] += multiply(TWO_P - (masks[1, m] << ONE), root)
-        ordering(wire, forward[0], forward[1])
-        for i in range(length):
-            value = fold(wire[i])
-            squares[1, i] = fold(squares[1, i] + multiply(value, value))

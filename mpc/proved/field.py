@@ -179,9 +179,9 @@ def powers(first: int, base: int, n: int) -> FieldArray:
 
 
 def _factors(values: FieldArray) -> FieldArray:
-    """Return factors and their quotients, (2, m), as the compiled loops multiply by constants."""
-    table = np.stack([values, np.empty_like(values)])
-    loading.prime_field().quotients(table[0], table[1])
+    """Return the two constants by which compiled loops multiply by each value, (2, m)."""
+    table = np.empty((2, values.size), dtype=np.uint64)
+    loading.prime_field().constants(values, table[0], table[1])
     return table
 
 
@@ -194,7 +194,7 @@ def _scaled(values: FieldArray, order: NDArray[np.int64], factors: FieldArray) -
 class Transform:
     """Transforms of n values, n a power of two: between values at w^j, w of order n, and coefficients.
 
-    The coset is g w^j, g of order 2n, where x^n is -1. Tables hold factors and their quotients, (2, m). Made by
+    The coset is g w^j, g of order 2n, where x^n is -1. Tables are those of `_factors`, (2, m). Made by
     `transform`, once per n.
     """
 

@@ -2,8 +2,8 @@
 
 A wire is a polynomial of degree below N, whose values are N coordinates, plus the mask (x^N - 1)(s + s' x). The proof
 holds F, the sum of the wires' squares, whose values on the domain add up to the squared norm. It holds the bits of 65
-numbers, and q, which shows that each is 0 or 1. One wire at a time is in memory. F needs no rows, and may be computed
-before they are known (`ProofMasks.ahead`): nothing of it leaves, so no challenge can depend on it.
+numbers, and q, which shows that each is 0 or 1. Eight wires at a time are in memory. F needs no rows, and may be
+computed before they are known (`ProofMasks.ahead`): nothing of it leaves, so no challenge can depend on it.
 
 Nothing here branches on a value of X, but for the one question whether a row leaves its window: then the client is
 silent. Source: `proved.md` section 6.
@@ -106,12 +106,10 @@ def squares_of(x: RingArray, sizes: ProofSizes, masks: ProofMasks) -> Squares:
     if x.shape != (sizes.dim,) or masks.wires.shape != (2, sizes.n_wires):
         raise ParameterError(f"update: expected {sizes.dim} coordinates and masks of {sizes.n_wires} wires")
     half = transform(sizes.wire_length)
-    squares = np.zeros((2, sizes.wire_length), dtype=np.uint64)
+    squares = np.empty((2, sizes.wire_length), dtype=np.uint64)
     tops = np.empty(sizes.n_wires, dtype=np.uint64)
-    root = np.uint64(half.root)
-    kernels = loading.proofs()
-    kernels.wires(np.ascontiguousarray(x), masks.wires, root, half.inverse, half.twist, half.forward, squares, tops)
-    kernels.reduce_all(squares.reshape(-1))
+    tables = half.inverse, half.twist, half.forward
+    loading.wires().wires(np.ascontiguousarray(x), masks.wires, np.uint64(half.root), *tables, squares, tops)
     squared_norm = field.dot(squares[0], np.ones_like(squares[0]))  # Python's integers take longer, the longer they are
     return Squares(x, squared_norm % P, _norm_polynomial(squares, tops, sizes, masks))
 

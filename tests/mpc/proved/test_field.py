@@ -58,13 +58,30 @@ def test_products_reductions_and_squares_are_the_integers():
 
 
 def test_products_in_montgomery_s_form_are_the_integers():
-    """At the edges of what loops multiply, up to 2p; and the largest product that the bound allows."""
+    """At the edges of what loops multiply, and at all others below 2^62."""
     kernels = loading.prime_field()
-    values = [*EDGES, P, P + 1, 2 * P - 1, *(RANDOM.randrange(2 * P) for _ in range(60))]
-    for x, y in [(x, y) for x in values for y in values] + [(P, 2**64 - 1), (2**64 - 1, P)]:
+    values = [*EDGES, P, P + 1, 2 * P - 1, 2**62 - 1, 2**61, *(RANDOM.getrandbits(62) for _ in range(60))]
+    for x, y in [(x, y) for x in values for y in values]:
         product = int(kernels.montgomery(np.uint64(x), np.uint64(y)))
-        assert 0 < product < 2 * P
+        assert 0 < product <= x * y // 2**64 + P + 2**25
         assert (product * 2**64 - x * y) % P == 0
+
+
+def test_products_by_constants_are_the_integers():
+    """Below 2p for any x below 2^62, at the edges of both halves: words of ones and zeros in x and in the constants."""
+    kernels = loading.prime_field()
+    halves = [2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**62 - 2**31, 2**62 - 1, 2**62 - 2]
+    of_inverse = [pow(2**k, -1, P) * v % P for k in (32, 63) for v in (1, P - 1, 2**32 - 1, P - 2**32, 2**56 - 2**33)]
+    factors = elements([*EDGES, *of_inverse, *(RANDOM.randrange(P) for _ in range(60))])
+    of_low, of_high = np.empty_like(factors), np.empty_like(factors)
+    kernels.constants(factors, of_low, of_high)
+    assert of_low.tolist() == [2**32 * w % P for w in factors.tolist()]
+    assert of_high.tolist() == [2**63 * w % P for w in factors.tolist()]
+    for x in [*EDGES, *halves, *(RANDOM.getrandbits(62) for _ in range(60))]:
+        for w, low, high in zip(factors.tolist(), of_low, of_high, strict=True):
+            product = int(kernels.times(np.uint64(x), low, high))
+            assert 0 < product < 2 * P
+            assert (product - x * w) % P == 0
 
 
 @pytest.mark.parametrize("n", [16, 2048])
