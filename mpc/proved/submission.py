@@ -247,14 +247,23 @@ class PayloadIntake:
         if self._taken > self._n_bytes:
             raise ProofRefusedError("wrong_length", f"payload: expected {self._n_bytes} bytes, found more")
         self._hasher.update(data)
-        waiting = memoryview(self._rest + data if self._rest else data)
+        waiting = memoryview(data)
+        if self._rest:  # completed by itself: long pieces are not copied for a few bytes
+            n_missing = ELEMENT_BYTES - len(self._rest)
+            self._rest, waiting = self._rest + waiting[:n_missing], waiting[n_missing:]
+            self._rest = self._beyond(memoryview(self._rest))
+        if waiting:
+            self._rest = self._beyond(waiting)
+        self._require_elements()
+
+    def _beyond(self, waiting: memoryview) -> bytes:
+        """Look at every whole element. Return what follows them."""
         n_elements = len(waiting) // ELEMENT_BYTES
-        whole, self._rest = waiting[: ELEMENT_BYTES * n_elements], bytes(waiting[ELEMENT_BYTES * n_elements :])
         try:
-            elements.require_elements(whole, n_elements=n_elements)
+            elements.require_elements(waiting[: ELEMENT_BYTES * n_elements], n_elements=n_elements)
         except MalformedMessageError:
             self._is_malformed = True
-        self._require_elements()
+        return bytes(waiting[ELEMENT_BYTES * n_elements :])
 
     def finish(self, salt: bytes, announced: bytes) -> None:
         """Compare the digest, after the last byte.

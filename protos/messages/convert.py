@@ -77,15 +77,16 @@ def growing_pieces(data: Bytes) -> Iterator[bytes]:
 def joined_pieces(short: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the same bytes in few messages, which grow as those of `growing_pieces`. short: of FIRST_CHUNK_BYTES at
     most, such as tiles."""
-    waiting, limit, yielded = bytearray(), FIRST_CHUNK_BYTES, 0
+    waiting, n_waiting, limit, yielded = list[bytes](), 0, FIRST_CHUNK_BYTES, 0
     for piece in short:
-        if waiting and len(waiting) + len(piece) > limit:
-            yielded += len(waiting)
+        if waiting and n_waiting + len(piece) > limit:
+            yielded += n_waiting
             limit = min(yielded, CHUNK_BYTES)
-            yield bytes(waiting)
-            waiting.clear()
-        waiting += piece
-    yield bytes(waiting)
+            yield b"".join(waiting)
+            waiting, n_waiting = [], 0
+        waiting.append(piece)
+        n_waiting += len(piece)
+    yield b"".join(waiting)
 
 
 async def collect(chunks: AsyncIterable[common_pb2.Chunk], *, limit: int) -> bytes:

@@ -162,7 +162,7 @@ def announced(payload):
     return salted_digest(SALT, hashlib.sha256(payload).digest())
 
 
-@pytest.mark.parametrize("piece", [1, 6, 7, 8, 1000])
+@pytest.mark.parametrize("piece", [1, 2, 6, 7, 8, 13, 15, 1000])
 def test_a_payload_is_taken_in_pieces_of_any_length(piece):
     payload = b"".join(value.to_bytes(7, "little") for value in (0, 1, P - 1, 2**55))
     intake = PayloadIntake(4)
@@ -180,6 +180,22 @@ def test_an_element_of_p_or_above_is_malformed_at_once(piece):
         intake.take(data)
     with pytest.raises(ProofRefusedError, match="malformed: payload: expected elements below p"):
         intake.take(last)
+
+
+@pytest.mark.parametrize("piece", range(1, 23))
+@pytest.mark.parametrize("at", range(4))
+def test_an_element_of_p_is_found_wherever_pieces_are_cut(piece, at):
+    """By the piece that completes it: before it, and within it, nothing is wrong."""
+    payload = bytearray(28)
+    payload[7 * at : 7 * at + 7] = P.to_bytes(7, "little")
+    intake = PayloadIntake(4)
+    for start in range(0, 28, piece):
+        if start + piece >= 7 * at + 7:
+            with pytest.raises(ProofRefusedError, match="malformed"):
+                intake.take(bytes(payload[start : start + piece]))
+            return
+        intake.take(bytes(payload[start : start + piece]))
+    pytest.fail("the element was not found")
 
 
 def test_a_payload_of_another_length_or_digest_is_refused():
