@@ -5,7 +5,7 @@ other. In the audited task two of them hold canaries, 256 each, and both servers
 Both run at once, two rounds of one by turns with two of the other (`precad.lab.bench.turns`).
 
     servers_s      seconds of all phases at server A but `collect`, which waits for clients
-    servers_cpu_s  processor time of both aggregators, a round
+    servers_cpu_s  processor time of all servers, a round
 
 A row has medians over rounds, or turns. A ratio is of the sums over all turns, with its 95 % interval from their pairs.
 512 coordinates are 2 % of the model's, so an audit costs up to as much wherever work grows with d.

@@ -32,7 +32,7 @@ RELAY_HOST: Final = "127.0.0.2"
 POLL_S: Final = 0.02
 _OF_PROCESS: Final = 2
 """CPUCLOCK_SCHED of Linux: what the scheduler counts, in nanoseconds."""
-SERVERS: Final = (Role.AGGREGATOR_A.value, Role.AGGREGATOR_B.value)
+SERVERS: Final = (Role.AGGREGATOR_A.value, Role.AGGREGATOR_B.value, Role.DEALER.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ class RunResult:
     chosen: list[list[str]]
     phases: list[dict[str, float]]
     """Seconds of each phase at server A."""
-    servers_cpu_s: float | None
-    """Processor seconds of both aggregators together, a round: the mean over the rounds that count. None where the
-    runner heard of too few of them apart, as on a machine with too much else to do."""
+    servers_cpu_s: dict[str, float] | None
+    """Processor seconds of A, B and the dealer where there is one, a round: the mean over the rounds that count. None
+    where the runner heard of too few of them apart, as on a machine with too much else to do."""
 
 
 def run(config: Mapping[str, Any], *, warm_up: int, delay_s: float = 0.0) -> RunResult:
@@ -92,16 +92,17 @@ class MeasuredRun(LocalRun):
         return self._of_a if is_delayed else self.folder.config
 
     def pids(self) -> dict[str, int]:
-        """Return the process of each aggregator that has been started."""
-        return {child.name: child.process.pid for child in self._children.all if child.name in SERVERS}
+        """Return the process of each server that has been started."""
+        started = {child.name: child.process.pid for child in self._children.all}
+        return {name: started[name] for name in SERVERS if name in started}
 
     def processes(self) -> list[Process]:
         """Return all processes of the run that have been started and not ended."""
         return [child.process for child in self._children.all if child.exit_code is None]
 
-    def servers_cpu_s(self) -> float:
-        """Return the processor seconds of both aggregators so far, ended threads included; 0 of one that has ended."""
-        return sum(map(_processor_s, self.pids().values()))
+    def servers_cpu_s(self) -> dict[str, float]:
+        """Return the processor seconds of each server so far, ended threads included; 0 of one that has ended."""
+        return {name: _processor_s(pid) for name, pid in self.pids().items()}
 
     @property
     def n_done(self) -> int:
@@ -116,15 +117,15 @@ class MeasuredRun(LocalRun):
 
 @dataclass(slots=True)
 class _ProcessorTime:
-    """Watches both aggregators' processor time, from the end of the warm-up to the last round but one.
+    """Watches the servers' processor time, from the end of the warm-up to the last round but one.
 
     What is spent after the last round, on its end, is of no round.
     """
 
     local: MeasuredRun
     warm_up: int
-    seen: dict[int, float] = field(default_factory=dict)
-    """Rounds that were over, and the processor seconds until then."""
+    seen: dict[int, dict[str, float]] = field(default_factory=dict)
+    """Rounds that were over, and each server's processor seconds until then."""
     _stopped: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
@@ -139,17 +140,17 @@ class _ProcessorTime:
 
     def _watch(self) -> None:
         while not self._stopped.wait(POLL_S):
-            n_rounds, pids = _n_lines(self.local.folder.metrics), self.local.pids()
-            if n_rounds not in self.seen and len(pids) == len(SERVERS):
+            n_rounds = _n_lines(self.local.folder.metrics)
+            if n_rounds and n_rounds not in self.seen:
                 self.seen[n_rounds] = self.local.servers_cpu_s()
 
-    def per_round(self) -> float | None:
+    def per_round(self) -> dict[str, float] | None:
         """Return the mean over the rounds that count, in seconds; None where fewer than two were seen to end."""
         rounds = sorted(n for n in self.seen if self.warm_up <= n < self.local.deployment.task.rounds)
         if len(rounds) < 2:
             return None
         first, last = rounds[0], rounds[-1]
-        return (self.seen[last] - self.seen[first]) / (last - first)
+        return {name: (s - self.seen[first][name]) / (last - first) for name, s in self.seen[last].items()}
 
 
 def _processor_s(pid: int) -> float:

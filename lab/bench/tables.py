@@ -269,7 +269,9 @@ def print_audited(console: Console, report: Mapping[str, Any]) -> None:
 def _phases_and_cpu(row: Mapping[str, Any]) -> dict[str, str]:
     """Return milliseconds of each phase, and of the servers' processors where they were measured."""
     phases = ", ".join(f"{name} {1e3 * seconds:.3g}" for name, seconds in row["phases_s"].items())
-    return {"phases": phases, "cpu": f"{1e3 * row['servers_cpu_s']:.3g}" if row.get("servers_cpu_s") else ""}
+    found = row.get("servers_cpu_s") or {}
+    of_servers = found.values() if isinstance(found, Mapping) else [found]
+    return {"phases": phases, "cpu": " + ".join(f"{1e3 * seconds:.3g}" for seconds in of_servers)}
 
 
 def print_overhead(console: Console, report: Mapping[str, Any]) -> None:

@@ -97,12 +97,12 @@ class _Turns:
     def _turn(self, i: int) -> None:
         """Let a deployment do its rounds, and note them."""
         one = self._runs[i]
-        before, cpu_s = one.n_done, one.servers_cpu_s()
+        before, cpu_s = one.n_done, sum(one.servers_cpu_s().values())
         self._send(i, signal.SIGCONT)
         self._wait_for(i, before + ROUNDS_OF_A_TURN)
         self._send(i, signal.SIGSTOP)
         if not self._is_over.is_set():
-            self._seen[i].append((before, one.n_done, one.servers_cpu_s() - cpu_s))
+            self._seen[i].append((before, one.n_done, sum(one.servers_cpu_s().values()) - cpu_s))
 
     def _has_room(self) -> bool:
         """Tell whether both have rounds for one more turn. The last round has the task's end, and does not count."""

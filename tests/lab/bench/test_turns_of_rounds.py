@@ -39,8 +39,8 @@ class Counting:
     def processes(self) -> list[subprocess.Popen[bytes]]:
         return [self._process] if self._process.poll() is None else []
 
-    def servers_cpu_s(self) -> float:
-        return float(self.n_done)
+    def servers_cpu_s(self) -> dict[str, float]:
+        return {"aggregator-a": self.n_done / 4, "aggregator-b": 3 * self.n_done / 4}
 
     @property
     def times(self) -> list[float]:
