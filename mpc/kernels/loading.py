@@ -17,8 +17,8 @@ def _later(name: str) -> Callable[[], Any]:
     return functools.cache(lambda: importlib.import_module(f"precad.mpc.kernels.{name}"))
 
 
-local, gate, field, prime_field, proofs, wires = map(
-    _later, ("local", "gate", "field", "prime_field", "proofs", "wires")
+local, gate, field, prime_field, packing, proofs, wires = map(
+    _later, ("local", "gate", "field", "prime_field", "packing", "proofs", "wires")
 )
 
 
@@ -31,5 +31,6 @@ def warm_up() -> None:
 def warm_up_proofs() -> None:
     """Compile what the first proof, or the first check of one, would otherwise wait for."""
     prime_field()
+    packing()
     proofs()
     wires()

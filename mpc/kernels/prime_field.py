@@ -131,27 +131,6 @@ def mask(words: Words) -> np.uint64:
     return refused
 
 
-@compiled(_U64(READ, WRITE))
-def unpack(packed: Words, out: Words) -> np.uint64:
-    """Unpack seven words of 64 bits to eight of 56. Return how many are p or above. Shapes: (7 g,), (8 g,)."""
-    for group in range(out.size // 8):
-        words, to = packed[7 * group : 7 * group + 7], out[8 * group : 8 * group + 8]
-        to[0] = words[0] & MASK56
-        for k in range(1, 7):
-            to[k] = ((words[k - 1] >> np.uint64(64 - 8 * k)) | (words[k] << np.uint64(8 * k))) & MASK56
-        to[7] = words[6] >> B8
-    return mask(out)
-
-
-@compiled(types.void(READ, WRITE))
-def pack(elements: Words, out: Words) -> None:
-    """Pack eight words of 56 bits to seven of 64. Shapes: (8 g,), (7 g,)."""
-    for group in range(elements.size // 8):
-        words, to = elements[8 * group : 8 * group + 8], out[7 * group : 7 * group + 7]
-        for k in range(7):
-            to[k] = (words[k] >> np.uint64(8 * k)) | (words[k + 1] << np.uint64(56 - 8 * k))
-
-
 @compiled(types.void(READ_SIGNED, WRITE))
 def residues(integers: NDArray[np.int64], out: Words) -> None:
     """Write integers of (-p/2, p/2) modulo p."""
@@ -223,7 +202,7 @@ def scaled(values: Words, order: NDArray[np.int64], of_low: Words, of_high: Word
 
 
 @compiled(_U64(_U64, _U64, _U64))
-def _joined(low: np.uint64, middle: np.uint64, high: np.uint64) -> np.uint64:
+def joined(low: np.uint64, middle: np.uint64, high: np.uint64) -> np.uint64:
     """low + 2^28 middle + 2^56 high modulo p, below p, for folded words."""
     shifted = ((middle & MASK28) << B28) + (middle >> B28) * TWO_TO_56  # below 2^62
     return canonical(low + shifted + multiply(high, TWO_TO_56))
@@ -242,9 +221,9 @@ def two_products(x: Words, weights: Words, others: Words) -> tuple[np.uint64, np
         of_x, of_weights, of_others = x[block], weights[block], others[block]
         c0 = c1 = c2 = d0 = d1 = d2 = ZERO
         for i in range(of_x.size):
-            low, high = of_x[i] & MASK28, of_x[i] >> B28
-            w0, w1 = of_weights[i] & MASK28, of_weights[i] >> B28
-            o0, o1 = of_others[i] & MASK28, of_others[i] >> B28
+            low, high = of_x[i] & MASK28, (of_x[i] >> B28) & MASK28
+            w0, w1 = of_weights[i] & MASK28, (of_weights[i] >> B28) & MASK28
+            o0, o1 = of_others[i] & MASK28, (of_others[i] >> B28) & MASK28
             c0 += low * w0
             c1 += low * w1 + high * w0
             c2 += high * w1
@@ -253,7 +232,7 @@ def two_products(x: Words, weights: Words, others: Words) -> tuple[np.uint64, np
             d2 += high * o1
         a0, a1, a2 = fold(a0 + fold(c0)), fold(a1 + fold(c1)), fold(a2 + fold(c2))
         b0, b1, b2 = fold(b0 + fold(d0)), fold(b1 + fold(d1)), fold(b2 + fold(d2))
-    return _joined(a0, a1, a2), _joined(b0, b1, b2)
+    return joined(a0, a1, a2), joined(b0, b1, b2)
 
 
 @compiled(_U64(_U64, _U64))

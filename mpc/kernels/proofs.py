@@ -14,6 +14,7 @@ from precad.mpc.kernels.lanes import BYTE_VALUES, BYTES, LANES
 from precad.mpc.kernels.local import BYTE_BITS, BYTE_MASK, scatter_one
 from precad.mpc.kernels.machine_code import READ, READ_2D, WRITE, WRITE_2D, compiled
 from precad.mpc.kernels.prime_field import (
+    B28,
     ONE,
     TWO_P,
     ZERO,
@@ -21,9 +22,11 @@ from precad.mpc.kernels.prime_field import (
     Words,
     canonical,
     fold,
+    joined,
     multiply,
     two_products,
 )
+from precad.mpc.kernels.vectors import TOGETHER, VECTORS_PER_BLOCK, limb_products
 from precad.mpc.kernels.wide import add_four
 from precad.mpc.ring import TILE
 
@@ -77,18 +80,39 @@ def scatter(row_words: Words, signed: Words, buckets: Words) -> None:
         fold_all(buckets)
 
 
+@compiled(types.UniTuple(_U64, 2)(READ, READ_2D, types.int64, WRITE))
+def weighed(x: Words, limbs: Words, first: int, room: Words) -> tuple[np.uint64, np.uint64]:
+    """Return `two_products` of x and both weights from `first` on. limbs: (6, N). room: (48,), overwritten."""
+    a0 = a1 = a2 = b0 = b1 = b2 = rest_a = rest_b = ZERO
+    n_vectors, done, length = x.size // TOGETHER, 0, limbs.shape[1]
+    while done < n_vectors:
+        here, at = min(n_vectors - done, VECTORS_PER_BLOCK), TOGETHER * done
+        limb_products(x, at, limbs, first + at, length, here, room)
+        for k in range(TOGETHER):
+            low, high = room[k], room[TOGETHER + k]
+            a0, a1, a2 = a0 + fold(low), a1 + fold(room[2 * TOGETHER + k] - low - high), a2 + fold(high)
+            low, high = room[3 * TOGETHER + k], room[4 * TOGETHER + k]
+            b0, b1, b2 = b0 + fold(low), b1 + fold(room[5 * TOGETHER + k] - low - high), b2 + fold(high)
+        a0, a1, a2, b0, b1, b2 = fold(a0), fold(a1), fold(a2), fold(b0), fold(b1), fold(b2)
+        done += here
+    for i in range(TOGETHER * n_vectors, x.size):
+        rest_a = fold(rest_a + multiply(x[i], limbs[0, first + i] + (limbs[1, first + i] << B28)))
+        rest_b = fold(rest_b + multiply(x[i], limbs[3, first + i] + (limbs[4, first + i] << B28)))
+    return canonical(joined(a0, a1, a2) + rest_a), canonical(joined(b0, b1, b2) + rest_b)
+
+
 @compiled(types.void(READ, types.int64, READ_2D, WRITE_2D, WRITE))
-def weigh(share: Words, start: int, weights: Words, sums: Words, share_sum: Words) -> None:
+def weigh(share: Words, start: int, limbs: Words, sums: Words, share_sum: Words) -> None:
     """Add a tile's part of both weighted sums of each wire: sums[e, m] += sum_j weights[e, j] x_(m N + j).
 
-    Add the tile to the sum of shares too. start: the coordinate of share[0]. Shapes: share and share_sum (m,), share
-    below p; weights (2, N); sums (2, c), below p.
+    Add the tile to the sum of shares too. start: the coordinate of share[0]. limbs: those of `limb_products`, of both
+    weights. Shapes: share and share_sum (m,), share below p; limbs (6, N); sums (2, c), below p.
     """
-    length, at = weights.shape[1], 0
+    length, at, room = limbs.shape[1], 0, np.empty(6 * TOGETHER, dtype=np.uint64)
     while at < share.size:
         wire, first = divmod(start + at, length)
         stop = min(share.size, at + length - first)
-        part = two_products(share[at:stop], weights[0, first:], weights[1, first:])
+        part = weighed(share[at:stop], limbs, first, room)
         sums[0, wire] = canonical(sums[0, wire] + part[0])
         sums[1, wire] = canonical(sums[1, wire] + part[1])
         at = stop

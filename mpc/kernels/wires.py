@@ -1,23 +1,17 @@
 """The client's wires of mode `proved`, compiled by Numba: eight side by side, so that one step serves all of them.
 
 A vector holds the same place of eight wires. Steps between two places are the same for all eight, and need no
-shuffling at any distance. Transforms take a quarter of the time that one wire alone takes. A vector is LLVM's, which
-makes of it what the processor has. The arithmetic is that of `precad.mpc.kernels.prime_field`.
+shuffling at any distance. Transforms take a quarter of the time that one wire alone takes.
 
 No branch and no address depends on an element. Source: `proved.md` section 6.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from precad.mpc.kernels import prime_field
 from precad.mpc.kernels.machine_code import READ, READ_2D, READ_SIGNED, WRITE, WRITE_2D, compiled
 from precad.mpc.kernels.prime_field import (
     B63,
@@ -32,88 +26,9 @@ from precad.mpc.kernels.prime_field import (
     montgomery,
     multiply,
 )
-
-TOGETHER = 8
+from precad.mpc.kernels.vectors import TOGETHER, butterfly, scale
 
 _U64 = types.uint64
-_VECTOR = ir.VectorType(ir.IntType(64), TOGETHER)
-
-
-class _Lanes:
-    """Builds steps of `prime_field` for eight words at once, with LLVM's builder."""
-
-    def __init__(self, context: Any, builder: Any, array_type: Any, array: Any) -> None:
-        self._builder = builder
-        self._data = context.make_array(array_type)(context, builder, array).data
-
-    def place(self, index: Any) -> Any:
-        """Return where the vector of this index lies."""
-        first = self._builder.mul(index, ir.Constant(index.type, TOGETHER))
-        return self._builder.bitcast(self._builder.gep(self._data, [first]), _VECTOR.as_pointer())
-
-    def load(self, place: Any) -> Any:
-        """Return a vector."""
-        return self._builder.load(place, align=8)
-
-    def store(self, vector: Any, place: Any) -> None:
-        """Write a vector."""
-        self._builder.store(vector, place, align=8)
-
-    def alike(self, word: Any) -> Any:
-        """Return eight times the same word."""
-        none, of_int = ir.Constant(_VECTOR, ir.Undefined), ir.IntType(32)
-        first = self._builder.insert_element(none, word, ir.Constant(of_int, 0))
-        return self._builder.shuffle_vector(first, none, ir.Constant(ir.VectorType(of_int, TOGETHER), [0] * TOGETHER))
-
-    def less_p(self, x: Any, of_low: Any, of_high: Any) -> Any:
-        """Return `prime_field.times` less p, between -p and p: x below 2^62, and a factor's constants."""
-        add, multiply, shift, keep = (getattr(self._builder, name) for name in ("add", "mul", "lshr", "and_"))
-        of_low, of_high = self.alike(of_low), self.alike(of_high)
-        low, high = keep(x, _eight(prime_field.MASK31)), keep(shift(x, _eight(31)), _MASK32)
-        words = add(multiply(low, keep(of_low, _MASK32)), multiply(high, keep(of_high, _MASK32)))
-        above = add(multiply(low, shift(of_low, _eight(32))), multiply(high, shift(of_high, _eight(32))))
-        by_low_word = multiply(keep(words, _MASK32), _eight(prime_field.MASK24))
-        return self._builder.sub(add(shift(words, _eight(32)), above), by_low_word)
-
-
-def _eight(word: int | np.uint64) -> Any:
-    """Return eight times a constant."""
-    return ir.Constant(_VECTOR, [int(word)] * TOGETHER)
-
-
-_MASK32 = _eight(prime_field.MASK32)
-
-
-@intrinsic
-def butterfly(_context: Any, values: Any, low: Any, high: Any, of_low: Any, of_high: Any) -> Any:
-    """Replace vectors x at `low` and y at `high` by x + w y and x - w y, each at most 2p above x."""
-    signature = types.void(values, low, high, of_low, of_high)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array, low, high, *constants = arguments
-        lanes = _Lanes(context, builder, signature.args[0], array)
-        of_x, of_y = lanes.place(low), lanes.place(high)
-        x, product = builder.add(lanes.load(of_x), _eight(P)), lanes.less_p(lanes.load(of_y), *constants)
-        lanes.store(builder.add(x, product), of_x)
-        lanes.store(builder.sub(x, product), of_y)
-        return context.get_dummy_value()
-
-    return signature, generate
-
-
-@intrinsic
-def scale(_context: Any, values: Any, at: Any, of_low: Any, of_high: Any) -> Any:
-    """Replace the vector y at `at` by w y, below 2p."""
-    signature = types.void(values, at, of_low, of_high)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array, at, *constants = arguments
-        lanes = _Lanes(context, builder, signature.args[0], array)
-        place = lanes.place(at)
-        lanes.store(builder.add(lanes.less_p(lanes.load(place), *constants), _eight(P)), place)
-        return context.get_dummy_value()
-
-    return signature, generate
 
 
 @compiled(types.void(WRITE, READ_2D))

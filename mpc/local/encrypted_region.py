@@ -48,6 +48,10 @@ class EncryptedRegion:
     def __len__(self) -> int:
         return self._n_bytes
 
+    @property
+    def held(self) -> None:
+        """Say that nothing of it lies in memory: see `precad.mpc.proved.shares.Bytes`."""
+
     def append(self, data: bytes | memoryview) -> None:
         """Write behind what was appended before, where nothing was written yet. Raises OSError: then nobody may append
         again."""

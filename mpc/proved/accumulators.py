@@ -111,7 +111,9 @@ class CpuWires:
     group = 1
 
     def __init__(self, n_clients: int, n_wires: int, weights: FieldArray) -> None:
-        self._kernels, self._weights = loading.proofs(), weights
+        self._kernels = loading.proofs()
+        low, high = weights & np.uint64(_LOW_LIMB), weights >> np.uint64(_LIMB_BITS)
+        self._limbs = np.stack([low, high, low + high], axis=1).reshape(3 * N_POINTS, -1)
         self._wires = np.zeros((n_clients, N_POINTS, n_wires), dtype=np.uint64)
 
     def open_tile(self, start: int, share_sum: FieldArray) -> None:
@@ -120,7 +122,7 @@ class CpuWires:
 
     def add(self, first: int, shares: FieldArray) -> None:
         """See `WireAccumulator.add`."""
-        self._kernels.weigh(shares[0], self._start, self._weights, self._wires[first], self._sum)
+        self._kernels.weigh(shares[0], self._start, self._limbs, self._wires[first], self._sum)
         if first % _CLIENTS_PER_FOLD == _CLIENTS_PER_FOLD - 1:
             self._kernels.fold_all(self._sum)
 

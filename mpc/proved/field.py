@@ -61,24 +61,23 @@ def add(x: FieldArray, y: FieldArray, out: FieldArray | None = None) -> FieldArr
 
     Raises ParameterError for other shapes: compiled loops would read behind an array's end.
     """
-    out = _room(x, y, out)
-    loading.prime_field().add(x, y, PLUS, out)
-    return out
+    return _added(x, y, PLUS, out)
 
 
 def subtract(x: FieldArray, y: FieldArray, out: FieldArray | None = None) -> FieldArray:
     """Return x - y, as `add`."""
-    out = _room(x, y, out)
-    loading.prime_field().add(x, y, MINUS, out)
-    return out
+    return _added(x, y, MINUS, out)
 
 
-def _room(x: FieldArray, y: FieldArray, out: FieldArray | None) -> FieldArray:
-    """Return where x + y goes."""
+def _added(x: FieldArray, y: FieldArray, sign: np.uint64, out: FieldArray | None) -> FieldArray:
     if out is None:
         out = np.empty_like(x)
     if not x.shape == y.shape == out.shape:
         raise ParameterError(f"elements: expected arrays of one shape, found {x.shape}, {y.shape} and {out.shape}")
+    if out is x:
+        loading.prime_field().add_to(out, y, sign)
+    else:
+        loading.prime_field().add(x, y, sign, out)
     return out
 
 
@@ -107,11 +106,12 @@ def random_elements(n: int, random_bytes: RandomBytes = SYSTEM_BYTES) -> FieldAr
 
 def to_bytes(elements: FieldArray) -> bytes:
     """Return elements on the wire, 7 bytes each."""
-    groups = -(-elements.size // _GROUP)
-    padded = np.zeros(_GROUP * groups, dtype=np.uint64)
-    padded[: elements.size] = elements
+    groups, padded = -(-elements.size // _GROUP), np.ascontiguousarray(elements)
+    if elements.size % _GROUP:
+        padded = np.zeros(_GROUP * groups, dtype=np.uint64)
+        padded[: elements.size] = elements
     words = np.empty(ELEMENT_BYTES * groups, dtype=np.uint64)
-    loading.prime_field().pack(padded, words)
+    loading.packing().pack(padded, words)
     return words.astype("<u8", copy=False).tobytes()[: ELEMENT_BYTES * elements.size]
 
 
@@ -151,11 +151,22 @@ def packed_room(n_elements: int) -> FieldArray:
     return words
 
 
+def packed_in_place(held: memoryview) -> FieldArray | None:
+    """Return packed elements in whole groups as words, where they lie. None where these are no words of this machine.
+
+    A tile is copied in the time that unpacking it takes.
+    """
+    if len(held) % (ELEMENT_BYTES * _GROUP) or sys.byteorder == "big":
+        return None
+    words = np.frombuffer(held, dtype=np.uint64)
+    return words if words.flags.aligned else None
+
+
 def unpack_into(packed: FieldArray, out: FieldArray) -> int:
     """Fill `out` with the packed elements of `packed_room`'s words. Return how many are not below p."""
     if sys.byteorder == "big":
         packed.byteswap(inplace=True)
-    kernels, whole = loading.prime_field(), out.size - out.size % _GROUP
+    kernels, whole = loading.packing(), out.size - out.size % _GROUP
     refused = int(kernels.unpack(packed[: whole // _GROUP * ELEMENT_BYTES], out[:whole]))
     if whole < out.size:
         last = np.empty(_GROUP, dtype=np.uint64)

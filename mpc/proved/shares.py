@@ -36,6 +36,10 @@ class Bytes(Protocol):
 
     def __len__(self) -> int: ...
 
+    @property
+    def held(self) -> memoryview | None:
+        """Return them where they lie in memory; None where they lie elsewhere."""
+
     def read_into(self, position: int, buffer: memoryview) -> None:
         """Fill `buffer` with the bytes from `position` on."""
 
@@ -48,6 +52,11 @@ class HeldBytes:
 
     def __len__(self) -> int:
         return len(self._data)
+
+    @property
+    def held(self) -> memoryview | None:
+        """See `Bytes.held`."""
+        return self._data
 
     def read_into(self, position: int, buffer: memoryview) -> None:
         """See `Bytes.read_into`."""
@@ -75,12 +84,20 @@ class PackedShare:
         """See `Share.fill`. Raises MalformedMessageError behind the end, and on an element that is not below p."""
         if self._position + out.size > self._n_elements:
             raise MalformedMessageError(f"share: expected at most {self._n_elements} elements to be read")
-        packed = field.packed_room(out.size)
-        room = packed.view(np.uint8)[: ELEMENT_BYTES * out.size]
-        self._data.read_into(ELEMENT_BYTES * self._position, room.data)
-        if field.unpack_into(packed, out):
+        if field.unpack_into(self._packed(out.size), out):
             raise MalformedMessageError("share: expected elements below p, found another")
         self._position += out.size
+
+    def _packed(self, n_elements: int) -> FieldArray:
+        """Return the next elements packed, in place where that can be. Raises as `Bytes.read_into`."""
+        start, n_bytes = ELEMENT_BYTES * self._position, ELEMENT_BYTES * n_elements
+        held = self._data.held
+        here = memoryview(b"") if held is None else held[start : start + n_bytes]
+        if len(here) == n_bytes and (in_place := field.packed_in_place(here)) is not None:
+            return in_place
+        packed = field.packed_room(n_elements)
+        self._data.read_into(start, packed.view(np.uint8)[:n_bytes].data)
+        return packed
 
     def __repr__(self) -> str:
         return f"PackedShare({self._n_elements} elements)"

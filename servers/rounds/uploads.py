@@ -46,6 +46,10 @@ class Payload(Protocol):
     def __getitem__(self, part: slice, /) -> bytes:
         """Return a part of what was written."""
 
+    @property
+    def held(self) -> memoryview | None:
+        """Return what was written where it lies in memory; None where it is on disk."""
+
     def read_into(self, position: int, buffer: memoryview) -> None:
         """Fill `buffer` with what was written, from the byte `position` on."""
 
@@ -71,8 +75,8 @@ class MemoryPayload:
         return self._n_written
 
     @property
-    def _data(self) -> memoryview:
-        """Return what was written."""
+    def held(self) -> memoryview:
+        """See `Payload.held`."""
         return self._room[: self._n_written]
 
     def write(self, data: bytes) -> None:
@@ -85,18 +89,18 @@ class MemoryPayload:
 
     def digest(self) -> bytes:
         """See `Payload.digest`."""
-        return convert.sha256(self._data)
+        return convert.sha256(self.held)
 
     def __getitem__(self, part: slice, /) -> bytes:
-        return bytes(self._data[part])
+        return bytes(self.held[part])
 
     def read_into(self, position: int, buffer: memoryview) -> None:
         """See `Payload.read_into`."""
-        buffer[:] = self._data[position : position + len(buffer)]
+        buffer[:] = self.held[position : position + len(buffer)]
 
     def words(self, n_words: int) -> WritableWords:
         """See `Payload.words`. Raises MalformedMessageError on another length."""
-        return ring.from_bytes(self._data, n_words=n_words)
+        return ring.from_bytes(self.held, n_words=n_words)
 
     def room(self, n_words: int) -> WritableWords:
         """See `Payload.room`."""
@@ -148,6 +152,10 @@ class FilePayload:
     def __getitem__(self, part: slice, /) -> bytes:
         start, stop, _ = part.indices(self._n_written)
         return bytes(self._region.read(start, max(0, stop - start)))
+
+    @property
+    def held(self) -> None:
+        """See `Payload.held`."""
 
     def read_into(self, position: int, buffer: memoryview) -> None:
         """See `Payload.read_into`. Raises MalformedMessageError when the file was cut short."""

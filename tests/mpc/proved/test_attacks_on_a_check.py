@@ -67,6 +67,8 @@ def test_a_share_that_fails_in_the_pass_leaves_no_verdict_no_sum_and_no_second_q
     """The disk fails after the points were used; the round is lost, and nothing of it is half there."""
 
     class Broken(HeldBytes):
+        held = None
+
         def read_into(self, position, buffer):
             raise MalformedMessageError("the spool file ends")
 

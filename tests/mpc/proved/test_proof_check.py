@@ -109,6 +109,8 @@ class OnDisk:
         self._region = EncryptedRegion(file, len(data))
         self._region.append(data)
 
+    held = None
+
     def __len__(self):
         return len(self._region)
 

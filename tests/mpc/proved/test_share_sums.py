@@ -204,6 +204,21 @@ def test_shares_of_an_update_add_up_to_it():
     assert field.to_integers(field.add(share, seeded_share(seed, label).take(x.size))).tolist() == x.tolist()
 
 
+@pytest.mark.parametrize("offset", [0, 1, 8, 56])
+@pytest.mark.parametrize("n_skipped", [0, 1, 8])
+@pytest.mark.parametrize("n", [1, 8, 9, 64])
+def test_elements_in_memory_are_those_of_a_copy_wherever_they_lie(offset, n_skipped, n):
+    """Read in place, or copied where they fill no whole words. What is read is never written to."""
+    values = field.random_elements(n_skipped + n, random_bytes_of("in place"))
+    room = bytearray(offset) + bytearray(field.to_bytes(values))
+    before = bytes(room)
+    for data in (memoryview(room)[offset:], memoryview(before)[offset:]):
+        out = np.empty(n, dtype=np.uint64)
+        PackedShare(HeldBytes(data), values.size).after(n_skipped).fill(out)
+        assert np.array_equal(out, values[n_skipped:])
+    assert bytes(room) == before
+
+
 def test_a_share_that_is_cut_short_or_malformed_is_refused():
     data = field.to_bytes(np.arange(16, dtype=np.uint64))
     with pytest.raises(MalformedMessageError, match="share: expected 119 bytes, found 112"):

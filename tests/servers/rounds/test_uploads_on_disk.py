@@ -29,6 +29,8 @@ from scipy import stats
 from precad.mpc.convex_set import ConvexSet
 from precad.mpc.errors import MalformedMessageError
 from precad.mpc.gate_names import make_gate
+from precad.mpc.proved import field
+from precad.mpc.proved.shares import PackedShare
 from precad.mpc.ring import RingArray
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, ServerTuples
@@ -160,6 +162,21 @@ def test_uploads_come_and_go_and_never_mix(steps, memory_bytes, longest, tmp_pat
             if (folder / "uploads.spool").exists() and not uploads.n_in_file:
                 assert (folder / "uploads.spool").stat().st_size == 0
     assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("memory_bytes", [0, 1000])
+def test_a_share_that_was_given_up_is_not_read(memory_bytes: int, tmp_path: Path) -> None:
+    """Neither in memory, where a share is read in place, nor from the file, once it is closed."""
+    values, out = np.arange(100, 108, dtype=np.uint64), np.empty(8, dtype=np.uint64)
+    with spool(tmp_path, memory_bytes=memory_bytes) as uploads:
+        payload = filled(uploads.new(56), field.to_bytes(values))
+        share, again = PackedShare(payload, 8), PackedShare(payload, 8)
+        share.fill(out)
+        assert_array_equal(out, values)
+        payload.discard()
+    with pytest.raises((ValueError, OSError)):
+        again.fill(out)
+    assert_array_equal(out, values)
 
 
 def test_memory_first_then_the_file_and_memory_again(tmp_path: Path) -> None:
