@@ -12,14 +12,16 @@ processes, one thread each. The baselines repeat the choices of clients that the
     local-dp-pipes             training and noise alone, over pipes (`precad.lab.bench.plain_training`)
 
 The first rounds do not count. In mode `proved` the phase `prove` belongs to the validation. `servers_cpu_s` is the
-processor time of each server, a round: of both aggregators, and of the dealer where there is one. A delay is one
-between the aggregators, in each direction (`precad.lab.bench.measured_run`).
+processor time of each server, a round: of both aggregators, and of the dealer where there is one. Modes are
+compared by a drawn client's part of it, as rounds have more clients in one run than in another. A delay is one between
+the aggregators, in each direction (`precad.lab.bench.measured_run`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import mean
 from typing import Any
 
 from precad.clients.records.folder import find
@@ -110,6 +112,7 @@ def run(plan: Plan, *, say: Callable[[str], None] = lambda line: None) -> dict[s
         here += _delayed(plan, gate, say)
         (local_dp,) = (row["seconds_per_round"] for row in here if row["setting"] == LOCAL_DP)
         for row in here:
+            row.setdefault("clients", _drawn(plan, measured))
             row["ratio"] = {LOCAL_DP: row["seconds_per_round"] / local_dp}
         rows, dim = rows + here, measured.task.dim
     return {"rows": rows, "targets": compared(rows), "dataset": plan.dataset, "d": dim, "machine": facts}
@@ -120,6 +123,11 @@ def _our_rows(plan: Plan, gate: str, measured: RunResult) -> list[dict[str, Any]
     unchecked = [{name: s for name, s in phases.items() if name not in OF_VALIDATION} for phases in counted]
     whole = _row(PRECAD, gate, counted) | {"servers_cpu_s": measured.servers_cpu_s}
     return [whole, _row(WITHOUT_VALIDATION, gate, unchecked)]
+
+
+def _drawn(plan: Plan, measured: RunResult) -> float:
+    """Return how many clients a round had, in the mean: every deployment draws its own."""
+    return mean(map(len, measured.chosen[plan.warm_up :]))
 
 
 def _baselines(plan: Plan, gate: str, measured: RunResult, say: Callable[[str], None]) -> Iterator[dict[str, Any]]:
@@ -141,7 +149,8 @@ def _delayed(plan: Plan, gate: str, say: Callable[[str], None]) -> Iterator[dict
         say(f"{PRECAD}, {gate}, {delay_ms:g} ms between the aggregators in each direction")
         measured = measured_run.run(plan.config(gate), warm_up=plan.warm_up, delay_s=delay_ms / 1e3)
         row = _row(PRECAD, gate, measured.phases[plan.warm_up :])
-        yield row | {"delay_ms": delay_ms, "servers_cpu_s": measured.servers_cpu_s}
+        own = {"delay_ms": delay_ms, "clients": _drawn(plan, measured), "servers_cpu_s": measured.servers_cpu_s}
+        yield row | own
 
 
 def compared(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -150,15 +159,19 @@ def compared(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     if PROVED not in whole:
         return []
     found = [(f"round / {LOCAL_DP}", ROUND_TARGET, whole[PROVED]["ratio"][LOCAL_DP])]
-    ours, of_native = (whole.get(gate, {}).get("servers_cpu_s") for gate in (PROVED, NATIVE))
+    ours, of_native = (_cpu_s_of_a_client(whole.get(gate, {})) for gate in (PROVED, NATIVE))
     if ours and of_native:
-        found.append(
-            (f"servers' processor time / {NATIVE}", PROCESSOR_TARGET, sum(ours.values()) / sum(of_native.values()))
-        )
+        found.append((f"servers' processor time of a client / {NATIVE}", PROCESSOR_TARGET, ours / of_native))
     return [
         {"what": what, "target": target, "measured": measured, "met": measured <= target}
         for what, target, measured in found
     ]
+
+
+def _cpu_s_of_a_client(row: Mapping[str, Any]) -> float | None:
+    """Return the seconds of all servers over the clients of a round; None where they were not measured."""
+    of_servers: Mapping[str, float] = row.get("servers_cpu_s") or {}
+    return sum(of_servers.values()) / row["clients"] if of_servers else None
 
 
 def default_dataset() -> str:

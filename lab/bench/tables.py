@@ -174,6 +174,7 @@ OF_PAPER: Final = 7
 _OVERHEAD: Final = {
     "setting": "{setting}",
     "gate": "{gate}",
+    "clients": "{clients:.3g}",
     "delay ms": "{delay_ms:g}",
     "s/round": "{seconds_per_round:.3g}",
     "q1..q3": "{seconds_per_round_q1:.3g}..{seconds_per_round_q3:.3g}",

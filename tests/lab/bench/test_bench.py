@@ -248,18 +248,44 @@ def test_rows_are_compared_with_the_proofs_that_hide_them():
 
 def test_targets_compare_what_was_measured():
     """A miss is said to be one; without gate `native` there is nothing to compare processor time with. A dealer is a
-    server too."""
+    server too. Rounds of twice the clients may take twice the time."""
     three, two = (
         {"aggregator-a": 0.04, "aggregator-b": 0.03, "dealer": 0.01},
         {"aggregator-a": 0.03, "aggregator-b": 0.01},
     )
     rows = [
-        {"setting": "precad", "gate": "native", "delay_ms": 0.0, "ratio": {"local-dp": 1.5}, "servers_cpu_s": three},
-        {"setting": "precad", "gate": "proved", "delay_ms": 0.0, "ratio": {"local-dp": 1.4}, "servers_cpu_s": two},
-        {"setting": "precad", "gate": "proved", "delay_ms": 20.0, "ratio": {"local-dp": 9.0}, "servers_cpu_s": two},
+        {
+            "setting": "precad",
+            "gate": "native",
+            "delay_ms": 0.0,
+            "ratio": {"local-dp": 1.5},
+            "servers_cpu_s": three,
+            "clients": 8,
+        },
+        {
+            "setting": "precad",
+            "gate": "proved",
+            "delay_ms": 0.0,
+            "ratio": {"local-dp": 1.4},
+            "servers_cpu_s": two,
+            "clients": 8,
+        },
+        {
+            "setting": "precad",
+            "gate": "proved",
+            "delay_ms": 20.0,
+            "ratio": {"local-dp": 9.0},
+            "servers_cpu_s": two,
+            "clients": 8,
+        },
     ]
     found = {row["what"]: (row["measured"], row["met"]) for row in overhead.compared(rows)}
-    assert found == {"round / local-dp": (1.4, False), "servers' processor time / native": (pytest.approx(0.5), True)}
+    assert found == {
+        "round / local-dp": (1.4, False),
+        "servers' processor time of a client / native": (pytest.approx(0.5), True),
+    }
+    twice = rows[1] | {"servers_cpu_s": three, "clients": 16}
+    assert overhead.compared([rows[0], twice])[-1]["measured"] == pytest.approx(0.5)
     assert [row["what"] for row in overhead.compared(rows[1:])] == ["round / local-dp"]
     assert [row["what"] for row in overhead.compared([rows[0] | {"servers_cpu_s": None}, *rows[1:]])] == [
         "round / local-dp"
@@ -269,7 +295,7 @@ def test_targets_compare_what_was_measured():
 def test_a_round_is_said_beside_what_the_paper_says_of_its_own():
     """The paper: seven times local DP. A delayed row says so, a row of another setting does not count."""
     row = {"setting": "precad", "gate": "crypten", "delay_ms": 0.0, "seconds_per_round": 0.1, "phases_s": {}}
-    row |= {"seconds_per_round_q1": 0.1, "seconds_per_round_q3": 0.2, "ratio": {"local-dp": 1.834}}
+    row |= {"clients": 10, "seconds_per_round_q1": 0.1, "seconds_per_round_q3": 0.2, "ratio": {"local-dp": 1.834}}
     delayed = row | {"gate": "proved", "delay_ms": 20.0, "ratio": {"local-dp": 4.0}}
     other = row | {"setting": "local-dp", "gate": None, "ratio": {"local-dp": 1.0}}
     report = {"dataset": "mnist", "d": 26_010, "rows": [row, delayed, other], "targets": []}
