@@ -82,7 +82,7 @@ def scatter(row_words: Words, signed: Words, buckets: Words) -> None:
 
 @compiled(types.UniTuple(_U64, 2)(READ, READ_2D, types.int64, WRITE))
 def weighed(x: Words, limbs: Words, first: int, room: Words) -> tuple[np.uint64, np.uint64]:
-    """Return `two_products` of x and both weights from `first` on. limbs: (6, N). room: (48,), overwritten."""
+    """Return `two_products` of x and both weights from `first` on. limbs: (4, N). room: (48,), overwritten."""
     a0 = a1 = a2 = b0 = b1 = b2 = rest_a = rest_b = ZERO
     n_vectors, done, length = x.size // TOGETHER, 0, limbs.shape[1]
     while done < n_vectors:
@@ -97,7 +97,7 @@ def weighed(x: Words, limbs: Words, first: int, room: Words) -> tuple[np.uint64,
         done += here
     for i in range(TOGETHER * n_vectors, x.size):
         rest_a = fold(rest_a + multiply(x[i], limbs[0, first + i] + (limbs[1, first + i] << B28)))
-        rest_b = fold(rest_b + multiply(x[i], limbs[3, first + i] + (limbs[4, first + i] << B28)))
+        rest_b = fold(rest_b + multiply(x[i], limbs[2, first + i] + (limbs[3, first + i] << B28)))
     return canonical(joined(a0, a1, a2) + rest_a), canonical(joined(b0, b1, b2) + rest_b)
 
 
@@ -106,7 +106,7 @@ def weigh(share: Words, start: int, limbs: Words, sums: Words, share_sum: Words)
     """Add a tile's part of both weighted sums of each wire: sums[e, m] += sum_j weights[e, j] x_(m N + j).
 
     Add the tile to the sum of shares too. start: the coordinate of share[0]. limbs: those of `limb_products`, of both
-    weights. Shapes: share and share_sum (m,), share below p; limbs (6, N); sums (2, c), below p.
+    weights. Shapes: share and share_sum (m,), share below p; limbs (4, N); sums (2, c), below p.
     """
     length, at, room = limbs.shape[1], 0, np.empty(6 * TOGETHER, dtype=np.uint64)
     while at < share.size:

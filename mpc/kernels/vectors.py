@@ -120,8 +120,8 @@ def limb_products(
 ) -> Any:
     """Write sums of products of limbs of x[at:] and of two weights from `first` on, in eight parts: (6 * 8,).
 
-    limbs: of each weight the low 28 bits, the high 28, and their sum, (6, length). Their products with those of x are
-    added up: three of them are as good as four. n_vectors: at most VECTORS_PER_BLOCK.
+    limbs: of each weight the low 28 bits and the high 28, (4, length). What is written is, of each weight, low by low,
+    high by high, and sum by sum: three products are as good as four. n_vectors: at most VECTORS_PER_BLOCK.
     """
     signature = types.void(x, at, limbs, first, length, n_vectors, sums)
 
@@ -135,11 +135,16 @@ def limb_products(
             offset = builder.mul(loop.index, ir.Constant(loop.index.type, TOGETHER))
             word = of_x.load(of_x.word(builder.add(at, offset)))
             low, high = builder.and_(word, _MASK28), builder.and_(builder.lshr(word, _eight(28)), _MASK28)
-            for row, total in enumerate(totals):
-                skipped = builder.mul(length, ir.Constant(length.type, row))
-                limb = of_limbs.load(of_limbs.word(builder.add(builder.add(skipped, first), offset)))
-                product = builder.mul((low, high, builder.add(low, high))[row % 3], builder.and_(limb, _MASK32))
-                builder.store(builder.add(builder.load(total), product), total)
+            both = builder.add(low, high)
+            for point in range(2):
+                own = []
+                for row in (2 * point, 2 * point + 1):
+                    skipped = builder.mul(length, ir.Constant(length.type, row))
+                    own.append(of_limbs.load(of_limbs.word(builder.add(builder.add(skipped, first), offset))))
+                own.append(builder.add(*own))
+                for factor, limb, total in zip((low, high, both), own, totals[3 * point :], strict=False):
+                    product = builder.mul(factor, builder.and_(limb, _MASK32))
+                    builder.store(builder.add(builder.load(total), product), total)
         for row, total in enumerate(totals):
             of_sums.store(builder.load(total), of_sums.place(ir.Constant(at.type, row)))
         return context.get_dummy_value()

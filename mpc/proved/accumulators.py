@@ -113,7 +113,7 @@ class CpuWires:
     def __init__(self, n_clients: int, n_wires: int, weights: FieldArray) -> None:
         self._kernels = loading.proofs()
         low, high = weights & np.uint64(_LOW_LIMB), weights >> np.uint64(_LIMB_BITS)
-        self._limbs = np.stack([low, high, low + high], axis=1).reshape(3 * N_POINTS, -1)
+        self._limbs = np.stack([low, high], axis=1).reshape(2 * N_POINTS, -1)
         self._wires = np.zeros((n_clients, N_POINTS, n_wires), dtype=np.uint64)
 
     def open_tile(self, start: int, share_sum: FieldArray) -> None:
