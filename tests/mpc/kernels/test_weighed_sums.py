@@ -19,8 +19,7 @@ BLOCK = 8 * VECTORS_PER_BLOCK
 @pytest.mark.parametrize("start", [0, 1, 15, 1000])
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 40, BLOCK - 1, BLOCK, BLOCK + 9, 2500])
 def test_both_weighted_sums_are_the_integers(length: int, start: int, size: int) -> None:
-    """Tiles that begin and end anywhere in a wire; elements at random, and all at their largest, whose sums of a block
-    are the largest that there are."""
+    """Tiles that begin and end anywhere in a wire. Elements at random, and all at their largest: no sum overflows."""
     random = np.random.default_rng(size)
     n_wires = (start + size - 1) // length + 1
     for share, weights in (
