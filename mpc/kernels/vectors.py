@@ -120,8 +120,8 @@ def limb_products(
 ) -> Any:
     """Write sums of products of limbs of x[at:] and of two weights from `first` on, in eight parts: (6 * 8,).
 
-    limbs: of each weight the low 28 bits and the high 28, (4, length). For each weight: low by low, high by high, sum by
-    sum. Three products are as good as four. n_vectors: at most VECTORS_PER_BLOCK.
+    limbs: of each weight the low 28 bits and the high 28, (4, length). For each weight: low by low, high by high, sum
+    by sum. Three products are as good as four. n_vectors: at most VECTORS_PER_BLOCK.
     """
     signature = types.void(x, at, limbs, first, length, n_vectors, sums)
 
