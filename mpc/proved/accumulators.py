@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
+from precad.mpc.errors import ParameterError
 from precad.mpc.kernels import loading
 from precad.mpc.kernels.lanes import BYTE_VALUES, LANES, zero_buckets
 from precad.mpc.local.step import Engine
@@ -121,7 +122,10 @@ class CpuWires:
         self._start, self._sum = start, share_sum
 
     def add(self, first: int, shares: FieldArray) -> None:
-        """See `WireAccumulator.add`."""
+        """See `WireAccumulator.add`. Raises ParameterError where compiled loops would write behind an array's end."""
+        n_places = self._limbs.shape[1] * self._wires.shape[2] - self._start
+        if not shares.shape[1] == self._sum.size <= n_places:
+            raise ParameterError(f"share: expected {self._sum.size} elements of wires, found {shares.shape[1]}")
         self._kernels.weigh(shares[0], self._start, self._limbs, self._wires[first], self._sum)
         if first % _CLIENTS_PER_FOLD == _CLIENTS_PER_FOLD - 1:
             self._kernels.fold_all(self._sum)

@@ -106,7 +106,7 @@ def random_elements(n: int, random_bytes: RandomBytes = SYSTEM_BYTES) -> FieldAr
 
 def to_bytes(elements: FieldArray) -> bytes:
     """Return elements on the wire, 7 bytes each."""
-    groups, padded = -(-elements.size // _GROUP), np.ascontiguousarray(elements)
+    groups, padded = -(-elements.size // _GROUP), np.ascontiguousarray(elements, np.uint64)
     if elements.size % _GROUP:
         padded = np.zeros(_GROUP * groups, dtype=np.uint64)
         padded[: elements.size] = elements
@@ -163,7 +163,12 @@ def packed_in_place(held: memoryview) -> FieldArray | None:
 
 
 def unpack_into(packed: FieldArray, out: FieldArray) -> int:
-    """Fill `out` with the packed elements of `packed_room`'s words. Return how many are not below p."""
+    """Fill `out` with the packed elements of `packed_room`'s words. Return how many are not below p.
+
+    Raises ParameterError for fewer words: compiled loops would read behind their end.
+    """
+    if packed.size < (n_words := ELEMENT_BYTES * -(-out.size // _GROUP)):
+        raise ParameterError(f"packed: expected {n_words} words of {out.size} elements, found {packed.size}")
     if sys.byteorder == "big":
         packed.byteswap(inplace=True)
     kernels, whole = loading.packing(), out.size - out.size % _GROUP

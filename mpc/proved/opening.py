@@ -20,7 +20,8 @@ PIECE_BYTES = ELEMENT_BYTES * PIECE_WORDS
 def add_noise(share: FieldArray, noise: RingArray) -> None:
     """Add integers to a share, (d,), in place, a piece at a time. Raises ParameterError above (p - 1) / 2."""
     for piece in pieces(share.size):
-        field.add(share[piece], field.from_integers(noise[piece]), share[piece])
+        here = share[piece]
+        field.add(here, field.from_integers(noise[piece]), here)
 
 
 def open_in_place(share: FieldArray, label: str, channel: Channel) -> RingArray:

@@ -12,6 +12,7 @@ import pytest
 from precad.mpc.errors import MalformedMessageError, ParameterError
 from precad.mpc.kernels import loading
 from precad.mpc.proved import field
+from precad.mpc.proved.accumulators import CpuWires
 from precad.mpc.proved.field import P
 from precad.mpc.ring import TILE
 from tests.mpc.fixed_randomness import random_bytes_of
@@ -203,3 +204,15 @@ def test_the_longest_transform_stays_below_a_word():
     x = np.full(transform.n, P - 1, dtype=np.uint64)
     x[1::3] = some(x[1::3].size)
     assert np.array_equal(transform.coset_coefficients(transform.coset_values(x)), x)
+
+
+def test_compiled_loops_are_not_given_fewer_words_than_they_read():
+    """Fewer packed words than their elements take, and a tile that leaves the sum or the wires."""
+    out = np.empty(17, dtype=np.uint64)
+    with pytest.raises(ParameterError, match="packed: expected 21 words of 17 elements, found 20"):
+        field.unpack_into(np.zeros(20, dtype=np.uint64), out)
+    wires = CpuWires(1, 2, np.zeros((2, 16), dtype=np.uint64))
+    for start, n_sum, n in ((0, 16, 17), (0, 17, 16), (16, 17, 17), (33, 1, 1)):
+        wires.open_tile(start, np.zeros(n_sum, dtype=np.uint64))
+        with pytest.raises(ParameterError, match="share: expected"):
+            wires.add(0, np.zeros((1, n), dtype=np.uint64))
