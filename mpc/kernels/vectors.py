@@ -157,6 +157,7 @@ def unpack_groups(_context: Any, packed: Any, out: Any, n_groups: Any, refused: 
     """Unpack groups of seven words to eight elements, and count those of p or above in `refused`, (8,).
 
     A group is read with the word behind it: of the last one of an array, only what is before it may be unpacked here.
+    Words are little-endian, as on every processor that Numba compiles for.
     """
     signature = types.void(packed, out, n_groups, refused)
 

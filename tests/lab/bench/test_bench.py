@@ -249,35 +249,13 @@ def test_rows_are_compared_with_the_proofs_that_hide_them():
 def test_targets_compare_what_was_measured():
     """A miss is said to be one; without gate `native` there is nothing to compare processor time with. A dealer is a
     server too. Rounds of twice the clients may take twice the time."""
-    three, two = (
-        {"aggregator-a": 0.04, "aggregator-b": 0.03, "dealer": 0.01},
-        {"aggregator-a": 0.03, "aggregator-b": 0.01},
-    )
+    three = {"aggregator-a": 0.04, "aggregator-b": 0.03, "dealer": 0.01}
+    two = {"aggregator-a": 0.03, "aggregator-b": 0.01}
+    of_all = {"setting": "precad", "delay_ms": 0.0, "clients": 8}
     rows = [
-        {
-            "setting": "precad",
-            "gate": "native",
-            "delay_ms": 0.0,
-            "ratio": {"local-dp": 1.5},
-            "servers_cpu_s": three,
-            "clients": 8,
-        },
-        {
-            "setting": "precad",
-            "gate": "proved",
-            "delay_ms": 0.0,
-            "ratio": {"local-dp": 1.4},
-            "servers_cpu_s": two,
-            "clients": 8,
-        },
-        {
-            "setting": "precad",
-            "gate": "proved",
-            "delay_ms": 20.0,
-            "ratio": {"local-dp": 9.0},
-            "servers_cpu_s": two,
-            "clients": 8,
-        },
+        of_all | {"gate": "native", "ratio": {"local-dp": 1.5}, "servers_cpu_s": three},
+        of_all | {"gate": "proved", "ratio": {"local-dp": 1.4}, "servers_cpu_s": two},
+        of_all | {"gate": "proved", "ratio": {"local-dp": 9.0}, "servers_cpu_s": two, "delay_ms": 20.0},
     ]
     found = {row["what"]: (row["measured"], row["met"]) for row in overhead.compared(rows)}
     assert found == {
