@@ -40,9 +40,9 @@ def hkdf_sha256(secret, info):
 
 
 def aes_counter_words(key, n_words):
-    """AES-128 of the block numbers 0, 1, ... (big-endian), one block at a time, as little-endian words."""
+    """AES-128 of the block numbers 0, 1, ... (big-endian), each block by itself, as little-endian words."""
     encryptor = Cipher(algorithms.AES128(key), modes.ECB()).encryptor()
-    blocks = b"".join(encryptor.update(i.to_bytes(16, "big")) for i in range(-(-n_words // 2)))
+    blocks = encryptor.update(b"".join(i.to_bytes(16, "big") for i in range(-(-n_words // 2))))
     return [int.from_bytes(blocks[8 * i : 8 * i + 8], "little", signed=True) for i in range(n_words)]
 
 
@@ -91,6 +91,32 @@ def test_expand_is_aes_of_the_block_numbers(n_words):
     words = prg.expand(Seed(SECRET), n_words)
     assert words.dtype == np.int64
     assert words.tolist() == aes_counter_words(SECRET, n_words)
+
+
+@pytest.mark.parametrize("is_gcm_faster", [False, True])
+@pytest.mark.parametrize("reads", [(16_383, 16_384), (16_384, 1, 2, 40_000), (0, 20_000), (1, 20_000), (40_000,)])
+def test_long_streams_are_aes_of_the_block_numbers(monkeypatch, is_gcm_faster, reads):
+    """Whichever mode of AES is faster here, and however the stream is cut into reads."""
+    monkeypatch.setattr(prg, "_is_gcm_faster", lambda: is_gcm_faster)
+    stream, found = prg.Stream(Seed(SECRET)), [np.empty(n_words, dtype=np.int64) for n_words in reads]
+    for words in found:
+        stream.fill(words)
+    assert np.concatenate(found).tolist() == aes_counter_words(SECRET, sum(reads))
+
+
+@pytest.mark.parametrize(
+    ("n_skipped", "reads", "n_ciphers"),
+    [(0, (16_384, 16_384), 1), (0, (0, 16_384), 1), (0, (16_383, 16_384), 0), (2, (16_384,), 0), (1, (16_384,), 0)],
+)
+def test_a_long_first_read_from_the_start_alone_takes_gcm(monkeypatch, n_skipped, reads, n_ciphers):
+    """GCM begins at block 2, so that what is read from elsewhere stays with CTR."""
+    made, of_gcm = [], prg._encryptor_behind_two_blocks
+    monkeypatch.setattr(prg, "_encryptor_behind_two_blocks", lambda key: made.append(key) or of_gcm(key))
+    monkeypatch.setattr(prg, "_is_gcm_faster", lambda: True)
+    stream = prg.Stream(Seed(SECRET), n_skipped=n_skipped)
+    for n_words in reads:
+        stream.fill(np.empty(n_words, dtype=np.int64))
+    assert made == [Seed(SECRET)] * n_ciphers
 
 
 def test_stream_is_expand_of_derive_by_hand():
