@@ -18,8 +18,8 @@ from precad.mpc.kernels import prime_field
 
 TOGETHER = 8
 """Words of a vector."""
-VECTORS_PER_BLOCK = 62
-"""Vectors whose products of 29 bits by 29 fit into a word: 62 * 2^58 < 2^64."""
+VECTORS_PER_BLOCK = 64
+"""Vectors whose products of two sums of limbs of 28 bits fit into a word: 64 (2^29 - 2)^2 < 2^64."""
 
 _VECTOR, _BYTES = ir.VectorType(ir.IntType(64), TOGETHER), ir.VectorType(ir.IntType(8), 8 * TOGETHER)
 _BYTES_OF_ELEMENT = 7
@@ -121,7 +121,7 @@ def limb_products(
     """Write sums of products of limbs of x[at:] and of two weights from `first` on, in eight parts: (6 * 8,).
 
     limbs: of each weight the low 28 bits and the high 28, (4, length). For each weight: low by low, high by high, sum
-    by sum. Three products are as good as four. n_vectors: at most VECTORS_PER_BLOCK.
+    by sum. Three products are as good as four. x: below 2^56. n_vectors: at most VECTORS_PER_BLOCK.
     """
     signature = types.void(x, at, limbs, first, length, n_vectors, sums)
 
@@ -134,7 +134,7 @@ def limb_products(
         with cgutils.for_range(builder, n_vectors) as loop:
             offset = builder.mul(loop.index, ir.Constant(loop.index.type, TOGETHER))
             word = of_x.load(of_x.word(builder.add(at, offset)))
-            low, high = builder.and_(word, _MASK28), builder.and_(builder.lshr(word, _eight(28)), _MASK28)
+            low, high = builder.and_(word, _MASK28), builder.lshr(word, _eight(28))
             both = builder.add(low, high)
             for point in range(2):
                 own = []
@@ -143,7 +143,7 @@ def limb_products(
                     own.append(of_limbs.load(of_limbs.word(builder.add(builder.add(skipped, first), offset))))
                 own.append(builder.add(*own))
                 for factor, limb, total in zip((low, high, both), own, totals[3 * point :], strict=False):
-                    product = builder.mul(factor, builder.and_(limb, _MASK32))
+                    product = builder.mul(builder.and_(factor, _MASK32), builder.and_(limb, _MASK32))
                     builder.store(builder.add(builder.load(total), product), total)
         for row, total in enumerate(totals):
             of_sums.store(builder.load(total), of_sums.place(ir.Constant(at.type, row)))
