@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -139,19 +140,22 @@ def _encryptor_behind_two_blocks(key: Seed) -> CipherContext:
 
 @functools.cache
 def _is_gcm_faster() -> bool:
-    """Tell whether this machine computes GCM in less time than CTR, which is less work. Takes 1 ms, once.
+    """Tell whether this machine computes GCM in less time than CTR, which is less work. Takes milliseconds, once.
 
     OpenSSL has code for vectors of several blocks in GCM, not in CTR. Where a processor has them, it takes half the
-    time.
+    time. A wrong answer costs time alone.
     """
     key, out = Seed(bytes(SEED_BYTES)), memoryview(bytearray(_LONG_BYTES))
+    try:
+        in_gcm, in_ctr = _encryptor_behind_two_blocks(key), _encryptor(key)
+    except UnsupportedAlgorithm:
+        return False
 
     def seconds(encryptor: CipherContext) -> float:
         start = time.perf_counter()
         encryptor.update_into(_ZEROS[:_LONG_BYTES], out)
         return time.perf_counter() - start
 
-    in_gcm, in_ctr = _encryptor_behind_two_blocks(key), _encryptor(key)
     return min(seconds(in_gcm) for _ in range(8)) < min(seconds(in_ctr) for _ in range(8))
 
 
@@ -197,12 +201,14 @@ class Stream:
     def fill(self, words: RingArray) -> None:
         """Overwrite `words` with the next words of the stream, where they lie: no temporary.
 
-        Raises TypeError when they do not lie side by side (a copy would be filled, and the mask stay as it was).
+        Raises TypeError when they do not lie side by side (a copy would be filled, and the mask stay as it was). May
+        raise ValueError behind 64 GiB.
         """
         out = words.data.cast("B") if words.size else memoryview(b"")
         if self._is_unread and len(out) >= _LONG_BYTES and _is_gcm_faster():
+            behind = _encryptor_behind_two_blocks(self._key)
             self._encryptor.update_into(_ZEROS[:_TWO_BLOCKS], out[:_TWO_BLOCKS])
-            self._encryptor, out = _encryptor_behind_two_blocks(self._key), out[_TWO_BLOCKS:]
+            self._encryptor, out = behind, out[_TWO_BLOCKS:]
         self._is_unread = self._is_unread and not words.size
         for start in range(0, len(out), len(_ZEROS)):
             piece = out[start : start + len(_ZEROS)]

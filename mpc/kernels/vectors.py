@@ -19,7 +19,9 @@ from precad.mpc.kernels import prime_field
 TOGETHER = 8
 """Words of a vector."""
 VECTORS_PER_BLOCK = 64
-"""Vectors whose products of two sums of limbs of 28 bits fit into a word: 64 (2^29 - 2)^2 < 2^64."""
+"""Vectors of which two products of limbs each fit into a word: 2 * 64 (2^28 - 1)^2 < 2^64.
+
+A sum by sum may wrap: less the two other products, it is a sum of two products."""
 
 _VECTOR, _BYTES = ir.VectorType(ir.IntType(64), TOGETHER), ir.VectorType(ir.IntType(8), 8 * TOGETHER)
 _BYTES_OF_ELEMENT = 7

@@ -229,11 +229,11 @@ class ProofCheck:
             raise ParameterError("accepted: expected this server's verdict for each opened slot, once")
         total, self._sum = self._sum, None
         rejected = [self._share(slot) for slot, is_valid in verdicts.items() if not is_valid]
-        if 2 * len(rejected) > len(verdicts):
+        if 2 * len(rejected) <= len(verdicts):
+            add_shares(total, rejected, engine, negate=True)
+        else:
             total.fill(0)
             add_shares(total, [self._share(slot) for slot, is_valid in verdicts.items() if is_valid], engine)
-        elif rejected:
-            add_shares(total, rejected, engine, negate=True)
         return total
 
     def forget(self) -> None:

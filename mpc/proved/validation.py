@@ -59,15 +59,15 @@ def validate(
     ChannelClosedError, MalformedMessageError.
     """
     proved, query = _query(check, channel, random_bytes)
-    verdicts = dict[int, bool]()
+    verdicts, share_sum = dict[int, bool](), None
     if query is not None:
         opened = check.open(proved, query, engine)
         received = channel.exchange_pieces(VERIFIER_STEP, message_pieces(list(opened.values())))
         theirs = read_message(received, len(opened), check.sizes)
         verdicts = check.verdicts(dict(zip(opened, theirs, strict=True)))
+        share_sum = check.accepted_sum(verdicts, engine)
     _compare(verdicts, slots, channel)
-    share_sum = np.zeros(check.sizes.dim, dtype=np.uint64) if query is None else check.accepted_sum(verdicts, engine)
-    return Checked(verdicts, share_sum)
+    return Checked(verdicts, np.zeros(check.sizes.dim, dtype=np.uint64) if share_sum is None else share_sum)
 
 
 def _query(check: ProofCheck, channel: Channel, random_bytes: RandomBytes) -> tuple[dict[int, bytes], Query | None]:

@@ -8,6 +8,7 @@ import pickle
 
 import numpy as np
 import pytest
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given
 from hypothesis import strategies as st
@@ -117,6 +118,29 @@ def test_a_long_first_read_from_the_start_alone_takes_gcm(monkeypatch, n_skipped
     for n_words in reads:
         stream.fill(np.empty(n_words, dtype=np.int64))
     assert made == [Seed(SECRET)] * n_ciphers
+
+
+def test_a_cipher_that_fails_takes_nothing_of_the_stream(monkeypatch):
+    """A first read that is tried again gives the stream's first words: no word would be used twice."""
+    fails, of_gcm = [True], prg._encryptor_behind_two_blocks
+    monkeypatch.setattr(prg, "_is_gcm_faster", lambda: True)
+    monkeypatch.setattr(prg, "_encryptor_behind_two_blocks", lambda key: of_gcm(key) if not fails else fails.pop(0) / 0)
+    stream, words = prg.Stream(Seed(SECRET)), np.zeros(20_000, dtype=np.int64)
+    with pytest.raises(ZeroDivisionError):
+        stream.fill(words)
+    assert not words.any()
+    stream.fill(words)
+    assert words.tolist() == aes_counter_words(SECRET, words.size)
+
+
+def test_without_gcm_streams_are_ctr(monkeypatch):
+    """An OpenSSL may have none."""
+
+    def of_gcm(key):
+        raise UnsupportedAlgorithm("GCM")
+
+    monkeypatch.setattr(prg, "_encryptor_behind_two_blocks", of_gcm)
+    assert prg._is_gcm_faster.__wrapped__() is False
 
 
 def test_stream_is_expand_of_derive_by_hand():

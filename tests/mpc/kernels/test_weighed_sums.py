@@ -15,7 +15,7 @@ from precad.mpc.proved.field import P
 BLOCK = 8 * VECTORS_PER_BLOCK
 
 
-@pytest.mark.parametrize("length", [16, 32, 1024])
+@pytest.mark.parametrize("length", [16, 32, 1024, 2048])
 @pytest.mark.parametrize("start", [0, 1, 15, 1000])
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 40, BLOCK - 1, BLOCK, BLOCK + 9, 2500])
 def test_both_weighted_sums_are_the_integers(length: int, start: int, size: int) -> None:
