@@ -144,7 +144,7 @@ def limb_products(
                     skipped = builder.mul(length, ir.Constant(length.type, row))
                     own.append(of_limbs.load(of_limbs.word(builder.add(builder.add(skipped, first), offset))))
                 own.append(builder.add(*own))
-                for factor, limb, total in zip((low, high, both), own, totals[3 * point :], strict=False):
+                for factor, limb, total in zip((low, high, both), own, totals[3 * point : 3 * point + 3], strict=True):
                     product = builder.mul(builder.and_(factor, _MASK32), builder.and_(limb, _MASK32))
                     builder.store(builder.add(builder.load(total), product), total)
         for row, total in enumerate(totals):
