@@ -26,7 +26,8 @@ Contents:
     plain_federation  a whole round, beside the same training without PRECAD
     overhead          a whole round, beside the same training without PRECAD
     dense             the model of any size that they train
-    measured_run      a whole deployment, its servers' processor time, and a delay between them
+    processor_time    what the processes of a deployment spend in a round
+    measured_run      a whole deployment, what it spends, and a delay between its servers
     turns             two of them, a few rounds of one by turns with a few of the other
     delaying_relay    the delay
     audit_overhead    a whole round of an audited task, beside the same without an audit

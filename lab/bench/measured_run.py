@@ -9,12 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-import threading
-import time
 import tomllib
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,15 +21,14 @@ from rich.console import Console
 
 from precad.deploy.localhost.deployment import LocalRun
 from precad.deploy.localhost.processes import Process
+from precad.lab.bench import processor_time
 from precad.lab.bench.delaying_relay import DelayingRelay
+from precad.lab.bench.processor_time import ProcessorTime
 from precad.lab.bench.server_pair import free_ports
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 
 RELAY_HOST: Final = "127.0.0.2"
-POLL_S: Final = 0.02
-_OF_PROCESS: Final = 2
-"""CPUCLOCK_SCHED of Linux: what the scheduler counts, in nanoseconds."""
 SERVERS: Final = (Role.AGGREGATOR_A.value, Role.AGGREGATOR_B.value, Role.DEALER.value)
 
 
@@ -43,24 +40,25 @@ class RunResult:
     chosen: list[list[str]]
     phases: list[dict[str, float]]
     """Seconds of each phase at server A."""
-    servers_cpu_s: dict[str, float] | None
-    """Processor seconds of A, B and the dealer where there is one, a round: the mean over the rounds that count. None
-    where the runner heard of too few of them apart, as on a machine with too much else to do."""
+    processor_time: ProcessorTime | None
+    """The mean of the rounds that count; servers are A, B and the dealer where there is one. None where too few rounds
+    were seen apart, as on a machine with too much else to do."""
 
 
 def run(config: Mapping[str, Any], *, warm_up: int, delay_s: float = 0.0) -> RunResult:
     """Run a deployment to its end. Raises RunFailedError."""
     with tempfile.TemporaryDirectory(prefix="precad-overhead-") as folder:
         local = MeasuredRun(config, Path(folder) / "run", delay_s)
-        watch = _ProcessorTime(local, warm_up)
+        metrics = local.folder.metrics
+        watch = processor_time.Watch(lambda: processor_time.n_lines(metrics), local.pids, SERVERS)
         with local.relay, watch:
             asyncio.run(local.run())
-        lines = _lines(local.folder.metrics)
+        lines = _lines(metrics)
         return RunResult(
             local.deployment.task,
             [line["participants"] for line in lines],
             [line["seconds"] for line in lines],
-            watch.per_round(),
+            watch.per_round(warm_up=warm_up, rounds=local.deployment.task.rounds),
         )
 
 
@@ -92,9 +90,8 @@ class MeasuredRun(LocalRun):
         return self._of_a if is_delayed else self.folder.config
 
     def pids(self) -> dict[str, int]:
-        """Return the process of each server that has been started."""
-        started = {child.name: child.process.pid for child in self._children.all}
-        return {name: started[name] for name in SERVERS if name in started}
+        """Return the processes that have been started, by name."""
+        return {child.name: child.process.pid for child in self._children.all}
 
     def processes(self) -> list[Process]:
         """Return all processes of the run that have been started and not ended."""
@@ -102,7 +99,7 @@ class MeasuredRun(LocalRun):
 
     def servers_cpu_s(self) -> dict[str, float]:
         """Return the processor seconds of each server so far, ended threads included; 0 of one that has ended."""
-        return {name: _processor_s(pid) for name, pid in self.pids().items()}
+        return {name: processor_time.of_process(pid) for name, pid in self.pids().items() if name in SERVERS}
 
     @property
     def n_done(self) -> int:
@@ -113,60 +110,6 @@ class MeasuredRun(LocalRun):
     def seconds(self) -> list[dict[str, float]]:
         """Return the seconds of each phase at server A, by round."""
         return [line["seconds"] for line in self._progress.metrics]
-
-
-@dataclass(slots=True)
-class _ProcessorTime:
-    """Watches the servers' processor time, from the end of the warm-up to the last round but one.
-
-    What is spent after the last round, on its end, is of no round.
-    """
-
-    local: MeasuredRun
-    warm_up: int
-    seen: dict[int, dict[str, float]] = field(default_factory=dict)
-    """Rounds that were over, and each server's processor seconds until then."""
-    _stopped: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
-
-    def __enter__(self) -> None:
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        assert self._thread is not None  # entered before
-        self._stopped.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._stopped.wait(POLL_S):
-            n_rounds = _n_lines(self.local.folder.metrics)
-            if n_rounds and n_rounds not in self.seen:
-                self.seen[n_rounds] = self.local.servers_cpu_s()
-
-    def per_round(self) -> dict[str, float] | None:
-        """Return the mean over the rounds that count, in seconds; None where fewer than two were seen to end."""
-        rounds = sorted(n for n in self.seen if self.warm_up <= n < self.local.deployment.task.rounds)
-        if len(rounds) < 2:
-            return None
-        first, last = rounds[0], rounds[-1]
-        return {name: (s - self.seen[first][name]) / (last - first) for name, s in self.seen[last].items()}
-
-
-def _processor_s(pid: int) -> float:
-    """Return the processor seconds of a process, its threads included; 0 where it is gone."""
-    try:
-        return time.clock_gettime((~pid << 3) | _OF_PROCESS)
-    except OSError:
-        return 0.0
-
-
-def _n_lines(metrics: Path) -> int:
-    """Return how many rounds are written whole. Their lines are not read: the run pays for whoever watches it."""
-    try:
-        return metrics.read_bytes().count(b"\n")
-    except FileNotFoundError:
-        return 0
 
 
 def _lines(metrics: Path) -> list[dict[str, Any]]:

@@ -11,10 +11,11 @@ processes, one thread each. The baselines repeat the choices of clients that the
     local-dp, no-privacy       one server, the same gRPC and TLS (`precad.lab.bench.plain_federation`)
     local-dp-pipes             training and noise alone, over pipes (`precad.lab.bench.plain_training`)
 
-The first rounds do not count. In mode `proved` the phase `prove` belongs to the validation. `servers_cpu_s` is the
-processor time of each server, a round: of both aggregators, and of the dealer where there is one. Modes are
-compared by a drawn client's part of it, as rounds have more clients in one run than in another. A delay is one between
-the aggregators, in each direction (`precad.lab.bench.measured_run`).
+The first rounds do not count. In mode `proved` the phase `prove` belongs to the validation. Processor time is that of a
+round (`precad.lab.bench.processor_time`): of each server, of all clients, and of the servers by kind of thread. Servers
+are both aggregators, and the dealer where there is one. Modes are compared by a drawn client's part of the servers'
+time, as rounds have more clients in one run than in another. A delay is one between the aggregators, in each direction
+(`precad.lab.bench.measured_run`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from precad.lab.bench.measured_run import RunResult
 from precad.lab.bench.plain_federation import LOCAL_DP, NO_PRIVACY
 from precad.lab.bench.plain_federation import measure as measure_plain
 from precad.lab.bench.plain_training import LOCAL_DP_PIPES, PlainTraining
+from precad.lab.bench.processor_time import ProcessorTime
 from precad.lab.bench.proved import PROVED
 from precad.lab.bench.statistics import Spread
 
@@ -121,8 +123,12 @@ def run(plan: Plan, *, say: Callable[[str], None] = lambda line: None) -> dict[s
 def _our_rows(plan: Plan, gate: str, measured: RunResult) -> list[dict[str, Any]]:
     counted = measured.phases[plan.warm_up :]
     unchecked = [{name: s for name, s in phases.items() if name not in OF_VALIDATION} for phases in counted]
-    whole = _row(PRECAD, gate, counted) | {"servers_cpu_s": measured.servers_cpu_s}
+    whole = _row(PRECAD, gate, counted) | _fields_of(measured.processor_time)
     return [whole, _row(WITHOUT_VALIDATION, gate, unchecked)]
+
+
+def _fields_of(spent: ProcessorTime | None) -> dict[str, Any]:
+    return spent.fields() if spent else {"servers_cpu_s": None}
 
 
 def _drawn(plan: Plan, measured: RunResult) -> float:
@@ -135,8 +141,10 @@ def _baselines(plan: Plan, gate: str, measured: RunResult, say: Callable[[str], 
     is_last, sizes = gate == plan.gates[-1], {"clients_per_process": plan.clients_per_process}
     for setting in (LOCAL_DP, NO_PRIVACY) if is_last else (LOCAL_DP,):
         say(f"{setting}, one server over gRPC and TLS, the same clients chosen")
-        plain = measure_plain(setting, measured.task, plan.client, chosen=measured.chosen, **sizes)
-        yield _row(setting, gate, plain[plan.warm_up :])
+        plain, spent = measure_plain(
+            setting, measured.task, plan.client, chosen=measured.chosen, warm_up=plan.warm_up, **sizes
+        )
+        yield _row(setting, gate, plain[plan.warm_up :]) | _fields_of(spent)
     if is_last:
         say(f"{LOCAL_DP_PIPES}, the same clients chosen")
         with PlainTraining(measured.task, plan.client, plan.clients_per_process) as pipes:
@@ -149,8 +157,8 @@ def _delayed(plan: Plan, gate: str, say: Callable[[str], None]) -> Iterator[dict
         say(f"{PRECAD}, {gate}, {delay_ms:g} ms between the aggregators in each direction")
         measured = measured_run.run(plan.config(gate), warm_up=plan.warm_up, delay_s=delay_ms / 1e3)
         row = _row(PRECAD, gate, measured.phases[plan.warm_up :])
-        own = {"delay_ms": delay_ms, "clients": _drawn(plan, measured), "servers_cpu_s": measured.servers_cpu_s}
-        yield row | own
+        own = {"delay_ms": delay_ms, "clients": _drawn(plan, measured)}
+        yield row | own | _fields_of(measured.processor_time)
 
 
 def compared(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

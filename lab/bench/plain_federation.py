@@ -39,6 +39,8 @@ from precad.clients.upload.session import ModelCache
 from precad.deploy.authority import pki
 from precad.deploy.localhost.processes import Children, isolated_python, watch_lifeline
 from precad.dp.noise import rounded_gaussian
+from precad.lab.bench import processor_time
+from precad.lab.bench.processor_time import ProcessorTime
 from precad.lab.bench.server_pair import free_ports, wait_for_all
 from precad.mpc.prg import expanded_bytes
 from precad.protos.messages import convert
@@ -72,6 +74,8 @@ class Job:
     task: dict[str, Any]
     client: dict[str, Any]
     result: str
+    rounds: str
+    """A file that gets a line for every round that is over."""
 
     def write(self, path: Path) -> None:
         """Write the job as JSON."""
@@ -91,12 +95,17 @@ class Job:
 
 
 def measure(
-    setting: str, task: Task, client: dict[str, Any], *, clients_per_process: int, chosen: Sequence[Sequence[str]]
-) -> list[dict[str, float]]:
-    """Return seconds of each phase, a round for every set of chosen clients: `collect` (invitation to last upload),
-    `update`.
+    setting: str,
+    task: Task,
+    client: dict[str, Any],
+    *,
+    clients_per_process: int,
+    chosen: Sequence[Sequence[str]],
+    warm_up: int,
+) -> tuple[list[dict[str, float]], ProcessorTime | None]:
+    """Return seconds of each phase, a round for every set of chosen clients, and processor time after the first rounds.
 
-    Raises ProcessFailedError.
+    Phases are `collect` (invitation to last upload) and `update`. Raises ProcessFailedError.
     """
     with tempfile.TemporaryDirectory(prefix=f"precad-{setting}-") as folder:
         root = Path(folder)
@@ -105,7 +114,7 @@ def measure(
         ids = list(task.clients)
         for name in ids:
             pki.issue(root / "pki", Identity(Role.CLIENT, name))
-        job, result = root / "job.json", root / "result.json"
+        job, result, rounds = (root / name for name in ("job.json", "result.json", "rounds.txt"))
         Job(
             setting=setting,
             chosen=chosen,
@@ -114,19 +123,25 @@ def measure(
             task=task.model_dump(mode="json"),
             client={**client, "certificates": str(root / "pki"), "authority": str(root / "pki" / "ca.pem")},
             result=str(result),
+            rounds=str(rounds),
         ).write(job)
         children = Children(root)
+        watch = processor_time.Watch(
+            lambda: processor_time.n_lines(rounds),
+            lambda: {child.name: child.process.pid for child in children.all},
+            ["server"],
+        )
         command = [*isolated_python(), "-m", "precad.lab.bench.plain_federation"]
         try:
             started = [children.start_program("server", *command, "server", str(job))]
             for start in range(0, len(ids), clients_per_process):
                 group = ids[start : start + clients_per_process]
                 started.append(children.start_program(f"clients-{start}", *command, "clients", str(job), *group))
-            wait_for_all(started, TIMEOUT_S)
+            with watch:
+                wait_for_all(started, TIMEOUT_S)
         finally:
             children.close()
-        measured: list[dict[str, float]] = json.loads(result.read_text())
-        return measured
+        return json.loads(result.read_text()), watch.per_round(warm_up=warm_up, rounds=len(chosen))
 
 
 # -- the server -------------------------------------------------------------------------------------------------------
@@ -195,10 +210,15 @@ class PlainServer(aggregator_pb2_grpc.AggregatorServicer):
             step = self._total * (self._task.learning_rate / self._task.divisor)
             parameters = (parameters + step).astype(np.float32)
             measured.append({"collect": collected - start, "update": time.perf_counter() - collected})
+            self._note_round()
         for queue in self._queues.values():
             queue.put_nowait(aggregator_pb2.ClientEvent(goodbye=common_pb2.Goodbye(finished=True)))
         await server.stop(5.0)
         return measured
+
+    def _note_round(self) -> None:
+        with Path(self._job.rounds).open("a", encoding="ascii") as rounds:
+            rounds.write("\n")
 
     async def _collect(self, t: int, parameters: NDArray[np.float32], chosen: Sequence[str]) -> None:
         self._model, self._total = convert.model_to_bytes(parameters), np.zeros(self._task.dim)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from rich.console import Console
@@ -180,6 +180,7 @@ _OVERHEAD: Final = {
     "q1..q3": "{seconds_per_round_q1:.3g}..{seconds_per_round_q3:.3g}",
     "/ local DP": "{ratio[local-dp]:.3g}",
     "servers' CPU ms": "{cpu}",
+    "clients'": "{clients_cpu}",
     "phases, ms": "{phases}",
 }
 _TRAINING: Final = {
@@ -272,7 +273,9 @@ def _phases_and_cpu(row: Mapping[str, Any]) -> dict[str, str]:
     phases = ", ".join(f"{name} {1e3 * seconds:.3g}" for name, seconds in row["phases_s"].items())
     found = row.get("servers_cpu_s") or {}
     of_servers = found.values() if isinstance(found, Mapping) else [found]
-    return {"phases": phases, "cpu": " + ".join(f"{1e3 * seconds:.3g}" for seconds in of_servers)}
+    of_clients = f"{1e3 * row['clients_cpu_s']:.3g}" if "clients_cpu_s" in row else ""
+    cpu = " + ".join(f"{1e3 * seconds:.3g}" for seconds in of_servers)
+    return {"phases": phases, "cpu": cpu, "clients_cpu": of_clients}
 
 
 def print_overhead(console: Console, report: Mapping[str, Any]) -> None:
@@ -280,8 +283,17 @@ def print_overhead(console: Console, report: Mapping[str, Any]) -> None:
     console.print(f"records: {report['dataset']}, d = {report['d']:,}", highlight=False)
     rows = ({**row, "gate": row["gate"] or "", **_phases_and_cpu(row)} for row in report["rows"])
     print_rows(console, _OVERHEAD, rows)
-    console.print(_beside_the_paper(report["rows"]), highlight=False, soft_wrap=True)
+    for said in (*_by_thread(report["rows"]), _beside_the_paper(report["rows"])):
+        console.print(said, highlight=False, soft_wrap=True)
     _print_targets(console, report["targets"])
+
+
+def _by_thread(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Say by which threads the servers of our own rounds spend their processor time."""
+    for row in rows:
+        if row["setting"] == PRECAD and not row["delay_ms"] and (spent := row.get("servers_threads_s")):
+            parts = ", ".join(f"{kind} {100 * s / sum(spent.values()):.0f} %" for kind, s in spent.items())
+            yield f"servers' processor time by thread, {row['gate']}: {parts}"
 
 
 def _beside_the_paper(rows: Iterable[Mapping[str, Any]]) -> str:

@@ -205,16 +205,31 @@ def test_overhead_report():
 
 
 @pytest.mark.slow
+def test_overhead_says_whose_processor_time_a_round_takes():
+    """So does the table. The baseline has one server, which does less. Threads are no more than their processes."""
+    report = overhead.run(overhead.Plan(clients=4, rounds=12, warm_up=1, gates=("native",)))
+    ours, plain = ({row["setting"]: row for row in report["rows"]}[name] for name in ("precad", "local-dp"))
+    assert [*ours["servers_cpu_s"]] == ["aggregator-a", "aggregator-b", "dealer"]
+    assert [*plain["servers_cpu_s"]] == ["server"]
+    for row in (ours, plain):
+        assert sum(row["servers_threads_s"].values()) <= 1.05 * sum(row["servers_cpu_s"].values())
+        assert row["clients_cpu_s"] > 0
+    assert sum(plain["servers_cpu_s"].values()) < sum(ours["servers_cpu_s"].values())
+    shown = tables.text_of(tables.print_overhead, report)
+    assert "servers' processor time by thread, native: event loop " in shown
+
+
+@pytest.mark.slow
 def test_overhead_report_of_proofs():
-    """A deployment without a dealer; 30 ms between the servers are in each of its steps, and in no client's upload."""
+    """A deployment without a dealer; 30 ms between the servers are in each exchange, even in rounds of nobody. Which
+    phase has them depends on who comes first to a step."""
     plan = overhead.Plan(clients=4, rounds=3, warm_up=1, gates=("proved",), delays_ms=(30.0,), parameters=5_000)
     report = overhead.run(plan)
     assert report["d"] == 67 * (64 + 1 + 10) + 10
     near, far = (row for row in report["rows"] if row["setting"] == "precad")
     assert (near["delay_ms"], far["delay_ms"]) == (0, 30)
     assert far["phases_s"]["select"] > 0.055  # two exchanges
-    assert far["phases_s"]["open"] > 0.025
-    assert far["seconds_per_round"] > near["seconds_per_round"] + 0.2
+    assert far["seconds_per_round"] > 0.18  # seven, of which the peer's lead may hide one
     assert [row["what"] for row in report["targets"]] == ["round / local-dp"]
 
 
