@@ -85,7 +85,7 @@ def _row(setting: str, found: Sequence[Turn]) -> dict[str, Any]:
     return {
         "setting": setting,
         **Spread.of([_servers_s(one) for one in rounds]).fields("servers_s"),
-        "servers_cpu_s": median(turn.servers_cpu_s for turn in found),
+        "servers_cpu_s": {"together": median(turn.servers_cpu_s for turn in found)},
         "phases_s": {name: median(one[name] for one in rounds) for name in names},
     }
 

@@ -271,10 +271,9 @@ def print_audited(console: Console, report: Mapping[str, Any]) -> None:
 def _phases_and_cpu(row: Mapping[str, Any]) -> dict[str, str]:
     """Return milliseconds of each phase, and of the servers' processors where they were measured."""
     phases = ", ".join(f"{name} {1e3 * seconds:.3g}" for name, seconds in row["phases_s"].items())
-    found = row.get("servers_cpu_s") or {}
-    of_servers = found.values() if isinstance(found, Mapping) else [found]
+    of_servers: Mapping[str, float] = row.get("servers_cpu_s") or {}
     of_clients = f"{1e3 * row['clients_cpu_s']:.3g}" if "clients_cpu_s" in row else ""
-    cpu = " + ".join(f"{1e3 * seconds:.3g}" for seconds in of_servers)
+    cpu = " + ".join(f"{1e3 * seconds:.3g}" for seconds in of_servers.values())
     return {"phases": phases, "cpu": cpu, "clients_cpu": of_clients}
 
 
