@@ -29,6 +29,7 @@ format (docs/reference/protocol.md, sections 7 and 9).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
@@ -240,11 +241,16 @@ def upload_events(task: PublicParameters, records_per_person: int) -> tuple[Samp
     Where records are in bins, all uploads of an epoch together cost one such step. At worst, all of the person's
     records are in the same one of them, for all to see.
 
-    Against one server that follows everything it is sent, whether or not the round is released. Where the task protects
-    whole clients, a person may change the client's update by twice its bound: from one update within C to another. No
-    account of propose-test-release covers that, so there an upload costs everything.
+    Against one server that follows everything it is sent, whether or not the round is released, and against any number
+    of other clients. Where tau clients share the noise, the client's own draw alone protects from these: it has
+    N(0, (sigma R)^2 / tau), which it rounds with its update. Where the task protects whole clients, a person may change
+    the client's update by twice its bound: from one update within C to another. No account of propose-test-release
+    covers that, so there an upload costs everything.
     """
     privacy = task_privacy(task)
+    if task.rules.clients_share_noise:
+        own = _record_multiplier(task) / math.sqrt(task.non_colluding)
+        return SampledGaussian(task.record_rate, own, records_per_person), privacy.steps_per_round
     event = privacy.events[View.ONE_SERVER]
     if event is None or isinstance(event, SampledProposeTestRelease):
         return None, 1

@@ -12,6 +12,7 @@ from typing import Any
 from precad.deploy.configuration.sections import load
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.run_files.folder import RunFolder
+from precad.deploy.run_files.own_task import require_own_task
 from precad.dp.accountants.bins_event import bins_of
 from precad.dp.accountants.pld import View
 from precad.dp.errors import DpError
@@ -19,9 +20,7 @@ from precad.dp.ledgers.earlier import event_of_header
 from precad.dp.ledgers.lines import participation, read_lines
 from precad.dp.task_privacy import task_cost
 from precad.protos.task.task import Task
-from precad.servers.errors import AuditError, SetupError
-from precad.servers.store import audit_log
-from precad.servers.store.folder import ledger_path, store_path
+from precad.servers.store.folder import ledger_path
 
 
 def go_on(resolved: Mapping[str, Any], after: Path) -> None:
@@ -42,7 +41,7 @@ def go_on(resolved: Mapping[str, Any], after: Path) -> None:
 def _earlier(before: RunFolder, letter: str, task: Task) -> dict[str, Any]:
     """Return a server's ledger, and in how many rounds a client can have been. Raises ConfigError."""
     state_dir, most = before.state_dir(letter), task_cost(task).most_of_a_client
-    _require_task(state_dir, task, before.config)
+    require_own_task(state_dir, task, before.config, where="--after")
     path = ledger_path(state_dir)
     expected = f"--after: expected the run's ledger at {path}, found"
     with refusing((OSError, DpError, LookupError, TypeError, ValueError), expected):
@@ -62,17 +61,3 @@ def _rounds_of_a_client(path: Path) -> int:
     header, charges, _ = read_lines(path)
     bins = bins_of(event_of_header(header["events"][view]) for view in View)
     return max(participation(charges, bins=bins).values(), default=0)
-
-
-def _require_task(state_dir: Path, task: Task, config: Path) -> None:
-    """Refuse a configuration that the server's log does not name: one with fewer rounds would count less.
-
-    A server whose log is in a database elsewhere has none here. Raises ConfigError.
-    """
-    if not store_path(state_dir).exists():
-        return
-    with refusing((AuditError, SetupError), "--after: expected the run's log, found"):
-        log = audit_log.read(store_path(state_dir))
-    ran = next((entry.fields["config"] for entry in log if entry.kind == "task"), None)
-    if ran not in (None, task.digest().hex(), task.digest_before.hex()):
-        raise ConfigError(f"--after: expected the task {ran[:16]} in {config}, found {task.digest().hex()[:16]}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
@@ -20,11 +21,13 @@ from precad.deploy.guarantees import conditions
 from precad.deploy.guarantees.bins import account_of_bins
 from precad.deploy.guarantees.training_plan import NO_DIM, TrainingPlan
 from precad.deploy.shown.figures import plain
+from precad.dp.accountants.bins_event import BinnedGaussian
 from precad.dp.accountants.calibration import most_rounds, short_noise_multiplier, smallest_noise_multiplier
 from precad.dp.accountants.composed import composed_epsilon
 from precad.dp.accountants.pld import (
     Event,
     PrivacyStatement,
+    Release,
     SampledGaussian,
     TwoStageSampledGaussian,
     View,
@@ -39,20 +42,26 @@ from precad.dp.queries.kinds import EVALUATION_DIM, RECORD_BOUND
 from precad.protos.task.algorithms import BUDGETS_OF_VIEWS, names_default
 from precad.protos.task.bin_fields import BINS
 from precad.protos.task.evaluation import BY_CLIENTS, frac_bits_of
-from precad.protos.task.grid import LARGEST, with_largest_frac_bits
+from precad.protos.task.grid import LARGEST, largest_frac_bits, with_largest_frac_bits
 from precad.protos.task.proved_fields import MODE as PROVED
 from precad.protos.task.target import TARGET, least_noise
 
 _QUANTILE_SHARE = 0.1  # of delta, spent on a client's taking part more often than the quantile
-_NO_CLIP: Final = "evaluation_clip: without it, or numbers of records in clients, a whole client has no bound"
+_NO_CLIP: Final = (
+    "evaluation_clip: without it, or numbers of records in clients, a whole client has no bound, and no rounding of "
+    "evaluations is counted"
+)
 _POINTS = 48  # of a curve by round
 _COLUMNS = {"bound": "pld", "approximation": "gdp_clt", "published": "precad"}
 
 
-def account(plan: TrainingPlan, *, target_epsilon: float | None = None, is_by_round: bool = False) -> dict[str, Any]:
+def account(
+    plan: TrainingPlan, *, target_epsilon: float | None = None, is_by_round: bool = False, end_tells: bool = False
+) -> dict[str, Any]:
     """Return both views by every accountant, the client level if both clips are known, and calibration for a target.
 
-    With is_by_round also `epsilon_by_round`.
+    With is_by_round also `epsilon_by_round`. end_tells: whether a budget of a view can end the task, so that its end
+    tells who was drawn.
 
     Raises: ValueError naming a parameter outside its range.
     """
@@ -85,7 +94,8 @@ def account(plan: TrainingPlan, *, target_epsilon: float | None = None, is_by_ro
             slack=plan.slack,
         )
     if plan.record_clip is not None and plan.client_clip is not None:
-        report |= _client_levels(plan, client_noise_multiplier(plan.sigma, plan.record_clip, plan.client_clip))
+        sigma_bar = client_noise_multiplier(plan.sigma, plan.record_clip, plan.client_clip)
+        report |= _client_levels(plan, sigma_bar, end_tells=end_tells)
     if target_epsilon is not None:
         report["calibrated"] = {"target_epsilon": target_epsilon} | {
             view.value: _calibrated(plan, view, target_epsilon) for view in View
@@ -95,12 +105,14 @@ def account(plan: TrainingPlan, *, target_epsilon: float | None = None, is_by_ro
     return report
 
 
-def _client_levels(plan: TrainingPlan, sigma_bar: float) -> dict[str, Any]:
+def _client_levels(plan: TrainingPlan, sigma_bar: float, *, end_tells: bool) -> dict[str, Any]:
     """Return the figures of a whole client: drawn visibly, see `precad.dp.task_privacy`, and where draws are hidden.
 
     Accountants' figures are of the rounds of the training alone. All others count evaluations, which draw as rounds do.
+    Where the end tells who was drawn, hiding in the draw is claimed of the most rounds alone, a number that was fixed
+    before, and no draw is hidden.
     """
-    at = plan.evaluation_client_sigma
+    at, counted = plan.evaluation_client_sigma, plan.most_rounds if end_tells else plan.rounds
 
     def drawn_visibly(sigma: float) -> Event:
         return TwoStageSampledGaussian(plan.q, 1.0, sigma)
@@ -115,24 +127,16 @@ def _client_levels(plan: TrainingPlan, sigma_bar: float) -> dict[str, Any]:
             composed = [(event, rounds), beside]
             return plain(least_with_slack(functools.partial(composed_epsilon, composed), plan.delta, plan.slack))
 
-        of_rounds = side_by_side(event, plan.rounds, delta=plan.delta, view=View.CLIENTS_ONLY, slack=plan.slack)
-        return {**_by_label(of_rounds), "bound": epsilon(plan.rounds), "if_discarded": epsilon(plan.most_rounds)}
+        of_rounds = side_by_side(event, counted, delta=plan.delta, view=View.CLIENTS_ONLY, slack=plan.slack)
+        return {**_by_label(of_rounds), "bound": epsilon(counted), "if_discarded": epsilon(plan.most_rounds)}
 
-    named = {"client_level": drawn_visibly, "client_level_if_draws_hidden": drawn_secretly}
+    named = {
+        "client_level": drawn_visibly,
+        "client_level_if_draws_hidden": drawn_visibly if end_tells else drawn_secretly,
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OrderGridWarning)
         return {name: {"noise_multiplier": sigma_bar, **figures(drawn)} for name, drawn in named.items()}
-
-
-def _levels_if_the_end_tells(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a whole client's figures where a budget of a view can end the task, whose end tells who was drawn.
-
-    Hiding in the draw is then claimed of the most rounds alone, a number that was fixed before, and no draw is hidden.
-    """
-    if (visible := report.get("client_level")) is None:
-        return {}
-    told = visible | {"bound": visible["if_discarded"]}
-    return {"client_level": told, "client_level_if_draws_hidden": told}
 
 
 def _of_rounding(plan: TrainingPlan) -> list[str]:
@@ -147,8 +151,14 @@ def _of_rounding(plan: TrainingPlan) -> list[str]:
     rounded, exact = (accountant.epsilon(*one.composed(View.ONE_SERVER), plan.delta) for one in (plan, unrounded))
     if rounded <= exact * (1 + MOST_OF_EPSILON):
         return []
-    share = f"{rounded / exact - 1:.1%} of it"
-    return [f'frac_bits: {plan.frac_bits} add to epsilon {share}; "{LARGEST}", the most for client_clip, costs nothing']
+    share, mode = f"{rounded / exact - 1:.1%} of it", PROVED if plan.is_proved else None
+    is_largest = plan.client_clip is not None and plan.frac_bits >= largest_frac_bits(mode, plan.client_clip)
+    cure = (
+        "lower client_clip or raise record_clip"
+        if is_largest
+        else f'"{LARGEST}", the most for client_clip, costs nothing'
+    )
+    return [f"frac_bits: {plan.frac_bits} add to epsilon {share}; {cure}"]
 
 
 def _without_bound(plan: TrainingPlan, report: Mapping[str, Any]) -> list[str]:
@@ -216,10 +226,7 @@ def account_of_flags(
     """
     flags = {field.name: given[field.name] for field in fields(TrainingPlan) if given.get(field.name) is not None}
     if task is not None:
-        try:
-            flags = _of_task(task) | flags
-        except ValueError as error:
-            raise ConfigError(f"task.{error}") from None
+        flags = _of_task(task, flags) | flags
     flags |= _rate_of_bins(flags, given)
     own_target = None if task is None or "sigma" in flags else task.get(TARGET)
     if own_target is not None:
@@ -236,9 +243,9 @@ def account_of_flags(
                 flags["sigma"] = _noise_of_task(unknown, own_target)
             else:
                 flags["sigma"] = _calibrated(unknown, View.ONE_SERVER, target_epsilon or math.nan)["smallest_sigma"]
-        report = account(TrainingPlan(**flags), target_epsilon=target_epsilon, is_by_round=is_by_round)
-    if task is not None and any(task.get(name) is not None for name in BUDGETS_OF_VIEWS):
-        report |= _levels_if_the_end_tells(report)
+        end_tells = task is not None and any(task.get(name) is not None for name in BUDGETS_OF_VIEWS)
+        plan = TrainingPlan(**flags)
+        report = account(plan, target_epsilon=target_epsilon, is_by_round=is_by_round, end_tells=end_tells)
     if own_target is not None and "dim" not in flags:
         report["warnings"].append(NO_DIM)
     if rests_on := conditions.of_draft(task):
@@ -293,26 +300,38 @@ def precad_task_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return task
 
 
-def _of_task(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a `[task]` section says of these flags. The file need not be complete, so that a draft can be
-    accounted. Raises ValueError where mode `proved` has no fractional bits for the task's bound."""
-    task = with_largest_frac_bits(task)
-    names = {
-        "noise_multiplier": "sigma",
-        "client_rate": "q",
-        "record_rate": "p",
-        "rounds": "rounds",
-        "delta": "delta",
-        "record_clip": "record_clip",
-        "client_clip": "client_clip",
-        "dim": "dim",
-        "frac_bits": "frac_bits",
-        "lost_rounds": "lost_rounds",
-        "records_per_person": "records_per_person",
-        "batches_ahead": "batches_ahead",
-    }
-    of_mode = {"is_proved": True, "batches_ahead": 0} if task.get("mode") == PROVED else {}
-    return {flag: task[field] for field, flag in names.items() if field in task} | of_mode | _evaluations_of(task)
+_FIELDS: Final = {
+    "sigma": "noise_multiplier",
+    "q": "client_rate",
+    "p": "record_rate",
+    "rounds": "rounds",
+    "delta": "delta",
+    "record_clip": "record_clip",
+    "client_clip": "client_clip",
+    "dim": "dim",
+    "frac_bits": "frac_bits",
+    "lost_rounds": "lost_rounds",
+    "records_per_person": "records_per_person",
+    "batches_ahead": "batches_ahead",
+}
+"""Flags, and the task's fields that they go before."""
+
+
+def _of_task(task: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a `[task]` section says with these flags in it. The file need not be complete, so that a draft can be
+    accounted.
+
+    What follows from other fields follows from the flags: fractional bits from C, evaluations from the rounds.
+    Raises ConfigError, also where mode `proved` has no fractional bits for the bound.
+    """
+    given = {_FIELDS[flag]: value for flag, value in flags.items() if flag in _FIELDS}
+    try:
+        found = with_largest_frac_bits({**task, **given})
+        derived = {flag: found[field] for flag, field in _FIELDS.items() if field in found} | _evaluations_of(found)
+    except ValueError as error:
+        named = re.split(r"\W", str(error), maxsplit=1)[0]
+        raise ConfigError(f"{error}" if named in given else f"task.{error}") from None
+    return derived | ({"is_proved": True, "batches_ahead": 0} if task.get("mode") == PROVED else {})
 
 
 def _evaluations_of(task: Mapping[str, Any]) -> dict[str, Any]:
@@ -329,7 +348,7 @@ def _evaluations_of(task: Mapping[str, Any]) -> dict[str, Any]:
     declared, clip = task.get("clients"), task.get("evaluation_clip")
     if clip is None and isinstance(declared, Mapping) and declared:
         clip = float(max(declared.values()))
-    if clip is not None:  # else nothing is known of rounding, which takes less than a millionth
+    if clip is not None:
         require_positive("evaluation_clip", clip)
         of_client = client_noise_multiplier(noise, RECORD_BOUND, clip)
         noise = effective_noise_multiplier(noise, RECORD_BOUND, EVALUATION_DIM, frac_bits_of(task.get("mode"), clip))
@@ -371,13 +390,23 @@ def _by_label(statements: dict[str, PrivacyStatement]) -> dict[str, Any]:
 
 def _calibrated(plan: TrainingPlan, view: View, target_epsilon: float) -> dict[str, Any]:
     """Return least sigma for a client in the most rounds, and in the expected number; most rounds for this plan's
-    sigma."""
-    pld = plan.accountant(view)
+    sigma.
+
+    Where records are in bins, a round is one of theirs.
+    """
+    pld, bins = plan.accountant(view), plan.balls_in_bins
+
+    def drawn(sigma: float) -> Release:
+        one = plan.round_of(view, sigma)
+        return one if bins is None else BinnedGaussian(bins, one.noise_multiplier)
+
+    def expected(sigma: float) -> Event:
+        return plan.composed(view, sigma)[0] if bins is None else drawn(sigma)
+
     least = functools.partial(smallest_noise_multiplier, target_epsilon, delta=plan.delta, accountant=pld)
+    n_expected = plan.composed(view)[1] if bins is None else plan.expected_participation
     return {
-        "smallest_sigma": least(lambda sigma: plan.round_of(view, sigma), plan.most_rounds),
-        "smallest_sigma_if_no_draw_is_discarded": least(
-            lambda sigma: plan.composed(view, sigma)[0], plan.composed(view)[1]
-        ),
-        "most_rounds_of_a_client": most_rounds(target_epsilon, plan.round_of(view), plan.delta, pld),
+        "smallest_sigma": least(drawn, plan.most_rounds),
+        "smallest_sigma_if_no_draw_is_discarded": least(expected, n_expected),
+        "most_rounds_of_a_client": most_rounds(target_epsilon, drawn(plan.sigma), plan.delta, pld),
     }

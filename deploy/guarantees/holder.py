@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,10 @@ from precad.deploy.shown.figures import NO_USEFUL_BOUND, plain, rounded_up, says
 from precad.dp.accountants.pld import SampledGaussian
 from precad.dp.ledgers.holder import SIMULATION, Account, HolderLedger, Line, Payment, Terms, read
 
-_ADVERSARY = "one server, and any number of clients other than the holder's own"
+_ADVERSARY = (
+    "one server that follows the protocol, in mode proved any one server, and any number of clients other than the "
+    "holder's own"
+)
 
 
 def statement(path: Path) -> dict[str, Any]:
@@ -99,7 +103,7 @@ def lines_of(found: Mapping[str, Any]) -> list[str]:
     delta = f"at delta = {found['delta']:g}"
     lines = [
         f"{'ledger':<12}{found['ledger']}",
-        f"{'against':<12}{found['adversary']}",
+        *(f"{'' if i else 'against':<12}{line}" for i, line in enumerate(textwrap.wrap(found["adversary"], 88))),
         f"{'limit':<12}{whose} epsilon <= {found['limit_epsilon']:g} {delta} in everything below and to come,",
         f"{'':<12}however later tasks are chosen; {rounded_up(100 * found['share_spent'], 1)}% of it is spent",
         f"{'so far':<12}{so_far} {delta}, if no task or round was chosen for what had been released",

@@ -26,6 +26,7 @@ from precad.dp.certificates.planner import (
     search,
 )
 from precad.dp.certificates.prediction import Threat
+from precad.dp.task_privacy import budgets_of
 from precad.protos.task.record_fields import MOST_PER_PERSON
 from precad.protos.task.task import Task as ConfiguredTask
 
@@ -77,6 +78,7 @@ def task_of_run(task: ConfiguredTask, earlier: tuple[tuple[EarlierTask, ...], ..
         delta=task.delta,
         lost_rounds=task.lost_rounds,
         batches_ahead=task.draws_ahead,
+        end_tells=any(isinstance(key, View) for key in budgets_of(task)),
         slack=task.delta_slack,
         records_per_person=task.records_per_person,
         dim=task.dim,
@@ -122,7 +124,7 @@ def plan_wish(wish: Wish, task: Task) -> dict[str, Any]:
 
 def _fields_of(task: Task) -> dict[str, Any]:
     """Return the task's fields; how many records a person has only where it is more than one, the grid where known."""
-    unsaid = {("records_per_person", 1), ("dim", None)}
+    unsaid = {("records_per_person", 1), ("dim", None), ("end_tells", False)}
     found = {field.name: getattr(task, field.name) for field in fields(task)}
     if most := max(map(len, found.pop("earlier", ())), default=0):
         found["earlier_tasks"] = most

@@ -29,6 +29,7 @@ from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.run_files.folder import RunFolder
+from precad.deploy.run_files.own_task import require_own_task
 from precad.deploy.run_files.spent import costs_of_run, earlier_of_several, epsilon_of_several
 from precad.deploy.shown.figures import plain
 from precad.dp.accountants.earlier_rounds import EarlierTask
@@ -127,13 +128,14 @@ def read_runs(paths: list[Path]) -> RunEvidence:
     )
 
 
-def training_of(task: Task, costs: Collection[TaskCost] = ()) -> Training:
+def training_of(task: Task, costs: Collection[TaskCost] = (), *, has_unknown_costs: bool = False) -> Training:
     """Return the task as an attacking client meets it: both servers' noise over C, an update being at most C long on
     the grid.
 
     T is the most rounds that can be drawn: a server may lose some to discard their draws. When a budget on realised
     participation can end the task, the end depends on who was drawn. Nothing is then claimed of the draw: the rate is
-    1. costs: by the ledgers of its runs (`cost_in`), as budgets count earlier tasks, too.
+    1. costs: by the ledgers of its runs (`cost_in`), as budgets count earlier tasks, too. has_unknown_costs: whether
+    budgets count earlier tasks that are not read here, so that any budget of a view may end it.
 
     Raises ConfigError for an algorithm whose servers add no noise: a client that adds none meets what others like. So
     for a task whose servers check no norm, and for a function of the sum, whose factor is the operators' word.
@@ -149,7 +151,9 @@ def training_of(task: Task, costs: Collection[TaskCost] = ()) -> Training:
         raise ConfigError(f"--run: expected a task without sum_function, found {task.sum_function}")
     if not task.checks_norms:
         raise ConfigError("--run: expected a task whose servers check norms, found task.validation 'none'")
-    rate = 1.0 if any(map(_may_end_early, (task_cost(task), *costs))) else task.client_rate
+    has_budget = any(isinstance(key, View) for key in budgets_of(task))
+    may_end = (has_unknown_costs and has_budget) or any(map(_may_end_early, (task_cost(task), *costs)))
+    rate = 1.0 if may_end else task.client_rate
     return Training(SampledGaussian(rate, whole_client.noise_multiplier), _most_draws(task))
 
 
@@ -174,6 +178,8 @@ def _read(path: Path) -> _Run:
     deployment = configuration.load(folder.config)
     if deployment.client is None:
         raise ConfigError(f"--run: expected a [client] section in {folder.config}, found none")
+    for letter in ("a", "b"):
+        require_own_task(folder.state_dir(letter), deployment.task, folder.config, where="--run")
     deployment.client.look_around()
     with refusing(ClientError, f"--run: expected a model that can be built in {path}"):
         networks.of_task(deployment.task)

@@ -17,6 +17,7 @@ from precad.dp.accountants.pld import (
     round_event,
 )
 from precad.dp.accountants.slack import with_slack
+from precad.dp.certificates.planner import most_draws
 from precad.dp.checks import require_count, require_delta, require_positive, require_probability
 from precad.protos.task.proved_fields import eta
 from precad.protos.task.record_fields import MOST_PER_PERSON
@@ -93,8 +94,7 @@ class TrainingPlan:
     def most_rounds(self) -> int:
         """Return rounds that a client can be in, if draws may be discarded: all of them, with those that may be
         lost."""
-        most_lost = max(3 + self.rounds // 10, self.batches_ahead + 2) if self.lost_rounds is None else self.lost_rounds
-        return self.rounds + most_lost + max(self.batches_ahead - 1, 0)
+        return most_draws(self.rounds, self.lost_rounds, self.batches_ahead)
 
     @property
     def expected_participation(self) -> int:

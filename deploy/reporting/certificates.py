@@ -142,7 +142,8 @@ def _evidence(run: Run) -> tuple[NDArray[np.float64], list[int], Training]:
         parameters = _parameters(run.folder / f"seed-{trained.seed}.npz", trained, run.task.dim)
         each.append(evaluation.confidences(parameters[: run.task.n_parameters], networks.of_task(run.task), test))
     mean = sum(each, np.zeros_like(each[0])) / len(run.trainings)
-    return mean / np.maximum(mean.sum(axis=1, keepdims=True), 1.0), test.labels.tolist(), training_of(run.task)
+    mean /= np.maximum(mean.sum(axis=1, keepdims=True), 1.0)
+    return mean, test.labels.tolist(), training_of(run.task, has_unknown_costs=run.counts_earlier_tasks)
 
 
 def _parameters(path: Path, trained: Trained, dim: int) -> NDArray[np.float32]:

@@ -28,6 +28,7 @@ from precad.deploy.reporting.runs import (
 )
 from precad.deploy.reporting.settings import shown_configuration
 from precad.deploy.run_files.folder import RunFolder
+from precad.deploy.run_files.own_task import require_own_task
 from precad.deploy.run_files.public_quality import public_accuracy
 from precad.deploy.run_files.state import INTERRUPTED_RUN
 from precad.dp.accountants.pld import Unit, View
@@ -125,6 +126,8 @@ def read_deployed(path: Path) -> Run:
     folder = RunFolder(path)
     deployment = configuration.load(folder.config)
     client = _client(deployment, path)
+    for letter in ("a", "b"):
+        require_own_task(folder.state_dir(letter), deployment.task, folder.config, where=str(path))
     summary = read_object(folder.summary, _Summary)
     lines = read_lines(folder.metrics, _Line, may_be_empty=summary.rounds == 0)  # of a run interrupted before one
     _require_agreement(path, deployment.task, summary, lines)

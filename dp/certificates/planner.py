@@ -35,6 +35,15 @@ _MOST_MULTIPLIER: Final = 1e4
 _HALVINGS: Final = 4
 
 
+def most_draws(rounds: int, lost_rounds: int | None, batches_ahead: int) -> int:
+    """Return in how many rounds clients can be drawn at most, with those that a task may lose.
+
+    lost_rounds: None for as many as a task that does not say (`Task.most_draws`).
+    """
+    most_lost = max(3 + rounds // 10, batches_ahead + 2) if lost_rounds is None else lost_rounds
+    return rounds + most_lost + max(batches_ahead - 1, 0)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrecadTask:
     """PRECAD: epsilon of one record, or of a person's records together, against one server.
@@ -53,7 +62,10 @@ class PrecadTask:
     delta: float
     lost_rounds: int | None = None
     batches_ahead: int = 1
-    """As in a task's configuration: they say in how many rounds a client can be at most. The search counts none."""
+    """As in a task's configuration: they say in how many rounds a client can be at most. Attackers are counted in all
+    of these. Epsilon of a wish counts none that is lost."""
+    end_tells: bool = False
+    """Whether a budget may end the training, whose end tells who was drawn: attackers count as drawn for certain."""
     slack: float = 0.0
     """Part of delta that the task's protocol takes, as eta (`precad.dp.accountants.slack`)."""
     records_per_person: int = 1
@@ -74,6 +86,11 @@ class PrecadTask:
         require_positive("record_clip", self.record_clip)
         require_positive("client_clip", self.client_clip)
         require_delta(self.delta)
+
+    @property
+    def attacked(self) -> tuple[float, int]:
+        """Return the rate at which an attacker is drawn, and the most rounds in which it can be."""
+        return 1.0 if self.end_tells else self.q, most_draws(self.rounds, self.lost_rounds, self.batches_ahead)
 
     @property
     def protected(self) -> tuple[float, int, int]:
@@ -144,6 +161,11 @@ class CentralTask:
     def client_clip(self) -> None:
         """None: S is the unit of noise and signal alike, and cancels."""
         return
+
+    @property
+    def attacked(self) -> tuple[float, int]:
+        """Return the rate at which an attacker is drawn, and the rounds in which it can be."""
+        return self.q, self.rounds
 
     @property
     def protected(self) -> tuple[float, int, int]:
@@ -307,7 +329,7 @@ def _least(margin: Callable[[float], float], guess: float) -> float | None:
 
 def plan(wish: Wish, task: Task) -> Plan | None:
     """Return the least sigma that reaches the wish with the rounds and clips of this task; None if none does."""
-    multiplier = least_multiplier_for_attackers(wish.attackers, wish.FA, wish.FB, task.q, task.rounds, wish.threat)
+    multiplier = least_multiplier_for_attackers(wish.attackers, wish.FA, wish.FB, *task.attacked, wish.threat)
     if multiplier is None:
         return None
     for_attackers = task.sigma_of(multiplier)

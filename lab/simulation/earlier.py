@@ -35,12 +35,8 @@ def earlier_of(raw: Mapping[str, Any], task: Task) -> tuple[dict[str, Any], tupl
 
     Raises ConfigError.
     """
-    servers = raw.get("aggregator", {})
-    sections = {letter: servers.get(letter) for letter in ("a", "b")} if isinstance(servers, Mapping) else {}
     part, found = dict[str, Any](), list[tuple[EarlierTask, ...]]()
-    for letter, section in sections.items():
-        if not isinstance(section, Mapping) or not section.get(FIELD):
-            continue
+    for letter, section in _sections_of(raw).items():
         where = f"aggregator.{letter}"
         named = parse_section(_Named, {FIELD: section[FIELD]}, where, base=Path().absolute()).earlier_ledgers
         with refusing((OSError, DpError), f"{where}.{FIELD}: expected ledgers to read, found"):
@@ -51,3 +47,15 @@ def earlier_of(raw: Mapping[str, Any], task: Task) -> tuple[dict[str, Any], tupl
         part[letter] = {FIELD: [one.model_dump(mode="json", exclude_none=True) for one in named]}
         found.append(tasks)
     return ({"aggregator": part} if part else {}), tuple(found)
+
+
+def counts_earlier(raw: Mapping[str, Any]) -> bool:
+    """Return whether a server of this configuration counts earlier tasks."""
+    return bool(_sections_of(raw))
+
+
+def _sections_of(raw: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the sections of servers that name earlier ledgers, by letter."""
+    servers = raw.get("aggregator", {})
+    sections = {letter: servers.get(letter) for letter in ("a", "b")} if isinstance(servers, Mapping) else {}
+    return {letter: one for letter, one in sections.items() if isinstance(one, Mapping) and one.get(FIELD)}

@@ -37,6 +37,7 @@ from precad.deploy.reporting.settings import shown_client, shown_section, shown_
 from precad.dp.accountants.pld import Unit
 from precad.lab.simulation import Simulation, SimulationSettings
 from precad.lab.simulation.algorithms import ALGORITHMS
+from precad.lab.simulation.earlier import counts_earlier
 from precad.lab.simulation.holder_key import FILE
 from precad.lab.simulation.randomness import drawn
 from precad.lab.simulation.simulate import Plan, client_of, resolve, with_key_of
@@ -201,6 +202,7 @@ def read_simulated(path: Path) -> Run:
         trainings=tuple(_training(path, seed, task) for seed in summary.seeds),
         statements=_costliest(path, summary.seeds),
         cost=None,
+        counts_earlier_tasks=counts_earlier(raw),
         configuration={
             **shown_task(task),
             **shown_client(client),

@@ -19,6 +19,7 @@ with exit code 3 (`require_fulfilled`). For experiments it is a result.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import statistics
@@ -26,7 +27,8 @@ import time
 import tomllib
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -379,15 +381,16 @@ def run_plan(
     engine = first.federation.engine
     charge, owed = _charge(plan, first, folder, seeds)
     runs = Runs(plan, folder)
-    if charge is not None:
-        holder_key.keep(folder, plan.key)
-        charge.pay()
-        note_paid(folder, owed)
-    with Trainings(console, len(seeds)) as trainings:
-        if workers is None:
-            summaries = _one_by_one(runs, seeds, engine, trainings)
-        else:
-            summaries = trainings.side_by_side(runs.jobs(seeds), workers)
+    with _alone_in(folder):
+        if charge is not None:
+            holder_key.keep(folder, plan.key)
+            charge.pay()
+            note_paid(folder, owed)
+        with Trainings(console, len(seeds)) as trainings:
+            if workers is None:
+                summaries = _one_by_one(runs, seeds, engine, trainings)
+            else:
+                summaries = trainings.side_by_side(runs.jobs(seeds), workers)
     summary = {
         "name": plan.task.name,
         "algorithm": plan.settings.algorithm,
@@ -404,6 +407,22 @@ def run_plan(
     }
     write_whole(folder / "summary.json", (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode())
     return summary
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Hold the folder, whose files two processes would write over each other's. Raises ConfigError."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"--output: expected a folder in which no other process trains, found one in {folder}"
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def with_key_of(folder: Path, plan: Plan) -> Plan:

@@ -5,6 +5,7 @@ Failure means an upload that nobody paid, or a sum over the limit that the holde
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from precad.clients.holder_limit import HolderLimit
 from precad.clients.payments import Payments, payments_of
 from precad.clients.upload_limit import UploadLimit
 from precad.deploy.errors import INVALID_INPUT, REFUSED, exit_code_of
+from precad.dp.accountants.gaussian_dp import eps_from_mu
 from precad.dp.accountants.pld import SampledGaussian
 from precad.dp.ledgers.holder import read
 from precad.dp.task_privacy import upload_events
@@ -152,6 +154,23 @@ def test_what_an_upload_costs_a_person(tmp_path: Path) -> None:
     assert upload_events(without, 1) == (None, 1)
     with pytest.raises(HolderLimitReachedError):
         Payments(without, "alice", limit_of(tmp_path)).require_room()
+
+
+def test_noise_that_others_share_protects_nobody_from_these_others(tmp_path: Path) -> None:
+    """What one server and all other clients see of an upload has the client's own draw alone, sigma R / sqrt(tau).
+    Without sampling, n uploads are then (sqrt(n tau) / sigma)-Gaussian, and no more are paid than the limit has room
+    for."""
+    clients = {f"c{i:02}": 100 for i in range(20)}
+    changes: dict[str, Any] = {"clients": clients, "record_rate": 1.0, "client_rate": 1.0, "client_clip": 400.0}
+    task = task_of(algorithm="distributed-dp", non_colluding=16, noise_multiplier=16.0, **changes)
+    event, times = upload_events(task, 1)
+    assert event is not None
+    assert times == 1
+    assert event.noise_multiplier == pytest.approx(4.0, rel=1e-3)
+    n = n_paid(Payments(task, "c00", limit_of(tmp_path)))
+    assert 2 <= n < 30
+    assert eps_from_mu(1e-5, math.sqrt(n) / event.noise_multiplier) <= 4.0
+    assert eps_from_mu(1e-5, math.sqrt(2 * n) / event.noise_multiplier) > 4.0  # the filter gives up less than half
 
 
 def test_mode_proved_takes_its_part_of_delta_for_each_upload(tmp_path: Path) -> None:

@@ -72,6 +72,11 @@ class Algorithm(ABC):
                 "simulation.algorithm: expected 'precad' or 'deployed' for a task with record_bins, found "
                 f"{federation.settings.algorithm!r}"
             )
+        if not self.has_two_servers and federation.earlier:
+            raise ArgumentError(
+                "simulation.algorithm: expected 'precad' or 'deployed' beside aggregator.a.earlier_ledgers, which no "
+                f"other counts, found {federation.settings.algorithm!r}"
+            )
         self.federation = federation
         self.task = federation.task
         self.settings = federation.settings

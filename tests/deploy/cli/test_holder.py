@@ -51,7 +51,8 @@ def test_the_statement_says_what_each_figure_rests_on(tmp_path: Path) -> None:
     precad("charge", file, *TUNED, *NEW)
     code, _, told = precad("statement", file)
     assert code == 0
-    assert "one server, and any number of clients other than the holder's own" in told
+    against = "one server that follows the protocol, in mode proved any one server, and any number of clients other "
+    assert f"{against}than the holder's own" in " ".join(told.split())
     assert "2 records of one person together lose epsilon <= 5 at delta = 1e-05" in told
     assert "however later tasks are chosen" in told
     assert "if no task or round was chosen for what had been released" in told

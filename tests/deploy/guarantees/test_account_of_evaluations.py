@@ -95,10 +95,13 @@ def test_a_curve_ends_where_the_bound_is() -> None:
 
 
 def test_a_draft_without_numbers_of_records_is_accounted() -> None:
-    """All but the rounding of evaluations is known."""
+    """All but the rounding of evaluations is known, and a warning says so: with many records it is no trifle."""
     draft = {**SECTION, "clients": ["alice", "bob"]}
-    exact, ours = (account_of_flags({}, section)["one_server"]["bound"] for section in (SECTION, draft))
-    assert ours == pytest.approx(exact, rel=1e-5)
+    exact, ours = (account_of_flags({}, section) for section in (SECTION, draft))
+    assert ours["one_server"]["bound"] == pytest.approx(exact["one_server"]["bound"], rel=1e-5)
+    said = [line for line in ours["warnings"] if "no rounding of evaluations is counted" in line]
+    assert said
+    assert not set(said) & set(exact["warnings"])
 
 
 def test_a_target_of_a_task_comes_to_the_same_noise() -> None:
@@ -121,3 +124,47 @@ def test_a_section_without_a_field_of_evaluations_is_refused(field: str) -> None
     section = {name: value for name, value in SECTION.items() if name != field}
     with pytest.raises((ConfigError, ValueError), match=field):
         account_of_flags({}, section)
+
+
+def test_a_flag_goes_before_what_the_section_says_in_all_that_follows_from_it() -> None:
+    """Evaluations follow from the rounds, and fractional bits from C: flags come to what a file of these values has."""
+    flags = account_of_flags({"rounds": 40}, SECTION)
+    assert flags == account_of_flags({}, {**SECTION, "rounds": 40})
+    assert flags["evaluations"]["most"] == 10
+    proved = {name: value for name, value in SECTION.items() if name not in ("gate", "batches_ahead", "frac_bits")}
+    proved |= {**HIDDEN, "dim": 10**6, "client_clip": 4.0}
+    wide = account_of_flags({"client_clip": 4000.0}, proved)
+    assert wide == account_of_flags({}, {**proved, "client_clip": 4000.0})
+    assert wide["one_server"]["bound"] > 1.1 * account_of_flags({}, proved)["one_server"]["bound"]
+    largest = {**proved, "mode": "masked", "frac_bits": "largest"}
+    del largest["round_period_s"]
+    assert account_of_flags({"client_clip": 4000.0}, largest) == account_of_flags(
+        {}, {**largest, "client_clip": 4000.0}
+    )
+
+
+def test_a_target_is_met_in_the_rounds_that_a_flag_asks_for() -> None:
+    section = {name: value for name, value in SECTION.items() if name != "noise_multiplier"}
+    found = account_of_flags({"rounds": 60}, {**section, "evaluation_noise": 30.0}, target_epsilon=3.0)
+    task = Task.model_validate(
+        {**section, "evaluation_noise": 30.0, "rounds": 60, "noise_multiplier": found["sigma"], "lost_rounds": None}
+    )
+    assert task.most_evaluations == 15
+    assert task_cost(task).view_if_discarded(View.ONE_SERVER) <= 3.0 * (1 + 1e-9)
+
+
+def test_a_flag_out_of_its_range_is_named_as_one() -> None:
+    for flags, said in (({"rounds": -1}, "^rounds must be"), ({"client_clip": 1e30}, "^client_clip")):
+        with pytest.raises(ConfigError, match=said):
+            account_of_flags(flags, {**SECTION, "frac_bits": "largest"})
+
+
+@pytest.mark.parametrize("changes", [{}, {"epsilon_budget_one_server": 1000.0}])
+def test_accountants_of_a_whole_client_are_of_the_rounds_of_its_bound(changes: dict[str, Any]) -> None:
+    """A budget of a view may end the task, whose end tells who was drawn: no figure is of fewer than the most draws."""
+    section = {name: value for name, value in SECTION.items() if not name.startswith("evaluation")}
+    report = account_of_flags({}, {**section, "client_rate": 0.3, **changes})
+    for level in ("client_level", "client_level_if_draws_hidden"):
+        assert report[level]["accountants"]["pld"]["epsilon"] == pytest.approx(report[level]["bound"], rel=1e-9)
+    is_told = report["client_level"]["bound"] == report["client_level"]["if_discarded"]
+    assert is_told is bool(changes)

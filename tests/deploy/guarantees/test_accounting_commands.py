@@ -212,6 +212,20 @@ def test_balls_in_bins_count_an_epoch_that_has_begun_whole():
     assert five["clients_only"] == eight["clients_only"]
 
 
+@pytest.mark.parametrize("rounds", [5, pytest.param(25, marks=SLOW)])
+def test_a_target_for_bins_is_met_by_bins(rounds):
+    """In whole epochs, against one server and against clients alone. Noise for Poisson sampling would miss it here."""
+    flags = ["-q", "1", "--delta", "1e-5", "--balls-in-bins", "20", "--rounds", rounds, "--calibrate", "1", "--json"]
+    report = json.loads(precad("account", *flags).stdout)
+    found, most = report["calibrated"], report["one_server"]["if_discarded"]["rounds"]
+    for view, stronger in (("one_server", 1.0), ("clients_only", 2**0.5)):
+        for name, n in (("smallest_sigma", most), ("smallest_sigma_if_no_draw_is_discarded", rounds)):
+            epochs = 20 * math.ceil(n / 20)
+            at = BallsInBins(bins=20, noise_multiplier=stronger * found[view][name]).epsilon(epochs, 1e-5)
+            assert 0.99 < at <= 1.0
+    assert report["sigma"] == found["one_server"]["smallest_sigma"]
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [

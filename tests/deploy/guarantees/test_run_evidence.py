@@ -15,6 +15,7 @@ from precad.clients.training import evaluation
 from precad.deploy.cli.main import app
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.local import resolve
+from precad.deploy.guarantees.planning import plan_given
 from precad.deploy.guarantees.run_evidence import _OF_THE_LAW, read_runs, training_of
 from precad.deploy.run_files.folder import RunFolder
 from precad.dp.accountants.pld import (
@@ -30,7 +31,8 @@ from precad.dp.certificates.prediction import Method, Threat, certify
 from precad.dp.ledgers.earlier import earlier_tasks
 from precad.dp.ledgers.ledger import Ledger
 from precad.dp.task_privacy import task_cost, task_privacy
-from precad.servers.store.folder import ledger_path, open_ledger
+from precad.protos.tls.identity import AGGREGATORS
+from precad.servers.store.folder import ledger_path, open_ledger, open_task_store
 from tests.harness.command_line import CliRunner
 
 TASK = {
@@ -226,6 +228,39 @@ def test_what_a_plan_promises_is_what_the_ledger_of_such_a_task_has(tmp_path):
     assert ledgers(best["sigma"]) == pytest.approx(privacy["epsilon"], rel=1e-6)
     assert ledgers(best["sigma"]) <= 0.5 < ledgers(best["sigma"] * 0.99)
     assert report["warnings"] == []
+
+
+@pytest.mark.parametrize("budget", [None, 1000.0])
+def test_a_plan_for_attackers_is_certified_once_it_is_the_task(tmp_path, budget):
+    """`certify` counts all draws that there can be, and no draw where a budget of a view may tell it by its end."""
+    changes = {} if budget is None else {"epsilon_budget_one_server": budget}
+    task = read_runs([make_run(tmp_path / "run", 1, client_rate=0.2, rounds=10, **changes)]).task
+    wish = {"attackers": 2, "epsilon": 50.0, "FA": 0.9, "FB": 0.1, "threat": "add", "most_noise_to_signal": 100.0}
+    plans = [plan for plan in plan_given(wish, task)["plans"] if plan["rounds"] == task.rounds]
+    decided = [plan for plan in plans if plan["decided_by"] == "attackers"]
+    assert len(decided) >= 2
+    for plan in decided:
+        planned = {"noise_multiplier": plan["sigma"], "client_clip": plan["client_clip"]}
+        training = training_of(task.model_copy(update=planned), has_unknown_costs=True)
+        assert training.event.sampling_rate == (0.2 if budget is None else 1.0)
+        assert certify(0.9, 0.1, training, method=Method.EXACT, threat=Threat.ADD).tolerated == 2
+
+
+@pytest.mark.parametrize("letter", ["a", "b"])
+def test_a_configuration_that_the_servers_did_not_run_is_refused(tmp_path, letter):
+    """One more round that may be lost, or one less, makes another certificate of the same ledgers."""
+    run = make_run(tmp_path / "run", 1)
+    folder = RunFolder(run)
+    task = configuration.load(folder.config).task
+    folder.state_dir(letter).mkdir(exist_ok=True)
+    store = open_task_store(folder.state_dir(letter), task, bytes(4 * task.dim))
+    store.begin("digits-0123456789abcdef", AGGREGATORS["ab".index(letter)])
+    store.close()
+    assert read_runs([run]).training.rounds == 7
+    text = folder.config.read_text()
+    folder.config.write_text(text.replace("[task]", "[task]\nlost_rounds = 1", 1))
+    said = precad("certify", "--run", run, exit_code=2).stderr
+    assert f"--run: expected the task {task.digest().hex()[:16]} in" in " ".join(said.split())
 
 
 def test_a_run_with_evaluations_is_not_planned(tmp_path):

@@ -6,6 +6,8 @@ import errno
 import json
 import math
 import os
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tomli_w
+from rich.console import Console
 from typer.testing import Result
 
 from precad.clients.config import ClientConfig
@@ -20,7 +23,7 @@ from precad.deploy.cli.main import app
 from precad.deploy.errors import ConfigError
 from precad.dp.accountants.pld import PldAccountant
 from precad.lab.simulation import Simulation
-from precad.lab.simulation.simulate import Runs, resolve
+from precad.lab.simulation.simulate import Runs, resolve, run_plan
 from precad.protos.task.task import Task
 from tests.harness.command_line import CliRunner
 
@@ -432,3 +435,19 @@ def test_training_0_from_seed_1_is_training_1_from_seed_0(tmp_path: Path) -> Non
             models[name] = saved["parameters"]
     assert np.array_equal(models["one"], models["later"])
     assert not np.array_equal(models["zero"], models["later"])
+
+
+def test_a_folder_in_which_another_process_trains_is_refused(tmp_path, capsys):
+    """Both would write the same files. It is free again when the other one has ended, however it ended."""
+    raw, folder = {**SMALL, "task": {**SMALL["task"], "rounds": 2}}, tmp_path / "run"
+    folder.mkdir()
+    holds = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX); print(flush=True)"
+    command = [sys.executable, "-c", f"{holds}; sys.stdin.read()", str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(ConfigError, match="expected a folder in which no other process trains, found one in"):
+            run_plan(resolve(raw), folder, [0], Console(quiet=True))
+        assert not (folder / "seed-0.jsonl").exists()
+        other.kill()
+    assert run_plan(resolve(raw), folder, [0], Console(quiet=True))["seeds"][0]["rounds"] == 2

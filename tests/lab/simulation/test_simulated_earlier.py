@@ -15,10 +15,14 @@ import pytest
 from precad.deploy.cli.main import app
 from precad.deploy.configuration.sections import read_toml
 from precad.deploy.errors import ConfigError
+from precad.deploy.guarantees.run_evidence import training_of
+from precad.deploy.reporting.certificates import _evidence
 from precad.dp.accountants.pld import Conduct, View
 from precad.dp.ledgers.earlier import earlier_tasks
 from precad.dp.ledgers.ledger import Level
+from precad.dp.task_privacy import task_cost
 from precad.lab.simulation import SeededRandomness
+from precad.lab.simulation.reported import read_simulated
 from precad.lab.simulation.simulate import resolve
 from precad.protos.task.task import Task
 from precad.servers.store.folder import ledger_path, open_ledger
@@ -154,3 +158,30 @@ def test_a_ledger_that_cannot_count_is_refused(tmp_path: Path) -> None:
     foreign = ledger_of(tmp_path / "b", 3, algorithm="user-dp-fedavg")
     with pytest.raises(ConfigError, match=r"aggregator\.b\.earlier_ledgers: expected tasks about a record, found one"):
         resolve(read_toml(written(tmp_path, "", good, foreign)))
+
+
+def test_a_report_claims_no_draw_that_a_budget_with_earlier_tasks_may_tell(tmp_path: Path) -> None:
+    """Alone, no client could spend this budget. With the earlier task one may, and its end would tell who was drawn."""
+    ledgers = ledger_of(tmp_path / "a", 3), ledger_of(tmp_path / "b", 6)
+    config = written(tmp_path, "", *ledgers)
+    task = resolve(read_toml(config)).task
+    counted = earlier_tasks([(ledgers[1], 9)])
+    alone, beside = (task_cost(task, one).of_view(View.ONE_SERVER, task.most_draws) for one in ((), counted))
+    assert alone < beside
+    config = written(tmp_path, f"epsilon_budget_one_server = {0.02 * alone + 0.98 * beside}", *ledgers)
+    simulated(config)
+    run = read_simulated(tmp_path / "out")
+    assert training_of(run.task).event.sampling_rate == 0.5
+    assert _evidence(run)[2] == training_of(run.task, [task_cost(run.task, counted)])
+    assert _evidence(run)[2].event.sampling_rate == 1.0
+
+
+@pytest.mark.parametrize("algorithm", ["local-dp", "distributed-dp", "central-record-dp"])
+def test_an_algorithm_that_counts_no_earlier_tasks_refuses_them(tmp_path: Path, algorithm: str) -> None:
+    """It would state the figure of its own rounds as if there were no others."""
+    config = written(tmp_path, "", ledger_of(tmp_path / "a", 3), ledger_of(tmp_path / "b", 6))
+    config.write_text(config.read_text() + f'\n[simulation]\nalgorithm = "{algorithm}"\n')
+    done = CliRunner().invoke(app, ["simulate", str(config), "--output", str(tmp_path / "out")])
+    assert done.exit_code == 2
+    assert "expected 'precad' or 'deployed' beside aggregator.a.earlier_ledgers" in " ".join(done.stderr.split())
+    assert not (tmp_path / "out").exists()
