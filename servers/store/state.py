@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 import structlog
@@ -46,6 +46,10 @@ from precad.servers.store.rounds import Attempt, AttemptState, CommittedRound, E
 from precad.servers.store.standing import Standing
 
 log = structlog.get_logger(__name__)
+
+
+_AFTER_ITS_CHARGE: Final = (AttemptState.VALIDATED, AttemptState.UNKNOWN)
+"""States that a round is in only once its ledger has paid for it."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -138,8 +142,10 @@ class TaskState:
         self.unknown = [attempt for attempt in attempts if attempt.state is AttemptState.UNKNOWN]
         if foreign := self.ledger.rounds - {*numbers, *(attempt.number for attempt in attempts)}:
             raise SetupError(f"state_dir: the ledger holds round {min(foreign)}, of which nothing else is known here")
-        if uncharged := numbers - self.ledger.rounds:
-            raise SetupError(f"state_dir: round {min(uncharged)} was released, and the ledger does not hold it")
+        paid_first = {attempt.number for attempt in attempts if attempt.state in _AFTER_ITS_CHARGE}
+        for done, rounds in (("released", numbers), ("checked", paid_first)):
+            if uncharged := rounds - self.ledger.rounds:
+                raise SetupError(f"state_dir: round {min(uncharged)} was {done}, and the ledger does not hold it")
         last = self.committed[-1] if self.committed else None
         self.model = self._initial_model if last is None else self._model_of(last.number)
         if last is not None and self.model.digest != last.model_digest:

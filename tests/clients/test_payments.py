@@ -157,7 +157,7 @@ def test_what_an_upload_costs_a_person(tmp_path: Path) -> None:
 
 
 def test_noise_that_others_share_protects_nobody_from_these_others(tmp_path: Path) -> None:
-    """What one server and all other clients see of an upload has the client's own draw alone, sigma R / sqrt(tau).
+    """For one server and all other clients an upload has the client's own draw alone, sigma R / sqrt(tau).
     Without sampling, n uploads are then (sqrt(n tau) / sigma)-Gaussian, and no more are paid than the limit has room
     for."""
     clients = {f"c{i:02}": 100 for i in range(20)}
