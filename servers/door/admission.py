@@ -28,8 +28,10 @@ from typing import Any, TypeAlias, cast
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 
 from precad.mpc.errors import MalformedMessageError
+from precad.protos.messages import convert
 from precad.protos.tls.identity import Identity, Role, peer_identity
 from precad.protos.tls.key_exchange import GROUP_HINT, negotiated_group, require_hybrid
 from precad.protos.tls.transport import bind_server
@@ -43,6 +45,10 @@ log = structlog.get_logger(__name__)
 
 REQUEST_TIMEOUT_S = 10.0
 """How long the one request of a call may take to come."""
+MOST_REQUEST_BYTES = 1 << 16
+"""Bytes of the one request of a call. A hello has at most 512 characters of each of a task's fields."""
+MOST_PART_BYTES = convert.CHUNK_BYTES + (1 << 12)
+"""Bytes of each of many: a chunk, and what an upload begins with."""
 OWN_DESCRIPTORS = 512 + 2048
 """Open files of a server beside its connections: databases, logs, the operations port (256), links, and strangers at
 the lane's port (2048)."""
@@ -133,7 +139,7 @@ class Admission(grpc.aio.ServerInterceptor):
             make = grpc.stream_stream_rpc_method_handler
         return make(
             streamed if inspect.isasyncgenfunction(behaviour) else whole,
-            request_deserializer=handler.request_deserializer if handler.request_streaming else None,
+            request_deserializer=_bounded(handler.request_deserializer) if handler.request_streaming else None,
             response_serializer=handler.response_serializer,
         )
 
@@ -201,8 +207,21 @@ async def _no_such_method(requests: Requests, context: Context) -> None:
     await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!", trailer)  # gRPC's own words
 
 
+def _bounded(parse: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
+    """Return what parses a message of a stream, none that is too long: decoded, it would take many times its length."""
+    if parse is None:
+        return None
+
+    def bounded(data: bytes) -> Any:
+        if len(data) > MOST_PART_BYTES:
+            raise DecodeError(f"expected at most {MOST_PART_BYTES} bytes, got {len(data)}")
+        return parse(data)
+
+    return bounded
+
+
 async def _only_one(requests: Requests) -> bytes:
-    """Return the serialized request of a call that has one. Raises MalformedMessageError."""
+    """Return the serialized request of a call that has one, before it is parsed. Raises MalformedMessageError."""
     try:
         async with asyncio.timeout(REQUEST_TIMEOUT_S):
             request: bytes | None = await anext(aiter(requests), None)
@@ -210,6 +229,8 @@ async def _only_one(requests: Requests) -> bytes:
         request = None
     if request is None:
         raise MalformedMessageError("this call has one request, and none came")
+    if len(request) > MOST_REQUEST_BYTES:
+        raise MalformedMessageError(f"request: expected at most {MOST_REQUEST_BYTES} bytes, got {len(request)}")
     return request
 
 

@@ -7,6 +7,7 @@ gRPC's own trailer for that (`grpc-retry-pushback-ms`, gRFC A6), which needs no 
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
@@ -27,9 +28,13 @@ Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
 @asynccontextmanager
 async def refusing(call: str, context: Context, telemetry: Telemetry) -> AsyncIterator[None]:
-    """Turn an error inside into the call's status, by the table; count it, and log what the caller is not told."""
+    """Turn an error inside into the call's status, by the table; count it, and log what the caller is not told.
+
+    What the call held is let go at once: an upload that is refused must not wait for a collection of garbage (S4).
+    """
     try:
         yield
+        return
     except Exception as error:
         code, text = status_of(error)
         _count(telemetry, call, code, error)
@@ -37,7 +42,20 @@ async def refusing(call: str, context: Context, telemetry: Telemetry) -> AsyncIt
             log.exception("call.failed", call=call, caller=caller_of(context))
         else:
             log.warning("call.refused", call=call, caller=caller_of(context), code=code.name, reason=text)
-        await context.abort(code, text, trailing_metadata=_retry_hint(error))
+        hint = _retry_hint(error)
+        _let_go(error)
+    await context.abort(code, text, trailing_metadata=hint)
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Take from an error, and from those behind it, the frames that it came through, with all that they hold.
+
+    gRPC's own error of an aborted call would keep them in a cycle.
+    """
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 def caller_of(context: Context) -> str:

@@ -50,7 +50,7 @@ log = structlog.get_logger(__name__)
 HEADER_TIMEOUT_S = 10.0
 """How long a submission may take to say what it is."""
 MAX_INBOX = 4
-"""Messages of the other aggregator that wait to be taken in: 1 MiB each, and what gRPC lets in, 4 MB, at most."""
+"""Messages of the other aggregator that wait to be taken in: 1 MiB each at most, before they are parsed."""
 
 
 def check_hello(hello: common_pb2.Hello, task: Task) -> None:
@@ -88,6 +88,7 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
         async with refusing("Join", context, telemetry):
             client = self._client(context)
             check_hello(request.hello, self._task)
+            request.Clear()  # else the stream keeps it for as long as it is open
             queue = sessions.enter(client)
             if telemetry.ended is not None:  # it was away when the others were told
                 sessions.send(client, aggregator_pb2.ClientEvent(goodbye=telemetry.ended))

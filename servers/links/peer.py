@@ -157,10 +157,7 @@ class PeerLink:
 
     async def _take_in(self) -> common_pb2.Goodbye:
         while (message := await self._receive()) is not None:
-            if (n_bytes := message.ByteSize()) > MAX_MESSAGE_BYTES:
-                raise MalformedMessageError(
-                    f"message on the link: expected at most {MAX_MESSAGE_BYTES} bytes, got {n_bytes}"
-                )
+            _require_short(message.ByteSize())
             match message.WhichOneof("message"):
                 case "closed":
                     closed = (message.closed.round, message.closed.phase)
@@ -311,14 +308,24 @@ def _reader(call: grpc.aio.StreamStreamCall[Any, Any]) -> Receive:
             if call.done():  # the call was cancelled, not we
                 return None
             raise
-        return None if data is grpc.aio.EOF else _decoded(data)
+        if data is grpc.aio.EOF:
+            return None
+        _require_short(len(data))
+        return _decoded(data)
 
     return receive
+
+
+def _require_short(n_bytes: int) -> None:
+    """Raise MalformedMessageError for a message that is longer than any of ours."""
+    if n_bytes > MAX_MESSAGE_BYTES:
+        raise MalformedMessageError(f"message on the link: expected at most {MAX_MESSAGE_BYTES} bytes, got {n_bytes}")
 
 
 def _decoded(data: bytes | Any) -> peer_pb2.PeerMessage:
     """Raises TaskRefusedError."""
     with raised_as(TaskRefusedError, MalformedMessageError):
+        _require_short(len(data))
         return decoded(peer_pb2.PeerMessage, data, Role.AGGREGATOR_B)
 
 

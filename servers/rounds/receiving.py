@@ -194,6 +194,7 @@ class Receiving(ABC):
             self._started.discard(upload.client)
         else:
             self._no_longer_expected(upload.client)
+        upload.statement = upload.salt = b""
 
     def _will_not_begin(self, client: str) -> None:
         """Hear that a client was not invited here."""
@@ -263,7 +264,7 @@ class Receiving(ABC):
         return {client: upload.binding for client, upload in self._uploads.items()}
 
     def forget(self) -> None:
-        """Drop the uploads, which have been used. (The error of a refused call may keep the intake itself a while.)"""
+        """Drop the uploads, which have been used."""
         for upload in self._uploads.values():
             upload.payload.discard()
         self._uploads.clear()

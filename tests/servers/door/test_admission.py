@@ -27,13 +27,13 @@ from precad.protos.precad.v1 import aggregator_pb2, aggregator_pb2_grpc, common_
 from precad.protos.tls.address import split_address
 from precad.protos.tls.identity import Role
 from precad.protos.tls.transport import SERVER_OPTIONS, bind_server, dial
-from precad.servers.door.admission import Admission, TokenBucket, reserve_descriptors
+from precad.servers.door.admission import MOST_REQUEST_BYTES, Admission, TokenBucket, reserve_descriptors
 from precad.servers.door.calls import Context
 from precad.servers.errors import Limit
 from precad.servers.operations.metrics import expose
 from precad.servers.telemetry.events import Telemetry
 from precad.servers.telemetry.logs import Throttle
-from tests.harness.harness import asynchronous, until
+from tests.harness.harness import asynchronous, small_task, until
 from tests.harness.pki import Pki
 
 CLIENTS = ("alice", "bob")
@@ -349,6 +349,37 @@ async def test_what_is_no_message_is_refused_counted_and_leaves_no_traceback(
     assert [r.getMessage() for r in caplog.records if r.name.startswith("grpc") and r.levelno > logging.DEBUG] == []
     (line,) = capture.entries
     assert (line["event"], line["call"], line["caller"]) == ("call.refused", "Join", "precad://client/alice")
+
+
+@asynchronous
+async def test_a_request_that_is_too_long_is_refused_before_it_is_parsed(
+    pki: Pki, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Many short entries take a second to parse, and a hundred MB. A hello of a task with 5,000 clients is let in, and
+    the longest chunk with its header."""
+    caplog.set_level(logging.DEBUG)
+    longest = small_task(clients=dict.fromkeys((f"c{i}" for i in range(5000)), 10), min_clients=1)
+    many = {str(i): "" for i in range(20_000)}
+    async with serving(pki, tmp_path) as scene:
+        stub = scene.stub("alice")
+        for fields, is_short in ((longest.carried_fields, True), (many, False)):
+            request = aggregator_pb2.JoinRequest(hello=common_pb2.Hello(task_fields=fields))
+            assert (request.ByteSize() <= MOST_REQUEST_BYTES) is is_short
+            if is_short:
+                assert (await stub.Join(request).read()).WhichOneof("event") == "welcome"
+            else:
+                error = await refused(stub.Join(request).read())
+                assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+                assert "request: expected at most 65536 bytes, got" in (error.details() or "")
+        assert scene.served.joined == 1
+
+        async def whole() -> AsyncIterator[aggregator_pb2.SubmitPart]:
+            said = {"binding": common_pb2.Binding(task="t" * 64, client="c" * 64), "salt": bytes(32)}
+            yield aggregator_pb2.SubmitPart(statement=bytes(512), chunk=common_pb2.Chunk(data=bytes(MIB)), **said)
+
+        await stub.Submit(whole())
+        assert scene.served.submitted == [MIB]
+    assert [r.getMessage() for r in caplog.records if r.name.startswith("grpc") and r.levelno > logging.DEBUG] == []
 
 
 @asynchronous
