@@ -242,8 +242,8 @@ def upload_events(task: PublicParameters, records_per_person: int) -> tuple[Samp
     records are in the same one of them, for all to see.
 
     Against one server that follows everything it is sent, whether or not the round is released, and against any number
-    of other clients. Where tau clients share the noise, the client's own draw alone protects from these: it has
-    N(0, (sigma R)^2 / tau), which it rounds with its update. Where the task protects whole clients, a person may change
+    of other clients. Where tau clients share the noise, the client's own draw alone protects from these. That is
+    N(0, (sigma R)^2 / tau), rounded with its update. Where the task protects whole clients, a person may change
     the client's update by twice its bound: from one update within C to another. No account of propose-test-release
     covers that, so there an upload costs everything.
     """

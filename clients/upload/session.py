@@ -80,6 +80,8 @@ WORTH_ASKING_AGAIN = frozenset(
 
 
 HONEST: Final = Honest()
+FAREWELL_S: Final = 30.0
+"""How long the second server may take to say that the task is finished. One alone may say so falsely."""
 
 
 def _enter_nothing(task_id: str, number: int) -> None:
@@ -181,10 +183,12 @@ class ClientSession:
             done, _ = await asyncio.wait((*listeners, rounds), return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
-            await asyncio.wait(listeners, timeout=5.0)
+            await asyncio.wait(listeners, timeout=FAREWELL_S)
             for listener in listeners:
                 if listener.done():
                     listener.result()
+            if silent := [str(AGGREGATORS[i]) for i, listener in enumerate(listeners) if not listener.done()]:
+                raise TaskEndedError(f"the task: expected both servers to say that it is finished, not {silent[0]}")
             self._log.info("client.finished")
         finally:
             for task in (*listeners, rounds):
@@ -314,7 +318,7 @@ class ClientSession:
         ends_at = time.monotonic() + self.task.submit_timeout_s
         parameters = await self._model(stubs, invitation, ends_at)
         share = functools.partial(make_submission, invitation=invitation, task=work.task, client=self.client)
-        submission = await self._made(work, share, parameters, invitation)
+        submission = await self._made(work, share, parameters, invitation, ends_at)
         for server in submission.servers:
             ours = self._conduct.on_upload(submission, server)
             parts = functools.partial(parts_of, ours, server)
@@ -324,11 +328,20 @@ class ClientSession:
     async def _model(
         self, stubs: list[BytesStub], invitation: RoundInvitation | Invitation, ends_at: float
     ) -> NDArray[np.float32]:
-        """Return the round's model, (d,), where the client may still upload for it."""
-        return await self._cache.get(
-            invitation.model_digest,
-            lambda: until_admitted(lambda: self._download(stubs[0], invitation), ends_at - time.monotonic()),
-        )
+        """Return the round's model, (d,), where the client may still upload for it. Raises AioRpcError, ProtocolError.
+
+        A server that sends it slowly, or never, keeps nobody beyond the round.
+        """
+
+        async def download() -> NDArray[np.float32]:
+            left_s = ends_at - time.monotonic()
+            try:
+                async with asyncio.timeout(left_s):
+                    return await until_admitted(lambda: self._download(stubs[0], invitation), left_s)
+            except TimeoutError:
+                raise ProtocolError("model: expected all of it while uploads are taken, found less") from None
+
+        return await self._cache.get(invitation.model_digest, download)
 
     def _enter(self, work: Work, invitation: RoundInvitation | Invitation) -> None:
         """Begin a round, in a thread, as a conduct may use files. Raises UploadLimitError, StateFileError.
@@ -353,15 +366,19 @@ class ClientSession:
         make: Callable[[RingArray], U],
         parameters: NDArray[np.float32],
         invitation: RoundInvitation | Invitation,
+        ends_at: float,
     ) -> U:
         """Compute, make the upload and count it, durably, before its first byte leaves. Then wait as the conduct says.
 
-        In one thread, as a change of threads costs as much as a small upload. Raises ClientError.
+        In one thread, as a change of threads costs as much as a small upload. One that comes too late does not count,
+        and is dropped. Raises ClientError.
         """
 
         def done() -> U:
             self._enter(work, invitation)
             made = make(work.compute(parameters))
+            if time.monotonic() > ends_at:
+                raise ProtocolError("update: expected it while uploads are taken, found it done later")
             with self._within(work):
                 work.limit.count(invitation.model_digest, invitation.n_committed)
             return made
@@ -385,7 +402,8 @@ class ClientSession:
         ends_at = time.monotonic() + self.task.submit_timeout_s
         parameters = await self._model(stubs, invitation, ends_at)
         bind = functools.partial(proved.RoundUpload, task=work.task, client=self.client, conduct=self._conduct)
-        upload = await self._made(work, lambda encoded: bind(encoded, invitation, seed), parameters, invitation)
+        make = functools.partial(bind, invitation=invitation, seed=seed)
+        upload = await self._made(work, make, parameters, invitation, ends_at)
         most_s = max(0.0, ends_at - time.monotonic()) + 2 * self.task.proof_timeout_s
         try:
             await asyncio.wait_for(self._upload_and_prove(stubs[upload.holder], upload, ends_at), most_s)

@@ -109,8 +109,8 @@ def _client_levels(plan: TrainingPlan, sigma_bar: float, *, end_tells: bool) -> 
     """Return the figures of a whole client: drawn visibly, see `precad.dp.task_privacy`, and where draws are hidden.
 
     Accountants' figures are of the rounds of the training alone. All others count evaluations, which draw as rounds do.
-    Where the end tells who was drawn, hiding in the draw is claimed of the most rounds alone, a number that was fixed
-    before, and no draw is hidden.
+    Where the end tells who was drawn, no draw is hidden. Drawing then helps in the most rounds alone, a number that was
+    fixed before.
     """
     at, counted = plan.evaluation_client_sigma, plan.most_rounds if end_tells else plan.rounds
 

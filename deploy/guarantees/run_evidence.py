@@ -134,8 +134,10 @@ def training_of(task: Task, costs: Collection[TaskCost] = (), *, has_unknown_cos
 
     T is the most rounds that can be drawn: a server may lose some to discard their draws. When a budget on realised
     participation can end the task, the end depends on who was drawn. Nothing is then claimed of the draw: the rate is
-    1. costs: by the ledgers of its runs (`cost_in`), as budgets count earlier tasks, too. has_unknown_costs: whether
-    budgets count earlier tasks that are not read here, so that any budget of a view may end it.
+    1.
+
+    costs: by the ledgers of its runs (`cost_in`), as budgets count earlier tasks, too.
+    has_unknown_costs: whether budgets count earlier tasks that are not read here. Any budget of a view may then end it.
 
     Raises ConfigError for an algorithm whose servers add no noise: a client that adds none meets what others like. So
     for a task whose servers check no norm, and for a function of the sum, whose factor is the operators' word.

@@ -160,6 +160,8 @@ async def _receive(intake: Receiving, client: str, parts: AsyncIterator[Part]) -
         async for part in parts:
             if part.HasField("binding") or not part.HasField("chunk"):
                 raise SubmissionRefusedError(RefusalReason.MALFORMED, "a submission has one binding")
+            if not part.chunk.data:
+                raise SubmissionRefusedError(RefusalReason.MALFORMED, "a chunk has bytes")
             upload.write(part.chunk.data)
 
 

@@ -301,7 +301,7 @@ def _reader(call: grpc.aio.StreamStreamCall[Any, Any]) -> Receive:
 
     async def receive() -> peer_pb2.PeerMessage | None:
         try:
-            data = await call.read()
+            data: Any = await call.read()
         except grpc.aio.AioRpcError:
             return None
         except asyncio.CancelledError:

@@ -1,4 +1,4 @@
-"""What a server keeps of an upload that it refuses: nothing, at once, whatever the collector of garbage does.
+"""A server that refuses an upload keeps nothing of it, whatever the collector of garbage does.
 
 Failure means that a later look into the memory of a holder finds an update's payload, or that refused calls fill it.
 """
