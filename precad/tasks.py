@@ -23,11 +23,13 @@ class Task(dict[str, Any]):
 
     def __init__(self, **fields: Any) -> None:
         from precad.deploy.errors import ConfigError
+        from precad.deploy.shown.found import found_shown
         from precad.protos.task.target import TARGET
         from precad.protos.task.task import Task as Valid
 
         if unknown := sorted(fields.keys() - Valid.model_fields.keys() - {TARGET}):
-            raise ConfigError("\n".join(f"task.{name}: unknown field, found {fields[name]!r:.60}" for name in unknown))
+            told = (f"task.{name}: expected no such key, found {found_shown(fields[name], name)}" for name in unknown)
+            raise ConfigError("\n".join(told))
         super().__init__(fields)
 
     def __or__(self, other: Any) -> Task:  # type: ignore[override]  # other names than a task's are refused

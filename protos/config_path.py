@@ -9,6 +9,8 @@ from pydantic import AfterValidator, ValidationInfo
 
 
 def _from_base(path: Path, info: ValidationInfo) -> Path:
+    if "\n" in str(path):  # a key, for one, in the place of its file's name: no error may repeat it
+        raise ValueError("expected the name of a file, found a text of several lines")
     base = (info.context or {}).get("base")
     return path if base is None else Path(base) / path
 

@@ -27,6 +27,7 @@ from precad.deploy.configuration.sections import Deployment, parse, parse_sectio
 from precad.deploy.configuration.update_set import draft_layer_sizes, supply_directions, supply_layer_sizes
 from precad.deploy.errors import ConfigError
 from precad.deploy.run_files.folder import RunFolder
+from precad.deploy.shown.found import found_shown
 from precad.protos.task.evaluation import BY_CLIENTS
 from precad.protos.task.proved_fields import MODE as PROVED
 from precad.protos.task.quantile import BY_LAYER, LEARNT
@@ -213,10 +214,11 @@ def merged_over(supplied: Mapping[str, Any], users: Mapping[str, Any], path: str
     for key, value in users.items():
         if isinstance(merged.get(key), Mapping):
             if not isinstance(value, Mapping):
-                raise ConfigError(f"{path}{key}: expected a section, found {value!r}")
+                raise ConfigError(f"{path}{key}: expected a section, found {found_shown(value, path, key)}")
             merged[key] = merged_over(merged[key], value, f"{path}{key}.")
         elif key in merged and merged[key] != value:
-            raise ConfigError(f"{path}{key}: expected {merged[key]!r}, which precad run makes itself, found {value!r}")
+            found = found_shown(value, key)
+            raise ConfigError(f"{path}{key}: expected {merged[key]!r}, which precad run makes itself, found {found}")
         else:
             merged[key] = value
     return merged

@@ -7,7 +7,6 @@ field, what was expected and what was found.
 from __future__ import annotations
 
 import copy
-import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from precad.clients.config import ClientConfig, require_source
 from precad.clients.upload_limit import require_covered
 from precad.deploy.errors import ConfigError
+from precad.deploy.shown.found import found_shown
 from precad.protos.config_path import ConfigPath
 from precad.protos.task.convex_fields import DIRECTIONS_FILE
 from precad.protos.task.proved_fields import MODE as PROVED
@@ -228,7 +228,7 @@ def _toml(path: Path) -> dict[str, Any]:
 
 def _beside(path: Path, field: str, value: object) -> Path:
     if not isinstance(value, str) or not value:
-        raise ConfigError(f"{field}: expected the name of a file, found {_shown(value)}")
+        raise ConfigError(f"{field}: expected the name of a file, found {found_shown(value, field)}")
     return path.parent / value
 
 
@@ -250,7 +250,8 @@ def _with_own(raw: dict[str, Any], path: Path) -> dict[str, Any]:
         section = _value(found, *section_path)
         if not section_path or not isinstance(section, dict) or field in IDENTITY_FIELDS:
             at = ".".join((*section_path, field))
-            faults.append(f"{path}: {at}: expected settings of this organisation's own roles, found {_shown(value)}")
+            shown = found_shown(value, field)
+            faults.append(f"{path}: {at}: expected settings of this organisation's own roles, found {shown}")
         else:
             section[field] = value
     if faults:
@@ -365,31 +366,20 @@ def section(value: T | None, name: str) -> T:
     return value
 
 
-_MAY_BE_SECRET = re.compile("://|password")
-"""Where a database's URL, or its settings, begin to be nobody's business: it may stand under a misspelt key."""
-
-
 def _fault(error: Any) -> str:
     """Return one line: field, expected, found."""
     field = ".".join(str(part) for part in error["loc"])
-    message = str(error["msg"])
+    message, found = str(error["msg"]), found_shown(error["input"], *error["loc"])
     match error["type"]:
         case "missing":
             return f"{field}: expected a value, found none"
         case "extra_forbidden" if field == "simulation":
             return f"{field}: expected none, as precad simulate alone reads this section, found one"
         case "extra_forbidden":
-            return f"{field}: expected no such key, found {_shown(error['input'])}"
+            return f"{field}: expected no such key, found {found}"
         case "model_type":  # its own text names a class of ours
-            return f"{field}: expected a section, found {_shown(error['input'])}"
+            return f"{field}: expected a section, found {found}"
         case "value_error":
             text = message.removeprefix("Value error, ")
             return f"{field}: {text}" if field else text
-    return f"{field}: expected {message.removeprefix('Input should be ')}, found {_shown(error['input'])}"
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    if (secret := _MAY_BE_SECRET.search(text)) is not None:
-        text = f"{text[: secret.end()]}..."
-    return text if len(text) <= 80 else text[:77] + "..."
+    return f"{field}: expected {message.removeprefix('Input should be ')}, found {found}"

@@ -103,7 +103,7 @@ def _token(path: Path | None) -> str:
         if not (token := os.environ.get(ENVIRONMENT_VARIABLE, "").strip()):
             raise ConfigError(f"--token: expected a file, or {ENVIRONMENT_VARIABLE} in the environment, found neither")
     else:
-        with refusing(OSError, f"--token: expected a readable file, found {path}"):
+        with refusing(OSError, "--token: expected the name of a readable file, found"):
             token = path.read_text(encoding="utf-8-sig", errors="replace").strip()
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise ConfigError("--token: expected one token, found something else")

@@ -57,6 +57,7 @@ from precad.deploy.configuration.local import (
 from precad.deploy.configuration.sections import parse_section, section_of
 from precad.deploy.errors import ConfigError, UnfulfilledError, refusing
 from precad.deploy.files.whole import write_whole
+from precad.deploy.shown.found import found_shown
 from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.lab.simulation import RoundMetrics, SeededRandomness, Simulation, SimulationSettings, holder_key, records_of
 from precad.lab.simulation.algorithms import Deployed
@@ -127,7 +128,8 @@ def refuse_unknown_sections(raw: Mapping[str, Any]) -> None:
     """Raise ConfigError for a section that a configuration has not, or a task's field that stands outside of it."""
     unknown = [name for name in raw if name not in ("task", "client", "simulation", *NOT_SIMULATED)]
     if unknown:
-        raise ConfigError(f"{unknown[0]}: expected one of task, client, simulation, found {raw[unknown[0]]!r:.60}")
+        found = found_shown(raw[unknown[0]], unknown[0])
+        raise ConfigError(f"{unknown[0]}: expected one of task, client, simulation, found {found}")
 
 
 def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:

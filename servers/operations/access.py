@@ -86,7 +86,8 @@ def read_private(path: Path, field: str) -> str:
                 raise SetupError(f"{field}: expected a file closed to other users, found mode {mode:04o} ({path})")
             return file.read(4096).removeprefix(codecs.BOM_UTF8).decode("ascii", errors="replace")
     except OSError as error:
-        raise SetupError(f"{field}: expected a readable file, found {error.strerror} ({path})") from None
+        where = f" ({path})" if isinstance(error, PermissionError) else ""  # else the text may be the token itself
+        raise SetupError(f"{field}: expected a readable file, found {error.strerror}{where}") from None
 
 
 class _Names:

@@ -1,7 +1,7 @@
 """One server that deviates towards clients alone: it says that all is over, or keeps them waiting for a model.
 
-Failure means a client that ends as if its task were done, or that keeps its share seed, trains and uploads for a round
-that is long over.
+Failure means a client that ends as if its task were done. It also means one that keeps its share seed, or trains and
+uploads, for a round that is long over.
 """
 
 from __future__ import annotations

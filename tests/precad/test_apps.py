@@ -252,14 +252,14 @@ def other_of_that_name() -> Any:
 
 
 def test_a_task_knows_its_fields() -> None:
-    with pytest.raises(precad.ConfigError, match=r"task\.round: unknown field, found 3"):
+    with pytest.raises(precad.ConfigError, match=r"task\.round: expected no such key, found 3"):
         precad.Task(round=3)
     task = copy.deepcopy(TASK)
     precad.Task(**task)
     assert task == TASK
     changed = task | {"rounds": 7}
     assert (type(changed), changed["rounds"], changed["name"], task["rounds"]) == (precad.Task, 7, "own", 2)
-    with pytest.raises(precad.ConfigError, match=r"task\.round: unknown field, found 3"):
+    with pytest.raises(precad.ConfigError, match=r"task\.round: expected no such key, found 3"):
         task | {"round": 3}
 
 

@@ -29,13 +29,17 @@ from typer.testing import Result
 
 from precad.clients.errors import ArgumentError
 from precad.deploy.cli import main as cli
-from precad.deploy.configuration import sections
+from precad.deploy.configuration import local, sections
 from precad.deploy.configuration.demo import demo_config
 from precad.deploy.errors import INVALID_INPUT, ConfigError, exit_code_of
 from precad.deploy.localhost.deployment import LocalRun
-from precad.deploy.run_files.folder import default_output
+from precad.deploy.oversight import status_sources
+from precad.deploy.run_files.folder import RunFolder, default_output
+from precad.lab.simulation import simulate
 from precad.protos.tls.files import TransportError
 from precad.protos.tls.identity import IdentityError
+from precad.servers.errors import SetupError
+from precad.servers.operations.access import load_token
 from tests.harness.command_line import CliRunner
 
 REMOVE = object()
@@ -207,8 +211,16 @@ PASSWORD_URL = "postgresql://precad:hunter2@db/precad"
         {"database_url": [PASSWORD_URL]},
         {"tls": {"database_url": PASSWORD_URL}},
         [{"database_url": PASSWORD_URL}],
+        {"key_passphrase": "hunter2"},
+        {"keys": {"api": "hunter2"}},
+        {"operatons_token": "hunter2"},
+        {"key": "-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----\n"},
+        {"state_dir": ["-----BEGIN PRIVATE KEY-----\nhunter2"]},
     ],
-    ids=["misspelt", "misspelt settings", "a list", "in another section", "a list of sections"],
+    ids=[
+        *("misspelt", "misspelt settings", "a list", "in another section", "a list of sections", "a passphrase"),
+        *("a section of secrets", "a token", "a key for its file's name", "a key for a folder"),
+    ],
 )
 def test_a_fault_shows_no_password(dealer: Any) -> None:
     """Standard error goes to a log: a slip in the key, or in the brackets, must not write the value there."""
@@ -578,3 +590,29 @@ def test_an_empty_configuration_is_named(tmp_path: Path, content: bytes, command
     path.write_bytes(content)
     result = CliRunner().invoke(cli.app, [command, str(path)])
     assert_refused(result, r"empty\.toml: expected a configuration with a section \[task\], found an empty file$")
+
+
+def test_no_error_repeats_a_secret_that_stands_where_its_files_name_belongs(tmp_path: Path) -> None:
+    """In a local run, in a simulation, in the token's field of a server, and behind --token."""
+    task = {"name": "t", "clients": 2, "rounds": 1, "client_rate": 1.0, "record_rate": 1.0, "record_clip": 1.0}
+    task |= {"client_clip": 2.0, "noise_multiplier": 8.0, "learning_rate": 1.0}
+
+    def run(raw: dict[str, Any]) -> None:
+        local.resolve(raw, RunFolder(tmp_path / "run"))
+
+    for act, wrong in (
+        (run, {"aggregator": {"a": {"key": "-----BEGIN PRIVATE KEY-----\nhunter2"}}}),
+        (run, {"aggregator": {"a": {"state_dir": PASSWORD_URL}}}),
+        (run, {"clinet": {"api": "hunter2"}}),
+        (simulate.resolve, {"clinet": {"api": "hunter2"}}),
+        (simulate.resolve, {"api_token": "hunter2"}),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            act({"task": dict(task), **wrong})
+        assert "hunter2" not in str(caught.value)
+    with pytest.raises(SetupError, match="operations_token: expected a readable file") as refused:
+        load_token(tmp_path / "hunter2")
+    assert "hunter2" not in str(refused.value)
+    with pytest.raises(ConfigError, match="--token: expected the name of a readable file") as caught:
+        status_sources._token(tmp_path / "hunter2")
+    assert "hunter2" not in str(caught.value)
