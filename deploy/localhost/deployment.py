@@ -181,10 +181,13 @@ class LocalRun:
         return self._finish()
 
     def close(self) -> None:
-        """Stop every process. Closing twice does nothing."""
+        """Stop every process, servers first: a round whose clients leave would be committed, and paid, for nothing.
+
+        Closing twice does nothing.
+        """
         if not self._is_closed:
             self._is_closed = True
-            self._children.close()
+            self._children.close(first=[role.value for role in (Role.DEALER, Role.AGGREGATOR_A, Role.AGGREGATOR_B)])
 
     def _take_up(self) -> None:
         """Take in the rounds before, which nobody else writes any more. Raises as `resuming.read_before`."""

@@ -18,7 +18,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -241,8 +241,8 @@ class ForkedChildren(Children):
         self.all.append(child)
         return child
 
-    def close(self) -> None:
-        """Stop everybody, end the fork server and cut the lifelines."""
+    def close(self, first: Collection[str] = ()) -> None:
+        """Stop everybody, see `stop`, end the fork server and cut the lifelines."""
         self.hurry()  # a server that loads answers nobody
-        super().close()
+        super().close(first)
         self._forks.close()

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -123,23 +124,30 @@ class Children:
         self.all.append(child)
         return child
 
-    def stop(self) -> None:
-        """End every process that still runs: SIGTERM, and SIGKILL for whoever is left after GRACE_S."""
-        running = [child for child in self.all if child.exit_code is None]
-        for child in running:
-            child.process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + GRACE_S
-        for child in running:
-            try:
-                child.process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                child.process.kill()
-                child.process.wait()
+    def stop(self, first: Collection[str] = ()) -> None:
+        """End every process that still runs: SIGTERM, and SIGKILL for whoever is left after GRACE_S.
 
-    def close(self) -> None:
-        """Stop everybody and cut the lifeline."""
-        self.stop()
+        first: names of those that have ended before anybody else is asked to.
+        """
+        for is_first in (True, False):
+            _end([child for child in self.all if child.exit_code is None and (child.name in first) is is_first])
+
+    def close(self, first: Collection[str] = ()) -> None:
+        """Stop everybody, see `stop`, and cut the lifeline."""
+        self.stop(first)
         self._lifeline.close()
+
+
+def _end(running: Sequence[Child]) -> None:
+    for child in running:
+        child.process.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + GRACE_S
+    for child in running:
+        try:
+            child.process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            child.process.kill()
+            child.process.wait()
 
 
 ONE_THREAD_EACH = dict.fromkeys(

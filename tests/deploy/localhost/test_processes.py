@@ -191,3 +191,16 @@ def test_a_process_started_by_hand_has_no_lifeline(value: str | None, monkeypatc
     threads = set(map(id, threading.enumerate()))
     watch_lifeline()
     assert set(map(id, threading.enumerate())) == threads
+
+
+def test_who_is_stopped_first_has_ended_before_others_are_asked(children: Children, tmp_path: Path) -> None:
+    """Even one that takes its time: a server that saw its clients leave would commit a round of nobody."""
+    slow = 'trap "sleep 0.5; date +%s%N; exit 0" TERM; echo here; while :; do sleep 0.02; done'
+    quick = 'trap "date +%s%N; exit 0" TERM; echo here; while :; do sleep 0.02; done'
+    for name, command in (("client-1", quick), ("server", slow), ("client-2", quick)):
+        children.start(name, "sh", "-c", command)
+    wait_for("all are here", lambda: all(child.last_words() == "here" for child in children.all))
+    children.stop(first=["server"])
+    ended = {child.name: int(child.last_words()) for child in children.all}
+    assert ended["server"] < min(ended["client-1"], ended["client-2"])
+    assert [child.exit_code for child in children.all] == [0, 0, 0]
