@@ -191,7 +191,7 @@ class ClientConfig(BaseModel, frozen=True, extra="forbid", defer_build=True):
     memory_mb: Annotated[int, Field(ge=1)] | None = None
     """Memory that a tile of per-record gradients may take, in MiB; 32 on a CPU and 2048 on a GPU unless set."""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
-    """Where gradients are computed; `auto` takes CUDA when there is one; no GPU has run it yet."""
+    """Where gradients are computed; `auto` takes CUDA when there is one."""
     connect_timeout_s: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 60.0
     """How long to try to reach both aggregators."""
     reconnect_timeout_s: Annotated[float, Field(ge=0, le=604_800, allow_inf_nan=False)] = 600.0

@@ -162,8 +162,8 @@ class AggregatorConfig(ServerConfig, frozen=True):
     transfer_grace_s: Seconds = 10.0
     """How old a transfer is before it is judged by its speed."""
     engine: Literal["cpu", "cuda"] = "cpu"
-    """Where the check computes what grows with the model (`precad.mpc.local.engines`). `cuda` needs a GPU, is
-    refused without, and has not run on one yet."""
+    """Where the check computes what grows with the model (`precad.mpc.local.engines`). `cuda` needs a GPU, and is
+    refused without."""
     check_threads: Annotated[int, Field(ge=1, le=256)] = 1
     """How many cores the engine `cpu` may use for it. The result is the same integers. Each core beyond the first costs
     16 KiB per enrolled client of the budget."""

@@ -19,8 +19,10 @@ def fix(model: nn.Module) -> nn.Module:
     record's gradient must depend on that record alone. Anything else is as it was. The copy is another model: train it
     from its start, or expect its accuracy to change.
 
-    Raises: ValueError for a lazy layer whose sizes are not known yet.
+    Raises: ValueError for what is no model, and for a lazy layer whose sizes are not known yet.
     """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"fix: expected a torch.nn.Module, found a {type(model).__name__}")
     for layer in model.modules():
         if isinstance(layer, nn.modules.lazy.LazyModuleMixin) and layer.has_uninitialized_params():
             raise ValueError(f"fix: expected layers of known sizes, found {type(layer).__name__}; run the model once")

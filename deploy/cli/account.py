@@ -59,7 +59,10 @@ class AccountFlags(Shown):
     ] = None
     calibrate: Annotated[
         float | None,
-        typer.Option(metavar="EPSILON", help="Find the least sigma, or the most rounds, for this epsilon."),
+        typer.Option(
+            metavar="EPSILON",
+            help="Find the least sigma for this epsilon, and the most rounds of a client.",
+        ),
     ] = None
 
 

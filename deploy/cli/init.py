@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -34,8 +35,8 @@ def init_local(folder: Folder) -> None:
     files = init.local_files()
     init.write(files, folder)
     say(f"{folder}: wrote {', '.join(files)}")
-    say(f"next: precad check {folder / 'train.toml'}")
-    say(f"      precad run {folder / 'train.toml'}")
+    say(f"next: precad check {shlex.quote(str(folder / 'train.toml'))}")
+    say(f"      precad run {shlex.quote(str(folder / 'train.toml'))}")
 
 
 @init_app.command("deployment")

@@ -26,7 +26,8 @@ def query(
     bins: Annotated[int | None, typer.Option(help="Take so many equal bins of low to high.", min=2, max=4096)] = None,
     share: Annotated[float, typer.Option(help="Ask for the quantile that this share does not exceed.")] = 0.5,
     epsilon: Annotated[
-        float | None, typer.Option(help="Take the noise that costs a record this epsilon against one server.")
+        float | None,
+        typer.Option(help="Take the noise that costs a record this epsilon, if no draw is discarded."),
     ] = None,
     noise: Annotated[float | None, typer.Option(help="Let each server add noise of so many records instead.")] = None,
     most_records: Annotated[float | None, typer.Option(help="Let no client weigh more than so many records.")] = None,

@@ -99,7 +99,9 @@ def client_of_app(task: Task, config: ClientConfig, path: str) -> ClientConfig:
 
 
 def app_at(path: str) -> App:
-    """Import an app. Raises ExtensionError, ConfigError."""
+    """Import an app. Raises ExtensionError, ConfigError; also for what is no text, as an app itself is none here."""
+    if not isinstance(path, str):
+        raise ConfigError(f"app: expected module:name, which other processes import, found a {type(path).__name__}")
     if ":" not in path:
         raise ConfigError(f"app: expected module:name, found {path!r}")
     found = imported("app", path)

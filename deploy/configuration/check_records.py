@@ -211,4 +211,6 @@ def _classes(task: Task, split: Split) -> str:
     """Say what the labels are."""
     if split.train.labels.dtype == np.float32:
         return "numbers"
-    return f"{split.n_logits} classes" + (f" ({', '.join(task.class_names)})" if task.class_names else "")
+    named = f" ({', '.join(task.class_names)})" if task.class_names else ""
+    missing = split.n_logits - len(np.unique(split.train.labels)) if split.train.labels.ndim == 1 else 0
+    return f"{split.n_logits} classes{named}" + (f", {missing} of them without a record" if missing > 0 else "")

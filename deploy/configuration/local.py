@@ -7,6 +7,7 @@ PyTorch and the data sets are imported where they are needed, so that `draft` sa
 from __future__ import annotations
 
 import socket
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -427,7 +428,10 @@ def load_split(source: DataSource, task: Mapping[str, Any]) -> Split:
     except (ModelInputError, RecordMixingLayerError, DropoutLayerError) as error:
         raise ConfigError(f"task.model: {error} ({source.name})") from None
     if not len(split.test):
-        raise ConfigError("client.holdout: expected a share that keeps a record to measure the accuracy, found less")
+        raise ConfigError(
+            f"client.holdout: expected a share that keeps one of the {len(split.train)} records to measure the "
+            f"accuracy, found {source.holdout:g}"
+        )
     return split
 
 
@@ -446,8 +450,14 @@ def declared_records(ids: list[Any], source: DataSource, split: Split) -> dict[s
 
 def require_ids(ids: list[Any]) -> None:
     """Raise ConfigError unless they are distinct strings, at least one."""
-    if not all(isinstance(name, str) for name in ids) or len(set(ids)) != len(ids) or not ids:
-        raise ConfigError("task.clients: expected a table of ids and numbers of records, or a list of distinct ids")
+    wrong = [name for name in ids if not isinstance(name, str)]
+    twice = [] if wrong else [name for name, n in Counter(ids).items() if n > 1]
+    if wrong or twice or not ids:
+        found = f"{(wrong or twice)[0]!r:.60}{' twice' if twice else ''}" if ids else "none"
+        raise ConfigError(
+            "task.clients: expected a number, a table of ids and numbers of records, or a list of distinct ids, "
+            f"found {found}"
+        )
 
 
 def ids_of(clients: object) -> list[Any]:

@@ -246,7 +246,7 @@ def account_of_flags(
         end_tells = task is not None and any(task.get(name) is not None for name in BUDGETS_OF_VIEWS)
         plan = TrainingPlan(**flags)
         report = account(plan, target_epsilon=target_epsilon, is_by_round=is_by_round, end_tells=end_tells)
-    if own_target is not None and "dim" not in flags:
+    if (own_target, target_epsilon) != (None, None) and "dim" not in flags:
         report["warnings"].append(NO_DIM)
     if rests_on := conditions.of_draft(task):
         report["rests_on"] = rests_on

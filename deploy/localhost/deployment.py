@@ -8,6 +8,7 @@ holds no share and no seed, and takes no part in the protocol.
 from __future__ import annotations
 
 import asyncio
+import shlex
 import signal
 import threading
 import time
@@ -245,14 +246,14 @@ class LocalRun:
         self._take_rounds(resuming.read_before(self.folder, self.deployment))
         n_rounds, planned = len(self._progress.metrics), self.deployment.task.rounds
         final = self._progress.final if n_rounds else self._initial()
-        root, config = self.folder.root, self.folder.config
-        kept = f"{n_rounds} of {planned} rounds are kept in {root}"
+        root, config = (shlex.quote(str(path)) for path in (self.folder.root, self.folder.config))
+        kept = f"{n_rounds} of {planned} rounds are kept in {self.folder.root}"
         if final is None:  # the servers' databases are elsewhere
             return f"{_INTERRUPTED}; {kept}, without a model"
         if not n_rounds:
             if self.deployment.task.query is not None:  # there is no answer to keep
                 return _INTERRUPTED
-            kept = f"no round was done: {root} holds the initial model"
+            kept = f"no round was done: {self.folder.root} holds the initial model"
         self._progress.ended = f"{INTERRUPTED_RUN} {n_rounds} of {planned} rounds"
         self._summarise(final)
         return f"{_INTERRUPTED}; {kept}; `precad run {config} --output {root} --resume` continues"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -68,7 +69,7 @@ def simulate(
         say(said(target, plan.task))
     summary = simulation.run_plan(plan, folder, range(seeds), people, Workers.asked_for(workers, ray))
     print_simulation(people, summary)
-    say(f"as a page   precad report {folder}")
+    say(f"as a page   precad report {shlex.quote(str(folder))}")
     if as_json:
         write_json(summary, allow_nan=False)
     simulation.require_fulfilled(summary)

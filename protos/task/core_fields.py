@@ -35,7 +35,7 @@ class CoreFields(BaseModel):
     lost_rounds: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """How many rounds may be lost: their clients were drawn, and they do not commit. No round begins once so many are,
     and the task ends. None: `most_lost_rounds`."""
-    client_rate: Probability
+    client_rate: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
     """q: each enrolled client is in a round with this probability, independently (Poisson)."""
     record_rate: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
     """p: each record of a chosen client enters the round with this probability, independently (Poisson)."""

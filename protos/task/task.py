@@ -100,8 +100,6 @@ class Task(DerivedFigures):
             refuse_proved(self)
         refusals.refuse_noise(rules, max(self.noise_std_on_grid, self.client_noise_std_on_grid))
         refusals.refuse_clip(self.client_clip, self.update_bound)
-        if not self.client_rate > 0:
-            raise ValueError(f"client_rate must be > 0, got {self.client_rate}")
         refuse_trims(self)
         refuse_krum(self)
         refuse_function(self, given)

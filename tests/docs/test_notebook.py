@@ -37,10 +37,13 @@ def test_it_is_a_notebook_without_outputs() -> None:
 
 
 def test_its_cells_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With two rounds: the budget holds, and the model predicts."""
+    """With two rounds: the budget holds, by what the training itself states as well, and the model predicts."""
     names = execute(tmp_path, monkeypatch, rounds=2)
     assert 2 < names["cost"].one_server.epsilon_if_discarded <= 4
     assert names["trained"].rounds == 2
+    stated, *_ = names["trained"].summary["guarantees"]
+    assert stated["against"].startswith("one aggregation server")
+    assert stated["epsilon_if_discarded"] <= 4
     assert len(names["predicted"]) == 5
 
 

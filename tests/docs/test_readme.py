@@ -20,7 +20,7 @@ def test_its_code_trains_a_model_and_prints_what_that_guarantees(
     """Run from an empty folder; the accuracy is far above a guess among ten digits, and both views have an epsilon."""
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    exec(code, {})
+    exec(code, {"__name__": "__main__"})
     accuracy, *guarantees = capsys.readouterr().out.splitlines()
 
     assert float(accuracy) > 0.5

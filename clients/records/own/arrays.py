@@ -31,6 +31,8 @@ def from_value(value: object, where: object, wanted: Wanted) -> Found:
 
     where: how messages call it. Raises OwnRecordsError.
     """
+    if value is None:
+        raise OwnRecordsError(where, f"records, {_EXPECTED}", "none")
     if isinstance(value, Records):
         return Found(value, lambda row: f"{where}, row {row} (from 0)", wanted.names)
     if isinstance(value, (tuple, list)) and len(value) == 2 and all(_is_array(part) for part in value):

@@ -103,8 +103,8 @@ NAN, INF = float("nan"), float("inf")
     ("field", "value", "expected", "found"),
     [
         ("task.client_rate", 1.5, "less than or equal to 1", "1.5"),
-        ("task.client_rate", -0.1, "greater than or equal to 0", "-0.1"),
-        ("task.client_rate", 0.0, "> 0", "0.0"),
+        ("task.client_rate", -0.1, "greater than 0", "-0.1"),
+        ("task.client_rate", 0.0, "greater than 0", "0.0"),
         ("task.client_rate", NAN, "finite", "nan"),
         ("task.client_rate", "0.9", "valid number", "'0.9'"),
         ("task.client_rate", True, "valid number", "True"),

@@ -662,7 +662,7 @@ OF_MODULES: dict[str, Bad] = {
     ),
     "nothing": Bad(
         module("def load(): return None", "own_none"),
-        "expected a map-style data set.*, found a NoneType",
+        "expected records, a map-style data set.*, found none",
         "own_none:load",
     ),
     "no pairs": Bad(
