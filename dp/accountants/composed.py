@@ -29,6 +29,7 @@ from precad.dp.accountants.pld import (
     SampledGaussian,
     TwoStageSampledGaussian,
     grid_step,
+    renyi_epsilon,
     tractable,
 )
 from precad.dp.accountants.ptr_event import SampledProposeTestRelease
@@ -133,9 +134,14 @@ def _epsilon(counts: tuple[tuple[Event, int], ...], delta: float) -> float:
     from precad.dp.accountants.privacy_loss import ROUNDING_PER_ROUND
 
     n_rounds = 1 + sum(n for *_, n in sampled) + sum(n for _, n in tested)
-    if (left := delta - 2 * ROUNDING_PER_ROUND * n_rounds) <= 0:
-        return math.inf
-    return float(_composed(tuple(sampled), tuple(tested), whole).get_epsilon_for_delta(left))
+    left = delta - 2 * ROUNDING_PER_ROUND * n_rounds
+    found = math.inf
+    if left > 0:
+        found = float(_composed(tuple(sampled), tuple(tested), whole).get_epsilon_for_delta(left))
+    if left >= delta / 2 or tested:
+        return found
+    kinds = (*sampled, *([(SampledGaussian(1.0, whole**-0.5), 1.0, 1)] if whole else []))
+    return min(found, renyi_epsilon(kinds, delta))
 
 
 @functools.lru_cache(maxsize=1)

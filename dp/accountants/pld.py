@@ -263,15 +263,15 @@ class PldAccountant:
         if bounded.noise_multiplier < _SMALLEST_MULTIPLIER:  # at worst every client is in each round
             visible = 1.0
         if bounded.group_size > 1:
-            return _group_epsilon(bounded, visible, rounds, delta)
-        if visible < 1:
+            epsilon = _group_epsilon(bounded, visible, rounds, delta)
+        elif visible < 1:
             epsilon = _two_stage_epsilon(bounded, visible, rounds, delta)
         else:
             epsilon = _epsilon(bounded, rounds, delta)
         is_closed_form = visible == 1 and bounded.sampling_rate == 1
         if is_closed_form or delta >= 2 * ROUNDING_PER_ROUND * rounds:
             return epsilon
-        return min(epsilon, _renyi_epsilon(bounded, visible, rounds, delta))
+        return min(epsilon, renyi_epsilon(((bounded, visible, rounds),), delta))
 
 
 _SMALLEST_RATE: Final = 1e-7
@@ -347,15 +347,33 @@ def _group_epsilon(event: SampledGaussian, visible: float, rounds: int, delta: f
 
 
 @functools.lru_cache(maxsize=4096)
-def _renyi_epsilon(event: SampledGaussian, visible: float, rounds: int, delta: float) -> float:
-    """By Renyi divergences, of `rounds` >= 1 rounds of an event that takes place, visibly, with that rate."""
-    from precad.dp.accountants.renyi import rdp_composed, rdp_sgm_two_stage
+def renyi_epsilon(kinds: tuple[tuple[SampledGaussian, float, int], ...], delta: float) -> float:
+    """Bound epsilon by Renyi divergences, where rounding of loss distributions takes more than half of delta.
+
+    kinds: events, the rates with which they take place, visibly, and how many rounds of each there were.
+    """
+    from precad.dp.accountants.renyi import rdp_composed, rdp_sgm_group, rdp_sgm_two_stage
     from precad.dp.accountants.renyi_accounting import OrderGridWarning, eps_from_rdp
 
-    one_round = functools.partial(rdp_sgm_two_stage, q=visible, p=event.sampling_rate, sigma=event.noise_multiplier)
+    def one_round(alpha: float, event: SampledGaussian, visible: float) -> float:
+        k, p, sigma = event.group_size, event.sampling_rate, event.noise_multiplier
+        if k == 1:
+            return rdp_sgm_two_stage(alpha, q=visible, p=p, sigma=sigma)
+        rho = rdp_sgm_group(alpha, k, p, sigma)
+        if visible == 1 or (exponent := (alpha - 1) * rho) > _MOST_EXPONENT:
+            return rho
+        return math.log1p(visible * math.expm1(exponent)) / (alpha - 1)
+
+    def all_rounds(alpha: float) -> float:
+        return math.fsum(rdp_composed(one_round(alpha, event, visible), n) for event, visible, n in kinds)
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OrderGridWarning)  # a bound all the same, and nobody chose the grid
-        return eps_from_rdp(lambda alpha: rdp_composed(one_round(alpha), rounds), delta)
+        return eps_from_rdp(all_rounds, delta)
+
+
+_MOST_EXPONENT: Final = 700.0
+"""Beyond this a float64 overflows; the draw is then taken to help nobody."""
 
 
 @functools.lru_cache(maxsize=8)

@@ -97,3 +97,16 @@ def test_each_kind_of_round_is_made_once_for_all_questions(monkeypatch: pytest.M
     for (rounds, delta), epsilon in zip(questions, found, strict=True):
         forget()
         assert composed_epsilon([(TRAINING[0], rounds), QUERIES[0]], delta) == epsilon
+
+
+def test_a_delta_below_the_grid_is_answered_by_renyi_divergences() -> None:
+    """Beside a few evaluations, 10^4 rounds still have a bound: no more than both bounds with half of delta each."""
+    rounds, evaluations = (SampledGaussian(0.01, 2.0), 10_000), (SampledGaussian(1.0, 20.0), 10)
+    found = composed_epsilon((rounds, evaluations), 1e-9)
+    apart = [PldAccountant().epsilon(*one, 0.5e-9) for one in (rounds, evaluations)]
+    assert PldAccountant().epsilon(*rounds, 1e-9) < found < sum(apart)
+
+    def divergence(alpha: float) -> float:
+        return 10_000 * rdp_sgm_poisson(alpha, 0.01, 2.0) + 10 * rdp_gaussian(alpha, 20.0)
+
+    assert found == pytest.approx(eps_from_rdp(divergence, 1e-9), rel=1e-9)
