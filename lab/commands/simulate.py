@@ -51,7 +51,7 @@ def simulate(
 
     from precad.deploy.configuration.apps import read_local_with_app
     from precad.deploy.configuration.demo import demo_config
-    from precad.deploy.errors import ConfigError
+    from precad.deploy.errors import ConfigError, InterruptedRunError
     from precad.deploy.run_files.folder import default_output
     from precad.lab.simulation import simulate as simulation
     from precad.lab.simulation.shown import print_simulation
@@ -67,7 +67,11 @@ def simulate(
     folder = output or default_output(f"{plan.task.name}-simulated")
     if (target := raw.get("task", {}).get(TARGET)) is not None:
         say(said(target, plan.task))
-    summary = simulation.run_plan(plan, folder, range(seeds), people, Workers.asked_for(workers, ray))
+    try:
+        summary = simulation.run_plan(plan, folder, range(seeds), people, Workers.asked_for(workers, ray))
+    except KeyboardInterrupt:
+        kept = f"the same command with --output {shlex.quote(str(folder))} goes on"
+        raise InterruptedRunError(f"interrupted; {kept}") from None
     print_simulation(people, summary)
     say(f"as a page   precad report {shlex.quote(str(folder))}")
     if as_json:

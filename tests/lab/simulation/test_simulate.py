@@ -6,8 +6,10 @@ import errno
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -451,3 +453,22 @@ def test_a_folder_in_which_another_process_trains_is_refused(tmp_path, capsys):
         assert not (folder / "seed-0.jsonl").exists()
         other.kill()
     assert run_plan(resolve(raw), folder, [0], Console(quiet=True))["seeds"][0]["rounds"] == 2
+
+
+def test_an_interrupted_simulation_says_how_it_goes_on(tmp_path):
+    """Ctrl-C ends it with code 130 and one line. What was saved stays of its own number of rounds."""
+    config, folder = tmp_path / "small.toml", tmp_path / "a run"
+    config.write_text(tomli_w.dumps(SMALL))
+    command = [sys.executable, "-m", "precad.deploy.cli.main", "simulate", str(config), "--output", str(folder)]
+    process = subprocess.Popen([*command, "--rounds", "100000"], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60.0
+    while not (folder / "seed-0.npz").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60.0)
+    assert process.returncode == 130
+    assert f"interrupted; the same command with --output '{folder}' goes on" in " ".join(told.split())
+    done = precad("simulate", config, "--output", folder, "--rounds", 2)
+    assert done.exit_code == 2
+    assert "expected a folder of at most 2 rounds, found 100000" in done.stderr
