@@ -28,7 +28,7 @@ from precad.deploy.configuration.evaluation_clip import clip_advice
 from precad.deploy.configuration.local import resolve, with_records
 from precad.deploy.configuration.measures import learning_of, public_measures
 from precad.deploy.configuration.public_records import Measure
-from precad.deploy.configuration.sections import Deployment
+from precad.deploy.configuration.sections import Deployment, section_of
 from precad.deploy.run_files.folder import RunFolder
 from precad.protos.task.task import Task
 from precad.servers.store.folder import read_earlier
@@ -119,6 +119,7 @@ def local_records(raw: Mapping[str, Any], base: Path) -> dict[str, Any]:
         "runs_here": f"{dealer}two aggregators, {len(task.clients)} clients{gate}",
         "model": f"{task.model}, {task.n_parameters} parameters",
         **({} if task.model_digest is None else {"model_digest": task.model_digest}),
+        "data": _data(raw, deployment.client),
         "records": f"{sum(sizes)} {kinds}; {len(split.test)} for testing",
         "clients": f"{spread} records each; a round draws {drawn:.4g} on average",
         **({"audit": _audited_by(task)} if task.audit_clients else {}),
@@ -128,6 +129,12 @@ def local_records(raw: Mapping[str, Any], base: Path) -> dict[str, Any]:
         **{f"aggregator_{letter}_measures_on": shown_measure(one) for letter, one in measures.items()},
         **_with_earlier(deployment),
     }
+
+
+def _data(raw: Mapping[str, Any], config: ClientConfig) -> str:
+    """Say whose records they are, and where nobody chose them."""
+    is_chosen = section_of(raw, "client").keys() & {"dataset", "records"}
+    return config.data_name + ("" if is_chosen else ", the default: client names neither dataset nor records")
 
 
 def _trainer(task: Task, config: ClientConfig) -> dict[str, str]:

@@ -366,6 +366,15 @@ def section(value: T | None, name: str) -> T:
     return value
 
 
+_WORDS = {
+    "Input should be ": "",
+    "String should match pattern ": "a text of the pattern ",
+    "String should have ": "a text of ",
+    "a valid dictionary": "a section",
+}
+"""What the library says of a value, and what we do."""
+
+
 def _fault(error: Any) -> str:
     """Return one line: field, expected, found."""
     field = ".".join(str(part) for part in error["loc"])
@@ -382,4 +391,6 @@ def _fault(error: Any) -> str:
         case "value_error":
             text = message.removeprefix("Value error, ")
             return f"{field}: {text}" if field else text
-    return f"{field}: expected {message.removeprefix('Input should be ')}, found {found}"
+    for of_library, ours in _WORDS.items():
+        message = message.replace(of_library, ours)
+    return f"{field}: expected {message}, found {found}"
