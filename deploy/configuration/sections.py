@@ -372,7 +372,7 @@ _WORDS = {
     "String should have ": "a text of ",
     "a valid dictionary": "a section",
 }
-"""What the library says of a value, and what we do."""
+"""Words of the library, and ours in their place."""
 
 
 def _fault(error: Any) -> str:

@@ -224,8 +224,8 @@ def test_a_delta_below_the_transform_is_answered_by_renyi_divergences(event, del
 )
 @pytest.mark.parametrize("visible", [1.0, 0.3])
 def test_a_groups_delta_below_the_transform_is_answered_so_as_well(k, p, sigma, rounds, delta, visible):
-    """The divergence of a mixture by quadrature, in both directions, and a visible draw's by its definition; between
-    the loss distribution's answers at a delta that the transform has room for, and all records in every round."""
+    """By quadrature of a mixture's divergences in both directions, and by the definition of a visible draw's. No less
+    than at a larger delta, and less than for all records in every round."""
     event = SampledGaussian(p, sigma, k) if visible == 1 else TwoStageSampledGaussian(visible, p, sigma, k)
     found = ACCOUNTANT.epsilon(event, rounds, delta)
 
