@@ -46,7 +46,7 @@ class Patience:
         self._deadline: float | None = time.monotonic() + connect_timeout_s
         self._has_asked = False
         self._longest_s = FIRST_PAUSE_S
-        self.was_just_lost = False
+        self.was_just_lost = self.was_here = False
 
     def asks(self) -> None:
         """Note that it is asked now.
@@ -58,6 +58,7 @@ class Patience:
 
     def is_here(self) -> None:
         """Note that it has answered."""
+        self.was_here = True
         self._deadline, self._longest_s = None, FIRST_PAUSE_S
 
     def next_pause_s(self, retry_after_s: float = 0.0) -> float | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, aclosing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,8 +80,9 @@ WORTH_ASKING_AGAIN = frozenset(
 
 
 HONEST: Final = Honest()
-FAREWELL_S: Final = 30.0
-"""How long the second server may take to say that the task is finished. One alone may say so falsely."""
+GONE_S, FAREWELL_S = 5.0, 30.0
+"""How long the second server may take to say that the task is finished: one that is gone, and any other. One server
+alone may say so falsely."""
 
 
 def _enter_nothing(task_id: str, number: int) -> None:
@@ -170,6 +171,8 @@ class ClientSession:
         self._connect_timeout_s, self._reconnect_timeout_s = connect_timeout_s, reconnect_timeout_s
         self._news: Waiting[News] = Waiting()
         self._answered: set[tuple[str, int]] = set()
+        self._gone: set[int] = set()
+        """Servers that were here, and are not."""
         self._log = log.bind(client=client)
 
     async def run(self) -> None:
@@ -183,18 +186,31 @@ class ClientSession:
             done, _ = await asyncio.wait((*listeners, rounds), return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
-            await asyncio.wait(listeners, timeout=FAREWELL_S)
-            for listener in listeners:
-                if listener.done():
-                    listener.result()
-            if silent := [str(AGGREGATORS[i]) for i, listener in enumerate(listeners) if not listener.done()]:
-                raise TaskEndedError(f"the task: expected both servers to say that it is finished, not {silent[0]}")
+            await self._until_both_end(listeners)
             self._log.info("client.finished")
         finally:
             for task in (*listeners, rounds):
                 task.cancel()
             await asyncio.gather(*listeners, rounds, return_exceptions=True)
             await links.close()
+
+    async def _until_both_end(self, listeners: Sequence[asyncio.Task[None]]) -> None:
+        """Wait for the second server's word that the task is finished; one that was here and is gone need not say it.
+
+        Raises TaskEndedError where the second one says nothing, else what listeners raise.
+        """
+        _, others = await asyncio.wait(listeners, timeout=GONE_S)
+        if any(server not in self._gone for server, one in enumerate(listeners) if one in others):
+            _, others = await asyncio.wait(listeners, timeout=FAREWELL_S - GONE_S)
+        for listener in listeners:
+            if listener.done():
+                listener.result()
+        for server, one in enumerate(listeners):
+            if one in others and server not in self._gone:
+                told = f"expected both servers to say that it is finished, not {AGGREGATORS[1 - server]} alone"
+                raise TaskEndedError(f"the task: {told}")
+            if one in others:
+                self._log.warning("client.finished_by_one", gone=AGGREGATORS[server])
 
     async def _listen(self, links: Links, server: int, inbox: Inbox) -> None:
         """Passes on one server's invitations until it says that the task is finished; joins again when it is lost.
@@ -208,6 +224,8 @@ class ClientSession:
             try:
                 return await self._pass_on(links.stubs[server], server, inbox, patience)
             except ServerUnreachableError as error:
+                if patience.was_here:
+                    self._gone.add(server)
                 if (pause_s := patience.next_pause_s(error.retry_after_s)) is None:
                     raise
                 event = "client.lost" if patience.was_just_lost else "client.waiting"
@@ -229,6 +247,7 @@ class ClientSession:
             match event.WhichOneof("event"):
                 case "welcome":
                     patience.is_here()
+                    self._gone.discard(server)
                     self._log.info("client.joined", server=AGGREGATORS[server])
                 case "invitation":
                     inbox.put(server, event.invitation)
