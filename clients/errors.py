@@ -38,7 +38,7 @@ Classes:
     ├── TaskRefusedError         a server refuses this client
     ├── ServerUnreachableError   a server is gone
     │   ├── ServerBusyError      has no room now, and said when to come back
-    │   └── TaskEndedError       it ended the task before its time, and said so
+    │   └── TaskEndedError       it ended the task before its time, and said so, or ended it alone
     └── StoppedError             the operator stopped this process
 """
 
@@ -306,7 +306,8 @@ class ServerBusyError(ServerUnreachableError):
 
 
 class TaskEndedError(ServerUnreachableError):
-    """A server ended the task before it was finished, and said why; it may come back to it."""
+    """A server ended the task before it was finished, and said why; it may come back to it. Or it alone says that the
+    task is finished, and the other one, which is here, does not."""
 
 
 class StoppedError(ClientError):

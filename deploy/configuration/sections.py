@@ -366,7 +366,7 @@ def section(value: T | None, name: str) -> T:
     return value
 
 
-_WORDS = {
+_OUR_WORDS = {
     "Input should be ": "",
     "String should match pattern ": "a text of the pattern ",
     "String should have ": "a text of ",
@@ -391,6 +391,6 @@ def _fault(error: Any) -> str:
         case "value_error":
             text = message.removeprefix("Value error, ")
             return f"{field}: {text}" if field else text
-    for of_library, ours in _WORDS.items():
+    for of_library, ours in _OUR_WORDS.items():
         message = message.replace(of_library, ours)
     return f"{field}: expected {message}, found {found}"

@@ -300,7 +300,7 @@ def precad_task_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return task
 
 
-_FIELDS: Final = {
+_TASK_FIELDS: Final = {
     "sigma": "noise_multiplier",
     "q": "client_rate",
     "p": "record_rate",
@@ -324,10 +324,12 @@ def _of_task(task: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any
     What follows from other fields follows from the flags: fractional bits from C, evaluations from the rounds.
     Raises ConfigError, also where mode `proved` has no fractional bits for the bound.
     """
-    given = {_FIELDS[flag]: value for flag, value in flags.items() if flag in _FIELDS}
+    given = {_TASK_FIELDS[flag]: value for flag, value in flags.items() if flag in _TASK_FIELDS}
     try:
         found = with_largest_frac_bits({**task, **given})
-        derived = {flag: found[field] for flag, field in _FIELDS.items() if field in found} | _evaluations_of(found)
+        derived = {flag: found[field] for flag, field in _TASK_FIELDS.items() if field in found} | _evaluations_of(
+            found
+        )
     except ValueError as error:
         named = re.split(r"\W", str(error), maxsplit=1)[0]
         raise ConfigError(f"{error}" if named in given else f"task.{error}") from None

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 _NAMES: Final = re.compile(r"key|secret|pass|token|credential", re.IGNORECASE)
-_TEXTS: Final = re.compile("://|password|-----BEGIN")
+_TEXTS: Final = re.compile("://|pass(word|phrase)?=|password|-----BEGIN")
 """Where a database's URL or its settings, or a key, begin to be nobody's business."""
 _LONGEST: Final = 80
 
@@ -22,7 +22,9 @@ def found_shown(value: object, *field: object) -> str:
     """
     if isinstance(value, Mapping) and value:
         return "a section"
-    if any(_NAMES.search(str(name)) for name in field) and not isinstance(value, bool | int | float | None):
+    if isinstance(value, list | tuple) and any(isinstance(one, Mapping | list | tuple) for one in value):
+        return "a list of sections"
+    if value and isinstance(value, str | bytes | list | tuple) and any(_NAMES.search(str(name)) for name in field):
         return "a value that is not repeated here"
     text = repr(value)
     if (secret := _TEXTS.search(text)) is not None:

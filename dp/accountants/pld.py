@@ -352,14 +352,14 @@ def renyi_epsilon(kinds: tuple[tuple[SampledGaussian, float, int], ...], delta: 
 
     kinds: events, the rates with which they take place, visibly, and how many rounds of each there were.
     """
-    from precad.dp.accountants.renyi import rdp_composed, rdp_sgm_group, rdp_sgm_two_stage
+    from precad.dp.accountants.renyi import rdp_composed, rdp_gaussian, rdp_sgm_group, rdp_sgm_two_stage
     from precad.dp.accountants.renyi_accounting import OrderGridWarning, eps_from_rdp
 
     def one_round(alpha: float, event: SampledGaussian, visible: float) -> float:
         k, p, sigma = event.group_size, event.sampling_rate, event.noise_multiplier
         if k == 1:
             return rdp_sgm_two_stage(alpha, q=visible, p=p, sigma=sigma)
-        rho = rdp_sgm_group(alpha, k, p, sigma)
+        rho = rdp_sgm_group(alpha, k, p, sigma) if k <= _MOST_TOGETHER else rdp_gaussian(alpha, sigma, k)
         if visible == 1 or (exponent := (alpha - 1) * rho) > _MOST_EXPONENT:
             return rho
         return math.log1p(visible * math.expm1(exponent)) / (alpha - 1)
@@ -372,6 +372,8 @@ def renyi_epsilon(kinds: tuple[tuple[SampledGaussian, float, int], ...], delta: 
         return eps_from_rdp(all_rounds, delta)
 
 
+_MOST_TOGETHER: Final = 16
+"""Records of a larger group are taken to be in every round here: their divergences would take many seconds."""
 _MOST_EXPONENT: Final = 700.0
 """Beyond this a float64 overflows; the draw is then taken to help nobody."""
 

@@ -65,7 +65,8 @@ class PrecadTask:
     """As in a task's configuration: they say in how many rounds a client can be at most. Attackers are counted in all
     of these. Epsilon of a wish counts none that is lost."""
     end_tells: bool = False
-    """Whether a budget may end the training, whose end tells who was drawn: attackers count as drawn for certain."""
+    """Whether the task has a budget of a view, whose end would tell who was drawn: attackers count as drawn for
+    certain. A certificate asks whether the budget can be spent as well, which depends on the noise that is planned."""
     slack: float = 0.0
     """Part of delta that the task's protocol takes, as eta (`precad.dp.accountants.slack`)."""
     records_per_person: int = 1

@@ -88,7 +88,7 @@ def _of_threads(pid: int) -> list[tuple[str, float]]:
 
 @dataclass(slots=True)
 class Watch:
-    """A context in which processor time is read at the end of each round, from a thread of its own.
+    """Read processor time at the end of each round, from a thread of its own, in a context.
 
     What is spent after the last round, on its end, is of no round.
     """

@@ -28,7 +28,7 @@ import tomllib
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -377,22 +377,28 @@ def run_plan(
 
     Raises ConfigError, ArgumentError.
     """
+    with _alone_in(folder):
+        return _run_all(plan, folder, seeds, console, workers)
+
+
+def _run_all(
+    plan: Plan, folder: Path, seeds: Sequence[int], console: Console, workers: Workers | None
+) -> dict[str, Any]:
     plan = with_key_of(folder, plan)
     first = plan.simulation(seeds[0])  # what it refuses leaves no folder behind
     first.measured()
     engine = first.federation.engine
     charge, owed = _charge(plan, first, folder, seeds)
     runs = Runs(plan, folder)
-    with _alone_in(folder):
-        if charge is not None:
-            holder_key.keep(folder, plan.key)
-            charge.pay()
-            note_paid(folder, owed)
-        with Trainings(console, len(seeds)) as trainings:
-            if workers is None:
-                summaries = _one_by_one(runs, seeds, engine, trainings)
-            else:
-                summaries = trainings.side_by_side(runs.jobs(seeds), workers)
+    if charge is not None:
+        holder_key.keep(folder, plan.key)
+        charge.pay()
+        note_paid(folder, owed)
+    with Trainings(console, len(seeds)) as trainings:
+        if workers is None:
+            summaries = _one_by_one(runs, seeds, engine, trainings)
+        else:
+            summaries = trainings.side_by_side(runs.jobs(seeds), workers)
     summary = {
         "name": plan.task.name,
         "algorithm": plan.settings.algorithm,
@@ -413,8 +419,14 @@ def run_plan(
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Hold the folder, whose files two processes would write over each other's. Raises ConfigError."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    """Hold the folder, whose files two processes would write over each other's; of a refused plan none is left.
+
+    Raises ConfigError.
+    """
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    with refusing(OSError, f"--output: expected a folder to write to, found {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -425,6 +437,9 @@ def _alone_in(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+        with suppress(OSError):  # it is not empty
+            for path in made:
+                path.rmdir()
 
 
 def with_key_of(folder: Path, plan: Plan) -> Plan:

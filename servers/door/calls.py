@@ -50,7 +50,8 @@ async def refusing(call: str, context: Context, telemetry: Telemetry) -> AsyncIt
 def _let_go(error: BaseException | None) -> None:
     """Take from an error, and from those behind it, the frames that it came through, with all that they hold.
 
-    gRPC's own error of an aborted call would keep them in a cycle.
+    gRPC's own error of an aborted call would keep them in a cycle. Frames of coroutines that still wait end with this:
+    no error may come here that one of ours handed over and waits behind.
     """
     while error is not None:
         traceback.clear_frames(error.__traceback__)

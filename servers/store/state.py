@@ -49,7 +49,8 @@ log = structlog.get_logger(__name__)
 
 
 _AFTER_ITS_CHARGE: Final = (AttemptState.VALIDATED, AttemptState.UNKNOWN)
-"""States that a round is in only once its ledger has paid for it."""
+"""States that a round is in only once its ledger has paid for it. One that was `checking` when its server ended is
+told by the ledger alone, and without it begins anew."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -92,7 +92,7 @@ async def test_nothing_of_a_refused_upload_stays_with_its_holder(
     """An honest one that the lock cuts off, one that names another round, and a message that is too long to be one."""
     caplog.set_level(logging.WARNING)
     pki = Pki.create(tmp_path / "pki", CLIENTS)
-    task = proved_task(CLIENTS, rounds=1, submit_timeout_s=2.0, proof_timeout_s=2.0)
+    task = proved_task(CLIENTS, rounds=1, submit_timeout_s=6.0, proof_timeout_s=2.0)
     async with running(task, pki, tmp_path, noises=(silence, silence)) as deployment:
         alice, bob = (Caller(name, task, pki, deployment) for name in CLIENTS)
         upload, _ = await asyncio.gather(alice.invited(), bob.invited())

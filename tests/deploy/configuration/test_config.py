@@ -213,13 +213,22 @@ PASSWORD_URL = "postgresql://precad:hunter2@db/precad"
         [{"database_url": PASSWORD_URL}],
         {"key_passphrase": "hunter2"},
         {"keys": {"api": "hunter2"}},
+        [{"key_passphrase": "hunter2"}],
+        {"state_dir": ["pass=hunter2"]},
         {"operatons_token": "hunter2"},
         {"key": "-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----\n"},
         {"state_dir": ["-----BEGIN PRIVATE KEY-----\nhunter2"]},
     ],
     ids=[
         *("misspelt", "misspelt settings", "a list", "in another section", "a list of sections", "a passphrase"),
-        *("a section of secrets", "a token", "a key for its file's name", "a key for a folder"),
+        *(
+            "a section of secrets",
+            "a list of sections of secrets",
+            "settings in a list",
+            "a token",
+            "a key for its file's name",
+            "a key for a folder",
+        ),
     ],
 )
 def test_a_fault_shows_no_password(dealer: Any) -> None:

@@ -45,9 +45,11 @@ ROUNDS = 6
 
 
 @contextmanager
-def spending(path: Path, of_first: float, of_other: float) -> Iterator[subprocess.Popen[bytes]]:
+def spending(
+    path: Path, of_first: float, of_other: float, *, rounds: int = ROUNDS
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run a process whose first thread spends so many seconds a round, and another thread so many."""
-    command = [sys.executable, "-c", IN_ROUNDS, str(path), str(ROUNDS), str(of_first), str(of_other)]
+    command = [sys.executable, "-c", IN_ROUNDS, str(path), str(rounds), str(of_first), str(of_other)]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         yield process
 
@@ -57,8 +59,8 @@ def test_a_round_has_what_each_process_spends_in_it(tmp_path: Path) -> None:
     rounds = tmp_path / "rounds"
     with (
         spending(rounds, 0.04, 0.02) as server,
-        spending(tmp_path / "one", 0.01, 0.0) as one,
-        spending(tmp_path / "two", 0.01, 0.0) as two,
+        spending(tmp_path / "one", 0.01, 0.0, rounds=40) as one,
+        spending(tmp_path / "two", 0.01, 0.0, rounds=40) as two,
     ):
         pids = {"server": server.pid, "one": one.pid, "two": two.pid}
         with processor_time.Watch(lambda: processor_time.n_lines(rounds), lambda: pids, {"server"}) as watch:
@@ -66,8 +68,8 @@ def test_a_round_has_what_each_process_spends_in_it(tmp_path: Path) -> None:
                 time.sleep(0.01)
     spent = watch.per_round(warm_up=1, rounds=ROUNDS)
     assert spent is not None
-    assert spent.servers == {"server": pytest.approx(0.06, rel=0.25)}
-    assert 0 < spent.clients < 0.06  # they may be done before the last round
+    assert spent.servers == {"server": pytest.approx(0.06, rel=0.5)}
+    assert 0 < spent.clients < 0.06
     assert 0 < spent.runner < 0.06  # it waits
     assert watch.per_round(warm_up=ROUNDS, rounds=ROUNDS) is None
 
