@@ -109,7 +109,9 @@ def read(path: Path) -> list[Entry]:
     if not path.is_file():
         raise SetupError(f"{path}: expected a server's database, found none")
     with raised_as(SetupError, sqlite3.Error, f"{path}: expected a server's database"):
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        is_closed = not path.with_name(f"{path.name}-wal").exists()  # else a reader would leave files of a log behind
+        how = "mode=ro&immutable=1" if is_closed else "mode=ro"
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True)
         try:
             rows = connection.execute("SELECT number, entry, chain FROM audit ORDER BY number").fetchall()
         finally:

@@ -460,7 +460,7 @@ def test_an_interrupted_simulation_says_how_it_goes_on(tmp_path):
     """Ctrl-C ends it with code 130 and one line. What was saved stays of its own number of rounds."""
     config, folder = tmp_path / "small.toml", tmp_path / "a run"
     config.write_text(tomli_w.dumps(SMALL))
-    command = [sys.executable, "-m", "precad.deploy.cli.main", "simulate", str(config), "--output", str(folder)]
+    command = [sys.executable, "-P", "-m", "precad.deploy.cli.main", "simulate", str(config), "--output", str(folder)]
     process = subprocess.Popen([*command, "--rounds", "100000"], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60.0
     while not (folder / "seed-0.npz").exists():

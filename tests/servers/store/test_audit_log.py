@@ -310,3 +310,16 @@ def test_the_command_says_what_is_missing(tmp_path: Path) -> None:
     code, _, error = command(tmp_path)
     assert code == 2
     assert "expected a server's database, found none" in error
+
+
+def test_whoever_reads_a_log_leaves_no_file_behind_and_misses_nothing_of_a_running_server(path: Path) -> None:
+    """A server that runs has its newest entries beside the database; one that has ended has them in it."""
+    before = {one.name for one in path.parent.iterdir()}
+    entries = len(audit_log.read(path))
+    assert {one.name for one in path.parent.iterdir()} == before
+    with open_task_store(path.parent, TASK, INITIAL) as store:
+        store.reserve(3)
+        store.checking(3, chosen=("alice", "bob"), active=("alice", "bob"))
+        store.charged_by_peer(3, ("alice", "bob"))
+        assert len(audit_log.read(path)) > entries
+    assert {one.name for one in path.parent.iterdir()} == before
