@@ -95,6 +95,7 @@ async def test_strangers_keep_nobody_out(pki: Pki, how: str, n: int) -> None:
     assert repr(at_b.token)[2:-1] not in str(lines)
 
 
+@pytest.mark.flaky(reason="800 connections and A's share the kernel's queue and, with a second worker, one core")
 @pytest.mark.parametrize("how", ["silent", "sources"])
 @asynchronous
 async def test_more_strangers_than_there_is_room_for_keep_nobody_out(
