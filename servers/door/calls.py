@@ -53,7 +53,7 @@ def _let_go(error: BaseException | None) -> None:
     gRPC's own error of an aborted call would keep them in a cycle. Frames of coroutines that still wait end with this:
     no error may come here that one of ours handed over and waits behind.
     """
-    while error is not None:
+    while error is not None and error.__traceback__ is not None:  # an error may stand behind itself
         traceback.clear_frames(error.__traceback__)
         error.__traceback__ = None
         error = error.__cause__ or error.__context__
