@@ -46,8 +46,9 @@ from precad.clients.training.round_update import (
     round_updates,
     secure_noise,
 )
+from precad.clients.upload.model_cache import ModelCache
 from precad.clients.upload.patience import Turns
-from precad.clients.upload.session import ClientSession, ModelCache, Train
+from precad.clients.upload.session import ClientSession, Train
 from precad.clients.upload_limit import Payer, UploadLimit, require_writable
 from precad.mpc.kernels import loading
 from precad.mpc.prg import SYSTEM_BYTES, RandomBytes

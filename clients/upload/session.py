@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, aclosing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +45,7 @@ from precad.clients.training.conduct import Conduct, Honest
 from precad.clients.upload import proved
 from precad.clients.upload.events import MOST_EVENT_BYTES, Waiting
 from precad.clients.upload.links import Links
+from precad.clients.upload.model_cache import ModelCache
 from precad.clients.upload.patience import Patience, Turns, longest_pause_s, retry_after_s, until_admitted
 from precad.clients.upload_limit import DEFAULT_UPLOADS_PER_MODEL, UploadLimit, require_covered
 from precad.mpc.errors import MalformedMessageError, raised_as
@@ -98,35 +99,6 @@ class Work:
     compute: Train
     limit: UploadLimit
     enter: Enter
-
-
-class ModelCache:
-    """The last global model, for all clients of a process: who asks for the digest that is here downloads nothing."""
-
-    def __init__(self) -> None:
-        self._digest = b""
-        self._download: asyncio.Future[NDArray[np.float32]] | None = None
-
-    async def get(
-        self, digest: bytes, download: Callable[[], Coroutine[None, None, NDArray[np.float32]]]
-    ) -> NDArray[np.float32]:
-        """Return the model of that digest. `download` verifies it. Another client's download that fails is made
-        again."""
-        if self._download is not None and digest == self._digest:
-            try:
-                return await asyncio.shield(self._download)
-            except (grpc.aio.AioRpcError, ProtocolError):
-                return await download()
-        own = asyncio.ensure_future(download())
-        own.add_done_callback(_look_at)
-        self._digest, self._download = digest, own
-        return await asyncio.shield(own)
-
-
-def _look_at(download: asyncio.Future[NDArray[np.float32]]) -> None:
-    """Its error is for whoever waits; when all of them were cancelled, it is not reported as forgotten."""
-    if not download.cancelled():
-        download.exception()
 
 
 class ClientSession:

@@ -35,7 +35,7 @@ from precad.clients.errors import ProtocolError, ServerUnreachableError
 from precad.clients.models import networks
 from precad.clients.process import Trainer, load_records
 from precad.clients.training.conduct import Honest
-from precad.clients.upload.session import ModelCache
+from precad.clients.upload.model_cache import ModelCache
 from precad.deploy.authority import pki
 from precad.deploy.localhost.processes import Children, isolated_python, watch_lifeline
 from precad.dp.noise import rounded_gaussian

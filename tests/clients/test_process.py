@@ -29,7 +29,7 @@ from precad.clients.errors import (
 from precad.clients.models import networks
 from precad.clients.process import Trainer, load_records
 from precad.clients.training.conduct import Honest
-from precad.clients.upload.session import ModelCache
+from precad.clients.upload.model_cache import ModelCache
 from precad.protos.task.task import Task
 
 IDS = ["alice", "bob", "carol", "dave"]

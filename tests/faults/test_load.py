@@ -26,7 +26,8 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from precad.clients.upload.session import ClientSession, ModelCache
+from precad.clients.upload.model_cache import ModelCache
+from precad.clients.upload.session import ClientSession
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.servers.store.rounds import CommittedRound
