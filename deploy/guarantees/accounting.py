@@ -19,7 +19,7 @@ from precad.deploy.configuration.sections import section_of
 from precad.deploy.errors import ConfigError, flag_of, refusing
 from precad.deploy.guarantees import conditions
 from precad.deploy.guarantees.bins import account_of_bins
-from precad.deploy.guarantees.training_plan import NO_DIM, TrainingPlan
+from precad.deploy.guarantees.training_plan import NO_DIM, TASK_FIELDS, TrainingPlan
 from precad.deploy.shown.figures import plain
 from precad.dp.accountants.bins_event import BinnedGaussian
 from precad.dp.accountants.calibration import most_rounds, short_noise_multiplier, smallest_noise_multiplier
@@ -300,23 +300,6 @@ def precad_task_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return task
 
 
-_TASK_FIELDS: Final = {
-    "sigma": "noise_multiplier",
-    "q": "client_rate",
-    "p": "record_rate",
-    "rounds": "rounds",
-    "delta": "delta",
-    "record_clip": "record_clip",
-    "client_clip": "client_clip",
-    "dim": "dim",
-    "frac_bits": "frac_bits",
-    "lost_rounds": "lost_rounds",
-    "records_per_person": "records_per_person",
-    "batches_ahead": "batches_ahead",
-}
-"""Flags, and the task's fields that they go before."""
-
-
 def _of_task(task: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a `[task]` section says with these flags in it. The file need not be complete, so that a draft can be
     accounted.
@@ -324,12 +307,10 @@ def _of_task(task: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any
     What follows from other fields follows from the flags: fractional bits from C, evaluations from the rounds.
     Raises ConfigError, also where mode `proved` has no fractional bits for the bound.
     """
-    given = {_TASK_FIELDS[flag]: value for flag, value in flags.items() if flag in _TASK_FIELDS}
+    given = {TASK_FIELDS[flag]: value for flag, value in flags.items() if flag in TASK_FIELDS}
     try:
         found = with_largest_frac_bits({**task, **given})
-        derived = {flag: found[field] for flag, field in _TASK_FIELDS.items() if field in found} | _evaluations_of(
-            found
-        )
+        derived = {flag: found[field] for flag, field in TASK_FIELDS.items() if field in found} | _evaluations_of(found)
     except ValueError as error:
         named = re.split(r"\W", str(error), maxsplit=1)[0]
         raise ConfigError(f"{error}" if named in given else f"task.{error}") from None

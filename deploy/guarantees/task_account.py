@@ -17,6 +17,7 @@ from precad.deploy.configuration.check_privacy import rounding_said
 from precad.deploy.configuration.local import ids_of
 from precad.deploy.configuration.sections import parse_section
 from precad.deploy.errors import ConfigError, refusing
+from precad.deploy.guarantees.training_plan import TASK_FIELDS
 from precad.deploy.shown.figures import plain, shown
 from precad.deploy.shown.tables import titled
 from precad.dp.accountants.pld import Label, Unit, View, unit_words
@@ -29,19 +30,6 @@ from precad.protos.task.target import TARGET
 from precad.protos.task.task import Task
 
 _NOISE: Final = "noise_multiplier"
-_FIELDS: Final = {
-    "sigma": _NOISE,
-    "q": "client_rate",
-    "p": "record_rate",
-    "rounds": "rounds",
-    "delta": "delta",
-    "record_clip": "record_clip",
-    "client_clip": "client_clip",
-    "dim": "dim",
-    "frac_bits": "frac_bits",
-    "records_per_person": "records_per_person",
-}
-"""Flags of the command, and the task's fields that they go before."""
 _MADE_UP: Final = {"learning_rate": 1.0, "record_rate": 1.0, "dim": 1}
 """Fields of a draft that lacks them. No figure depends on the first."""
 _MADE_UP_CLIENTS: Final = 2
@@ -85,7 +73,7 @@ def _wanted(section: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
     if given.get("balls_in_bins") is not None:
         found = f"{BINS} in the task" if BINS in section else f"{section['algorithm']!r:.60}"
         raise ConfigError(f"--balls-in-bins: expected precad, whose records it is of, found {found}")
-    values = {_FIELDS[name]: value for name, value in given.items() if name in _FIELDS and value is not None}
+    values = {TASK_FIELDS[name]: value for name, value in given.items() if name in TASK_FIELDS and value is not None}
     wanted = {**section, **values}
     if _NOISE in values:
         wanted.pop(TARGET, None)

@@ -24,6 +24,22 @@ from precad.protos.task.record_fields import MOST_PER_PERSON
 
 NO_DIM: Final = "sigma: without dim no rounding is counted; the task's own may be larger, as `precad check` shows"
 
+TASK_FIELDS: Final = {
+    "sigma": "noise_multiplier",
+    "q": "client_rate",
+    "p": "record_rate",
+    "rounds": "rounds",
+    "delta": "delta",
+    "record_clip": "record_clip",
+    "client_clip": "client_clip",
+    "dim": "dim",
+    "frac_bits": "frac_bits",
+    "lost_rounds": "lost_rounds",
+    "records_per_person": "records_per_person",
+    "batches_ahead": "batches_ahead",
+}
+"""Flags, and the task's fields that they go before."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingPlan:

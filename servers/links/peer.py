@@ -49,7 +49,7 @@ pieces never mix."""
 _SERVICE = peer_pb2.DESCRIPTOR.services_by_name["Peer"]
 RETRY_S = 0.2
 MAX_MESSAGE_BYTES = convert.CHUNK_BYTES + 1024
-"""Limit on every message but the hello: a piece of an upload, with its client's name and statement."""
+"""Limit on every message: a piece of an upload, with its client's name and statement."""
 WORTH_ASKING_AGAIN = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
