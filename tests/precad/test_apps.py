@@ -263,6 +263,11 @@ def test_a_task_knows_its_fields() -> None:
         task | {"round": 3}
 
 
+def test_an_app_itself_is_no_name_that_other_processes_can_import() -> None:
+    with pytest.raises(precad.ConfigError, match=r"app: expected module:name, .*, found a App"):
+        precad.run(TASK, app=app, clients=2)  # type: ignore[arg-type]
+
+
 def test_a_run_names_the_app_and_deals_its_records(tmp_path: Path) -> None:
     """Everything up to the start of processes: the task says which model it means, and servers get a name alone."""
     raw = with_app({"task": {**TASK, "clients": ["a", "b", "c"]}}, f"{__name__}:app")

@@ -98,6 +98,8 @@ def test_a_fixed_batch_normalisation_keeps_scale_and_shift_and_the_groups_are_th
     assert fix(nn.BatchNorm1d(4)).num_groups == 1
     with pytest.raises(ValueError, match="expected layers of known sizes, found LazyBatchNorm1d"):
         fix(nn.LazyBatchNorm1d())
+    with pytest.raises(ValueError, match=r"fix: expected a torch\.nn\.Module, found a int"):
+        fix(3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -29,17 +29,13 @@ from typer.testing import Result
 
 from precad.clients.errors import ArgumentError
 from precad.deploy.cli import main as cli
-from precad.deploy.configuration import local, sections
+from precad.deploy.configuration import sections
 from precad.deploy.configuration.demo import demo_config
 from precad.deploy.errors import INVALID_INPUT, ConfigError, exit_code_of
 from precad.deploy.localhost.deployment import LocalRun
-from precad.deploy.oversight import status_sources
-from precad.deploy.run_files.folder import RunFolder, default_output
-from precad.lab.simulation import simulate
+from precad.deploy.run_files.folder import default_output
 from precad.protos.tls.files import TransportError
 from precad.protos.tls.identity import IdentityError
-from precad.servers.errors import SetupError
-from precad.servers.operations.access import load_token
 from tests.harness.command_line import CliRunner
 
 REMOVE = object()
@@ -599,29 +595,3 @@ def test_an_empty_configuration_is_named(tmp_path: Path, content: bytes, command
     path.write_bytes(content)
     result = CliRunner().invoke(cli.app, [command, str(path)])
     assert_refused(result, r"empty\.toml: expected a configuration with a section \[task\], found an empty file$")
-
-
-def test_no_error_repeats_a_secret_that_stands_where_its_files_name_belongs(tmp_path: Path) -> None:
-    """In a local run, in a simulation, in the token's field of a server, and behind --token."""
-    task = {"name": "t", "clients": 2, "rounds": 1, "client_rate": 1.0, "record_rate": 1.0, "record_clip": 1.0}
-    task |= {"client_clip": 2.0, "noise_multiplier": 8.0, "learning_rate": 1.0}
-
-    def run(raw: dict[str, Any]) -> None:
-        local.resolve(raw, RunFolder(tmp_path / "run"))
-
-    for act, wrong in (
-        (run, {"aggregator": {"a": {"key": "-----BEGIN PRIVATE KEY-----\nhunter2"}}}),
-        (run, {"aggregator": {"a": {"state_dir": PASSWORD_URL}}}),
-        (run, {"clinet": {"api": "hunter2"}}),
-        (simulate.resolve, {"clinet": {"api": "hunter2"}}),
-        (simulate.resolve, {"api_token": "hunter2"}),
-    ):
-        with pytest.raises(ConfigError) as caught:
-            act({"task": dict(task), **wrong})
-        assert "hunter2" not in str(caught.value)
-    with pytest.raises(SetupError, match="operations_token: expected a readable file") as refused:
-        load_token(tmp_path / "hunter2")
-    assert "hunter2" not in str(refused.value)
-    with pytest.raises(ConfigError, match="--token: expected the name of a readable file") as caught:
-        status_sources._token(tmp_path / "hunter2")
-    assert "hunter2" not in str(caught.value)

@@ -263,3 +263,16 @@ def test_check_tries_the_model_as_a_clients_start_does(name: str, elsewhere: Pat
     assert result.exit_code == 2, result.output
     assert re.fullmatch(rf"precad: [^\n]*{why}[^\n]*\n", result.output), result.output
     assert "sekret" not in result.output
+
+
+def test_a_check_says_whose_records_are_trained_on_and_which_classes_have_none(tmp_path: Path) -> None:
+    """Where nobody chose any, the default is named as one; a file of one class has no second one."""
+    raw = demo_config(n_clients=4, rounds=1, seed=0, mode="masked")
+    raw["client"] = {}
+    assert local_records(raw, tmp_path)["data"] == "digits, the default: client names neither dataset nor records"
+    (tmp_path / "one.csv").write_text("a,b,label\n" + "".join(f"{i},{-i},0\n" for i in range(40)))
+    raw["client"] = {"records": f"csv:{tmp_path / 'one.csv'}", "label": "label"}
+    raw["task"] |= {"model": "torch.nn:Linear", "model_arguments": {"in_features": 2, "out_features": 2}}
+    said = local_records(raw, tmp_path)
+    assert said["data"] == "csv:one.csv"
+    assert "in 2 classes, 1 of them without a record" in said["records"]

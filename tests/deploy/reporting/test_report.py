@@ -53,7 +53,8 @@ from precad.lab.simulation import SeededRandomness
 from precad.protos.precad.v1 import control_pb2
 from precad.protos.task.query import Query
 from precad.protos.task.task import Task
-from precad.servers.store.folder import open_ledger
+from precad.protos.tls.identity import Role
+from precad.servers.store.folder import open_ledger, open_task_store
 from tests.harness import browser
 from tests.harness.browser import chromium, find_chromium
 from tests.harness.command_line import CliRunner
@@ -151,6 +152,16 @@ def _record(t: int) -> control_pb2.RoundRecord:
         epsilon_clients_only=clients_only,
         model_digest=bytes([t]),
     )
+
+
+def ran_otherwise(run: Path) -> None:
+    """Have server B's log name the task, and the configuration lose fewer rounds than that."""
+    folder = RunFolder(run)
+    task = configuration.load(folder.config).task
+    folder.state_dir("b").mkdir(exist_ok=True)
+    with open_task_store(folder.state_dir("b"), task, bytes(4 * task.dim)) as store:
+        store.begin("digits-0123456789abcdef", Role.AGGREGATOR_B)
+    folder.config.write_text(folder.config.read_text().replace("[task]", "[task]\nlost_rounds = 1", 1))
 
 
 def changed(path: Path, **values: Any) -> None:
@@ -854,6 +865,7 @@ def test_the_locale_changes_nothing(run: Path, tmp_path: Path) -> None:
         (lambda run: changed(run / "summary.json", epsilon_one_server=0.1), "expected at least that of the rounds"),
         (lambda run: changed(run / "summary.json", epsilon_client=-1.0), "epsilon_client"),
         (lambda run: (run / "model.pt").write_bytes(b"no model"), "expected parameters of the model 'mlp'"),
+        (ran_otherwise, ": expected the task "),
     ],
 )
 def test_a_folder_that_is_no_finished_run_is_refused(run: Path, spoil: Any, message: str) -> None:
