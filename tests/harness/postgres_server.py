@@ -30,24 +30,36 @@ def postgres() -> Iterator[str]:
     if importlib.util.find_spec("psycopg") is None:
         pytest.skip("psycopg is not installed: precad[postgres]")
     with tempfile.TemporaryDirectory(prefix="precad-pg-", dir="/tmp") as folder:
-        user = "postgres" if os.geteuid() == 0 else None  # it does not run as root
-        if user is not None:
-            shutil.chown(folder, user)
+        as_its_user = _as_its_user(folder)
         data = Path(folder, "data")
-        subprocess.run(
-            [initdb, "--pgdata", data, "--username", "precad", "--auth", "trust", "--no-sync"],
-            check=True,
-            capture_output=True,
-            user=user,
-        )
-        arguments = [server, "-D", data, "-k", folder, "-c", "listen_addresses=", "-c", "max_connections=20"]
-        with subprocess.Popen(arguments, user=user, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+        making = [*as_its_user, initdb, "--pgdata", data, "--username", "precad", "--auth", "trust", "--no-sync"]
+        made = subprocess.run(making, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        assert made.returncode == 0, f"initdb ended with {made.returncode}: {made.stderr}"
+        arguments = [
+            *(*as_its_user, server, "-D", data, "-k", folder),
+            *("-c", "listen_addresses=", "-c", "max_connections=20"),
+        ]
+        with subprocess.Popen(arguments, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
             try:
                 url = f"postgresql://precad:hunter2@/postgres?host={folder}"
                 _await(url)
                 yield url
             finally:
                 process.terminate()
+
+
+def _as_its_user(folder: str) -> list[str]:
+    """Return what runs a command as PostgreSQL's own user, who owns the folder: it does not run as root.
+
+    A program changes the user, not `Popen(user=)`. That one forks, and gRPC's hook in the child of a fork may abort.
+    """
+    if os.geteuid() != 0:
+        return []
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        pytest.skip("setpriv is not installed: PostgreSQL does not run as root")
+    shutil.chown(folder, "postgres", "postgres")
+    return [setpriv, "--reuid=postgres", "--regid=postgres", "--init-groups"]
 
 
 def _await(url: str) -> None:
