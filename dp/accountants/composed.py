@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Final
 
 from precad.dp.accountants.bins_event import BinnedGaussian
 from precad.dp.accountants.gaussian import gaussian_epsilon
+from precad.dp.accountants.one_round import MOST_POINTS, grid_step, largest_loss, loss_of
 from precad.dp.accountants.pld import (
     Event,
     Label,
     PldAccountant,
     SampledGaussian,
     TwoStageSampledGaussian,
-    grid_step,
     renyi_epsilon,
     tractable,
 )
@@ -152,7 +152,9 @@ def _composed(
 ) -> privacy_loss_distribution.PrivacyLossDistribution:
     """Compose all kinds of rounds. The last result is kept: `precad.dp.accountants.slack` asks it at several deltas."""
     steps = [grid_step(event) for event, *_ in sampled]
-    step = max(min(steps, default=0.0), _LEAST_STEP_OF_TESTS if tested else _LEAST_STEP)
+    longest = max((largest_loss(event) for event, *_ in sampled), default=0.0)
+    least = _LEAST_STEP_OF_TESTS if tested else _LEAST_STEP
+    step = max(min(steps, default=0.0), least, longest / MOST_POINTS)
     losses = [_loss(event, visible, step).self_compose(n) for event, visible, n in sampled]
     losses += [_loss_of_tests(event, step).self_compose(n) for event, n in tested]
     if whole:
@@ -160,37 +162,7 @@ def _composed(
     return functools.reduce(lambda one, other: one.compose(other), losses)
 
 
-@functools.lru_cache(maxsize=8)
-def _loss(event: SampledGaussian, visible: float, step: float) -> privacy_loss_distribution.PrivacyLossDistribution:
-    """Return the loss of one round on a grid of that step, for adding and for removing the unit."""
-    from dp_accounting.pld import privacy_loss_distribution
-
-    if event.group_size > 1 or visible < 1:
-        return _loss_of_mixture(event, visible, step)
-    return privacy_loss_distribution.from_gaussian_mechanism(
-        standard_deviation=event.noise_multiplier,
-        sampling_prob=event.sampling_rate,
-        value_discretization_interval=step,
-        pessimistic_estimate=True,
-        neighboring_relation=privacy_loss_distribution.NeighborRel.ADD_OR_REMOVE_ONE,
-    )
-
-
-def _loss_of_mixture(
-    event: SampledGaussian, visible: float, step: float
-) -> privacy_loss_distribution.PrivacyLossDistribution:
-    """Return that of a group of records, or of a visible draw: our own loss distribution, as the library holds one."""
-    from dp_accounting.pld import pld_pmf, privacy_loss_distribution
-
-    from precad.dp.accountants.group_mixture import Direction, one_round_on_grid
-
-    def pmf(direction: Direction) -> pld_pmf.PLDPmf:
-        found = one_round_on_grid(event.group_size, event.sampling_rate, event.noise_multiplier, direction, step)
-        found = found if visible == 1 else found.mixed(visible)
-        return pld_pmf.DensePLDPmf(step, found.lowest, found.mass, found.infinite, True)
-
-    with_group, without = pmf(Direction.ATTACKED_VS_BENIGN), pmf(Direction.BENIGN_VS_ATTACKED)
-    return privacy_loss_distribution.PrivacyLossDistribution(with_group, without)
+_loss = functools.lru_cache(maxsize=8)(loss_of)
 
 
 def _loss_of_tests(event: SampledProposeTestRelease, step: float) -> privacy_loss_distribution.PrivacyLossDistribution:

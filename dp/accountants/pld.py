@@ -381,25 +381,9 @@ _MOST_EXPONENT: Final = 700.0
 @functools.lru_cache(maxsize=8)
 def _one_round(event: SampledGaussian) -> privacy_loss_distribution.PrivacyLossDistribution:
     """Loss distribution of one round, for adding and for removing the record, rounded towards more loss."""
-    from dp_accounting.pld import privacy_loss_distribution
+    from precad.dp.accountants.one_round import grid_step, loss_of
 
-    return privacy_loss_distribution.from_gaussian_mechanism(
-        standard_deviation=event.noise_multiplier,
-        sampling_prob=event.sampling_rate,
-        value_discretization_interval=grid_step(event),
-        pessimistic_estimate=True,
-        neighboring_relation=privacy_loss_distribution.NeighborRel.ADD_OR_REMOVE_ONE,
-    )
-
-
-def grid_step(event: SampledGaussian) -> float:
-    """Return the step of the privacy loss grid: 0.03 of the standard deviation of one round's loss, 1e-3 at most.
-
-    The loss of a round spreads by about p sqrt(e^{1/sigma^2} - 1). Rounding up by much less than that keeps
-    epsilon within 2e-3 of the exact value. A step of 1e-9 or more stays above the rounding error of the losses.
-    """
-    spread = event.sampling_rate * math.sqrt(math.expm1(event.noise_multiplier**-2))
-    return max(min(0.03 * spread, 1e-3), 1e-9)
+    return loss_of(event, 1.0, grid_step(event))
 
 
 def effective_noise_multiplier(noise_multiplier: float, record_clip: float, dim: int, frac_bits: int) -> float:
