@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from precad.clients.config import ClientConfig, require_source
 from precad.clients.upload_limit import require_covered
+from precad.deploy.configuration.faults import faults_of
 from precad.deploy.errors import ConfigError
 from precad.deploy.shown.found import found_shown
 from precad.protos.config_path import ConfigPath
@@ -342,7 +343,7 @@ def parse(raw: Mapping[str, Any], *, base: Path) -> Deployment:
     try:
         return Deployment.model_validate(raw, context={"base": base})
     except ValidationError as error:
-        raise ConfigError("\n".join(_fault(e) for e in error.errors(include_url=False))) from None
+        raise ConfigError("\n".join(faults_of(error, Deployment))) from None
 
 
 def parse_section(kind: type[M], raw: object, name: str, *, base: Path) -> M:
@@ -350,8 +351,7 @@ def parse_section(kind: type[M], raw: object, name: str, *, base: Path) -> M:
     try:
         return kind.model_validate(raw, context={"base": base})
     except ValidationError as error:
-        faults = ({**e, "loc": (name, *e["loc"])} for e in error.errors(include_url=False))
-        raise ConfigError("\n".join(_fault(fault) for fault in faults)) from None
+        raise ConfigError("\n".join(faults_of(error, kind, name))) from None
 
 
 def load(path: Path) -> Deployment:
@@ -364,33 +364,3 @@ def section(value: T | None, name: str) -> T:
     if value is None:
         raise ConfigError(f"[{name}]: expected this section for this command, found none")
     return value
-
-
-_OUR_WORDS = {
-    "Input should be ": "",
-    "String should match pattern ": "a text of the pattern ",
-    "String should have ": "a text of ",
-    "a valid dictionary": "a section",
-}
-"""Words of the library, and ours in their place."""
-
-
-def _fault(error: Any) -> str:
-    """Return one line: field, expected, found."""
-    field = ".".join(str(part) for part in error["loc"])
-    message, found = str(error["msg"]), found_shown(error["input"], *error["loc"])
-    match error["type"]:
-        case "missing":
-            return f"{field}: expected a value, found none"
-        case "extra_forbidden" if field == "simulation":
-            return f"{field}: expected none, as precad simulate alone reads this section, found one"
-        case "extra_forbidden":
-            return f"{field}: expected no such key, found {found}"
-        case "model_type":  # its own text names a class of ours
-            return f"{field}: expected a section, found {found}"
-        case "value_error":
-            text = message.removeprefix("Value error, ")
-            return f"{field}: {text}" if field else text
-    for of_library, ours in _OUR_WORDS.items():
-        message = message.replace(of_library, ours)
-    return f"{field}: expected {message}, found {found}"

@@ -338,7 +338,17 @@ def assert_refused(result: Result, *patterns: str) -> None:
         ({"task.record_clipping": "median"}, "task.record_clipping: expected 'flat' or 'per-layer', found 'median'"),
         ({"client.certificates": "/nowhere"}, "client.certificates|certificate: .*/nowhere"),
         ({"client.authority": "/nowhere/ca.pem"}, "authority: .*/nowhere/ca.pem"),
-        ({"dealer": {"colour": 1}}, "dealer.colour: expected no such key"),
+        ({"dealer": {"colour": 1}}, "dealer.colour: expected no such key, found 1"),
+        ({"task.client_ratee": 0.1}, "task.client_ratee: expected no such key, but perhaps client_rate, found 0.1"),
+        ({"netwrok": {}}, "netwrok: expected no such key, but perhaps network, found {}"),
+        (
+            {"aggregator": {"a": {"memory_budget": 1}}},
+            "aggregator.a.memory_budget: expected no such key, but perhaps memory_budget_mb, found 1",
+        ),
+        (
+            {"client.queries": {"columns": {}, "limit_epsilom": 1.0}},
+            "client.queries.limit_epsilom: expected no such key, but perhaps limit_epsilon, found 1.0",
+        ),
         ({"aggregator": {"a": {"connect_timeout_s": -1.0}}}, "aggregator.a.connect_timeout_s: expected"),
         ({"network": {"dealer": "127.0.0.1:1"}}, "network.aggregator_a: expected a value, found none"),
         (
