@@ -209,7 +209,10 @@ def _require_apart(program: Program) -> None:
 
 
 def write_metrics(file: Path, client: str, tally: Tally) -> None:
-    """Write a client's counts in Prometheus's text form, for a collector of text files, in place of the last ones."""
+    """Write a client's counts in Prometheus's text form, for a collector of text files, in place of the last ones.
+
+    A file that cannot be written is logged: it is no reason to end.
+    """
     lines = [
         *_outcomes("trainings", client, {"trained": tally.trained, "failed": tally.failed}),
         "# TYPE precad_client_updates_clipped_total counter",
@@ -218,8 +221,11 @@ def write_metrics(file: Path, client: str, tally: Tally) -> None:
     if tally.evaluated or tally.evaluations_failed:
         lines += _outcomes("evaluations", client, {"evaluated": tally.evaluated, "failed": tally.evaluations_failed})
     partial = file.with_suffix(".prom.new")
-    partial.write_text("\n".join([*lines, ""]))
-    partial.replace(file)
+    try:
+        partial.write_text("\n".join([*lines, ""]))
+        partial.replace(file)
+    except OSError as error:
+        log.warning("client.metrics_not_written", client=client, file=str(file), reason=error.strerror)
 
 
 def _outcomes(what: str, client: str, counts: Mapping[str, int]) -> list[str]:

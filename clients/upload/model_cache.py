@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 
 import grpc
 import numpy as np
@@ -22,13 +23,13 @@ class ModelCache:
     async def get(
         self, digest: bytes, download: Callable[[], Coroutine[None, None, NDArray[np.float32]]]
     ) -> NDArray[np.float32]:
-        """Return the model of that digest. `download` verifies it. Another client's download that fails is made
-        again."""
-        if self._download is not None and digest == self._digest:
-            try:
-                return await asyncio.shield(self._download)
-            except (grpc.aio.AioRpcError, ProtocolError):
-                return await download()
+        """Return the model of that digest. `download` verifies it. Another client's download that fails, or ends with
+        that client, is made again."""
+        if (shared := self._download) is not None and digest == self._digest:
+            await asyncio.wait((shared,))
+            with suppress(grpc.aio.AioRpcError, ProtocolError, asyncio.CancelledError):
+                return shared.result()
+            return await download()
         own = asyncio.ensure_future(download())
         own.add_done_callback(_look_at)
         self._digest, self._download = digest, own

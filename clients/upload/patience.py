@@ -106,16 +106,16 @@ def retry_after_s(error: grpc.aio.AioRpcError) -> float | None:
 
 
 async def until_admitted(call: Callable[[], Awaitable[T]], limit_s: float) -> T:
-    """Return the call's result. One that the server has no room for is made again when it says so, for limit_s.
+    """Return the call's result. One that the server has no room for is made again when it says so, within limit_s.
 
     Raises AioRpcError: the last refusal, or any other end of a call.
     """
-    patience = Patience(limit_s, 0.0)
+    patience, ends_at = Patience(limit_s, 0.0), time.monotonic() + limit_s
     while True:
         try:
             return await call()
         except grpc.aio.AioRpcError as error:
-            hint_s = retry_after_s(error)
-            if hint_s is None or (pause_s := patience.next_pause_s(hint_s)) is None:
+            hint_s, left_s = retry_after_s(error), ends_at - time.monotonic()
+            if hint_s is None or hint_s > left_s or (pause_s := patience.next_pause_s(hint_s)) is None:
                 raise
-        await asyncio.sleep(pause_s)
+        await asyncio.sleep(min(pause_s, left_s))

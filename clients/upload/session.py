@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, aclosing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar
 
 import grpc
 import numpy as np
@@ -54,6 +54,7 @@ from precad.mpc.proved.client import Invitation
 from precad.mpc.ring import RingArray
 from precad.mpc.sharing import Party
 from precad.protos.messages import convert
+from precad.protos.messages.spoken import LONGEST_REASON, shown
 from precad.protos.messages.undecoded import BytesStub, decoded
 from precad.protos.precad.v1 import aggregator_pb2, common_pb2
 from precad.protos.task.task import Task
@@ -205,7 +206,7 @@ class ClientSession:
                     self._log.info(event, server=AGGREGATORS[server], reason=str(error))
                 said = str(error)
             await asyncio.sleep(pause_s)
-            await links.renew(server)
+            links.renew(server)
 
     async def _pass_on(self, stub: BytesStub, server: int, inbox: Inbox, patience: Patience) -> None:
         """Run one open stream, to the end of the task."""
@@ -229,7 +230,8 @@ class ClientSession:
                 case "goodbye" if event.goodbye.finished:
                     return
                 case "goodbye":
-                    raise TaskEndedError(f"{AGGREGATORS[server]} ended the task: {event.goodbye.reason}")
+                    reason = shown(event.goodbye.reason, LONGEST_REASON)
+                    raise TaskEndedError(f"{AGGREGATORS[server]} ended the task: {reason}")
                 case other:
                     raise ProtocolError(f"{AGGREGATORS[server]} sent {other or 'an empty event'}")
         raise ServerUnreachableError(f"{AGGREGATORS[server]} hung up")
@@ -275,12 +277,7 @@ class ClientSession:
     async def _answer(self, stubs: list[BytesStub], inboxes: tuple[Inbox, Inbox]) -> None:
         """Answer each round that both servers invite us to with one submission."""
         while True:
-            (_, from_a), (_, from_b) = await inboxes[0].get(), await inboxes[1].get()
-            while from_a.round != from_b.round:  # one server dropped us for a round and the other did not
-                if from_a.round < from_b.round:
-                    _, from_a = await inboxes[0].get()
-                else:
-                    _, from_b = await inboxes[1].get()
+            from_a, from_b = await self._invited_by_both(*inboxes)
             self._forget_news_before(from_a)
             try:
                 work = self._work(round_task(from_a, from_b, self.task))
@@ -293,7 +290,29 @@ class ClientSession:
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.UNAVAILABLE:
                     await asyncio.sleep(1.0)  # the listener knows whether the server is gone, and says so
-                self._log.warning("client.refused", task=from_a.task, round=from_a.round, reason=error.details())
+                reason = shown(error.details() or "", LONGEST_REASON)
+                self._log.warning("client.refused", task=from_a.task, round=from_a.round, reason=reason)
+
+    async def _invited_by_both(
+        self, of_a: Inbox, of_b: Inbox
+    ) -> tuple[aggregator_pb2.Invitation, aggregator_pb2.Invitation]:
+        """Return A's and B's invitation to the next round whose number both name.
+
+        A server may drop a client for a round, or be lost before it invites. Of two rounds of one task the later one
+        is in progress; of two tasks, that of the invitation that came later.
+        """
+        (_, from_a), (_, from_b) = await of_a.get(), await of_b.get()
+        while from_a.round != from_b.round:
+            if from_a.task == from_b.task:
+                is_a_behind = from_a.round < from_b.round
+            else:
+                is_a_behind = of_a.arrived < of_b.arrived
+                self._log.warning("client.skipped", reason="expected one task of both servers, found two")
+            if is_a_behind:
+                _, from_a = await of_a.get()
+            else:
+                _, from_b = await of_b.get()
+        return from_a, from_b
 
     def _work(self, task: Task) -> Work:
         """Return what to do in a round with these parameters. Raises ProtocolError."""
@@ -313,7 +332,7 @@ class ClientSession:
         for server in submission.servers:
             ours = self._conduct.on_upload(submission, server)
             parts = functools.partial(parts_of, ours, server)
-            await _upload(stubs[server].Submit, parts, aggregator_pb2.SubmitReply, server, ends_at - time.monotonic())
+            await _upload(stubs, server, "Submit", parts, ends_at - time.monotonic())
         self._log.info("client.submitted", task=invitation.task_id, round=invitation.round)
 
     async def _model(
@@ -397,16 +416,16 @@ class ClientSession:
         upload = await self._made(work, make, parameters, invitation, ends_at)
         most_s = max(0.0, ends_at - time.monotonic()) + 2 * self.task.proof_timeout_s
         try:
-            await asyncio.wait_for(self._upload_and_prove(stubs[upload.holder], upload, ends_at), most_s)
+            await asyncio.wait_for(self._upload_and_prove(stubs, upload, ends_at), most_s)
         except TimeoutError:
             self._log.warning("client.silent", task=upload.task, round=upload.round, reason=f"no end in {most_s:.0f} s")
 
-    async def _upload_and_prove(self, stub: BytesStub, upload: proved.RoundUpload, ends_at: float) -> None:
+    async def _upload_and_prove(self, stubs: list[BytesStub], upload: proved.RoundUpload, ends_at: float) -> None:
         """Upload, wait for the challenge, and prove. Who calls bounds the time: nobody keeps an upload for longer."""
         left_s = ends_at - time.monotonic()
         preparing = asyncio.create_task(asyncio.to_thread(upload.prepare))  # while the upload is under way
         try:
-            await _upload(stub.Submit, upload.parts, aggregator_pb2.SubmitReply, upload.holder, left_s)
+            await _upload(stubs, upload.holder, "Submit", upload.parts, left_s)
         finally:
             await preparing
         self._log.info("client.submitted", task=upload.task, round=upload.round)
@@ -414,7 +433,7 @@ class ClientSession:
             self._log.warning("client.silent", task=upload.task, round=upload.round)
             return
         parts = functools.partial(proved.proof_parts, proof)
-        await _upload(stub.Prove, parts, aggregator_pb2.ProveReply, upload.holder, self.task.proof_timeout_s)
+        await _upload(stubs, upload.holder, "Prove", parts, self.task.proof_timeout_s)
         self._log.info("client.proved", task=upload.task, round=upload.round)
 
     def _forget_news_before(self, invitation: aggregator_pb2.Invitation) -> None:
@@ -446,21 +465,26 @@ class ClientSession:
 
 
 async def _upload(
-    call: Any, parts: Callable[[], AsyncIterator[Message]], reply: type[Message], server: int, limit_s: float
+    stubs: Sequence[BytesStub],
+    server: int,
+    method: Literal["Submit", "Prove"],
+    parts: Callable[[], AsyncIterator[Message]],
+    limit_s: float,
 ) -> None:
-    """Upload the parts to one server; every attempt sends the same bytes. Raises AioRpcError, ProtocolError.
+    """Upload the parts to one server; every attempt sends the same bytes, by the latest stub.
 
-    call: the method of a `BytesStub`. reply: what it gives.
+    Raises AioRpcError, ProtocolError.
     """
 
     async def attempt() -> None:
-        data = await call(parts())
+        data = await getattr(stubs[server], method)(parts())
         with _refusing_nonsense():
-            decoded(reply, data, AGGREGATORS[server])
+            decoded(_REPLIES[method], data, AGGREGATORS[server])
 
     await until_admitted(attempt, limit_s)
 
 
+_REPLIES: Final = {"Submit": aggregator_pb2.SubmitReply, "Prove": aggregator_pb2.ProveReply}
 _refusing_nonsense = functools.partial(raised_as, ProtocolError, MalformedMessageError)
 """Turn away bytes that no honest server sends. Raises ProtocolError."""
 News: TypeAlias = aggregator_pb2.Invitation | aggregator_pb2.Challenge

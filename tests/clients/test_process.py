@@ -333,6 +333,37 @@ def test_one_download_serves_all_clients_of_a_process():
     asyncio.run(scenario())
 
 
+def test_a_download_that_ends_with_its_client_is_made_again_by_the_others():
+    """That client's connection is closed, which cancels its calls. The others are not cancelled by that."""
+
+    async def scenario():
+        cache, begun = ModelCache(), asyncio.Event()
+
+        async def of_its_connection():
+            begun.set()
+            await asyncio.sleep(60)
+
+        async def download():
+            return np.array([2.0], dtype=np.float32)
+
+        own = asyncio.create_task(cache.get(b"1", of_its_connection))
+        await begun.wait()
+        others = [asyncio.create_task(cache.get(b"1", download)) for _ in range(2)]
+        leaving = asyncio.create_task(cache.get(b"1", download))
+        await asyncio.sleep(0.01)
+        leaving.cancel()
+        await asyncio.sleep(0.01)
+        assert leaving.cancelled()
+        assert not any(one.done() for one in others)
+        cache._download.cancel()
+        for model in await asyncio.wait_for(asyncio.gather(*others), 5.0):
+            assert_array_equal(model, [2.0])
+        with pytest.raises(asyncio.CancelledError):
+            await own
+
+    asyncio.run(scenario())
+
+
 def test_a_download_that_fails_when_nobody_waits_any_more_is_not_reported():
     """The end of a task: whoever asked was cancelled, and the log's last line stays the reason of that end."""
     complaints = []

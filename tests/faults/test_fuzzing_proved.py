@@ -88,7 +88,7 @@ class Leashed:
 
     async def submit(self) -> None:
         holder = self.upload.holder
-        await _upload(self.stubs[holder].Submit, self.upload.parts, aggregator_pb2.SubmitReply, holder, LIMIT_S)
+        await _upload(self.stubs, holder, "Submit", self.upload.parts, LIMIT_S)
 
     async def make_proof(self) -> None:
         a, b = await self._events()
@@ -99,7 +99,7 @@ class Leashed:
     async def prove(self) -> None:
         assert self.proof is not None
         holder, parts = self.upload.holder, functools.partial(proved.proof_parts, self.proof)
-        await _upload(self.stubs[holder].Prove, parts, aggregator_pb2.ProveReply, holder, LIMIT_S)
+        await _upload(self.stubs, holder, "Prove", parts, LIMIT_S)
 
     async def leave(self) -> None:
         for stream in self._streams:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from pydantic import ValidationError
+from structlog.testing import capture_logs
 
 from precad.clients.config import ClientConfig
 from precad.clients.errors import ArgumentError, NonFiniteModelError
@@ -91,6 +92,16 @@ def test_more_than_c_is_cut_to_c_and_counted(training, tmp_path):
     lines = (tmp_path / "state" / "alice.prom").read_text().splitlines()
     assert 'precad_client_updates_clipped_total{client="alice"} 2' in lines
     assert 'precad_client_trainings_total{client="alice",outcome="trained"} 2' in lines
+
+
+def test_counts_that_cannot_be_written_are_no_reason_to_end(training, tmp_path):
+    """A folder stands in the file's place. The update is the same, and the log says why."""
+    ours = training()
+    (tmp_path / "state" / "alice.prom.new").mkdir(parents=True)
+    with capture_logs() as lines:
+        assert_allclose(ours.update("alice", START), np.full(DIM, 1 / ONES), rtol=1e-6)
+    (told,) = [line for line in lines if line["event"] == "client.metrics_not_written"]
+    assert (told["client"], told["reason"]) == ("alice", "Is a directory")
 
 
 def test_less_than_c_is_left_as_it_is(training):

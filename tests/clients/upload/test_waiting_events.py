@@ -47,6 +47,22 @@ async def test_a_server_takes_no_place_of_the_other() -> None:
         waiting.put(0, event)
 
 
+@asynchronous
+async def test_of_events_that_wait_at_two_places_it_is_known_which_came_first() -> None:
+    """Also of one that was kept when others were dropped."""
+    ours, others = Waiting[str](), Waiting[str]()
+    ours.put(0, "dropped")
+    ours.put(0, "first")
+    others.put(1, "second")
+    ours.put(0, "third")
+    ours.keep(lambda event: event != "dropped")
+    came = []
+    for waiting in (ours, others, ours):
+        _, event = await waiting.get()
+        came.append((waiting.arrived, event))
+    assert [event for _, event in sorted(came)] == ["first", "second", "third"]
+
+
 @pytest.fixture(scope="module")
 def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
     return Pki.create(tmp_path_factory.mktemp("pki"), ["alice"])

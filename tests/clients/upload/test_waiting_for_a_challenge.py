@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from precad.clients.errors import ProtocolError
 from precad.clients.upload.events import Waiting
@@ -112,6 +113,33 @@ async def test_no_second_upload_is_made_in_a_round_whose_first_one_broke_off() -
         assert not answering.done()
     finally:
         answering.cancel()
+
+
+@asynchronous
+@pytest.mark.parametrize("first", [0, 1])
+async def test_an_invitation_of_an_earlier_task_that_one_server_made_alone_costs_no_round_of_the_next(
+    first: int,
+) -> None:
+    """Whoever invited to round 7 is lost before the other does. A new task begins, with the same parameters."""
+    client, inboxes = session(), (Waiting[Any](), Waiting[Any]())
+    inboxes[first].put(first, invitation("old", 7))
+    for t in range(9):
+        for server in (1 - first, first):
+            inboxes[server].put(server, invitation("new", t))
+    for t in range(9):
+        both = await asyncio.wait_for(client._invited_by_both(*inboxes), 5.0)
+        assert [(told.task, told.round) for told in both] == [("new", t)] * 2
+
+
+@asynchronous
+async def test_rounds_of_two_tasks_that_come_crosswise_end_in_common_rounds() -> None:
+    """The servers begin anew at moments that lie far apart; a round or two may be lost, and no more."""
+    client, inboxes = session(), (Waiting[Any](), Waiting[Any]())
+    for server, task, t in [(0, "new", 0), (1, "old", 7), (0, "new", 1), (1, "new", 0), (1, "new", 1), (0, "new", 2)]:
+        inboxes[server].put(server, invitation(task, t))
+    inboxes[1].put(1, invitation("new", 2))
+    found = [await asyncio.wait_for(client._invited_by_both(*inboxes), 5.0) for _ in range(2)]
+    assert [[(told.task, told.round) for told in both] for both in found] == [[("new", t)] * 2 for t in (1, 2)]
 
 
 @asynchronous

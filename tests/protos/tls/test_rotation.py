@@ -74,8 +74,13 @@ async def desk(tls: TlsFiles) -> AsyncIterator[str]:
     async def who(_request: bytes, context: grpc.aio.ServicerContext) -> bytes:
         return fingerprint(peer_certificate(context)).encode()
 
+    async def slowly(_request: bytes, _context: grpc.aio.ServicerContext) -> bytes:
+        await asyncio.sleep(0.5)
+        return b"done"
+
     server, port = bind_server("127.0.0.1:0", tls)
-    handlers = {name: grpc.unary_unary_rpc_method_handler(f) for name, f in (("Answer", answer), ("Who", who))}
+    named = {"Answer": answer, "Who": who, "Slowly": slowly}
+    handlers = {name: grpc.unary_unary_rpc_method_handler(method) for name, method in named.items()}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("desk", handlers),))
     await server.start()
     try:
@@ -334,22 +339,29 @@ def test_renewing_keeps_name_and_key_and_the_certificate_before(pki: Pki) -> Non
 
 
 def test_a_client_that_lost_a_server_comes_back_with_its_renewed_certificate(pki: Pki, tmp_path: Path) -> None:
-    """A channel shows what it was made with; `Links.renew` makes another one, and none where nothing has changed."""
+    """A channel shows what it was made with; `Links.renew` makes another one, and none where nothing has changed.
+
+    Calls of a round go on over the channel that they began on.
+    """
     renewed = another(pki, Identity(Role.CLIENT, ALICE), tmp_path / "next")
 
     async def scenario() -> None:
         async with desk(pki.tls("aggregator-a")) as a, desk(pki.tls("aggregator-b")) as b:
             links = Links((a, b), pki.tls(ALICE), (None, pki.tls("aggregator-b").certificate))
             first = list(links.stubs)
-            await links.renew(0)
+            links.renew(0)
             assert links.stubs == first
             put(renewed.key, pki.tls(ALICE).key)
             put(renewed.certificate, pki.tls(ALICE).certificate)
+            before = links._channels[0]
+            under_way = before.unary_unary("/desk/Slowly")(b"", timeout=10)
             for server in (0, 1):
-                await links.renew(server)
+                links.renew(server)
                 shown = await links._channels[server].unary_unary("/desk/Who")(b"", timeout=10)
                 assert shown.decode() == fingerprint(renewed.certificate.read_bytes())
             assert not set(map(id, links.stubs)) & set(map(id, first))
+            assert await under_way == b"done"
+            assert await ask(before)  # a call of the same round, by a stub that it has from before
             await links.close()
 
     asyncio.run(scenario())
