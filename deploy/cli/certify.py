@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _OF_RECORDS: Final = ("p", "records", "record_clip", "client_clip")
 _PER_PERSON: Final = "records_per_person"
+_OF_WISHES: Final = ("lead", "clients", *_OF_RECORDS, _PER_PERSON, "most_noise")
+_OF_EVIDENCE: Final = ("method", "at_most", "psi", "attack_cost")
 
 
 class ThreatName(StrEnum):
@@ -66,13 +68,19 @@ class CertifyFlags(Shown):
     threat: Annotated[ThreatName, typer.Option(help="Choose whether attackers join, or replace benign units.")] = (
         ThreatName.ADD
     )
-    method: Annotated[MethodName, typer.Option(help="Choose how the number of attackers is bounded.")] = MethodName.ALL
-    at_most: Annotated[int, typer.Option(help="Stop the search at so many attackers.", min=1)] = 128
+    method: Annotated[
+        MethodName | None, typer.Option(help="Choose how the number of attackers is bounded: all ways unless given.")
+    ] = None
+    at_most: Annotated[
+        int | None, typer.Option(help="Stop the search at so many attackers: 128 unless given.", min=1)
+    ] = None
     trainings: Annotated[
         int | None, typer.Option(help="Take the confidences as means of so many trainings; exact without.")
     ] = None
-    psi: Annotated[float, typer.Option(help="Accept this probability that the trainings mislead.")] = 0.01
-    with_attack_cost: Annotated[
+    psi: Annotated[
+        float | None, typer.Option(help="Accept this probability that the trainings mislead: 0.01 unless given.")
+    ] = None
+    attack_cost: Annotated[
         bool, typer.Option("--attack-cost", help="Bound the expected confidence in the true class, by attackers.")
     ] = False
     is_planning: Annotated[
@@ -96,7 +104,9 @@ class CertifyFlags(Shown):
     ] = None
     record_clip: Annotated[float | None, typer.Option(help="Plan with this R.")] = None
     client_clip: Annotated[float | None, typer.Option(help="Plan with C, or less.")] = None
-    most_noise: Annotated[float, typer.Option(help="Call a wish out of reach beyond this noise over signal.")] = 1.0
+    most_noise: Annotated[
+        float | None, typer.Option(help="Call a wish out of reach beyond this noise over signal: 1 unless given.")
+    ] = None
 
     @property
     def is_wishing(self) -> bool:
@@ -108,6 +118,7 @@ class CertifyFlags(Shown):
 
     def certify(self) -> dict[str, Any]:
         """Return the report on the evidence. Raises ConfigError."""
+        self._refuse(*_OF_WISHES, where="without --attackers and --epsilon", why="a wish alone reads it")
         from precad.deploy.guarantees.certificates import read_confidences
         from precad.deploy.guarantees.certifying import DEFAULT_DELTA, certify_folders, certify_given
 
@@ -115,7 +126,7 @@ class CertifyFlags(Shown):
             which = "both" if self.runs else "none"
             raise ConfigError(f"--confidences, --run: expected one of the two, found {which}")
         if self.runs:
-            self._refuse("q", "sigma", "rounds", "trainings", beside="--run", why="the run folder says it")
+            self._refuse("q", "sigma", "rounds", "trainings", where="with --run", why="the run folder says it")
             return certify_folders(self.runs, self._request)
         assert self.confidences is not None  # one of the two
         given = self._require("q", "sigma", "rounds")
@@ -127,13 +138,16 @@ class CertifyFlags(Shown):
         from precad.deploy.guarantees.planning import plan_given
 
         wished = self._require("attackers", "epsilon")
-        self._refuse("sigma", beside="--attackers", why="it is what is looked for")
-        self._refuse("trainings", beside="--attackers", why="a plan takes confidences as they are")
+        self._refuse("sigma", where="with --attackers", why="it is what is looked for")
+        self._refuse("trainings", where="with --attackers", why="a plan takes confidences as they are")
+        self._refuse(*_OF_EVIDENCE, where="with --attackers", why="it is of certificates, not of plans")
         if self.confidences is not None and self.runs:
             raise ConfigError("--confidences, --run: expected one of the two, found both")
         (FA, FB), task, earlier = self._lead_and_task()
-        wish = {**wished, "FA": FA, "FB": FB, "threat": self.threat, "most_noise_to_signal": self.most_noise}
-        return plan_given(wish, self._task() if task is None else task, earlier)
+        wish = {**wished, "FA": FA, "FB": FB, "threat": self.threat}
+        if self.most_noise is not None:
+            wish["most_noise_to_signal"] = self.most_noise
+        return plan_given(wish, self._task() if task is None else task, earlier, delta=self.delta)
 
     def _lead_and_task(self) -> tuple[tuple[float, float], Task | None, tuple[tuple[EarlierTask, ...], ...]]:
         """Return the lead, as given or as the evidence has it, a run's task, and earlier tasks by server.
@@ -146,7 +160,7 @@ class CertifyFlags(Shown):
         earlier: tuple[tuple[EarlierTask, ...], ...] = ()
         if self.runs:
             self._refuse(
-                "q", "rounds", "clients", *_OF_RECORDS, _PER_PERSON, beside="--run", why="the run folder says it"
+                "q", "rounds", "clients", *_OF_RECORDS, _PER_PERSON, where="with --run", why="the run folder says it"
             )
             from precad.deploy.guarantees.run_evidence import read_runs
             from precad.deploy.run_files.folder import each_training
@@ -165,12 +179,11 @@ class CertifyFlags(Shown):
 
         return request_of(
             self.threat,
-            self.method,
+            self.method or MethodName.ALL,
             delta=delta if self.delta is None else self.delta,
-            at_most=self.at_most,
-            psi=self.psi,
             is_planning=self.is_planning,
-            with_attack_cost=self.with_attack_cost or self.plot is not None,
+            with_attack_cost=self.attack_cost or self.plot is not None,
+            **{name: value for name in ("at_most", "psi") if (value := getattr(self, name)) is not None},
         )
 
     def _task(self) -> dict[str, Any]:
@@ -191,12 +204,13 @@ class CertifyFlags(Shown):
             raise ConfigError("\n".join(f"{flag_of(name)}: expected a value, found none" for name in missing))
         return {name: getattr(self, name) for name in names}
 
-    def _refuse(self, *names: str, beside: str, why: str) -> None:
+    def _refuse(self, *names: str, where: str, why: str) -> None:
         """Raises ConfigError naming those of these flags that were given."""
+        values = {name: getattr(self, name) for name in names}
         lines = [
-            f"{flag_of(name)}: expected none with {beside} ({why}), found {getattr(self, name)}"
-            for name in names
-            if getattr(self, name) is not None
+            f"{flag_of(name)}: expected none {where} ({why}), found {value}"
+            for name, value in values.items()
+            if value is not None and value is not False
         ]
         if lines:
             raise ConfigError("\n".join(lines))

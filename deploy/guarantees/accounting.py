@@ -221,8 +221,7 @@ def account_of_flags(
     """Return `account` of what was given on the command line, the rest from a task. Raises ConfigError.
 
     Without sigma, a target takes the least one that meets it against one corrupted server that may discard draws. A
-    task's own target takes what the task is resolved to, and a warning says where that depends on a `dim` that is not
-    given.
+    task's own target takes what the task is resolved to. Without `dim` rounding is not counted, and a warning says so.
     """
     flags = {field.name: given[field.name] for field in fields(TrainingPlan) if given.get(field.name) is not None}
     if task is not None:
@@ -246,7 +245,7 @@ def account_of_flags(
         end_tells = task is not None and any(task.get(name) is not None for name in BUDGETS_OF_VIEWS)
         plan = TrainingPlan(**flags)
         report = account(plan, target_epsilon=target_epsilon, is_by_round=is_by_round, end_tells=end_tells)
-    if (own_target, target_epsilon) != (None, None) and "dim" not in flags:
+    if "dim" not in flags:
         report["warnings"].append(NO_DIM)
     if rests_on := conditions.of_draft(task):
         report["rests_on"] = rests_on

@@ -95,8 +95,8 @@ def certify_samples(
     """Return attackers tolerated for each sample's prediction, by method, and certified accuracy for k = 0 .. their
     largest.
 
-    trainings  that the confidences are means of; all bounds then hold together with probability 1 - psi. None takes
-               the confidences as exact.
+    trainings  that the confidences are means of. Numbers of attackers then hold together with probability 1 - psi, and
+               the bounds of the attack cost with theirs. None takes the confidences as exact.
     A sample counts at k = 0 if its prediction is right, and known to be the one of the expectation.
     Raises: ConfigError where an argument is not what it must be.
     """
@@ -187,6 +187,8 @@ def attack_cost(
 def cost_bounds(J: float, training: Training, request: Request, trainings: int | None) -> dict[str, Any]:
     """Bound what k = 0 .. 20 attackers can do to J, the expectation of a quantity that is in [0, 1] for every model.
 
+    `confidence` is of these bounds alone. They and those of single predictions hold together with 1 - 2 psi.
+
     With `trainings`, J itself is known to Hoeffding's radius, by two bounds that hold together with probability 1 -
     psi; None takes J as exact. For each method, `bounds` has (lowest, highest) J after k attackers. `halved_by` has the
     fewest attackers for whom half of J is not ruled out, None if more than are shown. `published_corollary` is that
@@ -208,6 +210,7 @@ def cost_bounds(J: float, training: Training, request: Request, trainings: int |
     group = 1 if request.threat is Threat.ADD else 2
     return {
         "J": J,
+        "confidence": None if trainings is None else 1 - request.psi,
         "known_to_be_in": [low, high],
         "labels": {method.value: LABELS[method].value for method in request.methods},
         "bounds": bounds,

@@ -40,12 +40,16 @@ def plan_given(
     wish: Mapping[str, Any],
     task: ConfiguredTask | Mapping[str, Any],
     earlier: tuple[tuple[EarlierTask, ...], ...] = (),
+    *,
+    delta: float | None = None,
 ) -> dict[str, Any]:
     """Return the report on a wish in the task of a run, or in one of these parameters. Raises ConfigError.
 
-    earlier: by server, finished tasks that ledgers of the runs count as well.
+    earlier: by server, finished tasks that ledgers of the runs count as well. delta: in place of the task's own.
     """
     found = task_of_run(task, earlier) if isinstance(task, ConfiguredTask) else _task_of(**task)
+    if delta is not None:
+        found = replace(found, delta=delta)
     return plan_wish(Wish(**{**wish, "threat": Threat(wish["threat"])}), found)
 
 
@@ -190,8 +194,8 @@ def print_wish(console: Console, report: dict[str, Any]) -> None:
     """Print the best plans, the verdict, and the frontier."""
     wish, best = report["wish"], report["best"]
     words = (
-        f"{wish['attackers']} attackers to {wish['threat']}, epsilon <= {wish['epsilon']:g}, prediction of "
-        f"{wish['FA']:.3f} against {wish['FB']:.3f}"
+        f"{wish['attackers']} attackers to {wish['threat']}, epsilon <= {wish['epsilon']:g} at delta "
+        f"{report['task']['delta']:g}, prediction of {wish['FA']:.3f} against {wish['FB']:.3f}"
     )
     if report["plans"]:
         console.print(_table(f"least sigma for {words}", report["plans"][:_SHOWN]))

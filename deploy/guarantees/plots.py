@@ -181,7 +181,7 @@ def _draw_attack_cost(axis: Any, report: Mapping[str, Any]) -> None:
         axis.fill_between(ks, low, high, color=style["color"], alpha=0.06)
     axis.axhline(cost["J"], color="0.3", linewidth=1, linestyle="-.", label=f"without attackers: J = {cost['J']:.3f}")
     axis.set(
-        title=f"What attackers can do to J\n{_given(report['confidence'])}",
+        title=f"What attackers can do to J\n{_given(cost['confidence'])}",
         xlabel=f"k attackers, who {_WORDS[report['threat']]}",
         ylabel="J, expected confidence in the true class",
         xlim=(0, max(ks[-1], 1)),

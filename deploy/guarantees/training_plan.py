@@ -22,7 +22,9 @@ from precad.dp.checks import require_count, require_delta, require_positive, req
 from precad.protos.task.proved_fields import eta
 from precad.protos.task.record_fields import MOST_PER_PERSON
 
-NO_DIM: Final = "sigma: without dim no rounding is counted; the task's own may be larger, as `precad check` shows"
+NO_DIM: Final = (
+    "dim: without it no rounding is counted; the task's own sigma and epsilon may be larger, as `precad check` shows"
+)
 
 TASK_FIELDS: Final = {
     "sigma": "noise_multiplier",

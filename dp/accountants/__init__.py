@@ -11,6 +11,7 @@ Modules:
     gaussian_dp          (epsilon, delta) of telling N(0, 1) from N(mu, 1)
     masses               masses of sums on a grid, with a bound on what rounding to float64 moves
     privacy_loss         privacy losses on a grid, rounded so that they are only ever overstated
+    one_round            one round's loss on a grid that memory holds
     self_composed        one round with itself, as dp-accounting composes it
     group_mixture        exact privacy of K sampled units
     balls_in_bins        epochs that put each record into exactly one participation of its client

@@ -151,14 +151,12 @@ def _composed(
     whole: float,
 ) -> privacy_loss_distribution.PrivacyLossDistribution:
     """Compose all kinds of rounds. The last result is kept: `precad.dp.accountants.slack` asks it at several deltas."""
-    steps = [grid_step(event) for event, *_ in sampled]
-    longest = max((largest_loss(event) for event, *_ in sampled), default=0.0)
+    unsampled = [(SampledGaussian(1.0, whole**-0.5), 1.0, 1)] if whole else []
+    longest = max((largest_loss(event) for event, *_ in (*sampled, *unsampled)), default=0.0)
     least = _LEAST_STEP_OF_TESTS if tested else _LEAST_STEP
-    step = max(min(steps, default=0.0), least, longest / MOST_POINTS)
-    losses = [_loss(event, visible, step).self_compose(n) for event, visible, n in sampled]
+    step = max(min((grid_step(event) for event, *_ in sampled), default=0.0), least, longest / MOST_POINTS)
+    losses = [_loss(event, visible, step).self_compose(n) for event, visible, n in (*sampled, *unsampled)]
     losses += [_loss_of_tests(event, step).self_compose(n) for event, n in tested]
-    if whole:
-        losses.append(_loss(SampledGaussian(1.0, whole**-0.5), 1.0, step))
     return functools.reduce(lambda one, other: one.compose(other), losses)
 
 

@@ -9,15 +9,12 @@ rounds over.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
-
-import numpy as np
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
     from precad.dp.accountants.group_mixture import Direction
-    from precad.dp.accountants.pld import SampledGaussian
 
 MOST_POINTS: Final = 1 << 20
 """Points of a grid, about: a longer one takes gigabytes to compose."""
@@ -29,7 +26,26 @@ _MOST_EXCESS: Final = 1e-6
 """Mass beyond one that the library's rounding may add to a round."""
 
 
-def largest_loss(event: SampledGaussian) -> float:
+class Sampled(Protocol):
+    """Hold what a round is for some records of a client that takes part, as a `SampledGaussian` does."""
+
+    @property
+    def sampling_rate(self) -> float:
+        """Return the probability with which each of the records enters."""
+        ...
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Return the noise over what one record can change."""
+        ...
+
+    @property
+    def group_size(self) -> int:
+        """Return how many records are added or removed together."""
+        ...
+
+
+def largest_loss(event: Sampled) -> float:
     """Return a loss beyond which nearly nothing lies, where the records are added: at least the grid's end."""
     k, p, sigma = event.group_size, event.sampling_rate, event.noise_multiplier
     if k > 1:
@@ -37,10 +53,13 @@ def largest_loss(event: SampledGaussian) -> float:
 
         k = min(k, int(binom.isf(_CUT, k, p)) + 1)
     at_the_end = k * (k / 2 + _N_SIGMAS * sigma) / sigma**2
-    return at_the_end if k > 1 or p == 1 else float(np.logaddexp(math.log1p(-p), math.log(p) + at_the_end))
+    if k > 1 or p == 1:
+        return at_the_end
+    with_record, without = math.log(p) + at_the_end, math.log1p(-p)
+    return max(with_record, without) + math.log1p(math.exp(-abs(with_record - without)))
 
 
-def grid_step(event: SampledGaussian) -> float:
+def grid_step(event: Sampled) -> float:
     """Return the step of the privacy loss grid: 0.03 of the standard deviation of one round's loss, 1e-3 at most.
 
     The loss of a round spreads by about p sqrt(e^{1/sigma^2} - 1). Rounding up by much less than that keeps
@@ -51,7 +70,7 @@ def grid_step(event: SampledGaussian) -> float:
     return max(min(0.03 * spread, 1e-3), 1e-9, largest_loss(event) / MOST_POINTS)
 
 
-def loss_of(event: SampledGaussian, visible: float, step: float) -> privacy_loss_distribution.PrivacyLossDistribution:
+def loss_of(event: Sampled, visible: float, step: float) -> privacy_loss_distribution.PrivacyLossDistribution:
     """Return the loss of one round on a grid of that step, for adding and for removing the unit.
 
     The round takes place with probability `visible`, for all to see. Losses are rounded towards more.
@@ -71,7 +90,7 @@ def loss_of(event: SampledGaussian, visible: float, step: float) -> privacy_loss
 
 
 def _loss_of_mixture(
-    event: SampledGaussian, visible: float, step: float
+    event: Sampled, visible: float, step: float
 ) -> privacy_loss_distribution.PrivacyLossDistribution:
     """Return our own loss distribution, as the library holds one."""
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution

@@ -164,15 +164,21 @@ def test_a_target_above_what_the_grid_can_hold_takes_the_task_s_least_noise(tmp_
 
 
 def test_a_target_without_a_dimension_says_that_rounding_is_not_counted(tmp_path):
-    """The task's own noise, for a grid as coarse as this, is larger: people are told, and programs."""
+    """The task's own noise, for a grid as coarse as this, is larger: people are told, and programs.
+
+    So for a noise that is given, and epsilon.
+    """
     path = tmp_path / "task.toml"
     path.write_text(
         "[task]\ntarget_epsilon = 2.0\nclient_rate = 1.0\nrecord_rate = 0.05\nrounds = 10\ndelta = 1e-5\n"
         "record_clip = 2.0\nclient_clip = 20.0\nfrac_bits = 3\n"
     )
-    done = precad("account", path, "--json")
-    assert ["without dim no rounding is counted" in line for line in json.loads(done.stdout)["warnings"]] == [True]
-    assert "without dim no rounding is counted" in precad("account", path).stderr.replace("\n", " ")
+    for sigma in ((), ("--sigma", "4.6")):
+        done = precad("account", path, *sigma, "--json")
+        assert ["without it no rounding is counted" in line for line in json.loads(done.stdout)["warnings"]] == [True]
+        assert "dim: without it no rounding is counted" in precad("account", path, *sigma).stderr.replace("\n", " ")
+        known = json.loads(precad("account", path, *sigma, "--dim", "24", "--json").stdout)
+        assert not any("without it" in line for line in known["warnings"])
 
 
 @pytest.mark.parametrize("algorithm", ["user-dp-fedavg", "ins-dp-fedavg", "fedavg", "central-dp"])
@@ -524,6 +530,17 @@ def test_a_wish_that_nothing_reaches_is_called_that():
         ([*WISH, "--lead", "1.9", ".1"], "FA must be in [0, 1], got 1.9"),
         ([*WISH, "--lead", ".9", ".1", "--sigma", "2"], "--sigma: expected none with --attackers"),
         ([*WISH[:6], "--lead", ".9", ".1"], "--clients: expected a value, found none"),
+        *(
+            ([*WISH, "--lead", ".9", ".1", *flags], f"{flags[0]}: expected none with --attackers (it is of cert")
+            for flags in (("--method", "exact"), ("--at-most", "9"), ("--psi", "0"), ("--attack-cost",))
+        ),
+        *(
+            (["certify", "--confidences", "f", "--plan", *flags], f"{flags[0]}: expected none without --attackers and")
+            for flags in (
+                *(("--lead", ".6", ".5"), ("--clients", "9"), ("-p", ".1"), ("--records", "9"), ("--record-clip", "1")),
+                *(("--client-clip", "1"), ("--records-per-person", "2"), ("--most-noise", "0.5")),
+            )
+        ),
     ],
 )
 def test_flags_that_do_not_belong_together_are_named(arguments, message):

@@ -202,6 +202,15 @@ def test_a_run_is_planned_from_its_own_task(run):
     assert (report["task"]["n_clients"], report["task"]["n_records"], report["task"]["rounds"]) == (3, 1437, 4)
 
 
+def test_a_wish_is_at_the_delta_that_is_asked_for(run):
+    """Also beside a run, whose task has another one. What is shown names it."""
+    wish = ["certify", "--run", run, "--plan", "--attackers", "1", "--epsilon", "4"]
+    own, asked = (json.loads(precad(*wish, *delta, "--json").stdout) for delta in ((), ("--delta", "1e-9")))
+    assert (own["task"]["delta"], asked["task"]["delta"]) == (1e-5, 1e-9)
+    assert own["best"]["sigma"] < asked["best"]["sigma"]
+    assert "epsilon <= 4 at delta 1e-09" in precad(*wish, "--delta", "1e-9").stderr.replace("\n", " ")
+
+
 def test_a_run_whose_epsilon_is_of_a_persons_records_is_planned_so(tmp_path, run):
     """For two records more noise, of the same lead."""
     pairs = make_run(tmp_path / "pairs", 1, records_per_person=2)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from precad.dp.accountants import composed
 from precad.dp.accountants.composed import composed_epsilon
+from precad.dp.accountants.gaussian import gaussian_epsilon
 from precad.dp.accountants.gaussian_dp import delta_from_mu
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian
 from precad.dp.accountants.renyi import rdp_gaussian, rdp_sgm_poisson
@@ -66,6 +67,14 @@ def test_together_costs_more_than_each_and_less_than_the_sum() -> None:
     assert alone[0] == PldAccountant().epsilon(*TRAINING, DELTA)
     assert max(alone) < together < sum(alone)
     assert together == composed_epsilon((*QUERIES[::-1], TRAINING), DELTA)
+
+
+@pytest.mark.parametrize("sigma", [0.3, 0.03, 0.003])
+def test_evaluations_of_a_whole_client_with_little_noise_beside_a_training(sigma: float) -> None:
+    """Their losses reach to 1 / sigma^2: no grid is as long as that. They cost little more than by themselves."""
+    alone = gaussian_epsilon(sigma, DELTA)
+    together = composed_epsilon([TRAINING, (SampledGaussian(1.0, sigma), 1)], DELTA)
+    assert alone <= together < 1.01 * alone + composed_epsilon([TRAINING], DELTA)
 
 
 def test_a_round_without_noise_costs_everything() -> None:
