@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -58,7 +59,9 @@ def measured(
     *,
     device: torch.device = CPU,
 ) -> dict[str, float]:
-    """Return metrics of the model with `parameters` (d,), by name.
+    """Return metrics of the model with `parameters` (d,), by name: those that are finite.
+
+    A precision of nothing, 0/0, is no figure.
 
     Raises: as `accuracy`; ArgumentError for a metric that raises, without its text, which may hold values of a record.
     """
@@ -68,7 +71,8 @@ def measured(
     asked, by_name = dict(wanted), metrics.METRICS["accuracy"]
     for name in [name for name, metric in wanted.items() if metric is by_name]:
         asked[name] = functools.partial(metrics.accuracy, threshold=_scale(found, model, records).threshold)
-    return {name: _value(name, metric, found, records.labels) for name, metric in asked.items()}
+    values = {name: _value(name, metric, found, records.labels) for name, metric in asked.items()}
+    return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 def _value(name: str, metric: Callable[[Any, Any], object], found: NDArray[np.float32], labels: Labels) -> float:

@@ -298,8 +298,8 @@ class ClientSession:
     ) -> tuple[aggregator_pb2.Invitation, aggregator_pb2.Invitation]:
         """Return A's and B's invitation to the next round whose number both name.
 
-        A server may drop a client for a round, or be lost before it invites. Of two rounds of one task the later one
-        is in progress; of two tasks, that of the invitation that came later.
+        A server may drop a client for a round, or be lost before it invites. The later of two rounds of one task is
+        in progress; where the tasks differ, the round whose invitation came later.
         """
         (_, from_a), (_, from_b) = await of_a.get(), await of_b.get()
         while from_a.round != from_b.round:

@@ -3,6 +3,7 @@
 Modules:
 
     sections       one TOML file, validated as a whole
+    faults         what is wrong with a file, a line a fault, and which key was meant
     auditing       how many canaries audit clients of a local run declare
     apps           a run or a client configured by an app of the user's own
     check          what can be known of a configuration before anything starts

@@ -139,24 +139,31 @@ def training_of(task: Task, costs: Collection[TaskCost] = (), *, has_unknown_cos
     costs: by the ledgers of its runs (`cost_in`), as budgets count earlier tasks, too.
     has_unknown_costs: whether budgets count earlier tasks that are not read here. Any budget of a view may then end it.
 
-    Raises ConfigError for an algorithm whose servers add no noise: a client that adds none meets what others like. So
-    for a task whose servers check no norm, and for a function of the sum, whose factor is the operators' word.
+    Raises ConfigError for a task that nothing can be certified of (`uncertifiable`).
     """
-    whole_client = task_privacy(task).every_round.get(Level.CLIENT)
-    if task.min_separation > 1:
-        raise ConfigError(f"--run: expected a task without min_separation, found one of {task.min_separation}")
-    if task.rules.trims:
-        raise ConfigError(f"--run: expected a task whose rounds are sampled Gaussians, found one of {task.algorithm}")
-    if whole_client is None:
-        raise ConfigError(f"--run: expected a task whose servers add noise, found one of {task.algorithm}")
-    if task.sum_function is not None:
-        raise ConfigError(f"--run: expected a task without sum_function, found {task.sum_function}")
-    if not task.checks_norms:
-        raise ConfigError("--run: expected a task whose servers check norms, found task.validation 'none'")
+    if (why := uncertifiable(task)) is not None:
+        raise ConfigError(f"--run: {why}")
+    whole_client = task_privacy(task).every_round[Level.CLIENT]
     has_budget = any(isinstance(key, View) for key in budgets_of(task))
     may_end = (has_unknown_costs and has_budget) or any(map(_may_end_early, (task_cost(task), *costs)))
     rate = 1.0 if may_end else task.client_rate
     return Training(SampledGaussian(rate, whole_client.noise_multiplier), _most_draws(task))
+
+
+def uncertifiable(task: Task) -> str | None:
+    """Return why nothing can be certified of a task's training; None if something can.
+
+    Where servers add no noise, a client that adds none meets what others like. Where they check no norm, nothing bounds
+    an attacker. The factor of a function of the sum is the operators' word.
+    """
+    unmet = {
+        f"without min_separation, found one of {task.min_separation}": task.min_separation > 1,
+        f"whose rounds are sampled Gaussians, found one of {task.algorithm}": task.rules.trims,
+        f"whose servers add noise, found one of {task.algorithm}": Level.CLIENT not in task_privacy(task).every_round,
+        f"without sum_function, found {task.sum_function}": task.sum_function is not None,
+        "whose servers check norms, found task.validation 'none'": not task.checks_norms,
+    }
+    return next((f"expected a task {expected}" for expected, is_unmet in unmet.items() if is_unmet), None)
 
 
 def _most_draws(task: Task) -> int:

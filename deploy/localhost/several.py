@@ -22,7 +22,7 @@ from precad.deploy.configuration.local import resolve
 from precad.deploy.errors import ConfigError, UnfulfilledError
 from precad.deploy.localhost.summary import conditions_of
 from precad.deploy.localhost.whole import complete, folder_of, prepare
-from precad.deploy.run_files.folder import RunFolder, require_new, write_trainings
+from precad.deploy.run_files.folder import TRAININGS, RunFolder, each_training, require_new, write_trainings
 from precad.deploy.run_files.spent import costs_of_run, epsilon_of_several
 from precad.deploy.run_files.state import RunState, state_of
 from precad.deploy.shown import tables
@@ -49,9 +49,12 @@ def train_several(
     """Train so often, one after the other, and return what all came to.
 
     resumes: leave finished trainings as they are, and continue the one that ended early. Raises what a run raises;
-    then the trainings before are kept.
+    then the trainings before are kept. Raises ConfigError for fewer trainings than are there: all of them were paid.
     """
     root = _root(raw, output, resumes=resumes)
+    n_before = _n_finished(root) if resumes else 0
+    if number < n_before:
+        raise ConfigError(f"--seeds: expected at least the {n_before} trainings that {root} has, found {number}")
     summaries: list[dict[str, Any]] = []
     costs: list[Sequence[TaskCost]] = []
     found: dict[str, Any] = {}
@@ -62,8 +65,14 @@ def train_several(
         summaries.append(summary)
         costs.append(costs_of_run(folder, task))
         found = {**together(summaries, task, costs), "output": str(root)}
-        write_trainings(root, found)
+        if i + 1 >= n_before:  # one that ends early leaves what is written of those before
+            write_trainings(root, found)
     return found
+
+
+def _n_finished(root: Path) -> int:
+    """Return how many trainings of a folder are finished. Raises ConfigError."""
+    return len(each_training(root)) if (root / TRAININGS).exists() else 0
 
 
 def _root(raw: Mapping[str, Any], output: Path | None, *, resumes: bool) -> Path:
@@ -116,8 +125,8 @@ def together(
     costs: by the ledgers of each training's servers, which count earlier tasks; none: the task alone counts.
     """
     figures = {name: [summary[name] for summary in summaries if summary.get(name) is not None] for name in _FIGURES}
-    measured = summaries[0].get("metrics", {})
-    figures |= {name: [summary["metrics"][name] for summary in summaries] for name in measured}
+    measured = [summary.get("metrics", {}) for summary in summaries]
+    figures |= {name: [one[name] for one in measured if name in one] for one in measured for name in one}
     privacy, counted = task_privacy(task), costs or [[task_cost(task)]] * len(summaries)
     return {
         "trainings": [Path(summary["output"]).name for summary in summaries],

@@ -21,11 +21,9 @@ from precad.clients.records import DataSource
 from precad.clients.training import evaluation
 from precad.deploy.errors import ConfigError
 from precad.deploy.guarantees.certificates import Request, certify_runs
-from precad.deploy.guarantees.run_evidence import read_runs, training_of
+from precad.deploy.guarantees.run_evidence import read_runs, training_of, uncertifiable
 from precad.deploy.reporting.runs import Run, Trained, names_own
 from precad.dp.certificates.prediction import Method, Training
-from precad.dp.ledgers.ledger import Level
-from precad.dp.task_privacy import task_privacy
 
 AT_MOST: Final = 32
 """Where the search for more attackers stops."""
@@ -111,11 +109,10 @@ def uncertified(run: Run) -> str | None:
     """Return why nothing can be certified of such a run; None if something can."""
     if run.answer is not None or not run.has_two_servers:
         return f"certificates are of PRECAD's training, this is {run.algorithm if run.answer is None else 'a query'}"
-    if Level.CLIENT not in task_privacy(run.task).every_round:
-        expected = "rounds are sampled Gaussians" if run.task.rules.trims else "servers add noise"
-        return f"certificates are of trainings whose {expected}, this is {run.task.algorithm}"
     if not run.is_validated:
         return "nothing bounds what an attacker uploads where norms are not checked"
+    if (why := uncertifiable(run.task)) is not None:
+        return why
     if (what := names_own(run)) is not None:
         return f"its configuration names {what}"
     if run.reacting_attack is not None:

@@ -53,8 +53,8 @@ def _outcome(run: Run) -> Iterator[KeyFigure]:
     accuracies = [trained.accuracy for trained in run.trainings if trained.accuracy is not None]
     if accuracies:
         yield _over_seeds("test accuracy", accuracies)
-    for name in run.trainings[0].metrics:
-        yield _measured(f"test {name}", [trained.metrics.get(name, math.nan) for trained in run.trainings])
+    for name in dict.fromkeys(name for trained in run.trainings for name in trained.metrics):
+        yield _measured(f"test {name}", [trained.metrics[name] for trained in run.trainings if name in trained.metrics])
     for letter, public in run.trainings[0].public_quality.items():
         late = "" if public.n_done == len(run.trainings[0].rounds) else f"of the model after {public.n_done} rounds"
         for name, value in public.figures.items():

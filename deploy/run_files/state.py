@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import StrEnum
@@ -17,6 +18,7 @@ from precad.deploy.errors import ConfigError, InterruptedRunError
 
 NAME: Final = "run-state"
 """The file's name in a run folder."""
+_ATTEMPTS, _PAUSE_S = 10, 0.02
 INTERRUPTED_RUN: Final = "interrupted after"
 """How a summary begins to say why an interrupted run ended."""
 
@@ -52,16 +54,22 @@ def held(folder: Path, *, resumes: bool = False) -> Iterator[None]:
     """
     descriptor = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     with os.fdopen(descriptor, "r+", encoding="ascii", errors="replace") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(
-                f"--output: expected a folder that no run uses, found a run in progress in {folder}"
-            ) from None
+        if not _is_locked(file.fileno()):
+            raise ConfigError(f"--output: expected a folder that no run uses, found a run in progress in {folder}")
         if resumes and file.read() == RunState.FINISHED:
             raise ConfigError(f"--output: expected a run that can be continued, found a finished run in {folder}")
         with _said_in_the_end(file.fileno()):
             yield
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Lock the file, and tell whether that went. Whoever asks for the run's state holds it for an instant."""
+    for _ in range(_ATTEMPTS):
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(_PAUSE_S)
+    return False
 
 
 @contextmanager

@@ -89,9 +89,7 @@ def loss_of(event: Sampled, visible: float, step: float) -> privacy_loss_distrib
     )
 
 
-def _loss_of_mixture(
-    event: Sampled, visible: float, step: float
-) -> privacy_loss_distribution.PrivacyLossDistribution:
+def _loss_of_mixture(event: Sampled, visible: float, step: float) -> privacy_loss_distribution.PrivacyLossDistribution:
     """Return our own loss distribution, as the library holds one."""
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 

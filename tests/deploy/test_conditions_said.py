@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -29,8 +30,9 @@ from precad.deploy.guarantees.run_evidence import training_of
 from precad.deploy.localhost import several
 from precad.deploy.localhost.summary import conditions_of
 from precad.deploy.oversight.status_shown import show_rounds, status_table
+from precad.deploy.reporting.certificates import uncertified
 from precad.deploy.reporting.guarantees import sentence
-from precad.deploy.reporting.run_folder import Figures, deployed_statements
+from precad.deploy.reporting.run_folder import Figures, deployed_statements, read_deployed
 from precad.deploy.reporting.runs import Run
 from precad.deploy.tracking.points import labels_of
 from precad.dp.accountants.pld import View
@@ -39,6 +41,7 @@ from precad.protos.tls.identity import Role
 from precad.servers.operations.metrics import StatusCollector
 from precad.servers.telemetry.status import Status, epsilons_of
 from tests.deploy.exporting.test_export import TRAINED, write_state
+from tests.deploy.reporting.test_report import deployed
 from tests.harness.command_line import CliRunner
 from tests.harness.harness import asynchronous, small_task
 
@@ -180,3 +183,12 @@ def test_plans_and_certificates_of_runs_are_refused() -> None:
         refuses(PLAIN)
         with pytest.raises(ConfigError, match=r"without .*sum_function.*, found precad\.mpc\.crypten\.examples:clip"):
             refuses(WITH)
+
+
+def test_the_report_of_a_run_says_why_nothing_is_certified(tmp_path: Path) -> None:
+    """It is written, as for any other run without a certificate."""
+    run = read_deployed(deployed(tmp_path / "run"))
+    for task, why in ((WITH, "without sum_function"), (PLAIN.model_copy(update={"min_separation": 2}), "without min_")):
+        found = uncertified(replace(run, task=task))
+        assert found is not None
+        assert found.startswith(f"expected a task {why}")

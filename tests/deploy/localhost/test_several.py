@@ -47,6 +47,12 @@ def test_the_spread_is_the_samples() -> None:
     assert several.spread([0.5])["standard_deviation"] is None
 
 
+def test_a_metric_that_some_models_have_no_figure_of_is_that_of_the_others() -> None:
+    """A precision of nothing: the class is never predicted."""
+    each = [summary("seed-0", 0.5, metrics={}), *(summary("seed-1", 0.5, metrics={"precision": x}) for x in (0.2, 0.4))]
+    assert several.together(each, small_task())["precision"]["each"] == [0.2, 0.4]
+
+
 def test_all_models_together_cost_the_rounds_of_all_trainings() -> None:
     """Each round of `user-dp-fedavg` is a Gaussian release: three trainings are one of three times the rounds."""
     task = small_task(algorithm="user-dp-fedavg", noise_multiplier=8.0, rounds=4, lost_rounds=2, batches_ahead=0)
@@ -169,6 +175,9 @@ def test_trainings_go_on_where_they_were_interrupted(tmp_path: Path, monkeypatch
     assert [Path(one).name for one in told] == ["seed-0", "seed-1", "seed-2"]
     assert found["trainings"] == ["seed-0", "seed-1", "seed-2"]
     assert json.loads((root / TRAININGS).read_text()) == found
+    with pytest.raises(ConfigError, match=r"--seeds: expected at least the 3 trainings that .* has, found 2"):
+        train(2, resumes=True)
+    assert json.loads((root / TRAININGS).read_text()) == train(3, resumes=True) == found
     with pytest.raises(ConfigError, match="--resume: expected the folder of the trainings"):
         several.train_several({}, tmp_path / "not there", console, 2, shown=lambda *_: None, resumes=True)
 
