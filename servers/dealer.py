@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
 
@@ -222,20 +223,21 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         self, requests: AsyncIterator[dealer_pb2.DealRequest], released: asyncio.Event
     ) -> AsyncGenerator[dealer_pb2.DealRequest, None]:
         """Until the stream ends, a newer one takes its place, or we hang up. Raises DecodeError."""
-        ends = [asyncio.ensure_future(event.wait()) for event in (self._hung_up, released)]
+        waiting: set[asyncio.Future[Any]] = {asyncio.ensure_future(event.wait()) for event in (self._hung_up, released)}
         try:
             while True:
                 coming = asyncio.ensure_future(anext(requests, None))
-                await asyncio.wait((coming, *ends), return_when=asyncio.FIRST_COMPLETED)
+                waiting.add(coming)
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 if not coming.done():
-                    coming.cancel()
                     return
+                waiting.discard(coming)
                 if (request := coming.result()) is None:
                     return
                 yield request
         finally:
-            for end in ends:
-                end.cancel()
+            for one in waiting:
+                one.cancel()
 
     async def Deal(  # noqa: N802
         self, request_iterator: AsyncIterator[dealer_pb2.DealRequest], context: Context

@@ -27,6 +27,7 @@ which holds public values only. For anything else they see that it failed, and t
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -187,6 +188,7 @@ STATUS_CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (OverloadedError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (NoRoomError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (SubmissionRefusedError, grpc.StatusCode.INVALID_ARGUMENT),
+    (LeadLostError, grpc.StatusCode.UNAVAILABLE),  # another replica leads, or will: asked again, that one answers
     (StoreError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (PeerMismatchError, grpc.StatusCode.FAILED_PRECONDITION),
     (NotDealtError, grpc.StatusCode.FAILED_PRECONDITION),
@@ -197,9 +199,12 @@ STATUS_CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
 """Most specific first."""
 
 
+_UNRECORDED: Final = "this server cannot read or write what it must; its log says more"
+
+
 def status_of(error: Exception) -> tuple[grpc.StatusCode, str]:
-    """Return (status, public text) of an error that ends a call."""
+    """Return (status, public text) of an error that ends a call. What names files and databases is not in the text."""
     for kind, code in STATUS_CODES:
         if isinstance(error, kind):
-            return code, str(error)
+            return code, _UNRECORDED if isinstance(error, StoreError) else str(error)
     return grpc.StatusCode.INTERNAL, "internal error; the server's log has the detail"

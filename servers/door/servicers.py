@@ -113,6 +113,7 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
             if collecting is None or request.round != collecting.round:
                 raise WrongStateError(f"round {request.round} is not open")
             intake, model = collecting.intake, collecting.model
+            del collecting  # it holds the round's tuples, which the lock takes away
             if not intake.is_chosen(client):
                 raise NotEnrolledError(f"client {client!r} is not in round {request.round}")
             async with intake.download(client, len(model)) as place:

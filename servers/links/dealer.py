@@ -21,6 +21,8 @@ from precad.servers.links.peer import WORTH_ASKING_AGAIN
 
 _SERVICE = dealer_pb2.DESCRIPTOR.services_by_name["Dealer"]
 RETRY_S = 0.2
+MOST_WAITING = 64
+"""Replies that wait for whoever asked; further ones stay in the connection."""
 
 
 class NoDealer:
@@ -59,6 +61,7 @@ class TupleSource:
         self._hello = hello
         self._requests: asyncio.Queue[dealer_pb2.DealRequest] = asyncio.Queue()
         self._replies: asyncio.Queue[dealer_pb2.DealReply | None] = asyncio.Queue()
+        self._room = asyncio.Semaphore(MOST_WAITING)
         self._turn = asyncio.Lock()
         self._dial = dial
         self._greeted = asyncio.Event()
@@ -87,6 +90,7 @@ class TupleSource:
                     if reply.WhichOneof("reply") == "hello":
                         self._greeted.set()
                     else:
+                        await self._room.acquire()  # else a dealer that is not asked fills this server's memory
                         self._replies.put_nowait(reply)
         except MalformedMessageError as error:
             raise TaskRefusedError(str(error)) from None
@@ -153,6 +157,7 @@ class TupleSource:
         if reply is None:
             self._replies.put_nowait(None)
             raise PeerUnreachableError("the dealer is gone")
+        self._room.release()
         if reply.WhichOneof("reply") != kind:
             raise MalformedMessageError(f"expected {kind} from the dealer, got {reply.WhichOneof('reply')}")
         return reply

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from precad.protos.precad.v1 import common_pb2
-from precad.servers.errors import NoRoomError, RefusalReason, StoreError, SubmissionRefusedError
+from precad.servers.errors import NoRoomError, RefusalReason, StoreError, SubmissionRefusedError, WrongStateError
 from precad.servers.rounds.transfers import Capacity, Place, Transfers
 from precad.servers.rounds.uploads import Payload
 
@@ -85,6 +85,7 @@ class Receiving(ABC):
         self._uploads: dict[str, Taken] = {}
         self._left: set[str] = set()
         self._receiving: set[Upload] = set()
+        self._downloads: set[asyncio.Timeout] = set()
         self.bytes_received = 0
         """Sum over the uploads that came to their end, headers included."""
         self._deadline: float | None = None
@@ -142,9 +143,22 @@ class Receiving(ABC):
             return float("inf")
         return max(0.0, self._deadline - asyncio.get_running_loop().time())
 
-    def download(self, client: str, n_bytes: int) -> AbstractAsyncContextManager[Place, bool | None]:
-        """Return a place for the client's download of the model. Raises OverloadedError when entered."""
-        return self._place(self._capacity.downloads, client, n_bytes)
+    @asynccontextmanager
+    async def download(self, client: str, n_bytes: int) -> AsyncIterator[Place]:
+        """Give a place to the client's download of the model, and cut it off at the lock: it is of no use any more.
+
+        A client that does not read would otherwise keep this round's model, and its tuples.
+        Raises OverloadedError, WrongStateError.
+        """
+        async with self._place(self._capacity.downloads, client, n_bytes) as place:
+            try:
+                async with asyncio.timeout(None) as until_lock:
+                    self._downloads.add(until_lock)
+                    yield place
+            except TimeoutError:
+                raise WrongStateError(f"round {self.round} is locked") from None
+            finally:
+                self._downloads.discard(until_lock)
 
     def _place(
         self, transfers: Transfers, client: str, n_bytes: int
@@ -256,11 +270,11 @@ class Receiving(ABC):
             self._no_longer_expected(client)
 
     def close(self) -> dict[str, bytes]:
-        """No upload is taken from now on. The binding digests of the complete ones, by client."""
+        """Take no upload from now on, and end all downloads. Return binding digests of complete uploads, by client."""
         self._closed = True
         now = asyncio.get_running_loop().time()
-        for upload in self._receiving:
-            upload.until_lock.reschedule(now)
+        for limit in (*(upload.until_lock for upload in self._receiving), *self._downloads):
+            limit.reschedule(now)
         return {client: upload.binding for client, upload in self._uploads.items()}
 
     def forget(self) -> None:

@@ -117,7 +117,11 @@ class RoundRunner:
             foreseen = functools.partial(
                 self._state.ledger.foresee, state.chosen, state.round, is_evaluation=is_evaluation
             )
-            await asyncio.gather(arrival, to_the_end(foreseen))
+            arriving = asyncio.ensure_future(arrival)
+            try:
+                await asyncio.gather(arriving, to_the_end(foreseen))
+            finally:
+                arriving.cancel()
             self._link.close_round(state.round)
         with self._phase("lock"):
             return await self.form.lock(state)
@@ -135,9 +139,14 @@ class RoundRunner:
                 return state
             writing = asyncio.create_task(to_the_end(self._write_locked, proving))
             try:
-                await self.form.await_proofs(self._enter(proving))
+                coming = asyncio.create_task(self.form.await_proofs(self._enter(proving)))
+                try:
+                    await asyncio.wait((writing, coming), return_when=asyncio.FIRST_EXCEPTION)
+                finally:
+                    coming.cancel()
             finally:
                 await writing  # whoever reads the disk next finds it there
+            await coming
         self._proof_bytes = proving.proofs.bytes_received
         return proving
 

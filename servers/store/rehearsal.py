@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -57,9 +57,9 @@ def require_dealer_opens(state_dir: Path, ledger_name: str, *, has_database: boo
 def _rehearsing(state_dir: Path) -> Iterator[tuple[ExitStack, Path]]:
     """Yield a copy to open. Errors that it raises name the folder itself."""
     with tempfile.TemporaryDirectory(prefix="precad-check-") as scratch:
-        copy = Path(scratch) / "state"
+        copy, is_whole = Path(scratch) / "state", True
         try:
-            _copy(state_dir, copy)
+            is_whole = _copy(state_dir, copy)
             with ExitStack() as stack:
                 yield stack, copy
         except OSError as error:
@@ -67,26 +67,38 @@ def _rehearsing(state_dir: Path) -> Iterator[tuple[ExitStack, Path]]:
                 f"state_dir: expected files to read, found {error.filename or state_dir}: {error.strerror}"
             ) from None
         except (SetupError, StoreError, DpError) as error:
+            if not is_whole:
+                raise SetupError(
+                    f"state_dir: expected files that stay as they are for a moment, found some that change in "
+                    f"{state_dir}: its server works there"
+                ) from None
             error.args = (str(error).replace(str(copy), str(state_dir)),)  # its kind stays, and with that the exit code
             raise
 
 
-def _copy(state_dir: Path, copy: Path) -> None:
-    """Raise OSError, and SetupError for a file that a server could not write."""
+def _copy(state_dir: Path, copy: Path) -> bool:
+    """Return whether nothing changed meanwhile. Raise OSError, and SetupError for a file that a server could not
+    write."""
     for _ in range(ATTEMPTS):
-        before = _stamps(state_dir)
         shutil.rmtree(copy, ignore_errors=True)
         (copy / "checkpoints").mkdir(mode=0o700, parents=True)
-        for path in before:
-            if not os.access(path, os.R_OK | os.W_OK):
-                raise SetupError(f"state_dir: expected files to read and to write, found {path}")
-            there = copy / path.relative_to(state_dir)
-            if path.match(LINKED):
-                there.symlink_to(path.absolute())
-            else:
-                shutil.copyfile(path, there)
-        if _stamps(state_dir) == before:
-            return
+        with suppress(FileNotFoundError):  # the server has put another one in its place
+            before = _stamps(state_dir)
+            for path in before:
+                _copy_one(path, copy / path.relative_to(state_dir))
+            if _stamps(state_dir) == before:
+                return True
+    return False
+
+
+def _copy_one(path: Path, there: Path) -> None:
+    if not os.access(path, os.R_OK | os.W_OK):
+        path.stat()  # raises where it is gone
+        raise SetupError(f"state_dir: expected files to read and to write, found {path}")
+    if path.match(LINKED):
+        there.symlink_to(path.absolute())
+    else:
+        shutil.copyfile(path, there)
 
 
 def _stamps(state_dir: Path) -> dict[Path, tuple[int, int]]:

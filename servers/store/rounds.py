@@ -198,7 +198,7 @@ class TaskStore(Database):
         if self.task_id == task_id:
             self.require_role(role)
             return
-        assert not self.task_id  # `resumption.agree` never gives another id than the one that is here
+        assert not self.task_id  # `standing.agree` never gives another id than the one that is here
         with self.transaction() as run:
             values = (task_id, self._config_digest, self._initial_model_digest)
             run("INSERT INTO task (one, id, config_digest, initial_model_digest) VALUES (1, ?, ?, ?)", values)

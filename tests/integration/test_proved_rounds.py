@@ -37,7 +37,7 @@ from precad.mpc.proved.verifier import VERIFIER_STEP
 from precad.mpc.ring import RingArray
 from precad.protos.precad.v1 import aggregator_pb2, common_pb2
 from precad.protos.task.task import Task
-from precad.servers.errors import PeerUnreachableError, ServerError
+from precad.servers.errors import PeerUnreachableError, ServerError, StoreError
 from precad.servers.links import words
 from precad.servers.rounds.form import Ground
 from precad.servers.rounds.proved_form import ProvedForm
@@ -53,6 +53,7 @@ from precad.servers.rounds.states import (
     RoundState,
     Slots,
 )
+from precad.servers.store.rounds import TaskStore
 from tests.harness.harness import Deployment, asynchronous, running, small_task
 from tests.harness.pki import Pki
 from tests.mpc.proved.two_servers import centred, square_root
@@ -239,6 +240,23 @@ async def test_a_client_that_vanishes_before_its_proof_costs_itself_alone(pki: P
             await asyncio.wait_for(deployment.finish(), 30.0)
     (record,) = deployment.rounds(0)
     assert (record["accepted"], record["rejected"], record["missing"]) == (["short"], [], ["at-bound"])
+
+
+@asynchronous
+async def test_a_full_disk_ends_the_round_before_the_proofs_time_is_up(pki: Pki, tmp_path: Path) -> None:
+    """The locked uploads are written down while clients prove. These never do."""
+    task = proved_task(("at-bound", "short"), rounds=1, proof_timeout_s=60.0)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise StoreError("no space left")
+
+    async with rounds_of(task, pki, tmp_path, Watched()) as (deployment, _):
+        with (
+            patch.object(proved.RoundUpload, "hears", lambda *_: False),
+            patch.object(TaskStore, "checking", full),
+            pytest.raises(StoreError, match="no space left"),
+        ):
+            await asyncio.wait_for(deployment.finish(), 30.0)
 
 
 @asynchronous

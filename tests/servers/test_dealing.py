@@ -690,6 +690,18 @@ async def test_a_batch_that_no_dealer_deals_is_refused(
 
 
 @asynchronous
+async def test_a_dealer_that_is_not_asked_fills_nobodys_memory(pki: Pki) -> None:
+    """Replies without end to one request. What no one has asked for stays in the connection."""
+    flood = [key(), *[corrections()] * 3000]
+    async with serving(ScriptedDealer(*flood), pki) as address, source_at(pki, address, 1) as (b, _):
+        asking = asyncio.create_task(b.batch(shape_of()))
+        await until(lambda: b.bytes_received > 0)
+        asking.cancel()
+        await asyncio.sleep(0.5)
+        assert 0 < b._replies.qsize() <= 64
+
+
+@asynchronous
 async def test_the_operator_is_told_what_the_dealer_does(pki: Pki, tmp_path: Path) -> None:
     """Whom it waits for, and of which task; a dealer that nobody has come to deals nothing."""
     (address,) = free_addresses(1)

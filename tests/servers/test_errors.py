@@ -86,6 +86,18 @@ def test_what_the_table_does_not_know_leaks_no_text(kind: type[Exception]) -> No
     )
 
 
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (errors.StoreError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+        (errors.LeadLostError, grpc.StatusCode.UNAVAILABLE),  # so that an aggregator waits for the dealer that leads
+    ],
+)
+def test_what_cannot_be_recorded_names_no_file_and_no_database(kind: type[Exception], code: grpc.StatusCode) -> None:
+    """An aggregator passes on to its clients why the dealer refused."""
+    assert status_of(bare(kind, SECRET)) == (code, "this server cannot read or write what it must; its log says more")
+
+
 @pytest.mark.parametrize("reason", RefusalReason)
 def test_a_refused_submission_names_its_reason(reason: RefusalReason) -> None:
     error = SubmissionRefusedError(reason, "detail")

@@ -23,7 +23,7 @@ from precad.mpc.prg import Label, Seed
 from precad.mpc.ring import RingArray
 from precad.protos.messages import convert
 from precad.protos.precad.v1 import common_pb2
-from precad.servers.errors import NoRoomError, OverloadedError, RefusalReason, SubmissionRefusedError
+from precad.servers.errors import NoRoomError, OverloadedError, RefusalReason, SubmissionRefusedError, WrongStateError
 from precad.servers.rounds import receiving
 from precad.servers.rounds.intake import Intake, Relay
 from precad.servers.rounds.transfers import Capacity
@@ -377,6 +377,26 @@ async def test_after_the_lock_nothing_begins_and_nothing_finishes() -> None:
     with pytest.raises(SubmissionRefusedError, match="late"):
         await locked_before_its_header()
     assert (intake._uploads, room_of(intake)) == ({}, (0, 0))
+
+
+@asynchronous
+async def test_the_lock_ends_downloads_of_clients_that_do_not_read() -> None:
+    """They hold the round's model, and in modes with a dealer its tuples. One that has ended is left alone."""
+    intake = open_intake()
+    async with intake.download("alice", 100):
+        pass
+
+    async def stalled() -> None:
+        async with intake.download("bob", 100):
+            await asyncio.Event().wait()
+
+    stalling = asyncio.create_task(stalled())
+    await asyncio.sleep(0)
+    assert len(intake._downloads) == 1
+    intake.close()
+    with pytest.raises(WrongStateError, match=r"^round \d+ is locked$"):
+        await asyncio.wait_for(stalling, 5.0)
+    assert not intake._downloads
 
 
 @pytest.mark.parametrize(

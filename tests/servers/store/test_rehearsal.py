@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +15,7 @@ from precad.dp.errors import DpError
 from precad.protos.tls.identity import Role
 from precad.servers.dealer import LEDGER_NAME
 from precad.servers.errors import SetupError, StoreError
+from precad.servers.store import rehearsal
 from precad.servers.store.dealt_parts import DealLedger
 from precad.servers.store.folder import ledger_path, store_path
 from precad.servers.store.rehearsal import require_aggregator_opens, require_dealer_opens
@@ -81,6 +83,43 @@ def test_what_the_start_refuses_is_refused_and_nothing_changes(spoil: Callable[[
         start(folder)
     assert str(refused.value) == str(start_refused.value)
     assert exit_code_of(refused.value) == exit_code_of(start_refused.value)
+
+
+def test_files_that_change_under_the_copy_are_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server works in the folder: the ledger was copied while a line was half there. One that opens is taken."""
+    folder, stamps, n_asked = tmp_path / "state", rehearsal._stamps, itertools.count()
+    start(folder)
+    monkeypatch.setattr(rehearsal, "_stamps", lambda where: dict.fromkeys(stamps(where), (next(n_asked), 0)))
+    monkeypatch.setattr(rehearsal, "_copy_one", _half(rehearsal._copy_one))
+    with pytest.raises(SetupError, match=r"state_dir: expected files that stay as they are .*its server works there$"):
+        require_aggregator_opens(folder, TASK, INITIAL)
+
+
+def _half(copy: Callable[[Path, Path], None]) -> Callable[[Path, Path], None]:
+    def copied(path: Path, there: Path) -> None:
+        copy(path, there)
+        if there.name == "ledger.jsonl":
+            there.write_bytes(b'{"round":0,"clie\n')
+
+    return copied
+
+
+def test_a_file_that_is_replaced_meanwhile_is_copied_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the list and the copy it is gone, once."""
+    folder, copy_one, gone = tmp_path / "state", rehearsal._copy_one, [True]
+    start(folder)
+
+    def copied(path: Path, there: Path) -> None:
+        if gone:
+            gone.clear()
+            raise FileNotFoundError(path)
+        copy_one(path, there)
+
+    monkeypatch.setattr(rehearsal, "_copy_one", copied)
+    require_aggregator_opens(folder, TASK, INITIAL)
+    assert not gone
 
 
 def test_a_folder_that_the_start_takes_is_taken(tmp_path: Path) -> None:
