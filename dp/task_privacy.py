@@ -425,7 +425,7 @@ def _tsgd_ptr(rounds: TestedRounds) -> TaskPrivacy:
 def _own_noise(task: PublicParameters) -> TaskPrivacy:
     """Sampled Gaussians at the client; clipping to C, shares, sums are post-processing. A round that fails before it is
     charged is none to one server, which cannot read what was uploaded; both together can. Source:
-    docs/explanation/privacy.md, section 3 and its rule 4; Xie et al., CCS '23, Algorithms 2 and 3, with Poisson
+    docs/explanation/privacy.md, "Algorithms other than PRECAD"; Xie et al., CCS '23, Algorithms 2 and 3, with Poisson
     sampling."""
     event = SampledGaussian(task.record_rate, _record_multiplier(task), task.records_per_person)
     note = (

@@ -3,7 +3,7 @@
 A vector X of d ring elements is accepted if and only if its centred integer norm satisfies sum X_i^2 <= T. That holds
 up to the 2^-64 of the no-wrap test. Everything is computed with integers and rationals, never with floats.
 
-Source: `secure_validation.md` sections 4 and 6.
+Source: ours, docs/reference/protocol.md, sections 6 and 15.
 """
 
 from __future__ import annotations

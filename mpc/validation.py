@@ -1,6 +1,7 @@
 """Secure validation: is ||X||_2 <= C, for every client of a round at once, one opened bit each.
 
-The steps are those of PRECAD, Sec. 4.3, with the no-wrap test that the ring needs (`secure_validation.md`, section 5):
+The steps are those of PRECAD, Sec. 4.3, with the no-wrap test that the ring needs (docs/reference/protocol.md,
+sections 9 to 12):
 
     lock      both servers fix the same set of uploads, and commit to a coin (`precad.mpc.locking`)
     reveal    the coin is shown, and in the `shares` form b = x - a with it; only now does anyone know the rows

@@ -24,6 +24,7 @@ from precad.dp.accountants.bins_event import BinnedGaussian
 from precad.dp.accountants.gaussian import gaussian_epsilon
 from precad.dp.accountants.one_round import MOST_POINTS, grid_step, largest_loss, loss_of
 from precad.dp.accountants.pld import (
+    SMALLEST_MULTIPLIER,
     Event,
     Label,
     PldAccountant,
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 Gaussian = SampledGaussian | TwoStageSampledGaussian
 Rounds = tuple[Event | None, int]
 """A kind of round, and how many there were. None: a round costs everything."""
-_LEAST_VISIBLE: Final = 0.1
-"""Below this multiplier, a visible draw is taken to help nobody, as one task's accountant does."""
 _LEAST_STEP: Final = 1e-5
 """Step of the common grid, at least. A kind of round that spreads less is counted with more loss than it has."""
 _LEAST_STEP_OF_TESTS: Final = 1e-4
@@ -115,7 +114,7 @@ def _bounded(event: Gaussian) -> tuple[SampledGaussian, float]:
     one_stage = _one_stage(event)
     assert isinstance(one_stage, SampledGaussian)  # of events with Gaussian noise alone
     found, visible = tractable(one_stage), _visible(event)
-    return found, 1.0 if found.noise_multiplier < _LEAST_VISIBLE else visible
+    return found, 1.0 if found.noise_multiplier < SMALLEST_MULTIPLIER else visible
 
 
 def _is_whole(event: SampledGaussian, visible: float) -> bool:

@@ -260,7 +260,7 @@ class PldAccountant:
         from precad.dp.accountants.privacy_loss import ROUNDING_PER_ROUND
 
         bounded = tractable(one_stage)
-        if bounded.noise_multiplier < _SMALLEST_MULTIPLIER:  # at worst every client is in each round
+        if bounded.noise_multiplier < SMALLEST_MULTIPLIER:  # at worst every client is in each round
             visible = 1.0
         if bounded.group_size > 1:
             epsilon = _group_epsilon(bounded, visible, rounds, delta)
@@ -276,7 +276,8 @@ class PldAccountant:
 
 _SMALLEST_RATE: Final = 1e-7
 _LARGEST_MULTIPLIER: Final = 1e4
-_SMALLEST_MULTIPLIER: Final = 0.1
+SMALLEST_MULTIPLIER: Final = 0.1
+"""Below it, a draw is taken to help nobody: at worst every record, and every client, is in each round."""
 
 
 def tractable(event: SampledGaussian) -> SampledGaussian:
@@ -286,7 +287,7 @@ def tractable(event: SampledGaussian) -> SampledGaussian:
     Privacy loss rises with the sampling rate and falls with the noise, so both are moved in that direction only. A
     group whose records are in every round is one record k times as long.
     """
-    if event.noise_multiplier < _SMALLEST_MULTIPLIER or event.sampling_rate == 1:
+    if event.noise_multiplier < SMALLEST_MULTIPLIER or event.sampling_rate == 1:
         return SampledGaussian(1.0, min(event.noise_multiplier, _LARGEST_MULTIPLIER) / event.group_size)
     rate = max(event.sampling_rate, _SMALLEST_RATE)
     return replace(event, sampling_rate=rate, noise_multiplier=min(event.noise_multiplier, _LARGEST_MULTIPLIER))

@@ -9,8 +9,8 @@ Each server commits to its share of z before it sees the other's. Otherwise whoe
 question of its own. It could then complete z to the bit that the other server shall see. The commitment needs no nonce:
 all that can be tried against it is z = 0, which the opening tells next.
 
-Source: `secure_validation.md` section 5, step 5. There p = 2^61 - 1, which leaves a forger 2^-54 per upload and would
-dominate the 2^-64 of the rows. With p = 2^127 - 1 a collision has probability at most 66 / 2^127.
+Source: ours, docs/reference/protocol.md, section 12. With p = 2^61 - 1 a forger would have 2^-54 per upload, more than
+the 2^-64 of the rows. With p = 2^127 - 1 a collision has probability at most 66 / 2^127.
 """
 
 from __future__ import annotations

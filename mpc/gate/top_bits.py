@@ -6,8 +6,8 @@ A gate gives XOR shares of c. One more opening, of c ^ r for a dealt random bit 
 servers then hold additive shares t_A + t_B of the top bits. Their sum t is zero exactly when A's t_A equals B's -t_B.
 Those two are the XOR shares that `precad.mpc.gate.equality` compares.
 
-Source: the test is that of `secure_validation.md` section 4; taking it by a carry instead of by all bits is ours. The
-conversion of c is the usual one from a bit that is dealt in both forms.
+Source: ours, docs/reference/protocol.md, section 11. The conversion of c is the usual one from a bit that is dealt in
+both forms.
 """
 
 from __future__ import annotations

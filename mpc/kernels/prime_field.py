@@ -13,7 +13,7 @@ make several at once. Transforms are Cooley-Tukey in both directions, so that a 
 none needs a correction.
 
 No branch and no address depends on an element: a comparison is only ever the carry of a subtraction.
-Source: `proved.md` sections 2, 4 and 6.
+Source: docs/reference/protocol-v2.md, sections 3 and 6.
 """
 
 from __future__ import annotations

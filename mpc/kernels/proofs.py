@@ -2,7 +2,7 @@
 
 The arithmetic is that of `precad.mpc.kernels.prime_field`. The buckets of the rows are those of
 `precad.mpc.kernels.local`, folded after each tile, as a bucket has room for 254 elements. No branch and no address
-depends on an element. Source: `proved.md` sections 6, 7 and 12.
+depends on an element. Source: docs/reference/protocol-v2.md, sections 6 and 8.
 """
 
 from __future__ import annotations

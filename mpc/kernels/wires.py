@@ -3,7 +3,7 @@
 A vector holds the same place of eight wires. Steps between two places are the same for all eight, and need no
 shuffling at any distance. Transforms take a quarter of the time that one wire alone takes.
 
-No branch and no address depends on an element. Source: `proved.md` section 6.
+No branch and no address depends on an element. Source: docs/reference/protocol-v2.md, section 6.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ projection of a share is a share of the projection, so no message is needed.
 Bit j of word i of one stream is u_ji. The sign s_i is -1 where bit i of another stream is set, counted through its
 words from the lowest. This module reads the streams; an engine computes the products (`precad.mpc.local.step`).
 
-Source: `secure_validation.md` section 4 (our theorem; the idea of ternary projections against wrap-around is PINE's,
-arXiv 2311.10237).
+Source: ours, docs/reference/protocol-v2-proofs.md, "The rows' theorem". The idea of ternary projections against
+wrap-around is PINE's, arXiv 2311.10237.
 """
 
 from __future__ import annotations

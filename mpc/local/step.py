@@ -11,7 +11,7 @@ Tiles are independent, so the coordinates may be cut into spans, one for each th
 read from any word on, and the sums of the spans add up modulo 2^64. Each span has its own part of the d words. The
 result is the same integers, however many threads there are.
 
-Source: `secure_validation.md` section 5, step 3.
+Source: ours, docs/reference/protocol.md, section 10.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A server opens its shares only of a proof that was made for its own challenge, the binding that it locked and its own
 sizes. It does so once, at one pair of points. Both are rules whose absence would give a linear function of an update:
-S2 and S3 of `proved.md` section 10. The steps are those of sections 6, 7 and 12.
+S2 and S3 of docs/reference/protocol-v2.md, section 12. The steps are those of its sections 7 to 9.
 """
 
 from __future__ import annotations

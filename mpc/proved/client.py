@@ -1,8 +1,8 @@
 """The client's side of an upload, without the wire: what it accepts, what it sends, and what it never sends twice.
 
-The rules are those of `proved.md` section 10. C0: the share seed comes from the seeded server's own connection alone.
-C1: a seed serves one vector and one proof, and what is sent again is byte for byte the same. C2: a client answers one
-challenge for an upload, and only where both servers have sent it. C3: masks and salts are fresh.
+The rules are those of docs/reference/protocol-v2.md, section 12. C0: the share seed comes from the seeded server's own
+connection alone. C1: a seed serves one vector and one proof, and what is sent again is byte for byte the same. C2: a
+client answers one challenge for an upload, and only where both servers have sent it. C3: masks and salts are fresh.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """F_p, p = 2^56 - 2^32 + 1, on arrays: words, bytes and transforms. The loops are compiled when they are first needed.
 
 An element is a uint64 below p. On the wire it has 7 bytes, the lowest first. It stands for the integer in (-p/2, p/2)
-that it is congruent to. Source: `proved.md` section 4.
+that it is congruent to. Source: docs/reference/protocol-v2.md, section 3.
 """
 
 from __future__ import annotations

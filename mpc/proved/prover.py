@@ -6,7 +6,7 @@ numbers, and q, which shows that each is 0 or 1. Eight wires at a time are in me
 computed before they are known (`ProofMasks.ahead`): nothing of it leaves, so no challenge can depend on it.
 
 Nothing here branches on a value of X, but for the one question whether a row leaves its window: then the client is
-silent. Source: `proved.md` section 6.
+silent. Source: docs/reference/protocol-v2.md, section 6.
 """
 
 from __future__ import annotations

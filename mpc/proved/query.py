@@ -3,7 +3,7 @@
 The points come from a coin that is tossed when no proof can change any more. Both serve every client of the round. No
 proof is ever queried at a third point, because three values of a wire give a linear function of X.
 
-Source: `proved.md` section 7.
+Source: docs/reference/protocol-v2.md, section 8.
 """
 
 from __future__ import annotations

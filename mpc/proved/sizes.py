@@ -3,7 +3,7 @@
 An upload X of d elements is valid if and only if sum X_i^2 <= T over the integers, up to the soundness error. X is cut
 into c wires of N coordinates. The proof shows 65 numbers by their bits: 64 row values, shifted by b, and T - sum X_i^2.
 
-Source: `proved.md` sections 6, 8 and 9.
+Source: docs/reference/protocol-v2.md, section 4.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ def _exact(clip_norm: float) -> Fraction:
 class ProofSizes(NormLimit):
     """The sizes of uploads and proofs for norm C, d coordinates and f fractional bits.
 
-    Raises ParameterError, naming the field and what to lower, where a condition of `proved.md` section 8 fails.
+    Raises ParameterError, naming the field and what to lower, where a condition of docs/reference/protocol-v2.md,
+    section 4, fails.
     """
 
     def __post_init__(self) -> None:

@@ -1,7 +1,9 @@
 """Field streams: uniform elements of F_p under a seed, readable from any element on.
 
 An element is a word of the stream modulo 2^56, if p is larger. Otherwise, once in 2^24 elements, it is a 128-bit number
-of the next purpose's stream, modulo p. Every element depends on its index alone. Source: `proved.md` section 4.
+of the next purpose's stream, modulo p. Every element depends on its index alone.
+
+Source: docs/reference/protocol-v2.md, section 3.
 """
 
 from __future__ import annotations

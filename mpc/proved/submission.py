@@ -5,7 +5,7 @@ for each guess of X it knows the payload. A digest without a salt would say whic
 which has no place for a salt. It makes the binding itself, and counts an upload or a proof if and only if the client's
 statement fits, which the holder cannot make.
 
-Source: `proved.md` sections 5 and 6.
+Source: docs/reference/protocol-v2.md, sections 5 and 6.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ What is kept is one vector of d words (the sum), and per client the row values, 
 wire. In the first pass on a processor clients go in fours, whose buckets are added to side by side.
 
 Tiles are independent, so the coordinates may be cut into spans, one for each thread. The sums are the same elements,
-however many threads there are. Source: `proved.md` sections 7 and 12.
+however many threads there are. Source: docs/reference/protocol-v2.md, section 8.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
     accepted   both servers hold the same verdicts, or nothing is released
 
 It is `precad.mpc.validation` for mode `proved`. Run by both servers, each in the one thread that does MPC. Source:
-`proved.md` sections 7 and 11.
+docs/reference/protocol-v2.md, sections 8 and 9.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The servers' side of a proof: what each opens of its shares at two points, and the verdict.
 
 All of it is linear in a server's shares, until both parts are added up. So what an honest client's proof opens to is
-uniform, but for F and q, which follow from it. Source: `proved.md` section 7.
+uniform, but for F and q, which follow from it. Source: docs/reference/protocol-v2.md, section 8.
 """
 
 from __future__ import annotations

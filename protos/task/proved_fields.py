@@ -1,7 +1,7 @@
 """Fields of a task of mode `proved`, and what such a task must fulfil, each error naming the field.
 
-The other modes' canonical text has none of these fields, and that of mode `proved` none of a dealer's (`proved.md`,
-sections 8, 10 and 11).
+The other modes' canonical text has none of these fields, and that of mode `proved` none of a dealer's
+(docs/reference/protocol-v2.md, section 4).
 """
 
 from __future__ import annotations

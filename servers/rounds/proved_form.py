@@ -2,7 +2,7 @@
 
 A server shows its coin once the peer's lock is here (rule S1). Clients answer the challenge. A round is charged before
 `validation/proofs`, from which on the peer may learn a verdict. The points are drawn when no proof can change any more,
-and each proof is opened once (S3). The steps are those of `proved.md`, sections 5 to 7 and 11.
+and each proof is opened once (S3). The steps are those of docs/reference/protocol-v2.md, sections 5 to 9.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each slot has a holder, which takes its bytes, and a seeded server, which hears of them by a relay without data. The
 seeded server makes the binding itself, and counts what was sent if and only if the client's statement fits. A relay of
-a slot that is held here changes nothing, and the first one of a slot decides (`proved.md`, rule S6).
+a slot that is held here changes nothing, and the first one of a slot decides (rule S6).
 
 A holder refuses an element that is not below p while it takes it. One server alone would know of a refusal after the
 lock.

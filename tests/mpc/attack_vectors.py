@@ -1,4 +1,4 @@
-"""Every class of `secure_validation.md` section 8 that has one right verdict, as ring vectors.
+"""Every class of vectors that has one right verdict of the norm check, as ring vectors.
 
 A case's verdict is written down with its class; `squared_norm` decides it a second time, over Python's integers. For d
 = 3 some classes do not exist. Four coordinates of 2^31 are left out. A squared norm that is no sum of three squares

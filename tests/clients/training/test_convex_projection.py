@@ -109,7 +109,7 @@ def test_two_vectors_do_not_move_apart(seed):
 
 @pytest.mark.parametrize("n_half_spaces", range(MAX_HALF_SPACES + 1))
 def test_r_bounds_a_record_up_to_the_c_that_the_page_says(n_half_spaces):
-    """Steps 2 to 5 of privacy.md over the rationals: what all roundings add is what R' leaves, and no less."""
+    """Steps 2 to 5 of the projection over the rationals: what all roundings add is what R' leaves, and no less."""
     page = " ".join((Path(__file__).parents[3] / "docs/explanation/privacy.md").read_text().split())
     assert "<= R as long as C (1 + J/2) <= 256 R and m n <= 2^17" in page
     clipped = (1 - Fraction(ROUNDING_SLACK)) * (1 + Fraction(1, 2**36)) + Fraction(2**17, 2**52)

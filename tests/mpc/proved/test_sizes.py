@@ -20,7 +20,7 @@ from precad.mpc.proved.sizes import ProofSizes, check_round, largest_frac_bits
     ],
 )
 def test_sizes_of_the_specification(dim, wire, wires, domain, elements, opened):
-    """The table of `proved.md` section 11, C = 1 and f = 16."""
+    """The table of the specification, C = 1 and f = 16."""
     sizes = ProofSizes(1.0, dim, 16)
     assert (sizes.wire_length, sizes.n_wires, sizes.bit_domain) == (wire, wires, domain)
     assert (sizes.proof_elements, sizes.proof_bytes, 14 * sizes.opened_elements) == (elements, 7 * elements, opened)

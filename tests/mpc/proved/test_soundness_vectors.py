@@ -1,9 +1,8 @@
 """Every class of vector that a specification names, each with one right verdict, in mode `proved`.
 
-The classes are those of `secure_validation.md` section 8, as the elements that their words stand for, and those of
-`proved.md` section 14. The right verdict is that of Python's integers. A verdict is wrong with probability 2^-64.
-Failure means: an update within its bound is rejected, or one outside it is accepted, or a word of a proof counts for
-nothing.
+The classes are those of the check in the ring, as the elements that their words stand for, and those of the field. The
+right verdict is that of Python's integers. A verdict is wrong with probability 2^-64. Failure means: an update within
+its bound is rejected, or one outside it is accepted, or a word of a proof counts for nothing.
 """
 
 import math

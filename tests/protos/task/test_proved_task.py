@@ -121,7 +121,7 @@ def test_conditions_hold_up_to_their_bounds() -> None:
 def test_a_check_shows_what_rounding_leaves_of_the_noise(
     frac_bits: int, record_clip: float, left: tuple[float, ...], dim: int
 ) -> None:
-    """The table of `proved.md` section 8, for C = 1000; above 0.1 % of epsilon a warning says what helps."""
+    """By hand, what is left of the noise for C = 1000; above 0.1 % of epsilon a warning says what helps."""
     task = small_task(mode="proved", client_clip=1000.0, frac_bits=frac_bits, record_clip=record_clip, dim=dim)
     expected = left[(26_010, 10**5, 10**6).index(dim)]
     assert noise_left(task) == pytest.approx(expected, abs=6e-3)
