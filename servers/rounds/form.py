@@ -145,7 +145,7 @@ class Form(ABC):
 
     @abstractmethod
     def forget(self) -> None:
-        """Drop the uploads of the round, which is over, however it ended."""
+        """Drop the uploads of the round: its accepted sum is made, or nothing comes of it."""
 
     @abstractmethod
     def give_up(self) -> None:

@@ -102,7 +102,7 @@ class RoundRunner:
             self._ground.compute.thread.submit(self._ground.noise.close)  # after the step that may still read it
         if (t := self.form.round) is not None:
             self.form.give_up()
-            self._enter(Aborted(t, "the servers lost one another"))
+            self._enter(Aborted(t, "this meeting of the servers is over"))
 
     async def collect(self, state: Collecting) -> Locked:
         """Invite the chosen and wait for their uploads, of which both servers fix the same set: line 3."""

@@ -1,11 +1,12 @@
 """The states of a round. Each holds what that state knows and nothing of what it cannot know yet.
 
     Selecting -> Collecting -> Locked -> Charged -> Validated -> Opened -> Committed
-                      \\___________\\__________\\__________\\_________-> Aborted (any of them)
+                      \\___________\\__________\\-> Aborted: this meeting of the servers ends before the verdicts
 
 In mode `proved`, Proving is between Locked and Charged: the clients answer the challenge. A round in which clients
-evaluate the model ends in Evaluated, not in Committed. A round goes from left to
-right or is aborted as a whole; nothing of an aborted round is used again.
+evaluate the model ends in Evaluated, not in Committed. A round goes from left to right, or is aborted as a whole before
+its verdicts; nothing of an aborted round is used again. What becomes of a round whose verdicts are on disk, the servers
+agree on when they meet again. An error that ends the task aborts any.
 """
 
 from __future__ import annotations
