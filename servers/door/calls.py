@@ -41,7 +41,7 @@ async def refusing(call: str, context: Context, telemetry: Telemetry) -> AsyncIt
         if code is grpc.StatusCode.INTERNAL:
             log.exception("call.failed", call=call, caller=caller_of(context))
         else:
-            log.warning("call.refused", call=call, caller=caller_of(context), code=code.name, reason=text)
+            log.warning("call.refused", call=call, caller=caller_of(context), code=code.name, reason=str(error))
         hint = _retry_hint(error)
         _let_go(error)
     await context.abort(code, text, trailing_metadata=hint)

@@ -89,7 +89,7 @@ class TupleSource:
                     self.bytes_received += len(data)
                     if reply.WhichOneof("reply") == "hello":
                         self._greeted.set()
-                    else:
+                    elif not self._is_leaving:
                         await self._room.acquire()  # else a dealer that is not asked fills this server's memory
                         self._replies.put_nowait(reply)
         except MalformedMessageError as error:
@@ -123,6 +123,7 @@ class TupleSource:
     def say_goodbye(self, goodbye: common_pb2.Goodbye) -> None:
         """Send the dealer the last message, if it is there: who leaves does not wait for one that is gone."""
         self._is_leaving = True
+        self._room.release()  # what is read from now on is dropped, until the dealer has taken the goodbye
         self._requests.put_nowait(dealer_pb2.DealRequest(goodbye=goodbye))
 
     async def batch(self, shape: BatchShape) -> ServerTuples:

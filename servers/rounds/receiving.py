@@ -150,6 +150,8 @@ class Receiving(ABC):
         A client that does not read would otherwise keep this round's model, and its tuples.
         Raises OverloadedError, WrongStateError.
         """
+        if self._closed:
+            raise WrongStateError(f"round {self.round} is locked")
         async with self._place(self._capacity.downloads, client, n_bytes) as place:
             try:
                 async with asyncio.timeout(None) as until_lock:
@@ -274,7 +276,8 @@ class Receiving(ABC):
         self._closed = True
         now = asyncio.get_running_loop().time()
         for limit in (*(upload.until_lock for upload in self._receiving), *self._downloads):
-            limit.reschedule(now)
+            if limit.when() is None:  # else it was closed before, and this one is still on its way out
+                limit.reschedule(now)
         return {client: upload.binding for client, upload in self._uploads.items()}
 
     def forget(self) -> None:

@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -77,17 +77,23 @@ def _rehearsing(state_dir: Path) -> Iterator[tuple[ExitStack, Path]]:
 
 
 def _copy(state_dir: Path, copy: Path) -> bool:
-    """Return whether nothing changed meanwhile. Raise OSError, and SetupError for a file that a server could not
-    write."""
+    """Copy all files, and return whether nothing changed meanwhile. Raise OSError, also for a file that is never there,
+    and SetupError for one that a server could not write."""
+    missing: FileNotFoundError | None = None
     for _ in range(ATTEMPTS):
         shutil.rmtree(copy, ignore_errors=True)
         (copy / "checkpoints").mkdir(mode=0o700, parents=True)
-        with suppress(FileNotFoundError):  # the server has put another one in its place
+        try:
             before = _stamps(state_dir)
             for path in before:
                 _copy_one(path, copy / path.relative_to(state_dir))
             if _stamps(state_dir) == before:
                 return True
+            missing = None
+        except FileNotFoundError as error:  # the server may have put another one in its place
+            missing = error
+    if missing is not None:
+        raise missing
     return False
 
 

@@ -396,7 +396,29 @@ async def test_the_lock_ends_downloads_of_clients_that_do_not_read() -> None:
     intake.close()
     with pytest.raises(WrongStateError, match=r"^round \d+ is locked$"):
         await asyncio.wait_for(stalling, 5.0)
+    with pytest.raises(WrongStateError, match="is locked"):
+        await asyncio.wait_for(stalled(), 5.0)
     assert not intake._downloads
+
+
+@asynchronous
+async def test_a_round_that_is_given_up_may_be_closed_while_uploads_and_downloads_end() -> None:
+    intake = open_intake()
+
+    async def ends_slowly() -> None:
+        async with intake.download("alice", 100):
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0.1)
+
+    ending = asyncio.create_task(ends_slowly())
+    await asyncio.sleep(0)
+    for _ in range(3):
+        intake.close()
+        await asyncio.sleep(0.02)
+    with pytest.raises(WrongStateError, match="is locked"):
+        await ending
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,16 @@ def _half(copy: Callable[[Path, Path], None]) -> Callable[[Path, Path], None]:
     return copied
 
 
+def test_a_link_to_nothing_is_named(tmp_path: Path) -> None:
+    """It is not taken for a file that a server replaces: what is behind it would not be looked at."""
+    folder = tmp_path / "state"
+    start(folder)
+    torn_ledger(folder)
+    (folder / "checkpoints/link.npz").symlink_to(tmp_path / "nothing")
+    with pytest.raises(SetupError, match=r"expected files to read, found .*No such file"):
+        require_aggregator_opens(folder, TASK, INITIAL)
+
+
 def test_a_file_that_is_replaced_meanwhile_is_copied_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the list and the copy it is gone, once."""
     folder, copy_one, gone = tmp_path / "state", rehearsal._copy_one, [True]
