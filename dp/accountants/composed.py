@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 Gaussian = SampledGaussian | TwoStageSampledGaussian
 Rounds = tuple[Event | None, int]
 """A kind of round, and how many there were. None: a round costs everything."""
+_MOST_WHOLE: Final = 20.0**2
+"""The largest sum of 1 / s^2 over rounds without sampling on a grid, which would be long or coarse beyond it. There
+their cost, over 200, is added to that of all other rounds, each at half of delta."""
 _LEAST_STEP: Final = 1e-5
 """Step of the common grid, at least. A kind of round that spreads less is counted with more loss than it has."""
 _LEAST_STEP_OF_TESTS: Final = 1e-4
@@ -121,6 +124,10 @@ def _is_whole(event: SampledGaussian, visible: float) -> bool:
     return visible == 1 and event.sampling_rate == 1
 
 
+def _is_unsampled(event: Event) -> bool:
+    return isinstance(event, Gaussian) and _is_whole(*_bounded(event))
+
+
 @functools.lru_cache(maxsize=4096)
 def _epsilon(counts: tuple[tuple[Event, int], ...], delta: float) -> float:
     """Return epsilon of at least two kinds of rounds."""
@@ -130,6 +137,9 @@ def _epsilon(counts: tuple[tuple[Event, int], ...], delta: float) -> float:
     sampled = [one for one in bounded if not _is_whole(one[0], one[1])]
     if not sampled and not tested:
         return gaussian_epsilon(whole**-0.5, delta)
+    if whole > _MOST_WHOLE:
+        others = composed_epsilon([one for one in counts if not _is_unsampled(one[0])], delta / 2)
+        return gaussian_epsilon(whole**-0.5, delta / 2) + others
     from precad.dp.accountants.privacy_loss import ROUNDING_PER_ROUND
 
     n_rounds = 1 + sum(n for *_, n in sampled) + sum(n for _, n in tested)
