@@ -59,9 +59,7 @@ def measured(
     *,
     device: torch.device = CPU,
 ) -> dict[str, float]:
-    """Return metrics of the model with `parameters` (d,), by name: those that are finite.
-
-    A precision of nothing, 0/0, is no figure.
+    """Return metrics of the model with `parameters` (d,), by name.
 
     Raises: as `accuracy`; ArgumentError for a metric that raises, without its text, which may hold values of a record.
     """
@@ -71,8 +69,12 @@ def measured(
     asked, by_name = dict(wanted), metrics.METRICS["accuracy"]
     for name in [name for name, metric in wanted.items() if metric is by_name]:
         asked[name] = functools.partial(metrics.accuracy, threshold=_scale(found, model, records).threshold)
-    values = {name: _value(name, metric, found, records.labels) for name, metric in asked.items()}
-    return {name: value for name, value in values.items() if math.isfinite(value)}
+    return {name: _value(name, metric, found, records.labels) for name, metric in asked.items()}
+
+
+def finite(figures: Mapping[str, float]) -> dict[str, float]:
+    """Return those that a file of JSON can hold: a precision of nothing, 0/0, is no figure."""
+    return {name: value for name, value in figures.items() if math.isfinite(value)}
 
 
 def _value(name: str, metric: Callable[[Any, Any], object], found: NDArray[np.float32], labels: Labels) -> float:

@@ -27,7 +27,7 @@ class Links:
             None if path is None else renewable_pins(path, role) for path, role in zip(pins, AGGREGATORS, strict=True)
         )
         self._made_with = [self._latest(server) for server in (0, 1)]
-        self._before: list[grpc.aio.Channel] = []
+        self._before: dict[int, grpc.aio.Channel] = {}
         self._channels = [self._dial(server) for server in (0, 1)]
         self.stubs = [stub_of_bytes(channel, _SERVICE) for channel in self._channels]
         """Stubs of A and B, with replies as bytes; `renew` puts new stubs in their places."""
@@ -39,20 +39,21 @@ class Links:
         pins = self._pins[server]
         return self._tls.load(), None if pins is None else pins.load()
 
-    def renew(self, server: int) -> None:
+    async def renew(self, server: int) -> None:
         """Open a new channel after a loss, if a certificate, a key or a pin was replaced since the present one was
         made.
 
-        Calls of a round may still be on the old one. It stays open: closing it would cancel them.
+        Calls of a round may still be on the old one, and closing would cancel them. It stays open until the next is.
         """
         if (latest := self._latest(server)) == self._made_with[server]:
             return
-        self._made_with[server] = latest
-        self._before.append(self._channels[server])
-        self._channels[server] = self._dial(server)
+        self._made_with[server], older = latest, self._before.get(server)
+        self._before[server], self._channels[server] = self._channels[server], self._dial(server)
         self.stubs[server] = stub_of_bytes(self._channels[server], _SERVICE)
+        if older is not None:
+            await older.close()
 
     async def close(self) -> None:
         """Hang up."""
-        for channel in (*self._before, *self._channels):
+        for channel in (*self._before.values(), *self._channels):
             await channel.close()

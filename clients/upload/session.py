@@ -206,7 +206,7 @@ class ClientSession:
                     self._log.info(event, server=AGGREGATORS[server], reason=str(error))
                 said = str(error)
             await asyncio.sleep(pause_s)
-            links.renew(server)
+            await links.renew(server)
 
     async def _pass_on(self, stub: BytesStub, server: int, inbox: Inbox, patience: Patience) -> None:
         """Run one open stream, to the end of the task."""

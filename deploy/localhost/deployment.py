@@ -390,7 +390,7 @@ class LocalRun:
         success where they aim at anything."""
         model, found = parameters[: self.deployment.task.n_parameters], self._learning.build(0)
         is_right = has_accuracy(self._learning.loss, self._test.labels)
-        others = evaluation.measured(model, found, self._test, self._learning.metrics)
+        others = evaluation.finite(evaluation.measured(model, found, self._test, self._learning.metrics))
         success = evaluation.attack_success(model, found, self._wanted)
         return {
             "accuracy": evaluation.accuracy(model, found, self._test) if is_right else None,

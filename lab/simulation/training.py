@@ -244,7 +244,8 @@ class Simulation:
     def measured(self) -> dict[str, float]:
         """Return the metrics that were asked for, on the test records."""
         device, wanted = self.federation.engine.device, self.learning.metrics
-        return evaluation.measured(self._model, self.learning.build(0), self.test, wanted, device=device)
+        found = evaluation.measured(self._model, self.learning.build(0), self.test, wanted, device=device)
+        return evaluation.finite(found)
 
     def is_finite(self) -> bool:
         """Tell whether the model as it is, and what it says of some test records, is within the finite numbers."""

@@ -61,12 +61,14 @@ def test_an_error_at_evaluation_says_nothing_of_a_record(
     assert "4321" not in shown
 
 
-def test_a_figure_that_is_no_number_is_left_out() -> None:
-    """A precision of nothing is 0/0: the files of a run hold JSON, which has no such number."""
+def test_a_figure_that_is_no_number_is_left_out_of_files() -> None:
+    """A precision of nothing is 0/0, and JSON has no such number. A server hears of it all the same."""
     model = nn.Linear(2, 2)
     wanted: dict[str, Any] = {
         "nan": lambda outputs, labels: math.nan,
         "inf": lambda outputs, labels: math.inf,
         "own": lambda outputs, labels: np.float32(0.25),
     }
-    assert evaluation.measured(flatten(model), model, RECORDS, wanted) == {"own": 0.25}
+    found = evaluation.measured(flatten(model), model, RECORDS, wanted)
+    assert list(found) == list(wanted)
+    assert evaluation.finite(found) == {"own": 0.25}

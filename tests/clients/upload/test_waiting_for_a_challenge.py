@@ -117,16 +117,21 @@ async def test_no_second_upload_is_made_in_a_round_whose_first_one_broke_off() -
 
 @asynchronous
 @pytest.mark.parametrize("first", [0, 1])
-async def test_an_invitation_of_an_earlier_task_that_one_server_made_alone_costs_no_round_of_the_next(
-    first: int,
+@pytest.mark.parametrize(("number", "costs"), [(7, 0), (0, 1)])
+async def test_an_invitation_of_an_earlier_task_that_one_server_made_alone_costs_hardly_a_round_of_the_next(
+    first: int, number: int, costs: int
 ) -> None:
-    """Whoever invited to round 7 is lost before the other does. A new task begins, with the same parameters."""
+    """Whoever invited is lost before the other does. A new task begins, with the same parameters. Where its first round
+    has that number, the client finds that the invitations to it differ in task."""
     client, inboxes = session(), (Waiting[Any](), Waiting[Any]())
-    inboxes[first].put(first, invitation("old", 7))
+    inboxes[first].put(first, invitation("old", number))
     for t in range(9):
         for server in (1 - first, first):
             inboxes[server].put(server, invitation("new", t))
-    for t in range(9):
+    if costs:
+        differing = await asyncio.wait_for(client._invited_by_both(*inboxes), 5.0)
+        assert {told.task for told in differing} == {"old", "new"}
+    for t in range(costs, 9):
         both = await asyncio.wait_for(client._invited_by_both(*inboxes), 5.0)
         assert [(told.task, told.round) for told in both] == [("new", t)] * 2
 

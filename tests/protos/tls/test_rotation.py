@@ -349,14 +349,14 @@ def test_a_client_that_lost_a_server_comes_back_with_its_renewed_certificate(pki
         async with desk(pki.tls("aggregator-a")) as a, desk(pki.tls("aggregator-b")) as b:
             links = Links((a, b), pki.tls(ALICE), (None, pki.tls("aggregator-b").certificate))
             first = list(links.stubs)
-            links.renew(0)
+            await links.renew(0)
             assert links.stubs == first
             put(renewed.key, pki.tls(ALICE).key)
             put(renewed.certificate, pki.tls(ALICE).certificate)
             before = links._channels[0]
             under_way = before.unary_unary("/desk/Slowly")(b"", timeout=10)
             for server in (0, 1):
-                links.renew(server)
+                await links.renew(server)
                 shown = await links._channels[server].unary_unary("/desk/Who")(b"", timeout=10)
                 assert shown.decode() == fingerprint(renewed.certificate.read_bytes())
             assert not set(map(id, links.stubs)) & set(map(id, first))
