@@ -9,6 +9,7 @@ such models' confidences (`precad certify --run DIR`).
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import statistics
@@ -52,9 +53,10 @@ def train_several(
     then the trainings before are kept. Raises ConfigError for fewer trainings than are there: all of them were paid.
     """
     root = _root(raw, output, resumes=resumes)
-    n_before = _n_finished(root) if resumes else 0
-    if number < n_before:
-        raise ConfigError(f"--seeds: expected at least the {n_before} trainings that {root} has, found {number}")
+    n_begun = next(i for i in itertools.count() if not RunFolder(root / f"seed-{i}").config.is_file())
+    if number < n_begun:
+        raise ConfigError(f"--seeds: expected at least the {n_begun} trainings that {root} has, found {number}")
+    n_finished = len(each_training(root)) if (root / TRAININGS).exists() else 0
     summaries: list[dict[str, Any]] = []
     costs: list[Sequence[TaskCost]] = []
     found: dict[str, Any] = {}
@@ -65,14 +67,9 @@ def train_several(
         summaries.append(summary)
         costs.append(costs_of_run(folder, task))
         found = {**together(summaries, task, costs), "output": str(root)}
-        if i + 1 >= n_before:  # one that ends early leaves what is written of those before
+        if i + 1 >= n_finished:  # one that ends early leaves what is written of those before
             write_trainings(root, found)
     return found
-
-
-def _n_finished(root: Path) -> int:
-    """Return how many trainings of a folder are finished. Raises ConfigError."""
-    return len(each_training(root)) if (root / TRAININGS).exists() else 0
 
 
 def _root(raw: Mapping[str, Any], output: Path | None, *, resumes: bool) -> Path:

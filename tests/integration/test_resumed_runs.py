@@ -32,6 +32,7 @@ import torch
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import INTERRUPTED, SUCCESS
 from precad.deploy.guarantees.run_evidence import read_runs
+from precad.deploy.localhost.resuming import read_before
 from precad.deploy.reporting.run_folder import read_deployed
 from precad.deploy.run_files.folder import RunFolder
 from precad.deploy.run_files.state import RunState, state_of
@@ -98,7 +99,8 @@ def killed_then_interrupted_then_finished(command: Command) -> dict[str, Any]:
     command.start()
     code, _ = command.stop_after(3, signal.SIGKILL)
     assert (code, state_of(command.folder.root)) == (-signal.SIGKILL, RunState.CRASHED)
-    n_before = n_lines(command.folder.metrics)
+    before = read_before(command.folder, configuration.load(command.folder.config))
+    n_before = len(before.lines) + len(before.further)  # the next run writes these down as it starts
     assert n_before < ROUNDS - 10, "the machine is too fast for this test"
     command.start("--resume")
     code, stderr = command.stop_after(n_before + 4, signal.SIGINT)

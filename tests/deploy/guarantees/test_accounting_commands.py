@@ -419,6 +419,9 @@ def test_the_attack_cost(confidences):
     assert cost["J"] == pytest.approx(J)
     assert all(bounds[0] == pytest.approx([J, J]) for bounds in cost["bounds"].values())
     assert len(cost["bounds"]["exact"]) == 21
+    assert cost["confidence"] is None
+    of_trainings = json.loads(precad(*arguments, "--trainings", "500", "--psi", "0.05", "--json").stdout)["attack_cost"]
+    assert of_trainings["confidence"] == 0.95
     for published, pld, exact in zip(*(cost["bounds"][name] for name in ("published", "pld", "exact")), strict=True):
         assert published[0] <= pld[0] + 1e-3
         assert pld[0] <= exact[0] + 1e-3

@@ -168,6 +168,8 @@ def test_trainings_go_on_where_they_were_interrupted(tmp_path: Path, monkeypatch
     with pytest.raises(InterruptedRunError):
         train(2, resumes=False)
     assert json.loads((root / TRAININGS).read_text())["trainings"] == ["seed-0"]
+    with pytest.raises(ConfigError, match=r"--seeds: expected at least the 2 trainings that .* has, found 1"):
+        train(1, resumes=True)
     with pytest.raises(ConfigError, match="--output: expected a new or empty folder"):
         train(2, resumes=False)
     found = train(3, resumes=True)

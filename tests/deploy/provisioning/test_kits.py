@@ -145,7 +145,7 @@ def of_another_key(project: Project) -> None:
         (in_task('algorithm = "precad"', 'algorithm = "distributed-dp"'), "servers_follow_protocol: expected true"),
         (in_task('mode = "proved"', HALF_SPACES), "task.half_spaces: expected none in a project, whose kits bring no"),
         (in_task("rounds = 3", "rounds = 0"), "task.rounds: expected greater than or equal to 1, found 0"),
-        (in_task("rounds = 3", "round = 3"), "task.round: expected no such key, found 3"),
+        (in_task("rounds = 3", "round = 3"), "task.round: expected no such key, but perhaps rounds, found 3"),
         (in_task("dim = 14", "dim = 15"), "task.dim: expected 14, found 15"),
         (in_project("[client]", '[client]\nauthority = "x"'), "client.authority: expected none: the kit has it"),
         (in_project("[client]", "[client]\nuploads = 1"), "client.uploads: expected no such key, found 1"),

@@ -27,7 +27,7 @@ from typer.testing import Result
 
 from precad.deploy.cli import main as cli
 from precad.deploy.configuration import sections as configuration
-from precad.deploy.errors import InterruptedRunError, RunFailedError
+from precad.deploy.errors import ConfigError, InterruptedRunError, RunFailedError
 from precad.deploy.oversight import state_dirs
 from precad.deploy.oversight.run_status import read_run
 from precad.deploy.oversight.status_shown import show_rounds
@@ -286,6 +286,21 @@ def test_a_server_that_starts_while_somebody_asks_gets_its_ledger(tmp_path: Path
         threading.Timer(0.03, fcntl.flock, (asking, fcntl.LOCK_UN)).start()
         with open_ledger(tmp_path, TASK), pytest.raises(LedgerInUseError):
             open_ledger(tmp_path, TASK)
+
+
+def test_a_run_begins_while_somebody_asks_for_its_state(tmp_path: Path) -> None:
+    """`precad watch` asks twice a second. A lock that stays is another run's."""
+    with state.held(tmp_path):
+        pass
+    with (tmp_path / state.NAME).open("rb") as asking:
+        fcntl.flock(asking, fcntl.LOCK_SH)
+        threading.Timer(0.03, fcntl.flock, (asking, fcntl.LOCK_UN)).start()
+        with (
+            state.held(tmp_path),
+            pytest.raises(ConfigError, match="found a run in progress"),
+            state.held(tmp_path),
+        ):
+            pytest.fail("two runs hold one folder")
 
 
 def test_a_damaged_state_dir_is_refused_in_one_line(tmp_path: Path) -> None:
