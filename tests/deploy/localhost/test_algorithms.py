@@ -186,7 +186,7 @@ def expected_epsilons(task: Any, participation: int) -> list[float]:
         return [
             min(eps_ptr_rounds(*one, participation, 1e-5), pld_eps_ptr(*one, participation, 1e-5)) for one in events
         ]
-    rounded = 1 + math.sqrt(task.dim) / 2**16
+    rounded = 1 + math.sqrt(task.dim) * 0.5**task.frac_bits
     if task.algorithm == "precad":
         events = [SampledGaussian(0.5, share * 4.6 / rounded) for share in (1.0, math.sqrt(2))]
         return [PldAccountant().epsilon(event, participation, 1e-5) for event in events]
