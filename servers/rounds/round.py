@@ -41,7 +41,7 @@ from precad.servers.rounds.states import (
 from precad.servers.rounds.transfers import Capacity
 from precad.servers.store.rounds import CommittedRound, EvaluatedRound
 from precad.servers.store.state import TaskState, require_possible_sum
-from precad.servers.supervision import to_the_end
+from precad.servers.supervision import first_error_or_result, to_the_end
 
 S = TypeVar("S", bound=RoundState)
 
@@ -139,14 +139,9 @@ class RoundRunner:
                 return state
             writing = asyncio.create_task(to_the_end(self._write_locked, proving))
             try:
-                coming = asyncio.create_task(self.form.await_proofs(self._enter(proving)))
-                try:
-                    await asyncio.wait((writing, coming), return_when=asyncio.FIRST_EXCEPTION)
-                finally:
-                    coming.cancel()
+                await first_error_or_result(self.form.await_proofs(self._enter(proving)), guards=(writing,))
             finally:
                 await writing  # whoever reads the disk next finds it there
-            await coming
         self._proof_bytes = proving.proofs.bytes_received
         return proving
 
