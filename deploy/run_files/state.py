@@ -18,9 +18,10 @@ from precad.deploy.errors import ConfigError, InterruptedRunError
 
 NAME: Final = "run-state"
 """The file's name in a run folder."""
-_ATTEMPTS, _PAUSE_S = 10, 0.02
 INTERRUPTED_RUN: Final = "interrupted after"
 """How a summary begins to say why an interrupted run ended."""
+_ATTEMPTS, _PAUSE_S = 10, 0.02
+"""How often, and with what pauses, a run tries to lock its folder."""
 
 
 class RunState(StrEnum):
@@ -54,7 +55,7 @@ def held(folder: Path, *, resumes: bool = False) -> Iterator[None]:
     """
     descriptor = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     with os.fdopen(descriptor, "r+", encoding="ascii", errors="replace") as file:
-        if not _is_locked(file.fileno()):
+        if not _takes_lock(file.fileno()):
             raise ConfigError(f"--output: expected a folder that no run uses, found a run in progress in {folder}")
         if resumes and file.read() == RunState.FINISHED:
             raise ConfigError(f"--output: expected a run that can be continued, found a finished run in {folder}")
@@ -62,7 +63,7 @@ def held(folder: Path, *, resumes: bool = False) -> Iterator[None]:
             yield
 
 
-def _is_locked(descriptor: int) -> bool:
+def _takes_lock(descriptor: int) -> bool:
     """Lock the file, and tell whether that went. Whoever asks for the run's state holds it for an instant."""
     for _ in range(_ATTEMPTS):
         with suppress(BlockingIOError):
