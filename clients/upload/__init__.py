@@ -4,6 +4,7 @@ Modules:
 
     session      one client's side of a task
     proved       a round of mode `proved`: one upload, and one proof
+    sending      one upload or proof to one server
     links        connections to both servers
     model_cache  the last global model, for all clients of a process
     patience     when to ask a server again

@@ -16,12 +16,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, aclosing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import grpc
 import numpy as np
 import structlog
-from google.protobuf.message import Message
 from numpy.typing import NDArray
 
 from precad.clients.errors import (
@@ -36,7 +35,6 @@ from precad.clients.errors import (
 from precad.clients.submission import (
     ProvedMessage,
     RoundInvitation,
-    Submission,
     agree,
     make_submission,
     round_task,
@@ -47,8 +45,9 @@ from precad.clients.upload.events import MOST_EVENT_BYTES, Waiting
 from precad.clients.upload.links import Links
 from precad.clients.upload.model_cache import ModelCache
 from precad.clients.upload.patience import Patience, Turns, longest_pause_s, retry_after_s, until_admitted
+from precad.clients.upload.sending import parts_of, refusing_nonsense, send
 from precad.clients.upload_limit import DEFAULT_UPLOADS_PER_MODEL, UploadLimit, require_covered
-from precad.mpc.errors import MalformedMessageError, raised_as
+from precad.mpc.errors import raised_as
 from precad.mpc.prg import Seed
 from precad.mpc.proved.client import Invitation
 from precad.mpc.ring import RingArray
@@ -261,7 +260,7 @@ class ClientSession:
                     raise ProtocolError(
                         f"{AGGREGATORS[server]}: expected events of at most {MOST_EVENT_BYTES} bytes, found {len(data)}"
                     )
-                with _refusing_nonsense():
+                with refusing_nonsense():
                     event = decoded(aggregator_pb2.ClientEvent, data, AGGREGATORS[server])
                 yield event
         except grpc.aio.AioRpcError as error:
@@ -332,7 +331,7 @@ class ClientSession:
         for server in submission.servers:
             ours = self._conduct.on_upload(submission, server)
             parts = functools.partial(parts_of, ours, server)
-            await _upload(stubs, server, "Submit", parts, ends_at - time.monotonic())
+            await send(stubs, server, "Submit", parts, ends_at - time.monotonic())
         self._log.info("client.submitted", task=invitation.task_id, round=invitation.round)
 
     async def _model(
@@ -425,7 +424,7 @@ class ClientSession:
         left_s = ends_at - time.monotonic()
         preparing = asyncio.create_task(asyncio.to_thread(upload.prepare))  # while the upload is under way
         try:
-            await _upload(stubs, upload.holder, "Submit", upload.parts, left_s)
+            await send(stubs, upload.holder, "Submit", upload.parts, left_s)
         finally:
             await preparing
         self._log.info("client.submitted", task=upload.task, round=upload.round)
@@ -433,7 +432,7 @@ class ClientSession:
             self._log.warning("client.silent", task=upload.task, round=upload.round)
             return
         parts = functools.partial(proved.proof_parts, proof)
-        await _upload(stubs, upload.holder, "Prove", parts, self.task.proof_timeout_s)
+        await send(stubs, upload.holder, "Prove", parts, self.task.proof_timeout_s)
         self._log.info("client.proved", task=upload.task, round=upload.round)
 
     def _forget_news_before(self, invitation: aggregator_pb2.Invitation) -> None:
@@ -457,48 +456,12 @@ class ClientSession:
         """Return the global model, whose digest both servers named. Raises AioRpcError, ProtocolError."""
         replies = stub_of_a.GetModel(aggregator_pb2.ModelRequest(round=invitation.round))
         chunks = (decoded(common_pb2.Chunk, data, AGGREGATORS[0]) async for data in replies)
-        with _refusing_nonsense():
+        with refusing_nonsense():
             data = await convert.collect(chunks, limit=4 * self.task.dim)
             if convert.sha256(data) != invitation.model_digest:
                 raise ProtocolError("the downloaded model does not have the digest that both servers named")
             return convert.model_from_bytes(data, self.task.dim)
 
 
-async def _upload(
-    stubs: Sequence[BytesStub],
-    server: int,
-    method: Literal["Submit", "Prove"],
-    parts: Callable[[], AsyncIterator[Message]],
-    limit_s: float,
-) -> None:
-    """Upload the parts to one server; every attempt sends the same bytes, by the latest stub.
-
-    Raises AioRpcError, ProtocolError.
-    """
-
-    async def attempt() -> None:
-        data = await getattr(stubs[server], method)(parts())
-        with _refusing_nonsense():
-            decoded(_REPLIES[method], data, AGGREGATORS[server])
-
-    await until_admitted(attempt, limit_s)
-
-
-_REPLIES: Final = {"Submit": aggregator_pb2.SubmitReply, "Prove": aggregator_pb2.ProveReply}
-_refusing_nonsense = functools.partial(raised_as, ProtocolError, MalformedMessageError)
-"""Turn away bytes that no honest server sends. Raises ProtocolError."""
 News: TypeAlias = aggregator_pb2.Invitation | aggregator_pb2.Challenge
 Inbox: TypeAlias = Waiting[aggregator_pb2.Invitation]
-
-
-async def parts_of(submission: Submission, server: int) -> AsyncIterator[aggregator_pb2.SubmitPart]:
-    """Return the messages to one server: its payload in chunks, the first one with the binding."""
-    first, *others = convert.growing_pieces(submission.payloads[server])
-    yield aggregator_pb2.SubmitPart(
-        binding=submission.binding,
-        statement=submission.statement,
-        salt=submission.salt_to(server),
-        chunk=convert.chunk(first),
-    )
-    for piece in others:
-        yield aggregator_pb2.SubmitPart(chunk=convert.chunk(piece))

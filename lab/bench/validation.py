@@ -205,7 +205,7 @@ def _row(implementation: str, mode: str, dim: int, clients: int, batch: Spread) 
 
 def bytes_up(mode: Mode, dim: int) -> int:
     """Count the bytes that one client uploads to both servers: the messages of
-    `precad.clients.upload.session.parts_of`, framing left out."""
+    `precad.clients.upload.sending.parts_of`, framing left out."""
     binding = common_pb2.Binding(
         protocol_version=PROTOCOL_VERSION,
         task=TASK,

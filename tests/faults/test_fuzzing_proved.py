@@ -31,7 +31,7 @@ import structlog
 
 from precad.clients.training.conduct import Honest
 from precad.clients.upload import proved
-from precad.clients.upload.session import _upload
+from precad.clients.upload.sending import send
 from precad.deploy.authority.pki import issue
 from precad.mpc.errors import MpcError
 from precad.mpc.prg import Label
@@ -88,7 +88,7 @@ class Leashed:
 
     async def submit(self) -> None:
         holder = self.upload.holder
-        await _upload(self.stubs, holder, "Submit", self.upload.parts, LIMIT_S)
+        await send(self.stubs, holder, "Submit", self.upload.parts, LIMIT_S)
 
     async def make_proof(self) -> None:
         a, b = await self._events()
@@ -99,7 +99,7 @@ class Leashed:
     async def prove(self) -> None:
         assert self.proof is not None
         holder, parts = self.upload.holder, functools.partial(proved.proof_parts, self.proof)
-        await _upload(self.stubs, holder, "Prove", parts, LIMIT_S)
+        await send(self.stubs, holder, "Prove", parts, LIMIT_S)
 
     async def leave(self) -> None:
         for stream in self._streams:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.clients.submission import RoundInvitation, Submission, agree, make_submission
-from precad.clients.upload.session import parts_of
+from precad.clients.upload.sending import parts_of
 from precad.mpc.channel import MemoryChannel
 from precad.mpc.gate_names import make_gate
 from precad.mpc.local import engines

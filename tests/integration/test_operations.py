@@ -30,7 +30,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
 from precad.clients.submission import Submission
-from precad.clients.upload.session import parts_of
+from precad.clients.upload.sending import parts_of
 from precad.deploy.errors import SUCCESS, UNREACHABLE, RunFailedError
 from precad.deploy.localhost.deployment import LocalRun
 from precad.deploy.localhost.processes import Children

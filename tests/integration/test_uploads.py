@@ -24,7 +24,8 @@ import pytest
 from precad.clients.submission import Submission
 from precad.clients.upload import session
 from precad.clients.upload.patience import until_admitted
-from precad.clients.upload.session import ClientSession, parts_of
+from precad.clients.upload.sending import parts_of
+from precad.clients.upload.session import ClientSession
 from precad.mpc import joint_coin
 from precad.mpc.ring import RingArray
 from precad.protos.messages import convert

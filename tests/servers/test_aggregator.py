@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from precad.clients.submission import RoundInvitation
-from precad.clients.upload.session import parts_of
+from precad.clients.upload.sending import parts_of
 from precad.deploy.errors import exit_code_of
 from precad.dp.accountants.pld import View
 from precad.mpc import joint_coin

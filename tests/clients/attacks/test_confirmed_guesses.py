@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from precad.clients.submission import RoundInvitation, Submission, make_submission
-from precad.clients.upload.session import parts_of
+from precad.clients.upload.sending import parts_of
 from precad.mpc import ring, sharing
 from precad.mpc.prg import Label, Seed
 from precad.mpc.ring import RingArray

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from precad.clients.submission import RoundInvitation, Submission, make_submission
-from precad.clients.upload.session import ClientSession, Work, parts_of
+from precad.clients.upload.sending import parts_of
+from precad.clients.upload.session import ClientSession, Work
 from precad.mpc.ring import RingArray
 from precad.protos.messages import convert
 from precad.protos.precad.v1 import common_pb2

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from precad.clients.submission import RoundInvitation, Submission, make_submission
-from precad.clients.upload.session import parts_of
+from precad.clients.upload.sending import parts_of
 from precad.mpc import opening, validation
 from precad.mpc.channel import MemoryChannel, run_pair
 from precad.mpc.gate import top_bits
