@@ -223,25 +223,17 @@ def account_of_flags(
     Without sigma, a target takes the least one that meets it against one corrupted server that may discard draws. A
     task's own target takes what the task is resolved to. Without `dim` rounding is not counted, and a warning says so.
     """
-    flags = {field.name: given[field.name] for field in fields(TrainingPlan) if given.get(field.name) is not None}
-    if task is not None:
-        flags = _of_task(task, flags) | flags
-    flags |= _rate_of_bins(flags, given)
-    own_target = None if task is None or "sigma" in flags else task.get(TARGET)
-    if own_target is not None:
-        flags["sigma"] = None
-    if "sigma" not in flags and target_epsilon is not None:
-        flags["sigma"] = None
-    missing = [name for name in ("sigma", "q", "p", "rounds", "delta") if name not in flags]
-    if missing:
-        raise ConfigError("\n".join(f"{flag_of(name)}: expected a value, found none" for name in missing))
+    own_target = None if task is None else task.get(TARGET)
+    flags = _flags_of(given, task)
+    _require_complete(flags, has_target=own_target is not None or target_epsilon is not None)
     with refusing(ValueError):
-        if flags["sigma"] is None:
-            unknown = TrainingPlan(**(flags | {"sigma": 1.0}))
-            if own_target is not None:
-                flags["sigma"] = _noise_of_task(unknown, own_target)
-            else:
-                flags["sigma"] = _calibrated(unknown, View.ONE_SERVER, target_epsilon or math.nan)["smallest_sigma"]
+        if "sigma" not in flags:
+            unknown = TrainingPlan(**flags, sigma=1.0)
+            flags["sigma"] = (
+                _least_noise(unknown, target_epsilon or math.nan)
+                if own_target is None
+                else _noise_of_task(unknown, own_target)
+            )
         end_tells = task is not None and any(task.get(name) is not None for name in BUDGETS_OF_VIEWS)
         plan = TrainingPlan(**flags)
         report = account(plan, target_epsilon=target_epsilon, is_by_round=is_by_round, end_tells=end_tells)
@@ -250,6 +242,22 @@ def account_of_flags(
     if rests_on := conditions.of_draft(task):
         report["rests_on"] = rests_on
     return report
+
+
+def _flags_of(given: Mapping[str, Any], task: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the fields of `TrainingPlan` that flags give, the rest from a task. Raises ConfigError."""
+    flags = {field.name: given[field.name] for field in fields(TrainingPlan) if given.get(field.name) is not None}
+    if task is not None:
+        flags = _of_task(task, flags) | flags
+    return flags | _rate_of_bins(flags, given)
+
+
+def _require_complete(flags: Mapping[str, Any], *, has_target: bool) -> None:
+    """Raise ConfigError for each field that has no value. A target stands for sigma."""
+    needed = ("q", "p", "rounds", "delta") if has_target else ("sigma", "q", "p", "rounds", "delta")
+    missing = [name for name in needed if name not in flags]
+    if missing:
+        raise ConfigError("\n".join(f"{flag_of(name)}: expected a value, found none" for name in missing))
 
 
 def _rate_of_bins(flags: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, float]:
@@ -261,6 +269,12 @@ def _rate_of_bins(flags: Mapping[str, Any], given: Mapping[str, Any]) -> dict[st
     with refusing(ValueError):
         require_count("balls_in_bins", bins, at_least=1)
     return {"p": 1 / bins}
+
+
+def _least_noise(plan: TrainingPlan, target_epsilon: float) -> float:
+    """Return the least sigma that meets the target against one corrupted server that may discard draws."""
+    least: float = _calibrated(plan, View.ONE_SERVER, target_epsilon)["smallest_sigma"]
+    return least
 
 
 def _noise_of_task(plan: TrainingPlan, target_epsilon: float) -> float:
