@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from precad.deploy.cli.common import ConfigFile, GateName, Json, exit_codes, people, write_json
+from precad.deploy.cli.common import ConfigFile, GateName, Json, exit_codes, tell, write_json
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.joined import AUDITS, joined
 from precad.mpc.parameters import Mode
@@ -70,7 +70,7 @@ def audit_copy(
     from precad.deploy.oversight.log_audit import copy_state
 
     for path in copy_state(configuration.load(config), Role(role.value), folder):
-        people.print(str(path), soft_wrap=True)
+        tell(str(path))
 
 
 @audit_app.command("log")
@@ -101,7 +101,7 @@ def audit_log(
     else:
         for name, value in report.items():
             said = ", ".join(value) if isinstance(value, list) else value
-            people.print(f"{name.replace('_', ' '):<18}{said}", highlight=False, markup=False, soft_wrap=True)
+            tell(f"{name.replace('_', ' '):<18}{said}")
 
 
 @audit_app.command("events")

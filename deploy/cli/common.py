@@ -19,7 +19,20 @@ from precad.protos.messages.spoken import shown
 
 _VALUE: Final = 18
 """The column in which the values of a check begin."""
-people = Console(stderr=True, width=None if sys.stderr.isatty() else 140)
+_WIDTH: Final = 140
+"""Columns where nobody's terminal has its own."""
+
+
+def _console(stream: TextIO | None, *, stderr: bool) -> Console:
+    is_terminal = stream is not None and stream.isatty()  # None: whoever started us closed it
+    return Console(stderr=stderr, width=None if is_terminal else _WIDTH)
+
+
+people = _console(sys.stderr, stderr=True)
+"""Standard error, for progress, remarks and errors."""
+results = _console(sys.stdout, stderr=False)
+"""Standard output, for what a command was asked for. With `--json` it is that object's alone, and this is standard
+error (`for_programs_alone`)."""
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="Read this TOML file.")]
 AppName = Annotated[
@@ -81,13 +94,19 @@ class PicturesName(StrEnum):
 
 
 def say(line: str) -> None:
+    """Print a remark, on standard error."""
     people.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def say_fact(line: str) -> None:
+def tell(line: str) -> None:
+    """Print a line of what the command was asked for."""
+    results.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def tell_fact(line: str) -> None:
     """Print a line of a check: on a terminal between words, under the value; elsewhere whole, as programs read it."""
-    for part in wrapped(line, people.width) if people.is_terminal else [line]:
-        say(part)
+    for part in wrapped(line, results.width) if results.is_terminal else [line]:
+        tell(part)
 
 
 def wrapped(line: str, width: int) -> list[str]:
@@ -110,7 +129,7 @@ _FOR_PROGRAMS: Final[list[TextIO]] = []
 
 @contextmanager
 def for_programs_alone() -> Iterator[None]:
-    """Send to standard error what a user's code prints, and keep standard output for `write_json`."""
+    """Keep standard output for `write_json`. Text and what a user's code prints go to standard error."""
     _FOR_PROGRAMS.append(sys.stdout)
     try:
         with redirect_stdout(sys.stderr):

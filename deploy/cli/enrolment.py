@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from precad.deploy import errors
-from precad.deploy.cli.common import exit_codes, people
+from precad.deploy.cli.common import exit_codes, tell
 from precad.deploy.cli.pki import (
     AuthorityFolder,
     AuthorityPassphraseFile,
@@ -91,4 +91,4 @@ def enrol(
     made = asyncio.run(
         enrolling.enrol(url, directory, holder, token, authority_fingerprint, key_passphrase_file=passphrase_file)
     )
-    people.print(f"certificate: {made.certificate}\nkey: {made.key}", soft_wrap=True)
+    tell(f"certificate: {made.certificate}\nkey: {made.key}")

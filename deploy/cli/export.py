@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from precad.deploy.cli.common import AggregatorLetter, Json, exit_codes, say, write_json
+from precad.deploy.cli.common import AggregatorLetter, Json, exit_codes, tell, write_json
 from precad.deploy.errors import ConfigError
 
 
@@ -84,8 +84,8 @@ def export(
     if as_json:
         write_json(report, allow_nan=False)
         return
-    say(f"{report['out']}: {', '.join(report['files'])}; signed by {' and '.join(report['signed_by'])}")
-    _say_statement(report)
+    tell(f"{report['out']}: {', '.join(report['files'])}; signed by {' and '.join(report['signed_by'])}")
+    _tell_statement(report)
 
 
 @exit_codes()
@@ -109,12 +109,12 @@ def verify_export(
         write_json(report, allow_nan=False)
         return
     for role, found in report["signatures"].items():
-        say(f"signed by {role} on {found['signed_on']}, certificate SHA-256 {found['certificate_sha256']}")
+        tell(f"signed by {role} on {found['signed_on']}, certificate SHA-256 {found['certificate_sha256']}")
     for name, roles in report["files"].items():
-        say(f"{name}: as {' and '.join(roles)} signed it")
-    say(f"certificate against poisoning: {report['certificate']}")
-    say(f"audit: {report['audit']}")
-    _say_statement(report)
+        tell(f"{name}: as {' and '.join(roles)} signed it")
+    tell(f"certificate against poisoning: {report['certificate']}")
+    tell(f"audit: {report['audit']}")
+    _tell_statement(report)
 
 
 def _require_torch() -> None:
@@ -123,14 +123,14 @@ def _require_torch() -> None:
         raise ConfigError("expected PyTorch, found none: exports need all of precad, not the servers' image")
 
 
-def _say_statement(report: dict[str, Any]) -> None:
+def _tell_statement(report: dict[str, Any]) -> None:
     said = report["statement"]
-    say(f"task {said['task']['name']}, {said['rounds']['committed']} rounds ({said['rounds']['ended']})")
-    say(f"model {said['model']['architecture']}, SHA-256 {said['model']['sha256']}")
-    say(f"statement SHA-256 {report['statement_sha256']}")
-    say(said["guarantee"])
+    tell(f"task {said['task']['name']}, {said['rounds']['committed']} rounds ({said['rounds']['ended']})")
+    tell(f"model {said['model']['architecture']}, SHA-256 {said['model']['sha256']}")
+    tell(f"statement SHA-256 {report['statement_sha256']}")
+    tell(said["guarantee"])
     if said["format"] == "precad/export/1":
-        say(
+        tell(
             "its epsilons are of the rounds that there were: they hold if no draw was discarded "
             "(docs/explanation/privacy.md)"
         )

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from precad.deploy.cli.common import Json, exit_codes, say, write_json
+from precad.deploy.cli.common import Json, exit_codes, tell, write_json
 
 holder_app = typer.Typer(help="Show and keep a data holder's own ledger over all tasks.", no_args_is_help=True)
 LedgerFile = Annotated[Path, typer.Argument(metavar="FILE", help="Take this ledger (`client.holder.ledger`).")]
@@ -24,7 +24,7 @@ def holder_statement(ledger: LedgerFile, as_json: Json = False) -> None:
         write_json(found)
         return
     for line in lines_of(found):
-        say(line)
+        tell(line)
 
 
 @holder_app.command("charge")
@@ -58,4 +58,4 @@ def holder_charge(
         terms={name: value for name, value in given.items() if value is not None},
     )
     for line in lines_of(statement(ledger))[:5]:
-        say(line)
+        tell(line)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from precad.deploy.cli.common import exit_codes, say
+from precad.deploy.cli.common import exit_codes, tell
 
 Folder = Annotated[
     Path, typer.Argument(metavar="FOLDER", help="Write to this folder, new or empty; nothing is ever overwritten.")
@@ -34,9 +34,9 @@ def init_local(folder: Folder) -> None:
 
     files = init.local_files()
     init.write(files, folder)
-    say(f"{folder}: wrote {', '.join(files)}")
-    say(f"next: precad check {shlex.quote(str(folder / 'train.toml'))}")
-    say(f"      precad run {shlex.quote(str(folder / 'train.toml'))}")
+    tell(f"{folder}: wrote {', '.join(files)}")
+    tell(f"next: precad check {shlex.quote(str(folder / 'train.toml'))}")
+    tell(f"      precad run {shlex.quote(str(folder / 'train.toml'))}")
 
 
 @init_app.command("deployment")
@@ -55,16 +55,16 @@ def init_deployment(
     has_dealer = mode is DeploymentMode.DEALER
     files = init.deployment_files(has_dealer=has_dealer)
     init.write(files, folder)
-    say(f"{folder}: wrote {len(files)} files")
+    tell(f"{folder}: wrote {len(files)} files")
     for name in init.organisations(has_dealer=has_dealer):
-        say(f"  {name + '/':<15}{name}.toml with every field explained, its systemd unit, kubernetes/")
-    say("  helm/          the manifests as a chart, with each role's values")
-    say("  identities/    certificates by cert-manager or step-ca, in place of precad pki")
-    say("  one-machine/   compose.yaml, to try all roles on one machine")
-    say("  monitoring/    for Prometheus and Grafana")
+        tell(f"  {name + '/':<15}{name}.toml with every field explained, its systemd unit, kubernetes/")
+    tell("  helm/          the manifests as a chart, with each role's values")
+    tell("  identities/    certificates by cert-manager or step-ca, in place of precad pki")
+    tell("  one-machine/   compose.yaml, to try all roles on one machine")
+    tell("  monitoring/    for Prometheus and Grafana")
     if not has_dealer:
-        say(f"mode proved {STANDING} (docs/explanation/proved.md)")
-    say("  project.toml   for precad provision, which makes a kit for each organisation; task.toml is its [task]")
-    say("next: agree on task.toml, make keys (precad pki request), then precad provision project.toml")
-    say("      or each organisation fills in its own files, and runs precad check ROLE.toml")
-    say(f"      each client's records: a table like {folder / init.RECORDS}, where client.records names it")
+        tell(f"mode proved {STANDING} (docs/explanation/proved.md)")
+    tell("  project.toml   for precad provision, which makes a kit for each organisation; task.toml is its [task]")
+    tell("next: agree on task.toml, make keys (precad pki request), then precad provision project.toml")
+    tell("      or each organisation fills in its own files, and runs precad check ROLE.toml")
+    tell(f"      each client's records: a table like {folder / init.RECORDS}, where client.records names it")

@@ -21,7 +21,9 @@ from precad.deploy.cli.common import (
     Output,
     exit_codes,
     people,
+    results,
     say,
+    tell,
     write_json,
 )
 from precad.deploy.errors import ConfigError, InterruptedRunError
@@ -107,11 +109,11 @@ def _run_several(
         from precad.deploy.localhost.summary import print_summary
 
         def shown(summary: Mapping[str, Any], folder: RunFolder, task: Task) -> None:
-            print_summary(people, summary, task)
+            print_summary(results, summary, task)
             _write_report(folder, summary)
 
         found = train_several(settings, output, people, number, shown=shown, dashboard=dashboard, resumes=resumes)
-        print_together(people, found)
+        print_together(results, found)
         if as_json:
             write_json(found)
         require_all_finite(found)
@@ -139,7 +141,7 @@ def _run_local(
 
         try:
             summary = complete(local, stays=stays)
-            print_summary(people, summary, local.deployment.task)
+            print_summary(results, summary, local.deployment.task)
             summary = _write_report(local.folder, summary)
             if as_json:
                 write_json(summary)
@@ -148,7 +150,7 @@ def _run_local(
         except InterruptedRunError:
             if local.folder.summary.exists():
                 summary = json.loads(local.folder.summary.read_text())
-                print_summary(people, summary, local.deployment.task)
+                print_summary(results, summary, local.deployment.task)
                 _write_report(local.folder, summary)
             raise
         finally:
@@ -182,6 +184,6 @@ def _write_report(folder: RunFolder, summary: Mapping[str, Any]) -> dict[str, An
     if run.client.attackers:
         found["certificate"] = certificate_in_words(certificate)
         folder.write_summary(found)
-        say(f"certificate       {found['certificate']}")
-    say(f"report            {folder.report}")
+        tell(f"certificate       {found['certificate']}")
+    tell(f"report            {folder.report}")
     return found

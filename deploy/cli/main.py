@@ -1,8 +1,11 @@
 """The command `precad`.
 
-Figures for programs go to standard output (`--json`), everything for people to standard error. A command is
-imported when it is called, and imports its role's modules when it runs, so that the dealer never waits for PyTorch. The
-commands are in `precad.deploy.cli.joined_commands`; the laboratory's join by entry points (`precad.deploy.joined`).
+What a command was asked for goes to standard output: as text, or as one JSON object (`--json`). Progress, remarks and
+errors go to standard error, and with `--json` all text does.
+
+A command is imported when it is called, and imports its role's modules when it runs, so that the dealer never waits for
+PyTorch. The commands are in `precad.deploy.cli.joined_commands`; the laboratory's join by entry points
+(`precad.deploy.joined`).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from precad.deploy.cli.common import Json, exit_codes, people, write_json
+from precad.deploy.cli.common import Json, exit_codes, results, write_json
 from precad.deploy.errors import UNREACHABLE, InterruptedRunError, RunFailedError
 
 Target = Annotated[
@@ -40,7 +40,7 @@ def status(
         shown = {name: json.loads(found.model_dump_json()) for name, found in statuses.items()}
         write_json({"servers": shown, "unreachable": faults})
     elif statuses:
-        people.print(status_shown.status_table(statuses), highlight=False)
+        results.print(status_shown.status_table(statuses), highlight=False)
     unready = [f"{name} is not ready" for name, found in statuses.items() if ready and not found.is_ready]
     if faults or unready:
         raise RunFailedError("\n".join([*faults, *unready]), exit_code=UNREACHABLE)
@@ -53,6 +53,6 @@ def watch(target: Target = None, token: TokenFile = None) -> None:
 
     place = status_sources.place_of(target)
     try:
-        asyncio.run(status_shown.show_rounds(status_sources.as_it_goes(place, token), people, title=str(place)))
+        asyncio.run(status_shown.show_rounds(status_sources.as_it_goes(place, token), results, title=str(place)))
     except KeyboardInterrupt:
         raise InterruptedRunError("interrupted; the task goes on") from None

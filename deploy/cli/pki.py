@@ -9,7 +9,7 @@ import typer
 
 from precad.deploy import errors
 from precad.deploy.authority import pki
-from precad.deploy.cli.common import exit_codes, people
+from precad.deploy.cli.common import exit_codes, tell
 from precad.protos.tls.identity import Identity, Role, fingerprint
 
 pki_app = typer.Typer(help="Keep a private authority and the certificates that it issues.", no_args_is_help=True)
@@ -35,7 +35,7 @@ def pki_init(
 ) -> None:
     """Create a private authority."""
     path = pki.create_authority(directory, days=days, passphrase=passphrase_of(authority_passphrase_file))
-    people.print(f"authority: {path}\nSHA-256: {fingerprint(path.read_bytes())}", soft_wrap=True)
+    tell(f"authority: {path}\nSHA-256: {fingerprint(path.read_bytes())}")
 
 
 @pki_app.command("issue")
@@ -56,7 +56,7 @@ def pki_issue(
         passphrase=passphrase_of(passphrase_file),
         authority_passphrase=passphrase_of(authority_passphrase_file),
     )
-    people.print(f"certificate: {files.certificate}\nkey: {files.key}", soft_wrap=True)
+    tell(f"certificate: {files.certificate}\nkey: {files.key}")
 
 
 @pki_app.command("request")
@@ -69,7 +69,7 @@ def pki_request(
 ) -> None:
     """Make a key, and the request for its certificate that goes to the authority."""
     path = pki.request(directory, identity_of(role, name), passphrase=passphrase_of(passphrase_file))
-    people.print(f"request: {path}\nkey: {path.with_name('key.pem')}", soft_wrap=True)
+    tell(f"request: {path}\nkey: {path.with_name('key.pem')}")
 
 
 @pki_app.command("sign")
@@ -85,7 +85,7 @@ def pki_sign(
     """Sign a request; the key stays with whoever asked."""
     opens = passphrase_of(authority_passphrase_file)
     path = pki.sign(directory, request, identity_of(role, name), days=days, authority_passphrase=opens)
-    people.print(f"certificate: {path}\nSHA-256: {fingerprint(path.read_bytes())}", soft_wrap=True)
+    tell(f"certificate: {path}\nSHA-256: {fingerprint(path.read_bytes())}")
 
 
 @pki_app.command("renew")
@@ -103,7 +103,7 @@ def pki_renew(
     """Certify a holder once more; the certificate before stays beside it as previous.pem."""
     opens = passphrase_of(authority_passphrase_file)
     path = pki.renew(directory, identity_of(role, name), request_path=request, days=days, authority_passphrase=opens)
-    people.print(f"certificate: {path}\nSHA-256: {fingerprint(path.read_bytes())}", soft_wrap=True)
+    tell(f"certificate: {path}\nSHA-256: {fingerprint(path.read_bytes())}")
 
 
 def passphrase_of(path: Path | None) -> bytes | None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from precad.deploy.cli.common import AggregatorLetter, AppName, exit_codes, say, say_fact
+from precad.deploy.cli.common import AggregatorLetter, AppName, exit_codes, tell, tell_fact
 from precad.deploy.cli.pki import AuthorityPassphraseFile, passphrase_of
 from precad.deploy.cli.roles import client, serve_aggregator, serve_dealer
 from precad.deploy.cli.setup import checked
@@ -29,14 +29,14 @@ def provision(
 
         opens, agreed = passphrase_of(authority_passphrase_file), read(project)
         made = kits.provision(agreed, project.parent / "kits" if out is None else out, passphrase=opens)
-        say(f"{made.folder}: wrote kits of {', '.join(made.participants)}")
-        say(f"authority SHA-256  {made.authority}")
-        say(f"project digest     {made.digest}")
+        tell(f"{made.folder}: wrote kits of {', '.join(made.participants)}")
+        tell(f"authority SHA-256  {made.authority}")
+        tell(f"project digest     {made.digest}")
         if made.model_digest is not None:
-            say(f"model digest       {made.model_digest}: a client with other code is refused")
+            tell(f"model digest       {made.model_digest}: a client with other code is refused")
         if advice := clip_advice(agreed.task, agreed.holdout):
-            say(f"note: {advice}")
-        say("next: send each its folder. A and B run precad join, then read the digest out to everybody else")
+            tell(f"note: {advice}")
+        tell("next: send each its folder. A and B run precad join, then read the digest out to everybody else")
 
 
 def join(
@@ -59,9 +59,9 @@ def join(
         from precad.deploy.provisioning.joining import join as install
 
         joined = install(kit, directory, agreed)
-        say(f"{joined.config}: installed")
+        tell(f"{joined.config}: installed")
         for line in lines(checked(joined.config, app)):
-            say_fact(line)
+            tell_fact(line)
     if is_started:
         _start(joined.identity, joined.config, app)
 

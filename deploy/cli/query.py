@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from precad.deploy.cli.common import AggregatorLetter, ConfigFile, Json, Output, exit_codes, people, say, write_json
+from precad.deploy.cli.common import AggregatorLetter, ConfigFile, Json, Output, exit_codes, people, tell, write_json
 from precad.deploy.errors import ConfigError
 from precad.deploy.shown.figures import at_most
 from precad.dp.queries.kinds import Kind
@@ -57,7 +57,7 @@ def query(
         )
         summary = complete(prepare_query(read_local(config), question, output, people, level=level))
         for line in lines_of(summary):
-            say(line)
+            tell(line)
         if as_json:
             write_json(summary)
 
@@ -75,7 +75,7 @@ def answer(
 
     found = answer_at(config, None if role is None else role.value, level)
     for line in (*estimates_of(found), *costs_of(found)):
-        say(line)
+        tell(line)
     if as_json:
         write_json(found)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from precad.deploy.cli.common import Json, exit_codes, say, write_json
+from precad.deploy.cli.common import Json, exit_codes, say, tell, write_json
 
 
 @exit_codes()
@@ -51,7 +51,7 @@ def report(
     except ConfigError as error:
         say(f"no PNG figures: {error}")
     write_files(files)
-    say(f"report  {page}" + (f"\nfigures {folder}" if len(files) > 1 else ""))
+    tell(f"report  {page}" + (f"\nfigures {folder}" if len(files) > 1 else ""))
     if as_json:
         written = {"page": str(page), "figures": [str(path) for path in files if path != page]}
         write_json(written | found.to_json(), allow_nan=False)

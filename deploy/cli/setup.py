@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from precad.deploy.cli.common import AppName, ClientsNumber, ConfigFile, Json, exit_codes, say, say_fact, write_json
+from precad.deploy.cli.common import AppName, ClientsNumber, ConfigFile, Json, exit_codes, tell, tell_fact, write_json
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import ConfigError, refusing
 
@@ -34,7 +34,7 @@ def check(
         from precad.deploy.configuration.check import lines
 
         for line in lines(report):
-            say_fact(line)
+            tell_fact(line)
 
 
 def checked(config: Path, app: str | None, clients: int | None = None) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def initial_model(
         raise ConfigError(f"task.dim: expected {parameters.size}, of model {task.model!r}, found {task.dim}")
     with refusing(OSError, f"FILE.npy: expected a new file to write, found {path}"), path.open("xb") as file:
         np.save(file, parameters)
-    say(f"{path}: {task.dim} parameters, digest {convert.sha256(convert.model_to_bytes(parameters)).hex()}")
+    tell(f"{path}: {task.dim} parameters, digest {convert.sha256(convert.model_to_bytes(parameters)).hex()}")
 
 
 @exit_codes()
@@ -88,5 +88,5 @@ def adapter(
     with refusing(OSError, f"FILE.safetensors: expected a new file, found {path}"):
         digest = write_adapter(path, model)
     if task.adapter_sha256 not in (None, digest):
-        say(f"another file than task.adapter_sha256 names, {task.adapter_sha256}")
-    say(f'{path}: task.adapter_sha256 = "{digest}"')
+        tell(f"another file than task.adapter_sha256 names, {task.adapter_sha256}")
+    tell(f'{path}: task.adapter_sha256 = "{digest}"')

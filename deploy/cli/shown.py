@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from precad.deploy.cli.common import Json, Plot, people, write_json
+from precad.deploy.cli.common import Json, Plot, results, write_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,4 +39,4 @@ class Shown:
         if self.as_json:
             write_json(report, allow_nan=False)
         else:
-            print_report(people, report)
+            print_report(results, report)

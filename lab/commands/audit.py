@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from precad.deploy.cli.common import Json, Threads, exit_codes, people, write_json
+from precad.deploy.cli.common import Json, Threads, exit_codes, people, results, write_json
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import AuditFailedError, ConfigError
 
@@ -73,7 +73,7 @@ def privacy(
             report = _of_deployment(config, run, server or [], clients or [], confidence)
         else:
             report = _of_simulation(config, canaries, rounds, confidence, seed, threads)
-        print_audit(people, report)
+        print_audit(results, report)
         if output is not None:
             write_report(output, report)
         if as_json:

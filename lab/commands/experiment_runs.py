@@ -12,7 +12,18 @@ from typing import Annotated, Any, TypeVar
 import typer
 from rich.console import Console
 
-from precad.deploy.cli.common import Device, Json, RayAddress, Threads, WorkersNumber, people, write_json
+from precad.deploy.cli.common import (
+    Device,
+    Json,
+    RayAddress,
+    Threads,
+    WorkersNumber,
+    people,
+    results,
+    say,
+    tell,
+    write_json,
+)
 from precad.deploy.cli.declared import declared
 from precad.mpc.parameters import Mode
 
@@ -95,7 +106,7 @@ def _train(flags: TrainingFlags, command: str, module: Any, run_by: Any) -> None
     folder = flags.output or default_output(flags.folder_name(command))
     report = run_by.run(experiment, folder, people, Workers.asked_for(flags.workers, flags.ray))
     page.write(folder, command, report, run_by.print_report)
-    run_by.print_report(people, report)
+    run_by.print_report(results, report)
     if flags.as_json:
         write_json(report)
 
@@ -133,10 +144,10 @@ def show(
         try:
             save(report, folder)
         except ConfigError as error:
-            people.print(f"no pictures: {error}", highlight=False, markup=False, soft_wrap=True)
+            say(f"no pictures: {error}")
     page.write(folder, command, report, print_report, is_computed=True)
     if as_json:
         write_json(report, allow_nan=False)
     else:
-        print_report(people, report)
-    people.print(f"written to {folder}", highlight=False, markup=False, soft_wrap=True)
+        print_report(results, report)
+    tell(f"written to {folder}")

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from rich.console import Console
 
-from precad.deploy.cli.common import people, write_json
+from precad.deploy.cli.common import results, write_json
 
 PrintTable: TypeAlias = Callable[[Console, Mapping[str, Any]], None]
 
@@ -23,15 +23,15 @@ def measure(
     table: Path | None = None,
     print_to_file: PrintTable | None = None,
 ) -> None:
-    """Run a benchmark. Its report goes to standard error for people and, where asked for, into a file, a picture and
-    to standard output for programs. What a picture needs is looked for before anything is measured."""
+    """Run a benchmark, and print its report. Where asked for, it goes into a file and a picture as well, and to
+    standard output as JSON. What a picture needs is looked for before anything is measured."""
     from precad.lab.bench import plots, tables
 
     if plot is not None:
         plots.require_matplotlib()
     report = run()
-    print_table(people, report)
-    tables.print_machine(people, report["machine"])
+    print_table(results, report)
+    tables.print_machine(results, report["machine"])
     if table is not None:
         table.write_text(tables.text_of(print_to_file or print_table, report), encoding="utf-8")
     if as_json:

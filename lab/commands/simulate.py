@@ -17,7 +17,9 @@ from precad.deploy.cli.common import (
     WorkersNumber,
     exit_codes,
     people,
+    results,
     say,
+    tell,
     write_json,
 )
 
@@ -72,8 +74,8 @@ def simulate(
     except KeyboardInterrupt:
         kept = f"the same command with --output {shlex.quote(str(folder))} goes on"
         raise InterruptedRunError(f"interrupted; {kept}") from None
-    print_simulation(people, summary)
-    say(f"as a page   precad report {shlex.quote(str(folder))}")
+    print_simulation(results, summary)
+    tell(f"as a page   precad report {shlex.quote(str(folder))}")
     if as_json:
         write_json(summary, allow_nan=False)
     simulation.require_fulfilled(summary)

@@ -15,6 +15,7 @@ from unittest import mock
 import typer
 from typer import testing
 
+from precad.deploy.cli.common import for_programs_alone
 from precad.deploy.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,10 +42,23 @@ class CliRunner(testing.CliRunner):
     Making it reads the signatures of all commands anew, which takes longer than most commands that a test runs.
     """
 
-    def invoke(self, *arguments: Any, **how: Any) -> testing.Result:
-        """Run the command. See `typer.testing.CliRunner.invoke`."""
-        with mock.patch.object(testing, "_get_command", command_of):
-            return super().invoke(*arguments, **how)
+    def invoke(self, made: typer.Typer, args: Sequence[str] = (), **how: Any) -> testing.Result:
+        """Run the command. See `typer.testing.CliRunner.invoke`. With `--json`, standard output is that object's alone,
+        as `precad.deploy.cli.main.main` has it."""
+        command = _JsonAlone(command_of(made)) if "--json" in args else command_of(made)
+        with mock.patch.object(testing, "_get_command", return_value=command):
+            return super().invoke(made, args, **how)
+
+
+class _JsonAlone:
+    """A command whose text goes to standard error."""
+
+    def __init__(self, command: Any) -> None:
+        self.name, self._command = command.name, command
+
+    def main(self, *arguments: Any, **how: Any) -> Any:
+        with for_programs_alone():
+            return self._command.main(*arguments, **how)
 
 
 @cache

@@ -30,9 +30,9 @@ def test_a_limit_over_all_tasks_ends_a_run_and_refuses_the_next(
     config = hospital(tmp_path, "limited_model", rounds=400, n=80)
     config.write_text(config.read_text() + LIMIT)
     checked = CliRunner().invoke(app, ["check", str(config)])
-    room = int(checked.stderr.split("room for ")[1].split()[0])
+    room = int(checked.stdout.split("room for ")[1].split()[0])
     assert checked.exit_code == 0, checked.stderr
-    assert "fewer than the task's 400 rounds, within epsilon 3.5" in checked.stderr
+    assert "fewer than the task's 400 rounds, within epsilon 3.5" in checked.stdout
     assert 2 <= room < 40
     assert not (tmp_path / "paid").exists()
 

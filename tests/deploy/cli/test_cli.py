@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -127,16 +128,16 @@ def test_an_authority_and_its_certificates_from_the_command_line(tmp_path: Path)
     """Create every file that the commands name; every role's process can use them."""
     directory = tmp_path / "pki"
     made = precad("pki", "init", directory)
-    assert (made.exit_code, made.stdout) == (0, "")
+    assert (made.exit_code, made.stderr) == (0, "")
     shown = identity.fingerprint((directory / "ca.pem").read_bytes())
-    assert made.stderr == f"authority: {directory / 'ca.pem'}\nSHA-256: {shown}\n"
+    assert made.stdout == f"authority: {directory / 'ca.pem'}\nSHA-256: {shown}\n"
     for role in Role:
         name = "alice" if role is Role.CLIENT else role.value
         flags = ["--name", name] if role is Role.CLIENT else []
         issued = precad("pki", "issue", directory, "--role", role.value, *flags)
         assert issued.exit_code == 0, issued.stderr
         certificate, key = directory / name / "cert.pem", directory / name / "key.pem"
-        assert issued.stderr == f"certificate: {certificate}\nkey: {key}\n"
+        assert issued.stdout == f"certificate: {certificate}\nkey: {key}\n"
         files = TlsFiles(certificate=certificate, key=key, authority=directory / "ca.pem")
         assert files.load().identity == Identity(role, name)
         assert "PRIVATE" not in issued.output
@@ -370,7 +371,7 @@ def test_a_defect_of_ours_keeps_its_traceback() -> None:
 
 
 def test_the_command_as_a_process() -> None:
-    """The exit code reaches the shell; figures for programs go to standard output only."""
+    """The exit code reaches the shell; errors go to standard error alone."""
     command = [sys.executable, "-P", "-m", "precad.deploy.cli.main"]
     shown = subprocess.run([*command, "--help"], capture_output=True, text=True, timeout=60, check=False)
     assert (shown.returncode, shown.stderr) == (0, "")
@@ -378,6 +379,19 @@ def test_the_command_as_a_process() -> None:
     refused = subprocess.run([*command, "run", "/nowhere"], capture_output=True, text=True, timeout=60, check=False)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr == "precad: /nowhere: expected a readable file, found: No such file or directory\n"
+
+
+def test_a_result_is_on_standard_output_as_text_or_as_json() -> None:
+    """So that it can be kept in a file, read page by page, or parsed; what the two say is the same."""
+    command = [sys.executable, "-P", "-m", "precad.deploy.cli.main", "account", "--sigma", "1", "-q", "1", "-p", "1"]
+    command += ["--rounds", "2", "--delta", "1e-5"]
+    text, of_json = (
+        subprocess.run([*command, *flags], capture_output=True, text=True, timeout=60, check=True)
+        for flags in ([], ["--json"])
+    )
+    bound = json.loads(of_json.stdout)["one_server"]["bound"]
+    assert f"{bound:.3g}" in text.stdout
+    assert (text.stderr, of_json.stderr) == ("", "")
 
 
 FULL = "precad: standard output: expected to write to it, found: No space left on device\n"

@@ -49,7 +49,7 @@ def test_the_statement_says_what_each_figure_rests_on(tmp_path: Path) -> None:
     """Against whom, the limit however tasks are chosen, and the figure so far with its condition; in 100 columns."""
     file = tmp_path / "ledger"
     precad("charge", file, *TUNED, *NEW)
-    code, _, told = precad("statement", file)
+    code, told, _ = precad("statement", file)
     assert code == 0
     against = "one server that follows the protocol, in mode proved any one server, and any number of clients other "
     assert f"{against}than the holder's own" in " ".join(told.split())

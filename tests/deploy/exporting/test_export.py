@@ -333,7 +333,7 @@ def test_both_operators_state_the_same_and_their_signatures_go_together(finished
         shutil.copy(outs["a"] / name, outs["b"])
     report = verified(outs["b"], finished)
     assert report["files"] == {"model.pt": ["aggregator-a", "aggregator-b"], "model.torchscript": ["aggregator-b"]}
-    assert "signed by aggregator-b on" in precad("verify-export", outs["b"], "--authority", authority).stderr
+    assert "signed by aggregator-b on" in precad("verify-export", outs["b"], "--authority", authority).stdout
 
 
 def test_statements_that_differ_are_told_apart_by_the_field(finished: Path, exported: Path, tmp_path: Path) -> None:
@@ -381,7 +381,7 @@ def test_an_export_of_before_still_verifies_and_says_what_it_is(copy: Path, fini
     """Its epsilons do not hold if draws are discarded; without the format's name its rows are refused."""
     in_format_1(copy, finished)
     told = precad("verify-export", copy, "--authority", finished / "pki/ca.pem")
-    assert "they hold if no draw was discarded" in told.stderr
+    assert "they hold if no draw was discarded" in told.stdout
     assert "adversary" not in str(verified(copy, finished)["statement"])
     said = (copy / "statement.json").read_bytes()
     (copy / "statement.json").write_bytes(said.replace(b"precad/export/1", b"precad/export/2"))

@@ -57,7 +57,7 @@ def test_every_epsilon_has_its_label():
         "precad": "published_reproduction",
         "xie": "published_reproduction",
     }
-    shown = precad("account", *SETTING).stderr
+    shown = precad("account", *SETTING).stdout
     assert "<= 7.524" in shown
     assert "~ 6.858" in shown
 
@@ -176,7 +176,7 @@ def test_a_target_without_a_dimension_says_that_rounding_is_not_counted(tmp_path
     for sigma in ((), ("--sigma", "4.6")):
         done = precad("account", path, *sigma, "--json")
         assert ["without it no rounding is counted" in line for line in json.loads(done.stdout)["warnings"]] == [True]
-        assert "dim: without it no rounding is counted" in precad("account", path, *sigma).stderr.replace("\n", " ")
+        assert "dim: without it no rounding is counted" in precad("account", path, *sigma).stdout.replace("\n", " ")
         known = json.loads(precad("account", path, *sigma, "--dim", "24", "--json").stdout)
         assert not any("without it" in line for line in known["warnings"])
 
@@ -202,7 +202,7 @@ def test_balls_in_bins_beside_poisson_sampling_at_the_same_rate(tmp_path):
     assert found["one_server"] == pytest.approx(1.609, abs=1e-3)
     exact = BallsInBins(bins=20, noise_multiplier=2**0.5).epsilon(20, 1e-5)
     assert found["clients_only"] == pytest.approx(exact, rel=1e-9)
-    assert "exactly one of 20 participations" in precad("account", *flags, "--balls-in-bins", "20").stderr
+    assert "exactly one of 20 participations" in precad("account", *flags, "--balls-in-bins", "20").stdout
     rounded = ["--record-clip", "1", "--dim", "26010", "--frac-bits", "8"]
     coarse = json.loads(precad("account", *flags, *rounded, "--balls-in-bins", "20", "--json").stdout)
     assert coarse["balls_in_bins"]["one_server"] > 1.3 * found["one_server"]
@@ -248,7 +248,7 @@ def test_balls_in_bins_of_what_is_not_proved_are_refused(flags, said):
 def test_the_least_noise_that_is_shown_is_enough(target):
     """Digits that are left out must not leave out noise: the text, typed in again, keeps to the target, both views."""
     setting = [*SETTING[2:], "--rounds", "500"]
-    shown = precad("account", *setting, "--calibrate", target).stderr.replace("\n", " ")
+    shown = precad("account", *setting, "--calibrate", target).stdout.replace("\n", " ")
     found = re.findall(
         r"draws discarded or not: sigma >= ([0-9.]+); if no draw is discarded: sigma >= ([0-9.]+)", shown
     )
@@ -351,7 +351,7 @@ def test_the_planner_agrees_with_the_certificates(confidences):
     assert report["plan"]["lead"] == [0.95, 0.05]
     assert list(frontier.values()) == sorted(frontier.values())
     assert frontier[16] <= 1.8 * 1.01 < frontier[32]
-    said = precad("certify", "--confidences", confidences, *ATTACKED, "--plan").stderr
+    said = precad("certify", "--confidences", confidences, *ATTACKED, "--plan").stdout
     assert "least sigma" in said
     assert "if nobody learns who was drawn" in said
 
@@ -381,7 +381,7 @@ def test_noise_of_any_size_is_certified(confidences, sigma, tolerated):
 def test_a_vacuous_certificate_is_called_one(tmp_path):
     path = tmp_path / "even.json"
     path.write_text(json.dumps({"confidences": [[0.5, 0.5]], "labels": [0]}))
-    shown = precad("certify", "--confidences", path, *ATTACKED).stderr
+    shown = precad("certify", "--confidences", path, *ATTACKED).stdout
     assert "exact: VACUOUS" in shown
 
 
@@ -431,7 +431,7 @@ def test_the_attack_cost(confidences):
     assert cost["halved_by"]["published"] < cost["halved_by"]["exact"]
     low, high = cost["bounds"]["exact"][4]
     assert (low, high) == pytest.approx(attacked_bounds(J, 4, Training(SampledGaussian(0.1, 1.8), 3), Threat.ADD))
-    shown = precad(*arguments).stderr
+    shown = precad(*arguments).stdout
     assert "exact (bound): to halve it takes at least" in shown
 
 
@@ -465,7 +465,7 @@ def test_a_wish_of_records_and_one_of_users(confidences):
     assert (found["wish"]["FA"], found["wish"]["FB"]) == (0.95, 0.05)
     assert found["best"] == found["plans"][0]
     assert [row["attackers"] for row in found["frontier"]] == [1, 2, 4, 8, 16, 32]
-    shown = " ".join(precad(*of_records, "--lead", ".95", ".05").stderr.split())
+    shown = " ".join(precad(*of_records, "--lead", ".95", ".05").stdout.split())
     assert "reached by sigma >=" in shown
     rounds = found["best"]["rounds"]  # of which a client is in a tenth, rounded up
     assert found["best"]["epsilon_counts_rounds"] == 1
@@ -489,7 +489,7 @@ def test_a_wish_has_the_safe_figure_beside_the_expected_one(size):
     assert safe["epsilon"] > privacy["epsilon"]
     at_safe = json.loads(precad(*training, "--sigma", safe["least_sigma"]).stdout)["one_server"]
     assert at_safe["if_discarded"]["epsilon"] <= 2 * (1 + 2e-3)  # two discretisations
-    shown = " ".join(precad(*of_records, "--lead", ".95", ".05").stderr.split())
+    shown = " ".join(precad(*of_records, "--lead", ".95", ".05").stdout.split())
     assert f"draws discarded or not, in up to {safe['rounds']} rounds: <= " in shown
     assert f"epsilon of {'one record' if size == 1 else '3 records of one person'} against one server" in shown
 
@@ -513,8 +513,8 @@ def test_records_of_a_person_are_of_a_plan_with_records(flags, message):
 
 def test_a_wish_that_nothing_reaches_is_called_that():
     """Too much noise over signal, or no lead at all."""
-    assert "none does: at best noise is" in precad(*WISH, "--lead", ".9", ".1", "--most-noise", "1e-6").stderr
-    shown = precad(*WISH, "--lead", ".5", ".5").stderr
+    assert "none does: at best noise is" in precad(*WISH, "--lead", ".9", ".1", "--most-noise", "1e-6").stdout
+    shown = precad(*WISH, "--lead", ".5", ".5").stdout
     assert "none does, whatever the noise" in shown
     assert json.loads(precad(*WISH, "--lead", ".5", ".5", "--json").stdout)["best"] is None
 

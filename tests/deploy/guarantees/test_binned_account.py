@@ -50,7 +50,7 @@ def test_the_command_says_what_a_ledger_of_these_rounds_says(tmp_path: Path) -> 
             one = BallsInBins(bins=T, noise_multiplier=task_privacy(task).events[view].noise_multiplier)  # type: ignore[union-attr]
             assert found[view.value]["bound"] == one.epsilon(2 * T, task.delta)
     assert found["record_bins"] == T
-    said = " ".join(command("account", written(task, tmp_path)).stderr.split())
+    said = " ".join(command("account", written(task, tmp_path)).stdout.split())
     assert f"each record in exactly one of {T} rounds, by the client's secret draw" in said
     assert "add/remove one record" in said
 
@@ -84,7 +84,7 @@ def test_rounds_of_a_client_that_may_be_of_two_epochs_are_refused(tmp_path: Path
     assert found["one_server"]["bound"] == spent
     done = command("account", path, "--participation", 3 * T, exit_code=2)
     assert f"participation must be <= {2 * T}, the rounds that a client can be in" in done.output
-    said = " ".join(command("account", path, "--participation", T).stderr.split())
+    said = " ".join(command("account", path, "--participation", T).stdout.split())
     assert "lost ones too: 1 begun, or 3 if draws may be discarded" in said
 
 
@@ -98,7 +98,7 @@ def test_a_draft_needs_no_rate(tmp_path: Path) -> None:
     assert found["one_server"]["bound"] == pytest.approx(
         BallsInBins(bins=T, noise_multiplier=2.0).epsilon(8, 1e-5), rel=1e-4
     )
-    assert "dim: without it" in command("account", draft).stderr
+    assert "dim: without it" in command("account", draft).stdout
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_one_run_proves_nothing_and_says_so(run):
     assert report["estimate"]["label"] == "approximation"
     assert report["estimate"]["of"] == "expected confidence estimated from 1 model"
     assert max(report["estimate"]["tolerated"]["exact"]) > 0
-    shown = precad("certify", "--run", run, "--at-most", "2").stderr
+    shown = precad("certify", "--run", run, "--at-most", "2").stdout
     assert "exact: VACUOUS" in shown
     assert "1 model, not a guarantee" in shown
     assert "nothing can follow from fewer than 27" in " ".join(shown.split())
@@ -146,7 +146,7 @@ def test_a_budget_that_may_end_the_training_takes_the_sampling_away(tmp_path):
     tight = read_runs([make_run(tmp_path / "tight", 1, epsilon_budget_one_server=0.42)])
     assert tight.training.event.sampling_rate == 1
     assert not tight.provenance["sampling_claimed"]
-    assert "q = 1 is accounted" in precad("certify", "--run", tmp_path / "tight", "--method", "pld").stderr
+    assert "q = 1 is accounted" in precad("certify", "--run", tmp_path / "tight", "--method", "pld").stdout
     loose = read_runs([make_run(tmp_path / "loose", 1, epsilon_budget_one_server=50.0)])
     assert training_of(loose.task).event.sampling_rate == 0.25
 
@@ -208,7 +208,7 @@ def test_a_wish_is_at_the_delta_that_is_asked_for(run):
     own, asked = (json.loads(precad(*wish, *delta, "--json").stdout) for delta in ((), ("--delta", "1e-9")))
     assert (own["task"]["delta"], asked["task"]["delta"]) == (1e-5, 1e-9)
     assert own["best"]["sigma"] < asked["best"]["sigma"]
-    assert "epsilon <= 4 at delta 1e-09" in precad(*wish, "--delta", "1e-9").stderr.replace("\n", " ")
+    assert "epsilon <= 4 at delta 1e-09" in precad(*wish, "--delta", "1e-9").stdout.replace("\n", " ")
 
 
 def test_a_run_whose_epsilon_is_of_a_persons_records_is_planned_so(tmp_path, run):
@@ -307,7 +307,7 @@ def test_a_units_epsilon_is_that_of_a_whole_client_of_such_a_task(tmp_path, chan
         sigma = row["least_sigma"] * task.client_clip / (math.sqrt(2) * task.record_clip)
         cost = task_cost(task.model_copy(update={"noise_multiplier": sigma}))
         assert float(row["epsilon_of_one_unit"]) == pytest.approx(cost.level_if_discarded(level), rel=1e-4)
-    assert said in " ".join(precad(*flags).stderr.split())
+    assert said in " ".join(precad(*flags).stdout.split())
 
 
 def test_the_plan_of_one_run_is_about_its_estimate(run):
@@ -331,7 +331,7 @@ def test_a_round_that_was_given_up_after_its_charge_counts(letter, run):
 def test_attacks_in_the_training_are_named(tmp_path):
     """Attackers are counted beside them."""
     make_run(tmp_path / "run", 1, client={"attacks": {"b": "scaled"}})
-    assert "beside those in the training: b" in precad("certify", "--run", tmp_path / "run", "--method", "pld").stderr
+    assert "beside those in the training: b" in precad("certify", "--run", tmp_path / "run", "--method", "pld").stdout
 
 
 def test_parameters_of_attacks_are_named_and_colluders_are_refused(tmp_path):
@@ -440,7 +440,7 @@ def test_a_plan_counts_earlier_tasks_as_a_ledger_does(beside):
         alone = PldAccountant().epsilon(event, 7, 1e-5)
         assert row["epsilon_of_one_unit"] > alone
     assert plan["earlier_tasks"] == 1
-    assert "with 1 earlier task" in " ".join(precad("certify", "--run", run, "--plan").stderr.split())
+    assert "with 1 earlier task" in " ".join(precad("certify", "--run", run, "--plan").stdout.split())
 
 
 def test_a_wish_counts_earlier_tasks_as_a_ledger_does(beside, tmp_path):
@@ -469,7 +469,7 @@ def test_a_wish_counts_earlier_tasks_as_a_ledger_does(beside, tmp_path):
     assert privacy["if_discarded"]["epsilon"] == pytest.approx(if_discarded, rel=1e-9)
     safe = privacy["if_discarded"]["least_sigma"]
     assert stated(safe, 1, Conduct.MAY_DISCARD, "safe") <= 0.6 < stated(0.99 * safe, 1, Conduct.MAY_DISCARD, "unsafe")
-    assert "with 1 earlier task," in " ".join(precad("certify", "--run", run, *wish).stderr.split())
+    assert "with 1 earlier task," in " ".join(precad("certify", "--run", run, *wish).stdout.split())
 
 
 def test_a_wish_that_earlier_tasks_have_spent_is_reached_by_no_noise(beside):

@@ -101,14 +101,14 @@ def test_a_draft_of_records_without_a_dimension_says_so(tmp_path: Path) -> None:
         '[task]\nalgorithm = "local-dp"\nclient_rate = 0.5\nclient_clip = 2.0\nrecord_clip = 1.0\nrecord_rate = 0.5\n'
         "noise_multiplier = 2.0\nrounds = 5\ndelta = 1e-5\n"
     )
-    assert "dim: without it" in precad("account", draft).stderr
+    assert "dim: without it" in precad("account", draft).stdout
 
 
 def test_what_rounding_takes_is_said_as_precad_check_says_it(tmp_path: Path) -> None:
     coarse = task_of("local-dp", dim=26_010, frac_bits=8, rounds=ROUNDS)
     assert "WARNING: 8 fractional bits leave 0.6135 of noise_multiplier" in precad(
         "account", written(coarse, tmp_path)
-    ).stderr.replace("\n", " ")
+    ).stdout.replace("\n", " ")
 
 
 @pytest.mark.parametrize(
@@ -130,10 +130,10 @@ def test_the_least_noise_is_that_of_a_task_with_the_target(algorithm: str, targe
 
 
 def test_people_are_told_what_it_rests_on(tmp_path: Path) -> None:
-    shown = precad("account", written(task_of("distributed-dp"), tmp_path)).stderr
+    shown = precad("account", written(task_of("distributed-dp"), tmp_path)).stdout
     assert "epsilon of distributed-dp at delta" in shown
     assert "if of the uploads of every released round at least 2 are of clients" in shown.replace("\n", " ")
-    assert "no bound" in precad("account", written(task_of("non-private"), tmp_path)).stderr
+    assert "no bound" in precad("account", written(task_of("non-private"), tmp_path)).stdout
 
 
 @pytest.mark.parametrize(

@@ -125,8 +125,8 @@ def test_the_status_of_a_run_is_what_its_files_say(run: Path) -> None:
     ]
     shown = precad("status", run)
     assert shown.exit_code == 0
-    assert "3 accepted, 1 rejected, 2 missing" in shown.stderr
-    assert "<= 1.90 (budget 2, 0.10 left)" in shown.stderr
+    assert "3 accepted, 1 rejected, 2 missing" in shown.stdout
+    assert "<= 1.90 (budget 2, 0.10 left)" in shown.stdout
     (run / "summary.json").write_text("{}")
     as_json = json.loads(precad("status", run, "--json").stdout)
     assert as_json["servers"]["run"]["is_finished"] is True
@@ -222,9 +222,9 @@ def test_a_server_is_shown_and_one_that_is_gone_is_code_4(tmp_path: Path, monkey
     monkeypatch.setenv("PRECAD_OPERATIONS_TOKEN", TOKEN)
     with serving(a_status(task="task-1", n_connected=2, n_enrolled=2, n_batches_dealt=7)) as url:
         shown = precad("status", url)
-        assert (shown.exit_code, shown.stdout) == (0, "")
+        assert (shown.exit_code, shown.stderr) == (0, "")
         for text in ("task-1", "dealing", "2 of 2 connected"):
-            assert text in shown.stderr
+            assert text in shown.stdout
         assert json.loads(precad("status", url, "--json").stdout)["servers"][url[7:]]["n_batches_dealt"] == 7
         assert precad("status", url, "--ready").exit_code == 0
         wrong = tmp_path / "wrong"

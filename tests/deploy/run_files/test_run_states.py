@@ -107,12 +107,12 @@ def test_a_killed_run_has_crashed_although_its_child_lives(tmp_path: Path) -> No
 def test_status_and_watch_say_what_became_of_a_run(tmp_path: Path) -> None:
     """A run of three rounds; `watch` ends where the run has, and its code says that it was early."""
     run = deployed(tmp_path / "run")
-    assert "finished" in precad("status", run).stderr
+    assert "finished" in precad("status", run).stdout
     (run / state.NAME).write_text(RunState.RUNNING)
     status = read_run(run)
     assert (status.state, status.is_finished) == (RunState.CRASHED, False)
     assert status.ended.startswith("its process is gone, and said nothing; 3 of ")
-    assert "crashed" in precad("status", run).stderr
+    assert "crashed" in precad("status", run).stdout
 
     async def watched() -> int:
         return len([status async for status in as_it_goes(run, None)])
@@ -129,13 +129,13 @@ def test_status_and_watch_say_what_became_of_a_run(tmp_path: Path) -> None:
 def test_the_status_of_a_run_shows_attackers_success_and_that_nothing_is_enforced(tmp_path: Path) -> None:
     run = deployed(tmp_path / "run")
     assert read_run(run).checks_norms
-    assert "attack_success" not in precad("status", run).stderr
+    assert "attack_success" not in precad("status", run).stdout
     lines = [json.loads(line) | {"attack_success": 0.25} for line in (run / "metrics.jsonl").read_text().splitlines()]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     config = tomllib.loads((run / "config.toml").read_text())
     config["task"]["validation"] = "none"
     (run / "config.toml").write_text(tomli_w.dumps(config))
-    shown = precad("status", run).stderr
+    shown = precad("status", run).stdout
     assert "attack_success 0.25" in shown
     assert "no norm is checked, and nothing is enforced" in shown
 
@@ -164,7 +164,7 @@ def test_a_state_dir_says_how_far_its_server_is(tmp_path: Path) -> None:
         assert {epsilon.view: epsilon.spent for epsilon in status.epsilons} == dict(zip(View, (0.5, 0.25), strict=True))
         shown = precad("status", tmp_path)
         assert shown.exit_code == 0, shown.output
-        assert "1 accepted, 1 rejected, 1 missing" in shown.stderr
+        assert "1 accepted, 1 rejected, 1 missing" in shown.stdout
     status = read_run(tmp_path)
     assert status.state == "not running"
     assert status.ended.endswith("start it again in this folder to go on")
@@ -224,7 +224,7 @@ def test_a_state_dir_says_what_its_figures_rest_on(changes: dict[str, Any], said
         store.begin("small-0123456789abcdef", Role.AGGREGATOR_A)
     found = {one.view: one.rests_on for one in read_run(tmp_path).epsilons}
     assert found == {one.view: one.rests_on for one in epsilons_of(task, dict.fromkeys(View, 0.0))}
-    shown = " ".join(precad("status", tmp_path).stderr.split())
+    shown = " ".join(precad("status", tmp_path).stdout.split())
     assert ("rests on" in shown, said in shown) == (bool(said), True)
 
 
@@ -338,9 +338,9 @@ def test_a_folder_s_words_are_shown_and_not_obeyed(tmp_path: Path) -> None:
         store.finished("done\x1b]0;title\x07 [red]now[/red]")
     shown = precad("status", odd)
     assert shown.exit_code == 0, shown.output
-    assert "\x1b" not in shown.stderr
-    assert "done?]0;title? [red]now[/red]" in shown.stderr
-    assert "[x?[2J]" in shown.stderr
+    assert "\x1b" not in shown.stdout
+    assert "done?]0;title? [red]now[/red]" in shown.stdout
+    assert "[x?[2J]" in shown.stdout
     statuses = as_it_goes(odd, None)
     screen = io.StringIO()
     asyncio.run(show_rounds(statuses, Console(file=screen), title=""))

@@ -105,7 +105,7 @@ def test_without_a_folder_the_page_is_below_runs(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     done = experiment("precad-theorem-1")
     (page_file,) = tmp_path.glob("runs/precad-theorem-1-*/report.html")
-    assert f"written to {page_file.parent.relative_to(tmp_path)}" in done.stderr
+    assert f"written to {page_file.parent.relative_to(tmp_path)}" in done.stdout
 
 
 def test_without_matplotlib_there_are_numbers_and_people_are_told(

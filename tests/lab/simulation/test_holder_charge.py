@@ -49,7 +49,7 @@ def simulate(config: Path, *flags: object, exit_code: int = 0) -> str:
     arguments = ["simulate", config, "--output", config.parent / "out", "--threads", 1, *flags]
     done = CliRunner().invoke(app, [str(one) for one in arguments])
     assert done.exit_code == exit_code, done.stderr
-    return str(done.stderr)
+    return str(done.output)
 
 
 def paid(config: Path, why: str = "simulation") -> Counter[str]:
@@ -86,7 +86,7 @@ def test_trainings_pay_for_every_round_that_a_client_was_in(config: Path) -> Non
     for client, n in paid(config).items():
         account, _ = read(config.parent / "paid" / client)
         assert account.epsilon == pytest.approx(PldAccountant().epsilon(SampledGaussian(0.5, 2.0), n, 1e-5), rel=1e-3)
-    told = CliRunner().invoke(app, ["holder", "statement", str(config.parent / "paid" / "a")]).stderr
+    told = CliRunner().invoke(app, ["holder", "statement", str(config.parent / "paid" / "a")]).stdout
     assert "nobody else knows the key of a simulation: holder.key of its run folder" in told
     assert "seed" not in told
 

@@ -72,7 +72,7 @@ def simulate(config: Path, folder: str, *flags: object, exit_code: int = 0) -> s
     arguments = ["simulate", config, "--output", config.parent / folder, "--threads", 1, *flags]
     done = CliRunner().invoke(app, [str(one) for one in arguments])
     assert done.exit_code == exit_code, done.stderr
-    return str(done.stderr)
+    return str(done.output)
 
 
 def model(config: Path, folder: str, seed: int = 0) -> NDArray[np.float32]:

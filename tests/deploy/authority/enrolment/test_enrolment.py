@@ -314,7 +314,9 @@ def test_the_commands_enrol_a_client_across_processes(authority: Path, tmp_path:
             check=False,
             env={**os.environ, "PRECAD_ENROLMENT_TOKEN": "not this one"},
         )
-        assert (done.returncode, done.stdout) == (0, ""), done.stderr
+        assert (done.returncode, done.stderr) == (0, "")
+        new = tmp_path / "new" / "alice"
+        assert done.stdout == f"certificate: {new / 'cert.pem'}\nkey: {new / 'key.pem'}\n"
     finally:
         endpoint.terminate()
         _, log = endpoint.communicate(timeout=30)

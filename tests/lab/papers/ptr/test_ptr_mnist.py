@@ -175,4 +175,4 @@ def test_the_rounds_of_the_ptr_papers_tables(monkeypatch: pytest.MonkeyPatch) ->
     }
     for key, price in prices.items():
         assert price(row[key]) <= 3.0 < price(row[key] + 1), key
-    assert "last layer" in experiment("ptr-accounting").stderr
+    assert "last layer" in experiment("ptr-accounting").stdout

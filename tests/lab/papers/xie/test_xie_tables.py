@@ -57,6 +57,6 @@ def test_the_command(monkeypatch, report):
     assert done.exit_code == 0
     assert json.loads(done.stdout)["n_reproduced"] == 80
 
-    shown = CliRunner().invoke(app, ["experiment", "xie-tables"]).stderr
+    shown = CliRunner().invoke(app, ["experiment", "xie-tables"]).stdout
     assert "reproduced to the printed digits: 80 of 84" in shown
     assert "0.6298" in shown
