@@ -15,7 +15,7 @@ from precad.clients.holder_limit import CLIENT, HolderLimit
 from precad.dp.accountants.calibration import largest
 from precad.dp.accountants.pld import SampledGaussian
 from precad.dp.errors import DpError, HolderLimitError, LedgerInUseError
-from precad.dp.ledgers.holder import Account, HolderLedger, Payment, Terms, read
+from precad.dp.ledgers.holder import Account, HolderLedger, Payment, Terms, has_begun, read
 from precad.dp.task_privacy import answer_event, upload_events
 from precad.mpc.errors import raised_as
 from precad.protos.task.task import EvaluationRound, Task
@@ -100,7 +100,7 @@ class Payments:
 
     def _account(self) -> Account:
         """Return the payments so far, of whatever version of precad began the file. Raises DpError, StateFileError."""
-        if not self._file.exists():
+        if not has_begun(self._file):
             return Account(self._new)
         account, _ = read(self._file)
         for name in ("limit_epsilon", "delta", "records_per_person"):

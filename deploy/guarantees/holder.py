@@ -10,7 +10,7 @@ from typing import Any
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.shown.figures import NO_USEFUL_BOUND, plain, rounded_up, says_nothing
 from precad.dp.accountants.pld import SampledGaussian
-from precad.dp.ledgers.holder import SIMULATION, Account, HolderLedger, Line, Payment, Terms, read
+from precad.dp.ledgers.holder import SIMULATION, Account, HolderLedger, Line, Payment, Terms, has_begun, read
 
 _ADVERSARY = (
     "one server that follows the protocol, in mode proved any one server, and any number of clients other than the "
@@ -73,16 +73,18 @@ def charge(
 ) -> None:
     """Pay for what no client of precad paid, such as tuning on the same records.
 
-    terms: those of a file that does not exist yet; of one that does, nothing.
+    terms: those of a file that has not begun; of one that has, nothing.
 
     Raises: ConfigError, HolderLimitError, LedgerCorruptedError, LedgerInUseError.
     """
-    if path.exists() and terms:
+    with refusing(OSError, f"{path}: expected a holder's ledger, found"):
+        is_new = not has_begun(path)
+    if not is_new and terms:
         raise ConfigError(f"--{next(iter(terms)).replace('_', '-')}: expected none, as {path} has its own, found one")
-    if not path.exists() and "limit_epsilon" not in terms:
+    if is_new and "limit_epsilon" not in terms:
         raise ConfigError(f"--limit-epsilon: expected a number, as {path} is new, found none")
     with refusing(ValueError):
-        began = _read(path)[0].terms if path.exists() else Terms(**{"delta": 1e-5, **terms})  # type: ignore[arg-type]
+        began = Terms(**{"delta": 1e-5, **terms}) if is_new else _read(path)[0].terms  # type: ignore[arg-type]
         event = SampledGaussian(record_rate, noise_multiplier, began.records_per_person)
         payment = Payment(client=client, task=task, why=why, event=event, times=rounds)
         Account(began).require_room(payment)  # or a file would begin with nothing in it

@@ -240,6 +240,15 @@ class HolderLedger(KeepsSealedFile):
         self.account.take(Line(at, payment))
 
 
+def has_begun(path: Path) -> bool:
+    """Tell whether a file has its first line. Until then, whoever opens it begins it: its maker may have died or be
+    about to write.
+
+    Raises OSError as the file system gives it.
+    """
+    return path.exists() and b"\n" in path.read_bytes()
+
+
 def read(path: Path) -> tuple[Account, str]:
     """Return a file's account and its last chain value. Changes nothing; an incomplete last line does not count.
 

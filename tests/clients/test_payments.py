@@ -130,6 +130,23 @@ def test_a_ledger_that_is_damaged_or_cannot_be_written_stops_uploads(tmp_path: P
         Payments(task_of(), "bob", limit_of(tmp_path)).require_room()
 
 
+@pytest.mark.parametrize("length", [0, 1, 20, -1])
+def test_a_ledger_whose_maker_died_before_its_first_line_begins_anew(tmp_path: Path, length: int) -> None:
+    """Or is about to write it: two tasks may pay for the first time at once. Another file's beginning is refused."""
+    payments, file = Payments(task_of(), "alice", limit_of(tmp_path)), tmp_path / "of-alice"
+    payments.pay()
+    first = file.read_bytes().splitlines(keepends=True)[0]
+    file.write_bytes(first[:length])
+    assert payments.uploads_left() > 1
+    assert file.read_bytes() == first[:length]
+    payments.pay()
+    assert file.read_bytes().startswith(first)
+    assert len(read(file)[0].lines) == 1
+    file.write_bytes(b"x" + first[:-1])
+    with pytest.raises(StateFileError, match="line 1: this is not the beginning of a holder's ledger"):
+        payments.pay()
+
+
 def test_several_clients_need_a_file_each(tmp_path: Path) -> None:
     """And a limit that no round fits is refused by its field."""
     clients = ["alice", "bob"]

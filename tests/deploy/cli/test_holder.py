@@ -90,6 +90,16 @@ def test_a_file_keeps_its_limit(tmp_path: Path) -> None:
     assert file.read_bytes() == before
 
 
+def test_a_file_without_its_first_line_is_a_new_one(tmp_path: Path) -> None:
+    """As a full disk leaves it: its terms are given again, and it is not called a ledger that has its own."""
+    file = tmp_path / "ledger"
+    file.touch()
+    code, _, told = precad("charge", file, *TUNED)
+    assert (code, "--limit-epsilon: expected a number, as " in told) == (2, True)
+    assert precad("charge", file, *TUNED, *NEW)[0] == 0
+    assert read(file)[0].terms.limit_epsilon == 5.0
+
+
 def test_what_is_no_ledger_is_refused(tmp_path: Path) -> None:
     """A file that is not there, another file, and a ledger that somebody edited."""
     assert precad("statement", tmp_path / "none")[0] == 2
