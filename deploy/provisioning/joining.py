@@ -1,8 +1,11 @@
 """`precad join`: put a kit beside the key that stays at home, once everything in it is what was agreed on.
 
 Nothing of the kit is used before three checks. The digest of its manifest is the one that the operator was told. Every
-file is the manifest's. The kit's certificate is of the key that `precad pki request` made here. Files that the manifest
-does not name stay where they are.
+file is the manifest's. The certificate is of the key that `precad pki request` made here. Files that the manifest does
+not name stay where they are.
+
+The same kit may be joined again and again. Certificates and pins that its operator renewed meanwhile stay. The kit's
+own would bring back a pin that was taken out because its key was stolen.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from precad.deploy.provisioning.manifest import (
     SEAL,
     SIGNATURE,
     digest_of,
+    renewed_in,
     verify,
 )
 from precad.protos.tls.files import TlsFiles
@@ -47,33 +51,38 @@ def join(kit: Path, directory: Path, agreed: str) -> Joined:
         raise ConfigError(
             f"--agreed: expected the digest of this kit's project, found another one, {agreed:.80}: do not start"
         )
-    manifest, name = verify(kit)
+    verified = verify(kit)
+    name, files = verified.participant, verified.manifest.of(verified.participant)
     own = Identity.from_certificate((kit / CERTIFICATE).read_bytes())
     folder = directory / name
-    _require_own_key(kit, folder, own)
-    for path in (*manifest.of(name), SEAL, SIGNATURE, MANIFEST):  # the manifest last: until then it is the old kit
-        (folder / path).parent.mkdir(exist_ok=True)
-        pki.replace_file(folder / path, (kit / path).read_bytes())
+    is_again = (folder / MANIFEST).exists() and digest_of(folder) == found
+    renewed = renewed_in(folder, files) if is_again else ()
+    _require_own_key(folder, own, *(folder / n if n in renewed else kit / n for n in (CERTIFICATE, AUTHORITY)))
+    for path in (*files, SEAL, SIGNATURE, MANIFEST):  # the manifest last: until then it is the old kit
+        if path not in renewed:
+            (folder / path).parent.mkdir(exist_ok=True)
+            pki.replace_file(folder / path, (kit / path).read_bytes())
     if own.role.is_server and not (folder / OPERATIONS_TOKEN).exists():
         pki.replace_file(folder / OPERATIONS_TOKEN, f"{secrets.token_urlsafe(32)}\n".encode(), mode=0o600)
     return Joined(own, folder / f"{name}.toml")
 
 
-def _require_own_key(kit: Path, folder: Path, own: Identity) -> None:
-    """Require that the kit certifies the key that was made here: nobody else's request came in its place."""
+def _require_own_key(folder: Path, own: Identity, certificate: Path, authority: Path) -> None:
+    """Require that the certificate is of the key that was made here: nobody else's request came in its place."""
     key = folder / KEY
     if not key.is_file():
         raise ConfigError(f"DIR: expected {key}, of precad pki request {folder.parent}, found none")
-    TlsFiles(certificate=kit / CERTIFICATE, key=key, authority=kit / AUTHORITY, holder=own).load()
+    TlsFiles(certificate=certificate, key=key, authority=authority, holder=own).load()
 
 
 def kit_facts(config: Path) -> dict[str, str]:
     """Return what `precad check` shows of a configuration that came in a kit; nothing of any other.
 
-    Raises ConfigError if a file of the kit is missing or was changed.
+    Raises ConfigError if a file of the kit is missing or was changed, other than certificates and pins.
     """
     folder = config.parent
     if not any((folder / name).exists() for name in (SIGNATURE, SEAL)):
         return {}
-    _, name = verify(folder)
-    return {"kit": f"of {name}, unchanged", "project_digest": digest_of(folder)}
+    kit = verify(folder, is_installed=True)
+    said = f"unchanged but for {', '.join(kit.renewed)}, renewed since" if kit.renewed else "unchanged"
+    return {"kit": f"of {kit.participant}, {said}", "project_digest": digest_of(folder)}

@@ -14,6 +14,7 @@ import datetime as dt
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -40,6 +41,7 @@ AUTHORITY: Final = "ca.pem"
 ADAPTER: Final = "adapter.safetensors"
 CERTIFICATE: Final = "cert.pem"
 INITIAL_MODEL: Final = "initial.npy"
+_PINS: Final = "peers/"
 _SEALED_FOR: Final = "provision.precad"
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -96,24 +98,56 @@ def seal(manifest: Manifest, authority: Path, *, days: int, passphrase: bytes | 
     return {MANIFEST: content, SIGNATURE: key.sign(content, ec.ECDSA(hashes.SHA256())), SEAL: certificate}
 
 
-def verify(folder: Path) -> tuple[Manifest, str]:
-    """Return the manifest of the kit in `folder`, and the participant whose kit it is.
+@dataclass(frozen=True)
+class Kit:
+    """A kit that was verified."""
+
+    manifest: Manifest
+    participant: str
+    """Whose kit it is."""
+    renewed: tuple[str, ...]
+    """Certificates and pins that are not the kit's any more."""
+
+
+def verify(folder: Path, *, is_installed: bool = False) -> Kit:
+    """Return the kit in `folder`.
 
     The authority's certificate in the folder must have certified the seal, and the seal must have signed the manifest.
-    Every file of the kit must be the one that was signed. Raises ConfigError, which names the fields in which a task
-    differs.
+    Every file of the kit must be the one that was signed. Where it is installed, its operator may have renewed its
+    certificates and pins (`is_renewable`), and the authority of the seal may be gone. Raises ConfigError, which names
+    the fields in which a task differs.
     """
-    manifest = _signed(folder)
+    manifest = _signed(folder, is_installed=is_installed)
     with refusing(IdentityError, f"{folder / CERTIFICATE}"):
         own = Identity.from_certificate(_read(folder / CERTIFICATE))
     files = manifest.of(own.name)
     _require_layout(files, own, folder)
     _require_one_project(manifest, folder / MANIFEST)
-    faults = [fault for name, digest in files.items() for fault in _faults(folder / name, digest, manifest)]
+    renewed = renewed_in(folder, files) if is_installed else ()
+    faults = [
+        fault
+        for name, digest in files.items()
+        if name not in renewed
+        for fault in _faults(folder / name, digest, manifest)
+    ]
     if faults:
         raise ConfigError("\n".join(faults))
     _require_task(folder / TASK, manifest)
-    return manifest, own.name
+    return Kit(manifest, own.name, renewed)
+
+
+def is_renewable(name: str) -> bool:
+    """Tell whether a file of a kit is one that operators renew while the task goes on."""
+    return name in (AUTHORITY, CERTIFICATE) or name.startswith(_PINS)
+
+
+def renewed_in(folder: Path, files: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the certificates and pins in `folder` that are there, and are not the kit's. files: its digests."""
+    return tuple(
+        name
+        for name, digest in sorted(files.items())
+        if is_renewable(name) and (folder / name).exists() and sha256(_read(folder / name)) != digest
+    )
 
 
 def digest_of(folder: Path) -> str:
@@ -124,7 +158,7 @@ def digest_of(folder: Path) -> str:
 def _require_layout(files: Mapping[str, str], own: Identity, folder: Path) -> None:
     """Require the files of a kit of this participant and no others: whoever seals kits places nothing else here."""
     needed = {f"{own.name}.toml", TASK, AUTHORITY, CERTIFICATE}
-    known = needed | {INITIAL_MODEL, ADAPTER} | {f"peers/{server}.pem" for server in Role if server.is_server}
+    known = needed | {INITIAL_MODEL, ADAPTER} | {f"{_PINS}{server}.pem" for server in Role if server.is_server}
     if not needed <= files.keys():
         raise ConfigError(f"{folder / CERTIFICATE}: expected one of the project's participants, found {own.uri}")
     if unknown := sorted(files.keys() - known):
@@ -139,8 +173,8 @@ def _require_one_project(manifest: Manifest, path: Path) -> None:
     first: dict[str, str] = {}
     for name, digest in sorted(manifest.files.items()):
         file = name.partition("/")[2]
-        if file.startswith("peers/"):
-            shared = f"{file.removeprefix('peers/').removesuffix('.pem')}/{CERTIFICATE}"
+        if file.startswith(_PINS):
+            shared = f"{file.removeprefix(_PINS).removesuffix('.pem')}/{CERTIFICATE}"
             expected = manifest.files.get(shared, "none")
         elif file in (TASK, AUTHORITY, INITIAL_MODEL, ADAPTER):
             expected = first.setdefault(file, digest)
@@ -160,10 +194,13 @@ def _require_task(path: Path, manifest: Manifest) -> None:
         )
 
 
-def _signed(folder: Path) -> Manifest:
+def _signed(folder: Path, *, is_installed: bool) -> Manifest:
     content, signature, seal_pem = (_read(folder / name) for name in (MANIFEST, SIGNATURE, SEAL))
     manifest = Manifest.parse(content, folder / MANIFEST)
-    key = _sealing_key(folder, seal_pem, _day(manifest, folder / MANIFEST))
+    day = _day(manifest, folder / MANIFEST)
+    of_kits = {digest for name, digest in manifest.files.items() if name.endswith(f"/{AUTHORITY}")}
+    has_another = sha256(_read(folder / AUTHORITY)) not in of_kits
+    key = _sealing_key(folder, seal_pem, day, may_be_of_before=is_installed and has_another)
     try:
         key.verify(signature, content, ec.ECDSA(hashes.SHA256()))
     except InvalidSignature:
@@ -178,13 +215,17 @@ def _day(manifest: Manifest, path: Path) -> dt.date:
         raise ConfigError(f"{path}: sealed_on: expected a day, found {manifest.sealed_on!r}") from None
 
 
-def _sealing_key(folder: Path, pem: bytes, day: dt.date) -> ec.EllipticCurvePublicKey:
-    """Return the seal's key, given that the authority certified it for kits, on the day of the signature."""
+def _sealing_key(folder: Path, pem: bytes, day: dt.date, *, may_be_of_before: bool) -> ec.EllipticCurvePublicKey:
+    """Return the seal's key, given that the authority certified it for kits, on the day of the signature.
+
+    may_be_of_before: an authority that is trusted no more may have certified it.
+    """
     path = folder / SEAL
     try:
         certificate = parse_certificate(pem)
-        authority = parse_certificate(_read(folder / AUTHORITY))
-        require_issuer(path, certificate, folder / AUTHORITY, (authority,))
+        if not may_be_of_before:
+            authority = parse_certificate(_read(folder / AUTHORITY))
+            require_issuer(path, certificate, folder / AUTHORITY, (authority,))
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (IdentityError, TlsFileError) as error:
         raise ConfigError(f"{path}: {error}") from None
