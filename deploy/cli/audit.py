@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,6 +13,7 @@ from precad.deploy.cli.common import ConfigFile, GateName, Json, exit_codes, tel
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.joined import AUDITS, joined
 from precad.mpc.parameters import Mode
+from precad.protos.messages.spoken import shown
 from precad.protos.tls.identity import Role
 
 audit_app = typer.Typer(
@@ -100,8 +101,17 @@ def audit_log(
         write_json(report)
     else:
         for name, value in report.items():
-            said = ", ".join(value) if isinstance(value, list) else value
-            tell(f"{name.replace('_', ' '):<18}{said}")
+            for said in _said(value):
+                tell(f"{name.replace('_', ' '):<18}{said}")
+
+
+def _said(value: Any) -> list[str]:
+    """Return a value of the report for people, a line for each loss."""
+    if not isinstance(value, list):
+        return [str(value)]
+    if all(isinstance(one, str) for one in value):
+        return [", ".join(value)]
+    return [f"{loss['at']}  round {loss['round']}: {shown(loss['why'])}" for loss in value]
 
 
 @audit_app.command("events")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from precad.deploy.configuration.sections import Deployment, section
 from precad.deploy.errors import ConfigError, refusing
@@ -18,6 +18,9 @@ from precad.servers.database.replicas import url_of
 from precad.servers.errors import AuditError, SetupError
 from precad.servers.store import audit_log
 from precad.servers.store.folder import ledger_path, store_path
+
+_OF_LOSSES: Final = ("interrupted", "unknown")
+"""Kinds of entries that say why a round was lost, or what was with it."""
 
 
 def copy_state(deployment: Deployment, role: Role, folder: Path) -> list[Path]:
@@ -81,11 +84,20 @@ def check_log(state_dir: Path, *, against: Path | None = None, known: str | None
         "interruptions": sum(entry.kind == "interrupted" for entry in log),
         "chain": log[-1].chain if log else audit_log.FIRST_CHAIN,
     }
+    if lost := [entry for entry in log if entry.kind in _OF_LOSSES]:
+        report["losses"] = [_loss(entry) for entry in lost]
     if before := {task.chain for task in tasks_of_header(_ledger(state_dir), header)}:
         report["earlier_ledgers"] = sorted(before)
     if against is not None:
         report["agreed_releases"] = audit_log.compare(log, audit_log.read(store_path(against)))
     return report
+
+
+def _loss(entry: audit_log.Entry) -> dict[str, Any]:
+    """Return when what was lost, and why or whose."""
+    fields = entry.fields
+    why = f"unknown verdicts of {', '.join(fields['clients'])}" if entry.kind == "unknown" else fields["reason"]
+    return {"at": entry.at, "round": fields["round"], "why": why}
 
 
 def _require_one_history(

@@ -104,7 +104,7 @@ class Kit:
 
     manifest: Manifest
     participant: str
-    """Whose kit it is."""
+    """The one whose kit it is."""
     renewed: tuple[str, ...]
     """Certificates and pins that are not the kit's any more."""
 

@@ -29,6 +29,7 @@ REQUIRED: Final[Mapping[str, Mapping[str, str]]] = {
     "turns": {"coin": "text"},
     "checking": {"round": "integer", "active": "list of names"},
     "unknown": {"round": "integer", "clients": "list of names"},
+    "interrupted": {"round": "integer", "reason": "text"},
     "validated": {"round": "integer"},
     "committed": {"round": "integer", "chosen": "list of names"},
     "evaluated": {"round": "integer", "chosen": "list of names"},

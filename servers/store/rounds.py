@@ -232,10 +232,10 @@ class TaskStore(Database):
         with self.transaction() as run:
             self._log(run, "turns", coin=coin.hex())
 
-    def interrupted(self, round: int, reason: str) -> None:
-        """Record that the servers have lost one another, or the dealer, in or before this round."""
+    def interrupted(self, round: int | None, reason: str) -> None:
+        """Record that the servers have lost one another, or the dealer, in this round. None: before the coming one."""
         with self.transaction() as run:
-            self._log(run, "interrupted", round=round, reason=reason)
+            self._log(run, "interrupted", round=_next_round(run) if round is None else round, reason=reason)
 
     def finished(self, reason: str) -> None:
         """Record that the task is over, and that both servers have its last release.
@@ -410,11 +410,15 @@ class TaskStore(Database):
     def next_round(self) -> int:
         """Return the first number that was never used here."""
         with self.transaction() as run:
-            (last,) = run("SELECT MAX(number) FROM round").fetchone()
-        return 0 if last is None else last + 1
+            return _next_round(run)
 
     def _log(self, run: Run, kind: str, **fields: Any) -> None:
         audit_log.append(run, kind, self._clock().isoformat(timespec="milliseconds"), fields)
+
+
+def _next_round(run: Run) -> int:
+    (last,) = run("SELECT MAX(number) FROM round").fetchone()
+    return 0 if last is None else last + 1
 
 
 def _update(run: Run, changes: str, *values: str | int) -> None:

@@ -128,9 +128,8 @@ class TaskRun:
         await self._settle()
         await asyncio.to_thread(self._require_rounds_left)
         if patience.starts_or_goes_on():
-            self.telemetry.interrupted()
             log.warning("aggregator.interrupted", task=self.state.store.task_id, reason=str(error))
-            await asyncio.to_thread(self.state.store.interrupted, self.telemetry.round, str(error))
+            await asyncio.to_thread(self.state.store.interrupted, self.telemetry.interrupted(), str(error))
             return None
         if (why_over := await asyncio.to_thread(lambda: self.state.why_over_alone)) is None:
             raise _after(before, error)

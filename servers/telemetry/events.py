@@ -150,9 +150,11 @@ class Telemetry:
             self.notes.popitem(last=False)
         return self.notes.setdefault(round, RoundNotes())
 
-    def interrupted(self) -> None:
-        """Another server was lost, and is waited for."""
+    def interrupted(self) -> int | None:
+        """Note that another server was lost, and is waited for. Return the round that is lost with it, if one is."""
         self._count.interruptions.inc()
+        lost, self.flight = self.flight, None
+        return None if lost is None else lost.round
 
     def settled(self, lost: Collection[int], unknown: Sequence[Attempt]) -> list[Attempt]:
         """Note the rounds that are lost by now, and those of them whose verdicts are unknown. Return the new ones."""

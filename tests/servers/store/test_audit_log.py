@@ -231,6 +231,28 @@ def test_the_command_counts_uploads_of_a_charged_check_that_has_not_ended(path: 
         assert n_unknown() == 2  # counted once
 
 
+def test_the_command_lists_what_was_lost_and_why(path: Path) -> None:
+    """A round in flight by its number, what comes before one by the coming one's. A terminal obeys no reason."""
+    with open_task_store(path.parent, TASK, INITIAL) as store, open_ledger(path.parent, TASK) as ledger:
+        store.interrupted(None, "the other aggregator left")
+        store.reserve(3)
+        store.checking(3, chosen=("alice", "bob"), active=("alice", "bob"))
+        ledger.charge(3, ("alice", "bob"))
+        store.settle({3})
+        store.interrupted(3, "gone \x1b[2J")
+    assert [(loss["round"], loss["why"]) for loss in json.loads(command(path.parent, "--json")[1])["losses"]] == [
+        (3, "the other aggregator left"),
+        (3, "unknown verdicts of alice, bob"),
+        (3, "gone \x1b[2J"),
+    ]
+    shown = [line for line in command(path.parent)[1].splitlines() if line.startswith("losses ")]
+    assert [line.partition("  round ")[2] for line in shown] == [
+        "3: the other aggregator left",
+        "3: unknown verdicts of alice, bob",
+        "3: gone ?[2J",
+    ]
+
+
 def test_the_command_refuses_a_release_that_the_ledger_does_not_hold(path: Path) -> None:
     ledger = path.parent / "ledger.jsonl"
     ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:-1]))
