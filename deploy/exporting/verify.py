@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from cryptography import x509
 
 from precad.deploy.errors import ConfigError, ExportRefusedError, refusing
 from precad.deploy.exporting import formats, signing
-from precad.deploy.exporting.audits import verified_audit
+from precad.deploy.exporting.audits import AUDIT, verified_audit
 from precad.deploy.exporting.evidence import EVIDENCE, Evidence
 from precad.deploy.exporting.export import STATEMENT
 from precad.deploy.exporting.signing import Endorsement
@@ -25,6 +25,9 @@ from precad.deploy.exporting.statement import (
     sha256,
 )
 from precad.protos.tls.identity import IdentityError, Role, parse_certificate
+
+_SPEAKING: Final = (AUDIT, EVIDENCE)
+"""Files that say something of the training, and are no form of the model."""
 
 
 def verify_export(
@@ -105,7 +108,16 @@ def _evidence(folder: Path, statement: ExportStatement | ExportStatement1) -> Ev
 
 
 def _signed_files(folder: Path, said: Sequence[Endorsement]) -> dict[str, str]:
-    """Return the files of the model with their digests: the state_dict is among them, and a server has signed each."""
+    """Return the files of the model with their digests: the state_dict is among them, and a server has signed each.
+
+    What every signature here names is there, and so is what one of them names of an audit or a certificate. Without
+    it, whoever hands an export on would take away what speaks against the model.
+    """
+    due = {name for one in said for name in one.files if name in _SPEAKING}
+    due |= set.intersection(*(set(one.files) for one in said)) if said else set()
+    for name in sorted(due):
+        if not (folder / name).exists():
+            raise ExportRefusedError(f"{folder / name}: expected a file that is signed, found none")
     others = {STATEMENT, *(name for role in signing.SIGNERS for name in signing.names_of(role))}
     digests: dict[str, str] = {}
     for name in sorted({formats.STATE_DICT, *(path.name for path in folder.iterdir())} - others):

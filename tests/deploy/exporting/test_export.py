@@ -334,6 +334,9 @@ def test_both_operators_state_the_same_and_their_signatures_go_together(finished
     report = verified(outs["b"], finished)
     assert report["files"] == {"model.pt": ["aggregator-a", "aggregator-b"], "model.torchscript": ["aggregator-b"]}
     assert "signed by aggregator-b on" in precad("verify-export", outs["b"], "--authority", authority).stdout
+    (outs["b"] / "model.torchscript").unlink()  # a form of the same model, of which A's signature says nothing
+    assert set(verified(outs["b"], finished)["files"]) == {"model.pt"}
+    precad("verify-export", outs["b"], "--authority", authority, "--signed-by", "b")
 
 
 def test_statements_that_differ_are_told_apart_by_the_field(finished: Path, exported: Path, tmp_path: Path) -> None:
@@ -474,7 +477,7 @@ def some_other_file(folder: Path, run: Path) -> None:
         (after_the_certificate, "expected one valid on"),
         (cut_signature, "aggregator-a.sig is no signature of aggregator-a.json"),
         (some_other_file, "model.onnx: no signature here names this file"),
-        (lambda folder, run: (folder / "model.pt").unlink(), "model.pt: expected a file of the model, found none"),
+        (lambda folder, run: (folder / "model.pt").unlink(), "model.pt: expected a file that is signed, found none"),
         (lambda folder, run: (folder / "aggregator-b.sig").unlink(), "aggregator-b.sig: expected a file of the sig"),
         (lambda folder, run: (folder / "statement.json").unlink(), "statement.json: expected an export, found"),
         (lambda folder, run: (folder / "statement.json").write_bytes(b"\xff{"), "statement.json: text: "),

@@ -103,6 +103,9 @@ def test_runs_become_evidence_that_is_signed_and_computed_again(finished: Path, 
     report = verified(out, finished)
     assert report["certificate"] == "recomputed"
     assert report["files"]["certificate.json"] == ["aggregator-a", "aggregator-b"]
+    (out / "certificate.json").unlink()  # then nobody could compute it again
+    told = precad("verify-export", out, "--authority", finished / "pki/ca.pem", exit_code=3)
+    assert "certificate.json: expected a file that is signed, found none" in told.stderr
     precad("export", finished, "--out", tmp_path / "without")
     assert verified(tmp_path / "without", finished)["certificate"] == "as stated"
 

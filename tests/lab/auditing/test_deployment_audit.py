@@ -176,6 +176,9 @@ def test_an_audit_is_signed_with_the_model_and_shown_by_whoever_verifies_it(copi
     (out / "audit.json").write_text((out / "audit.json").read_text().replace('"passed": true', '"passed": false'))
     with pytest.raises(ExportRefusedError, match=r"audit\.json: no signature here names this file with this content"):
         precad.verify_export(out, authority=authority)
+    (out / "audit.json").unlink()  # which may say that the audit contradicts what is proved
+    with pytest.raises(ExportRefusedError, match=r"audit\.json: expected a file that is signed, found none"):
+        precad.verify_export(out, authority=authority)
 
 
 def test_an_audit_of_another_training_is_not_exported(copied: Path, tmp_path: Path) -> None:
