@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -38,6 +39,8 @@ from precad.protos.task.evaluation import n_due
 from precad.protos.task.task import Task
 
 _PHASES: Final = ("select", "collect", "lock", "charge", "validate", "noise", "open", "commit")
+_ROUNDING: Final = 1e-6
+"""Part of an epsilon by which another machine's arithmetic may differ."""
 _LINKS: Final = ("clients_to_a", "clients_to_b", "a_to_b", "b_to_a", "dealer_to_a", "dealer_to_b")
 
 
@@ -193,14 +196,34 @@ def _require_agreement(path: Path, task: Task, summary: _Summary, lines: Sequenc
             what = f"{expected!r:.60} of summary.json" if name != "numbers of rounds" else "0, 1, 2, ..."
             what += ", but for evaluations" if has_evaluations and name == "numbers of rounds" else ""
             raise ConfigError(f"{path}: {name}: expected {what}, found {got!r:.60}: this is no finished run's folder")
-    for view in View:
-        if getattr(summary, f"epsilon_{view}") < _after(lines, view):
-            raise ConfigError(f"{path}: epsilon_{view}: expected at least that of the rounds there were, found less")
     if summary.epsilon_client is None and Level.CLIENT in task_privacy(task).every_round:
         raise ConfigError(f"{path}: epsilon_client: expected a value in summary.json, found none")
+    for name, found_there, least in _least_figures(task, summary, lines):
+        if found_there < least * (1 - _ROUNDING):
+            raise ConfigError(f"{path}: {name}: expected at least {least:.6g}, found {found_there:.6g}: it was edited")
     most = task.most_draws if summary.resumed else task.rounds
     if not (len(lines) <= task.rounds and max(numbers, default=0) < most + task.most_evaluations):
         raise ConfigError(f"{path}: rounds: expected at most {task.rounds}, found {len(lines)}")
+
+
+def _least_figures(task: Task, summary: _Summary, lines: Sequence[_Line]) -> Iterator[tuple[str, float, float]]:
+    """Yield each epsilon of the summary: its name, what it says, and the least that it can be.
+
+    That is what the task costs: in the rounds in which lines have a client most often, or in the most that there can
+    be. Evaluations and earlier tasks only raise it. So a folder from elsewhere promises no more than its own task.
+    """
+    cost, drawn = task_cost(task), Counter(client for line in lines for client in line.participants)
+    n_most = max(drawn.values(), default=0)
+    for view in View:
+        if (realised := summary.realised(view)) is not None:
+            there = max(cost.of_view(view, n_most) if n_most else 0.0, _after(lines, view))
+            yield f"{'' if summary.is_of_before else 'realised_'}epsilon_{view}", realised, there
+        if not summary.is_of_before:
+            yield f"epsilon_{view}", getattr(summary, f"epsilon_{view}"), cost.view_if_discarded(view, n_most)
+    for level in (Level.CLIENT, Level.HIDDEN_CLIENT):
+        stated: float | None = getattr(summary, f"epsilon_{level}")
+        if stated is not None and not summary.is_of_before:
+            yield f"epsilon_{level}", stated, cost.level_if_discarded(level)
 
 
 def _after(lines: Sequence[_Line], view: View) -> float:
