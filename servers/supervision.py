@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from precad.servers.errors import ServerError, TaskRefusedError
@@ -33,7 +34,7 @@ async def first_error_or_result(work: Awaitable[T], guards: Sequence[asyncio.Tas
         return main.result()
     finally:
         main.cancel()
-        await asyncio.gather(main, return_exceptions=True)
+        await _ended(main)
 
 
 async def guarded(work: Awaitable[T], guard: Coroutine[Any, Any, None]) -> T:
@@ -43,7 +44,7 @@ async def guarded(work: Awaitable[T], guard: Coroutine[Any, Any, None]) -> T:
         return await first_error_or_result(work, guards=(watching,))
     finally:
         watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+        await _ended(watching)
 
 
 async def to_the_end(function: Callable[..., T], *args: object) -> T:
@@ -53,8 +54,31 @@ async def to_the_end(function: Callable[..., T], *args: object) -> T:
     try:
         return await asyncio.shield(writing)
     except asyncio.CancelledError:
-        await asyncio.gather(writing, return_exceptions=True)
+        await _ended(writing)
         raise
+
+
+async def beside(work: Awaitable[T], function: Callable[..., object], *args: object) -> T:
+    """Return the result of `work`, once `function` has written something down in a thread beside it.
+
+    An error of either ends both, and the first one is raised. The thread has returned in any case.
+    """
+    writing = asyncio.create_task(to_the_end(function, *args))
+    try:
+        result = await first_error_or_result(work, guards=(writing,))
+        await writing
+        return result
+    finally:
+        await _ended(writing)
+
+
+async def _ended(task: asyncio.Future[Any]) -> None:
+    """Wait for the end of a task, through any cancellation: whoever waits here is on its way out. Takes no error up."""
+    while not task.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait((task,))
+    if not task.cancelled():
+        task.exception()  # else asyncio would complain of it
 
 
 def _rank(error: BaseException) -> int:

@@ -8,7 +8,6 @@ way is its form's (`precad.servers.rounds.form`). Each transition is one functio
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import time
 from collections.abc import Callable, Iterator
@@ -41,7 +40,7 @@ from precad.servers.rounds.states import (
 from precad.servers.rounds.transfers import Capacity
 from precad.servers.store.rounds import CommittedRound, EvaluatedRound
 from precad.servers.store.state import TaskState, require_possible_sum
-from precad.servers.supervision import first_error_or_result, to_the_end
+from precad.servers.supervision import beside, to_the_end
 
 S = TypeVar("S", bound=RoundState)
 
@@ -117,11 +116,7 @@ class RoundRunner:
             foreseen = functools.partial(
                 self._state.ledger.foresee, state.chosen, state.round, is_evaluation=is_evaluation
             )
-            arriving = asyncio.ensure_future(arrival)
-            try:
-                await asyncio.gather(arriving, to_the_end(foreseen))
-            finally:
-                arriving.cancel()
+            await beside(arrival, foreseen)
             self._link.close_round(state.round)
         with self._phase("lock"):
             return await self.form.lock(state)
@@ -137,11 +132,7 @@ class RoundRunner:
             proving = await self.form.challenge(state)
             if proving is None:
                 return state
-            writing = asyncio.create_task(to_the_end(self._write_locked, proving))
-            try:
-                await first_error_or_result(self.form.await_proofs(self._enter(proving)), guards=(writing,))
-            finally:
-                await writing  # whoever reads the disk next finds it there
+            await beside(self.form.await_proofs(self._enter(proving)), self._write_locked, proving)
         self._proof_bytes = proving.proofs.bytes_received
         return proving
 
@@ -181,10 +172,8 @@ class RoundRunner:
         round and we not, we can take it over.
         """
         with self._phase("noise"):
-            noisy_share, _ = await asyncio.gather(
-                self._ground.in_mpc_thread(self.form.release, state),
-                to_the_end(self._write_verdicts, state),
-            )
+            releasing = self._ground.in_mpc_thread(self.form.release, state)
+            noisy_share = await beside(releasing, self._write_verdicts, state)
         with self._phase("open"):
             noisy_sum = await self._ground.in_mpc_thread(self.form.open, state.round, noisy_share)
         return Opened(state.round, state.chosen, state.accepted, state.rejected, noisy_sum, state.test)

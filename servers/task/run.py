@@ -139,7 +139,7 @@ class TaskRun:
 
     async def _settle(self) -> None:
         """Take in what the round in flight left on disk, and show operators what was lost with it."""
-        # in the MPC thread, so behind what it still writes down of what was given up
+        # in the MPC thread, so behind the step that it may still be in; what others wrote down has come to its end
         charged = await asyncio.get_running_loop().run_in_executor(self.compute.thread, self._refreshed)
         self.telemetry.charged = charged
         self._show_lost()
