@@ -189,6 +189,15 @@ async def test_one_server_alone_gets_no_upload_under_another_mask_seed(pki: Pki,
 
 
 @asynchronous
+async def test_a_model_that_is_not_the_invited_one_gets_no_upload(pki: Pki) -> None:
+    """Server A sends a model of its own choice, of the right length, where both servers named another."""
+    told: list[Told] = [{"model_digest": OTHER}, {}]
+    uploads, skipped, stopped = await alice(pki, told, told)
+    assert (uploads, stopped) == ([1], None)
+    assert skipped == ["the downloaded model does not have the digest that both servers named"]
+
+
+@asynchronous
 async def test_another_task_id_or_round_number_gets_no_further_upload(pki: Pki) -> None:
     """Both servers say what one may have chosen: the id of a task that begins, the next round's number."""
     told: list[Told] = [{"task": f"small-{t}", "round": 1000 * t} for t in range(6)]
