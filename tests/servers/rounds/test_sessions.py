@@ -8,7 +8,7 @@ import pytest
 
 from precad.protos.precad.v1 import aggregator_pb2, common_pb2
 from precad.servers.errors import AlreadyConnectedError, NotEnrolledError
-from precad.servers.rounds.sessions import Sessions, events_of
+from precad.servers.rounds.sessions import MAX_EVENTS, Sessions, events_of
 from tests.harness.harness import asynchronous
 
 INVITATION = aggregator_pb2.ClientEvent(invitation=aggregator_pb2.Invitation(round=3))
@@ -63,6 +63,18 @@ def test_events_reach_their_client_alone_and_nobody_who_is_gone() -> None:
     assert alice.get_nowait() == INVITATION
     assert alice.empty()
     assert bob.empty()
+
+
+def test_the_oldest_event_of_a_client_that_does_not_read_gives_way_to_the_newest() -> None:
+    """Whoever reads again after many rounds finds the invitation to the one that is open, and the goodbye at last."""
+    sessions = Sessions(["alice"])
+    queue, n_rounds = sessions.enter("alice"), 3 * MAX_EVENTS
+    for t in range(n_rounds):
+        sessions.send("alice", aggregator_pb2.ClientEvent(invitation=aggregator_pb2.Invitation(round=t)))
+    sessions.say_goodbye(GOODBYE)
+    waiting = [queue.get_nowait() for _ in range(queue.qsize())]
+    assert [event.invitation.round for event in waiting[:-1]] == list(range(n_rounds - MAX_EVENTS + 1, n_rounds))
+    assert waiting[-1].goodbye == GOODBYE
 
 
 @asynchronous
