@@ -186,6 +186,21 @@ def test_only_the_last_round_with_verdicts_is_taken_over_and_none_before_a_relea
             state.take_over(0, *sum_and_digest(state))
 
 
+def test_a_sum_that_makes_another_model_than_was_said_is_not_taken_over(tmp_path: Path) -> None:
+    """The sum and the digest are both the other server's words, and nothing is committed of two that differ."""
+    with TaskStateOf(tmp_path) as state:
+        state.store.begin("small-1", Role.AGGREGATOR_A)
+        validated(state, 0)
+        noisy_sum, digest = sum_and_digest(state)
+        before = state.model.digest
+        for found, said in ((noisy_sum, before), (noisy_sum, bytes(32)), (2 * noisy_sum, digest)):
+            with pytest.raises(PeerMismatchError, match="model after round 0"):
+                state.take_over(0, found, said)
+        state.refresh()
+        assert (state.committed, state.model.digest, state.can_be_level) == ([], before, True)
+        assert state.take_over(0, noisy_sum, digest).model_digest == digest
+
+
 @pytest.mark.parametrize("how", ["reserved", "checking", "charged by the other"])
 def test_a_round_without_verdicts_here_was_not_committed_there(tmp_path: Path, how: str) -> None:
     """Our share of its sum had not left: whoever says so made the sum up."""
