@@ -23,7 +23,7 @@ from precad.mpc.ring import RingArray
 from precad.mpc.tuples.held import BatchShape, ServerTuples
 from precad.protos.task.task import Task
 from precad.servers.errors import PeerUnreachableError
-from precad.servers.rounds.equipment import SYSTEM_RANDOMNESS
+from precad.servers.rounds.equipment import SYSTEM_RANDOMNESS, NoiseSource
 from precad.servers.rounds.states import Collecting, Locked
 from precad.servers.store.rounds import TaskStore
 from precad.servers.store.state import TaskState
@@ -46,11 +46,14 @@ CLIENTS = sorted(TASK.clients)
 
 @asynccontextmanager
 async def both_servers(
-    task: Task, folder: Path, coins: Sequence[RandomBytes] = (SYSTEM_RANDOMNESS.coin, SYSTEM_RANDOMNESS.coin)
+    task: Task,
+    folder: Path,
+    coins: Sequence[RandomBytes] = (SYSTEM_RANDOMNESS.coin, SYSTEM_RANDOMNESS.coin),
+    noise: NoiseSource | None = None,
 ) -> AsyncIterator[tuple[ServerInProcess, ServerInProcess]]:
-    """Linked, with every client registered."""
+    """Linked, with every client registered. noise: of each server; none is added without one."""
     dealer, links, lanes = DealerInMemory(), link_pair(), memory_pair()
-    silence = np.zeros((task.rounds, task.dim), dtype=np.int64)
+    silence = np.zeros((task.rounds, task.dim), dtype=np.int64) if noise is None else noise
     a, b = (
         ServerInProcess(
             *(task, links[party], lanes[party], dealer.source(party), silence, folder / AGGREGATORS[party]),
