@@ -231,3 +231,4 @@ async def test_at_a_rounds_end_seeds_and_shares_are_erased(tmp_path: Path) -> No
     assert server.seeds.given(SLOTS["bob"]) is None
     assert not proofs._check._locked
     assert not server.uploads._uploads
+    assert not server.uploads.complete  # nor is known of whom the other server spoke

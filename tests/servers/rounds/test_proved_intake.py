@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from precad.mpc.proved.submission import Binding, Relay, ShareSeeds, Submission,
 from precad.mpc.sharing import Party
 from precad.mpc.upload_binding import SALT_BYTES
 from precad.protos.messages import proved
-from precad.servers.errors import RefusalReason, SubmissionRefusedError
+from precad.servers.errors import OverloadedError, RefusalReason, SubmissionRefusedError
 from precad.servers.rounds.proved_intake import ProvedUploads
 from tests.harness.harness import asynchronous, small_task
 from tests.harness.room import roomy
@@ -171,6 +172,62 @@ async def test_after_the_close_no_word_leaves_of_an_upload_that_is_cut_off() -> 
     with pytest.raises(SubmissionRefusedError) as refused:
         await stalls()
     assert (refused.value.reason, at_a.told) == (RefusalReason.LATE, [])
+
+
+@asynchronous
+async def test_an_upload_that_ends_as_the_phase_is_closed_is_late() -> None:
+    """In the same turn of the loop, so that nothing has cut it off: it is not in the list that was locked."""
+    at_a = AtA()
+    sent, payload = at_a.upload("alice", Seed(bytes(16)))
+
+    async def ends_with_the_phase() -> None:
+        assert isinstance(sent.binding, Binding)
+        async with at_a.intake.upload("alice") as upload:
+            upload.begin(proved.binding_message(sent.binding), sent.statement, sent.salt)
+            upload.write(payload)
+            assert at_a.intake.close() == {}
+
+    with pytest.raises(SubmissionRefusedError) as refused:
+        await ends_with_the_phase()
+    assert (refused.value.reason, at_a.told) == (RefusalReason.LATE, [])
+    assert not at_a.intake.complete
+
+
+@asynchronous
+async def test_an_upload_that_made_room_for_others_comes_again_and_counts_at_both_servers() -> None:
+    """No word leaves that nothing of it will come: that word would decide the slot at the other server."""
+    a, b = AtA(), AtA(party=1)
+    a.tell = b.hear
+    sent, payload = a.upload("alice", b.seeds.give(SLOTS["alice"]))
+
+    async def makes_room() -> None:
+        assert isinstance(sent.binding, Binding)
+        async with a.intake.upload("alice") as upload:
+            upload.begin(proved.binding_message(sent.binding), sent.statement, sent.salt)
+            upload.write(payload[:7])
+            upload.place.cut_off()
+            await asyncio.sleep(TIMEOUT_S)
+
+    with pytest.raises(OverloadedError):
+        await makes_room()
+    await a.take("alice", sent, payload)
+    assert a.intake.complete == b.intake.complete == {"alice"}
+
+
+@asynchronous
+async def test_a_statement_and_a_salt_are_kept_no_longer_than_the_upload() -> None:
+    """Whether it counts or not: with the salt, whoever guesses an upload can confirm the guess by its digest."""
+    at_a = AtA()
+    sent, payload = at_a.upload("alice", Seed(bytes(16)))
+    assert isinstance(sent.binding, Binding)
+    for at, data in ((at_a, payload), (AtA(), payload[:-1])):
+        with suppress(SubmissionRefusedError):
+            async with at.intake.upload("alice") as upload:
+                upload.begin(proved.binding_message(sent.binding), sent.statement, sent.salt)
+                assert (upload.statement, upload.salt) == (sent.statement, sent.salt)
+                upload.write(data)
+        assert (upload.statement, upload.salt) == (b"", b"")
+        assert ("alice" in at.intake.complete) is (data is payload)
 
 
 @asynchronous
