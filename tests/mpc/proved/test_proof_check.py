@@ -428,6 +428,19 @@ def test_a_verifier_message_of_another_length_or_with_p_in_it_is_malformed():
             verifier.read_message(iter(pieces), 1, SIZES)
 
 
+def test_a_piece_that_is_too_long_is_refused_before_the_next_one_is_taken(monkeypatch):
+    """By a byte or by an element: whoever cut it off would read the peer's message as another than was sent."""
+    monkeypatch.setattr(verifier, "PIECE_ELEMENTS", SIZES.opened_elements)
+    whole = bytes(7 * verifier.PIECE_ELEMENTS)
+    for more in (bytes(1), bytes(7), whole):
+        pieces = iter([whole + more, whole])
+        with pytest.raises(MalformedMessageError, match=f"validation/verifier: expected {len(whole)} bytes"):
+            verifier.read_message(pieces, 1, SIZES)
+        assert list(pieces) == [whole]
+        with pytest.raises(MalformedMessageError, match=f"validation/verifier: expected {len(whole)} bytes"):
+            verifier.read_message(iter([whole, whole + more]), 1, SIZES)
+
+
 def test_the_query_seed_is_of_both_coins_and_of_all_proofs():
     """Another coin, order or list gives other points; a coin of another length is malformed."""
     coins = (bytes(32), b"b" * 32)

@@ -165,6 +165,26 @@ def test_what_is_computed_before_the_challenge_changes_no_byte_and_is_used_once(
     assert not np.array_equal(prover.prove(x, rows, SIZES, ahead), prover.prove(other, rows, SIZES, ahead))
 
 
+def test_masks_serve_one_answer_even_where_a_second_challenge_came_to_be_agreed_on():
+    """C1, behind C2: two proofs under the same masks, for two challenges, open a linear function of the update."""
+    x, seed, drawn = with_norm(SIZES, SIZES.threshold), Seed(SEED), []
+    blank = Binding("task", 3, "alice", b"c" * 32, b"m" * 32, SIZES.dim, b"")
+    binding = make_upload(x, blank, seed, Label("task", 3, str(SLOT))).binding
+
+    def draw(sizes):
+        drawn.append(ProofMasks.draw(sizes))
+        return drawn[-1]
+
+    client = OpenUpload(x, SIZES, binding, seed, SLOT, draw)
+    client.prepare()
+    client.hear(0, CHALLENGE)
+    assert client.hear(1, CHALLENGE) is not None
+    assert len(drawn) == 1
+    client._agreed = Seed(OTHER)
+    assert client.answer() is not None
+    assert len(drawn) == 2
+
+
 def test_it_answers_one_challenge():
     client = opened()
     client.hear(0, CHALLENGE)

@@ -275,6 +275,16 @@ def test_points_are_the_first_two_admissible_elements():
     assert next(drawn) == 11
 
 
+def test_a_root_of_the_longer_domain_alone_is_no_point():
+    """Of wires of a long update, or of the bits: each domain holds roots of unity that the other one does not."""
+    for sizes, wire, bits in ((ProofSizes(1.0, 300_000, 0), 1024, 512), (SMALL, 32, 2048)):
+        assert (sizes.wire_length, sizes.bit_domain) == (wire, bits)
+        root = field.root_of_unity(max(wire, bits))
+        assert pow(root, min(wire, bits), P) != 1
+        assert not query.is_admissible(root, sizes)
+        assert query.admissible_points(iter([5, root, 9]), sizes) == (5, 9)
+
+
 @pytest.mark.parametrize("points", [(5, 5), (1, 5), (5, P), (5, field.root_of_unity(2048))])
 def test_no_query_is_prepared_for_other_points(points):
     with pytest.raises(ParameterError, match="points: expected two different elements outside both domains"):
