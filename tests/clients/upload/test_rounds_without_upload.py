@@ -41,7 +41,7 @@ def invitations(n_committed: int, *, evaluation: bool, dim: int) -> list[aggrega
 
 
 def test_no_upload_is_made_with_a_proof_once_all_rounds_are_committed() -> None:
-    """Of the training. The evaluation of the last model comes after all of them, and is agreed on."""
+    """The evaluation of the last model comes after all of them, and is agreed on."""
     task = small_task(mode="proved", evaluation="clients", evaluation_every=1, evaluation_noise=5.0)
     one = task.evaluation_round
     assert one is not None

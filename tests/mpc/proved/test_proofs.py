@@ -276,7 +276,7 @@ def test_points_are_the_first_two_admissible_elements():
 
 
 def test_a_root_of_the_longer_domain_alone_is_no_point():
-    """Of wires of a long update, or of the bits: each domain holds roots of unity that the other one does not."""
+    """The wires' domain is the longer one where an update is long, and else that of the bits."""
     for sizes, wire, bits in ((ProofSizes(1.0, 300_000, 0), 1024, 512), (SMALL, 32, 2048)):
         assert (sizes.wire_length, sizes.bit_domain) == (wire, bits)
         root = field.root_of_unity(max(wire, bits))
