@@ -26,7 +26,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -100,12 +101,17 @@ class Lane:
 
     def exchange(self, label: str, payload: bytes, at_most: int | None = None) -> bytes:
         """See `Channel.exchange`. Reads while it writes, so that two long messages never wait for each other."""
+        return self._exchange(_Step(label), payload, at_most)
+
+    def _exchange(self, step: _Step, payload: bytes, at_most: int | None) -> bytes:
+        label = step.label
         name, incoming = label.encode(), _Incoming(label, len(payload) if at_most is None else at_most)
         header = HEADER.pack(len(name), len(payload)) + name
         outgoing = (header + payload,) if len(payload) <= WRITE_BYTES else (header, payload)
-        limit_s = self.limits.seconds(label, len(payload) + incoming.at_most)
-        with self._in_use:
-            self._deadline = time.monotonic() + limit_s
+        step.n_bytes += len(payload) + incoming.at_most
+        limit_s = self.limits.seconds(label, step.n_bytes)
+        with self._in_use, step.waiting():
+            self._deadline = time.monotonic() + limit_s - step.waited_s
             try:
                 for part in outgoing:
                     self._write(memoryview(part), incoming)
@@ -123,9 +129,10 @@ class Lane:
         return bytes(incoming.payload)
 
     def exchange_pieces(self, label: str, pieces: Iterable[bytes], at_most: int | None = None) -> Iterator[bytes]:
-        """See `Channel.exchange_pieces`. A frame for each."""
+        """See `Channel.exchange_pieces`. A frame for each, and one limit for all."""
+        step = _Step(label)
         for piece in pieces:
-            yield self.exchange(label, piece, at_most)
+            yield self._exchange(step, piece, at_most)
 
     def _read_all(self, incoming: _Incoming) -> None:
         """Read what is left of a frame. Spins as long as that has paid lately, then sleeps."""
@@ -188,6 +195,26 @@ def _poll(connection: ssl.SSLSocket, events: int) -> select.poll:
     poll = select.poll()
     poll.register(connection, events)
     return poll
+
+
+@dataclass(slots=True)
+class _Step:
+    """A step, of one frame or of several."""
+
+    label: str
+    n_bytes: int = 0
+    """Of the frames so far, both servers', at most."""
+    waited_s: float = 0.0
+    """In these frames. What we compute between them is not the other server's time."""
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the time of a frame."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.waited_s += time.monotonic() - began
 
 
 class _LateError(Exception):

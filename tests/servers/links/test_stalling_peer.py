@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import grpc
@@ -216,6 +216,46 @@ async def test_a_byte_now_and_then_buys_no_time(pki: Pki) -> None:
     with pytest.raises(ChannelClosedError, match="expected the part of aggregator-a within"):
         await asyncio.to_thread(b.exchange, "step", b"", 1000)
     assert await dripping < len(left)
+    a.close()
+    b.close()
+
+
+@asynchronous
+async def test_a_step_of_many_pieces_has_one_limit(pki: Pki) -> None:
+    """Each piece comes within it, all together do not: a server could stall a round by its largest step."""
+    a, b = await lane_pair(pki)
+    b.limits = StepLimits(every=LIMIT_S)
+
+    def slowly() -> None:
+        with contextlib.suppress(ChannelClosedError):
+            for _ in range(6):
+                time.sleep(LIMIT_S / 2)
+                a.exchange("step", b"a")
+
+    stalling = asyncio.create_task(asyncio.to_thread(slowly))
+    with pytest.raises(ChannelClosedError, match="expected the part of aggregator-a within"):
+        await asyncio.to_thread(lambda: list(b.exchange_pieces("step", [b"b"] * 6)))
+    await stalling
+    a.close()
+    b.close()
+
+
+@asynchronous
+async def test_what_we_compute_between_pieces_is_not_the_peers_time(pki: Pki) -> None:
+    """An honest one is not cut off by our own disk."""
+    a, b = await lane_pair(pki)
+    b.limits = StepLimits(every=LIMIT_S)
+
+    def pieces() -> Iterator[bytes]:
+        for _ in range(4):
+            time.sleep(LIMIT_S / 2)
+            yield b"b"
+
+    ours, theirs = await asyncio.gather(
+        asyncio.to_thread(lambda: list(b.exchange_pieces("step", pieces()))),
+        asyncio.to_thread(lambda: list(a.exchange_pieces("step", [b"a"] * 4))),
+    )
+    assert (ours, theirs) == ([b"a"] * 4, [b"b"] * 4)
     a.close()
     b.close()
 
