@@ -24,12 +24,13 @@ class ModelCache:
         self, digest: bytes, download: Callable[[], Coroutine[None, None, NDArray[np.float32]]]
     ) -> NDArray[np.float32]:
         """Return the model of that digest. `download` verifies it. Another client's download that fails, or ends with
-        that client, is made again."""
-        if (shared := self._download) is not None and digest == self._digest:
+        that client, is made again, by one of those who waited."""
+        while (shared := self._download) is not None and digest == self._digest:
             await asyncio.wait((shared,))
             with suppress(grpc.aio.AioRpcError, ProtocolError, asyncio.CancelledError):
                 return shared.result()
-            return await download()
+            if self._download is shared:
+                self._download = None
         own = asyncio.ensure_future(download())
         own.add_done_callback(_look_at)
         self._digest, self._download = digest, own

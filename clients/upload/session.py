@@ -276,21 +276,28 @@ class ClientSession:
     async def _answer(self, stubs: list[BytesStub], inboxes: tuple[Inbox, Inbox]) -> None:
         """Answer each round that both servers invite us to with one submission."""
         while True:
-            from_a, from_b = await self._invited_by_both(*inboxes)
-            self._forget_news_before(from_a)
-            try:
-                work = self._work(round_task(from_a, from_b, self.task))
-                if self.task.is_proved:
-                    await self._take_part_and_prove(stubs, work, *proved.agree(from_a, from_b, work.task))
-                else:
-                    await self._take_part(stubs, work, agree(from_a, from_b, work.task))
-            except ProtocolError as error:
-                self._log.warning("client.skipped", task=from_a.task, round=from_a.round, reason=str(error))
-            except grpc.aio.AioRpcError as error:
-                if error.code() is grpc.StatusCode.UNAVAILABLE:
-                    await asyncio.sleep(1.0)  # the listener knows whether the server is gone, and says so
-                reason = shown(error.details() or "", LONGEST_REASON)
-                self._log.warning("client.refused", task=from_a.task, round=from_a.round, reason=reason)
+            await self._answer_next(stubs, inboxes)
+
+    async def _answer_next(self, stubs: list[BytesStub], inboxes: tuple[Inbox, Inbox]) -> None:
+        """Wait for the next round that both servers invite us to, and answer it.
+
+        Its invitations, with the share seed, are let go with this frame.
+        """
+        from_a, from_b = await self._invited_by_both(*inboxes)
+        self._forget_news_before(from_a)
+        try:
+            work = self._work(round_task(from_a, from_b, self.task))
+            if self.task.is_proved:
+                await self._take_part_and_prove(stubs, work, *proved.agree(from_a, from_b, work.task))
+            else:
+                await self._take_part(stubs, work, agree(from_a, from_b, work.task))
+        except ProtocolError as error:
+            self._log.warning("client.skipped", task=from_a.task, round=from_a.round, reason=str(error))
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                await asyncio.sleep(1.0)  # the listener knows whether the server is gone, and says so
+            reason = shown(error.details() or "", LONGEST_REASON)
+            self._log.warning("client.refused", task=from_a.task, round=from_a.round, reason=reason)
 
     async def _invited_by_both(
         self, of_a: Inbox, of_b: Inbox
@@ -426,7 +433,8 @@ class ClientSession:
         try:
             await send(stubs, upload.holder, "Submit", upload.parts, left_s)
         finally:
-            await preparing
+            await asyncio.gather(preparing, return_exceptions=True)  # no thread goes on with the seed alone
+        await preparing
         self._log.info("client.submitted", task=upload.task, round=upload.round)
         if (proof := await self._proof(upload)) is None:
             self._log.warning("client.silent", task=upload.task, round=upload.round)

@@ -328,7 +328,30 @@ def test_one_download_serves_all_clients_of_a_process():
         )
         assert isinstance(outcomes[0], ProtocolError)
         assert_array_equal(outcomes[1], [3.5])
-        assert_array_equal(await cache.get(b"3", functools.partial(download, 4.5)), [4.5])
+        assert_array_equal(await cache.get(b"3", functools.partial(download, 4.5)), [3.5])
+        assert calls == [1.0, 2.0, 3.0, 3.5]
+
+    asyncio.run(scenario())
+
+
+def test_a_failed_download_is_made_again_once_for_all():
+    """Fifty clients that wait for it, and five that come later."""
+
+    async def scenario():
+        cache, calls = ModelCache(), []
+
+        async def download():
+            calls.append(len(calls))
+            await asyncio.sleep(0.01)
+            if len(calls) == 1:
+                raise ProtocolError("no")
+            return np.array([1.0], dtype=np.float32)
+
+        outcomes = await asyncio.gather(*(cache.get(b"1", download) for _ in range(50)), return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes].count(ProtocolError) == 1
+        for _ in range(5):
+            assert_array_equal(await cache.get(b"1", download), [1.0])
+        assert len(calls) == 2
 
     asyncio.run(scenario())
 

@@ -79,6 +79,31 @@ async def test_whoever_takes_part_in_a_round_has_forgotten_what_came_before_its_
         answering.cancel()
 
 
+@asynchronous
+async def test_a_share_seed_is_held_by_no_frame_while_the_next_round_is_awaited() -> None:
+    """Rule S4 at the client: with the seed, whoever reads its memory later learns the update from the holder's part."""
+    client, ended, inboxes = session(), asyncio.Event(), (Waiting[Any](), Waiting[Any]())
+
+    async def take_part(*_: Any) -> None:
+        ended.set()
+
+    client._take_part_and_prove = take_part  # type: ignore[method-assign]
+    for server, inbox in enumerate(inboxes):
+        inbox.put(server, whole_invitation(client, server, CHALLENGE))
+    answering = asyncio.create_task(client._answer([], inboxes))
+    try:
+        await asyncio.wait_for(ended.wait(), 5.0)
+        await asyncio.sleep(0.01)
+        held, coroutine = list[Any](), answering.get_coro()
+        while (frame := getattr(coroutine, "cr_frame", None)) is not None:
+            held += frame.f_locals.values()
+            coroutine = coroutine.cr_await  # type: ignore[union-attr]
+        assert len(held) > 3
+        assert not [value for value in held if isinstance(value, aggregator_pb2.Invitation)]
+    finally:
+        answering.cancel()
+
+
 def whole_invitation(client: ClientSession, server: int, seed: bytes) -> aggregator_pb2.Invitation:
     """Return one server's to round 0, slot 0, of which A is the holder and B the seeded server."""
     told = invitation("new", 0)
