@@ -80,8 +80,12 @@ class RunFolder:
         return sum(1 for _ in self.root.glob("logs-*"))
 
     def keep_logs(self) -> None:
-        """Put the logs of the processes before aside, for the logs of those that continue the run."""
-        self.logs.rename(self.root / f"logs-{self.times_resumed + 1}")
+        """Put the logs of the processes before aside, for the logs of those that continue the run.
+
+        Whoever was killed in between has put them aside already.
+        """
+        if self.logs.exists():
+            self.logs.rename(self.root / f"logs-{self.times_resumed + 1}")
         self.logs.mkdir()
 
     @property

@@ -37,6 +37,7 @@ class RunState(StrEnum):
     """It has not begun, or a version began it that left no word."""
 
 
+_LENGTH: Final = max(map(len, RunState))
 RESUMABLE: Final = {
     RunState.INTERRUPTED: "an interrupted run",
     RunState.FAILED: "a run that failed",
@@ -57,7 +58,7 @@ def held(folder: Path, *, resumes: bool = False) -> Iterator[None]:
     with os.fdopen(descriptor, "r+", encoding="ascii", errors="replace") as file:
         if not _takes_lock(file.fileno()):
             raise ConfigError(f"--output: expected a folder that no run uses, found a run in progress in {folder}")
-        if resumes and file.read() == RunState.FINISHED:
+        if resumes and file.read().rstrip() == RunState.FINISHED:
             raise ConfigError(f"--output: expected a run that can be continued, found a finished run in {folder}")
         with _said_in_the_end(file.fileno()):
             yield
@@ -88,10 +89,12 @@ def _said_in_the_end(descriptor: int) -> Iterator[None]:
 
 
 def _say(descriptor: int, state: RunState) -> None:
-    """Write the word. A full disk loses it, and no run for that."""
+    """Write the word over the one before, in one piece of the same length. A full disk loses it, and no run for that.
+
+    So no kill leaves half of a word, nor none, beside the summary of a run that was interrupted.
+    """
     with suppress(OSError):
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, state.encode(), 0)
+        os.pwrite(descriptor, f"{state:<{_LENGTH}}\n".encode(), 0)
 
 
 def state_of(folder: Path) -> RunState:
@@ -103,9 +106,9 @@ def state_of(folder: Path) -> RunState:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return RunState.RUNNING
-            said = file.read()
+            said = file.read().rstrip()
     except OSError:
         return otherwise
-    if said == RunState.RUNNING:
+    if said == RunState.RUNNING or (not said and otherwise is RunState.FINISHED):
         return RunState.CRASHED
     return RunState(said) if said in set(RunState) else otherwise

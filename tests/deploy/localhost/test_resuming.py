@@ -266,6 +266,10 @@ def test_rounds_that_only_the_servers_know_are_taken_up(folder: RunFolder) -> No
     assert not folder.report.exists()
     assert (folder.root / "logs-1" / "dealer.log").read_text() == "of before"
     assert list(folder.logs.iterdir()) == []
+    folder.logs.rmdir()  # as a kill in between leaves it
+    folder.keep_logs()
+    assert folder.logs.is_dir()
+    assert folder.times_resumed == 1
 
 
 @pytest.mark.parametrize("rounds", [[0, 2], [0, 2, 3, 4]])

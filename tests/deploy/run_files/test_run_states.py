@@ -6,6 +6,8 @@ Failure means that an operator waits for a dead process, or starts a second one 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import fcntl
 import io
 import json
@@ -76,6 +78,38 @@ def test_a_run_s_end_is_told_by_its_own_word(tmp_path: Path) -> None:
     assert state_of(tmp_path) is RunState.UNKNOWN
     (tmp_path / "summary.json").write_text("{}")
     assert state_of(tmp_path) is RunState.FINISHED
+
+
+def test_a_full_disk_leaves_no_interrupted_run_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last word is lost, and the one before says that it crashed: it can be continued."""
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def interrupted() -> None:
+        with state.held(tmp_path):
+            monkeypatch.setattr(os, "pwrite", full)
+            raise InterruptedRunError("ctrl-c")
+
+    (tmp_path / "summary.json").write_text("{}")
+    with pytest.raises(InterruptedRunError):
+        interrupted()
+    assert state_of(tmp_path) is RunState.CRASHED
+    (tmp_path / state.NAME).write_text("")  # as a version before may have left it
+    assert state_of(tmp_path) is RunState.CRASHED
+
+
+def test_a_word_takes_the_place_of_another_in_one_piece(tmp_path: Path) -> None:
+    """Whichever were there before, of any length: no kill comes between two changes of the file."""
+    lengths = set[int]()
+    for error in (None, InterruptedRunError("ctrl-c"), RunFailedError("a server died", exit_code=4), None):
+        with contextlib.suppress(InterruptedRunError, RunFailedError):
+            ending(tmp_path, error)
+        lengths.add((tmp_path / state.NAME).stat().st_size)
+    assert len(lengths) == 1
+    assert state_of(tmp_path) is RunState.FINISHED
+    with pytest.raises(ConfigError, match="found a finished run"), state.held(tmp_path, resumes=True):
+        pass
 
 
 HOLD = """
