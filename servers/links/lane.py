@@ -203,9 +203,9 @@ class _Step:
 
     label: str
     n_bytes: int = 0
-    """Of the frames so far, both servers', at most."""
+    """Bytes of both servers' frames so far, at most."""
     waited_s: float = 0.0
-    """In these frames. What we compute between them is not the other server's time."""
+    """Seconds in these frames. What we compute between them is not the other server's time."""
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
