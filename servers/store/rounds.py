@@ -29,7 +29,7 @@ from precad.protos.task.trim_fields import Tested
 from precad.protos.tls.identity import Role
 from precad.servers.database.dialects import Dialect
 from precad.servers.database.tables import BUSY_TIMEOUT_S, Backend, Database, Run
-from precad.servers.errors import SetupError
+from precad.servers.errors import SetupError, StoreError
 from precad.servers.store import audit_log
 
 
@@ -309,25 +309,34 @@ class TaskStore(Database):
             self._log(run, "charged", round=number, chosen=list(chosen))
 
     def commit(self, round: CommittedRound, *, noisy_sum_digest: bytes, ledger_chain: str) -> None:
-        """Record the round, whose checkpoint is on disk. ledger_chain: of the privacy ledger, which holds the round."""
+        """Record the round, whose checkpoint is on disk. ledger_chain: of the privacy ledger, which holds the round.
+
+        Raises StoreError for a round without verdicts.
+        """
         with self.transaction() as run:
-            run(
+            values = (round.model_digest, round.epsilon_one_server, round.epsilon_clients_only)
+            changed = run(
                 "UPDATE round SET state = 'committed', model_digest = ?, epsilon_one_server = ?, "
-                "epsilon_clients_only = ? WHERE number = ? AND state = 'validated'",
-                (round.model_digest, round.epsilon_one_server, round.epsilon_clients_only, round.number),
+                "epsilon_clients_only = ? WHERE number = ? AND state = 'validated' RETURNING number",
+                (*values, round.number),
             )
+            _require_validated(round.number, changed.fetchone())
             entry = _finished(round, noisy_sum_digest.hex(), ledger_chain)
             self._log(run, "committed", **entry, **_of_test(round.test))
 
     def evaluated(self, round: EvaluatedRound, *, ledger_chain: str) -> None:
-        """Record the opened sum of an evaluation. ledger_chain: of the privacy ledger, which holds the round."""
+        """Record the opened sum of an evaluation. ledger_chain: of the privacy ledger, which holds the round.
+
+        Raises StoreError for a round without verdicts.
+        """
         with self.transaction() as run:
             values = (round.model_digest, round.epsilon_one_server, round.epsilon_clients_only)
-            run(
+            changed = run(
                 "UPDATE round SET state = 'committed', model_digest = ?, epsilon_one_server = ?, "
-                "epsilon_clients_only = ?, evaluation = ? WHERE number = ? AND state = 'validated'",
+                "epsilon_clients_only = ?, evaluation = ? WHERE number = ? AND state = 'validated' RETURNING number",
                 (*values, json.dumps(round.noisy_sum), round.number),
             )
+            _require_validated(round.number, changed.fetchone())
             self._log(run, "evaluated", **_finished(round, list(round.noisy_sum), ledger_chain))
 
     def evaluations(self) -> list[EvaluatedRound]:
@@ -414,6 +423,12 @@ class TaskStore(Database):
 
     def _log(self, run: Run, kind: str, **fields: Any) -> None:
         audit_log.append(run, kind, self._clock().isoformat(timespec="milliseconds"), fields)
+
+
+def _require_validated(number: int, changed: object) -> None:
+    """Refuse to log the release of a round that did not change. Its transaction is undone."""
+    if changed is None:
+        raise StoreError(f"round {number}: expected one with verdicts to release, found none")
 
 
 def _next_round(run: Run) -> int:

@@ -19,7 +19,7 @@ from precad.protos.tls.identity import Role
 from precad.servers.errors import AuditError, SetupError, StoreError
 from precad.servers.store import audit_log
 from precad.servers.store.folder import open_ledger, open_task_store, store_path
-from precad.servers.store.rounds import CommittedRound
+from precad.servers.store.rounds import CommittedRound, EvaluatedRound
 from tests.harness.command_line import CliRunner
 from tests.harness.harness import small_task
 
@@ -56,6 +56,22 @@ def test_entries_come_back_as_they_were_written(path: Path) -> None:
     assert [entry.number for entry in log] == list(range(11))
     assert log[4].fields["model"] == bytes(32).hex()
     assert sorted(audit_log.releases(log)) == [0, 1, 2]
+
+
+def test_no_release_is_logged_of_a_round_without_verdicts(path: Path) -> None:
+    """Nor of one that was never begun: the log would say more than the rounds do."""
+    before = len(audit_log.read(path))
+    with open_task_store(path.parent, TASK, INITIAL) as store:
+        store.reserve(3)
+        for number in (3, 4):
+            said, of_both = f"round {number}: expected one with verdicts to release, found none", (bytes(32), 0.5, 0.25)
+            committed = CommittedRound(number, ("alice",), ("alice",), (), *of_both)
+            evaluated = EvaluatedRound(number, ("alice",), ("alice",), (), *of_both, noisy_sum=(1, 2))
+            with pytest.raises(StoreError, match=said):
+                store.commit(committed, noisy_sum_digest=bytes(32), ledger_chain="")
+            with pytest.raises(StoreError, match=said):
+                store.evaluated(evaluated, ledger_chain="")
+    assert len(audit_log.read(path)) == before
 
 
 def test_the_end_is_one_entry_and_the_last(path: Path) -> None:
