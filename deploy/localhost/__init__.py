@@ -13,7 +13,7 @@ Modules:
     whole        from a configuration to the summary, below a running event loop too
     several      several trainings of one configuration, one after the other
     resuming     what a run that ended early needs and knows, for the processes that continue it
-    links        dashboards, and links that open each once
+    dashboards   dashboards of the servers, and links that open each once
     watch        what the runner shows while the processes work
     summary      the summary of a run, for people
     query        a query, and its answer with error bars

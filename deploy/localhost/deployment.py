@@ -36,11 +36,11 @@ from precad.deploy.configuration.sections import Deployment
 from precad.deploy.configuration.trainers import NO_RECORD_FIGURE, counted
 from precad.deploy.errors import REFUSED, InterruptedRunError, RunFailedError
 from precad.deploy.localhost import resuming
+from precad.deploy.localhost.dashboards import Dashboards
 from precad.deploy.localhost.fork_server import CLIENTS, SERVERS
 from precad.deploy.localhost.forks import ForkedChildren, Forks
 from precad.deploy.localhost.grouping import client_groups
 from precad.deploy.localhost.guarding import Guard
-from precad.deploy.localhost.links import Dashboards
 from precad.deploy.localhost.needs import require_engines_and_memory, require_free_ports, require_room
 from precad.deploy.localhost.observing import Observation, Observers, Progress, round_metrics
 from precad.deploy.localhost.processes import Child, Children

@@ -1,9 +1,11 @@
 """The link between the two aggregators: one ordered gRPC stream for the whole task.
 
-It carries what is not MPC: hello, uploads that A relays to B, the word that a server has closed a round's intake, and
-goodbye. One task of the link writes to it, a whole message sequence at a time. So relays of two clients never mix, and
-no handler of a client's call can break the stream. Whatever was handed to the link before a round is closed arrives
-before the word of that. The steps of MPC have a connection of their own (`precad.servers.links.lane`).
+It carries what is not MPC: hello, the word that a server has closed a round's intake, and goodbye. With a dealer, A
+relays uploads to B by it. In mode `proved` each server relays what it has taken, without data.
+
+One task of the link writes to it, a whole message sequence at a time. So relays of two clients never mix, and no
+handler of a client's call can break the stream. Whatever was handed to the link before a round is closed arrives before
+the word of that. The steps of MPC have a connection of their own (`precad.servers.links.lane`).
 
 A peer may deviate. Each of its messages is of the first round that it has not closed yet. It comes to no round before
 we have closed the one before. Whatever else it names ends the link. Who reads the stream holds a few messages. A peer

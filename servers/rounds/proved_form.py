@@ -25,7 +25,7 @@ from precad.mpc.ring import RingArray
 from precad.protos.precad.v1 import aggregator_pb2
 from precad.servers.rounds import fixed_times
 from precad.servers.rounds.form import Form, Ground
-from precad.servers.rounds.proved_intake import PROOFS, Proofs, ProvedUploads
+from precad.servers.rounds.proved_intake import PROOFS, Bind, Proofs, ProvedUploads
 from precad.servers.rounds.states import Charged, Collecting, Locked, Proving, Slots, Validated
 
 
@@ -72,19 +72,19 @@ class ProvedForm(Form):
         )
         return Collecting(t, tuple(chosen), slots, self._uploads, ground.state.model.as_bytes)
 
-    def _binder(self, t: int) -> _Binder:
+    def _binder(self, t: int) -> Bind:
+        """Return what makes the binding of a client's upload, of this server's own task, round and model."""
         state, of_round = self._ground.state, self._ground.round_task(t)
-        return _Binder(
-            Binding(
-                task=state.store.task_id,
-                round=t,
-                client="",
-                config_digest=of_round.digest(),
-                model_digest=state.model.digest,
-                dim=of_round.dim,
-                payload_digest=b"",
-            )
+        blank = Binding(
+            task=state.store.task_id,
+            round=t,
+            client="",
+            config_digest=of_round.digest(),
+            model_digest=state.model.digest,
+            dim=of_round.dim,
+            payload_digest=b"",
         )
+        return lambda client, payload_digest: replace(blank, client=client, payload_digest=payload_digest)
 
     async def invite(self, state: Collecting) -> frozenset[str]:
         """See `Form.invite`. A share seed is drawn as it is given, and is given once (S0)."""
@@ -214,16 +214,6 @@ class ProvedForm(Form):
 
     def close(self) -> None:
         """See `Form.close`. Nothing is fetched ahead."""
-
-
-class _Binder:
-    """Makes the binding of a client's upload, of this server's own task, round and model."""
-
-    def __init__(self, blank: Binding) -> None:
-        self._blank = blank
-
-    def __call__(self, client: str, payload_digest: bytes) -> Binding:
-        return replace(self._blank, client=client, payload_digest=payload_digest)
 
 
 def _slots_of(state: Collecting | Locked | Charged) -> Slots:

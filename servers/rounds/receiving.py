@@ -3,8 +3,8 @@
 Subclasses say what a mode takes from whom, and what it checks. `precad.servers.rounds.intake` is for the modes with a
 dealer, `precad.servers.rounds.proved_intake` for uploads and proofs of mode `proved`.
 
-A client has one try, unless its bytes were cut off to make room for others. A refused or broken upload leaves it out of
-this round, and nobody else.
+A client has one try, unless its bytes were cut off to make room for others. An upload that is refused or broken after
+its header leaves it out of this round, and nobody else. One whose header is refused may come again.
 """
 
 from __future__ import annotations

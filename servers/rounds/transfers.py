@@ -1,7 +1,7 @@
 """Uploads, or downloads, of clients that are under way at once: who gets a place, and who makes room when others wait.
 
     room    so many transfers, and so many bytes, at once; one alone is let in however long it is
-    one     transfer of a client: a newer one ends an older, whose connection may be lost
+    one     transfer of a client: a newer download ends an older, whose connection may be lost; an upload has one try
     pace    while others wait, one that is older than grace_s and slower than min_bytes_s, or that will not be over by
             the round's deadline, is cut off; the slowest first, one for each client that is refused
     turns   who has had a place in this round gets another only when nobody waits who has had none

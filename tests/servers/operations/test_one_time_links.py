@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from precad.deploy.configuration.sections import Deployment
-from precad.deploy.localhost.links import Dashboards, one_time_link
+from precad.deploy.localhost.dashboards import Dashboards, one_time_link
 from precad.deploy.localhost.watch import LiveTable
 from precad.deploy.run_files.folder import RunFolder
 from precad.servers.operations.access import LINK_LIFETIME_S, MAX_FAILURES, MAX_LINKS, OneTimeLinks
