@@ -81,6 +81,8 @@ WORTH_ASKING_AGAIN = frozenset(
 
 
 HONEST: Final = Honest()
+LATE_S: Final = 5.0
+"""How long an upload may go on beyond its round by our clock: servers end it by their own."""
 GONE_S, FAREWELL_S = 5.0, 30.0
 """How long the second server may take to say that the task is finished: one that is gone, and any other. One server
 alone may say so falsely."""
@@ -330,16 +332,22 @@ class ClientSession:
 
     async def _take_part(self, stubs: list[BytesStub], work: Work, invitation: RoundInvitation) -> None:
         """Model, Algorithm 2, submission. A server without room is asked again until the round is over: for the same
-        upload, which counts once."""
+        upload, which counts once. One that reads nothing keeps nobody beyond the round."""
         ends_at = time.monotonic() + self.task.submit_timeout_s
         parameters = await self._model(stubs, invitation, ends_at)
         share = functools.partial(make_submission, invitation=invitation, task=work.task, client=self.client)
         submission = await self._made(work, share, parameters, invitation, ends_at)
-        for server in submission.servers:
-            ours = self._conduct.on_upload(submission, server)
-            parts = functools.partial(parts_of, ours, server)
-            await send(stubs, server, "Submit", parts, ends_at - time.monotonic())
-        self._log.info("client.submitted", task=invitation.task_id, round=invitation.round)
+        left_s, task_id, round = ends_at - time.monotonic(), invitation.task_id, invitation.round
+        try:
+            async with asyncio.timeout(max(0.0, left_s) + LATE_S):
+                for server in submission.servers:
+                    ours = self._conduct.on_upload(submission, server)
+                    parts = functools.partial(parts_of, ours, server)
+                    await send(stubs, server, "Submit", parts, left_s)
+        except TimeoutError:
+            self._log.warning("client.silent", task=task_id, round=round, reason="a server did not take the upload")
+            return
+        self._log.info("client.submitted", task=task_id, round=round)
 
     async def _model(
         self, stubs: list[BytesStub], invitation: RoundInvitation | Invitation, ends_at: float

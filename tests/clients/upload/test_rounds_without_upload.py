@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 
 from precad.clients.errors import ProtocolError
 from precad.clients.upload import proved
+from precad.clients.upload import session as session_module
 from precad.clients.upload.model_cache import ModelCache
 from precad.clients.upload.session import ClientSession
 from precad.clients.upload_limit import UploadLimit
@@ -92,3 +95,42 @@ async def test_an_update_that_is_made_too_late_is_neither_sent_nor_counted(pki: 
     assert (len(trained), servers[0].uploads) == (1, [])
     assert skipped == ["update: expected it while uploads are taken, found it done later"]
     limit.require_room(DIGEST, 0)
+
+
+class ReadsNothing(Inviting):
+    """Admits the upload of its first round, and takes no part of it."""
+
+    async def Submit(self, parts: AsyncIterator[Any], context: Any) -> aggregator_pb2.SubmitReply:
+        if not self.uploads:
+            self.uploads.append(-1)
+            await self.is_over.wait()
+        return await super().Submit(parts, context)
+
+
+@pytest.mark.parametrize("deviating", [0, 1])
+@asynchronous
+async def test_a_server_that_reads_nothing_costs_one_round(
+    pki: Pki, deviating: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a mode with a dealer, where nobody but the servers' own clocks bounded the call."""
+    monkeypatch.setattr(session_module, "LATE_S", LIMIT_S)
+    task = small_task(["alice", "bob"], dim=1, rounds=20, mode="shares", submit_timeout_s=1.0)
+    servers = [Inviting([{}, {}], "shares"), Inviting([{}, {}], "shares")]
+    servers[deviating] = ReadsNothing([{}, {}], "shares")
+    with structlog.testing.capture_logs() as lines:
+        async with serving(pki, servers) as addresses:
+            session = asyncio.create_task(
+                ClientSession(
+                    client="alice",
+                    task=task,
+                    addresses=addresses,
+                    tls=pki.tls("alice"),
+                    train=lambda model: np.zeros(1, dtype=np.int64),
+                ).run()
+            )
+            await until(lambda: session.done() or any(line["event"] == "client.submitted" for line in lines))
+            for server in servers:
+                server.is_over.set()
+            await session
+    found = [(line["event"], line["round"]) for line in lines if line["event"] in ("client.silent", "client.submitted")]
+    assert found == [("client.silent", 0), ("client.submitted", 1)]
