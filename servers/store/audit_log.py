@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,17 +25,28 @@ from precad.servers.database.tables import Run
 from precad.servers.errors import AuditError, SetupError
 
 FIRST_CHAIN: Final = ""
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_HEXADECIMAL: Final = re.compile("[0-9a-f]{64}")
+_OF_RELEASE: Final = {
+    "round": "integer",
+    "chosen": "list of names",
+    "accepted": "list of names",
+    "model": "64 hexadecimal digits",
+    "ledger": "64 hexadecimal digits",
+}
 REQUIRED: Final[Mapping[str, Mapping[str, str]]] = {
-    "task": {"task": "text"},
+    "task": {"task": "text", "config": "64 hexadecimal digits", "model": "64 hexadecimal digits"},
     "turns": {"coin": "text"},
     "checking": {"round": "integer", "active": "list of names"},
     "unknown": {"round": "integer", "clients": "list of names"},
     "interrupted": {"round": "integer", "reason": "text"},
     "validated": {"round": "integer"},
-    "committed": {"round": "integer", "chosen": "list of names"},
-    "evaluated": {"round": "integer", "chosen": "list of names"},
+    "committed": _OF_RELEASE,
+    "evaluated": _OF_RELEASE,
+    "interrupted": {"round": "integer", "reason": "text"},
+    "finished": {"reason": "text"},
 }
-"""Fields that whoever verifies a log goes by, of the kinds of entries that have them."""
+"""Fields that whoever verifies a log goes by, of the kinds of entries that have them. Every version wrote them."""
 COMPARED: Final = ("chosen", "accepted", "rejected", "noisy_sum", "model")
 """Fields on which both servers' entries of a committed round, or of an evaluation, must agree."""
 RELEASES: Final = ("committed", "evaluated")
@@ -135,7 +147,9 @@ def _verified(rows: Sequence[tuple[int, str, str]]) -> Iterator[Entry]:
             raise AuditError(f"entry {number}: expected a kind, a time and fields") from None
         for name, kind in required.items():
             if not _is(kind, entry.fields.get(name)):
-                raise AuditError(f"entry {number}: expected {name}, {kind}, in an entry of kind {entry.kind!r}")
+                found = f"{entry.fields[name]!r:.80}" if name in entry.fields else "none"
+                where = f"in an entry of kind {entry.kind!r}"
+                raise AuditError(f"entry {number}: expected {name}, {kind}, {where}, found {found}")
         yield entry
 
 
@@ -143,11 +157,13 @@ def _is(kind: str, value: object) -> bool:
     """Return whether a field's value is of one of the kinds in `REQUIRED`."""
     match kind:
         case "text":
-            return isinstance(value, str)
+            return isinstance(value, str) and _SURROGATE.search(value) is None  # else no file could hold it
         case "integer":
-            return isinstance(value, int)
+            return isinstance(value, int) and not isinstance(value, bool)
+        case "64 hexadecimal digits":
+            return isinstance(value, str) and _HEXADECIMAL.fullmatch(value) is not None
         case _:
-            return isinstance(value, list) and all(isinstance(name, str) for name in value)
+            return isinstance(value, list) and all(_is("text", name) for name in value)
 
 
 def releases(log: Sequence[Entry], kinds: Collection[str] = RELEASES) -> dict[int, Mapping[str, Any]]:

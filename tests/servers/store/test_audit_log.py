@@ -25,6 +25,7 @@ from tests.harness.harness import small_task
 
 TASK = small_task(("alice", "bob"))
 INITIAL = bytes(4 * TASK.dim)
+DIGEST = "ab" * 32
 
 
 def write_rounds(
@@ -176,6 +177,19 @@ def test_a_log_that_no_server_writes_is_refused(
         ('{"kind":"committed","at":"now","round":3}', "entry 11: expected chosen, "),
         ('{"kind":"committed","at":"now","round":3,"chosen":["alice",1]}', "entry 11: expected chosen, "),
         ('{"kind":"task","at":"now"}', "entry 11: expected task, "),
+        (f'{{"kind":"task","at":"now","task":"a","model":"{DIGEST}"}}', "entry 11: expected config, 64 .* found none"),
+        (f'{{"kind":"task","at":"now","task":"a","config":"{DIGEST}"}}', "entry 11: expected model, 64 .* found none"),
+        (f'{{"kind":"task","at":"now","task":"a","config":"{DIGEST}","model":5}}', "expected model, .* found 5"),
+        (
+            f'{{"kind":"task","at":"now","task":"\\ud800","config":"{DIGEST}","model":"{DIGEST}"}}',
+            "expected task, text",
+        ),
+        ('{"kind":"finished","at":"now"}', "entry 11: expected reason, text, .*'finished', found none"),
+        ('{"kind":"finished","at":"now","reason":["done"]}', r"entry 11: expected reason, text, .*found \['done'\]"),
+        (
+            '{"kind":"interrupted","at":"now","round":true,"reason":"a"}',
+            "entry 11: expected round, integer, .*found True",
+        ),
     ],
 )
 def test_an_entry_that_no_server_writes_is_named(path: Path, text: str, found: str) -> None:
@@ -183,6 +197,15 @@ def test_an_entry_that_no_server_writes_is_named(path: Path, text: str, found: s
     rewrite(path, lambda texts: [*texts, text])
     with pytest.raises(AuditError, match=found):
         audit_log.releases(audit_log.read(path))
+
+
+@pytest.mark.parametrize("name", ["model", "ledger"])
+@pytest.mark.parametrize("value", ["[]", "{}", "null", "5", '"abc"', f'"{DIGEST.upper()}"'])
+def test_the_command_refuses_a_release_whose_digest_has_another_form(path: Path, name: str, value: str) -> None:
+    before = str(audit_log.read(path)[-1].fields[name])
+    rewrite(path, lambda texts: [*texts[:-1], texts[-1].replace(f'"{name}":"{before}"', f'"{name}":{value}')])
+    code, _, error = command(path.parent)
+    assert (code, f"entry 10: expected {name}, 64 hexadecimal digits, " in error) == (3, True), error
 
 
 def test_servers_may_be_one_release_apart_at_the_end_and_nowhere_else(path: Path, tmp_path: Path) -> None:
