@@ -108,6 +108,26 @@ def test_edges_of_noise(alpha, q):
     assert rdp_sgm_poisson(alpha, q, 1e200) <= 1e-190
 
 
+@pytest.mark.parametrize("sigma", [1e-9, 1e-6, 1e-4, 1e-3])
+def test_noise_below_the_grid_is_bounded_without_sampling(sigma):
+    """At once, where the integral would take gigabytes."""
+    assert rdp_sgm_poisson(1.1, 0.05, sigma) == rdp_gaussian(1.1, sigma)
+
+
+@pytest.mark.parametrize("q", [0.05, 1e-6])
+def test_little_noise_leaves_the_gaussian_at_alpha_alone(q):
+    """E[(1 - q + q e^v)^alpha] is q^alpha E[e^{alpha v}], next to which the rest vanishes; the bound below is above."""
+    for sigma, rel in ((2e-3, 1e-9), (1e-3, 1e-3)):
+        alone = rdp_gaussian(1.1, sigma) + 1.1 / 0.1 * math.log(q)
+        assert alone * (1 - 1e-9) <= rdp_sgm_poisson(1.1, q, sigma) == pytest.approx(alone, rel=rel)
+
+
+def test_a_huge_order_is_bounded_without_sampling():
+    """A whole order has a sum of as many terms, a fractional one an integral as long."""
+    for alpha in (1e9, 1e9 + 0.5, 1e300):
+        assert rdp_sgm_poisson(alpha, 0.05, 2.0) == rdp_gaussian(alpha, 2.0)
+
+
 @given(alpha=st.floats(1.01, 200.0), b=st.floats(0.02, 50.0))
 def test_laplace_is_its_definition(alpha, b):
     """Against the two exponentials as printed, with 50 digits; and never above the pure bound 1/b."""
