@@ -1,7 +1,8 @@
 """Checks of numeric arguments. Each raises ValueError naming the argument, the condition and the value.
 
-A bool is an int to Python and True would pass for a multiplier of one, so it is refused. Every comparison is
-written so that NaN fails it.
+A bool is an int to Python and True would pass for a multiplier of one, so it is refused. So is an integer that no
+float64 holds, such as 10^400: arithmetic with it raises OverflowError. Every comparison is written so that NaN fails
+it.
 """
 
 import math
@@ -15,62 +16,62 @@ MOST_BINS: Final = 10_000
 def require_positive(name: str, value: float) -> None:
     """Require that `value` is a finite number > 0."""
     if not _is_real(value) or not 0 < value < math.inf:
-        raise ValueError(f"{name} must be > 0 and finite, got {value}")
+        raise ValueError(f"{name} must be > 0 and finite, got {_shown(value)}")
 
 
 def require_probability(name: str, value: float) -> None:
     """Require that `value` is in [0, 1]."""
     if not _is_real(value) or not 0 <= value <= 1:
-        raise ValueError(f"{name} must be in [0, 1], got {value}")
+        raise ValueError(f"{name} must be in [0, 1], got {_shown(value)}")
 
 
 def require_delta(value: float) -> None:
     """Require that a target failure probability is in (0, 1)."""
     if not _is_real(value) or not 0 < value < 1:
-        raise ValueError(f"delta must be in (0, 1), got {value}")
+        raise ValueError(f"delta must be in (0, 1), got {_shown(value)}")
 
 
-def require_count(name: str, value: int, *, at_least: int = 0) -> None:
-    """Require that `value` is an int >= `at_least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-        raise ValueError(f"{name} must be an integer >= {at_least}, got {value!r}")
+def require_count(name: str, value: int, *, at_least: int = 0, at_most: int | None = None) -> None:
+    """Require that `value` is an int >= `at_least`, and <= `at_most` if there is one."""
+    if not isinstance(value, int) or not _is_real(value) or value < at_least:
+        raise ValueError(f"{name} must be an integer >= {at_least}, got {_shown(value)}")
+    if at_most is not None and value > at_most:
+        raise ValueError(f"{name} must be <= {at_most}, got {_shown(value)}")
 
 
 def require_bins(bins: int) -> None:
     """Require that `bins` is a number of rounds of which a record is in one (`precad.dp.accountants.balls_in_bins`)."""
-    require_count("bins", bins, at_least=1)
-    if bins > MOST_BINS:
-        raise ValueError(f"bins must be <= {MOST_BINS}, got {bins}")
+    require_count("bins", bins, at_least=1, at_most=MOST_BINS)
 
 
 def require_finite(name: str, value: float) -> None:
     """Require that `value` is a finite real number."""
     if not _is_real(value) or not math.isfinite(value):
-        raise ValueError(f"{name} must be a finite number, got {value!r}")
+        raise ValueError(f"{name} must be a finite number, got {_shown(value)}")
 
 
 def require_non_negative(name: str, value: float, *, may_be_infinite: bool = False) -> None:
     """Require that `value` is >= 0, and finite unless it `may_be_infinite`."""
     if not _is_real(value) or not value >= 0 or (math.isinf(value) and not may_be_infinite):
-        raise ValueError(f"{name} must be >= 0{'' if may_be_infinite else ' and finite'}, got {value!r}")
+        raise ValueError(f"{name} must be >= 0{'' if may_be_infinite else ' and finite'}, got {_shown(value)}")
 
 
 def require_delta_or_zero(value: float) -> None:
     """Require the delta of a guarantee that is given in [0, 1): pure differential privacy is one."""
     if not _is_real(value) or not 0 <= value < 1:
-        raise ValueError(f"delta must be in [0, 1), got {value!r}")
+        raise ValueError(f"delta must be in [0, 1), got {_shown(value)}")
 
 
 def require_order(alpha: float) -> None:
     """Require that a Renyi order is > 1 and finite."""
     if not _is_real(alpha) or not 1 < alpha < math.inf:
-        raise ValueError(f"alpha must be > 1 and finite, got {alpha!r}")
+        raise ValueError(f"alpha must be > 1 and finite, got {_shown(alpha)}")
 
 
 def integral(name: str, value: float, *, at_least: int = 0) -> int:
     """Return `value` as an int. It must be integral, 8 or 8.0, and >= `at_least`."""
     if not _is_real(value) or not math.isfinite(value) or value != int(value) or value < at_least:
-        raise ValueError(f"{name} must be an integer >= {at_least}, got {value!r}")
+        raise ValueError(f"{name} must be an integer >= {at_least}, got {_shown(value)}")
     return int(value)
 
 
@@ -81,4 +82,17 @@ def require_one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
 
 
 def _is_real(value: object) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return False
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
+
+
+def _shown(value: object) -> str:
+    """Return a value as messages show it. Python refuses to write an integer of more than 4300 digits."""
+    if isinstance(value, int) and not isinstance(value, bool) and not _is_real(value):
+        return "an integer beyond float64"
+    return str(value) if isinstance(value, numbers.Real) else repr(value)

@@ -22,6 +22,8 @@ from precad.dp.checks import require_count, require_delta, require_positive, req
 from precad.protos.task.proved_fields import eta
 from precad.protos.task.record_fields import MOST_PER_PERSON
 
+_MOST: Final = 10**12
+"""Rounds, evaluations and batches are at most so many: a task has a million rounds at most."""
 NO_DIM: Final = (
     "dim: without it no rounding is counted; the task's own sigma and epsilon may be larger, as `precad check` shows"
 )
@@ -86,15 +88,13 @@ class TrainingPlan:
         require_positive("sigma", self.sigma)
         require_probability("q", self.q)
         require_probability("p", self.p)
-        require_count("rounds", self.rounds)
-        require_count("records_per_person", self.records_per_person, at_least=1)
-        if self.records_per_person > MOST_PER_PERSON:
-            raise ValueError(f"records_per_person must be <= {MOST_PER_PERSON}, got {self.records_per_person}")
+        require_count("rounds", self.rounds, at_most=_MOST)
+        require_count("records_per_person", self.records_per_person, at_least=1, at_most=MOST_PER_PERSON)
         require_delta(self.delta)
         if self.lost_rounds is not None:
-            require_count("lost_rounds", self.lost_rounds)
-        require_count("batches_ahead", self.batches_ahead)
-        require_count("evaluations", self.evaluations)
+            require_count("lost_rounds", self.lost_rounds, at_most=_MOST)
+        require_count("batches_ahead", self.batches_ahead, at_most=_MOST)
+        require_count("evaluations", self.evaluations, at_most=_MOST)
         if self.evaluations and self.evaluation_sigma is None:
             raise ValueError("evaluation_sigma must be given with evaluations, got None")
         if self.evaluation_sigma is not None:

@@ -2,9 +2,11 @@
 
 import math
 import re
+from fractions import Fraction
 
 import pytest
 
+from precad.dp import checks
 from tests.oracle_adapter import CALLS
 
 GOOD: dict[str, dict] = {
@@ -182,3 +184,34 @@ def test_integral_floats_are_integers():
     assert CALLS["pld_eps_sgm"](q=0.1, sigma=1.8, T=3.0, delta=1e-3) == CALLS["pld_eps_sgm"](
         q=0.1, sigma=1.8, T=3, delta=1e-3
     )
+
+
+@pytest.mark.parametrize("beyond", [10**400, -(10**400), 10**5000, Fraction(10**400)], ids=["1", "-1", "long", "ratio"])
+@pytest.mark.parametrize(
+    "check",
+    [
+        checks.require_positive,
+        checks.require_probability,
+        checks.require_count,
+        checks.require_finite,
+        checks.require_non_negative,
+        checks.integral,
+        lambda name, value: checks.require_delta(value),
+        lambda name, value: checks.require_delta_or_zero(value),
+        lambda name, value: checks.require_order(value),
+    ],
+    ids=["positive", "probability", "count", "finite", "non-negative", "integral", "delta", "delta or zero", "order"],
+)
+def test_a_number_that_no_float64_holds_is_named(check, beyond):
+    """JSON may write one, and comparing or converting it raises OverflowError; nor does Python write 5000 digits."""
+    with pytest.raises(ValueError, match=r"^(T|delta|alpha) must be .*got ([0-9]|Fraction|an integer beyond float64)"):
+        check("T", beyond)
+
+
+def test_a_count_may_have_an_end():
+    """And is still a count."""
+    checks.require_count("T", 5, at_most=5)
+    with pytest.raises(ValueError, match=r"^T must be <= 5, got 6$"):
+        checks.require_count("T", 6, at_most=5)
+    with pytest.raises(ValueError, match=r"^T must be an integer >= 0, got True$"):
+        checks.require_count("T", True, at_most=5)

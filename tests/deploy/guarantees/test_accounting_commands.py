@@ -276,6 +276,8 @@ def test_infinity_is_valid_json():
         (["--delta", "0"], "delta must be in (0, 1), got 0.0"),
         (["--dim", "5"], "record_clip must be given"),
         (["--rounds", "-3"], "must be an integer >= 0, got -3"),
+        (["--rounds", "1" + 300 * "0"], "rounds must be <= 1000000000000, got 1000"),
+        (["--rounds", "1" + 400 * "0"], "rounds must be an integer >= 0, got an integer beyond float64"),
         (["--calibrate", "-3"], "target_epsilon must be > 0"),
         (["--participation", "5001"], "participation must be <= rounds = 5000, got 5001"),
         (["--record-clip", "1", "--client-clip", "0"], "C must be > 0 and finite, got 0.0"),
