@@ -10,7 +10,17 @@ from typing import Any
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.shown.figures import NO_USEFUL_BOUND, plain, rounded_up, says_nothing
 from precad.dp.accountants.pld import SampledGaussian
-from precad.dp.ledgers.holder import SIMULATION, Account, HolderLedger, Line, Payment, Terms, has_begun, read
+from precad.dp.ledgers.holder import (
+    MOST_TIMES,
+    SIMULATION,
+    Account,
+    HolderLedger,
+    Line,
+    Payment,
+    Terms,
+    has_begun,
+    read,
+)
 
 _ADVERSARY = (
     "one server that follows the protocol, in mode proved any one server, and any number of clients other than the "
@@ -77,6 +87,8 @@ def charge(
 
     Raises: ConfigError, HolderLimitError, LedgerCorruptedError, LedgerInUseError.
     """
+    if rounds > MOST_TIMES:
+        raise ConfigError(f"--rounds: expected at most {MOST_TIMES}, found more")
     with refusing(OSError, f"{path}: expected a holder's ledger, found"):
         is_new = not has_begun(path)
     if not is_new and terms:

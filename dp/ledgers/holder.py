@@ -46,6 +46,12 @@ KIND: Final = "a holder's ledger"
 _HEADER: Final = ["format", "limit_epsilon", "delta", "orders", "records_per_person"]
 _FIELDS: Final = ["at", "client", "task", "why", "event", "times", "slack"]
 _LONGEST: Final = 256
+MOST_TIMES: Final = 10**12
+"""Repetitions that one payment may be of."""
+_MOST_PER_PERSON: Final = 1000
+"""Records that figures are of together: as many as a task may have (`precad.protos.task.record_fields`)."""
+_MOST_ORDERS, _HIGHEST_ORDER = 16, 2048
+"""Orders that a file may have, twice as high as any that `usual_orders` chooses: others would take long to read."""
 SIMULATION: Final = "simulation"
 """Why a training in one process is paid: its noise follows from seeds, and hides nothing from whoever knows them."""
 
@@ -70,7 +76,7 @@ class Payment:
             value = getattr(self, name)
             if not isinstance(value, str) or not 0 < len(value) <= _LONGEST or not value.isprintable():
                 raise ValueError(f"{name} must be printable text of 1 to {_LONGEST} characters, got {value!r:.80}")
-        require_count("times", self.times, at_least=1)
+        require_count("times", self.times, at_least=1, at_most=MOST_TIMES)
         require_non_negative("slack", self.slack)
 
 
@@ -99,11 +105,15 @@ class Terms:
     def __post_init__(self) -> None:
         require_positive("limit_epsilon", self.limit_epsilon)
         require_delta(self.delta)
-        require_count("records_per_person", self.records_per_person, at_least=1)
+        require_count("records_per_person", self.records_per_person, at_least=1, at_most=_MOST_PER_PERSON)
         if not self.orders:
             object.__setattr__(self, "orders", usual_orders(self.limit_epsilon, self.delta))
+        if len(self.orders) > _MOST_ORDERS:
+            raise ValueError(f"orders must be at most {_MOST_ORDERS} numbers, got {len(self.orders)}")
         for order in self.orders:
             require_order(order)
+            if order > _HIGHEST_ORDER:
+                raise ValueError(f"orders must be <= {_HIGHEST_ORDER}, got {order!r:.80}")
 
     def header(self) -> dict[str, Any]:
         """Return the file's first line."""
@@ -172,11 +182,7 @@ class Account:
         """Tell whether the payments together stay within the limit. Raises ValueError where one is of another group."""
         spent, slack = self._spent, self._slack
         for payment in payments:
-            event = payment.event
-            if event is not None and event.group_size not in (1, self.terms.records_per_person):
-                raise ValueError(
-                    f"event must be of {self.terms.records_per_person} records of one person, got {event.group_size}"
-                )
+            self._require_own_group(payment.event)
             spent, slack = spent + self._cost(payment), slack + payment.slack
         return bool(np.any(spent <= self._most) and slack <= self._most_slack)
 
@@ -201,8 +207,14 @@ class Account:
             event = None if fields["event"] is None else SampledGaussian(**fields["event"])
         except TypeError as error:
             raise ValueError(f"event must be a sampled Gaussian or null: {error}") from None
+        self._require_own_group(event)
         rest = {name: fields[name] for name in _FIELDS if name not in ("at", "event")}
         self.take(Line(fields["at"], Payment(event=event, **rest)))
+
+    def _require_own_group(self, event: SampledGaussian | None) -> None:
+        k = self.terms.records_per_person
+        if event is not None and event.group_size not in (1, k):
+            raise ValueError(f"event must be of {k} records of one person, got {event.group_size}")
 
     def _cost(self, payment: Payment) -> NDArray[np.float64]:
         return payment.times * np.asarray([divergence(payment.event, order) for order in self.terms.orders])

@@ -68,6 +68,7 @@ def test_the_statement_says_what_each_figure_rests_on(tmp_path: Path) -> None:
         ((*TUNED, *NEW, "--delta", "2"), "delta must be in"),
         ((*TUNED[:-3], "0", "--rounds", "6", *NEW), "noise_multiplier must be > 0"),
         ((*TUNED, *NEW, "--record-rate", "1.5"), "sampling_rate must be in"),
+        ((*TUNED[:-1], "1" + 320 * "0", *NEW), "--rounds: expected at most 1000000000000, found more"),
         ((*TUNED, *NEW, "--why", "\x1b[2J"), "why must be printable"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from precad.dp.accountants.pld import PldAccountant, SampledGaussian
 from precad.dp.accountants.slack import least_with_slack
 from precad.dp.errors import HolderLimitError, LedgerCorruptedError
 from precad.dp.ledgers.holder import Account, HolderLedger, Line, Payment, Terms, read
+from precad.dp.ledgers.lines import FIRST_CHAIN, seal
 
 TERMS = Terms(limit_epsilon=3.0, delta=1e-5)
 WHOLE = SampledGaussian(1.0, 7.0)
@@ -182,6 +184,9 @@ def test_half_a_line_of_a_process_that_died_counts_for_nothing(tmp_path: Path) -
         ({"task": "a\x1b[2J"}, "task must be printable"),
         ({"why": "x" * 300}, "why must be printable"),
         ({"times": 0}, "times must be an integer >= 1"),
+        ({"times": 10**12 + 1}, "times must be <= 1000000000000, got 1000000000001"),
+        ({"times": 10**320}, "times must be an integer >= 1, got an integer beyond float64"),
+        ({"slack": 10**400}, "slack must be >= 0 and finite, got an integer beyond float64"),
         ({"slack": -1.0}, "slack must be"),
     ],
 )
@@ -189,3 +194,30 @@ def test_a_payment_that_is_none_is_refused(changes: dict[str, Any], message: str
     """By field."""
     with pytest.raises(ValueError, match=message):
         payment(**changes)
+
+
+@pytest.mark.parametrize(
+    ("header", "line", "problem"),
+    [
+        ({"limit_epsilon": 10**400}, {}, "line 1: limit_epsilon must be"),
+        ({"records_per_person": 10**400}, {}, "line 1: records_per_person must be"),
+        ({"records_per_person": 1001}, {}, "line 1: records_per_person must be <= 1000"),
+        ({"orders": [1e9]}, {}, "line 1: orders must be <= 2048, got 1000000000.0"),
+        ({"orders": [10**400]}, {}, "line 1: alpha must be > 1 and finite"),
+        ({"orders": [2.0] * 17}, {}, "line 1: orders must be at most 16 numbers, got 17"),
+        ({}, {"slack": 10**400}, "line 2: slack must be"),
+        ({}, {"times": 10**320}, "line 2: times must be"),
+        ({}, {"event": {"sampling_rate": 0.5, "noise_multiplier": 1, "group_size": 10**6}}, "line 2: event must be of"),
+    ],
+)
+def test_a_sealed_line_of_numbers_that_nobody_pays_is_refused_at_once(
+    tmp_path: Path, header: dict[str, Any], line: dict[str, Any], problem: str
+) -> None:
+    """Whoever owns the file seals what they like: such numbers overflow, or would take minutes to read."""
+    event = {"sampling_rate": 0.1, "noise_multiplier": 1.0}
+    paid = {"at": "now", "client": "a", "task": "t", "why": "w", "event": event, "times": 1, "slack": 0.0}
+    first, chain = seal(TERMS.header() | header, FIRST_CHAIN)
+    file = tmp_path / "ledger"
+    file.write_bytes(first + seal(paid | line, chain)[0])
+    with pytest.raises(LedgerCorruptedError, match=re.escape(problem)):
+        read(file)
