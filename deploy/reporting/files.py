@@ -14,7 +14,7 @@ from precad.deploy.errors import ConfigError, refusing
 
 M = TypeVar("M", bound=BaseModel)
 
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, le=2**63)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Epsilon = Annotated[float, BeforeValidator(lambda found: math.inf if found == "inf" else found), Field(ge=0)]
@@ -52,4 +52,7 @@ def _text(path: Path) -> str:
 def _parsed(text: str, kind: type[M], where: str) -> M:
     with refusing((ValueError, RecursionError), f"{where}: expected JSON, found"):
         raw = json.loads(text)
+    if "\\u" in text:  # text of a file is UTF-8; an escape may be half of a character, which no page can hold
+        with refusing(UnicodeEncodeError, f"{where}: expected text in Unicode, found half of a character"):
+            json.dumps(raw, ensure_ascii=False).encode()
     return parse_section(kind, raw, where, base=Path())
