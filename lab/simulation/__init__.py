@@ -11,6 +11,7 @@
     evaluations      Evaluations by clients, as in a deployment
     federation       The clients of a simulation
     holder_charge    what a training pays from holders' own ledgers, before it begins
+    kept             what a folder keeps of each seed, from which it is continued
     holder_key       the secret of a run folder that draws follow from, where holders pay
     guarantee        What an algorithm guarantees, to whom, against whom
     randomness       Where a simulation's draws come from: a seed, which protects nobody, or a secret key

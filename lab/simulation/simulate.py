@@ -25,7 +25,6 @@ import os
 import statistics
 import time
 import tomllib
-import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -63,6 +62,7 @@ from precad.lab.simulation import RoundMetrics, SeededRandomness, Simulation, Si
 from precad.lab.simulation.algorithms import Deployed
 from precad.lab.simulation.earlier import earlier_of
 from precad.lab.simulation.holder_charge import HolderCharge, Owed, key_of, note_paid, owed_by_seeds
+from precad.lab.simulation.kept import kept_lines, require_kept, saved_training
 from precad.lab.simulation.progress import Trainings
 from precad.lab.simulation.randomness import KeyedRandomness, Sources
 from precad.lab.simulation.training import Progress
@@ -268,23 +268,17 @@ class Runs:
         path = self.folder / f"seed-{seed}.npz"
         rounds = 0
         if path.exists():
-            try:
-                with np.load(path, allow_pickle=False) as saved:
-                    rounds = int(saved["rounds"])
-                    counts = dict(zip(saved["clients"].tolist(), saved["participation"].tolist(), strict=True))
-                    simulation.progress = Progress(saved["parameters"], rounds, Counter(counts))
-                    if simulation.federation.rule is not None:
-                        simulation.federation.rule.restore(tuple(saved["rule"].tolist()))
-                    if "algorithm" in saved or simulation.algorithm.state():
-                        simulation.algorithm.restore(tuple(saved["algorithm"].tolist()))
-                    simulation.algorithm.past = Past(rounds, _moments_in(saved, simulation.task))
-            except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-                raise ConfigError(f"--output: expected a training to go on with, found {path}: {error}") from None
-        lines = metrics.read_text().splitlines(keepends=True) if metrics.exists() else []
-        if len(lines) < rounds:
-            raise ConfigError(f"--output: expected {rounds} rounds in {metrics}, found {len(lines)}")
+            with saved_training(path) as saved:
+                rounds = int(saved["rounds"])
+                counts = dict(zip(saved["clients"].tolist(), saved["participation"].tolist(), strict=True))
+                simulation.progress = Progress(saved["parameters"], rounds, Counter(counts))
+                if simulation.federation.rule is not None:
+                    simulation.federation.rule.restore(tuple(saved["rule"].tolist()))
+                if "algorithm" in saved or simulation.algorithm.state():
+                    simulation.algorithm.restore(tuple(saved["algorithm"].tolist()))
+                simulation.algorithm.past = Past(rounds, _moments_in(saved, simulation.task))
         # Rounds after the last save are trained again, to the same bits.
-        write_whole(metrics, "".join(lines[:rounds]).encode())
+        write_whole(metrics, kept_lines(metrics, rounds))
 
     def _summary(self, simulation: Simulation, seed: int, metrics: Path, seconds: float) -> dict[str, Any]:
         lines = [json.loads(line) for line in metrics.read_text().splitlines()]
@@ -390,6 +384,7 @@ def _run_all(
     engine = first.federation.engine
     charge, owed = _charge(plan, first, folder, seeds)
     runs = Runs(plan, folder)
+    require_kept(folder, seeds)
     if charge is not None:
         holder_key.keep(folder, plan.key)
         charge.pay()

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -335,6 +336,39 @@ def test_a_folder_from_before_a_field_is_gone_on_with_if_the_field_has_its_defau
     (folder / "config.toml").write_text(tomli_w.dumps(older))
     refused = precad("simulate", config, "--output", folder)
     assert (refused.exit_code, "expected a configuration of this version" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "found"),
+    [
+        (lambda lines: [*lines[:-1], lines[-1][:20]], 5),
+        (lambda lines: [*lines[:-1], lines[-1][:-1]], 5),
+        (lambda lines: [*lines[:2], b"[]\n", *lines[3:]], 2),
+        (lambda lines: [*lines[:3], *lines[4:]], 3),
+        (lambda lines: [b"\xff\n", *lines[1:]], 0),
+        (lambda lines: [b'{"round": 0}\n', *lines[1:]], 0),
+    ],
+    ids=["cut", "without its end", "no round", "one less", "no text", "no fields"],
+)
+def test_a_damaged_line_is_found_before_any_seed_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[list[bytes]], list[bytes]], found: int
+) -> None:
+    """The first seed would train, and the summary of the last one would then find no JSON. Nothing is changed."""
+    plan, run, console = resolve(SMALL), tmp_path / "run", Console(quiet=True)
+    run_plan(plan, run, [0], console)
+    lines, save = (run / "seed-0.jsonl").read_bytes().splitlines(keepends=True), (run / "seed-0.npz").read_bytes()
+    (run / "seed-1.npz").write_bytes(save)
+    (run / "seed-1.jsonl").write_bytes(b"".join(spoil(lines)))
+    for seed in (0, 1):  # a line after those of the save may be cut: it is trained again
+        with (run / f"seed-{seed}.jsonl").open("ab") as file:
+            file.write(b'{"round": 6, "chos')
+    before = {path: path.read_bytes() for path in run.iterdir()}
+    monkeypatch.setattr(Simulation, "run_round", lambda self: pytest.fail("trained"))
+    with pytest.raises(ConfigError, match=rf"^--output: expected 6 rounds in .*seed-1\.jsonl, found {found}$"):
+        run_plan(plan, run, [0, 1], console)
+    assert {path: path.read_bytes() for path in run.iterdir()} == before
+    run_plan(plan, run, [0], console)
+    assert (run / "seed-0.jsonl").read_bytes() == b"".join(lines)
 
 
 def test_a_damaged_checkpoint_and_another_configuration_are_refused(config: Path, tmp_path: Path) -> None:
