@@ -38,6 +38,10 @@ def read_run(root: Path) -> Status:
     if is_state_dir(root):
         return read_state_dir(root)
     folder = RunFolder(root.absolute())
+    if not folder.metrics.exists() and any(root.glob("seed-*.jsonl")):
+        raise ConfigError(
+            f"{root}: expected a folder of `precad run` or an aggregator's state_dir, found one of `precad simulate`"
+        )
     deployment = configuration.load(folder.config)
     rounds, most_of_a_client = read_rounds(folder, deployment.task.record_bins or 1)
     epsilons = _epsilons(folder, deployment.task, rounds, most_of_a_client)

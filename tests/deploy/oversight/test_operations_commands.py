@@ -168,6 +168,16 @@ def test_a_line_that_is_no_round_is_reported(run: Path) -> None:
     assert "metrics.jsonl: expected a round per line" in result.stderr
 
 
+def test_a_simulation_has_no_status_and_is_called_one(tmp_path: Path) -> None:
+    """One line, not the fields of clients that a simulation's file leaves out."""
+    (tmp_path / "config.toml").write_text("[task]\nrounds = 3\n\n[client]\n\n[simulation]\n")
+    (tmp_path / "seed-0.jsonl").write_text("")
+    result = precad("status", tmp_path)
+    expected = "expected a folder of `precad run` or an aggregator's state_dir, found one of `precad simulate`"
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert " ".join(result.stderr.split()) == f"precad: {tmp_path}: {expected}"
+
+
 @asynchronous
 async def test_watching_a_run_shows_each_round_once_and_ends_with_it(run: Path) -> None:
     console = Console(record=True, width=200, file=io.StringIO())
