@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, get_args
 
@@ -17,6 +19,11 @@ _OUR_WORDS: Final = {
     "a valid dictionary": "a section",
 }
 """Words of the library, and ours in their place."""
+_OF_BOUNDS: Final = ("less_than", "less_than_equal", "greater_than", "greater_than_equal")
+"""The library's faults of a number outside of its bounds."""
+_TWICE: Final = re.compile(r"Cannot overwrite a value \((?:at line ([0-9]+),|at end of document)")
+_KEY: Final = re.compile(r"[ \t]*([A-Za-z0-9_-]+)[ \t]*=")
+"""A key as it usually stands: bare, and first in its line."""
 _LIKENESS: Final = 0.75
 """The least likeness, by difflib's ratio, of a key that may have been meant."""
 
@@ -25,6 +32,16 @@ def faults_of(error: ValidationError, kind: type[BaseModel], *section: str) -> I
     """Yield a line a fault. kind: what was validated, found in that section, or the whole file."""
     for fault in error.errors(include_url=False):
         yield _line({**fault, "loc": (*section, *fault["loc"])}, meant=_meant(kind, fault["loc"]))
+
+
+def toml_fault(error: ValueError, text: str) -> str:
+    """Return what is wrong with a file's text, with the key that stands twice where its line begins with it."""
+    if (twice := _TWICE.match(str(error))) is not None:
+        keys = [None if (key := _KEY.match(line)) is None else key[1] for line in text.rstrip().split("\n")]
+        found = keys[int(twice[1] or 0) - 1]
+        if found is not None and keys.count(found) > 1:  # else it is a line of a longer value
+            return f"{found} twice: {error}"
+    return str(error)
 
 
 def _line(error: Any, meant: str | None) -> str:
@@ -42,6 +59,8 @@ def _line(error: Any, meant: str | None) -> str:
         case "value_error":
             text = message.removeprefix("Value error, ")
             return f"{field}: {text}" if field else text
+        case kind if kind in _OF_BOUNDS and isinstance(error["input"], float) and math.isnan(error["input"]):
+            message = "a finite number"
     for of_library, ours in _OUR_WORDS.items():
         message = message.replace(of_library, ours)
     return f"{field}: expected {message}, found {found}"

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from precad.clients.config import ClientConfig, require_source
 from precad.clients.upload_limit import require_covered
-from precad.deploy.configuration.faults import faults_of
+from precad.deploy.configuration.faults import faults_of, toml_fault
 from precad.deploy.errors import ConfigError
 from precad.deploy.shown.found import found_shown
 from precad.protos.config_path import ConfigPath
@@ -216,12 +216,14 @@ def shared_text(path: Path) -> bytes | None:
 
 def _toml(path: Path) -> dict[str, Any]:
     """Return a file's contents, which may begin with a byte order mark."""
+    text = ""
     try:
-        found = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+        text = path.read_bytes().decode("utf-8-sig")
+        found = tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"{path}: expected a readable file, found: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: expected TOML, found: {error}") from None
+        raise ConfigError(f"{path}: expected TOML, found: {toml_fault(error, text)}") from None
     if not found:
         raise ConfigError(f"{path}: expected a configuration with a section [task], found an empty file")
     return found

@@ -120,7 +120,7 @@ NAN, INF = float("nan"), float("inf")
         ("task.learning_rate", INF, "finite", "inf"),
         ("task.delta", 0.0, "greater than 0", "0.0"),
         ("task.delta", 1.0, "less than 1", "1.0"),
-        ("task.delta", NAN, "", "nan"),
+        ("task.delta", NAN, "expected a finite number", "found nan"),
         ("task.rounds", 0, "greater than or equal to 1", "0"),
         ("task.rounds", "30", "valid integer", "'30'"),
         ("task.dim", 0, "greater than or equal to 1", "0"),
@@ -250,8 +250,17 @@ def test_paths_are_taken_from_the_files_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "found"),
-    [(b"[task\n", "TOML"), (b"a = 1\na = 2\n", "TOML"), (b"\xff\xfe", "TOML"), (None, "No such file")],
-    ids=["syntax", "twice", "not text", "no file"],
+    [
+        (b"[task\n", "TOML"),
+        (b"[task]\ndelta = 1e-5\n\n  delta = 2e-5\nrounds = 3\n", "found: delta twice: Cannot .*line 4"),
+        (b"a = 1\r\na = 2\r\n", "found: a twice: Cannot .*line 2"),
+        (b"a=1\na=2", "found: a twice: Cannot .*end of document"),
+        (b'a = 1\n"a" = 2\n', "found: Cannot .*line 2"),
+        (b'a = 1\na = """\nb = 1"""\n', "found: Cannot .*line 3"),
+        (b"\xff\xfe", "TOML"),
+        (None, "No such file"),
+    ],
+    ids=["syntax", "twice", "twice on Windows", "twice at the end", "quoted", "long value", "not text", "no file"],
 )
 def test_a_file_that_cannot_be_read_is_reported_by_its_path(tmp_path: Path, content: bytes | None, found: str) -> None:
     path = tmp_path / "deployment.toml"
