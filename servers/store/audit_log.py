@@ -39,7 +39,6 @@ REQUIRED: Final[Mapping[str, Mapping[str, str]]] = {
     "turns": {"coin": "text"},
     "checking": {"round": "integer", "active": "list of names"},
     "unknown": {"round": "integer", "clients": "list of names"},
-    "interrupted": {"round": "integer", "reason": "text"},
     "validated": {"round": "integer"},
     "committed": _OF_RELEASE,
     "evaluated": _OF_RELEASE,

@@ -211,7 +211,7 @@ def test_messages_name_the_database_and_no_password(url: str) -> None:
 # The task's store
 
 
-def history(store: TaskStore, ledger_chain: str = "chain") -> None:
+def history(store: TaskStore, ledger_chain: str = "c0" * 32) -> None:
     """Write a task with a release, which names the ledger's chain value, and three lost rounds.
 
     One lost round has verdicts, one is in its check, and one is charged by B alone.
@@ -296,7 +296,7 @@ def test_an_auditor_gets_files_of_what_is_in_the_database(
     with TupleLedger(places("tuples")), open_ledger(folder / "state", load(config).task) as ledger:
         for number in (0, 1):
             ledger.charge(number, ["ada", "bob"])
-        with TaskStore(places("task"), config_digest=b"c", initial_model_digest=b"m") as store:
+        with TaskStore(places("task"), config_digest=b"c" * 32, initial_model_digest=b"m" * 32) as store:
             history(store, ledger.chain)
         ledger.charge(3, ["ada"])
     assert precad("check", config).exit_code == 0
