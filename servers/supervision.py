@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from precad.servers.errors import ServerError, TaskRefusedError
@@ -73,12 +72,17 @@ async def beside(work: Awaitable[T], function: Callable[..., object], *args: obj
 
 
 async def _ended(task: asyncio.Future[Any]) -> None:
-    """Wait for the end of a task, through any cancellation: whoever waits here is on its way out. Takes no error up."""
+    """Wait for the end of a task, through any cancellation, and be cancelled then. Takes up no error of the task."""
+    cancelled = None
     while not task.done():
-        with suppress(asyncio.CancelledError):
+        try:
             await asyncio.wait((task,))
+        except asyncio.CancelledError as error:
+            cancelled = error
     if not task.cancelled():
         task.exception()  # else asyncio would complain of it
+    if cancelled is not None:
+        raise cancelled
 
 
 def _rank(error: BaseException) -> int:
