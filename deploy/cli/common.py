@@ -23,9 +23,15 @@ _WIDTH: Final = 140
 """Columns where nobody's terminal has its own."""
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave the error to `precad.deploy.cli.standard_output`. Rich would end the process as code of a user's."""
+        raise  # noqa: PLE0704 - rich calls it where it has caught the error
+
+
 def _console(stream: TextIO | None, *, stderr: bool) -> Console:
     is_terminal = stream is not None and stream.isatty()  # None: whoever started us closed it
-    return Console(stderr=stderr, width=None if is_terminal else _WIDTH)
+    return _Console(stderr=stderr, width=None if is_terminal else _WIDTH)
 
 
 people = _console(sys.stderr, stderr=True)

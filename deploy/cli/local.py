@@ -109,8 +109,10 @@ def _run_several(
         from precad.deploy.localhost.summary import print_summary
 
         def shown(summary: Mapping[str, Any], folder: RunFolder, task: Task) -> None:
-            print_summary(results, summary, task)
-            _write_report(folder, summary)
+            found, lines = _with_report(folder, summary)
+            print_summary(people, found, task)
+            for line in lines:
+                say(line)
 
         found = train_several(settings, output, people, number, shown=shown, dashboard=dashboard, resumes=resumes)
         print_together(results, found)
@@ -137,21 +139,15 @@ def _run_local(
 
         local = prepare(settings, output, people, dashboard=dashboard, stays=stays, resumes=resumes, forks=forks)
         unless_prepared.pop_all()
-        from precad.deploy.localhost.summary import print_summary
-
         try:
-            summary = complete(local, stays=stays)
-            print_summary(results, summary, local.deployment.task)
-            summary = _write_report(local.folder, summary)
+            summary = _shown(local.folder, complete(local, stays=stays), local.deployment.task)
             if as_json:
                 write_json(summary)
             if stays:
                 _wait_for_enter()
         except InterruptedRunError:
             if local.folder.summary.exists():
-                summary = json.loads(local.folder.summary.read_text())
-                print_summary(results, summary, local.deployment.task)
-                _write_report(local.folder, summary)
+                _shown(local.folder, json.loads(local.folder.summary.read_text()), local.deployment.task)
             raise
         finally:
             local.close()
@@ -165,10 +161,22 @@ def _wait_for_enter() -> None:
         sys.stdin.readline()
 
 
-def _write_report(folder: RunFolder, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the page of a run that is over, and return its summary: with the certificate where clients attacked.
+def _shown(folder: RunFolder, summary: Mapping[str, Any], task: Task) -> dict[str, Any]:
+    """Write the page of a run that is over, then print its summary, and return it as `_with_report` does."""
+    from precad.deploy.localhost.summary import print_summary
 
-    What keeps the page from being drawn is told, and no failure of the run.
+    found, lines = _with_report(folder, summary)
+    print_summary(results, found, task)
+    for line in lines:
+        tell(line)
+    return found
+
+
+def _with_report(folder: RunFolder, summary: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Write the page of a run that is over. Return its summary, and what is to be said of page and certificate.
+
+    The summary has the certificate where clients attacked. What keeps the page from being drawn is told, and no failure
+    of the run.
     """
     from precad.deploy.reporting.guarantees import certificate_in_words
     from precad.deploy.reporting.write import Report, write_files
@@ -179,11 +187,10 @@ def _write_report(folder: RunFolder, summary: Mapping[str, Any]) -> dict[str, An
         write_files({folder.report: report.html().encode()})
     except ConfigError as error:
         say(f"no report was written: {error}")
-        return found
-    (run,), (certificate,) = report.runs, report.certificates
+        return found, []
+    (run,), (certificate,), lines = report.runs, report.certificates, list[str]()
     if run.client.attackers:
         found["certificate"] = certificate_in_words(certificate)
         folder.write_summary(found)
-        tell(f"certificate       {found['certificate']}")
-    tell(f"report            {folder.report}")
-    return found
+        lines.append(f"certificate       {found['certificate']}")
+    return found, [*lines, f"report            {folder.report}"]

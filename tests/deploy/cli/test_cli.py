@@ -394,6 +394,23 @@ def test_a_result_is_on_standard_output_as_text_or_as_json() -> None:
     assert (text.stderr, of_json.stderr) == ("", "")
 
 
+def test_a_result_that_nobody_reads_any_more_ends_in_silence() -> None:
+    """As `| head -1` does it: no code of a user's has ended the process."""
+    command = [sys.executable, "-P", "-m", "precad.deploy.cli.main", "account", "--sigma", "1", "-q", "1", "-p", "1"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as closed:
+        done = subprocess.run(
+            [*command, "--rounds", "2", "--delta", "1e-5"],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, "")
+
+
 FULL = "precad: standard output: expected to write to it, found: No space left on device\n"
 
 
