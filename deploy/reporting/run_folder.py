@@ -34,7 +34,7 @@ from precad.deploy.run_files.public_quality import public_accuracy
 from precad.deploy.run_files.state import INTERRUPTED_RUN
 from precad.dp.accountants.pld import Unit, View
 from precad.dp.ledgers.ledger import Level
-from precad.dp.task_privacy import DRAWN_OR_NOT, DRAWS_HIDDEN, task_cost, task_privacy
+from precad.dp.task_privacy import DRAWN_OR_NOT, DRAWS_HIDDEN, budgets_of, task_cost, task_privacy
 from precad.protos.task.evaluation import n_due
 from precad.protos.task.task import Task
 
@@ -133,7 +133,7 @@ def read_deployed(path: Path) -> Run:
         require_own_task(folder.state_dir(letter), deployment.task, folder.config, where=str(path))
     summary = read_object(folder.summary, _Summary)
     lines = read_lines(folder.metrics, _Line, may_be_empty=summary.rounds == 0)  # of a run interrupted before one
-    _require_agreement(path, deployment.task, summary, lines)
+    _require_agreement(path, deployment, summary, lines)
     return Run(
         folder=path,
         label=path.absolute().name,
@@ -169,12 +169,13 @@ def _client(deployment: Deployment, path: Path) -> ClientConfig:
     return deployment.client
 
 
-def _require_agreement(path: Path, task: Task, summary: _Summary, lines: Sequence[_Line]) -> None:
+def _require_agreement(path: Path, deployment: Deployment, summary: _Summary, lines: Sequence[_Line]) -> None:
     """Refuse a folder whose two files disagree on what both say. Raises ConfigError.
 
     The servers of an interrupted run may have finished a round that has no line, or lost one after its charge. So its
     summary may say more. The numbers of a run that went on have gaps.
     """
+    task = deployment.task
     has_evaluations = task.evaluation_round is not None
     may_say_more = summary.resumed > 0 or summary.ended.startswith(INTERRUPTED_RUN) or has_evaluations
     numbers = [line.round for line in lines]
@@ -198,7 +199,7 @@ def _require_agreement(path: Path, task: Task, summary: _Summary, lines: Sequenc
             raise ConfigError(f"{path}: {name}: expected {what}, found {got!r:.60}: this is no finished run's folder")
     if summary.epsilon_client is None and Level.CLIENT in task_privacy(task).every_round:
         raise ConfigError(f"{path}: epsilon_client: expected a value in summary.json, found none")
-    for name, found_there, least in _least_figures(task, summary, lines):
+    for name, found_there, least in _least_figures(deployment, summary, lines):
         if found_there < least * (1 - _ROUNDING):
             raise ConfigError(f"{path}: {name}: expected at least {least:.6g}, found {found_there:.6g}: it was edited")
     most = task.most_draws if summary.resumed else task.rounds
@@ -206,23 +207,28 @@ def _require_agreement(path: Path, task: Task, summary: _Summary, lines: Sequenc
         raise ConfigError(f"{path}: rounds: expected at most {task.rounds}, found {len(lines)}")
 
 
-def _least_figures(task: Task, summary: _Summary, lines: Sequence[_Line]) -> Iterator[tuple[str, float, float]]:
+def _least_figures(
+    deployment: Deployment, summary: _Summary, lines: Sequence[_Line]
+) -> Iterator[tuple[str, float, float]]:
     """Yield each epsilon of the summary: its name, what it says, and the least that it can be.
 
     That is what the task costs: in the rounds in which lines have a client most often, or in the most that there can
-    be. Evaluations and earlier tasks only raise it. So a folder from elsewhere promises no more than its own task.
+    be. Evaluations and earlier tasks only raise it. So a folder from elsewhere promises no more than its own task. Not
+    so the most rounds where a budget limits them: of it, earlier tasks leave less.
     """
+    task, servers = deployment.task, (deployment.aggregator.a, deployment.aggregator.b)
+    has_less = bool(budgets_of(task)) and any(own is not None and own.earlier_ledgers for own in servers)
     cost, drawn = task_cost(task), Counter(client for line in lines for client in line.participants)
     n_most = max(drawn.values(), default=0)
     for view in View:
         if (realised := summary.realised(view)) is not None:
             there = max(cost.of_view(view, n_most) if n_most else 0.0, _after(lines, view))
             yield f"{'' if summary.is_of_before else 'realised_'}epsilon_{view}", realised, there
-        if not summary.is_of_before:
+        if not (summary.is_of_before or has_less):
             yield f"epsilon_{view}", getattr(summary, f"epsilon_{view}"), cost.view_if_discarded(view, n_most)
     for level in (Level.CLIENT, Level.HIDDEN_CLIENT):
         stated: float | None = getattr(summary, f"epsilon_{level}")
-        if stated is not None and not summary.is_of_before:
+        if stated is not None and not (summary.is_of_before or has_less):
             yield f"epsilon_{level}", stated, cost.level_if_discarded(level)
 
 

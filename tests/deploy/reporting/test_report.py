@@ -949,6 +949,20 @@ def test_a_simulation_that_contradicts_itself_is_refused(
     assert not (folder / "report.html").exists()
 
 
+def test_a_budget_that_earlier_tasks_share_leaves_fewer_rounds(tmp_path: Path) -> None:
+    """So the most that a client can lose is less than the task by itself may cost. Without them it was edited."""
+    run = deployed(tmp_path / "run", epsilon_budget_one_server=3.0)
+    changed(run / "summary.json", epsilon_one_server=1.2, epsilon_clients_only=0.7)
+    assert "one_server: expected at least 1.28" in precad("report", run).stderr
+    config = tomllib.loads((run / "config.toml").read_text())
+    for own in config["aggregator"].values():
+        own["earlier_ledgers"] = [{"path": str(tmp_path / "ledger.jsonl"), "most_rounds": 5}]
+    RunFolder(run).write_config(config)
+    assert precad("report", run).exit_code == 0
+    changed(run / "summary.json", realised_epsilon_one_server=0.1)
+    assert "one_server: expected 0.1 of summary.json" in precad("report", run).stderr
+
+
 def test_only_what_can_be_compared_is(run: Path, tmp_path: Path) -> None:
     """One data set, one delta, different folders, few enough, a place for the page."""
     page = tmp_path / "page.html"
