@@ -56,9 +56,11 @@ def join(kit: Path, directory: Path, agreed: str) -> Joined:
     own = Identity.from_certificate((kit / CERTIFICATE).read_bytes())
     folder = directory / name
     is_again = (folder / MANIFEST).exists() and digest_of(folder) == found
-    renewed = renewed_in(folder, files) if is_again else ()
+    renewed = renewed_in(folder, files, own) if is_again else ()
     _require_own_key(folder, own, *(folder / n if n in renewed else kit / n for n in (CERTIFICATE, AUTHORITY)))
-    for path in (*files, SEAL, SIGNATURE, MANIFEST):  # the manifest last: until then it is the old kit
+    if not is_again:
+        (folder / MANIFEST).unlink(missing_ok=True)  # with half of each, it is neither the old kit nor the new one
+    for path in (*files, SEAL, SIGNATURE, MANIFEST):  # the manifest last: until then it is no kit
         if path not in renewed:
             (folder / path).parent.mkdir(exist_ok=True)
             pki.replace_file(folder / path, (kit / path).read_bytes())
@@ -85,4 +87,6 @@ def kit_facts(config: Path) -> dict[str, str]:
         return {}
     kit = verify(folder, is_installed=True)
     said = f"unchanged but for {', '.join(kit.renewed)}, renewed since" if kit.renewed else "unchanged"
+    if not kit.is_vouched:
+        said += "; no authority here has certified its seal: compare the project digest"
     return {"kit": f"of {kit.participant}, {said}", "project_digest": digest_of(folder)}

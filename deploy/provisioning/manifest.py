@@ -22,15 +22,15 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from pydantic import BaseModel, Field, ValidationError
 
 from precad.deploy.authority import pki
 from precad.deploy.configuration.sections import Network, parse_section, read_toml
 from precad.deploy.errors import ConfigError, refusing
 from precad.protos.task.task import Task
-from precad.protos.tls.files import TlsFileError, require_issuer
-from precad.protos.tls.identity import Identity, IdentityError, Role, parse_certificate
+from precad.protos.tls.files import TlsFileError, has_signed, is_authority, require_issuer
+from precad.protos.tls.identity import Identity, IdentityError, Role, parse_certificate, parse_certificates
 
 MANIFEST: Final = "project.json"
 SIGNATURE: Final = "project.sig"
@@ -107,6 +107,8 @@ class Kit:
     """The one whose kit it is."""
     renewed: tuple[str, ...]
     """Certificates and pins that are not the kit's any more."""
+    is_vouched: bool
+    """Whether an authority in its folder has certified its seal."""
 
 
 def verify(folder: Path, *, is_installed: bool = False) -> Kit:
@@ -117,13 +119,13 @@ def verify(folder: Path, *, is_installed: bool = False) -> Kit:
     certificates and pins (`is_renewable`), and the authority of the seal may be gone. Raises ConfigError, which names
     the fields in which a task differs.
     """
-    manifest = _signed(folder, is_installed=is_installed)
+    manifest, is_vouched = _signed(folder, is_installed=is_installed)
     with refusing(IdentityError, f"{folder / CERTIFICATE}"):
         own = Identity.from_certificate(_read(folder / CERTIFICATE))
     files = manifest.of(own.name)
     _require_layout(files, own, folder)
     _require_one_project(manifest, folder / MANIFEST)
-    renewed = renewed_in(folder, files) if is_installed else ()
+    renewed = renewed_in(folder, files, own) if is_installed else ()
     faults = [
         fault
         for name, digest in files.items()
@@ -133,7 +135,7 @@ def verify(folder: Path, *, is_installed: bool = False) -> Kit:
     if faults:
         raise ConfigError("\n".join(faults))
     _require_task(folder / TASK, manifest)
-    return Kit(manifest, own.name, renewed)
+    return Kit(manifest, own.name, renewed, is_vouched)
 
 
 def is_renewable(name: str) -> bool:
@@ -141,13 +143,30 @@ def is_renewable(name: str) -> bool:
     return name in (AUTHORITY, CERTIFICATE) or name.startswith(_PINS)
 
 
-def renewed_in(folder: Path, files: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the certificates and pins in `folder` that are there, and are not the kit's. files: its digests."""
+def renewed_in(folder: Path, files: Mapping[str, str], own: Identity) -> tuple[str, ...]:
+    """Return the certificates and pins in `folder` that are others than the kit's. files: its digests.
+
+    Damaged ones, and those of anybody else, are no renewed ones.
+    """
     return tuple(
         name
         for name, digest in sorted(files.items())
-        if is_renewable(name) and (folder / name).exists() and sha256(_read(folder / name)) != digest
+        if is_renewable(name) and (folder / name).is_file() and _is_renewed(folder / name, name, digest, own)
     )
+
+
+def _is_renewed(path: Path, name: str, digest: str, own: Identity) -> bool:
+    content = _read(path)
+    if sha256(content) == digest:
+        return False
+    try:
+        certificates = parse_certificates(content)
+        if name == AUTHORITY:
+            return all(map(is_authority, certificates))
+        holder = own.uri if name == CERTIFICATE else f"precad://{path.stem}/{path.stem}"
+        return all(Identity.from_certificate(one.public_bytes(Encoding.PEM)).uri == holder for one in certificates)
+    except IdentityError:
+        return False
 
 
 def digest_of(folder: Path) -> str:
@@ -194,18 +213,19 @@ def _require_task(path: Path, manifest: Manifest) -> None:
         )
 
 
-def _signed(folder: Path, *, is_installed: bool) -> Manifest:
+def _signed(folder: Path, *, is_installed: bool) -> tuple[Manifest, bool]:
+    """Return the manifest, and whether an authority in the folder has certified its seal."""
     content, signature, seal_pem = (_read(folder / name) for name in (MANIFEST, SIGNATURE, SEAL))
     manifest = Manifest.parse(content, folder / MANIFEST)
     day = _day(manifest, folder / MANIFEST)
     of_kits = {digest for name, digest in manifest.files.items() if name.endswith(f"/{AUTHORITY}")}
     has_another = sha256(_read(folder / AUTHORITY)) not in of_kits
-    key = _sealing_key(folder, seal_pem, day, may_be_of_before=is_installed and has_another)
+    key, is_vouched = _sealing_key(folder, seal_pem, day, may_be_of_before=is_installed and has_another)
     try:
         key.verify(signature, content, ec.ECDSA(hashes.SHA256()))
     except InvalidSignature:
         raise ConfigError(f"{folder / SIGNATURE}: expected a signature of {MANIFEST} by {SEAL}, found none") from None
-    return manifest
+    return manifest, is_vouched
 
 
 def _day(manifest: Manifest, path: Path) -> dt.date:
@@ -215,17 +235,20 @@ def _day(manifest: Manifest, path: Path) -> dt.date:
         raise ConfigError(f"{path}: sealed_on: expected a day, found {manifest.sealed_on!r}") from None
 
 
-def _sealing_key(folder: Path, pem: bytes, day: dt.date, *, may_be_of_before: bool) -> ec.EllipticCurvePublicKey:
-    """Return the seal's key, given that the authority certified it for kits, on the day of the signature.
+def _sealing_key(
+    folder: Path, pem: bytes, day: dt.date, *, may_be_of_before: bool
+) -> tuple[ec.EllipticCurvePublicKey, bool]:
+    """Return the seal's key, given that it is for kits, on the day of the signature; and whether an authority here
+    certified it.
 
-    may_be_of_before: an authority that is trusted no more may have certified it.
+    may_be_of_before: an authority that is trusted no more may have certified it. Else one here must have.
     """
     path = folder / SEAL
     try:
-        certificate = parse_certificate(pem)
+        certificate, authorities = parse_certificate(pem), parse_certificates(_read(folder / AUTHORITY))
+        is_vouched = not may_be_of_before or any(has_signed(one, certificate) for one in authorities)
         if not may_be_of_before:
-            authority = parse_certificate(_read(folder / AUTHORITY))
-            require_issuer(path, certificate, folder / AUTHORITY, (authority,))
+            require_issuer(path, certificate, folder / AUTHORITY, authorities)
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (IdentityError, TlsFileError) as error:
         raise ConfigError(f"{path}: {error}") from None
@@ -239,7 +262,7 @@ def _sealing_key(folder: Path, pem: bytes, day: dt.date, *, may_be_of_before: bo
     key = certificate.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise ConfigError(f"{path}: expected a key on an elliptic curve, found another kind")
-    return key
+    return key, is_vouched
 
 
 def _faults(path: Path, digest: str, manifest: Manifest) -> list[str]:

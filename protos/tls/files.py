@@ -288,7 +288,8 @@ def _read_authorities(path: Path) -> Sequence[x509.Certificate]:
     return certificates
 
 
-def _is_authority(certificate: x509.Certificate) -> bool:
+def is_authority(certificate: x509.Certificate) -> bool:
+    """Return whether the certificate may sign others."""
     try:
         return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except x509.ExtensionNotFound:
@@ -299,15 +300,16 @@ def require_issuer(
     path: Path, certificate: x509.Certificate, authority_path: Path, authorities: Sequence[x509.Certificate]
 ) -> None:
     """Require authorities, one of which signed `certificate`; the paths are for the message. Raises: TlsFileError."""
-    if not all(map(_is_authority, authorities)):
+    if not all(map(is_authority, authorities)):
         raise TlsFileError("authority", authority_path, expected="an authority's certificate", found="a peer's")
-    if not any(_has_signed(authority, certificate) for authority in authorities):
+    if not any(has_signed(authority, certificate) for authority in authorities):
         raise TlsFileError(
             "certificate", path, expected=f"one signed by {authority_path}", found="one that it did not sign"
         )
 
 
-def _has_signed(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
+def has_signed(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
+    """Return whether the authority signed the certificate."""
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature):  # ValueError: other names; TypeError: a key of another kind

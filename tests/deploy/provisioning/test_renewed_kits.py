@@ -8,9 +8,14 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from precad.deploy.authority import pki
+from precad.deploy.configuration.sections import load
+from precad.deploy.provisioning.joining import join
+from precad.deploy.provisioning.manifest import MANIFEST, Manifest, seal, sha256
 from precad.protos.tls.files import TlsFiles
 from tests.harness.kits import PARTICIPANTS, SERVERS, Project, precad, tried
 
@@ -98,6 +103,7 @@ def test_an_authority_takes_the_place_of_another(project: Project, digest: str) 
         (home / "ca.pem").write_bytes(trusted)
         assert tried(*project.join(CLIENT, digest), "--no-start")[0] == 0
         assert "ca.pem, cert.pem, peers/" in kit_line(project, CLIENT)
+        assert ("no authority here has certified its seal" in kit_line(project, CLIENT)) is (trusted == after)
         assert (home / "ca.pem").read_bytes() == trusted
     TlsFiles(certificate=home / "cert.pem", key=home / "key.pem", authority=home / "ca.pem").load()
 
@@ -131,3 +137,71 @@ def test_a_new_project_brings_its_own_certificates(project: Project, digest: str
         assert code == 0, said
         assert kit_line(project, who) == f"of {who}, unchanged"
     assert pin.read_bytes() == new
+
+
+def test_a_kit_that_was_installed_half_renewed_nothing(
+    project: Project, digest: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pins are not the old kit's, which is refused until it is joined again, and then holds its own ones."""
+    pin = folder_of(project, A) / PIN
+    old, new = pin.read_bytes(), new_key_of_b(project)
+    shutil.copy(project.root / "new" / B / "request.pem", project.start / "requests" / f"{B}.pem")
+    path = project.start / "task.toml"
+    path.write_text(path.read_text().replace("rounds = 3", "rounds = 4"))
+    said = precad("provision", project.start / "project.toml", "--out", project.root / "again")
+    replace_file = pki.replace_file
+
+    def killed(path: Path, *arguments: Any, **named: Any) -> None:
+        if path.name == "task.toml":
+            raise KeyboardInterrupt
+        replace_file(path, *arguments, **named)
+
+    monkeypatch.setattr(pki, "replace_file", killed)
+    with pytest.raises(KeyboardInterrupt):
+        join(project.root / "again" / A, project.home(A), said.split("project digest")[1].split()[0])
+    monkeypatch.undo()
+    assert pin.read_bytes() == new
+    code, said = tried("check", folder_of(project, A) / f"{A}.toml")
+    assert (code, "project.json: expected a file of the kit" in said) == (2, True)
+    assert tried(*project.join(A, digest), "--no-start")[0] == 0
+    assert pin.read_bytes() == old
+
+
+@pytest.mark.parametrize("content", [b"", b"no certificate", "half", "a", "ca"])
+@pytest.mark.parametrize("name", [PIN, "cert.pem", "ca.pem"])
+def test_what_is_damaged_or_of_somebody_else_is_repaired(
+    project: Project, digest: str, name: str, content: bytes | str
+) -> None:
+    """By the same kit: `precad check` refuses it, and nothing of it is called renewed."""
+    home = folder_of(project, A)
+    path, whole = home / name, (home / name).read_bytes()
+    others = {"half": whole[: len(whole) // 2], "a": (home / "cert.pem").read_bytes(), "ca": b""}
+    precad("pki", "init", project.root / "foreign")
+    others["ca"] = (project.root / "foreign" / "ca.pem").read_bytes()
+    path.write_bytes(others[content] if isinstance(content, str) else content)
+    if (name, content) in {("cert.pem", "a"), ("ca.pem", "ca")}:
+        return  # the own certificate; a new authority, without certificates of it
+    assert tried("check", home / f"{A}.toml")[0] == 2
+    code, said = tried(*project.join(A, digest), "--no-start")
+    assert code == 0, said
+    assert path.read_bytes() == whole
+
+
+def test_a_manifest_that_nobody_vouches_for_is_called_that(project: Project) -> None:
+    """Whoever writes into the folder seals another task. A byte more in ca.pem does not make it the authority's."""
+    home = folder_of(project, A)
+    (home / "task.toml").write_text((home / "task.toml").read_text().replace("rounds = 3", "rounds = 300"))
+    precad("pki", "init", project.root / "forger")
+    task = load(home / f"{A}.toml").task
+    manifest = Manifest.parse((home / MANIFEST).read_bytes(), home / MANIFEST)
+    files = {
+        name: sha256((home / "task.toml").read_bytes()) if name.endswith("/task.toml") else digest
+        for name, digest in manifest.files.items()
+    }
+    changes = {"files": files, "task": json.loads(task.canonical()), "task_digest": task.digest().hex()}
+    forged = seal(manifest.model_copy(update=changes), project.root / "forger", days=30, passphrase=None)
+    for name, content in forged.items():
+        (home / name).write_bytes(content)
+    assert tried("check", home / f"{A}.toml")[0] == 2
+    (home / "ca.pem").write_bytes((home / "ca.pem").read_bytes() + b"\n")
+    assert "no authority here has certified its seal: compare the project digest" in kit_line(project, A)
