@@ -129,6 +129,8 @@ class CertifyFlags(Shown):
             self._refuse("q", "sigma", "rounds", "trainings", where="with --run", why="the run folder says it")
             return certify_folders(self.runs, self._request)
         assert self.confidences is not None  # one of the two
+        if self.trainings is None:
+            self._refuse("psi", where="without --trainings", why="the confidences are taken as exact")
         given = self._require("q", "sigma", "rounds")
         found, labels = read_confidences(self.confidences)
         return certify_given(found, labels, self._request(DEFAULT_DELTA), trainings=self.trainings, **given)

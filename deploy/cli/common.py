@@ -23,20 +23,26 @@ _WIDTH: Final = 140
 """Columns where nobody's terminal has its own."""
 
 
-class _Console(Console):
+class _OfPeople(Console):
     def on_broken_pipe(self) -> None:
-        """Leave the error to `precad.deploy.cli.standard_output`. Rich would end the process as code of a user's."""
+        """Say nothing more: a training goes on whoever stops reading of it. Rich would end the process."""
+        self.quiet = True
+
+
+class _OfResults(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave the error to `precad.deploy.cli.standard_output`."""
         raise  # noqa: PLE0704 - rich calls it where it has caught the error
 
 
-def _console(stream: TextIO | None, *, stderr: bool) -> Console:
-    is_terminal = stream is not None and stream.isatty()  # None: whoever started us closed it
-    return _Console(stderr=stderr, width=None if is_terminal else _WIDTH)
+def _width(stream: TextIO | None) -> int | None:
+    """Return the columns of a stream; None for those of its terminal."""
+    return None if stream is not None and stream.isatty() else _WIDTH  # None: whoever started us closed it
 
 
-people = _console(sys.stderr, stderr=True)
+people = _OfPeople(stderr=True, width=_width(sys.stderr))
 """Standard error, for progress, remarks and errors."""
-results = _console(sys.stdout, stderr=False)
+results = _OfResults(width=_width(sys.stdout))
 """Standard output, for what a command was asked for. With `--json` it is that object's alone, and this is standard
 error (`for_programs_alone`)."""
 

@@ -60,8 +60,7 @@ def precad(
 def main() -> NoReturn:
     """Run the command: every way out is a documented exit code."""
     os.environ.update(SAFE_PATH)  # workers of joblib and Ray, and the benchmarks' programs, inherit it
-    is_json = "--json" in sys.argv[1:] and sys.stdout is not None
-    with checked(), for_programs_alone() if is_json else nullcontext():
+    with checked(), for_programs_alone() if "--json" in sys.argv[1:] else nullcontext():
         app(prog_name="precad")
     raise AssertionError("typer exits by itself")
 

@@ -9,7 +9,7 @@ import io
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from typing import Any
+from typing import Any, TextIO
 
 from precad.deploy.cli.common import say
 from precad.deploy.errors import FAILURE
@@ -34,18 +34,26 @@ class _Descriptor(io.FileIO):
             raise OutputError(f"standard output: expected to write to it, found: {error.strerror}") from None
 
 
+class _Closed(io.StringIO):
+    """Standard output that whoever started us has closed, a service manager for instance: it takes nothing."""
+
+    def write(self, text: str, /) -> int:
+        raise OutputError("standard output: expected to write to it, found it closed")
+
+
+def _opened(stdout: TextIO) -> io.TextIOWrapper:
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Descriptor(stdout.fileno(), "w", closefd=False)),
+        encoding=stdout.encoding,
+        errors="backslashreplace",  # a terminal without Greek letters still shows the figures
+        line_buffering=stdout.isatty(),
+    )
+
+
 @contextmanager
 def checked() -> Iterator[None]:
     """Surround a command that ends with SystemExit: then everything has left, or the code is 1."""
-    if sys.stdout is None:  # closed by whoever started us, a service manager for instance
-        yield
-        return
-    stream = io.TextIOWrapper(
-        io.BufferedWriter(_Descriptor(sys.stdout.fileno(), "w", closefd=False)),
-        encoding=sys.stdout.encoding,
-        errors=sys.stdout.errors,
-        line_buffering=sys.stdout.isatty(),
-    )
+    stream = _Closed() if sys.stdout is None else _opened(sys.stdout)
     try:
         with redirect_stdout(stream):
             try:

@@ -45,6 +45,7 @@ from precad.protos.task.evaluation import BY_CLIENTS, frac_bits_of
 from precad.protos.task.grid import LARGEST, largest_frac_bits, with_largest_frac_bits
 from precad.protos.task.proved_fields import MODE as PROVED
 from precad.protos.task.target import TARGET, least_noise
+from precad.protos.task.task import Task
 
 _QUANTILE_SHARE = 0.1  # of delta, spent on a client's taking part more often than the quantile
 _NO_CLIP: Final = (
@@ -230,7 +231,7 @@ def account_of_flags(
         if "sigma" not in flags:
             unknown = TrainingPlan(**flags, sigma=1.0)
             flags["sigma"] = (
-                _least_noise(unknown, target_epsilon or math.nan)
+                _least_noise(unknown, math.nan if target_epsilon is None else target_epsilon)
                 if own_target is None
                 else _noise_of_task(unknown, own_target)
             )
@@ -322,7 +323,7 @@ def _of_task(task: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any
     """
     given = {TASK_FIELDS[flag]: value for flag, value in flags.items() if flag in TASK_FIELDS}
     try:
-        found = with_largest_frac_bits({**task, **given})
+        found = with_largest_frac_bits({"delta": Task.model_fields["delta"].default, **task, **given})
         derived = {flag: found[field] for flag, field in TASK_FIELDS.items() if field in found} | _evaluations_of(found)
     except ValueError as error:
         named = re.split(r"\W", str(error), maxsplit=1)[0]

@@ -27,6 +27,9 @@ def print_certificates(console: Console, report: dict[str, Any]) -> None:
     for k in range(max(map(len, columns.values()))):
         found.add_row(str(k), *(rounded_down(curve[k]) if k < len(curve) else "0.000" for curve in columns.values()))
     console.print(found)
+    if (level := report.get("confidence")) is not None:
+        at_least_so = rounded_down(level, 6).rstrip("0")
+        console.print(f"bounds hold together with probability at least {at_least_so}", highlight=False)
     if estimate:
         console.print(f"approximation: {estimate['of']}, not a guarantee", highlight=False)
     if planned := report.get("plan"):

@@ -9,8 +9,8 @@ from typing import Any, Final
 from docs.generate.markdown import page
 
 INTRODUCTION: Final = """\
-Each block is what `precad COMMAND --help` prints. What a command was asked for goes to standard output, as text or with
-`--json` as one object. Progress, remarks and errors go to standard error; with `--json` all text does."""
+Each block is what `precad COMMAND --help` prints. Results go to standard output, as text or as JSON; everything else
+goes to standard error."""
 _EXIT_CODES: Final = re.compile(r"^Exit codes:\n\n(.*?)\n*\Z", re.MULTILINE | re.DOTALL)
 _WIDTH: Final = 80
 

@@ -86,7 +86,7 @@ def monte_carlo_privacy(epsilon: float, delta: float, n_trainings: float) -> tup
 
 
 def require_psi(psi: float) -> None:
-    """Require a probability with which bounds may fail in (0, 1]."""
+    """Require a probability with which bounds may fail in (0, 1). With 1 they would say nothing."""
     require_probability("psi", psi)
-    if psi == 0:
-        raise ValueError("psi must be in (0, 1], got 0")
+    if psi in (0, 1):
+        raise ValueError(f"psi must be in (0, 1), got {psi}")

@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -409,6 +410,36 @@ def test_a_result_that_nobody_reads_any_more_ends_in_silence() -> None:
             check=False,
         )
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_progress_that_nobody_reads_any_more_ends_no_training() -> None:
+    """`2>&1 | head -1` on a run: rounds that are released and charged go on."""
+    code = "from precad.deploy.cli.common import say\nfor _ in range(999): say('x' * 99)\nprint('went on')"
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as closed:
+        command = [sys.executable, "-P", "-c", code]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=closed, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "went on\n")
+
+
+@pytest.mark.parametrize("flags", ["", "--json"])
+def test_standard_output_that_is_closed_is_told(flags: str) -> None:
+    """Whatever a service manager does: a result that went nowhere is no success."""
+    asked = "account --sigma 1 -q 1 -p 1 --rounds 2 --delta 1e-5"
+    command = f"exec {shlex.quote(sys.executable)} -P -m precad.deploy.cli.main {asked} {flags} >&-"
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "precad: standard output: expected to write to it, found it closed\n"
+
+
+def test_letters_that_a_terminal_lacks_are_written_otherwise(tmp_path: Path) -> None:
+    """Greek ones, in an encoding of another alphabet."""
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    code = "import precad.deploy.cli.standard_output as out\nwith out.checked():\n    print('\u03b5 <= 1')\n    exit(0)"
+    command = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "\\u03b5 <= 1\n", "")
 
 
 FULL = "precad: standard output: expected to write to it, found: No space left on device\n"

@@ -362,7 +362,7 @@ def test_the_planner_agrees_with_the_certificates(confidences):
     ("arguments", "message"),
     [
         (["--method", "exact", "--delta", "5"], "delta must be in (0, 1), got 5.0"),
-        (["--psi", "7"], "psi must be in [0, 1], got 7.0"),
+        (["--trainings", "9", "--psi", "7"], "psi must be in [0, 1], got 7.0"),
     ],
 )
 def test_what_a_method_does_not_read_is_checked_all_the_same(confidences, arguments, message):
@@ -559,3 +559,20 @@ def test_from_few_trainings_not_even_the_prediction_is_known(confidences):
     for trainings, expected in (("3", 0.0), ("1000", 1 / 3)):
         report = json.loads(precad(*arguments, "--trainings", trainings).stdout)
         assert report["certified_accuracy"]["exact"][0] == pytest.approx(expected)
+
+
+def test_a_certificate_of_trainings_states_its_level(confidences):
+    """Where confidences are exact there is none, and no probability to accept; one of 1 would say nothing."""
+    fixed = ("certify", "--confidences", confidences, *ATTACKED, "--method", "exact")
+    assert "hold together with probability at least 0.95\n" in precad(
+        *fixed, "--trainings", "1000", "--psi", "0.05"
+    ).stdout.replace(" \n", "\n")
+    assert "probability" not in precad(*fixed).stdout
+    assert "--psi: expected none without --trainings" in precad(*fixed, "--psi", "0.05", exit_code=2).stderr
+    assert "psi must be in (0, 1), got 1" in precad(*fixed, "--trainings", "9", "--psi", "1", exit_code=2).stderr
+
+
+def test_a_target_of_nothing_is_named_as_it_was_given():
+    said = precad("account", "-q", 1, "-p", 0.5, "--rounds", 10, "--delta", 1e-5, "--calibrate", 0, exit_code=2).stderr
+    assert "got 0" in said
+    assert "nan" not in said

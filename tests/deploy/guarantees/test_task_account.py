@@ -95,6 +95,17 @@ def test_a_draft_and_flags_give_what_the_whole_task_gives(tmp_path: Path) -> Non
     assert found["warnings"] == []
 
 
+def test_a_draft_has_the_delta_that_tasks_have(tmp_path: Path) -> None:
+    """As `precad check` and `precad run` take it."""
+    draft = tmp_path / "draft.toml"
+    fields = '[task]\nalgorithm = "user-dp-fedavg"\nclient_rate = 0.5\nclient_clip = 2.0\nrecord_clip = 1.0\n'
+    draft.write_text(f"{fields}noise_multiplier = 9.0\nrounds = 5\n")
+    of_default = json.loads(precad("account", draft, "--json").stdout)
+    draft.write_text(f"{fields}noise_multiplier = 9.0\nrounds = 5\ndelta = {task_of('user-dp-fedavg').delta}\n")
+    assert json.loads(precad("account", draft, "--json").stdout) == of_default
+    assert of_default["delta"] == 1e-5
+
+
 def test_a_draft_of_records_without_a_dimension_says_so(tmp_path: Path) -> None:
     draft = tmp_path / "draft.toml"
     draft.write_text(
