@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -71,6 +72,8 @@ def check_log(state_dir: Path, *, against: Path | None = None, known: str | None
     _require_one_history(releases, header, charged)
     if uncharged := audit_log.checked(log) - charged.keys():
         raise AuditError(f"round {min(uncharged)} was checked, and the ledger does not hold it")
+    if known is not None and not re.fullmatch("[0-9a-f]{64}", known):
+        raise ConfigError(f"--known: expected a chain value, 64 hexadecimal digits, found {known!r:.80}")
     if known is not None and known not in {entry.chain for entry in log}:
         raise AuditError(
             f"--known: expected the chain value of an entry, found {known!r}: the log was rewritten or cut"
@@ -89,8 +92,25 @@ def check_log(state_dir: Path, *, against: Path | None = None, known: str | None
     if before := {task.chain for task in tasks_of_header(_ledger(state_dir), header)}:
         report["earlier_ledgers"] = sorted(before)
     if against is not None:
-        report["agreed_releases"] = audit_log.compare(log, audit_log.read(store_path(against)))
+        theirs = audit_log.read(store_path(against))
+        _require_the_other_servers(log, theirs)
+        report["agreed_releases"] = audit_log.compare(log, theirs)
     return report
+
+
+def _require_the_other_servers(ours: Sequence[audit_log.Entry], theirs: Sequence[audit_log.Entry]) -> None:
+    """Require the log of the same task by the other server: one agrees with itself. Raises ConfigError.
+
+    Logs of earlier versions do not say whose they are. Two servers' first entries differ in their time, at least.
+    """
+    of_a, of_b = (next((entry for entry in log if entry.kind == "task"), None) for log in (ours, theirs))
+    if of_a is None or of_b is None:
+        return
+    if of_a.fields["task"] != of_b.fields["task"]:
+        raise ConfigError(f"--against: expected task {of_a.fields['task']!r:.80}, found {of_b.fields['task']!r:.80}")
+    role = of_a.fields.get("role")
+    if of_a.chain == of_b.chain or (role is not None and role == of_b.fields.get("role")):
+        raise ConfigError(f"--against: expected the other aggregator's log, found one of {role or 'the same server'}")
 
 
 def _loss(entry: audit_log.Entry) -> dict[str, Any]:

@@ -80,7 +80,9 @@ def sources_of(target: str, token_file: Path | None) -> list[Source]:
 
 
 def _source_of_url(url: str, token_file: Path | None) -> Source:
-    parts = urlsplit(url)
+    with refusing(ValueError, "expected http[s]://HOST[:PORT], found"):  # an address that is none may hold a secret
+        parts = urlsplit(url)
+        _ = parts.port  # which raises for one that is none
     if parts.username is not None or parts.query or parts.fragment or parts.path not in {"", "/"} or not parts.netloc:
         raise ConfigError("expected http[s]://HOST[:PORT] and nothing else; the token is never part of it")
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname

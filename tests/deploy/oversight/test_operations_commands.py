@@ -281,6 +281,8 @@ def test_what_a_server_says_is_no_markup() -> None:
         ("https://example.org/?token=secret", "the token is never part of it"),
         ("https://example.org/path", "nothing else"),
         ("https://", "nothing else"),
+        ("http://user:secret@[::1", "expected http[s]://HOST[:PORT], found: Invalid IPv6 URL"),
+        ("http://127.0.0.1:99999", "expected http[s]://HOST[:PORT], found: Port out of range 0-65535"),
     ],
 )
 def test_an_address_that_would_give_the_token_away_is_refused(

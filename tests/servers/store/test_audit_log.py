@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -29,11 +30,16 @@ DIGEST = "ab" * 32
 
 
 def write_rounds(
-    folder: Path, n_rounds: int, *, accepted: tuple[str, ...] = ("alice",), earlier: tuple[EarlierTask, ...] = ()
+    folder: Path,
+    n_rounds: int,
+    *,
+    accepted: tuple[str, ...] = ("alice",),
+    earlier: tuple[EarlierTask, ...] = (),
+    role: Role = Role.AGGREGATOR_A,
 ) -> Path:
     """A state dir with some releases. The path of its database."""
     with open_task_store(folder, TASK, INITIAL) as store, open_ledger(folder, TASK, earlier) as ledger:
-        store.begin("small-1", Role.AGGREGATOR_A)
+        store.begin("small-1", role)
         store.joined(0, "fingerprint")
         for number in range(n_rounds):
             store.reserve(number)
@@ -244,7 +250,7 @@ def command(*arguments: object) -> tuple[int, str, str]:
 
 
 def test_the_command_verifies_log_ledger_and_the_other_server(path: Path, tmp_path: Path) -> None:
-    other = write_rounds(tmp_path / "b", 3)
+    other = write_rounds(tmp_path / "b", 3, role=Role.AGGREGATOR_B)
     code, out, _ = command(path.parent, "--against", other.parent, "--json")
     assert code == 0
     report = json.loads(out)
@@ -252,6 +258,24 @@ def test_the_command_verifies_log_ledger_and_the_other_server(path: Path, tmp_pa
     assert {name: report[name] for name in expected} == expected
     assert command(path.parent, "--known", report["chain"])[0] == 0
     assert command(path.parent, "--known", "0" * 64)[0] == 3
+
+
+def test_a_log_is_not_compared_with_itself(path: Path, tmp_path: Path) -> None:
+    """A peer that hands over our own log, or a slip, is no agreement; nor is another task's."""
+    shutil.copytree(path.parent, tmp_path / "copy")
+    for same in (path.parent, tmp_path / "copy", write_rounds(tmp_path / "again", 3).parent):
+        code, _, error = command(path.parent, "--against", same)
+        assert (code, "--against: expected the other aggregator's log, found one of" in error) == (2, True)
+    with open_task_store(tmp_path / "other", TASK, INITIAL) as store, open_ledger(tmp_path / "other", TASK):
+        store.begin("small-2", Role.AGGREGATOR_B)
+    code, _, error = command(path.parent, "--against", tmp_path / "other")
+    assert (code, "--against: expected task 'small-1', found 'small-2'" in error) == (2, True)
+
+
+@pytest.mark.parametrize("known", ["", "zz", "0f1e2d3c", "G" * 64])
+def test_a_chain_value_of_another_form_accuses_nobody(path: Path, known: str) -> None:
+    code, _, error = command(path.parent, "--known", known)
+    assert (code, "--known: expected a chain value, 64 hexadecimal digits, found" in error) == (2, True)
 
 
 def test_the_command_counts_uploads_of_a_charged_check_that_has_not_ended(path: Path) -> None:
