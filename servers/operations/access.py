@@ -17,6 +17,7 @@ import codecs
 import hashlib
 import hmac
 import ipaddress
+import logging
 import os
 import re
 import secrets
@@ -24,6 +25,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final
 
 from precad.servers.errors import SetupError
 
@@ -36,6 +38,8 @@ MAX_FAILURES = 10
 """Failures of one address in quick succession; then one more per RECOVERY_S."""
 RECOVERY_S = 6.0
 MAX_ADDRESSES = 4096
+SILENT: Final = logging.Logger("aiohttp of our ports", level=logging.CRITICAL + 1)
+"""aiohttp would write a traceback for each request that is no HTTP, whoever sends it."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{24,512}")
 _OTHERS = 0o007

@@ -21,7 +21,6 @@ alone. With http.server, each dashboard that is open would need a thread.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import socket
 import ssl
@@ -40,6 +39,7 @@ from precad.protos.tls.address import is_loopback, split_address
 from precad.protos.tls.files import TransportError
 from precad.servers.operations.access import (
     SESSION_LIFETIME_S,
+    SILENT,
     BrowserSessions,
     FailureLimit,
     OneTimeLinks,
@@ -65,9 +65,6 @@ MAX_CONNECTIONS = 256
 SEND_TIMEOUT_S = 10.0
 SILENT_S = 10.0
 """How long a connection may be open without a request."""
-
-SILENT: Final = logging.Logger("aiohttp of the operations port", level=logging.CRITICAL + 1)
-"""aiohttp would write a traceback for each request that is no HTTP; defects of ours are logged in `_answer`."""
 
 HEADERS: Final = {
     "Content-Security-Policy": (

@@ -23,7 +23,7 @@ from precad.deploy.authority.enrolment.tokens import TokenRefusedError, Tokens
 from precad.protos.tls.address import require_free, split_address
 from precad.protos.tls.identity import Identity, fingerprint, parse_certificate
 from precad.servers.errors import StoreError
-from precad.servers.operations.access import FailureLimit, address_of
+from precad.servers.operations.access import SILENT, FailureLimit, address_of
 
 log = structlog.get_logger(__name__)
 
@@ -58,7 +58,9 @@ class Endpoint:
         host, port = split_address(self._address)
         application = web.Application(client_max_size=MAX_REQUEST_BYTES)
         application.add_routes([web.get("/ca.pem", self._show_authority), web.post("/enrol", self._enrol)])
-        runner = web.AppRunner(application, access_log=None, handle_signals=False, keepalive_timeout=READ_TIMEOUT_S)
+        runner = web.AppRunner(
+            application, access_log=None, logger=SILENT, handle_signals=False, keepalive_timeout=READ_TIMEOUT_S
+        )
         await runner.setup()
         try:
             await web.TCPSite(runner, host, port, ssl_context=self._context()).start()

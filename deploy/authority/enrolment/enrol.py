@@ -16,6 +16,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import aiohttp
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -57,8 +58,7 @@ async def enrol(
     key.
 
     Raises: PkiError, PeerUnreachableError when nobody answers."""
-    if not url.startswith("https://"):
-        raise pki.PkiError(f"URL: expected https://HOST:PORT, found {url!r}")
+    _require_url(url)
     folder = directory / identity.name
     if (folder / "cert.pem").exists():
         raise pki.PkiError(f"{folder} has a certificate already, which is never overwritten")
@@ -82,6 +82,17 @@ async def enrol(
     )
     _keep(files, certificate, authority)
     return files
+
+
+def _require_url(url: str) -> None:
+    """Refuse what nobody can be asked at, before a key is made. Raises PkiError."""
+    try:
+        parts = urlsplit(url)
+        is_one = parts.scheme == "https" and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of a port or an address
+        is_one = False
+    if not is_one:
+        raise pki.PkiError(f"URL: expected https://HOST:PORT, found {url!r:.200}")
 
 
 async def _authority(session: aiohttp.ClientSession, url: str, expected: str) -> bytes:

@@ -217,8 +217,16 @@ def test_the_token_does_not_leave_for_another_endpoint(authority: Path, tmp_path
         with pytest.raises(pki.PkiError, match="--authority-fingerprint: expected"):
             await enrol(url, tmp_path / "new", ALICE, "secret", pin(tmp_path / "foreign"))
         assert asked_for == ["GET /ca.pem"] * 2
-        with pytest.raises(pki.PkiError, match="expected https://"):
-            await enrol(url.replace("https", "http"), tmp_path / "new", ALICE, "secret", pin(authority))
+        for wrong in (
+            url.replace("https", "http"),
+            "https://127.0.0.1:abc",
+            "https://[::1",
+            "https://:1",
+            "https://h:0",
+        ):
+            with pytest.raises(pki.PkiError, match="URL: expected https://HOST:PORT, found"):
+                await enrol(wrong, tmp_path / "none", ALICE, "secret", pin(authority))
+        assert not (tmp_path / "none").exists()  # no key is made for it
         await runner.cleanup()
         with pytest.raises(PeerUnreachableError, match=r"no enrolment at .*: nothing listens there"):
             await enrol(url, tmp_path / "new", ALICE, "secret", pin(authority))
@@ -324,3 +332,20 @@ def test_the_commands_enrol_a_client_across_processes(authority: Path, tmp_path:
     assert "enrolment.issued" in log
     assert made.stdout.strip() not in log
     assert (tmp_path / "new/alice/cert.pem").read_bytes() == (authority / "alice/cert.pem").read_bytes()
+
+
+def test_what_is_no_request_leaves_no_line(authority: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Anybody may send it: aiohttp would write a traceback for each."""
+
+    async def scenario() -> None:
+        async with serving(authority) as (url, _):
+            host, port = url.removeprefix("https://").split(":")
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+            writer.write(b"GET /" + bytes(9000) + b" HTTP/1.1\r\n\r\n")
+            assert b"400" in await reader.read(100)
+            writer.close()
+
+    asyncio.run(scenario())
+    assert [record for record in caplog.records if record.exc_info] == []
