@@ -334,15 +334,34 @@ def _signed(
 ) -> x509.Certificate:
     """Sign a certificate that is valid for so many days, and not longer than the authority's own."""
     dated = _dated(form, issued_at, days)
-    if issued_at + dt.timedelta(days=days) > authority.not_valid_after_utc:
-        expiry = f"{authority.not_valid_after_utc:%Y-%m-%d}"
-        raise PkiError(f"days must end before the authority's certificate does, on {expiry}, got {days}")
+    _require_within(authority, issued_at, days)
     return dated.sign(authority_key, hashes.SHA256())
 
 
-def _dated(form: x509.CertificateBuilder, issued_at: dt.datetime, days: int) -> x509.CertificateBuilder:
+def require_days(directory: Path, days: int) -> None:
+    """Refuse days for which the authority certifies nobody from now on. Raises PkiError."""
+    _require_in_range(days)
+    path = directory / "ca.pem"
+    try:
+        authority = parse_certificate(path.read_bytes())
+    except (OSError, IdentityError) as error:
+        raise PkiError(f"{path}: expected the authority's certificate, found: {error}") from None
+    _require_within(authority, dt.datetime.now(dt.UTC), days)
+
+
+def _require_within(authority: x509.Certificate, issued_at: dt.datetime, days: int) -> None:
+    if issued_at + dt.timedelta(days=days) > authority.not_valid_after_utc:
+        expiry = f"{authority.not_valid_after_utc:%Y-%m-%d}"
+        raise PkiError(f"days must end before the authority's certificate does, on {expiry}, got {days}")
+
+
+def _require_in_range(days: int) -> None:
     if not 1 <= days <= 36500:
         raise PkiError(f"days must be from 1 to 36500, got {days}")
+
+
+def _dated(form: x509.CertificateBuilder, issued_at: dt.datetime, days: int) -> x509.CertificateBuilder:
+    _require_in_range(days)
     return form.not_valid_before(issued_at - forms.CLOCK_SKEW).not_valid_after(issued_at + dt.timedelta(days=days))
 
 

@@ -66,8 +66,9 @@ class Tokens:
     def make(self, identity: Identity, *, valid: dt.timedelta, days: int) -> str:
         """Make a token for a certificate of that many days. One of the same identity that is not burnt yet ends.
 
-        Raises: PkiError where the name is taken or revoked, StoreError."""
+        Raises: PkiError where the name is taken or revoked, or no certificate lasts so long; StoreError."""
         pki.require_open_name(self._directory, identity)
+        pki.require_days(self._directory, days)
         token = secrets.token_urlsafe(TOKEN_BYTES)
         expires_at = (self._clock() + valid).timestamp()
         with self._database.transaction() as run:

@@ -117,6 +117,17 @@ def test_a_name_that_is_taken_or_revoked_gets_nothing(authority: Path, tmp_path:
                 refused()
 
 
+@pytest.mark.parametrize("days", [0, 36501, 99999999, 36000])
+def test_a_token_of_days_that_no_certificate_has_is_refused_here(authority: Path, days: int) -> None:
+    """Not at the hospital that was sent it. One of before is kept."""
+    with Tokens(authority) as tokens:
+        kept = tokens.make(ALICE, valid=DAY, days=30)
+        with pytest.raises(pki.PkiError, match="days must"):
+            tokens.make(ALICE, valid=DAY, days=days)
+        with pytest.raises(pki.PkiError, match="request: expected"):
+            tokens.redeem(kept, b"")
+
+
 def test_a_token_is_burnt_before_its_certificate_leaves(
     authority: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
