@@ -11,7 +11,7 @@ from typing import Any
 
 from precad.deploy.configuration.sections import load
 from precad.deploy.errors import ConfigError, refusing
-from precad.deploy.run_files.folder import RunFolder
+from precad.deploy.run_files.folder import RunFolder, require_deployed
 from precad.deploy.run_files.own_task import require_own_task
 from precad.dp.accountants.bins_event import bins_of
 from precad.dp.accountants.pld import View
@@ -28,6 +28,7 @@ def go_on(resolved: Mapping[str, Any], after: Path) -> None:
 
     Raises ConfigError unless the folder holds a run that is over, with the configuration that its servers ran.
     """
+    require_deployed(after, f"--after {after}")
     before = RunFolder(after.absolute())
     if not before.summary.is_file():
         raise ConfigError(f"--after: expected the folder of a run that is over, found no summary.json in {after}")

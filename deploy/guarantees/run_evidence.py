@@ -28,7 +28,7 @@ from precad.clients.training import evaluation
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.errors import ConfigError, refusing
-from precad.deploy.run_files.folder import RunFolder
+from precad.deploy.run_files.folder import RunFolder, require_deployed
 from precad.deploy.run_files.own_task import require_own_task
 from precad.deploy.run_files.spent import costs_of_run, earlier_of_several, epsilon_of_several
 from precad.deploy.shown.figures import plain
@@ -89,6 +89,8 @@ class _Run:
 def read_runs(paths: list[Path]) -> RunEvidence:
     """Return the evidence of finished runs. Raises ConfigError naming the folder, what was expected and what was
     found."""
+    for path in paths:
+        require_deployed(path, f"--run {path}")
     runs = [_read(path) for path in paths]
     first = runs[0].deployment
     for run in runs[1:]:

@@ -10,7 +10,7 @@ from typing import Any
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.oversight.state_dirs import charged_in, is_state_dir, read_state_dir
-from precad.deploy.run_files.folder import RunFolder
+from precad.deploy.run_files.folder import RunFolder, require_deployed
 from precad.deploy.run_files.spent import costs_of_run
 from precad.deploy.run_files.state import RunState, state_of
 from precad.dp.accountants.pld import View
@@ -38,10 +38,7 @@ def read_run(root: Path) -> Status:
     if is_state_dir(root):
         return read_state_dir(root)
     folder = RunFolder(root.absolute())
-    if not folder.metrics.exists() and any(root.glob("seed-*.jsonl")):
-        raise ConfigError(
-            f"{root}: expected a folder of `precad run` or an aggregator's state_dir, found one of `precad simulate`"
-        )
+    require_deployed(root, str(root), "a folder of `precad run` or an aggregator's state_dir")
     deployment = configuration.load(folder.config)
     rounds, most_of_a_client = read_rounds(folder, deployment.task.record_bins or 1)
     epsilons = _epsilons(folder, deployment.task, rounds, most_of_a_client)

@@ -166,6 +166,12 @@ class RunFolder:
         write_whole(self.summary, (json.dumps(summary, indent=2) + "\n").encode())
 
 
+def require_deployed(root: Path, where: str, wanted: str = "a folder of `precad run`") -> None:
+    """Raise ConfigError for the folder of a simulation, whose configuration has no servers. where: names the field."""
+    if not RunFolder(root).metrics.exists() and any(root.glob("seed-*.jsonl")):
+        raise ConfigError(f"{where}: expected {wanted}, found one of `precad simulate`")
+
+
 def require_new(root: Path) -> None:
     """Raise ConfigError unless the folder is empty or not there."""
     try:

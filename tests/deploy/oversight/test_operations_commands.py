@@ -27,6 +27,7 @@ from typer.testing import Result
 
 from precad.deploy.cli import main as cli
 from precad.deploy.configuration.demo import demo_config
+from precad.deploy.configuration.earlier_run import go_on
 from precad.deploy.configuration.local import with_operations
 from precad.deploy.errors import ConfigError, RunFailedError
 from precad.deploy.localhost.deployment import LocalRun
@@ -176,6 +177,11 @@ def test_a_simulation_has_no_status_and_is_called_one(tmp_path: Path) -> None:
     expected = "expected a folder of `precad run` or an aggregator's state_dir, found one of `precad simulate`"
     assert (result.exit_code, result.stdout) == (2, "")
     assert " ".join(result.stderr.split()) == f"precad: {tmp_path}: {expected}"
+    certified = precad("certify", "--run", tmp_path)
+    expected = "expected a folder of `precad run`, found one of `precad simulate`"
+    assert (certified.exit_code, certified.stderr) == (2, f"precad: --run {tmp_path}: {expected}\n")
+    with pytest.raises(ConfigError, match=f"--after .*: {expected}"):
+        go_on({}, tmp_path)
 
 
 @asynchronous
