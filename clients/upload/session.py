@@ -337,17 +337,17 @@ class ClientSession:
         parameters = await self._model(stubs, invitation, ends_at)
         share = functools.partial(make_submission, invitation=invitation, task=work.task, client=self.client)
         submission = await self._made(work, share, parameters, invitation, ends_at)
-        left_s, task_id, round = ends_at - time.monotonic(), invitation.task_id, invitation.round
+        named = {"task": invitation.task_id, "round": invitation.round}
         try:
-            async with asyncio.timeout(max(0.0, left_s) + LATE_S):
+            async with asyncio.timeout(max(0.0, ends_at - time.monotonic()) + LATE_S):
                 for server in submission.servers:
                     ours = self._conduct.on_upload(submission, server)
                     parts = functools.partial(parts_of, ours, server)
-                    await send(stubs, server, "Submit", parts, left_s)
+                    await send(stubs, server, "Submit", parts, ends_at - time.monotonic())
         except TimeoutError:
-            self._log.warning("client.silent", task=task_id, round=round, reason="a server did not take the upload")
+            self._log.warning("client.silent", **named, reason="a server did not take the upload")
             return
-        self._log.info("client.submitted", task=task_id, round=round)
+        self._log.info("client.submitted", **named)
 
     async def _model(
         self, stubs: list[BytesStub], invitation: RoundInvitation | Invitation, ends_at: float
