@@ -228,8 +228,12 @@ def _least_figures(
             yield f"epsilon_{view}", getattr(summary, f"epsilon_{view}"), cost.view_if_discarded(view, n_most)
     for level in (Level.CLIENT, Level.HIDDEN_CLIENT):
         stated: float | None = getattr(summary, f"epsilon_{level}")
-        if stated is not None and not (summary.is_of_before or has_less):
+        if stated is None or summary.is_of_before:
+            continue
+        if not has_less:
             yield f"epsilon_{level}", stated, cost.level_if_discarded(level)
+        if (watched := getattr(summary, f"realised_epsilon_{level}")) is not None:  # what holds against more holds here
+            yield f"realised_epsilon_{level}", watched, min(stated, cost.of_level(level, len(lines)))
 
 
 def _after(lines: Sequence[_Line], view: View) -> float:

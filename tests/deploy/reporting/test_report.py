@@ -891,6 +891,7 @@ def test_the_locale_changes_nothing(run: Path, tmp_path: Path) -> None:
         (lambda run: changed(run / "summary.json", epsilon_one_server=0.1), "one_server: expected at least 1.28"),
         (lambda run: changed(run / "summary.json", epsilon_client=1.0), "epsilon_client: expected at least 16.9"),
         (less_everywhere, "realised_epsilon_one_server: expected at least 0.9"),
+        (lambda run: changed(run / "summary.json", realised_epsilon_client=0.01), "realised_epsilon_client: expected "),
         (lambda run: changed(run / "summary.json", epsilon_client=-1.0), "epsilon_client"),
         (lambda run: changed(run / "summary.json", bytes_client_up=10**400), "summary.json.bytes_client_up: expected"),
         (lambda run: changed(run / "summary.json", ended="\ud800"), "json: expected text in Unicode, found half of a"),
