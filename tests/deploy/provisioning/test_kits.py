@@ -44,18 +44,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return project.root, digest
 
 
-@pytest.fixture
-def digest(made: tuple[Path, str]) -> str:
-    return made[1]
-
-
-@pytest.fixture
-def project(made: tuple[Path, str], tmp_path: Path) -> Project:
-    """A copy to make mistakes in."""
-    shutil.copytree(made[0], tmp_path / "one")
-    return Project(tmp_path / "one", precad)
-
-
 def joined(project: Project, who: str, digest: str) -> tuple[int, str]:
     """Join, without a start."""
     return tried(*project.join(who, digest), "--no-start")

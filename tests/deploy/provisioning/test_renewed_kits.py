@@ -38,18 +38,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return project.root, digest
 
 
-@pytest.fixture
-def digest(made: tuple[Path, str]) -> str:
-    return made[1]
-
-
-@pytest.fixture
-def project(made: tuple[Path, str], tmp_path: Path) -> Project:
-    """A copy of what everybody has."""
-    shutil.copytree(made[0], tmp_path / "one")
-    return Project(tmp_path / "one", precad)
-
-
 def folder_of(project: Project, who: str) -> Path:
     """Return where a participant's kit is installed."""
     return project.home(who) / who
