@@ -78,8 +78,10 @@ def console(is_shown: bool) -> Console:
 
     from rich.console import Console
 
+    from precad.deploy.shown.consoles import ProgressConsole, width_of
+
     if is_shown:
-        return Console(stderr=True, width=None if sys.stderr.isatty() else 140)
+        return ProgressConsole(stderr=True, width=width_of(sys.stderr))
     return Console(file=io.StringIO(), force_terminal=False, quiet=True)
 
 

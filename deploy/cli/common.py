@@ -15,18 +15,11 @@ import typer
 from rich.console import Console
 
 from precad.deploy import errors
+from precad.deploy.shown.consoles import ProgressConsole, width_of
 from precad.protos.messages.spoken import shown
 
 _VALUE: Final = 18
 """The column in which the values of a check begin."""
-_WIDTH: Final = 140
-"""Columns where nobody's terminal has its own."""
-
-
-class _OfPeople(Console):
-    def on_broken_pipe(self) -> None:
-        """Say nothing more: a training goes on whoever stops reading of it. Rich would end the process."""
-        self.quiet = True
 
 
 class _OfResults(Console):
@@ -35,14 +28,9 @@ class _OfResults(Console):
         raise  # noqa: PLE0704 - rich calls it where it has caught the error
 
 
-def _width(stream: TextIO | None) -> int | None:
-    """Return the columns of a stream; None for those of its terminal."""
-    return None if stream is not None and stream.isatty() else _WIDTH  # None: whoever started us closed it
-
-
-people = _OfPeople(stderr=True, width=_width(sys.stderr))
+people = ProgressConsole(stderr=True, width=width_of(sys.stderr))
 """Standard error, for progress, remarks and errors."""
-results = _OfResults(width=_width(sys.stdout))
+results = _OfResults(width=width_of(sys.stdout))
 """Standard output, for what a command was asked for. With `--json` it is that object's alone, and this is standard
 error (`for_programs_alone`)."""
 

@@ -5,6 +5,7 @@ Contents:
     figures    an epsilon: rounded up, with its sign, or as no useful bound
     tables     tables: the title above, words to the left, numbers to the right
     found      what an error repeats of a configuration, and what it does not
+    consoles   the console of a training's progress
     durations  how long something takes, in words
     drawing    loads matplotlib
 """

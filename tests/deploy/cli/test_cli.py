@@ -412,9 +412,17 @@ def test_a_result_that_nobody_reads_any_more_ends_in_silence() -> None:
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_progress_that_nobody_reads_any_more_ends_no_training() -> None:
-    """`2>&1 | head -1` on a run: rounds that are released and charged go on."""
-    code = "from precad.deploy.cli.common import say\nfor _ in range(999): say('x' * 99)\nprint('went on')"
+@pytest.mark.parametrize(
+    "say",
+    [
+        "from precad.deploy.cli.common import say",
+        "from precad.arguments import console; say = console(True).print",
+        "import sys; sys.stderr = None; from precad.arguments import console; say = console(True).print",
+    ],
+)
+def test_progress_that_nobody_reads_any_more_ends_no_training(say: str) -> None:
+    """`2>&1 | head -1` on a run, or a library's caller: rounds that are released and charged go on."""
+    code = f"{say}\nfor _ in range(999): say('x' * 99)\nprint('went on')"
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb") as closed:
