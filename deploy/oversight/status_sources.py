@@ -193,23 +193,25 @@ async def statuses_at(place: str | Path, token: Path | None) -> tuple[dict[str, 
 def as_it_goes(place: str | Path, token: Path | None) -> AsyncIterator[Status]:
     """Yield the status until the task is over: of a run folder, or of the first server that the configuration names.
     Raises ConfigError."""
-    return _run_as_it_goes(place) if isinstance(place, Path) else _server_as_it_goes(sources_of(place, token)[0])
+    return _run_as_it_goes(place) if isinstance(place, Path) else server_as_it_goes(sources_of(place, token)[0])
 
 
-async def _server_as_it_goes(source: Source) -> AsyncIterator[Status]:
+async def server_as_it_goes(source: Source) -> AsyncIterator[Status]:
     """Yield the status until the server says that the task is over. A stream that breaks off is taken up again for a
-    while."""
-    seen_at: float | None = None
+    while, however long nothing happened before."""
+    was_seen = False
+    gone_since: float | None = None
     while True:
         try:
             async for found in follow(source):
-                seen_at = time.monotonic()
+                was_seen, gone_since = True, None
                 yield found
                 if found.ended:
                     return
         except RunFailedError:
-            if seen_at is None or time.monotonic() - seen_at > PATIENCE_S:
+            if not was_seen or (gone_since is not None and time.monotonic() - gone_since > PATIENCE_S):
                 raise
+        gone_since = gone_since or time.monotonic()
         await asyncio.sleep(POLL_S)
 
 

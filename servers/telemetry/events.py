@@ -20,7 +20,7 @@ from precad.dp.accountants.task_cost import NOTHING_CHARGED, TaskCost
 from precad.protos.precad.v1 import common_pb2
 from precad.protos.tls.identity import Role
 from precad.servers.errors import Limit, MeasuringFault, RefusalReason, SubmissionRefusedError
-from precad.servers.rounds.states import Collecting, Proving, RoundState, Selecting, Validated
+from precad.servers.rounds.states import Aborted, Collecting, Proving, RoundState, Selecting, Validated
 from precad.servers.store.rounds import Attempt, CommittedRound, EvaluatedRound
 from precad.servers.telemetry.status import MAX_DETAILED, PHASE_OF_STATE, PHASES, VERDICTS
 
@@ -69,6 +69,8 @@ class Telemetry:
         self.round = 0
         """The latest that this process began."""
         self.flight: Flight | None = None
+        self._given_up: int | None = None
+        """The round that was aborted since the latest one began, until that counts as an interruption."""
         self.records: list[CommittedRound] = []
         """All committed rounds of the task, also those of earlier processes."""
         self.parameters: NDArray[np.float32] | None = None
@@ -153,8 +155,9 @@ class Telemetry:
     def interrupted(self) -> int | None:
         """Note that another server was lost, and is waited for. Return the round that is lost with it, if one is."""
         self._count.interruptions.inc()
-        lost, self.flight = self.flight, None
-        return None if lost is None else lost.round
+        lost = self._given_up if self.flight is None else self.flight.round
+        self.flight = self._given_up = None
+        return lost
 
     def settled(self, lost: Collection[int], unknown: Sequence[Attempt]) -> list[Attempt]:
         """Note the rounds that are lost by now, and those of them whose verdicts are unknown. Return the new ones."""
@@ -169,6 +172,9 @@ class Telemetry:
         match state:
             case Selecting():
                 self.round, self.flight = state.round, Flight(state.round, time.time())
+                self._given_up = None
+            case Aborted() if self.flight is not None:
+                self._given_up = self.flight.round
             case Collecting() if self.flight is not None:
                 self.flight.chosen, self.flight.collecting, self.flight.asked_at = state.chosen, state, time.time()
                 self.note(state.round).absent = frozenset(state.chosen) - connected

@@ -165,6 +165,7 @@ async def test_a_server_that_stalls_in_the_check_loses_the_round_as_by_a_hang_up
     assert "lost_rounds: expected fewer than 2" in str(error)
     (interruption,) = entries(tmp_path, "interrupted")
     assert "/0/equality/masked': expected the part of aggregator-b within 1.50" in interruption["reason"]
+    assert interruption["round"] == 0
     assert sorted(charges(tmp_path)) == [entry["round"] for entry in entries(tmp_path, "unknown")] == [0, 1]
     assert len(answers) == 2
 

@@ -34,7 +34,7 @@ from precad.deploy.localhost.deployment import LocalRun
 from precad.deploy.oversight import run_status, status_sources
 from precad.deploy.oversight.run_status import read_run
 from precad.deploy.oversight.status_shown import metrics_of, show_rounds, status_table
-from precad.deploy.oversight.status_sources import as_it_goes, place_of, sources_of
+from precad.deploy.oversight.status_sources import Source, as_it_goes, place_of, server_as_it_goes, sources_of
 from precad.protos.tls.identity import Role
 from precad.servers.operations.access import Token, load_token
 from precad.servers.operations.opening import operations_port
@@ -201,6 +201,36 @@ async def test_watching_a_run_shows_each_round_once_and_ends_with_it(run: Path) 
     assert text.count("ε: of the rounds so far, if no draw is discarded") == 1
     assert "rejected client-7 (client-1)" in lines[0]
     assert "ε server 1.24" in lines[0]  # rounded up: a bound stays one
+
+
+@asynchronous
+async def test_a_server_that_was_quiet_for_long_is_sought_for_as_long_as_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It trains for longer than `watch` has patience, and then restarts."""
+    monkeypatch.setattr(status_sources, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(status_sources, "POLL_S", 0.05)
+    telemetry = Telemetry(Role.AGGREGATOR_A)
+    quiet = of_dealer(telemetry, n_connected=2, n_waiting=0)
+
+    def restarted(ended: str = "") -> OperationsPort:
+        status = quiet.model_copy(update={"ended": ended})
+        return OperationsPort(Token(TOKEN), telemetry, lambda: status, None, is_tls=False)
+
+    seen, first = list[Status](), asyncio.Event()
+
+    async def watch(source: Source) -> None:
+        async for status in server_as_it_goes(source):
+            seen.append(status)
+            first.set()
+
+    async with restarted().listening("127.0.0.1:0", None) as number:
+        watching = asyncio.create_task(watch(Source("a", f"http://127.0.0.1:{number}", TOKEN)))
+        await first.wait()
+        await asyncio.sleep(1.2)
+    await asyncio.sleep(0.3)
+    assert not watching.done()
+    async with restarted("all rounds").listening(f"127.0.0.1:{number}", None):
+        await asyncio.wait_for(watching, 10.0)
+    assert [status.ended for status in seen] == ["", "all rounds"]
 
 
 def test_the_latest_run_is_taken_where_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
