@@ -41,7 +41,7 @@ def require_own_role(tls: TlsFiles, role: Role) -> None:
 class ServerConfig(BaseModel, frozen=True, extra="forbid", defer_build=True):
     """Settings that every server has."""
 
-    listen: Annotated[str, Field(min_length=1)]
+    listen: Address
     """HOST:PORT to listen on."""
     certificate: ConfigPath
     """Our certificate (PEM), issued by the authority, with our role."""
@@ -79,7 +79,8 @@ class ServerConfig(BaseModel, frozen=True, extra="forbid", defer_build=True):
     max_calls_per_caller: Annotated[int, Field(ge=4, le=1_000_000)] = 8
     """Open calls of one certificate's holder at once. A client in a round needs two."""
     calls_per_caller_s: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)] = 20.0
-    """Calls that a client, or the operator, may begin per second in the long run. A client needs two a round."""
+    """Calls that a client, or the operator, may begin per second in the long run. A client needs two a
+    round, three in mode `proved`."""
     call_burst: Annotated[int, Field(ge=1, le=1_000_000)] = 60
     """Calls that it may begin at once, after a silence."""
 
@@ -197,7 +198,7 @@ class AggregatorConfig(ServerConfig, frozen=True):
     """How long the other server may take over its part of a step, before the round is given up as if it had hung up.
     More where it may be at work (`precad.servers.links.step_limits`). That is 8 n d bytes at 8 MiB/s, the step's own
     bytes at 1 Mbit/s, and the time for uploads, dealer and clients. 0: for ever."""
-    lane_listen: Annotated[str, Field(min_length=1)] | None = None
+    lane_listen: Address | None = None
     """Server B only: HOST:PORT where A connects for MPC's steps. By default a free port on the host of `listen`."""
 
     @model_validator(mode="after")

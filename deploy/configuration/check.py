@@ -22,6 +22,7 @@ from precad.deploy.configuration.sections import Deployment, is_local, read_toml
 from precad.deploy.errors import ConfigError
 from precad.deploy.run_files.folder import RunFolder
 from precad.mpc.gate_names import require_gate, usual_gate
+from precad.mpc.local.engines import make_engine
 from precad.protos.messages import convert
 from precad.protos.task.function_fields import function_claim
 from precad.protos.task.task import Task
@@ -30,6 +31,7 @@ from precad.protos.tls.files import PinFile
 from precad.protos.tls.identity import Identity, Role, fingerprint, parse_certificate, parse_certificates
 from precad.servers.config import AggregatorConfig, DealerConfig, ServerConfig, require_own_role
 from precad.servers.database.replicas import connect, url_of
+from precad.servers.door.revocation import Revocations
 from precad.servers.links.credentials import require_dealer
 from precad.servers.operations.access import load_token
 from precad.servers.rounds import memory
@@ -60,7 +62,8 @@ def check(deployment: Deployment) -> dict[str, Any]:
     """Return by section that the file has: certificates with fingerprint and expiry; the task's digest. Changes
     nothing.
 
-    Raises what the process itself would: ConfigError, TransportError, SetupError, GateUnavailableError, ClientError.
+    Raises what the process itself would: ConfigError, TransportError, SetupError, GateUnavailableError,
+    EngineUnavailableError, ClientError.
     """
     task = deployment.task
     report: dict[str, Any] = {"task": task.name, "task_digest": task.digest().hex(), **privacy_facts(task)}
@@ -111,8 +114,10 @@ def _aggregator(task: Task, config: AggregatorConfig, roles: tuple[Role, Role], 
     if not task.is_proved:
         require_gate(task.gate)
     require_set(task)
+    Revocations(config.revoked)
+    make_engine(config.engine)
     initial = load_initial_model(config.initial_model, task)
-    require_aggregator_opens(config.state_dir, task, initial, has_database=url_of(config.database_url) is not None)
+    require_aggregator_opens(config.state_dir, task, role, initial, has_database=url_of(config.database_url) is not None)
     return {
         "certificate": _shown(config.certificate.read_bytes()),
         "trusts": [

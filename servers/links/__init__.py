@@ -9,7 +9,7 @@ Modules:
     lane_listener  B's side of that, where strangers connect as well
     lane_seal      the lane's second encryption, where operators require a post-quantum key exchange
     waiting_room   connections of strangers, before they have shown that they may be here
-    step_limits    how long a step may take, and how much of it a peer may send
+    step_limits    how long a step may take
     dealer         the link from an aggregator to the dealer
     credentials    what an aggregator shows and trusts, renewed while it runs
 """

@@ -72,7 +72,7 @@ class DealtForm(Form):
         return Collecting(t, tuple(chosen), tuples, self._open_intake(t, chosen), self._ground.state.model.as_bytes)
 
     async def _draw(self, t: int, of_round: Task) -> None:
-        """Return the clients of round t, and a request for their tuples that nobody waits for yet."""
+        """Draw the clients of round t into `ahead`, and ask for their tuples that nobody waits for yet."""
         coin = await self._ground.selection_coin(t)
         chosen = self._ground.chosen(coin, t)
         dealing = asyncio.create_task(self._tuples.batch(self._batch_shape(t, chosen, of_round)))

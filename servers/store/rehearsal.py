@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from precad.dp.errors import DpError
 from precad.protos.task.task import Task
+from precad.protos.tls.identity import Role
 from precad.servers.errors import SetupError, StoreError
 from precad.servers.private_files import private_folder
 from precad.servers.store.dealt_parts import DealLedger
@@ -30,7 +31,7 @@ ATTEMPTS = 5
 
 
 def require_aggregator_opens(
-    state_dir: Path, task: Task, initial: NDArray[np.float32], *, has_database: bool = False
+    state_dir: Path, task: Task, role: Role, initial: NDArray[np.float32], *, has_database: bool = False
 ) -> None:
     """Raise what an aggregator would at its start: SetupError, StoreError, DpError. initial: the model, (d,).
 
@@ -40,7 +41,7 @@ def require_aggregator_opens(
     if has_database or not state_dir.exists():
         return
     with _rehearsing(state_dir) as (stack, copy):
-        TaskState.open(stack, copy, task, initial)
+        TaskState.open(stack, copy, task, initial).store.require_role(role)
 
 
 def require_dealer_opens(state_dir: Path, ledger_name: str, *, has_database: bool = False) -> None:

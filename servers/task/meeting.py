@@ -179,7 +179,7 @@ def _require_possible(hello: common_pb2.Hello, task: Task) -> None:
     n_most = min(task.rounds, hello.next_round)
     # fewer than most_lost_rounds, a round with those drawn ahead of it, and a release that it lacks
     n_lost = task.most_lost_rounds + task.draws_ahead + 1
-    n_evaluations = 0 if task.evaluation_every is None else n_most // task.evaluation_every
+    n_evaluations = 0 if task.evaluation_every is None else min(hello.n_committed, n_most) // task.evaluation_every
     n_used = min(MAX_ROUND, hello.n_committed + n_evaluations + n_lost) if hello.task else 0
     for name, value, largest in (
         ("n_committed", hello.n_committed, n_most),

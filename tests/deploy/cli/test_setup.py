@@ -214,6 +214,31 @@ def test_what_a_start_would_refuse_is_refused(organisations, role, spoil, fault)
     assert fault in result.output
 
 
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ('revoked = "revoked.txt"', "revoked: expected a SHA-256 fingerprint in line 1"),
+        ('revoked = "nowhere.txt"', "revoked: expected a text file of fingerprints"),
+        ('engine = "cuda"', "a GPU"),
+        ('listen = "nowhere"', "aggregator.a.listen: expected HOST:PORT"),
+        ('lane_listen = "[::1]"', "aggregator.a.lane_listen: expected HOST:PORT"),
+    ],
+)
+def test_what_a_server_would_refuse_of_a_setting_is_refused(
+    organisations: Organisations, line: str, fault: str
+) -> None:
+    """Before anybody comes to a start that was agreed by telephone."""
+    if line == 'engine = "cuda"' and torch.cuda.is_available():
+        pytest.skip("this machine has a GPU, so the engine is there")
+    (organisations.folder(Role.AGGREGATOR_A) / "revoked.txt").write_text("of no form\n")
+    path = organisations.config(Role.AGGREGATOR_A)
+    name = line.partition(" ")[0]
+    text = re.sub(rf"^{name} = .*\n", "", path.read_text(), flags=re.MULTILINE)
+    path.write_text(text.replace("[aggregator.a]\n", f"[aggregator.a]\n{line}\n"))
+    result = precad("check", path)
+    assert (result.exit_code, fault in result.output) == (INVALID_INPUT, True), result.output
+
+
 def test_a_database_that_cannot_be_reached_is_refused_without_its_password(organisations: Organisations) -> None:
     """Exit code 4; or 2, where there is no driver for it. Nothing is made on disk."""
     path = organisations.config(Role.DEALER)

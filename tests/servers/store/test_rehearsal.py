@@ -77,12 +77,27 @@ def test_what_the_start_refuses_is_refused_and_nothing_changes(spoil: Callable[[
     spoil(folder)
     before = content(tmp_path)
     with pytest.raises((SetupError, StoreError, DpError)) as refused:
-        require_aggregator_opens(folder, TASK, INITIAL)
+        require_aggregator_opens(folder, TASK, Role.AGGREGATOR_A, INITIAL)
     assert content(tmp_path) == before
     with pytest.raises((SetupError, StoreError, DpError)) as start_refused:
         start(folder)
     assert str(refused.value) == str(start_refused.value)
     assert exit_code_of(refused.value) == exit_code_of(start_refused.value)
+
+
+def test_the_folder_of_the_other_server_is_refused(tmp_path: Path) -> None:
+    """As the start refuses it, once it meets the other one."""
+    folder, task_id = tmp_path / "state", f"{TASK.name}-0123456789abcdef"
+    with ExitStack() as stack:
+        TaskState.open(stack, folder, TASK, INITIAL).store.begin(task_id, Role.AGGREGATOR_B)
+    require_aggregator_opens(folder, TASK, Role.AGGREGATOR_B, INITIAL)
+    before = content(tmp_path)
+    with pytest.raises(SetupError) as refused:
+        require_aggregator_opens(folder, TASK, Role.AGGREGATOR_A, INITIAL)
+    assert content(tmp_path) == before
+    with pytest.raises(SetupError) as start_refused, ExitStack() as stack:
+        TaskState.open(stack, folder, TASK, INITIAL).store.begin(task_id, Role.AGGREGATOR_A)
+    assert str(refused.value) == str(start_refused.value)
 
 
 def test_files_that_change_under_the_copy_are_not_called_damaged(
@@ -94,7 +109,7 @@ def test_files_that_change_under_the_copy_are_not_called_damaged(
     monkeypatch.setattr(rehearsal, "_stamps", lambda where: dict.fromkeys(stamps(where), (next(n_asked), 0)))
     monkeypatch.setattr(rehearsal, "_copy_one", _half(rehearsal._copy_one))
     with pytest.raises(SetupError, match=r"state_dir: expected files that stay as they are .*its server works there$"):
-        require_aggregator_opens(folder, TASK, INITIAL)
+        require_aggregator_opens(folder, TASK, Role.AGGREGATOR_A, INITIAL)
 
 
 def _half(copy: Callable[[Path, Path], None]) -> Callable[[Path, Path], None]:
@@ -113,7 +128,7 @@ def test_a_link_to_nothing_is_named(tmp_path: Path) -> None:
     torn_ledger(folder)
     (folder / "checkpoints/link.npz").symlink_to(tmp_path / "nothing")
     with pytest.raises(SetupError, match=r"expected files to read, found .*No such file"):
-        require_aggregator_opens(folder, TASK, INITIAL)
+        require_aggregator_opens(folder, TASK, Role.AGGREGATOR_A, INITIAL)
 
 
 def test_a_file_that_is_replaced_meanwhile_is_copied_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,17 +143,17 @@ def test_a_file_that_is_replaced_meanwhile_is_copied_anew(tmp_path: Path, monkey
         copy_one(path, there)
 
     monkeypatch.setattr(rehearsal, "_copy_one", copied)
-    require_aggregator_opens(folder, TASK, INITIAL)
+    require_aggregator_opens(folder, TASK, Role.AGGREGATOR_A, INITIAL)
     assert not gone
 
 
 def test_a_folder_that_the_start_takes_is_taken(tmp_path: Path) -> None:
     folder = tmp_path / "state"
-    require_aggregator_opens(folder, TASK, INITIAL)
+    require_aggregator_opens(folder, TASK, Role.AGGREGATOR_A, INITIAL)
     assert not folder.exists()
     start(folder)
     before = content(folder)
-    require_aggregator_opens(folder, TASK, INITIAL)
+    require_aggregator_opens(folder, TASK, Role.AGGREGATOR_A, INITIAL)
     assert content(folder) == before
 
 

@@ -136,6 +136,25 @@ def test_a_fresh_server_goes_on_with_no_more_numbers_than_a_task_may_lose() -> N
             compare(0, TASK, ours, standing(**{**fresh, **theirs}))
 
 
+@pytest.mark.parametrize(("every", "n_committed"), [(1, 0), (1, 10), (2, 9), (10, 9), (10, 10)])
+def test_evaluations_use_numbers_as_rounds_are_committed(every: int, n_committed: int) -> None:
+    """By the page of queries; not by the number itself, which would then be a limit on itself."""
+    task = small_task(
+        mode="proved", delta=1e-5, rounds=100, evaluation="clients", evaluation_every=every, evaluation_noise=5.0
+    )
+    most = n_committed + n_committed // every + task.most_lost_rounds + task.draws_ahead + 1
+    said = {"task_id": f"{task.name}-0123456789abcdef", "n_committed": n_committed, "last_round": max(0, most - 2)}
+    said |= {"last_round": 0} if n_committed == 0 else {}
+    model = {"model_digest": bytes(32), "previous_model_digest": bytes(32)}
+
+    def hello(next_round: int) -> common_pb2.Hello:
+        return hello_of(task, Standing(**said, **model, next_round=next_round), os.urandom(16), lane_port=0)
+
+    assert compare(0, task, hello(most), hello(most)).next_round == most
+    with pytest.raises(MalformedMessageError, match=rf"^next_round: expected at most {most}, got {most + 1}"):
+        compare(0, task, hello(most), hello(most + 1))
+
+
 @pytest.mark.parametrize(
     ("changed", "field"),
     [
