@@ -117,7 +117,8 @@ def _aggregator(task: Task, config: AggregatorConfig, roles: tuple[Role, Role], 
     Revocations(config.revoked)
     make_engine(config.engine)
     initial = load_initial_model(config.initial_model, task)
-    require_aggregator_opens(config.state_dir, task, role, initial, has_database=url_of(config.database_url) is not None)
+    has_database = url_of(config.database_url) is not None
+    require_aggregator_opens(config.state_dir, task, role, initial, has_database=has_database)
     return {
         "certificate": _shown(config.certificate.read_bytes()),
         "trusts": [

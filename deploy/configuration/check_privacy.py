@@ -15,6 +15,8 @@ from precad.protos.task.task import Task
 
 MOST_OF_EPSILON: Final = 0.001
 """Above this share of epsilon, what rounding adds is worth a warning."""
+LEAST_LEFT: Final = 0.95
+"""Below this share of the noise multiplier, what is left is worth a warning (protocol-v2, section 4)."""
 LEAST_NOISE_TAKEN: Final = 1e-4
 """Below this share of the noise multiplier, rounding adds less than that to any epsilon. To gain more, an epsilon would
 have to grow with the tenth power of 1 / sigma."""
@@ -38,7 +40,8 @@ def privacy_facts(task: Task) -> dict[str, Any]:
 
 
 def rounding_said(task: Task) -> str | None:
-    """Say what rounding costs, and warn where that is more than a thousandth of epsilon. None: next to nothing."""
+    """Say what rounding costs, and warn where that is more than a thousandth of epsilon, or a
+    twentieth of the noise. None: next to nothing."""
     left = noise_left(task)
     said = f"{task.frac_bits} fractional bits leave {left:.4f} of noise_multiplier, which every epsilon counts"
     if 1 - left < LEAST_NOISE_TAKEN:
@@ -47,11 +50,12 @@ def rounding_said(task: Task) -> str | None:
     rounded, exact = (
         task_privacy(each).epsilon(View.ONE_SERVER, task.rounds_of_a_client, task.delta) for each in (task, finest)
     )
-    if rounded <= exact * (1 + MOST_OF_EPSILON):
+    if left >= LEAST_LEFT and rounded <= exact * (1 + MOST_OF_EPSILON):
         return said if task.is_proved else None
     may_grow = task.frac_bits < largest_frac_bits(task.mode, task.client_clip)
     cure = f'frac_bits = "{LARGEST}" costs nothing' if may_grow else "lower client_clip or raise record_clip"
-    return f"WARNING: {said}, {rounded / exact - 1:.1%} of it: {cure}"
+    share = f", {rounded / exact - 1:.1%} of it" if math.isfinite(rounded) else ""
+    return f"WARNING: {said}{share}: {cure}"
 
 
 def promised(task: Task) -> str:

@@ -157,6 +157,18 @@ def test_a_task_of_another_mode_is_warned_too_and_one_of_clients_is_not() -> Non
     assert noise_left(whole) == 1
 
 
+def test_rounding_that_takes_half_of_the_noise_is_warned_of_where_no_epsilon_is_left_to_compare() -> None:
+    """Both are infinite in mode `proved`, with the finest grid and with this one."""
+    coarse = small_task(
+        mode="proved", client_clip=1000.0, frac_bits=8, dim=100_000, delta=1e-5, rounds=100, record_rate=0.5
+    )
+    left = 1 / (1 + math.sqrt(100_000) * 2.0**-8)
+    assert privacy_facts(coarse)["fixed_point"] == (
+        f"WARNING: 8 fractional bits leave {left:.4f} of noise_multiplier, which every epsilon counts: "
+        'frac_bits = "largest" costs nothing'
+    )
+
+
 def test_a_task_that_only_honest_servers_protect_needs_a_word_that_says_so() -> None:
     task = small_task(mode="proved", algorithm="non-private", noise_multiplier=0.0, servers_follow_protocol=True)
     assert json.loads(task.canonical())["servers_follow_protocol"] is True
