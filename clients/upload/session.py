@@ -418,7 +418,8 @@ class ClientSession:
 
         No second invitation of a round is answered. Whoever waits for a challenge that does not come is silent. The
         upload and its share seed are let go at the round's end, and at the latest when the limits have passed. Those
-        are submit_timeout_s for the upload, proof_timeout_s for the challenge, and again for the proof.
+        are submit_timeout_s for the upload, proof_timeout_s for the challenge, and again for the proof. A training that
+        takes longer sends nothing: the seed, under which nothing is kept then, goes with it.
         """
         if (which := (invitation.task, invitation.round)) in self._answered:
             raise ProtocolError(f"round: expected one invitation to round {invitation.round}, found a second")

@@ -40,7 +40,7 @@ from precad.protos.tls.private_key import PrivateKeyError
 
 
 class PkiError(Exception):
-    """The authority or a certificate cannot be made as asked; nothing was written. Never quotes a file's contents."""
+    """The authority or a certificate cannot be made as asked. Never quotes a file's contents."""
 
 
 def create_authority(

@@ -23,7 +23,7 @@ from precad.dp.accountants.pld import Unit, unit_words
 from precad.protos.messages.spoken import shown
 from precad.protos.tls.identity import Role
 from precad.servers.telemetry.audit_figures import AuditedView
-from precad.servers.telemetry.status import ACCURACY, RoundSummary, Status
+from precad.servers.telemetry.status import ACCURACY, LiveRound, RoundSummary, Status
 
 
 def status_table(statuses: Mapping[str, Status]) -> Table:
@@ -56,7 +56,7 @@ def _facts(status: Status) -> dict[str, str]:
     if status.live is not None:
         facts["in flight"] = (
             f"round {status.live.round}: {status.live.phase}, "
-            f"{status.live.n_complete} of {status.live.n_chosen} uploads complete"
+            f"{status.live.n_complete} of {status.live.n_chosen} uploads complete{_proofs(status.live)}"
         )
     if status.role != "run" and status.n_enrolled:
         facts["clients"] = f"{status.n_connected} of {status.n_enrolled} connected"
@@ -79,6 +79,11 @@ def _facts(status: Status) -> dict[str, str]:
     if status.ended:
         facts["ended"] = status.ended
     return facts
+
+
+def _proofs(live: LiveRound) -> str:
+    """Return how many proofs came in, while they do."""
+    return "" if live.n_active is None else f", {live.n_proved} of {live.n_active} proofs"
 
 
 def _epsilon_facts(status: Status) -> dict[str, str]:

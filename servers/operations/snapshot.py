@@ -26,6 +26,7 @@ from precad.servers.telemetry.status import (
     MAX_ROUNDS,
     NORM_EXCEEDED,
     NOT_CONNECTED,
+    PHASE_OF_LOCKED_PROVED,
     PHASE_OF_STATE,
     VERDICTS,
     AbsentClient,
@@ -126,25 +127,43 @@ class AggregatorSnapshots:
     def _live(self) -> LiveRound | None:
         if (flight := self._telemetry.flight) is None:
             return None
-        intake = None if flight.collecting is None else flight.collecting.intake
-        complete = frozenset[str]() if intake is None else intake.complete
         verdicts: dict[Verdict, tuple[str, ...]] = {}
         if flight.accepted is not None:
             verdicts = {"accepted": flight.accepted, "rejected": flight.rejected, "missing": _missing(flight)}
         notes = self._telemetry.notes.get(flight.round, RoundNotes())
-        without = () if intake is None else tuple(c for c in flight.chosen if c not in complete)
         return LiveRound(
             round=flight.round,
-            phase=PHASE_OF_STATE.get(self._telemetry.state, ""),
+            phase=self._phase(),
             began_at=flight.began_at,
             n_chosen=len(flight.chosen),
-            n_complete=len(complete) if flight.accepted is None else len(flight.accepted) + len(flight.rejected),
-            n_receiving=0 if intake is None else intake.n_receiving,
-            waits_until=None if intake is None else flight.asked_at + self._task.submit_timeout_s,
             outcomes=outcomes(verdicts, notes),
-            waiting_for=tuple(client for client in without if client not in notes.absent)[:MAX_NAMED],
-            absent=tuple(client for client in without if client in notes.absent)[:MAX_NAMED],
+            **self._awaited(flight, notes),
         )
+
+    def _phase(self) -> str:
+        state = self._telemetry.state
+        if self._task.is_proved and state == "locked":
+            return PHASE_OF_LOCKED_PROVED
+        return PHASE_OF_STATE.get(state, "")
+
+    def _awaited(self, flight: Flight, notes: RoundNotes) -> dict[str, Any]:
+        """Return what came in of the round in flight, and for whom it waits."""
+        n_complete = flight.n_complete if flight.accepted is None else len(flight.accepted) + len(flight.rejected)
+        if (comes_in := flight.comes_in) is None:
+            return {"n_complete": n_complete, "n_receiving": 0}
+        intake, clients = comes_in
+        is_proving, complete = flight.proving is not None, intake.complete
+        without = [client for client in clients if client not in complete]
+        waits_s = self._task.proof_timeout_s if is_proving else self._task.submit_timeout_s
+        proofs = {"n_active": len(clients), "n_proved": len(complete)} if is_proving else {}
+        return {
+            "n_complete": n_complete if is_proving else len(complete),
+            "n_receiving": intake.n_receiving,
+            "waits_until": flight.asked_at + waits_s,
+            "waiting_for": tuple(client for client in without if client not in notes.absent)[:MAX_NAMED],
+            "absent": tuple(client for client in without if client in notes.absent)[:MAX_NAMED],
+            **proofs,
+        }
 
     def _epsilons(self) -> tuple[Epsilon, ...]:
         task, telemetry = self._task, self._telemetry
@@ -162,9 +181,11 @@ class AggregatorSnapshots:
         return self._telemetry.cost or task_cost(self._task)
 
     def _queues(self) -> tuple[Queue, ...]:
+        flight = self._telemetry.flight
+        comes_in = None if flight is None else flight.comes_in
         collecting = self._telemetry.collecting
         depths = {
-            "uploads_receiving": 0 if collecting is None else collecting.intake.n_receiving,
+            "uploads_receiving": 0 if comes_in is None else comes_in[0].n_receiving,
             "uploads_complete": 0 if collecting is None else len(collecting.intake.complete),
             "uploads_in_file": self._spool.n_in_file,
             "events_to_clients": self._sessions.n_queued,

@@ -11,7 +11,7 @@ lock.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from contextlib import contextmanager
 from typing import Final, TypeAlias
 
@@ -76,6 +76,10 @@ class SlotIntake(Receiving):
         self._n_elements, self._tell, self._told_all = n_elements, tell, told_all
         self._awaited_here = {client for client in slots if self.is_held(client)}
         self._submissions: dict[Upload, Submission] = {}
+
+    @property
+    def _awaited(self) -> Set[str]:
+        return self._awaited_here
 
     @property
     def payload_bytes(self) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Set
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -132,9 +132,15 @@ class Receiving(ABC):
         return len(self._receiving)
 
     @property
+    def _awaited(self) -> Set[str]:
+        """Return the clients who may still end what they send here."""
+        return self._expected
+
+    @property
     def n_waiting(self) -> int:
-        """Count the clients whose upload may still begin."""
-        return len(self._expected) - len(self._receiving)
+        """Count the clients whose upload may still begin here."""
+        awaited = self._awaited
+        return len(awaited) - sum(upload.client in awaited for upload in self._receiving)
 
     @property
     def left_s(self) -> float:
@@ -237,7 +243,7 @@ class Receiving(ABC):
             self._will_not_begin(client)
         self._expected.intersection_update(invited)
         loop = asyncio.get_running_loop()
-        deadline = self._deadline = loop.time() + self._timeout_s
+        self._deadline = loop.time() + self._timeout_s
         if holds:
             await asyncio.sleep(self._timeout_s)
             return
@@ -250,12 +256,12 @@ class Receiving(ABC):
                     if not self._expected:
                         return
                 if peer_locked.is_set() or self._expected <= self._left:
-                    deadline = min(deadline, loop.time() + PEER_LOCKED_GRACE_S)
-                if deadline <= loop.time():
+                    self._deadline = min(self._deadline, loop.time() + PEER_LOCKED_GRACE_S)
+                if self._deadline <= loop.time():
                     return
                 self._changed.clear()
                 with suppress(TimeoutError):
-                    async with asyncio.timeout_at(deadline):
+                    async with asyncio.timeout_at(self._deadline):
                         await self._changed.wait()
         finally:
             peer.cancel()

@@ -4,6 +4,7 @@
     task.sqlite       how far the task came, and the audit log                  `precad.servers.store.rounds`
     tuples.sqlite     which tuples are used up                                  `precad.servers.store.burnt_tuples`
     checkpoints/      the last models, with the sums that made them             `precad.servers.store.checkpoints`
+    quality.jsonl     how good its models are, where that is measured          `precad.servers.telemetry.quality`
     rounds.jsonl      a record of every committed round, with its timings       for people and programs; made again from
     model.npy         the last model                                            the others when a crash cost one of them
     audit.json        what an attack showed, by `precad audit privacy`          `precad.servers.telemetry.audit_figures`

@@ -20,6 +20,7 @@ from precad.dp.accountants.task_cost import NOTHING_CHARGED, TaskCost
 from precad.protos.precad.v1 import common_pb2
 from precad.protos.tls.identity import Role
 from precad.servers.errors import Limit, MeasuringFault, RefusalReason, SubmissionRefusedError
+from precad.servers.rounds.receiving import Receiving
 from precad.servers.rounds.states import Aborted, Collecting, Proving, RoundState, Selecting, Validated
 from precad.servers.store.rounds import Attempt, CommittedRound, EvaluatedRound
 from precad.servers.telemetry.status import MAX_DETAILED, PHASE_OF_STATE, PHASES, VERDICTS
@@ -49,12 +50,27 @@ class Flight:
     chosen: tuple[str, ...] = ()
     collecting: Collecting | None = None
     """Its state while uploads may come in."""
+    n_complete: int = 0
+    """Uploads that were there when that ended."""
     asked_at: float = 0.0
-    """When uploads were asked for."""
+    """When uploads, or proofs, were asked for."""
     proving: Proving | None = None
     """Its state while proofs may come in."""
     accepted: tuple[str, ...] | None = None
     rejected: tuple[str, ...] = ()
+
+    def leave(self) -> None:
+        """Note that nothing comes in any more; how many uploads did is kept."""
+        if self.collecting is not None:
+            self.n_complete = len(self.collecting.intake.complete)
+        self.collecting = self.proving = None
+
+    @property
+    def comes_in(self) -> tuple[Receiving, tuple[str, ...]] | None:
+        """Return where uploads or proofs come in now, and the clients whose they are."""
+        if self.collecting is not None:
+            return self.collecting.intake, self.chosen
+        return None if self.proving is None else (self.proving.proofs, self.proving.lock.active)
 
 
 class Telemetry:
@@ -168,7 +184,7 @@ class Telemetry:
     def entered_round(self, state: RoundState, connected: frozenset[str]) -> None:
         """Note that the round in flight is in another state now; `connected`: clients with a session."""
         if self.flight is not None:
-            self.flight.collecting = self.flight.proving = None
+            self.flight.leave()
         match state:
             case Selecting():
                 self.round, self.flight = state.round, Flight(state.round, time.time())
@@ -179,7 +195,7 @@ class Telemetry:
                 self.flight.chosen, self.flight.collecting, self.flight.asked_at = state.chosen, state, time.time()
                 self.note(state.round).absent = frozenset(state.chosen) - connected
             case Proving() if self.flight is not None:
-                self.flight.proving = state
+                self.flight.proving, self.flight.asked_at = state, time.time()
             case Validated() if self.flight is not None:
                 self.flight.accepted, self.flight.rejected = state.accepted, state.rejected
         self.entered(type(state).__name__.lower())

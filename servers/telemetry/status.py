@@ -41,6 +41,8 @@ PHASE_OF_STATE = {
     "evaluated": "commit",
 }
 """The phase that a server in this state is in. A state that is not here is of no round."""
+PHASE_OF_LOCKED_PROVED = "prove"
+"""In mode `proved`, a server that has locked waits for the challenge before it charges."""
 
 ACCURACY = "accuracy"
 """The figure of quality that is a share, in [0, 1]."""
@@ -106,18 +108,23 @@ class LiveRound(_Value):
 
     round: int
     phase: str
-    """A phase's name; noise and charge are one state of the server, and so are collect and lock."""
+    """A phase's name; noise and open are one state of the server, and so are collect and lock."""
     began_at: float
     n_chosen: int
     n_complete: int
-    """Uploads that this server holds whole."""
+    """Uploads that this server holds whole, or was told of."""
     n_receiving: int
+    """Uploads, or proofs, that are coming in."""
+    n_active: int | None = None
+    """Clients of whom proofs are awaited, while they come in."""
+    n_proved: int | None = None
+    """Proofs that this server holds whole, or was told of, likewise."""
     waits_until: float | None = None
-    """When the round goes on without those that it waits for, while uploads come in."""
+    """When the round goes on without those that it waits for, while uploads or proofs come in."""
     outcomes: tuple[ClientOutcome, ...] = ()
     """Once the check is over."""
     waiting_for: tuple[str, ...] = ()
-    """Connected ones without a complete upload, at most MAX_NAMED, while uploads come in."""
+    """Connected ones without a complete upload or proof, at most MAX_NAMED, while they come in."""
     absent: tuple[str, ...] = ()
     """Chosen ones that were not connected when uploads were asked for, likewise."""
 

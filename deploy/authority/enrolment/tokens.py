@@ -83,7 +83,8 @@ class Tokens:
         """Return the PEM certificate for a PEM request, which is filed in the authority's folder like every other.
 
         Raises: TokenRefusedError; PkiError where the request is not the identity's or its name is taken or revoked,
-        which leaves the token as it was; StoreError.
+        which leaves the token as it was; StoreError. A folder that cannot be written raises PkiError too. The token is
+        then good for the same key alone.
         """
         with self._database.transaction() as run:
             row = self._find(run("SELECT digest, role, name, days, expires_at, key, certificate FROM token"), token)

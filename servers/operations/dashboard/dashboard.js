@@ -273,8 +273,9 @@ function drawLive(status) {
     return item;
   }));
   const receiving = live.n_receiving ? `, ${live.n_receiving} coming in` : "";
+  const proofs = typeof live.n_active === "number" ? `, ${live.n_proved} of ${plural(live.n_active, "proof")}` : "";
   byId("live-text").textContent = live.n_chosen || at > 0
-    ? `${plural(live.n_chosen, "client")} chosen, ${live.n_complete} complete${receiving}; `
+    ? `${plural(live.n_chosen, "client")} chosen, ${live.n_complete} complete${proofs}${receiving}; `
       + `running for ${elapsed(now() - live.began_at)}`
     : "Clients are being drawn.";
   const chips = live.outcomes.length
@@ -334,7 +335,8 @@ function timeLeft(status) {
 function waiting(status) {
   const { live } = status;
   if (live === null || live.waits_until === null || live.waits_until === undefined) return "";
-  const n = live.n_chosen - live.n_complete - live.absent.length;
+  const missing = typeof live.n_active === "number" ? live.n_active - live.n_proved : live.n_chosen - live.n_complete;
+  const n = missing - live.absent.length;
   if (n <= 0) return "";
   const seconds = Math.max(0, Math.ceil(live.waits_until - now()));
   return `waits for ${plural(n, "client")}, ${seconds} s at most`;

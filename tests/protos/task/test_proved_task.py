@@ -17,9 +17,9 @@ import pytest
 from pydantic import ValidationError
 
 from precad.deploy.configuration.check_privacy import privacy_facts
-from precad.dp.accountants.pld import PldAccountant, SampledGaussian
+from precad.dp.accountants.pld import PldAccountant, SampledGaussian, View
 from precad.dp.accountants.slack import with_slack
-from precad.dp.task_privacy import noise_left
+from precad.dp.task_privacy import noise_left, task_privacy
 from precad.mpc.errors import ParameterError
 from precad.mpc.proved.sizes import check_round, largest_frac_bits
 from precad.protos.task.proved_fields import STANDING
@@ -130,7 +130,8 @@ def test_a_check_shows_what_rounding_leaves_of_the_noise(
     assert said.startswith("WARNING: ") == (added > 0.001)
     if added > 0.001:
         cure = "lower client_clip or raise record_clip" if frac_bits == 12 else 'frac_bits = "largest" costs nothing'
-        assert said.endswith(f"{added:.1%} of it: {cure}")
+        share = f", {added:.1%} of it" if math.isfinite(added) else ""
+        assert said.endswith(f"which every epsilon counts{share}: {cure}")
     assert privacy_facts(task)["delta"].startswith("mode proved itself takes 8.2e-12 (1 + e^epsilon)")
 
 
@@ -159,9 +160,10 @@ def test_a_task_of_another_mode_is_warned_too_and_one_of_clients_is_not() -> Non
 
 def test_rounding_that_takes_half_of_the_noise_is_warned_of_where_no_epsilon_is_left_to_compare() -> None:
     """Both are infinite in mode `proved`, with the finest grid and with this one."""
-    coarse = small_task(
-        mode="proved", client_clip=1000.0, frac_bits=8, dim=100_000, delta=1e-5, rounds=100, record_rate=0.5
-    )
+    coarse = small_task(mode="proved", client_clip=1000.0, frac_bits=8, dim=100_000, rounds=100)
+    finest = coarse.model_copy(update={"frac_bits": 40})
+    figures = [task_privacy(task).epsilon(View.ONE_SERVER, 100, task.delta) for task in (coarse, finest)]
+    assert figures == [math.inf, math.inf]
     left = 1 / (1 + math.sqrt(100_000) * 2.0**-8)
     assert privacy_facts(coarse)["fixed_point"] == (
         f"WARNING: 8 fractional bits leave {left:.4f} of noise_multiplier, which every epsilon counts: "

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+from rich.console import Console
+
+from precad.deploy.oversight.status_shown import status_table
 from precad.protos.tls.identity import Role
 from precad.servers.operations.snapshot import AggregatorSnapshots
 from precad.servers.rounds.sessions import Sessions
+from precad.servers.rounds.states import Locked, Proving
 from precad.servers.rounds.uploads import Spool
 from precad.servers.store.rounds import CommittedRound
 from precad.servers.telemetry.events import Flight, Telemetry
-from precad.servers.telemetry.status import MAX_NAMED
+from precad.servers.telemetry.status import MAX_NAMED, LiveRound
 from tests.harness.harness import small_task
 
 
@@ -66,3 +72,33 @@ def test_a_round_says_until_when_it_waits(tmp_path: Path) -> None:
     assert live is not None
     assert live.waits_until == asked_at + 30.0
     assert live.waiting_for == ("alice",)
+
+
+def test_a_round_of_mode_proved_says_which_proofs_it_waits_for(tmp_path: Path) -> None:
+    """The phase is `prove` from the lock on. How many uploads came in stays, and each proof's client is awaited."""
+    telemetry, sessions = Telemetry(Role.AGGREGATOR_A), Sessions(("alice", "bob", "mallory"))
+    taken = snapshots(telemetry, sessions, tmp_path, mode="proved", proof_timeout_s=40.0)
+
+    def live() -> LiveRound:
+        found = taken.take().live
+        assert found is not None
+        return found
+
+    uploads = SimpleNamespace(complete=frozenset({"bob", "alice"}), n_receiving=0)
+    telemetry.flight = Flight(0, time.time(), chosen=("alice", "bob", "mallory"))
+    telemetry.flight.collecting = cast(Any, SimpleNamespace(intake=uploads))
+    assert (live().n_complete, live().n_active, live().n_proved) == (2, None, None)
+    lock = SimpleNamespace(active=("alice", "bob"))
+    telemetry.entered_round(cast(Any, Locked(0, ("alice", "bob", "mallory"), *[cast(Any, None)] * 3)), frozenset())
+    assert (live().phase, live().n_complete, live().waits_until) == ("prove", 2, None)
+    proofs = cast(Any, SimpleNamespace(complete=frozenset({"bob"}), n_receiving=1))
+    nothing = cast(Any, None)
+    proving = Proving(0, (), nothing, cast(Any, lock), nothing, proofs, nothing)
+    telemetry.entered_round(proving, frozenset())
+    found = live()
+    assert (found.phase, found.n_complete, found.n_active, found.n_proved, found.n_receiving) == ("prove", 2, 2, 1, 1)
+    assert found.waiting_for == ("alice",)
+    assert found.waits_until == pytest.approx(time.time() + 40.0, abs=5.0)
+    console = Console(width=120, file=io.StringIO(), record=True)
+    console.print(status_table({"a": taken.take()}))
+    assert "round 0: prove, 2 of 3 uploads complete, 1 of 2 proofs" in console.export_text()

@@ -133,7 +133,7 @@ async def test_a_peer_decides_slots_that_it_holds_and_each_once(tmp_path: Path) 
     ):
         server.uploads.relay(unwanted)
     assert not server.uploads.complete
-    assert server.uploads.n_waiting == len(SLOTS)
+    assert server.uploads._expected == SLOTS.keys()
     server.uploads.relay(replace(honest, statement=bytes(32)))
     server.uploads.relay(honest)
     assert not server.uploads.complete
@@ -148,13 +148,13 @@ async def test_a_peer_cannot_say_that_a_proof_which_is_due_here_is_over(tmp_path
     server.uploads.close()
     proofs = server.proofs("alice", "bob")
     proofs.relay(Relay(3, "alice", b"", b""))
-    assert proofs.n_waiting == 2
+    assert proofs._expected == {"alice", "bob"}
     locked, digest = bound("bob", bytes(range(32))).digest(), bytes(32)
     binding = ProofBinding("task", 3, "bob", locked, challenge=bytes(16), proof_digest=digest)
     said = proof_statement(server.seed, Label("task", 3, str(SLOTS["bob"])), binding.digest())
     proofs.relay(Relay(3, "bob", digest, said))
     proofs.relay(Relay(3, "bob", b"", b""))  # the first word of a slot decides
-    assert proofs.n_waiting == 1
+    assert (proofs._expected, proofs.n_waiting) == ({"alice"}, 1)
     assert proofs.complete == {"bob"}
 
 
@@ -165,7 +165,7 @@ async def test_a_word_after_the_lock_changes_nothing(tmp_path: Path) -> None:
     assert server.uploads.close() == {}
     server.uploads.relay(relay(server.seed))
     assert not server.uploads.complete
-    assert server.uploads.n_waiting == len(SLOTS)
+    assert server.uploads._expected == SLOTS.keys()
 
 
 @pytest.mark.parametrize("length", [0, 31, 33])

@@ -658,6 +658,7 @@ async def test_a_locked_peer_leaves_a_moment_for_uploads_under_way(
         tasks.create_task(after(0.0 if locked_before else 0.05, peer_locked.set))
         tasks.create_task(after(0.1, upload_to, intake, submission("alice")))
         assert 0.19 < await wait(intake, {"alice", "bob"}, peer_locked) < 2
+    assert intake.left_s == 0  # by which transfers are judged
     assert intake.close().keys() == {"alice"}
 
 

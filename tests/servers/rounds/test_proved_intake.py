@@ -323,3 +323,20 @@ async def test_the_holders_salt_is_in_no_relay() -> None:
     assert sent.salt not in message.SerializeToString()
     assert len(sent.salt) == SALT_BYTES
     assert proved.relay_of(message) == relay_of(sent)
+
+
+@asynchronous
+async def test_retry_hints_count_who_may_still_begin_here() -> None:
+    """Neither slots that the other server holds, nor a client whose session ended in the middle of its upload."""
+    server = AtA()
+    held = {client for client in SLOTS if server.intake.is_held(client)}
+    assert server.intake.n_waiting == len(held) < len(SLOTS)
+    sent, payload = server.upload("alice", Seed(bytes(16)))
+    async with server.intake.upload("alice") as upload:
+        upload.begin(proved.binding_message(sent.binding), sent.statement, sent.salt)
+        assert server.intake.n_waiting == len(held) - 1
+        server.intake.left("alice")
+        assert server.intake.n_waiting == len(held) - 1
+        upload.write(payload)
+    assert server.intake.n_waiting == len(held) - 1
+    assert server.intake.complete == {"alice"}
