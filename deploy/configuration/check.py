@@ -114,7 +114,7 @@ def _aggregator(task: Task, config: AggregatorConfig, roles: tuple[Role, Role], 
     if not task.is_proved:
         require_gate(task.gate)
     require_set(task)
-    Revocations(config.revoked)
+    revoked = Revocations(config.revoked)
     make_engine(config.engine)
     initial = load_initial_model(config.initial_model, task)
     has_database = url_of(config.database_url) is not None
@@ -126,6 +126,7 @@ def _aggregator(task: Task, config: AggregatorConfig, roles: tuple[Role, Role], 
             *([] if config.dealer_certificate is None else _pinned(config.dealer_certificate, Role.DEALER)),
         ],
         "authority": _authorities(config.authority),
+        "revoked": "no file is named" if config.revoked is None else f"{len(revoked)} clients' certificates",
         "initial_model": convert.sha256(convert.model_to_bytes(initial)).hex(),
         "post_quantum": "required, on the lane by a key of the link" if config.require_pqc else "where offered",
         "mib_for_uploads": memory.of_server(config, task, role) // memory.MIB,

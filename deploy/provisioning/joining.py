@@ -13,10 +13,11 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from precad.deploy.authority import pki
 from precad.deploy.errors import ConfigError
-from precad.deploy.provisioning.kits import KEY, OPERATIONS_TOKEN
+from precad.deploy.provisioning.kits import KEY, OPERATIONS_TOKEN, REVOKED
 from precad.deploy.provisioning.manifest import (
     AUTHORITY,
     CERTIFICATE,
@@ -28,7 +29,10 @@ from precad.deploy.provisioning.manifest import (
     verify,
 )
 from precad.protos.tls.files import TlsFiles
-from precad.protos.tls.identity import Identity
+from precad.protos.tls.identity import AGGREGATORS, Identity
+
+
+_REVOKED_HEAD: Final = b"# SHA-256 fingerprints of clients' certificates that are no longer accepted, one a line\n"
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,8 @@ def join(kit: Path, directory: Path, agreed: str) -> Joined:
             pki.replace_file(folder / path, (kit / path).read_bytes())
     if own.role.is_server and not (folder / OPERATIONS_TOKEN).exists():
         pki.replace_file(folder / OPERATIONS_TOKEN, f"{secrets.token_urlsafe(32)}\n".encode(), mode=0o600)
+    if own.role in AGGREGATORS and not (folder / REVOKED).exists():
+        pki.replace_file(folder / REVOKED, _REVOKED_HEAD)
     return Joined(own, folder / f"{name}.toml")
 
 

@@ -46,6 +46,8 @@ from precad.servers.store.folder import load_initial_model
 AUTHORITY_DAYS: Final = 400
 """How long the certificate of an authority is valid that is made here."""
 OWN: Final = "own.toml"
+REVOKED: Final = "revoked.txt"
+"""Where an aggregator's operator lists clients' certificates, also while it runs; `join` makes it, and keeps it."""
 OPERATIONS_TOKEN: Final = "operations-token"  # noqa: S105  # a file's name
 KEY: Final = "key.pem"
 
@@ -138,7 +140,7 @@ def _supplied(project: Project, role: Role, given: Mapping[str, Any]) -> Iterato
         if "operations_listen" in given:
             yield "operations_token", OPERATIONS_TOKEN
         if role is not Role.DEALER:
-            yield "initial_model", INITIAL_MODEL
+            yield from (("initial_model", INITIAL_MODEL), ("revoked", REVOKED))
     for server in _pinned(project, role):
         is_peer = role in (Role.AGGREGATOR_A, Role.AGGREGATOR_B) and server is not Role.DEALER
         field = "peer" if is_peer else server.value.replace("-", "_")

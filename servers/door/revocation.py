@@ -25,6 +25,10 @@ class Revocations:
         """Without a path nobody is revoked. Raises SetupError, naming the line."""
         self._latest = None if path is None else LastGood("revocations", _RevocationFile(path), SetupError)
 
+    def __len__(self) -> int:
+        """Return how many certificates the file names now."""
+        return 0 if self._latest is None else len(self._latest.load())
+
     def require_valid(self, context: AuthenticatedCall) -> None:
         """Refuse a caller whose certificate is revoked. Raises RevokedError, IdentityError."""
         revoked = frozenset() if self._latest is None else self._latest.load()

@@ -82,6 +82,25 @@ def test_no_kit_holds_a_private_key_and_servers_get_a_token_of_their_own(project
     assert not (project.home(CLIENT) / CLIENT / "operations-token").exists()
 
 
+def test_a_server_of_a_kit_reads_revocations_from_its_start_and_joining_again_keeps_them(
+    project: Project, digest: str
+) -> None:
+    """A file that is named later is read after a restart alone, and a stolen key has a use until then."""
+    for who in (A, B):
+        assert joined(project, who, digest)[0] == 0
+        assert json.loads(checked(project, who, "--json")[1])[who.replace("-", "_")]["revoked"] == (
+            "0 clients' certificates"
+        )
+        path = project.home(who) / who / "revoked.txt"
+        path.write_text(path.read_text() + "a" * 64 + "\n")
+        assert joined(project, who, digest)[0] == 0
+        said = json.loads(checked(project, who, "--json")[1])
+        assert said[who.replace("-", "_")]["revoked"] == "1 clients' certificates"
+        assert said["kit"] == f"of {who}, unchanged"
+    assert joined(project, CLIENT, digest)[0] == 0
+    assert not (project.home(CLIENT) / CLIENT / "revoked.txt").exists()
+
+
 def edit(path: Path, old: str, new: str) -> None:
     text = path.read_text()
     assert old in text
