@@ -271,8 +271,18 @@ def statement_of(
             certificate=certificate_part(certificate) if isinstance(certificate, RunCertificate) else None,
             why_none="" if isinstance(certificate, RunCertificate) else certificate,
         ),
-        guarantee=in_words(words, certificate, with_notes=task_privacy(task).says_conditions),
+        guarantee=in_words(words, certificate, with_notes=task_privacy(task).says_conditions) + _of_all(certificate),
         date=date,
+    )
+
+
+def _of_all(certificate: RunCertificate | str) -> str:
+    """Say that the privacy is of one training, where the certificate publishes confidences of several."""
+    if isinstance(certificate, str) or certificate.n_trainings < 2:
+        return ""
+    return (
+        f" The privacy is that of one training. The certificate publishes mean confidences of {certificate.n_trainings}: "
+        "whoever's records are in all of them has spent more, by `precad certify --run`."
     )
 
 

@@ -31,7 +31,6 @@ from precad.deploy.provisioning.manifest import (
 from precad.protos.tls.files import TlsFiles
 from precad.protos.tls.identity import AGGREGATORS, Identity
 
-
 _REVOKED_HEAD: Final = b"# SHA-256 fingerprints of clients' certificates that are no longer accepted, one a line\n"
 
 

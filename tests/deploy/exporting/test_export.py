@@ -179,6 +179,7 @@ def test_the_statement_is_canonical_and_says_what_the_ledger_holds(exported: Pat
     assert said["poisoning"]["certificate"]["tolerated"] == 0  # one training proves nothing
     assert said["poisoning"]["log2_probability"] == -64
     assert "VACUOUS" in said["guarantee"]
+    assert "of one training" not in said["guarantee"]
     assert said["date"] is None
 
 

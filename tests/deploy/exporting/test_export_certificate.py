@@ -100,6 +100,8 @@ def test_runs_become_evidence_that_is_signed_and_computed_again(finished: Path, 
     assert evidence["labels"] == test.labels.tolist()
     assert len(set(evidence["models"])) == 2
     assert stated(out)["n_trainings"] == 2
+    said = json.loads((out / "statement.json").read_text())["guarantee"]
+    assert "The privacy is that of one training. The certificate publishes mean confidences of 2: whoever" in said
     report = verified(out, finished)
     assert report["certificate"] == "recomputed"
     assert report["files"]["certificate.json"] == ["aggregator-a", "aggregator-b"]
