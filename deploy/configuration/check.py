@@ -182,10 +182,11 @@ def _clients(task: Task, config: ClientConfig) -> dict[str, Any]:
 
 
 def _here(task: Task, config: ClientConfig) -> list[str]:
-    found = [client for client in task.clients if (config.certificates / client).is_dir()]
+    """Return the clients whose certificate is here. One that has but asked for its own has a folder with a request."""
+    found = [client for client in task.clients if (config.certificates / client / "cert.pem").is_file()]
     if not found:
         where = config.certificates
-        raise ConfigError(f"client.certificates: expected a folder of one of the task's clients, found {where}")
+        raise ConfigError(f"client.certificates: expected cert.pem in a folder of one of its clients, found {where}")
     return found
 
 

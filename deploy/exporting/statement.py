@@ -281,8 +281,8 @@ def _of_all(certificate: RunCertificate | str) -> str:
     if isinstance(certificate, str) or certificate.n_trainings < 2:
         return ""
     return (
-        f" The privacy is that of one training. The certificate publishes mean confidences of {certificate.n_trainings}: "
-        "whoever's records are in all of them has spent more, by `precad certify --run`."
+        " The privacy is that of one training. The certificate publishes mean confidences of "
+        f"{certificate.n_trainings}: whoever's records are in all of them has spent more, by `precad certify --run`."
     )
 
 

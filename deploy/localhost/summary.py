@@ -14,7 +14,7 @@ from precad.deploy.run_files.client_evaluations import told
 from precad.deploy.shown import tables
 from precad.deploy.shown.figures import three_digits
 from precad.dp.accountants.pld import Conduct, Unit, View
-from precad.dp.accountants.slack import why_no_bound
+from precad.dp.accountants.slack import most_epsilon, why_no_bound
 from precad.dp.task_privacy import TaskPrivacy, task_privacy
 from precad.protos.task.function_fields import function_claim
 from precad.protos.task.task import Task
@@ -108,19 +108,26 @@ def _privacy(summary: Mapping[str, Any], task: Task) -> Table:
     words = ("of one", "against")
     found = tables.titled(title, *words, *HEADINGS.values(), words=words, **_PLAIN)
     for name, unit, against in _rows(summary, privacy.unit, task):
-        is_nothing = name in set(View) and privacy.events[View(name)] is None
         figures = (float(summary[key]) for key in (f"epsilon_{name}", f"realised_epsilon_{name}"))
+        is_nothing = _is_nothing(name, privacy)
         found.add_row(unit, against, *("no guarantee" if is_nothing else three_digits(x) for x in figures))
     return found
 
 
+def _is_nothing(name: str, privacy: TaskPrivacy) -> bool:
+    """Return whether nothing is claimed against this adversary, whatever the noise."""
+    return name in set(View) and privacy.events[View(name)] is None
+
+
 def _of_mode(summary: Mapping[str, Any], task: Task) -> str:
     """Say what mode `proved` takes of delta, and where that leaves no bound."""
-    events = task_privacy(task).events
-    figures = [float(summary[f"epsilon_{view}"]) for view in View if events[view] is not None]
-    if any(math.isinf(figure) for figure in figures):
+    privacy, keys = task_privacy(task), ("epsilon", "realised_epsilon")
+    names = [name for name, _, _ in _rows(summary, privacy.unit, task) if not _is_nothing(name, privacy)]
+    without = [name for name in names if math.inf in (float(summary[f"{key}_{name}"]) for key in keys)]
+    if not set(without).isdisjoint(View):
         return why_no_bound(task.delta, task.delta_slack)
-    return f"mode proved takes {task.delta_slack:.1e} (1 + e^epsilon) of delta, counted in every figure"
+    said = f"mode proved takes {task.delta_slack:.1e} (1 + e^epsilon) of delta, counted in every figure"
+    return f"{said}; all from epsilon = {most_epsilon(task.delta, task.delta_slack):g} on" if without else said
 
 
 def _together(privacy: TaskPrivacy) -> str:

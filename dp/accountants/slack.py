@@ -94,8 +94,12 @@ def with_slack(accountant: PrivacyAccountant, slack: float) -> PrivacyAccountant
 
 def why_no_bound(delta: float, slack: float) -> str:
     """Say why mode `proved` has no bound at this delta, and what to change. slack: what the mode takes, as eta."""
-    most = math.floor(10 * math.log(max(delta / slack - 1, 1))) / 10
     return (
         f"{NO_BOUND} at delta = {delta:g}: of it mode proved takes {slack:.1e} (1 + e^epsilon), all from epsilon = "
-        f"{most:g} on; lower rounds, or raise noise_multiplier or delta"
+        f"{most_epsilon(delta, slack):g} on; lower rounds, or raise noise_multiplier or delta"
     )
+
+
+def most_epsilon(delta: float, slack: float) -> float:
+    """Return the epsilon from which on mode `proved` takes all of delta, rounded down to a tenth."""
+    return math.floor(10 * math.log(max(delta / slack - 1, 1))) / 10

@@ -35,6 +35,7 @@ def test_the_demo_needs_no_dealer(tmp_path: Path) -> None:
     ]
     found = subprocess.run(command, capture_output=True, check=True, timeout=300)
     assert b"takes 8.2e-12 (1 + e^epsilon) of delta" in found.stderr  # 3 (2 + 1) 2^-40: 2 rounds
+    assert b"all from epsilon = 14 on" in found.stderr  # log(1e-5 / 8.2e-12 - 1); a whole client's is above
     summary = json.loads(found.stdout)
     assert (summary["mode"], summary["gate"], summary["processes"], summary["rounds"]) == ("proved", None, 6, 2)
     assert set(summary["rejected_clients"]) == {"client-2", "client-3"}
