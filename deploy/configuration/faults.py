@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from precad.deploy.shown.found import found_shown
 
 _OUR_WORDS: Final = {
+    "Input is not a valid path for <class 'pathlib.Path'>": "the name of a file",
     "Input should be ": "",
     "String should match pattern ": "a text of the pattern ",
     "String should have ": "a text of ",

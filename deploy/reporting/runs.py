@@ -159,8 +159,8 @@ class Run:
 def names_own(run: Run) -> str | None:
     """Return what of a user's own a run's configuration names, which a report leaves alone; None: nothing."""
     if run.names_other_code:
-        return "code of its own, which a report does not run"
-    return None if run.client.records is None else "records of its own, which a report does not read"
+        return "code of its own, which reports and exports do not run"
+    return None if run.client.records is None else "records of its own, which reports and exports do not read"
 
 
 class RunReader(Protocol):

@@ -13,7 +13,7 @@ def titled(title: str, *columns: str, words: Collection[str] = (), **looks: Any)
 
     looks  as rich takes them
     """
-    made = (Column(column, justify="left" if column in words else "right") for column in columns)
+    made = (Column(column, justify="left" if column in words else "right", overflow="fold") for column in columns)
     return Table(*made, title=title, title_justify="left", caption_justify="left", **looks)
 
 

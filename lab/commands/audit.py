@@ -33,7 +33,7 @@ def privacy(
         list[Path] | None, typer.Option(metavar="DIR", help="Read this state_dir of audit clients, beside --server.")
     ] = None,
     canaries: Annotated[
-        int | None, typer.Option(help="Hold so many canaries; else enough for 100000 observations.", min=1)
+        int | None, typer.Option(help="Hold so many canaries, 64 to 20000; else enough for 100000 observations.", min=1)
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="Train for so many rounds, in place of the task's.", min=1)] = None,
     confidence: Annotated[

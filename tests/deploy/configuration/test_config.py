@@ -128,6 +128,7 @@ NAN, INF = float("nan"), float("inf")
         ("task.name", "Über/alles", "a text of the pattern", "Über/alles"),
         ("task.mode", "plain", "'masked', 'shares' or 'proved'", "'plain'"),
         ("task.gate", "none", "'crypten'", "'none'"),
+        ("client.state_dir", ["a"], "the name of a file", "['a']"),
         ("task.clients", {"a": 1}, "at least 2", "1"),
         ("task.clients", ["a", "b"], "a section", "a"),
         ("task.clients.client-0", 0, "greater than or equal to 1", "0"),

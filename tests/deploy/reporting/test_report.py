@@ -691,7 +691,7 @@ def test_a_configuration_shows_no_path_address_or_secret(
     page = report(folder)
     assert "REDACTED" in page.text
     assert "hunter2" not in page.html
-    assert "names code of its own, which a report does not run" in page.text
+    assert "names code of its own, which reports and exports do not run" in page.text
 
 
 def test_a_report_loads_no_attack_of_a_clients_section(
@@ -707,7 +707,7 @@ def test_a_report_loads_no_attack_of_a_clients_section(
     raw["client"] = {**raw.get("client", {}), "attacks": {sorted(raw["task"]["clients"])[0]: attack}}
     (folder / "config.toml").write_text(tomli_w.dumps(raw))
     page = report(folder)
-    assert "names code of its own, which a report does not run" in page.text
+    assert "names code of its own, which reports and exports do not run" in page.text
     assert "share = 0.5" in page.text
     assert "hunter2" not in page.html
     assert "their_attack" not in sys.modules
