@@ -11,11 +11,14 @@ from precad.dp.trimmed.trimmed_sum import trimmed_sum
 from precad.mpc.gate_names import make_gate
 from precad.mpc.norm_bound import NormBound
 from precad.mpc.parameters import DEALT_MODES, Mode
+from tests.harness.examples import IS_THOROUGH
 from tests.mpc.robust.robust_rounds import Round, in_the_clear, run, trim
 
 FRAC_BITS = 6
-N_ROUNDS = 1000
-"""Six seconds of a quiet core."""
+N_ROUNDS = 1000 if IS_THOROUGH else 250
+"""What shows in one round of 50 is missed by 250 with probability 0.6 %: 0.98^250."""
+N_TRIMS = 100 if IS_THOROUGH else 40
+"""What shows in one round of 10 is missed by 40 with probability 1.5 %: 0.9^40."""
 
 
 def random_round(seed: int, mode: Mode = Mode.MASKED, dim: int | None = None) -> Round:
@@ -60,7 +63,7 @@ def test_random_rounds_are_the_mechanism_in_the_clear():
 
 def test_random_trims_without_a_test_leave_out_the_longest(gate):
     """By Python's integers: what is left is the sum of the shortest, whoever is rejected, tied or silent."""
-    for seed in range(N_ROUNDS // 10):
+    for seed in range(N_TRIMS):
         it = random_round(9000 + seed, DEALT_MODES[seed % 2])
         accepted, _, _, total = in_the_clear(replace(it, threshold=-(1 << 60)))
         for outcome in trim(it, gate):
