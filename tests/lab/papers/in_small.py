@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import html
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from typer.testing import Result
 
 from precad.deploy.cli.main import app
+from precad.lab.papers import runner
 from tests.harness.command_line import CliRunner
 
 
@@ -35,3 +38,16 @@ def small(command: str, folder: Path, *arguments: object) -> dict[str, Any]:
     assert report["paragraph"] in html.unescape((folder / "report.html").read_text())
     assert "not the paper's 5000" in report["paragraph"]
     return report
+
+
+def marks_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
+    """Return what pictures mark as printed in a paper from now on; they are drawn all the same."""
+    marked: list[tuple[float, float]] = []
+    mark = runner.mark_paper
+
+    def seen(axes: Any, points: Sequence[tuple[float, float]], **looks: Any) -> None:
+        marked.extend(points)
+        mark(axes, points, **looks)
+
+    monkeypatch.setattr(runner, "mark_paper", seen)
+    return marked

@@ -8,6 +8,7 @@ from precad.deploy.cli.main import app
 from precad.lab.papers.xie import tables
 from precad.lab.papers.xie.tables import EXPLAINED, REPRODUCED, is_reproduced, xie_tables
 from tests.harness.command_line import CliRunner
+from tests.lab.papers.in_small import marks_of
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +49,15 @@ def test_what_is_proved_is_less(report):
 def test_reproduced_means_the_printed_digits(value, printed, is_it):
     """Rounded to as many decimals as there are."""
     assert is_reproduced(value, printed) is is_it
+
+
+def test_what_the_papers_print_is_marked(monkeypatch, report, tmp_path):
+    """Each printed value of a drawn table is a mark at its sigma."""
+    pytest.importorskip("matplotlib")
+    marked = marks_of(monkeypatch)
+    tables.save(report, tmp_path)
+    assert {(0.5, 6.9269), (15, 0.2029), (1.7, 0.8781), (20, 0.2179)} <= set(marked)
+    assert len(marked) == 75
 
 
 def test_the_command(monkeypatch, report):
