@@ -10,7 +10,12 @@ from precad.dp.accountants.gaussian_dp import eps_from_mu
 from precad.dp.accountants.one_round import MOST_POINTS, grid_step, largest_loss, loss_of
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian
 
-SMALL_RATES = [(1e-4, 1.0), (1e-5, 0.7), (1e-6, 1.0), (1e-6, 0.4), (1e-7, 0.15), (1e-7, 2.0)]
+SLOW = pytest.mark.slow
+"""A quick row is of the same kind: of as many rounds, or of a grid as long, by the same loss distribution."""
+SMALL_RATES = [
+    *((1e-4, 1.0), pytest.param(1e-5, 0.7, marks=SLOW), (1e-6, 1.0), (1e-6, 0.4)),
+    *((1e-7, 0.15), (1e-7, 2.0)),
+]
 
 
 @pytest.mark.parametrize(("rate", "sigma"), [*SMALL_RATES, (1e-3, 0.7), (0.05, 1.0), (0.5, 0.3)])
@@ -28,7 +33,9 @@ def test_masses_sum_to_one_on_a_grid_that_memory_holds(rate: float, sigma: float
     assert loss.get_delta_for_epsilon(largest_loss(event)) < 1e-14
 
 
-@pytest.mark.parametrize(("rate", "rounds", "delta"), [(1e-5, 10**6, 1e-6), (3e-6, 10**6, 1e-5), (1e-4, 10**5, 1e-7)])
+@pytest.mark.parametrize(
+    ("rate", "rounds", "delta"), [(1e-5, 10**6, 1e-6), pytest.param(3e-6, 10**6, 1e-5, marks=SLOW), (1e-4, 10**5, 1e-7)]
+)
 def test_so_many_rounds_cost_what_the_central_limit_says(rate: float, rounds: int, delta: float) -> None:
     """mu = p sqrt(T (e^{1/sigma^2} - 1)), the limit, is close by: the losses of a round have skewness below 7."""
     mu = rate * math.sqrt(rounds * math.expm1(1.0))
