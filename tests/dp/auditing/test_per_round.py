@@ -67,13 +67,16 @@ def test_the_demos_mechanism_is_audited_to_95_percent_with_100_000_observations(
     ],
 )
 def test_a_fault_is_found_in_95_percent_of_runs_with_20_000_observations(fault: dict[str, float], named: str) -> None:
-    """p = 0.25 against clients: noise 3 % too small, one server silent, a longer clip, no sampling."""
+    """p = 0.25 against clients: noise 3 % too small, one server silent, a longer clip, no sampling.
+
+    In all of 20 runs, which a power of 86 % would give once in 20, and 38 of 40 once in 15.
+    """
     event, found = SampledGaussian(0.25, math.sqrt(2)), 0
-    for seed in range(40):
+    for seed in range(20):
         seen = per_round.limits(observed(0.25, math.sqrt(2), m=200, T=100, seed=seed, **fault), event, 0.95)
         found += any(line.startswith(named) for line in per_round.alarms(seen, event))
 
-    assert found >= 38
+    assert found == 20
 
 
 def test_uploads_that_do_not_arrive_are_an_alarm() -> None:
