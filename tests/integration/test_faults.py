@@ -30,6 +30,7 @@ from rich.console import Console
 
 from precad.deploy.errors import INTERRUPTED, SUCCESS, UNREACHABLE
 from precad.deploy.localhost.deployment import LocalRun
+from precad.deploy.localhost.fork_server import SERVERS as SERVERS_LOADED
 from precad.deploy.localhost.forks import ForkedChildren, Forks
 from precad.deploy.localhost.processes import Child
 from precad.deploy.run_files.state import RunState, state_of
@@ -105,8 +106,10 @@ def processes_of(folder: Path) -> dict[int, list[str]]:
 def roles(tmp_path: Path) -> Iterator[dict[str, Child]]:
     """A dealer, both aggregators and two clients, after their first round. Nobody runs over them."""
     run = LocalRun(ENDLESS, tmp_path / "run", Console(file=io.StringIO()))
-    config, children = str(run.folder.config), ForkedChildren(run.folder.logs, Forks("native"))
+    config, forks = str(run.folder.config), Forks("native")
+    children = ForkedChildren(run.folder.logs, forks)
     try:
+        forks.wait_until_ready(SERVERS_LOADED)  # else each server loads for itself what is loaded here once
         children.start("dealer", "serve", "dealer", config)
         for letter in "ab":
             children.start(f"aggregator-{letter}", "serve", "aggregator", config, "--role", letter)
