@@ -10,7 +10,7 @@ def require_clear_of_curves(figure: Any) -> None:
     """Fail where a legend lies over a panel, or partly outside the figure."""
     legends = [*figure.legends, *(legend for axis in figure.axes if (legend := axis.get_legend()) is not None)]
     canvas = importlib.import_module("matplotlib.backends.backend_agg").FigureCanvasAgg(figure)
-    canvas.draw()  # saving had another resolution
+    figure.draw_without_rendering()  # saving had another resolution
     renderer = canvas.get_renderer()
     for legend in legends:
         box = legend.get_window_extent(renderer)

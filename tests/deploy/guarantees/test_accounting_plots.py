@@ -25,9 +25,9 @@ def precad(*arguments, exit_code=0):
     return result
 
 
-@pytest.fixture
-def confidences(tmp_path):
-    path = tmp_path / "confidences.json"
+@pytest.fixture(scope="module")
+def confidences(tmp_path_factory):
+    path = tmp_path_factory.mktemp("samples") / "confidences.json"
     path.write_text(json.dumps({"confidences": [[0.95, 0.05], [0.2, 0.45, 0.35], [0.5, 0.5]], "labels": [0, 2, 1]}))
     return path
 
@@ -35,6 +35,21 @@ def confidences(tmp_path):
 @pytest.fixture
 def figures(monkeypatch):
     """The figures as they are saved, to be looked at; saved they are too."""
+    return kept_figures(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def certified(confidences):
+    """What `certify` reports and draws by default: the report, the figure and its file."""
+    path = confidences.with_name("c.png")
+    with pytest.MonkeyPatch.context() as patch:
+        kept = kept_figures(patch)
+        shown = precad("certify", "--confidences", confidences, *ATTACKED, "--json", "--plot", path).stdout
+    (figure,) = kept
+    return json.loads(shown), figure, path
+
+
+def kept_figures(monkeypatch):
     pytest.importorskip("matplotlib")
     kept, save = [], plots._save
 
@@ -113,13 +128,12 @@ def test_names_of_lines_do_not_overlap():
     assert plots._apart([], 0.5) == []
 
 
-def test_certified_accuracy_by_attackers(figures, tmp_path, confidences):
+def test_certified_accuracy_by_attackers(certified):
     """One line per method, as in the report, each called a bound or not a guarantee."""
-    arguments = ["certify", "--confidences", confidences, *ATTACKED]
-    report = json.loads(precad(*arguments, "--json", "--plot", tmp_path / "c.png").stdout)
+    report, figure, path = certified
 
-    assert width_of_png(tmp_path / "c.png") == 1200
-    axis, _ = figures[0].axes
+    assert width_of_png(path) == 1200
+    axis, _ = figure.axes
     drawn = {line.get_label().partition(":")[0]: line for line in axis.lines}
     assert {name: list(line.get_ydata()) for name, line in drawn.items()} == report["certified_accuracy"]
     for name, line in drawn.items():
@@ -180,25 +194,23 @@ def test_a_vacuous_run_is_one_line_without_axes(figures, tmp_path):
     assert figure.bbox.y0 < line.y0 < line.y1 < figure.bbox.y1
 
 
-def test_what_few_runs_prove_of_a_loss_stays(figures, tmp_path, confidences):
+def test_what_few_runs_prove_of_a_loss_stays(certified, figures, tmp_path):
     """No prediction is certified, and J is bounded: one panel below the line."""
-    report = json.loads(
-        precad("certify", "--confidences", confidences, *ATTACKED, "--json", "--plot", tmp_path / "c.png").stdout
-    )
-    report["tolerated"] = {name: [0] * len(found) for name, found in report["tolerated"].items()}
-    plots.plot_certificates(report, tmp_path / "p.png")
+    report, *_ = certified
+    tolerated = {name: [0] * len(found) for name, found in report["tolerated"].items()}
+    plots.plot_certificates(report | {"tolerated": tolerated}, tmp_path / "p.png")
 
-    (axis,) = figures[1].axes
+    (axis,) = figures[0].axes
     assert axis.get_title().startswith("What attackers can do to J")
-    assert "VACUOUS" in figures[1].get_suptitle()
+    assert "VACUOUS" in figures[0].get_suptitle()
 
 
-def test_what_attackers_can_do(figures, tmp_path, confidences):
+def test_what_attackers_can_do(certified):
     """Two lines and an area for each method, as in the report, from J outwards; the exact interval is innermost."""
-    arguments = ["certify", "--confidences", confidences, *ATTACKED]
-    cost = json.loads(precad(*arguments, "--json", "--plot", tmp_path / "j.png").stdout)["attack_cost"]
+    report, figure, _ = certified
+    cost = report["attack_cost"]
 
-    _, axis = figures[0].axes
+    _, axis = figure.axes
     lows = {
         line.get_label().partition(":")[0]: list(line.get_ydata()) for line in axis.lines if len(line.get_xdata()) > 2
     }
