@@ -7,8 +7,8 @@ wait for each other: the core that they would turn on is another test's.
 And that byte code is kept: otherwise each of some hundred processes compiles the same source files.
 
 And what the garbage collector walks: not the modules and the thousands of tests that are there when the first begins.
-It waits while they are collected, a tenth of that time, leaves them out afterwards, garbage included (half a second of
-each process's time, and no memory more), and looks at new objects rarely.
+It waits while they are collected, a tenth of that time, leaves them out afterwards, and looks at new objects rarely.
+Garbage among them is left out too: to look for it takes half a second of each process, and frees no memory.
 
 And that a file's modules of users' own are forgotten after it: another file's have their names.
 """

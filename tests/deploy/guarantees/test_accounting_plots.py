@@ -40,7 +40,7 @@ def figures(monkeypatch):
 
 @pytest.fixture(scope="module")
 def certified(confidences):
-    """What `certify` reports and draws by default: the report, the figure and its file."""
+    """The default of `certify`: what it reports, the figure that it draws, and its file."""
     path = confidences.with_name("c.png")
     with pytest.MonkeyPatch.context() as patch:
         kept = kept_figures(patch)

@@ -16,9 +16,9 @@ from tests.mpc.robust.robust_rounds import Round, in_the_clear, run, trim
 
 FRAC_BITS = 6
 N_ROUNDS = 1000 if IS_THOROUGH else 250
-"""What shows in one round of 50 is missed by 250 with probability 0.6 %: 0.98^250."""
+"""A fault that shows in one round of 50 is missed by 250 with probability 0.6 %: 0.98^250."""
 N_TRIMS = 100 if IS_THOROUGH else 40
-"""What shows in one round of 10 is missed by 40 with probability 1.5 %: 0.9^40."""
+"""One that shows in one round of 10 is missed by 40 with probability 1.5 %: 0.9^40."""
 
 
 def random_round(seed: int, mode: Mode = Mode.MASKED, dim: int | None = None) -> Round:
