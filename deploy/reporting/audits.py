@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from decimal import ROUND_FLOOR, Context, Decimal
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, Self
+
+from pydantic import model_validator
 
 from precad.deploy.errors import ConfigError
 from precad.deploy.reporting.files import Amount, Count, Share, Written, read_object
@@ -61,6 +63,13 @@ class Audit(Written):
     task_digest: str = ""
     """Digest of the audited run's task; empty where the audit trained anew."""
     seats: list[AuditedSeat]
+
+    @model_validator(mode="after")
+    def _check_passed(self) -> Self:
+        """Refuse one that passed against its own figures. Those of guesses accuse at another level, and may differ."""
+        if self.passed and any(seat.figures.per_round > seat.printed for seat in self.seats):
+            raise ValueError("passed: expected false, as a figure by single rounds is above a proved one, found true")
+        return self
 
 
 def with_audit(run: Run) -> Run:

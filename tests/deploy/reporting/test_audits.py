@@ -78,6 +78,18 @@ def test_an_audit_is_a_note_with_its_label_and_three_figures_of_each_view(run: P
     assert read_folders([run])[0].notes[-1].endswith("It CONTRADICTS what is proved.")
 
 
+def test_an_audit_does_not_pass_against_its_own_figures(run: Path, audited: dict[str, Any]) -> None:
+    """Whoever signs it: a figure by single rounds above the printed epsilon contradicts it."""
+    seat = audited["seats"][0]
+    above = seat | {"figures": seat["figures"] | {"per_round": seat["printed"] * 1.001}}
+    accused = audited | {"seats": [above, *audited["seats"][1:]]}
+    (run / "audit.json").write_text(json.dumps(accused | {"passed": True}))
+    with pytest.raises(ConfigError, match="passed: expected false, as a figure by single rounds is above"):
+        read_folders([run])
+    (run / "audit.json").write_text(json.dumps(accused | {"passed": False}))
+    assert read_folders([run])[0].notes[-1].endswith("It CONTRADICTS what is proved.")
+
+
 @pytest.mark.parametrize("name", MECHANISM)
 def test_an_audit_of_another_mechanism_is_refused(run: Path, audited: dict[str, Any], name: str) -> None:
     other = audited["mechanism"] | {name: 0.123}
