@@ -63,6 +63,8 @@ def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> N
     if (trainer := summary.get("trainer")) is not None:
         table.add_row("", f"one record: no figure; {trainer['no_epsilon_record']}")
         counts = f"{trainer['trained']} trainings, {trainer['clipped']} clipped to C, {trainer['failed']} failed"
+        if not trainer["trained"]:
+            counts += "; no update but zeros was uploaded, and logs/ say why"
         table.add_row("trainer", Text(f"{trainer['name']}: {counts}"))  # a colon on either side of a word is no emoji
     if task.is_proved:
         table.add_row("", _of_mode(summary, task))

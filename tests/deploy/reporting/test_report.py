@@ -304,6 +304,17 @@ def test_a_training_without_classes_has_its_metrics_and_no_accuracy(tmp_path: Pa
     assert "parameters, test mse 0.062" in said.export_text()
 
 
+@pytest.mark.parametrize("trained", [0, 1])
+def test_a_trainer_that_never_succeeded_is_pointed_out(tmp_path: Path, trained: int) -> None:
+    """Its clients upload zeros, and the rounds and their number of accepted uploads look like success."""
+    made = deployed(tmp_path / "run")
+    trainer = {"name": "mine:train", "trained": trained, "clipped": 0, "failed": 9, "no_epsilon_record": "foreign code"}
+    said = Console(width=200, record=True, file=io.StringIO())
+    summary = json.loads((made / "summary.json").read_text()) | {"output": "run", "trainer": trainer}
+    print_summary(said, summary, configuration.load(made / "config.toml").task)
+    assert ("9 failed; no update but zeros was uploaded, and logs/ say why" in said.export_text()) is (trained == 0)
+
+
 def measured_at(run: Path, letter: str, figures: dict[int, dict[str, float]], *, other: int | None = None) -> None:
     """Write what a server's operator measured, as the server does; of round `other`, on another model."""
     digests = {line["round"]: line["model_digest"] for line in _lines(run)}
