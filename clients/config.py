@@ -7,6 +7,7 @@ and its own connections.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias, get_args
 
@@ -307,6 +308,10 @@ class ClientConfig(BaseModel, frozen=True, extra="forbid", defer_build=True):
     def pins(self) -> tuple[Path | None, Path | None]:
         """Return the certificates that alone are trusted as A's and B's, if any."""
         return self.aggregator_a_certificate, self.aggregator_b_certificate
+
+    def certified(self, clients: Iterable[str]) -> list[str]:
+        """Return those whose certificate is here. One that only asked for its own has a folder, too."""
+        return [client for client in clients if self.tls(client).certificate.is_file()]
 
     def tls(self, client: str) -> TlsFiles:
         """Return the files with what this client shows and trusts."""

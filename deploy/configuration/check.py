@@ -126,7 +126,7 @@ def _aggregator(task: Task, config: AggregatorConfig, roles: tuple[Role, Role], 
             *([] if config.dealer_certificate is None else _pinned(config.dealer_certificate, Role.DEALER)),
         ],
         "authority": _authorities(config.authority),
-        "revoked": "no file is named" if config.revoked is None else f"{len(revoked)} clients' certificates",
+        "revoked": "no file is named" if config.revoked is None else f"certificates of clients: {len(revoked)}",
         "initial_model": convert.sha256(convert.model_to_bytes(initial)).hex(),
         "post_quantum": "required, on the lane by a key of the link" if config.require_pqc else "where offered",
         "mib_for_uploads": memory.of_server(config, task, role) // memory.MIB,
@@ -182,11 +182,10 @@ def _clients(task: Task, config: ClientConfig) -> dict[str, Any]:
 
 
 def _here(task: Task, config: ClientConfig) -> list[str]:
-    """Return the clients whose certificate is here. One that has but asked for its own has a folder with a request."""
-    found = [client for client in task.clients if (config.certificates / client / "cert.pem").is_file()]
-    if not found:
+    """Return the clients whose certificate is here."""
+    if not (found := config.certified(task.clients)):
         where = config.certificates
-        raise ConfigError(f"client.certificates: expected cert.pem in a folder of one of its clients, found {where}")
+        raise ConfigError(f"client.certificates: expected cert.pem in a folder of one of the task's, found {where}")
     return found
 
 

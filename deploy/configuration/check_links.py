@@ -52,7 +52,7 @@ def links(deployment: Deployment) -> Iterator[Link]:
             yield Link(Role.DEALER, network.dealer, own.tls, own.dealer_certificate, own.require_pqc)
     if (client := deployment.client) is not None:
         addresses = (network.aggregator_a, network.aggregator_b)
-        here = [name for name in deployment.task.clients if (client.certificates / name).is_dir()]
+        here = client.certified(deployment.task.clients)
         for role, address, pin in zip((Role.AGGREGATOR_A, Role.AGGREGATOR_B), addresses, client.pins, strict=True):
             yield from (Link(role, address, client.tls(name), pin) for name in here)
 

@@ -9,7 +9,6 @@ each server says of its own.
 from __future__ import annotations
 
 import importlib.util
-import io
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
@@ -88,9 +87,8 @@ def write_files(folder: Path, architecture: str, module: nn.Module, formats: Seq
     """
     found = adapted(module)
     state = module.state_dict() if found is None else {name: p.detach() for name, p in module.named_parameters()}
-    content = io.BytesIO()  # a path's last part would be in the file, and two operators' files not the same
-    torch.save(state, content)
-    (folder / STATE_DICT).write_bytes(content.getvalue())
+    with (folder / STATE_DICT).open("wb") as file:  # to a path that is not ASCII, torch writes other bytes
+        torch.save(state, file)
     of_adapters = [] if found is None else write_adapters(folder, found)
     return [STATE_DICT, *of_adapters, *(_write(folder, architecture, module, kind) for kind in formats)]
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -35,6 +36,8 @@ from precad.dp.task_privacy import DRAWS_HIDDEN, task_privacy
 FORMAT: Final = "precad/export/2"
 FORMAT_1: Final = "precad/export/1"
 _DECIMALS: Final = 10**6
+_ALIKE: Final = 20
+"""Characters before the first in which two texts differ that are shown."""
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0)]
@@ -237,7 +240,13 @@ def _difference(ours: Any, theirs: Any, name: str) -> str | None:
             if (found := _difference(ours.get(key), theirs.get(key), f"{name}.{key}" if name else key)) is not None:
                 return found
         return None
-    return None if ours == theirs else f"{name}: {ours!r:.100} and {theirs!r:.100}"
+    if ours == theirs:
+        return None
+    if isinstance(ours, str) and isinstance(theirs, str):  # of long texts, from where they differ
+        alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False))
+        begin = max(0, len(list(alike)) - _ALIKE)
+        ours, theirs = (text if begin == 0 else f"..{text[begin:]}" for text in (ours, theirs))
+    return f"{name}: {ours!r:.100} and {theirs!r:.100}"
 
 
 def statement_of(

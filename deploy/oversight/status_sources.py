@@ -202,16 +202,18 @@ async def server_as_it_goes(source: Source) -> AsyncIterator[Status]:
     was_seen = False
     gone_since: float | None = None
     while True:
+        lost = RunFailedError(f"{source.name} at {source.url}: its stream of events ended", exit_code=UNREACHABLE)
         try:
             async for found in follow(source):
                 was_seen, gone_since = True, None
                 yield found
                 if found.ended:
                     return
-        except RunFailedError:
-            if not was_seen or (gone_since is not None and time.monotonic() - gone_since > PATIENCE_S):
-                raise
+        except RunFailedError as error:
+            lost = error
         gone_since = gone_since or time.monotonic()
+        if not was_seen or time.monotonic() - gone_since > PATIENCE_S:
+            raise lost
         await asyncio.sleep(POLL_S)
 
 

@@ -11,11 +11,13 @@ own would bring back a pin that was taken out because its key was stolen.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from precad.deploy.authority import pki
+from precad.deploy.configuration.sections import read_toml
 from precad.deploy.errors import ConfigError
 from precad.deploy.provisioning.kits import KEY, OPERATIONS_TOKEN, REVOKED
 from precad.deploy.provisioning.manifest import (
@@ -69,9 +71,19 @@ def join(kit: Path, directory: Path, agreed: str) -> Joined:
             pki.replace_file(folder / path, (kit / path).read_bytes())
     if own.role.is_server and not (folder / OPERATIONS_TOKEN).exists():
         pki.replace_file(folder / OPERATIONS_TOKEN, f"{secrets.token_urlsafe(32)}\n".encode(), mode=0o600)
-    if own.role in AGGREGATORS and not (folder / REVOKED).exists():
+    config = folder / f"{name}.toml"
+    if own.role in AGGREGATORS and not (folder / REVOKED).exists() and _reads_revoked(config):
         pki.replace_file(folder / REVOKED, _REVOKED_HEAD)
-    return Joined(own, folder / f"{name}.toml")
+    return Joined(own, config)
+
+
+def _reads_revoked(config: Path) -> bool:
+    """Return whether a server of this configuration reads the list there. Kits of earlier versions name none."""
+    try:
+        each = read_toml(config).get("aggregator", {}).values()
+    except (ConfigError, AttributeError):
+        return False  # `precad check` says what is wrong with settings of one's own
+    return any(isinstance(own, Mapping) and own.get("revoked") == REVOKED for own in each)
 
 
 def _require_own_key(folder: Path, own: Identity, certificate: Path, authority: Path) -> None:

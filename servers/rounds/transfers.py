@@ -2,8 +2,8 @@
 
     room    so many transfers, and so many bytes, at once; one alone is let in however long it is
     one     transfer of a client: a newer download ends an older, whose connection may be lost; an upload has one try
-    pace    while others wait, one that is older than grace_s is cut off if it is slower than min_bytes_s, or will not
-            be over by the round's deadline; the slowest first, one for each client that is refused
+    pace    while others wait, one older than grace_s is cut off that is slower than min_bytes_s, or will not be over by
+            the round's deadline. The slowest is first, one for each client that is refused
     turns   who has had a place in this round gets another only when nobody waits who has had none
 
 So while others wait, a transfer of n bytes keeps its place for max(grace_s, n / min_bytes_s) at most, whatever its

@@ -183,7 +183,7 @@ class Telemetry:
 
     def entered_round(self, state: RoundState, connected: frozenset[str]) -> None:
         """Note that the round in flight is in another state now; `connected`: clients with a session."""
-        if self.flight is not None:
+        if self.flight is not None and not isinstance(state, Aborted):  # whose intake is being erased, in a thread
             self.flight.leave()
         match state:
             case Selecting():

@@ -16,6 +16,7 @@ import pytest
 from precad.deploy import errors
 from precad.deploy.cli import main as cli
 from precad.deploy.configuration import check_links
+from precad.deploy.configuration.check import check
 from precad.deploy.configuration.sections import load
 from precad.protos.tls.files import TlsFiles
 from precad.protos.tls.identity import Role
@@ -214,6 +215,20 @@ def test_a_firewall_that_drops_everything_is_told_from_a_server_that_is_not_ther
         with serving(tls_of(made, Role.AGGREGATOR_B)) as b:
             code, said = dialled(made, f"127.0.0.1:{listening.getsockname()[1]}", b)
     assert (code, "no answer within 0.5 s: a firewall" in said) == (errors.UNREACHABLE, True), said
+
+
+def test_a_client_that_only_asked_for_a_certificate_dials_nobody(tmp_path: Path) -> None:
+    """Beside one of the same machine that has its own, as kits lay them; `check` leaves it out likewise."""
+    made = Organisations.create(tmp_path, has_dealer=False)
+    made.write_configs()
+    config = made.config(Role.CLIENT)
+    clients = sorted((made.folder(Role.CLIENT) / "clients").iterdir())
+    assert len(clients) > 1
+    (clients[0] / "cert.pem").unlink()
+    deployment = load(config)
+    assert {link.tls.certificate.parent for link in check_links.links(deployment)} == set(clients[1:])
+    shown = check(deployment)["clients"]["certificates"]
+    assert [one["of"].rpartition("/")[2] for one in shown] == [folder.name for folder in clients[1:]]
 
 
 def test_each_role_dials_the_links_of_the_architecture(tmp_path: Path) -> None:

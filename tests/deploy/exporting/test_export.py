@@ -43,7 +43,7 @@ from precad.deploy.exporting import formats
 from precad.deploy.exporting.export import export, source_of
 from precad.deploy.exporting.finished import read_finished
 from precad.deploy.exporting.formats import Format, module_of, write_files
-from precad.deploy.exporting.statement import statement_of
+from precad.deploy.exporting.statement import difference, parse_statement, statement_of
 from precad.deploy.exporting.verify import verify_export
 from precad.dp.accountants.pld import Conduct, View
 from precad.protos.messages import convert
@@ -183,6 +183,13 @@ def test_the_statement_is_canonical_and_says_what_the_ledger_holds(exported: Pat
     assert said["date"] is None
 
 
+def test_long_texts_that_differ_are_shown_where_they_do(exported: Path) -> None:
+    said = parse_statement((exported / "statement.json").read_bytes(), "statement")
+    other = said.model_copy(update={"guarantee": f"{said.guarantee} And more."})
+    assert len(said.guarantee) > 100
+    assert difference(said, other) == f"guarantee: '..{said.guarantee[-20:]}' and '..{said.guarantee[-20:]} And more.'"
+
+
 def test_a_statement_never_claims_less_than_the_ledger(exported: Path, finished: Path) -> None:
     """Rounded up, in every row that is a bound."""
     task = configuration.load(finished / "config.toml").task
@@ -320,7 +327,7 @@ def test_both_operators_state_the_same_and_their_signatures_go_together(finished
     outs = {}
     for letter, kinds in zip(LETTERS, ((), (Format.TORCHSCRIPT,)), strict=True):
         state, config = of_one_operator(finished, letter, tmp_path / letter)
-        outs[letter] = tmp_path / {"a": "out-a", "b": "Export ä"}[letter]  # no file depends on where it lies
+        outs[letter] = tmp_path / {"a": "out-a", "b": "Export ä"}[letter]  # model.pt is the same wherever it lies
         export(source_of(state, config, None), outs[letter], kinds=kinds)
     assert (outs["a"] / "statement.json").read_bytes() == (outs["b"] / "statement.json").read_bytes()
     assert not json.loads((outs["a"] / "statement.json").read_bytes())["poisoning"]["certificate"]

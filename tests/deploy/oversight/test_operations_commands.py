@@ -233,6 +233,37 @@ async def test_a_server_that_was_quiet_for_long_is_sought_for_as_long_as_any(mon
     assert [status.ended for status in seen] == ["", "all rounds"]
 
 
+@asynchronous
+async def test_a_stream_that_ends_at_once_is_not_sought_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Something answers in the server's place, with a stream of nothing."""
+    monkeypatch.setattr(status_sources, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(status_sources, "POLL_S", 0.05)
+    n_asked = 0
+
+    async def nothing(request: web.Request) -> web.StreamResponse:
+        nonlocal n_asked
+        n_asked += 1
+        stream = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await stream.prepare(request)
+        if n_asked == 1:
+            status = of_dealer(Telemetry(Role.AGGREGATOR_A), n_connected=2, n_waiting=0)
+            await stream.write(f'data: {{"now":0,"status":{status.model_dump_json()}}}\n\n'.encode())
+        return stream
+
+    app = web.Application()
+    app.add_routes([web.get("/events", nothing)])
+    runner, (address,) = web.AppRunner(app), free_addresses(1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", int(address.rpartition(":")[2])).start()
+    try:
+        with pytest.raises(RunFailedError, match="its stream of events ended"):
+            async with asyncio.timeout(10.0):
+                assert [one.ended async for one in server_as_it_goes(Source("a", f"http://{address}", TOKEN))] == [""]
+    finally:
+        await runner.cleanup()
+    assert n_asked > 1
+
+
 def test_the_latest_run_is_taken_where_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="or a run under runs/, found none"):

@@ -89,16 +89,26 @@ def test_a_server_of_a_kit_reads_revocations_from_its_start_and_joining_again_ke
     for who in (A, B):
         assert joined(project, who, digest)[0] == 0
         assert json.loads(checked(project, who, "--json")[1])[who.replace("-", "_")]["revoked"] == (
-            "0 clients' certificates"
+            "certificates of clients: 0"
         )
         path = project.home(who) / who / "revoked.txt"
         path.write_text(path.read_text() + "a" * 64 + "\n")
         assert joined(project, who, digest)[0] == 0
         said = json.loads(checked(project, who, "--json")[1])
-        assert said[who.replace("-", "_")]["revoked"] == "1 clients' certificates"
+        assert said[who.replace("-", "_")]["revoked"] == "certificates of clients: 1"
         assert said["kit"] == f"of {who}, unchanged"
     assert joined(project, CLIENT, digest)[0] == 0
     assert not (project.home(CLIENT) / CLIENT / "revoked.txt").exists()
+
+
+def test_no_list_of_revocations_is_made_that_nobody_reads(project: Project, digest: str) -> None:
+    """An operator names another one: what is written into this would revoke nothing."""
+    home = project.home(A) / A
+    (home / "own.toml").write_text('[aggregator.a]\nrevoked = "elsewhere.txt"\n')
+    (home / "elsewhere.txt").write_text("a" * 64 + "\n")
+    assert joined(project, A, digest)[0] == 0
+    assert not (home / "revoked.txt").exists()
+    assert json.loads(checked(project, A, "--json")[1])["aggregator_a"]["revoked"] == "certificates of clients: 1"
 
 
 def edit(path: Path, old: str, new: str) -> None:

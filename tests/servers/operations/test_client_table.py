@@ -15,7 +15,7 @@ from precad.deploy.oversight.status_shown import status_table
 from precad.protos.tls.identity import Role
 from precad.servers.operations.snapshot import AggregatorSnapshots
 from precad.servers.rounds.sessions import Sessions
-from precad.servers.rounds.states import Locked, Proving
+from precad.servers.rounds.states import Aborted, Locked, Proving
 from precad.servers.rounds.uploads import Spool
 from precad.servers.store.rounds import CommittedRound
 from precad.servers.telemetry.events import Flight, Telemetry
@@ -72,6 +72,22 @@ def test_a_round_says_until_when_it_waits(tmp_path: Path) -> None:
     assert live is not None
     assert live.waits_until == asked_at + 30.0
     assert live.waiting_for == ("alice",)
+
+
+def test_the_uploads_of_a_round_that_is_given_up_are_not_looked_at() -> None:
+    """Another thread erases them by then: a dictionary that changes under an iteration would end the task."""
+
+    class Erased:
+        @property
+        def complete(self) -> frozenset[str]:
+            raise RuntimeError("dictionary changed size during iteration")
+
+    telemetry = Telemetry(Role.AGGREGATOR_A)
+    telemetry.flight = Flight(3, time.time(), collecting=cast(Any, SimpleNamespace(intake=Erased())))
+    telemetry.entered_round(Aborted(3, "this meeting of the servers is over"), frozenset())
+    assert telemetry.flight is None
+    assert telemetry.interrupted() == 3
+    assert telemetry.interrupted() is None
 
 
 def test_a_round_of_mode_proved_says_which_proofs_it_waits_for(tmp_path: Path) -> None:
