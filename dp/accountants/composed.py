@@ -45,6 +45,8 @@ Rounds = tuple[Event | None, int]
 _MOST_WHOLE: Final = 20.0**2
 """The largest sum of 1 / s^2 over rounds without sampling on a grid, which would be long or coarse beyond it. There
 their cost, over 200, is added to that of all other rounds, each at half of delta."""
+_MOST_INFINITE: Final = 0.5
+"""The largest probability of an infinite loss that is composed further: at no delta below it is there an epsilon."""
 _LEAST_STEP: Final = 1e-5
 """Step of the common grid, at least. A kind of round that spreads less is counted with more loss than it has."""
 _LEAST_STEP_OF_TESTS: Final = 1e-4
@@ -145,8 +147,8 @@ def _epsilon(counts: tuple[tuple[Event, int], ...], delta: float) -> float:
     n_rounds = 1 + sum(n for *_, n in sampled) + sum(n for _, n in tested)
     left = delta - 2 * ROUNDING_PER_ROUND * n_rounds
     found = math.inf
-    if left > 0:
-        found = float(_composed(tuple(sampled), tuple(tested), whole).get_epsilon_for_delta(left))
+    if left > 0 and (loss := _composed(tuple(sampled), tuple(tested), whole)) is not None:
+        found = float(loss.get_epsilon_for_delta(left))
     if left >= delta / 2 or tested:
         return found
     kinds = (*sampled, *([(SampledGaussian(1.0, whole**-0.5), 1.0, 1)] if whole else []))
@@ -158,30 +160,40 @@ def _composed(
     sampled: tuple[tuple[SampledGaussian, float, int], ...],
     tested: tuple[tuple[SampledProposeTestRelease, int], ...],
     whole: float,
-) -> privacy_loss_distribution.PrivacyLossDistribution:
-    """Compose all kinds of rounds. The last result is kept: `precad.dp.accountants.slack` asks it at several deltas."""
+) -> privacy_loss_distribution.PrivacyLossDistribution | None:
+    """Compose all kinds of rounds. The last result is kept: `precad.dp.accountants.slack` asks it at several deltas.
+
+    None where tests hide next to nothing: more often than not, the loss of one of their rounds is infinite.
+    """
     unsampled = [(SampledGaussian(1.0, whole**-0.5), 1.0, 1)] if whole else []
     longest = max((largest_loss(event) for event, *_ in (*sampled, *unsampled)), default=0.0)
     least = _LEAST_STEP_OF_TESTS if tested else _LEAST_STEP
     step = max(min((grid_step(event) for event, *_ in sampled), default=0.0), least, longest / MOST_POINTS)
     losses = [_loss(event, visible, step).self_compose(n) for event, visible, n in (*sampled, *unsampled)]
-    losses += [_loss_of_tests(event, step).self_compose(n) for event, n in tested]
+    for event, n in tested:
+        loss, infinite = _loss_of_tests(event, step)
+        if infinite >= 1 or -math.expm1(n * math.log1p(-infinite)) > _MOST_INFINITE:
+            return None
+        losses.append(loss.self_compose(n))
     return functools.reduce(lambda one, other: one.compose(other), losses)
 
 
 _loss = functools.lru_cache(maxsize=8)(loss_of)
 
 
-def _loss_of_tests(event: SampledProposeTestRelease, step: float) -> privacy_loss_distribution.PrivacyLossDistribution:
-    """Return that of a round of propose-test-release: our own loss distribution, as the library holds one."""
+def _loss_of_tests(
+    event: SampledProposeTestRelease, step: float
+) -> tuple[privacy_loss_distribution.PrivacyLossDistribution, float]:
+    """Return that of a round of propose-test-release: our own loss distribution, as the library holds one.
+
+    Beside it, the larger probability of both directions that the loss is infinite.
+    """
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
     from precad.dp.accountants.ptr_loss import one_round_on_grid
 
     parts = (event.sampling_rate, event.noise_multiplier, event.tau, event.laplace_scale, event.test_failure)
 
-    def pmf(*, is_reversed: bool) -> pld_pmf.PLDPmf:
-        found = one_round_on_grid(*parts, step, is_reversed=is_reversed)
-        return pld_pmf.DensePLDPmf(step, found.lowest, found.mass, found.infinite, True)
-
-    return privacy_loss_distribution.PrivacyLossDistribution(pmf(is_reversed=False), pmf(is_reversed=True))
+    both = [one_round_on_grid(*parts, step, is_reversed=is_reversed) for is_reversed in (False, True)]
+    added, removed = (pld_pmf.DensePLDPmf(step, found.lowest, found.mass, found.infinite, True) for found in both)
+    return privacy_loss_distribution.PrivacyLossDistribution(added, removed), max(found.infinite for found in both)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import dp_accounting
@@ -31,6 +32,16 @@ def test_a_ledger_reads_the_round_that_it_wrote() -> None:
     for name in ("noise_multiplier", "tau", "laplace_scale", "test_failure"):
         with pytest.raises(ValueError, match=name):
             event_of({**fields, name: 0.0})
+
+
+@pytest.mark.parametrize("noise", [1e-4, 0.05, 0.1])
+def test_tests_that_hide_next_to_nothing_leave_no_bound_beside_other_rounds(noise: float) -> None:
+    """Their loss is all but surely infinite, which is no error: a target for the noise begins down there."""
+    little, other = replace(ROUND, noise_multiplier=noise), (SampledGaussian(1.0, 50.0), 2)
+    assert composed_epsilon([(little, 20), other], DELTA) == math.inf
+    enough = [(replace(ROUND, noise_multiplier=6.0), 20)]
+    alone, together = (composed_epsilon(rounds, DELTA) for rounds in (enough, [*enough, other]))
+    assert alone <= together < 1.1 * alone
 
 
 @pytest.mark.parametrize("rounds", [1, 7, 40])
