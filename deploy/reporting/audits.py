@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from decimal import ROUND_FLOOR, Context, Decimal
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from precad.deploy.errors import ConfigError
 from precad.deploy.reporting.files import Amount, Count, Share, Written, read_object
@@ -62,7 +62,7 @@ class Audit(Written):
     """How many records of one person its figures are of together."""
     task_digest: str = ""
     """Digest of the audited run's task; empty where the audit trained anew."""
-    seats: list[AuditedSeat]
+    seats: Annotated[list[AuditedSeat], Field(min_length=1)]
 
     @model_validator(mode="after")
     def _check_passed(self) -> Self:
@@ -84,6 +84,8 @@ def with_audit(run: Run) -> Run:
 def read_audit(path: Path, task: Task) -> Audit:
     """Return the audit in a file. Raises: ConfigError for a file that is none, or an audit of something else."""
     found = read_object(path, Audit)
+    if not task.rules.is_default:
+        raise ConfigError(f"{path}: expected no audit of a run of {task.algorithm}, as audits are of precad")
     if task.record_bins is not None:
         raise ConfigError(f"{path}: expected no audit of a run with record_bins, as audits are of Poisson's draws")
     for name in MECHANISM:

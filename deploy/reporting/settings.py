@@ -28,7 +28,7 @@ _OF_A_SERVER: Final = ("engine", "memory_budget_mb", "max_upload_in_memory_mb")
 _PATHS: Final = (
     *("certificates", "key_passphrase_file", "authority", "aggregator_a_certificate", "aggregator_b_certificate"),
     *("state_dir", "folder", "records", "trainer_python", "trainer_output", "trainer_config", "trainer_node"),
-    "colluders",
+    *("base_model", "adapter", "colluders"),
 )
 _NAMED: Final = 8
 """Attackers that are listed one by one; more are counted."""
@@ -68,7 +68,8 @@ def shown_task(task: Task) -> dict[str, str]:
 
 def shown_client(client: ClientConfig) -> dict[str, str]:
     """Show a client's section without its paths; its attackers are counted."""
-    values = client.model_dump(exclude={*_PATHS, "attacks"}) | {"dataset": client.data_name}
+    without: dict[str, Any] = {**dict.fromkeys((*_PATHS, "attacks"), True), "holder": {"ledger"}}
+    values = client.model_dump(exclude=without) | {"dataset": client.data_name}
     attacks = {name: str(one) for name, one in client.attacks.items() if one.kind != "none"}
     if len(attacks) <= _NAMED:
         told = ", ".join(f"{name}: {kind}" for name, kind in attacks.items())

@@ -90,6 +90,19 @@ def test_an_audit_does_not_pass_against_its_own_figures(run: Path, audited: dict
     assert read_folders([run])[0].notes[-1].endswith("It CONTRADICTS what is proved.")
 
 
+def test_an_audit_is_of_the_algorithm_that_is_audited(run: Path, audited: dict[str, Any], tmp_path: Path) -> None:
+    """Numbers alone do not make the mechanism: a run of local noise is no run of two servers' noise."""
+    path = tmp_path / "audit.json"
+    path.write_text(json.dumps(audited))
+    task = read_folders([run])[0].task
+    assert read_audit(path, task).passed
+    with pytest.raises(ConfigError, match="expected no audit of a run of local-dp, as audits are of precad"):
+        read_audit(path, task.model_copy(update={"algorithm": "local-dp"}))
+    path.write_text(json.dumps(audited | {"seats": []}))
+    with pytest.raises(ConfigError, match="seats: "):
+        read_audit(path, task)
+
+
 @pytest.mark.parametrize("name", MECHANISM)
 def test_an_audit_of_another_mechanism_is_refused(run: Path, audited: dict[str, Any], name: str) -> None:
     other = audited["mechanism"] | {name: 0.123}

@@ -32,6 +32,7 @@ from rich.console import Console
 from typer.testing import Result
 
 from precad.clients.config import ClientConfig
+from precad.clients.holder_limit import HolderLimit
 from precad.clients.models import networks
 from precad.deploy.cli.main import app
 from precad.deploy.configuration import sections as configuration
@@ -660,6 +661,13 @@ def test_no_path_of_a_client_is_shown(run: Path, tmp_path: Path) -> None:
     own = client.model_copy(update={"records": f"csv:{tmp_path}/patients.csv", "label": "diagnosis"})
     told = shown_configuration(deployment.model_copy(update={"client": own}))
     assert (told["client.dataset"], told["client.label"]) == ("csv:patients.csv", "diagnosis")
+    assert not [value for value in told.values() if str(tmp_path) in value]
+    holder = HolderLimit(ledger=tmp_path / "cohort" / "payments.jsonl", limit_epsilon=8.0)
+    of_models = {"base_model": f"{tmp_path}/base.safetensors", "adapter": f"{tmp_path}/adapter.safetensors"}
+    told = shown_configuration(
+        deployment.model_copy(update={"client": client.model_copy(update={**of_models, "holder": holder})})
+    )
+    assert "limit_epsilon 8" in told["client.holder"]
     assert not [value for value in told.values() if str(tmp_path) in value]
 
 
