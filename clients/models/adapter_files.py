@@ -83,7 +83,8 @@ def a_of(found: Adapted) -> dict[str, Tensor]:
 
 def _base_of(found: Adapted) -> dict[str, Tensor]:
     """Return the base's tensors by the names that they had before there were adapters."""
-    names = {name: layer for name, layer in found.root.named_modules() if isinstance(layer, AdaptedLayer)}
+    modules = found.root.named_modules(remove_duplicate=False)  # as a state_dict has each name of a layer
+    names = {name: layer for name, layer in modules if isinstance(layer, AdaptedLayer)}
     state: dict[str, Tensor] = found.root.state_dict()
     base = {}
     for name, value in state.items():

@@ -37,7 +37,7 @@ _EXPECTED: Final = "expected a safetensors file"
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write a new file. Equal tensors and metadata give equal bytes. Raises OSError."""
+    """Write a new file, whole or not at all. Equal tensors and metadata give equal bytes. Raises OSError."""
     header: dict[str, Any] = {_METADATA: dict(metadata)}
     parts, stop = [], 0
     for name, value in sorted(tensors.items()):
@@ -47,8 +47,13 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     with path.open("xb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        file.writelines(parts)
+        try:
+            file.write(struct.pack("<Q", len(text)) + text)
+            file.writelines(parts)
+            file.flush()
+        except BaseException:
+            path.unlink()
+            raise
 
 
 def read_tensors(file: BinaryIO, name: Path) -> dict[str, Tensor]:

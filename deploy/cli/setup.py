@@ -65,7 +65,12 @@ def initial_model(
     if parameters.size != task.dim:
         raise ConfigError(f"task.dim: expected {parameters.size}, of model {task.model!r}, found {task.dim}")
     with refusing(OSError, f"FILE.npy: expected a new file to write, found {path}"), path.open("xb") as file:
-        np.save(file, parameters)
+        try:
+            np.save(file, parameters)
+            file.flush()
+        except BaseException:
+            path.unlink()  # half of it would be in the way of the next try
+            raise
     tell(f"{path}: {task.dim} parameters, digest {convert.sha256(convert.model_to_bytes(parameters)).hex()}")
 
 

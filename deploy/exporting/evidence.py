@@ -39,7 +39,8 @@ class Evidence(Part):
     """At which an attacking client is drawn; 1 where nothing is claimed of the draw."""
     noise_multiplier: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     """Both servers' noise over the norm bound C."""
-    rounds: Annotated[int, Field(ge=1, le=1_000_000)]
+    rounds: Annotated[int, Field(ge=1, le=3_000_000)]
+    """Those that a client can be in: draws of lost rounds count, beside the task's 10^6 at most."""
     delta: Annotated[float, Field(gt=0, lt=1)]
     models: Annotated[tuple[Sha256, ...], Field(min_length=1)]
     """Digests of the trainings' last models, sorted."""

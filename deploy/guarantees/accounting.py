@@ -41,6 +41,7 @@ from precad.dp.checks import require_count, require_positive
 from precad.dp.queries.kinds import EVALUATION_DIM, RECORD_BOUND
 from precad.protos.task.algorithms import BUDGETS_OF_VIEWS, names_default
 from precad.protos.task.bin_fields import BINS
+from precad.protos.task.core_fields import MOST_RECORDS
 from precad.protos.task.evaluation import BY_CLIENTS, frac_bits_of
 from precad.protos.task.grid import LARGEST, largest_frac_bits, with_largest_frac_bits
 from precad.protos.task.proved_fields import MODE as PROVED
@@ -344,6 +345,8 @@ def _evaluations_of(task: Mapping[str, Any]) -> dict[str, Any]:
     require_count("rounds", rounds)
     declared, clip = task.get("clients"), task.get("evaluation_clip")
     if clip is None and isinstance(declared, Mapping) and declared:
+        for client, number in declared.items():
+            require_count(f"clients.{client}", number, at_least=1, at_most=MOST_RECORDS)
         clip = float(max(declared.values()))
     if clip is not None:
         require_positive("evaluation_clip", clip)

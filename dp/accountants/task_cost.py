@@ -99,6 +99,8 @@ def evaluations_of(header: Mapping[str, Any]) -> Evaluations | None:
     if (fields := header.get("evaluations")) is None:
         return None
     require_count("most", fields["most"], at_least=1)
+    if not isinstance(fields["levels"], Mapping):
+        raise TypeError(f"levels: expected them by name, found {type(fields['levels']).__name__}")
     return Evaluations(
         events={view: SampledGaussian(**fields["events"][view]) for view in View},
         levels={Level(level): event_of(event) for level, event in fields["levels"].items()},

@@ -55,7 +55,7 @@ def _tasks(path: Path, most_rounds: int | None) -> list[EarlierTask]:
         )
         answered = max(participation(charges, is_evaluation=True).values(), default=0)
         of_evaluations = _evaluations(evaluations_of(header), own, answered)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LedgerCorruptedError(path, line=1, problem=f"expected a ledger's parameters, found {error}") from error
     return [own, *of_evaluations, *tasks_of_header(path, header)]
 

@@ -5,7 +5,7 @@ Each is checked by itself here. Whether they fit together is `precad.protos.task
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
@@ -15,6 +15,8 @@ from precad.protos.tls.identity import Identity, IdentityError, Role
 
 Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+MOST_RECORDS: Final = 2**53
+"""A client declares no more: above it, floats would round their number."""
 
 
 class CoreFields(BaseModel):
@@ -27,7 +29,7 @@ class CoreFields(BaseModel):
     algorithm: AlgorithmName = DEFAULT
     """Algorithm, by name: who adds which noise to what (docs/guides/simulation.md). Where it is not `precad`, the
     fields below say what changes."""
-    clients: dict[str, Annotated[int, Field(ge=1)]]
+    clients: dict[str, Annotated[int, Field(ge=1, le=MOST_RECORDS)]]
     """Every enrolled client, with the number of records N_i that it declares. The declared numbers are public
     constants: they make the divisor of the update and never change during the task."""
     rounds: Annotated[int, Field(ge=1, le=1_000_000)]
@@ -57,7 +59,7 @@ class CoreFields(BaseModel):
     learning_rate: Positive
     """eta. Where clients send differences of models, what their average is multiplied with. The rate of a round may
     differ (`learning_rate_schedule`)."""
-    local_steps: Annotated[int, Field(ge=1)] = 1
+    local_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     """V: descent steps of a client in a round."""
     local_rate: Positive = 0.1
     """Their learning rate."""
@@ -92,7 +94,7 @@ class CoreFields(BaseModel):
     dim: Annotated[int, Field(ge=1)]
     """d: the number of the model's parameters, and one more for a bound that is learnt (`private-quantile`) or for each
     canary of `audit_clients`."""
-    model_seed: Annotated[int, Field(ge=0)] = 0
+    model_seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
     """Seed of the public initial model. Protects nobody."""
     mode: Literal["masked", "shares", "proved"] = "masked"
     """Wire form of a submission. `shares` is the paper's, for comparison: a server that deviates reads coordinates of

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import resource
+import signal
 import struct
 from pathlib import Path
 
@@ -118,6 +120,49 @@ def test_a_file_may_leave_out_what_is_tied(folder: Path) -> None:
     offer("base.safetensors")
     built = networks.of_task(task_of(folder / "base.safetensors", name="tied"))
     assert torch.equal(built(INPUTS), whole(INPUTS))
+
+
+class Twice(nn.Module):
+    """Uses one layer under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.second, self.out = self.first, nn.Linear(8, 12)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.second(self.first(x)))
+
+
+def twice() -> nn.Module:
+    return lora(Twice(), 2, ["first", "second"])
+
+
+@pytest.mark.parametrize("left_out", ["", "second."])
+def test_the_base_of_a_layer_under_two_names_is_read(folder: Path, left_out: str) -> None:
+    torch.manual_seed(2)
+    whole, inputs = Twice(), torch.ones(3, 8)
+    state = {name: value for name, value in whole.state_dict().items() if not left_out or left_out not in name}
+    write_tensors(folder / "base.safetensors", state, {})
+    offer("base.safetensors")
+    built = networks.of_task(task_of(folder / "base.safetensors", name="twice"))
+    assert torch.equal(built(inputs), whole(inputs))
+
+
+def test_a_file_that_cannot_be_written_whole_is_not_there(tmp_path: Path) -> None:
+    """A full disk; the next try finds nothing in its way."""
+    path, state = tmp_path / "new.safetensors", {"a": torch.ones(100_000)}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_tensors(path, state, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert not path.exists()
+    write_tensors(path, state, {})
 
 
 def test_a_is_made_once_from_the_tasks_seed_and_shipped(folder: Path) -> None:

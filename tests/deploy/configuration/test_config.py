@@ -125,6 +125,8 @@ NAN, INF = float("nan"), float("inf")
         ("task.rounds", "30", "valid integer", "'30'"),
         ("task.dim", 0, "greater than or equal to 1", "0"),
         ("task.dim", 17_179_869_200, "at most 17179869199", "17179869200"),
+        ("task.model_seed", 2**64, "less than 18446744073709551616", "18446744073709551616"),
+        ("task.local_steps", 10**7, "less than or equal to 1000000", "10000000"),
         ("task.name", "Über/alles", "a text of the pattern", "Über/alles"),
         ("task.mode", "plain", "'masked', 'shares' or 'proved'", "'plain'"),
         ("task.gate", "none", "'crypten'", "'none'"),

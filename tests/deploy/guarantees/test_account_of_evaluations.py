@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import Any
 
 import pytest
@@ -69,6 +70,21 @@ def test_a_whole_client_of_unknown_records_has_no_bound() -> None:
     report = account_of_flags({}, {**SECTION, "clients": ["alice", "bob"]})
     assert report["client_level"]["bound"] == report["client_level_if_draws_hidden"]["bound"] == "inf"
     assert [line for line in report["warnings"] if line.startswith("evaluation_clip:")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"clients": {"alice": 100, "bob": "100"}}, "clients.bob must be an integer >= 1, got '100'"),
+        ({"clients": {"alice": 100, "bob": [1]}}, "clients.bob must be an integer >= 1"),
+        ({"clients": {"alice": 2**60, "bob": 1}}, "clients.alice must be <= 9007199254740992"),
+        ({"clients": {"alice": 10**400, "bob": 1}}, "clients.alice must be an integer"),
+        ({"frac_bits": 10**20}, "frac_bits must be <= 40"),
+    ],
+)
+def test_a_draft_with_other_numbers_is_refused_by_field(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(named)):
+        account_of_flags({}, {**SECTION, **changes})
 
 
 @pytest.mark.parametrize("changes", [{}, HIDDEN])

@@ -20,6 +20,7 @@ from precad.dp.errors import BudgetExceededError, LedgerCorruptedError
 from precad.dp.ledgers.earlier import counted_in, earlier_tasks
 from precad.dp.ledgers.events import ledger_events
 from precad.dp.ledgers.ledger import Ledger, Level
+from precad.dp.ledgers.lines import FIRST_CHAIN, seal
 from tests.harness.dp_events import from_json
 
 DELTA = 1e-5
@@ -120,6 +121,18 @@ def test_the_file_says_what_it_counts(trained: Path, tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b'"rounds":30', b'"rounds":3', 1))
     with pytest.raises(LedgerCorruptedError, match="line 1"):
         counted_in(path)
+
+
+@pytest.mark.parametrize("fields", [{"every_round": None}, {"evaluations": {"most": 1, "levels": None}}])
+def test_a_sealed_header_of_other_types_is_a_damaged_ledger(trained: Path, fields: dict[str, Any]) -> None:
+    """Whoever owns the file seals what they like: it is refused by its line, as everything else in it."""
+    header = json.loads(trained.read_bytes().splitlines()[0])
+    if "evaluations" in fields:
+        fields = {"evaluations": {"events": header["events"], **fields["evaluations"]}}
+    line, _ = seal({name: value for name, value in header.items() if name != "chain"} | fields, FIRST_CHAIN)
+    trained.write_bytes(line)
+    with pytest.raises(LedgerCorruptedError, match="line 1: expected a ledger's parameters"):
+        earlier_tasks([(trained, 40)])
 
 
 def test_two_tasks_alike_count_twice(tmp_path: Path) -> None:
