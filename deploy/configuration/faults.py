@@ -17,6 +17,8 @@ _OUR_WORDS: Final = {
     "Input should be ": "",
     "String should match pattern ": "a text of the pattern ",
     "String should have ": "a text of ",
+    "List should have ": "a list of ",
+    " after validation, not 0": "",
     "a valid dictionary": "a section",
 }
 """Words of the library, and ours in their place."""

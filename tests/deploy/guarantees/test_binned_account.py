@@ -122,7 +122,9 @@ def test_what_has_no_figure_of_bins_refuses_them_by_name(tmp_path: Path) -> None
         precad.account(written(task, tmp_path))
     with pytest.raises(ConfigError, match="--run: expected runs whose every round draws records, found record_bins 4"):
         task_of_run(task)
-    audit = {"confidence": 0.95, "rounds": 1, "observations": 1, "passed": True, "seats": []}
+    figures = {"per_round": 0.0, "f_dp": 0.0, "strict": 0.0}
+    seats = [{"view": "one_server", "printed": 1.0, "figures": figures}]
+    audit = {"confidence": 0.95, "rounds": 1, "observations": 1, "passed": True, "seats": seats}
     audit["mechanism"] = {name: float(getattr(task, name)) for name in MECHANISM}
     (tmp_path / "audit.json").write_text(json.dumps(audit))
     with pytest.raises(ConfigError, match="expected no audit of a run with record_bins"):

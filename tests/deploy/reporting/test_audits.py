@@ -99,7 +99,7 @@ def test_an_audit_is_of_the_algorithm_that_is_audited(run: Path, audited: dict[s
     with pytest.raises(ConfigError, match="expected no audit of a run of local-dp, as audits are of precad"):
         read_audit(path, task.model_copy(update={"algorithm": "local-dp"}))
     path.write_text(json.dumps(audited | {"seats": []}))
-    with pytest.raises(ConfigError, match="seats: "):
+    with pytest.raises(ConfigError, match="seats: expected a list of at least 1 item, found"):
         read_audit(path, task)
 
 
