@@ -19,7 +19,7 @@ from precad.dp.accountants.pld import (
 from precad.dp.accountants.slack import with_slack
 from precad.dp.certificates.planner import most_draws
 from precad.dp.checks import require_count, require_delta, require_positive, require_probability
-from precad.mpc.parameters import MAX_FRAC_BITS
+from precad.protos.task.core_fields import MOST_FRAC_BITS
 from precad.protos.task.proved_fields import eta
 from precad.protos.task.record_fields import MOST_PER_PERSON
 
@@ -90,7 +90,7 @@ class TrainingPlan:
         require_probability("q", self.q)
         require_probability("p", self.p)
         require_count("rounds", self.rounds, at_most=_MOST)
-        require_count("frac_bits", self.frac_bits, at_most=MAX_FRAC_BITS)
+        require_count("frac_bits", self.frac_bits, at_most=MOST_FRAC_BITS)
         require_count("records_per_person", self.records_per_person, at_least=1, at_most=MOST_PER_PERSON)
         require_delta(self.delta)
         if self.lost_rounds is not None:

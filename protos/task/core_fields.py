@@ -17,6 +17,7 @@ Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 MOST_RECORDS: Final = 2**53
 """A client declares no more: above it, floats would round their number."""
+MOST_FRAC_BITS: Final = 40
 
 
 class CoreFields(BaseModel):
@@ -86,7 +87,7 @@ class CoreFields(BaseModel):
     with fewer uploads releases nothing."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """delta of the privacy statements."""
-    frac_bits: Annotated[int, Field(ge=0, le=40)] = 16
+    frac_bits: Annotated[int, Field(ge=0, le=MOST_FRAC_BITS)] = 16
     """f: fractional bits of the fixed-point encoding. `"largest"`: the most that C allows, which is the default in mode
     `proved`. Each bit less doubles what rounding adds to a record's sensitivity."""
     model: Annotated[str, Field(min_length=1)] = "mlp"
