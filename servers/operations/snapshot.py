@@ -26,8 +26,6 @@ from precad.servers.telemetry.status import (
     MAX_ROUNDS,
     NORM_EXCEEDED,
     NOT_CONNECTED,
-    PHASE_OF_LOCKED_PROVED,
-    PHASE_OF_STATE,
     VERDICTS,
     AbsentClient,
     Checkpoint,
@@ -41,6 +39,7 @@ from precad.servers.telemetry.status import (
     Verdict,
     client_epsilon,
     epsilons_of,
+    phase_of,
     rounds_left_in_budget,
     seconds_left,
 )
@@ -133,22 +132,16 @@ class AggregatorSnapshots:
         notes = self._telemetry.notes.get(flight.round, RoundNotes())
         return LiveRound(
             round=flight.round,
-            phase=self._phase(),
+            phase=phase_of(self._telemetry.state, is_proved=self._task.is_proved),
             began_at=flight.began_at,
             n_chosen=len(flight.chosen),
             outcomes=outcomes(verdicts, notes),
             **self._awaited(flight, notes),
         )
 
-    def _phase(self) -> str:
-        state = self._telemetry.state
-        if self._task.is_proved and state == "locked":
-            return PHASE_OF_LOCKED_PROVED
-        return PHASE_OF_STATE.get(state, "")
-
     def _awaited(self, flight: Flight, notes: RoundNotes) -> dict[str, Any]:
         """Return what came in of the round in flight, and for whom it waits."""
-        n_complete = flight.n_complete if flight.accepted is None else len(flight.accepted) + len(flight.rejected)
+        n_complete = flight.n_locked if flight.accepted is None else len(flight.accepted) + len(flight.rejected)
         if (comes_in := flight.comes_in) is None:
             return {"n_complete": n_complete, "n_receiving": 0}
         intake, clients = comes_in

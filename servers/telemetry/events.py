@@ -21,7 +21,7 @@ from precad.protos.precad.v1 import common_pb2
 from precad.protos.tls.identity import Role
 from precad.servers.errors import Limit, MeasuringFault, RefusalReason, SubmissionRefusedError
 from precad.servers.rounds.receiving import Receiving
-from precad.servers.rounds.states import Aborted, Collecting, Proving, RoundState, Selecting, Validated
+from precad.servers.rounds.states import Aborted, Collecting, Locked, Proving, RoundState, Selecting, Validated
 from precad.servers.store.rounds import Attempt, CommittedRound, EvaluatedRound
 from precad.servers.telemetry.status import MAX_DETAILED, PHASE_OF_STATE, PHASES, VERDICTS
 
@@ -50,20 +50,14 @@ class Flight:
     chosen: tuple[str, ...] = ()
     collecting: Collecting | None = None
     """Its state while uploads may come in."""
-    n_complete: int = 0
-    """Uploads that were there when that ended."""
+    n_locked: int = 0
+    """Uploads that both servers have locked."""
     asked_at: float = 0.0
     """When uploads, or proofs, were asked for."""
     proving: Proving | None = None
     """Its state while proofs may come in."""
     accepted: tuple[str, ...] | None = None
     rejected: tuple[str, ...] = ()
-
-    def leave(self) -> None:
-        """Note that nothing comes in any more; how many uploads did is kept."""
-        if self.collecting is not None:
-            self.n_complete = len(self.collecting.intake.complete)
-        self.collecting = self.proving = None
 
     @property
     def comes_in(self) -> tuple[Receiving, tuple[str, ...]] | None:
@@ -183,8 +177,8 @@ class Telemetry:
 
     def entered_round(self, state: RoundState, connected: frozenset[str]) -> None:
         """Note that the round in flight is in another state now; `connected`: clients with a session."""
-        if self.flight is not None and not isinstance(state, Aborted):  # whose intake is being erased, in a thread
-            self.flight.leave()
+        if self.flight is not None:
+            self.flight.collecting = self.flight.proving = None
         match state:
             case Selecting():
                 self.round, self.flight = state.round, Flight(state.round, time.time())
@@ -194,6 +188,8 @@ class Telemetry:
             case Collecting() if self.flight is not None:
                 self.flight.chosen, self.flight.collecting, self.flight.asked_at = state.chosen, state, time.time()
                 self.note(state.round).absent = frozenset(state.chosen) - connected
+            case Locked() if self.flight is not None:
+                self.flight.n_locked = len(state.lock.active)
             case Proving() if self.flight is not None:
                 self.flight.proving, self.flight.asked_at = state, time.time()
             case Validated() if self.flight is not None:

@@ -41,8 +41,6 @@ PHASE_OF_STATE = {
     "evaluated": "commit",
 }
 """The phase that a server in this state is in. A state that is not here is of no round."""
-PHASE_OF_LOCKED_PROVED = "prove"
-"""In mode `proved`, a server that has locked waits for the challenge before it charges."""
 
 ACCURACY = "accuracy"
 """The figure of quality that is a share, in [0, 1]."""
@@ -56,6 +54,14 @@ NOT_CONNECTED = "not_connected"
 """Missing: it was drawn and had no session with this server."""
 INCOMPLETE = "incomplete"
 """Missing: no complete and equal upload at both servers; this one refused none."""
+
+
+def phase_of(state: str, *, is_proved: bool) -> str:
+    """Return the phase that a server in this state is in; empty where that is of no round.
+
+    In mode `proved`, one that has locked waits for the challenge before it charges.
+    """
+    return "prove" if is_proved and state == "locked" else PHASE_OF_STATE.get(state, "")
 
 
 class _Value(BaseModel):
@@ -112,7 +118,7 @@ class LiveRound(_Value):
     began_at: float
     n_chosen: int
     n_complete: int
-    """Uploads that this server holds whole, or was told of."""
+    """Uploads that this server holds whole, or was told of; from the lock on, those that both servers have."""
     n_receiving: int
     """Uploads, or proofs, that are coming in."""
     n_active: int | None = None
