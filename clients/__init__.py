@@ -15,6 +15,7 @@ Modules:
     query_consent the columns that a client answers queries about, and its limit
     app           a user's model, records, loss and metrics as one object
     own_code      where modules and files of the user's own are
+    new_file      a new file that is not left behind half written
     extras        libraries that only some installations have
     checks        checks of numeric arguments
     errors        what may go wrong, as one tree

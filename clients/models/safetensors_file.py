@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from precad.clients.errors import AdapterError
+from precad.clients.new_file import new_file
 
 _DTYPES: Final = {
     "F64": torch.float64,
@@ -37,7 +38,7 @@ _EXPECTED: Final = "expected a safetensors file"
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write a new file, whole or not at all. Equal tensors and metadata give equal bytes. Raises OSError."""
+    """Write a new file. Equal tensors and metadata give equal bytes. Raises OSError; then there is none."""
     header: dict[str, Any] = {_METADATA: dict(metadata)}
     parts, stop = [], 0
     for name, value in sorted(tensors.items()):
@@ -46,14 +47,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
         header[name] = {"dtype": _NAMES[value.dtype], "shape": list(value.shape), "data_offsets": [start, stop]}
     text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    with path.open("xb") as file:
-        try:
-            file.write(struct.pack("<Q", len(text)) + text)
-            file.writelines(parts)
-            file.flush()
-        except BaseException:
-            path.unlink()
-            raise
+    with new_file(path) as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.writelines(parts)
 
 
 def read_tensors(file: BinaryIO, name: Path) -> dict[str, Tensor]:

@@ -57,6 +57,7 @@ def initial_model(
     import numpy as np
 
     from precad.clients.models.networks import initial_vector
+    from precad.clients.new_file import new_file
     from precad.clients.own_code import look_in
     from precad.protos.messages import convert
 
@@ -64,13 +65,8 @@ def initial_model(
     parameters = initial_vector(task)
     if parameters.size != task.dim:
         raise ConfigError(f"task.dim: expected {parameters.size}, of model {task.model!r}, found {task.dim}")
-    with refusing(OSError, f"FILE.npy: expected a new file to write, found {path}"), path.open("xb") as file:
-        try:
-            np.save(file, parameters)
-            file.flush()
-        except BaseException:
-            path.unlink()  # half of it would be in the way of the next try
-            raise
+    with refusing(OSError, f"FILE.npy: expected a new file to write, found {path}"), new_file(path) as file:
+        np.save(file, parameters)
     tell(f"{path}: {task.dim} parameters, digest {convert.sha256(convert.model_to_bytes(parameters)).hex()}")
 
 

@@ -17,6 +17,20 @@ Folders = Annotated[
         metavar="DIR", help="Audit the deployment of CONFIG by this state_dir of an aggregator; give one or both."
     ),
 ]
+Clients = Annotated[
+    list[Path] | None, typer.Option(metavar="DIR", help="Read this state_dir of audit clients, beside --server.")
+]
+Canaries = Annotated[
+    int | None, typer.Option(help="Hold so many canaries, 64 to 20000; else enough for 100000 observations.", min=1)
+]
+Report = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        metavar="FILE.json",
+        help="Write the report here; audit.json in a state_dir is shown by that server's dashboard.",
+    ),
+]
 
 
 def privacy(
@@ -29,12 +43,8 @@ def privacy(
         typer.Option(metavar="DIR", help="Audit this run of precad run, whose task has audit clients."),
     ] = None,
     server: Folders = None,
-    clients: Annotated[
-        list[Path] | None, typer.Option(metavar="DIR", help="Read this state_dir of audit clients, beside --server.")
-    ] = None,
-    canaries: Annotated[
-        int | None, typer.Option(help="Hold so many canaries, 64 to 20000; else enough for 100000 observations.", min=1)
-    ] = None,
+    clients: Clients = None,
+    canaries: Canaries = None,
     rounds: Annotated[int | None, typer.Option(help="Train for so many rounds, in place of the task's.", min=1)] = None,
     confidence: Annotated[
         float, typer.Option(help="Hold all that accuses together, and each figure, with this probability.")
@@ -42,14 +52,7 @@ def privacy(
     seed: Annotated[
         int | None, typer.Option(help="Repeat the audit of this seed; else draw from the operating system.", min=0)
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            metavar="FILE.json",
-            help="Write the report here; audit.json in a state_dir is shown by that server's dashboard.",
-        ),
-    ] = None,
+    output: Report = None,
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:

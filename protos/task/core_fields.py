@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from precad.mpc.parameters import MAX_FRAC_BITS
 from precad.protos.task.algorithms import DEFAULT, RULES, AlgorithmName, named
 from precad.protos.tls.identity import Identity, IdentityError, Role
 
@@ -17,7 +18,7 @@ Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 MOST_RECORDS: Final = 2**53
 """A client declares no more: above it, floats would round their number."""
-MOST_FRAC_BITS: Final = 40
+MOST_FRAC_BITS: Final = MAX_FRAC_BITS
 
 
 class CoreFields(BaseModel):

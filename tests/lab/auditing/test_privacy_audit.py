@@ -309,6 +309,10 @@ def precad(*arguments: object) -> Any:
     return CliRunner().invoke(app, [str(argument) for argument in arguments], terminal_width=200, prog_name="precad")
 
 
+def test_the_help_has_the_range_that_is_refused_beyond() -> None:
+    assert f"{auditing.FEWEST} to {auditing.MOST}" in " ".join(precad("audit", "privacy", "--help").stdout.split())
+
+
 def test_the_command_prints_lower_figures_and_ends_with_1_where_one_is_above(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

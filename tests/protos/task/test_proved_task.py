@@ -21,9 +21,7 @@ from precad.dp.accountants.pld import PldAccountant, SampledGaussian, View
 from precad.dp.accountants.slack import with_slack
 from precad.dp.task_privacy import noise_left, task_privacy
 from precad.mpc.errors import ParameterError
-from precad.mpc.parameters import MAX_FRAC_BITS
 from precad.mpc.proved.sizes import check_round, largest_frac_bits
-from precad.protos.task.core_fields import MOST_FRAC_BITS
 from precad.protos.task.proved_fields import STANDING
 from precad.protos.task.task import Task
 from precad.protos.task.task_fields import hello_to
@@ -98,10 +96,6 @@ def test_a_task_has_one_check_of_norms_and_both_modes_one_threshold() -> None:
     assert dealt.norm_check is dealt.norm_bound is dealt.update_set
     assert proved.norm_check.threshold == dealt.norm_check.threshold == math.floor(Fraction(0.1) ** 2 * 2**32)
     assert "norm_bound" not in vars(proved)
-
-
-def test_a_task_names_as_many_fractional_bits_as_the_encoding_has() -> None:
-    assert MOST_FRAC_BITS == MAX_FRAC_BITS
 
 
 def test_conditions_hold_up_to_their_bounds() -> None:
