@@ -41,9 +41,9 @@ from precad.protos.tls.identity import Role
 from precad.servers.operations.metrics import StatusCollector
 from precad.servers.telemetry.status import Status, epsilons_of
 from tests.deploy.exporting.test_export import TRAINED, write_state
-from tests.deploy.reporting.test_report import deployed
 from tests.harness.command_line import CliRunner
 from tests.harness.harness import asynchronous, small_task
+from tests.harness.run_folders import deployed
 
 FUNCTION = {
     "sum_function": "precad.mpc.crypten.examples:clip",

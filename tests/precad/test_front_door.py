@@ -44,9 +44,9 @@ from precad.deploy.localhost.forks import Forks
 from precad.deploy.localhost.whole import complete, prepare
 from precad.dp.accountants.pld import Label, View
 from tests.deploy.exporting.test_export import LETTERS, ROLES, write_state
-from tests.deploy.reporting.test_report import deployed
 from tests.harness.command_line import CliRunner
 from tests.harness.pki import Pki
+from tests.harness.run_folders import deployed
 from tests.test_structure import imported, sources
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -53,9 +53,9 @@ from precad.protos.tls.identity import Role
 from precad.servers.errors import AuditError
 from precad.servers.store import folder as states
 from precad.servers.store.rounds import CommittedRound
-from tests.deploy.reporting.test_report import ROUNDS, deployed
 from tests.harness.command_line import CliRunner
 from tests.harness.pki import Pki
+from tests.harness.run_folders import ROUNDS, deployed
 from tests.integration.test_demo import pld_epsilon
 
 TRAINED = networks.initial_parameters("mlp", seed=1) * 50

@@ -33,9 +33,9 @@ from precad.dp.task_privacy import task_cost, task_privacy
 from precad.protos.task.task import Task
 from precad.servers.store.folder import open_ledger
 from precad.servers.telemetry.status import RoundSummary, Status, epsilons_of
-from tests.deploy.reporting.test_report import changed, deployed
 from tests.dp.accountants.test_slack import gaussian_delta, least_epsilon
 from tests.harness.harness import small_task
+from tests.harness.run_folders import changed, deployed
 
 ETA = 3 * (2 + 1) * (2.0**-40 + 2.0**-65)
 """m (rounds + 1) (2^-40 + 2^-65), of theorem 2, for two rounds."""

@@ -25,8 +25,8 @@ from precad.dp.task_privacy import task_cost
 from precad.protos.task.task import Task
 from precad.servers.store.folder import open_ledger
 from precad.servers.telemetry.status import RoundSummary, Status, client_epsilon, epsilons_of
-from tests.deploy.reporting.test_report import changed, deployed
 from tests.harness.harness import small_task
+from tests.harness.run_folders import changed, deployed
 
 BUDGET = 2.0
 

@@ -25,8 +25,8 @@ from precad.dp.ledgers.earlier import earlier_tasks
 from precad.protos.task.task import Task
 from precad.servers.store.folder import ledger_path, open_ledger, open_task_store
 from precad.servers.telemetry.status import epsilons_of
-from tests.deploy.reporting.test_report import deployed
 from tests.harness.harness import small_task
+from tests.harness.run_folders import deployed
 
 TASK = small_task(rounds=9, epsilon_budget_client=60.0, epsilon_budget_one_server=10.0)
 

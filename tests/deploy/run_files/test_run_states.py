@@ -46,9 +46,9 @@ from precad.protos.tls.identity import Role
 from precad.servers.store.folder import ledger_path, open_ledger, open_task_store, write_round
 from precad.servers.store.rounds import CommittedRound
 from precad.servers.telemetry.status import epsilons_of
-from tests.deploy.reporting.test_report import deployed
 from tests.harness.command_line import CliRunner
 from tests.harness.harness import small_task
+from tests.harness.run_folders import deployed
 
 TASK = small_task()
 

@@ -25,8 +25,8 @@ from precad.lab.simulation.guarantee import Guarantee
 from precad.servers.telemetry.status import Status, epsilons_of
 from tests.deploy.localhost.test_watch import round_of
 from tests.deploy.localhost.test_watch import shown as table_of
-from tests.deploy.reporting.test_report import changed, deployed
 from tests.harness.harness import small_task
+from tests.harness.run_folders import changed, deployed
 
 ROOT = Path(__file__).resolve().parents[3]
 USELESS = 57_700.0
