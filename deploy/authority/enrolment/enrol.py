@@ -92,7 +92,7 @@ def _require_url(url: str) -> None:
     except ValueError:  # of a port or an address
         is_one = False
     if not is_one:
-        raise pki.PkiError(f"URL: expected https://HOST:PORT, found {url!r:.200}")
+        raise pki.PkiError("URL: expected https://HOST:PORT, found another form of address")
 
 
 async def _authority(session: aiohttp.ClientSession, url: str, expected: str) -> bytes:

@@ -234,9 +234,11 @@ def test_the_token_does_not_leave_for_another_endpoint(authority: Path, tmp_path
             "https://[::1",
             "https://:1",
             "https://h:0",
+            "https://alice:hunter2@h:x",
         ):
-            with pytest.raises(pki.PkiError, match="URL: expected https://HOST:PORT, found"):
+            with pytest.raises(pki.PkiError, match="URL: expected https://HOST:PORT, found") as refused:
                 await enrol(wrong, tmp_path / "none", ALICE, "secret", pin(authority))
+            assert "hunter2" not in str(refused.value)
         assert not (tmp_path / "none").exists()  # no key is made for it
         await runner.cleanup()
         with pytest.raises(PeerUnreachableError, match=r"no enrolment at .*: nothing listens there"):
