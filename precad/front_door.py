@@ -135,7 +135,7 @@ def run(
     """
     from precad.clients.own_code import refuse_within_import
     from precad.deploy.configuration.apps import with_app
-    from precad.deploy.configuration.local import with_clients
+    from precad.deploy.configuration.client_ids import with_clients
     from precad.deploy.localhost.whole import complete, prepare, require_finite
     from precad.results import RunResult
 

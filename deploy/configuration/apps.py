@@ -10,7 +10,7 @@ from precad.clients.app import App
 from precad.clients.config import ClientConfig
 from precad.clients.models.extension import imported
 from precad.clients.own_code import look_in
-from precad.deploy.configuration.local import with_clients
+from precad.deploy.configuration.client_ids import with_clients
 from precad.deploy.configuration.sections import (
     Deployment,
     load,

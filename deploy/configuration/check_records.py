@@ -25,8 +25,9 @@ from precad.deploy.configuration.check_earlier import with_tasks
 from precad.deploy.configuration.check_holder import room_of
 from precad.deploy.configuration.check_privacy import privacy_facts, promised
 from precad.deploy.configuration.evaluation_clip import clip_advice
-from precad.deploy.configuration.local import resolve, with_records
+from precad.deploy.configuration.local import resolve
 from precad.deploy.configuration.measures import learning_of, public_measures
+from precad.deploy.configuration.model_and_records import with_records
 from precad.deploy.configuration.public_records import Measure
 from precad.deploy.configuration.sections import Deployment, section_of
 from precad.deploy.run_files.folder import RunFolder

@@ -16,15 +16,10 @@ from precad.clients.config import ClientConfig
 from precad.clients.errors import ClientError
 from precad.clients.own_code import look_in
 from precad.clients.query_consent import refusal
+from precad.deploy.configuration.client_ids import ids_of, require_ids
 from precad.deploy.configuration.earlier_run import go_on
-from precad.deploy.configuration.local import (
-    begun,
-    finished,
-    ids_of,
-    is_proved,
-    require_ids,
-    supply_gate,
-)
+from precad.deploy.configuration.local import begun, finished, supply_gate
+from precad.deploy.configuration.local_servers import is_proved
 from precad.deploy.configuration.sections import Deployment, parse_section
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.run_files.folder import RunFolder

@@ -14,7 +14,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from precad.deploy.configuration.check_privacy import rounding_said
-from precad.deploy.configuration.local import ids_of
+from precad.deploy.configuration.client_ids import ids_of
 from precad.deploy.configuration.sections import parse_section
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.guarantees.training_plan import TASK_FIELDS

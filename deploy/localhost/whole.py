@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from precad.deploy.configuration.local import draft, is_proved, with_operations
+from precad.deploy.configuration.local import draft
+from precad.deploy.configuration.local_servers import is_proved, with_operations
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.errors import ConfigError, UnfulfilledError
 from precad.deploy.localhost.fork_server import PROOFS

@@ -29,7 +29,7 @@ from rich.console import Console
 from precad.clients.attacks import ATTACKS, StatOpt
 from precad.clients.models import networks
 from precad.deploy.configuration import initial_model
-from precad.deploy.configuration.local import ids_of
+from precad.deploy.configuration.client_ids import ids_of
 from precad.deploy.errors import ConfigError, is_known
 from precad.deploy.localhost.needs import require_startable
 from precad.deploy.localhost.several import trained

@@ -20,7 +20,7 @@ from precad.clients.records.own import OwnRecords, read_given
 from precad.clients.records.own.described import TEST
 from precad.clients.records.own.found import Found
 from precad.deploy.configuration.auditing import refuse_audit_clients
-from precad.deploy.configuration.local import ids_of
+from precad.deploy.configuration.client_ids import ids_of
 from precad.deploy.configuration.sections import parse_section
 from precad.deploy.errors import ConfigError
 from precad.lab.simulation import SimulationSettings

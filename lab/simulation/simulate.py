@@ -45,14 +45,10 @@ from precad.clients.gradients.engine import RecordEngine, resolve_device
 from precad.clients.models.learning import Learning
 from precad.clients.records import Records, Split
 from precad.deploy.configuration.auditing import refuse_audit_clients
+from precad.deploy.configuration.client_ids import ids_of
 from precad.deploy.configuration.initial_model import DIGEST, FILE, read_given
-from precad.deploy.configuration.local import (
-    complete_task,
-    ids_of,
-    local_source,
-    require_enrolled_attackers,
-    supply_own_records,
-)
+from precad.deploy.configuration.local import require_enrolled_attackers
+from precad.deploy.configuration.model_and_records import complete_task, local_source, supply_own_records
 from precad.deploy.configuration.sections import parse_section, section_of
 from precad.deploy.errors import ConfigError, UnfulfilledError, refusing
 from precad.deploy.files.whole import write_whole

@@ -17,7 +17,7 @@ from precad.clients.process import Trainer, load_records
 from precad.clients.records import DataSource, Records, Split
 from precad.clients.records.source import _TEXTS
 from precad.clients.training.conduct import Honest
-from precad.deploy.configuration.local import load_split
+from precad.deploy.configuration.model_and_records import load_split
 from precad.deploy.errors import INVALID_INPUT, exit_code_of
 from precad.lab.simulation import SeededRandomness, Simulation, SimulationSettings
 from precad.protos.task.task import Task

@@ -30,7 +30,7 @@ from precad.clients.models import networks
 from precad.clients.upload_limit import UploadLimit
 from precad.deploy.cli import main as cli
 from precad.deploy.configuration import sections as configuration
-from precad.deploy.configuration.local import with_clients
+from precad.deploy.configuration.client_ids import with_clients
 from precad.deploy.errors import ConfigError, InterruptedRunError, RunFailedError
 from precad.deploy.guarantees.run_evidence import read_runs
 from precad.deploy.localhost.deployment import LocalRun

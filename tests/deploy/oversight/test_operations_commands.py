@@ -28,7 +28,7 @@ from typer.testing import Result
 from precad.deploy.cli import main as cli
 from precad.deploy.configuration.demo import demo_config
 from precad.deploy.configuration.earlier_run import go_on
-from precad.deploy.configuration.local import with_operations
+from precad.deploy.configuration.local_servers import with_operations
 from precad.deploy.errors import ConfigError, RunFailedError
 from precad.deploy.localhost.deployment import LocalRun
 from precad.deploy.oversight import run_status, status_sources

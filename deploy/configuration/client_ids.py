@@ -1,0 +1,52 @@
+"""Read a task's clients: a number of them, a list of ids, or a table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from precad.deploy.errors import ConfigError
+
+if TYPE_CHECKING:
+    pass
+
+
+def require_ids(ids: list[Any]) -> None:
+    """Raise ConfigError unless they are distinct strings, at least one."""
+    wrong = [name for name in ids if not isinstance(name, str)]
+    twice = [] if wrong else [name for name, n in Counter(ids).items() if n > 1]
+    if wrong or twice or not ids:
+        found = f"{(wrong or twice)[0]!r:.60}{' twice' if twice else ''}" if ids else "none"
+        raise ConfigError(
+            "task.clients: expected a number, a table of ids and numbers of records, or a list of distinct ids, "
+            f"found {found}"
+        )
+
+
+def ids_of(clients: object) -> list[Any]:
+    """Return ids of a number of clients, or a list of them. Raises ConfigError."""
+    if isinstance(clients, int) and not isinstance(clients, bool):
+        if not 2 <= clients <= 1_000_000:
+            raise ConfigError(f"task.clients: expected between 2 and 1000000 clients, found {clients}")
+        return _numbered(clients)
+    if isinstance(clients, list):
+        return clients
+    raise ConfigError(f"task.clients: expected a number, a list of ids or a table, found {clients!r:.60}")
+
+
+def _numbered(n_clients: int) -> list[Any]:
+    return [f"client-{i:0{len(str(n_clients - 1))}}" for i in range(n_clients)]
+
+
+def with_clients(raw: Mapping[str, Any], n_clients: int) -> dict[str, Any]:
+    """Return a configuration whose task has so many clients, by the name of `--clients`. Raises ConfigError."""
+    given: object = n_clients
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+        belongs = "; names of clients belong in task.clients" if isinstance(given, list | tuple | dict) else ""
+        raise ConfigError(f"--clients: expected a positive integer, found {given!r:.60}{belongs}")
+    task = raw.get("task", {})
+    if not isinstance(task, Mapping) or "clients" in task:
+        found = task["clients"] if isinstance(task, Mapping) else task
+        raise ConfigError(f"task.clients: expected none beside clients, found {found!r:.60}")
+    return {**raw, "task": {**task, "clients": _numbered(n_clients)}}
