@@ -34,7 +34,7 @@ from precad.deploy.configuration.local import resolve
 from precad.deploy.configuration.measures import learning_of, public_measures
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.configuration.trainers import NO_RECORD_FIGURE, counted
-from precad.deploy.errors import REFUSED, InterruptedRunError, RunFailedError
+from precad.deploy.errors import REFUSED, ConfigError, InterruptedRunError, RunFailedError
 from precad.deploy.localhost import resuming
 from precad.deploy.localhost.dashboards import Dashboards
 from precad.deploy.localhost.fork_server import CLIENTS, SERVERS
@@ -232,11 +232,16 @@ class LocalRun:
                 await self._watch_until_done(table, self._interrupted)
             is_over = True
         finally:
-            await asyncio.to_thread(
-                partial(resuming.wait_until_closed, self.folder) if stays and is_over else self.close
-            )
+            await asyncio.to_thread(self._let_close if stays and is_over else self.close)
             for number in signals:
                 loop.remove_signal_handler(number)
+
+    def _let_close(self) -> None:
+        """Wait for servers that show the task's end; stop those that never leave: the task is over, and is kept."""
+        try:
+            resuming.wait_until_closed(self.folder)
+        except ConfigError:
+            self.close()
 
     def _keep_rounds(self) -> str:
         """Write the model and the summary of an interrupted run, and say of how many rounds they are.

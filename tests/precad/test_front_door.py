@@ -38,6 +38,7 @@ from precad.clients.models import networks
 from precad.deploy.cli.main import app
 from precad.deploy.errors import InterruptedRunError
 from precad.deploy.exporting.export import export, source_of
+from precad.deploy.localhost import resuming
 from precad.deploy.localhost.deployment import LocalRun
 from precad.deploy.localhost.fork_server import CLIENTS
 from precad.deploy.localhost.forks import Forks
@@ -401,6 +402,16 @@ def test_a_run_below_an_event_loop_can_be_interrupted(tmp_path: Path) -> None:
 
     with pytest.raises(InterruptedRunError):
         asyncio.run(cell())
+    assert all(child.exit_code is not None for child in local._children.all)
+
+
+def test_a_run_whose_servers_never_leave_has_ended_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pages stay open, yet a ledger stays held, too: the servers are stopped, and what was trained is kept."""
+    monkeypatch.setattr(resuming, "CLOSING_S", 0.0)
+    monkeypatch.setattr(resuming, "is_open", lambda path: True)
+    local = prepare(CONFIG, tmp_path / "run", Console(quiet=True), dashboard=True, stays=True)
+    summary = complete(local, stays=True)
+    assert summary["rounds"] == CONFIG["task"]["rounds"]
     assert all(child.exit_code is not None for child in local._children.all)
 
 
