@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class ProvedMessage:
     """Hold an upload or a proof of mode `proved`, as it leaves the client for the holder of its slot."""
 
-    header: proved.Submission
+    header: proved.StatedBinding
     """Its binding says which of the two it is."""
     pieces: Callable[[], Iterator[bytes]] = field(repr=False)
     """Makes the payload, the same bytes whenever it is called."""

@@ -30,7 +30,7 @@ from precad.mpc.proved.client import make_proof
 from precad.mpc.proved.field import ELEMENT_BYTES, FieldArray
 from precad.mpc.proved.prover import ProofMasks
 from precad.mpc.proved.shares import PackedShare, payload_pieces
-from precad.mpc.proved.submission import Binding, Submission, holder_of, relay_of
+from precad.mpc.proved.submission import Binding, StatedBinding, holder_of, relay_of
 from precad.mpc.proved.validation import Checked
 from precad.mpc.ring import RingArray
 from precad.mpc.sharing import Party
@@ -100,7 +100,7 @@ def _locked(player: _Player, x: RingArray, party: Party, spool: Spool) -> Locked
     return LockedUpload(player.name, digest, PackedShare(payload, x.size))
 
 
-def _take(check: ProofCheck, slot: int, made: tuple[Submission, bytes], party: Party, spool: Spool) -> None:
+def _take(check: ProofCheck, slot: int, made: tuple[StatedBinding, bytes], party: Party, spool: Spool) -> None:
     submission, payload = made
     if holder_of(slot) != party:
         check.take_relay(slot, relay_of(submission))

@@ -28,10 +28,10 @@ from precad.mpc.proved.submission import (
     PayloadIntake,
     ProofBinding,
     Relay,
-    Submission,
+    StatedBinding,
     holder_of,
     relay_of,
-    require_submission,
+    require_stated,
     stated_digest,
 )
 from precad.mpc.proved.sums import add_shares, row_sums, wire_sums
@@ -91,7 +91,7 @@ class ProofCheck:
         self._verdicts: dict[int, bool] | None = None
         self._sum: FieldArray | None = None
 
-    def take_proof(self, slot: int, proof: Submission, payload: Bytes | bytes) -> Relay:
+    def take_proof(self, slot: int, proof: StatedBinding, payload: Bytes | bytes) -> Relay:
         """Take a proof as the holder, and return what the seeded server is to be told.
 
         slot: that of the caller's certificate, whatever the message says. payload: stays where it is, to be read again
@@ -111,7 +111,7 @@ class ProofCheck:
         self._taken[slot] = _Taken(binding.digest(), PackedShare(held, self.sizes.proof_elements))
         return relay_of(proof)
 
-    def require_header(self, slot: int, proof: Submission) -> ProofBinding:
+    def require_header(self, slot: int, proof: StatedBinding) -> ProofBinding:
         """Return the binding of a proof that this server would take, before its payload is read.
 
         Raises ProofRefusedError, as `take_proof`.
@@ -120,7 +120,7 @@ class ProofCheck:
         self._require_open(slot)
         if not isinstance(binding, ProofBinding):
             raise ProofRefusedError("wrong_binding", "binding: expected that of a proof, found that of an upload")
-        require_submission(proof, self._expected(slot, binding.proof_digest))
+        require_stated(proof, self._expected(slot, binding.proof_digest))
         return binding
 
     def take_relay(self, slot: int, relay: Relay) -> bool:

@@ -21,7 +21,7 @@ from precad.mpc.proved.field import FieldArray
 from precad.mpc.proved.prover import ProofMasks, prove
 from precad.mpc.proved.shares import payload_pieces, proof_payload
 from precad.mpc.proved.sizes import ProofSizes
-from precad.mpc.proved.submission import Binding, ProofBinding, Submission, draw_salt, proof_statement, seeded_of
+from precad.mpc.proved.submission import Binding, ProofBinding, StatedBinding, draw_salt, proof_statement, seeded_of
 from precad.mpc.ring import RingArray
 from precad.mpc.sharing import Party
 from precad.mpc.upload_binding import salted_digest, statement
@@ -67,7 +67,7 @@ def make_upload(
     label: Label,
     random_bytes: RandomBytes = SYSTEM_BYTES,
     pieces: Iterable[bytes] | None = None,
-) -> Submission:
+) -> StatedBinding:
     """Return what goes to the holder beside the payload, `precad.mpc.proved.shares.payload_pieces`.
 
     blank: the binding, whose payload digest is filled in. pieces: the payload, where the caller keeps it. Else it is
@@ -82,7 +82,7 @@ def make_upload(
         hasher.update(piece)
     salt = draw_salt(random_bytes)
     binding = replace(blank, payload_digest=salted_digest(salt, hasher.digest()))
-    return Submission(binding, statement(share_seed, label, binding.digest()), salt)
+    return StatedBinding(binding, statement(share_seed, label, binding.digest()), salt)
 
 
 def make_proof(
@@ -92,12 +92,12 @@ def make_proof(
     share_seed: Seed,
     label: Label,
     random_bytes: RandomBytes = SYSTEM_BYTES,
-) -> tuple[Submission, bytes]:
+) -> tuple[StatedBinding, bytes]:
     """Return what goes to the holder with a proof, and the proof's payload. binding: of the upload."""
     payload, salt = proof_payload(words, share_seed, label), draw_salt(random_bytes)
     digest = salted_digest(salt, hashlib.sha256(payload).digest())
     bound = ProofBinding(binding.task, binding.round, binding.client, binding.digest(), challenge.reveal(), digest)
-    return Submission(bound, proof_statement(share_seed, label, bound.digest()), salt), payload
+    return StatedBinding(bound, proof_statement(share_seed, label, bound.digest()), salt), payload
 
 
 def _claim(share_seed: Seed, use: str) -> None:
@@ -132,10 +132,10 @@ class OpenUpload:
         self._is_answered = False
         self._agreed: Seed | None = None
         self._masks: ProofMasks | None = None
-        self.proof: tuple[Submission, bytes] | None = None
+        self.proof: tuple[StatedBinding, bytes] | None = None
         """The answer, which may be sent again as it is."""
 
-    def hear(self, party: Party, challenge: bytes) -> tuple[Submission, bytes] | None:
+    def hear(self, party: Party, challenge: bytes) -> tuple[StatedBinding, bytes] | None:
         """Take a server's challenge, and return the proof once both have sent the same; else None, for silence."""
         return self.answer() if self.agrees(party, challenge) else None
 
@@ -162,7 +162,7 @@ class OpenUpload:
         if self._masks is None and self.proof is None:
             self._masks = self._draw_masks(self._sizes).ahead(self._x, self._sizes)
 
-    def answer(self) -> tuple[Submission, bytes] | None:
+    def answer(self) -> tuple[StatedBinding, bytes] | None:
         """Return the proof for the challenge that both agreed on, once; None where a row is outside its window."""
         challenge, self._agreed = self._agreed, None
         masks, self._masks = self._masks, None

@@ -155,8 +155,8 @@ def proof_statement(share_seed: Seed, label: Label, proof_binding_digest: bytes)
 
 
 @dataclass(frozen=True, slots=True)
-class Submission:
-    """An upload or a proof, as it leaves the client for the holder, and for nobody else."""
+class StatedBinding:
+    """Accompany the bytes of an upload or a proof from the client to the holder, and to nobody else."""
 
     binding: Binding | ProofBinding
     statement: bytes
@@ -174,10 +174,10 @@ class Relay:
     statement: bytes
 
 
-def relay_of(submission: Submission) -> Relay:
+def relay_of(stated: StatedBinding) -> Relay:
     """Return the relay of what the holder has taken."""
-    binding = submission.binding
-    return Relay(binding.round, binding.client, payload_digest_of(binding), submission.statement)
+    binding = stated.binding
+    return Relay(binding.round, binding.client, payload_digest_of(binding), stated.statement)
 
 
 def stated_digest(relay: Relay, expected: Binding | ProofBinding, share_seed: Seed, label: Label) -> bytes | None:
@@ -192,7 +192,7 @@ def stated_digest(relay: Relay, expected: Binding | ProofBinding, share_seed: Se
     return digest if hmac.compare_digest(make(share_seed, label, digest), relay.statement) else None
 
 
-def require_submission(found: Submission, expected: Binding | ProofBinding) -> None:
+def require_stated(found: StatedBinding, expected: Binding | ProofBinding) -> None:
     """Compare a client's message, all but the payload's digest, with the binding that the holder has made itself.
 
     expected: with the certificate's name as client. Raises ProofRefusedError: `wrong_client`, `wrong_round` (of an

@@ -31,7 +31,7 @@ STATEMENT_BYTES = 32
 NO_BYTES_DIGEST = convert.sha256(b"")
 
 
-Relay: TypeAlias = Callable[[int, str, Payload, bytes], None]
+PassOn: TypeAlias = Callable[[int, str, Payload, bytes], None]
 """(round, client, payload, statement): pass a masked vector on to server B."""
 
 
@@ -48,7 +48,7 @@ class Intake(Receiving):
         chosen: Sequence[str],
         model_digest: bytes,
         capacity: Capacity,
-        relay: Relay | None = None,
+        relay: PassOn | None = None,
     ) -> None:
         """capacity: of the server, for all its rounds. relay: server A's, `masked` form; each upload taken goes on."""
         super().__init__(round=round, clients=chosen, timeout_s=task.submit_timeout_s, capacity=capacity)

@@ -26,10 +26,10 @@ from precad.mpc.proved.submission import (
     PayloadIntake,
     Relay,
     ShareSeeds,
-    Submission,
+    StatedBinding,
     holder_of,
     relay_of,
-    require_submission,
+    require_stated,
     stated_digest,
 )
 from precad.mpc.sharing import Party
@@ -75,7 +75,7 @@ class SlotIntake(Receiving):
         self._label, self.party, self._slots = label, party, dict(slots)
         self._n_elements, self._tell, self._told_all = n_elements, tell, told_all
         self._awaited_here = {client for client in slots if self.is_held(client)}
-        self._submissions: dict[Upload, Submission] = {}
+        self._stated: dict[Upload, StatedBinding] = {}
 
     @property
     def _awaited(self) -> Set[str]:
@@ -105,31 +105,31 @@ class SlotIntake(Receiving):
         require(is_first, RefusalReason.DUPLICATE, f"{client!r} has sent one in round {self.round}")
 
     def _require_header(self, upload: Upload) -> None:
-        submission = self._read(upload.binding, upload.statement, upload.salt)
+        stated = self._read(upload.binding, upload.statement, upload.salt)
         with _refusing():
-            is_callers = submission.binding.client == upload.client
+            is_callers = stated.binding.client == upload.client
             require(is_callers, RefusalReason.WRONG_CLIENT, f"the certificate is of {upload.client!r}")
             self._require_open(upload.client)
-            self._check_header(upload, submission)
-        self._submissions[upload] = submission
+            self._check_header(upload, stated)
+        self._stated[upload] = stated
 
     def _room(self) -> Payload:
         return self._capacity.spool.new(self.payload_bytes)
 
     def _take(self, upload: Upload) -> None:
-        payload, submission = upload.payload, self._submissions[upload]
+        payload, stated = upload.payload, self._stated[upload]
         assert payload is not None  # the block began it
         self.bytes_received += len(payload) + upload.binding.ByteSize() + len(upload.statement) + len(upload.salt)
         require(not self._closed, RefusalReason.LATE, f"round {self.round} takes no more of it")
         lengths = f"expected {self.payload_bytes} bytes, got {len(payload)}"
         require(len(payload) == self.payload_bytes, RefusalReason.WRONG_LENGTH, lengths)
         with _refusing():
-            self._keep(upload, submission, payload)
-        self._uploads[upload.client] = Taken(submission.binding.digest(), payload)
-        self._tell(self.phase, relay_of(submission))
+            self._keep(upload, stated, payload)
+        self._uploads[upload.client] = Taken(stated.binding.digest(), payload)
+        self._tell(self.phase, relay_of(stated))
 
     def _end(self, upload: Upload) -> None:
-        self._submissions.pop(upload, None)
+        self._stated.pop(upload, None)
         may_begin_again = upload.place.is_cut_off
         if not (upload.client in self._uploads or may_begin_again or self._closed):
             self._tell_of_none(upload.client)  # before `super` finds that all was told
@@ -164,15 +164,15 @@ class SlotIntake(Receiving):
             self._no_longer_expected(client)
 
     @abstractmethod
-    def _read(self, header: Header, statement: bytes, salt: bytes) -> Submission:
+    def _read(self, header: Header, statement: bytes, salt: bytes) -> StatedBinding:
         """Return a client's message as a value. Raises SubmissionRefusedError."""
 
     @abstractmethod
-    def _check_header(self, upload: Upload, submission: Submission) -> None:
+    def _check_header(self, upload: Upload, stated: StatedBinding) -> None:
         """Compare it with what is expected. Raises ProofRefusedError."""
 
     @abstractmethod
-    def _keep(self, upload: Upload, submission: Submission, payload: Payload) -> None:
+    def _keep(self, upload: Upload, stated: StatedBinding, payload: Payload) -> None:
         """Check the bytes, and take what is needed of them. Raises ProofRefusedError."""
 
     @abstractmethod
@@ -226,13 +226,13 @@ class ProvedUploads(SlotIntake):
         held = {client: taken.binding for client, taken in self._uploads.items()}
         return held | {client: digest for client, digest in self._relayed.items() if digest is not None}
 
-    def _read(self, header: Header, statement: bytes, salt: bytes) -> Submission:
+    def _read(self, header: Header, statement: bytes, salt: bytes) -> StatedBinding:
         assert isinstance(header, common_pb2.Binding)  # `Submit` has no other
-        return Submission(proved.binding_of(header), statement, salt)
+        return StatedBinding(proved.binding_of(header), statement, salt)
 
-    def _check_header(self, upload: Upload, submission: Submission) -> None:
-        assert isinstance(submission.binding, Binding)  # `_read` made it
-        require_submission(submission, self._bind(upload.client, submission.binding.payload_digest))
+    def _check_header(self, upload: Upload, stated: StatedBinding) -> None:
+        assert isinstance(stated.binding, Binding)  # `_read` made it
+        require_stated(stated, self._bind(upload.client, stated.binding.payload_digest))
         has_one_digest = isinstance(upload.binding, common_pb2.Binding) and not upload.binding.digest_b
         require(has_one_digest, RefusalReason.WRONG_BINDING, "field digest_b: expected none in mode 'proved'")
         check = self._checks[upload] = PayloadIntake(self._n_elements)
@@ -243,9 +243,9 @@ class ProvedUploads(SlotIntake):
 
         upload.check = look_at
 
-    def _keep(self, upload: Upload, submission: Submission, payload: Payload) -> None:
-        assert isinstance(submission.binding, Binding)  # `_read` made it
-        self._checks[upload].finish(submission.salt, submission.binding.payload_digest)
+    def _keep(self, upload: Upload, stated: StatedBinding, payload: Payload) -> None:
+        assert isinstance(stated.binding, Binding)  # `_read` made it
+        self._checks[upload].finish(stated.salt, stated.binding.payload_digest)
 
     def _end(self, upload: Upload) -> None:
         self._checks.pop(upload, None)
@@ -325,15 +325,15 @@ class Proofs(SlotIntake):
         """Return the clients whose proof came here, or was relayed with a statement that fits."""
         return frozenset(self._uploads) | {client for client, counts in self._relayed.items() if counts}
 
-    def _read(self, header: Header, statement: bytes, salt: bytes) -> Submission:
+    def _read(self, header: Header, statement: bytes, salt: bytes) -> StatedBinding:
         assert isinstance(header, common_pb2.ProofBinding)  # `Prove` has no other
-        return Submission(proved.proof_binding_of(header), statement, salt)
+        return StatedBinding(proved.proof_binding_of(header), statement, salt)
 
-    def _check_header(self, upload: Upload, submission: Submission) -> None:
-        self._check.require_header(self._slots[upload.client], submission)
+    def _check_header(self, upload: Upload, stated: StatedBinding) -> None:
+        self._check.require_header(self._slots[upload.client], stated)
 
-    def _keep(self, upload: Upload, submission: Submission, payload: Payload) -> None:
-        self._check.take_proof(self._slots[upload.client], submission, payload)  # it reads its share there
+    def _keep(self, upload: Upload, stated: StatedBinding, payload: Payload) -> None:
+        self._check.take_proof(self._slots[upload.client], stated, payload)  # it reads its share there
 
     def _counts(self, relay: Relay) -> bool:
         if relay.client in self._relayed:

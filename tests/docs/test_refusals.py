@@ -17,7 +17,16 @@ from docs.generate.refusals import SOURCE, Refusal, asked, refusals, refusals_pa
 from precad.clients import config
 from precad.deploy import conducts
 from precad.deploy.cli import main as cli
-from precad.deploy.configuration import auditing, initial_model, local, sections, update_set
+from precad.deploy.configuration import (
+    auditing,
+    client_ids,
+    initial_model,
+    local,
+    local_servers,
+    model_and_records,
+    sections,
+    update_set,
+)
 from precad.deploy.localhost import needs, whole
 from precad.lab.simulation.config import SimulationSettings
 from precad.protos.task import (
@@ -56,7 +65,8 @@ ONLY_SIMULATED_CLIPPING = {*get_args(SimulationSettings.model_fields["update_cli
 ASKED = (
     *(algorithms, audit_fields, bin_fields, convex_fields, core_fields, evaluation, function_fields, grid, krum_fields),
     *(proved_fields, query, record_fields, of_tasks, server_step, target, task, trim_fields, turns, validation_fields),
-    *(config, conducts, auditing, initial_model, local, needs, sections, update_set, of_servers),
+    *(config, conducts, auditing, client_ids, initial_model, local, local_servers, model_and_records, needs),
+    *(sections, update_set, of_servers),
 )
 """Modules that decide whether a configuration runs."""
 ELSEWHERE = {
@@ -82,8 +92,9 @@ ELSEWHERE = {
         "wanted_of": "asked by the row of the semantic backdoor, which raises it again",
         "needs_folder": "told with all other faults",
     },
-    "local.py": {
-        **dict.fromkeys(("with_clients", "with_operations"), "flags"),
+    "client_ids.py": {"with_clients": "flags"},
+    "local_servers.py": {"with_operations": "flags"},
+    "model_and_records.py": {
         "_model": "a model's own errors, passed on",
         "load_split": "a model's own errors, passed on",
     },

@@ -21,7 +21,7 @@ from precad.mpc.proved import client, field, prover, query, submission, sums, ve
 from precad.mpc.proved.client import Invitation
 from precad.mpc.proved.shares import HeldBytes, PackedShare
 from precad.mpc.proved.streams import open_field_stream
-from precad.mpc.proved.submission import Binding, PayloadIntake, ProofBinding, Relay, Submission
+from precad.mpc.proved.submission import Binding, PayloadIntake, ProofBinding, Relay, StatedBinding
 from tests.vectors.proved_played import Played
 from tests.vectors.proved_values import (
     Json,
@@ -59,7 +59,7 @@ def fields_of(binding: Binding | ProofBinding) -> Json:
     return {ours.get(k, k): v.hex() if isinstance(v, bytes) else v for k, v in found.items()}
 
 
-def said(sent: Submission, data: bytes) -> Json:
+def said(sent: StatedBinding, data: bytes) -> Json:
     return {
         "binding": fields_of(sent.binding),
         "binding_digest": sent.binding.digest().hex(),
@@ -114,14 +114,14 @@ def upload(case: Json) -> Json:
     return said(*sent_upload(case, case))
 
 
-def message_of(case: Json) -> Submission:
-    return Submission(binding_of(case["binding"]), bytes.fromhex(case["statement"]), bytes.fromhex(case["salt"]))
+def message_of(case: Json) -> StatedBinding:
+    return StatedBinding(binding_of(case["binding"]), bytes.fromhex(case["statement"]), bytes.fromhex(case["salt"]))
 
 
 def taken(case: Json, expected: Binding | ProofBinding, n_elements: int) -> bytes:
     """Return a payload that the holder has checked, all at once."""
     sent, data = message_of(case), bytes.fromhex(case["payload"])
-    submission.require_submission(sent, expected)
+    submission.require_stated(sent, expected)
     intake = PayloadIntake(n_elements)
     intake.take(data)
     intake.finish(sent.salt, submission.payload_digest_of(sent.binding))

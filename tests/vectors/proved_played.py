@@ -13,7 +13,7 @@ from precad.mpc.proved.check import LockedUpload, ProofCheck
 from precad.mpc.proved.client import OpenUpload
 from precad.mpc.proved.field import P
 from precad.mpc.proved.shares import HeldBytes, PackedShare
-from precad.mpc.proved.submission import Binding, Submission
+from precad.mpc.proved.submission import Binding, StatedBinding
 from tests.vectors.proved_values import Json, label_of, masks_of, payload, sent_upload, sizes_of
 
 
@@ -70,7 +70,7 @@ class Played:
             seeds.append(joint_coin.joint_seed(coins[party], coin_values[party], locks[party][:32], transcript))
         return seeds, active
 
-    def upload(self, party: int, slot: int, sent: Submission, data: bytes) -> LockedUpload:
+    def upload(self, party: int, slot: int, sent: StatedBinding, data: bytes) -> LockedUpload:
         """Return an upload as one server has it."""
         held = submission.holder_of(slot) == party
         seed = Seed(bytes.fromhex(self.clients[slot]["share_seed"]))

@@ -14,7 +14,7 @@ from precad.mpc.proved import client, field
 from precad.mpc.proved.prover import ProofMasks
 from precad.mpc.proved.shares import payload_pieces
 from precad.mpc.proved.sizes import ProofSizes
-from precad.mpc.proved.submission import Binding, Submission
+from precad.mpc.proved.submission import Binding, StatedBinding
 
 Json = dict[str, Any]
 SHORT = 16384
@@ -56,7 +56,7 @@ def expected_upload(case: Json, client: str, digest: bytes) -> Binding:
     return Binding(case["task"], case["round"], client, *digests, case["dim"], digest)
 
 
-def sent_upload(case: Json, at: Json) -> tuple[Submission, bytes]:
+def sent_upload(case: Json, at: Json) -> tuple[StatedBinding, bytes]:
     """Return an upload as it leaves its client, and its payload. at: what both servers know of the round."""
     seed, label, x = Seed(bytes.fromhex(case["share_seed"])), label_of(at, case["slot"]), np.array(case["x"], np.int64)
     blank = expected_upload(at, case.get("client", case.get("name", "")), b"")

@@ -9,7 +9,7 @@ from precad.mpc.proved.client import Invitation, OpenUpload
 from precad.mpc.proved.prover import ProofMasks
 from precad.mpc.proved.shares import HeldBytes, PackedShare, seeded_proof_share
 from precad.mpc.proved.streams import open_field_stream
-from precad.mpc.proved.submission import Binding, ShareSeeds, Submission
+from precad.mpc.proved.submission import Binding, ShareSeeds, StatedBinding
 from tests.mpc.proved.test_proof_check import CHALLENGE, SIZES, Round, vectors
 from tests.mpc.proved.two_servers import rows_of
 
@@ -39,7 +39,7 @@ def test_no_repr_shows_a_secret():
         Invitation("task", 3, 4, SIZES.dim, b"", 0, SECRET),
         OpenUpload(x, SIZES, binding, seed, 4),
         seeds,
-        Submission(binding, b"", SECRET + SECRET),
+        StatedBinding(binding, b"", SECRET + SECRET),
         Round(vectors(1)).servers[0],
     ]
     for one in objects:

@@ -23,7 +23,7 @@ from precad.mpc.proved.prover import ProofMasks
 from precad.mpc.proved.shares import HeldBytes, PackedShare, payload_pieces, proof_payload
 from precad.mpc.proved.sizes import ProofSizes
 from precad.mpc.proved.streams import FieldStream
-from precad.mpc.proved.submission import ProofBinding, Submission, holder_of, proof_statement
+from precad.mpc.proved.submission import ProofBinding, StatedBinding, holder_of, proof_statement
 from precad.mpc.proved.sums import row_sums
 from precad.mpc.upload_binding import salted_digest
 from tests.mpc.fixed_randomness import random_bytes_of
@@ -78,7 +78,9 @@ class Round:
             proof_digest=salted_digest(salt, hashlib.sha256(payload).digest()),
         )
         binding = replace(binding, **changed)
-        return Submission(binding, proof_statement(self.seeds[slot], self.label(slot), binding.digest()), salt), payload
+        return StatedBinding(
+            binding, proof_statement(self.seeds[slot], self.label(slot), binding.digest()), salt
+        ), payload
 
     def send(self, slot):
         """Let a client send its proof to its holder, and the holder relay it."""

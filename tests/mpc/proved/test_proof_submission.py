@@ -18,12 +18,12 @@ from precad.mpc.proved.submission import (
     PayloadIntake,
     ProofBinding,
     Relay,
-    Submission,
+    StatedBinding,
     draw_salt,
     holder_of,
     proof_statement,
     relay_of,
-    require_submission,
+    require_stated,
     seeded_of,
     slot_labels,
     stated_digest,
@@ -83,7 +83,7 @@ def test_the_digest_of_a_payload_says_nothing_without_its_salt():
 
 def test_a_relay_has_no_place_for_a_salt():
     """The seeded server gets four values; a submission shows no salt when it is printed."""
-    submission = Submission(BINDING, statement(SEED, LABEL, BINDING.digest()), SALT)
+    submission = StatedBinding(BINDING, statement(SEED, LABEL, BINDING.digest()), SALT)
     assert [f.name for f in fields(Relay)] == ["round", "client", "payload_digest", "statement"]
     assert relay_of(submission) == Relay(3, "alice", b"p" * 32, submission.statement)
     assert "salt" not in repr(submission)
@@ -100,7 +100,7 @@ def test_a_relay_has_no_place_for_a_salt():
 )
 def test_the_seeded_server_counts_what_the_client_states_alone(changed):
     """It makes the binding itself; another binding, seed or label does not fit, nor does the other kind's statement."""
-    relay = relay_of(Submission(BINDING, statement(SEED, LABEL, BINDING.digest()), SALT))
+    relay = relay_of(StatedBinding(BINDING, statement(SEED, LABEL, BINDING.digest()), SALT))
     assert stated_digest(relay, BINDING, SEED, LABEL) == BINDING.digest()
     assert stated_digest(relay, changed, SEED, LABEL) is None
     assert stated_digest(relay, BINDING, Seed(bytes(16)), LABEL) is None
@@ -125,10 +125,10 @@ def test_the_seeded_server_counts_what_the_client_states_alone(changed):
     ],
 )
 def test_a_proof_for_something_else_is_refused(changed, reason):
-    message = Submission(PROOF_BINDING, b"s" * 32, SALT)
-    require_submission(message, PROOF_BINDING)
+    message = StatedBinding(PROOF_BINDING, b"s" * 32, SALT)
+    require_stated(message, PROOF_BINDING)
     with pytest.raises(ProofRefusedError, match=reason) as refused:
-        require_submission(replace(message, binding=replace(PROOF_BINDING, **changed)), PROOF_BINDING)
+        require_stated(replace(message, binding=replace(PROOF_BINDING, **changed)), PROOF_BINDING)
     assert refused.value.reason == reason
 
 
@@ -146,13 +146,13 @@ def test_a_proof_for_something_else_is_refused(changed, reason):
     ],
 )
 def test_an_upload_for_something_else_is_refused(name, value, reason):
-    message = Submission(BINDING, b"s" * 32, SALT)
-    require_submission(message, replace(BINDING, payload_digest=b"x" * 32))
+    message = StatedBinding(BINDING, b"s" * 32, SALT)
+    require_stated(message, replace(BINDING, payload_digest=b"x" * 32))
     with pytest.raises(ProofRefusedError, match=reason):
-        require_submission(replace(message, binding=replace(BINDING, **{name: value})), BINDING)
+        require_stated(replace(message, binding=replace(BINDING, **{name: value})), BINDING)
     for short in ({"statement": b"short"}, {"salt": b"short"}, {"binding": PROOF_BINDING}):
         with pytest.raises(ProofRefusedError, match="wrong_binding"):
-            require_submission(replace(message, **short), BINDING)
+            require_stated(replace(message, **short), BINDING)
 
 
 # Payloads while they come

@@ -16,7 +16,7 @@ import pytest
 from precad.mpc.prg import Label, Seed
 from precad.mpc.proved.check import ProofCheck
 from precad.mpc.proved.sizes import ProofSizes
-from precad.mpc.proved.submission import Binding, ProofBinding, Relay, ShareSeeds, Submission, proof_statement
+from precad.mpc.proved.submission import Binding, ProofBinding, Relay, ShareSeeds, StatedBinding, proof_statement
 from precad.mpc.upload_binding import salted_digest, statement
 from precad.protos.messages import proved
 from precad.servers.errors import Limit, OverloadedError, RefusalReason, SubmissionRefusedError
@@ -69,15 +69,15 @@ def bound(client: str, payload_digest: bytes) -> Binding:
     return replace(BLANK, client=client, payload_digest=payload_digest)
 
 
-def submission(client: str, payload: bytes = PAYLOAD, **changed: Any) -> Submission:
+def submission(client: str, payload: bytes = PAYLOAD, **changed: Any) -> StatedBinding:
     """Return what a client sends beside the payload. Its holder cannot check the statement."""
     salt = bytes(32)
     binding = replace(bound(client, salted_digest(salt, hashlib.sha256(payload).digest())), **changed)
-    return Submission(binding, bytes(32), salt)
+    return StatedBinding(binding, bytes(32), salt)
 
 
 async def send(
-    server: Server, client: str, sent: Submission, payload: bytes = PAYLOAD, *, digest_b: bytes = b""
+    server: Server, client: str, sent: StatedBinding, payload: bytes = PAYLOAD, *, digest_b: bytes = b""
 ) -> None:
     assert isinstance(sent.binding, Binding)
     message = proved.binding_message(sent.binding)
@@ -88,7 +88,7 @@ async def send(
 
 
 async def refusal(
-    server: Server, client: str, sent: Submission, payload: bytes = PAYLOAD, **other: Any
+    server: Server, client: str, sent: StatedBinding, payload: bytes = PAYLOAD, **other: Any
 ) -> RefusalReason:
     with pytest.raises(SubmissionRefusedError) as caught:
         await send(server, client, sent, payload, **other)

@@ -36,7 +36,7 @@ from precad.servers.door.revocation import Revocations
 from precad.servers.door.servicers import AggregatorServicer
 from precad.servers.errors import CallRefusedError
 from precad.servers.rounds import receiving
-from precad.servers.rounds.intake import Intake, Relay
+from precad.servers.rounds.intake import Intake, PassOn
 from precad.servers.rounds.relayed_uploads import RelayedUploads
 from precad.servers.rounds.sessions import Sessions
 from precad.servers.rounds.states import Collecting, Selecting
@@ -90,7 +90,7 @@ class Pair:
         self.intakes.insert(0, self.open_intake(0, relay if mode == "masked" else None))
         self.servicers = [self.servicer(party) for party in (0, 1)]
 
-    def open_intake(self, party: int, relay: Relay | None = None) -> Intake:
+    def open_intake(self, party: int, relay: PassOn | None = None) -> Intake:
         """One server's, with its own spool."""
         return Intake(
             task=self.task,

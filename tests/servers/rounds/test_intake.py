@@ -25,7 +25,7 @@ from precad.protos.messages import convert
 from precad.protos.precad.v1 import common_pb2
 from precad.servers.errors import NoRoomError, OverloadedError, RefusalReason, SubmissionRefusedError, WrongStateError
 from precad.servers.rounds import receiving
-from precad.servers.rounds.intake import Intake, Relay
+from precad.servers.rounds.intake import Intake, PassOn
 from precad.servers.rounds.transfers import Capacity
 from precad.servers.rounds.uploads import MemoryPayload, Payload, Spool
 from tests.harness.harness import asynchronous, small_task, until, upload_to
@@ -45,7 +45,7 @@ def open_intake(
     chosen: Sequence[str] = ("alice", "bob"),
     *,
     capacity: Capacity | None = None,
-    relay: Relay | None = None,
+    relay: PassOn | None = None,
     **changes: Any,
 ) -> Intake:
     task = small_task(mode=mode, **changes)

@@ -18,7 +18,7 @@ from precad.mpc.prg import Label, Seed
 from precad.mpc.proved.client import make_upload
 from precad.mpc.proved.field import P
 from precad.mpc.proved.shares import payload_pieces
-from precad.mpc.proved.submission import Binding, Relay, ShareSeeds, Submission, relay_of
+from precad.mpc.proved.submission import Binding, Relay, ShareSeeds, StatedBinding, relay_of
 from precad.mpc.sharing import Party
 from precad.mpc.upload_binding import SALT_BYTES
 from precad.protos.messages import proved
@@ -71,12 +71,12 @@ class AtA:
     def bind(client: str, digest: bytes) -> Binding:
         return Binding(ROUND.task, ROUND.round, client, TASK.digest(), bytes(32), TASK.dim, digest)
 
-    def upload(self, client: str, seed: Seed) -> tuple[Submission, bytes]:
+    def upload(self, client: str, seed: Seed) -> tuple[StatedBinding, bytes]:
         label = Label(ROUND.task, ROUND.round, str(SLOTS[client]))
         return make_upload(X, self.bind(client, b""), seed, label), b"".join(payload_pieces(X, seed, label))
 
     async def take(
-        self, client: str, sent: Submission, payload: bytes, changed: Mapping[str, Any] | None = None
+        self, client: str, sent: StatedBinding, payload: bytes, changed: Mapping[str, Any] | None = None
     ) -> None:
         assert isinstance(sent.binding, Binding)
         message = proved.binding_message(sent.binding)
