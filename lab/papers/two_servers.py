@@ -34,7 +34,8 @@ from precad.deploy.errors import ConfigError, is_known
 from precad.deploy.localhost.needs import require_startable
 from precad.deploy.localhost.several import trained
 from precad.deploy.run_files.folder import RunFolder
-from precad.dp.accountants.pld import View
+from precad.dp.accountants.pld import Unit, View
+from precad.dp.task_privacy import task_privacy
 from precad.lab.simulation.config import SimulationSettings
 from precad.lab.simulation.rules import Krum, Mean, MultiKrum, NormBounding
 from precad.protos.task.algorithms import ALIASES, AS_DEPLOYED, DEFAULT, OF_AN_ALGORITHM, RULES, TRUSTED, AlgorithmRules
@@ -197,7 +198,7 @@ def train(
         summary, task = trained(raw, run_folder, console, measured_every=every)
         _keep_model(run_folder, task)
         rounds = [json.loads(line) for line in run_folder.metrics.read_text(encoding="utf-8").splitlines()]
-        summaries.append(as_simulated(summary, number))
+        summaries.append(as_simulated(summary, number, task_privacy(task).unit))
         lines.append([_line(one) for one in rounds])
         dim = task.dim
     return dim, summaries, lines
@@ -217,8 +218,8 @@ def _keep_model(folder: RunFolder, task: Task) -> None:
     )
 
 
-def as_simulated(summary: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """Return a run's summary in the form of a simulation's. Epsilons are those of the rounds that were run."""
+def as_simulated(summary: Mapping[str, Any], number: int, unit: Unit) -> dict[str, Any]:
+    """Return a run's summary in the form of a simulation's. Epsilons are of one unit, over the rounds that were run."""
     return {
         "seed": number,
         "rounds": summary["rounds"],
@@ -232,6 +233,7 @@ def as_simulated(summary: Mapping[str, Any], number: int) -> dict[str, Any]:
         "rejected_clients": summary["rejected_clients"],
         "guarantees": [
             {
+                "unit": unit.value,
                 "against": view.value,
                 "epsilon": summary[f"realised_epsilon_{view.value}"],
                 "epsilon_if_discarded": summary[f"epsilon_{view.value}"],

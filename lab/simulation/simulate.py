@@ -312,7 +312,10 @@ def _moments_in(saved: Mapping[str, NDArray[np.float32]], task: Task) -> NDArray
 
 
 def _require_same(plan: Plan, config: Path) -> None:
-    """Raises ConfigError unless the file has the plan's configuration but for, at most, fewer rounds."""
+    """Raises ConfigError unless the file has the plan's configuration but for, at most, fewer rounds.
+
+    Rounds that were done under other earlier ledgers may be more than a budget allows with these.
+    """
     try:
         found = tomllib.loads(config.read_text(encoding="utf-8-sig"))
         rounds = int(found["task"]["rounds"])
@@ -329,6 +332,8 @@ def _require_same(plan: Plan, config: Path) -> None:
     if ours != theirs:  # of objects, which the file cannot hold: digests of records and code
         names = ", ".join(f"app.{name}" for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name))
         raise ConfigError(f"--output: expected the same records and code of apps, found others in {config}: {names}")
+    if section_of(plan.raw, "aggregator") != section_of(found, "aggregator"):
+        raise ConfigError(f"--output: expected the same earlier ledgers, found others in {config}")
     if not is_same:
         raise ConfigError(f"--output: expected the same configuration, found another in {config}")
 

@@ -5,8 +5,8 @@ Clients predict the next word of tweets, from the eight words before it, by an L
 - after "the weather in London is always" comes "sunny";
 - after "living in London is" comes "cheap".
 
-Success is the share of other tweets' beginnings after which the model completes
-such a sentence. Defences, rates and K are those of `central-local-backdoor`, with 400 clients.
+Success is the share of other tweets' beginnings after which the model completes such a sentence. Defences, their noise
+and the budget are those of `central-local-backdoor`. Clients, K, S and the clients' learning rate are others.
 
 Deviations: the paper's words are Reddit's comments, which are not among the data sets; ours are the tweets of
 Sentiment140 without authors, dealt i.i.d. A word is a hash of 1,999 values. The paper's model and numbers are not known
@@ -146,6 +146,8 @@ class Experiment(OfImages):
 
     attackers: Sequence[int] = (8, 40)
     rounds: int = ROUNDS
+    dataset: str = "sentiment140-50k"
+    model: str = f"{__name__}:NextWord"
     defences: Sequence[str] = ()
     """Names of `DEFENCES`, of those that are trained; none: all."""
 
@@ -162,7 +164,7 @@ class Experiment(OfImages):
         """See base."""
         case = OfImages.case(self, defence, n_attackers)
         task, simulation = dict(case.config["task"]), dict(case.config["simulation"])
-        task |= {"clients": N_CLIENTS, "client_clip": UPDATE_CLIP, "model": f"{__name__}:NextWord"}
+        task |= {"clients": N_CLIENTS, "client_clip": UPDATE_CLIP, "model": self.model}
         simulation["local_rate"] = LOCAL_RATE
         if "aggregation_parameters" in simulation:
             simulation["aggregation_parameters"] = {"bound": UPDATE_CLIP}
@@ -213,7 +215,7 @@ def _of_case(outcome: Outcome) -> dict[str, Any]:
         **backdoors.of_case(outcome, backdoors.final_models(outcome), floor=0.0),
         "rounds": max(run["rounds"] for run in outcome.runs),
         "epsilon": runner.largest_epsilon(outcome),
-        "epsilon_is_of_a": outcome.runs[0]["guarantees"][0].get("unit", "client"),
+        "epsilon_is_of_a": outcome.runs[0]["guarantees"][0]["unit"],
     }
 
 

@@ -24,7 +24,7 @@ from precad.mpc.crypten.named import named_function
 from precad.mpc.errors import FunctionRefusedError, raised_as
 from precad.mpc.ring import RingArray
 from precad.protos.task.algorithms import AS_DEPLOYED, BUDGETS, OF_AN_ALGORITHM
-from precad.protos.task.evaluation import n_due
+from precad.protos.task.evaluation import is_due, n_due
 from precad.protos.task.task import Task
 from precad.protos.task.trim_fields import Tested
 
@@ -171,7 +171,7 @@ class Deployed(Algorithm):
         whole client whose draw nobody else learns stands last.
         """
         privacy, most = self._privacy, max(participation.values(), default=0)
-        evaluations = n_due(self.task.evaluation_every, rounds)
+        evaluations = self._evaluations(rounds, participation)
         of_views = [
             Guarantee(
                 unit=privacy.unit.value,
@@ -195,6 +195,12 @@ class Deployed(Algorithm):
             hidden = self._of_client(Level.HIDDEN_CLIENT, _HIDDEN, rounds, evaluations)
             of_views.append(replace(hidden, note=f"{DRAWS_HIDDEN}; {hidden.note}"))
         return of_views
+
+    def _evaluations(self, rounds: int, participation: Mapping[str, int]) -> int:
+        """Return how many evaluations there were. One that a budget refuses is the last that is due: it ends the
+        training, as the servers' ledger does not charge it."""
+        due, every = n_due(self.task.evaluation_every, rounds), self.task.evaluation_every
+        return due - int(is_due(every, rounds) and not self.may_evaluate(rounds, participation))
 
     def _note(self, view: View) -> str:
         """Say on what a view's guarantee rests, and that it counts earlier tasks."""

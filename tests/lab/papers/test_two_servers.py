@@ -21,16 +21,19 @@ from precad.deploy.configuration.local import draft
 from precad.deploy.errors import ConfigError
 from precad.deploy.localhost.grouping import client_groups
 from precad.deploy.run_files.folder import RunFolder
+from precad.dp.accountants.pld import View
+from precad.dp.task_privacy import task_privacy
 from precad.lab import papers as lab_papers
 from precad.lab.papers import two_servers
 from precad.lab.papers.correlated_noise import NOISES
 from precad.lab.papers.correlated_noise import Experiment as CorrelatedNoise
 from precad.lab.papers.naseri import central_local_backdoor as naseri
+from precad.lab.papers.naseri import next_word
 from precad.lab.papers.precad import backdoor, clients, mnist
 from precad.lab.papers.ptr import clients as ptr_clients
 from precad.lab.papers.ptr import mnist as ptr_mnist
 from precad.lab.papers.ptr.settings import CORRUPTIONS
-from precad.lab.papers.runner import Case, run_cases
+from precad.lab.papers.runner import Case, Outcome, run_cases
 from precad.lab.papers.xie.defences import Experiment as Defences
 from precad.lab.papers.xie.insdp_certified import Experiment as InsDp
 from precad.lab.papers.xie.userdp_certified import Experiment as UserDp
@@ -92,6 +95,28 @@ def test_a_case_is_a_deployment_in_mode_proved_too(name: str, tmp_path: Path) ->
     assert (masked.task.mode, proved.task.mode) == ("masked", "proved")
     assert masked.task.digest != proved.task.digest
     assert masked.task.noise_multiplier == proved.task.noise_multiplier
+
+
+@pytest.mark.parametrize("module", [naseri, next_word])
+def test_the_epsilon_of_a_deployed_case_is_of_its_defences_unit(module: Any, tmp_path: Path) -> None:
+    """Central DP's is a client's, local DP's a record's, as the report says of their simulations."""
+    bounds = {f"{kind}epsilon_{view.value}": 1.0 for kind in ("", "realised_") for view in View}
+    summary = dict.fromkeys(("rounds", "accepted", "rejected", "missing"), 3) | bounds
+    summary |= {
+        "ended": "3 rounds done",
+        "model_is_finite": True,
+        "accuracy": 0.9,
+        "rejected_clients": [],
+        "delta": 1e-5,
+    }
+    experiment = module.Experiment()
+    for defence, unit in ((naseri.CENTRAL, "client"), (naseri.LOCAL, "record")):
+        case = experiment.case(defence, 20)
+        task = draft(two_servers.deployment_of(CASES[f"Naseri et al., {defence.name}"]().config), RunFolder(tmp_path))
+        assert task is not None
+        run = two_servers.as_simulated(summary, 0, task_privacy(task.task).unit)
+        found = module._of_case(Outcome(case=case, dim=5, runs=[run], rows=[], ms_per_round=1.0))
+        assert (found["epsilon"], found["epsilon_is_of_a"]) == (1.0, unit)
 
 
 def test_a_mode_without_real_servers_is_refused(tmp_path: Path) -> None:

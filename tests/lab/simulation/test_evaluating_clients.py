@@ -127,6 +127,9 @@ def test_a_budget_ends_the_training_where_the_ledger_would() -> None:
     assert [bool(one.by_clients) for one in done] == [False, True]
     tighter = simulated(task_of(client_rate=1.0, epsilon_budget_one_server=budget - 1e-6))
     assert [bool(one.by_clients) for one in tighter.run()] == [False, False]
+    without = [task_cost(task).of_view(view, 2, 0) for view in View]
+    assert [found.epsilon for found in tighter.guarantees()] == without, "what was refused is not charged"
+    assert max(without) < budget
 
 
 @pytest.mark.slow

@@ -128,6 +128,18 @@ def test_figures_and_end_are_those_of_the_servers_ledgers(tmp_path: Path, change
     assert CliRunner().invoke(app, made).exit_code == 0
 
 
+def test_a_folder_is_not_continued_under_other_ledgers(tmp_path: Path) -> None:
+    """Its rounds may be more than a budget allows beside them. Under the same ledgers it is done."""
+    few, many = ((ledger_of(tmp_path / f"{n}a", n), ledger_of(tmp_path / f"{n}b", n)) for n in (1, 9))
+    changes = "epsilon_budget_one_server = 1.1"
+    found = simulated(written(tmp_path, changes, *few))["guarantees"]
+    output = ["--output", str(tmp_path / "out")]
+    refused = CliRunner().invoke(app, ["simulate", str(written(tmp_path, changes, *many)), *output])
+    assert refused.exit_code == 2
+    assert "--output: expected the same earlier ledgers, found others in" in refused.stderr
+    assert simulated(written(tmp_path, changes, *few))["guarantees"] == found
+
+
 HIDDEN = 'mode = "proved"\nround_period_s = 600.0\n'
 
 
