@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from precad.deploy.errors import ConfigError
 from precad.dp.queries.estimates import answer
+from precad.protos.task.evaluation_figures import most_rounding
 from precad.protos.task.task import Task
+
+_OF_MODEL: Final = 2.0**-23
+"""By what share of itself a number of the sum may be off, as a model holds it in float32."""
 
 
 def opened_sum(model: NDArray[np.float32], task: Task) -> NDArray[np.float64]:
@@ -28,7 +32,9 @@ def answer_of(model: NDArray[np.float32], task: Task, level: float) -> dict[str,
     if (query := task.query) is None:
         raise ConfigError("task.query: expected the task of a query, found a training's")
     encoding = query.encoding(task.frac_bits)
-    found = answer(encoding, opened_sum(model, task), task.sum_noise_std, share=query.share, level=level)
+    total = opened_sum(model, task)
+    rounding = most_rounding(task) + float(np.abs(total).max()) * _OF_MODEL
+    found = answer(encoding, total, task.sum_noise_std, rounding=rounding, share=query.share, level=level)
     estimate = None if found.estimate is None else asdict(found.estimate)
     group = {} if task.records_per_person == 1 else {"records_per_person": task.records_per_person}
     return {

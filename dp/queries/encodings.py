@@ -15,8 +15,11 @@ constraint. The square is centred at 1/2, which doubles c. Our derivation.
 
 Sensitivity. Adding or removing one record moves the sum by at most 1. A client's sum is projected onto the ball of
 radius C, which makes no two sums more distant. So adding or removing a client, or any lie of one, moves it by at most
-C. Vectors are rounded to the grid of 2^-f record by record, and sums on the grid are exact. Weights leave room for that
-rounding, so a rounded record has norm at most 1 as well.
+C. The sum is cut to the grid of 2^-f once, which `effective_noise_multiplier` counts.
+
+Rounding. Vectors are rounded to 2^-40 record by record, and their sum is that of integers, exact for any number of
+records. Weights leave room for that, so a rounded record has norm at most 1 as well. Rounded to 2^-f record by record,
+all records of one value would be off alike, and n of them by n times as much.
 
 A cell that holds no finite number contributes nothing. It raises nothing either: an error would tell of a record.
 """
@@ -24,7 +27,7 @@ A cell that holds no finite number contributes nothing. It raises nothing either
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,6 +38,7 @@ from precad.dp.checks import require_count
 from precad.dp.queries.kinds import Kind
 
 Values = NDArray[np.float64]
+ROWS_AT_ONCE: Final = 4096
 
 _WEIGHTS: Final = {
     Kind.COUNT: (1.0,),
@@ -43,11 +47,33 @@ _WEIGHTS: Final = {
 }
 
 
+ROW_BITS: Final = 40
+"""Records are on the grid of 2^-40, or on that of the sum where that is finer."""
+
+
 def weights_on_grid(weights: Sequence[float], frac_bits: int) -> Values:
     """Return weights of norm 1 on the grid, (k,), with room for a vector that is rounded to the grid after them."""
     room = 1 - math.ldexp(math.sqrt(len(weights)), -frac_bits)
     scaled = np.ldexp(np.asarray(weights) * max(room, 0.0), frac_bits)
     return np.ldexp(np.floor(scaled), -frac_bits)
+
+
+def on_row_grid(exact: Values, frac_bits: int) -> Values:
+    """Return records' vectors, (n, k), rounded to the grid of records beside a sum of so many fractional bits."""
+    bits = max(frac_bits, ROW_BITS)
+    return np.ldexp(np.rint(np.ldexp(exact, bits)), -bits)
+
+
+def sum_of_rows(pieces: Iterable[Values], frac_bits: int, dim: int) -> Values:
+    """Return the sum of vectors that `on_row_grid` gave, (k,): that of integers, in the end the nearest floats.
+
+    pieces: (n_i, k) each, of at most 4096 vectors.
+    """
+    bits, total = max(frac_bits, ROW_BITS), [0] * dim
+    for rows in pieces:
+        steps = np.ldexp(rows, bits).astype(np.int64).sum(axis=0)
+        total = [before + int(more) for before, more in zip(total, steps, strict=True)]
+    return np.array([steps / (1 << bits) for steps in total])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +129,7 @@ class Encoding:
         return np.minimum((shares * self.bins).astype(np.int64), self.bins - 1)
 
     def rows(self, values: Values) -> Values:
-        """Return the vector of each record, (n, k), each of norm at most 1 and on the grid.
+        """Return the vector of each record, (n, k), each of norm at most 1.
 
         values: (n,), of any content. A cell that is no finite number makes a row of zeros.
         """
@@ -112,14 +138,12 @@ class Encoding:
         return self._rows(known) * is_number[:, None]
 
     def total(self, values: Values) -> Values:
-        """Return the sum of `rows`, (k,), computed without rounding."""
+        """Return the sum of `rows`, (k,): the float nearest to each number."""
         if self.kind.has_bins:  # rows of thousands of bins would take much memory
             return np.bincount(self.places(values[np.isfinite(values)]), minlength=self.bins).astype(np.float64)
-        total = np.zeros(self.dim, dtype=np.int64)
-        for start in range(0, len(values), _ROWS_AT_ONCE):
-            rows = self.rows(values[start : start + _ROWS_AT_ONCE])
-            total += np.ldexp(rows, self.frac_bits).astype(np.int64).sum(axis=0)
-        return np.ldexp(total.astype(np.float64), -self.frac_bits)
+        starts = range(0, len(values), ROWS_AT_ONCE)
+        pieces = (self.rows(values[start : start + ROWS_AT_ONCE]) for start in starts)
+        return sum_of_rows(pieces, self.frac_bits, self.dim)
 
     def _rows(self, known: Values) -> Values:
         if self.kind.has_bins:
@@ -129,8 +153,4 @@ class Encoding:
             return ((self.low <= known) & (known <= self.high)).astype(np.float64)[:, None]
         y = self.scaled(known)
         parts = [np.ones_like(y), y] if self.kind is Kind.MEAN else [np.ones_like(y), y, y * y - 0.5]
-        exact = np.stack(parts, axis=1) * self.weights
-        return np.ldexp(np.rint(np.ldexp(exact, self.frac_bits)), -self.frac_bits)
-
-
-_ROWS_AT_ONCE: Final = 4096
+        return on_row_grid(np.stack(parts, axis=1) * self.weights, self.frac_bits)

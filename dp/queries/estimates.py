@@ -1,13 +1,22 @@
 """Estimate what a query asked, with error bars, from the noisy sum of the encodings.
 
-The noise of the sum is Gaussian and its size is public, so error bars know it. They hold at their level over the noise,
-for whatever the records are, and for the records of the clients whose answers were accepted. They assume that both
-servers added their noise, and that clients answered truly. A client that lies moves the sum by at most C.
+The noise of the sum is Gaussian and its size is public, so error bars know it. Over the noise they hold at least at
+their level, whatever the records are. They are about the records of the clients whose answers were accepted. They
+assume that both servers added their noise, and that clients answered truly. A client that lies moves the sum by at most
+C.
 
     count, histogram    estimate +- z t / weight, each number by itself
     mean                Fieller's interval of a ratio of two Gaussians: exact, whatever the count is
-    variance            the delta method around the estimate: to first order in t / n
-    quantile            the bins whose edges no test at the level refuses: at least the level
+    variance            Fieller's interval for each mean that the sum does not refuse, all together
+    quantile            the bins whose edges no test at the level refuses
+
+Variance. Let n, y and c be the sums of 1, y and y^2 - 1/2, and m and v mean and variance in these units. Without noise
+n (1/2 + m^2 - v) is 2 m y - c. So for the true m Fieller's interval of (2 m y - c) / n covers 1/2 + m^2 - v. The true m
+is within the interval of the mean but for a small share of the failures. Near it the result moves by the square of an
+error of m alone, so that this costs little. Our derivation.
+
+Rounding. Each number of the sum may be off by r beside its noise. So z becomes z + r / t for one number. For a
+combination of k numbers it becomes z + sqrt(k) r / t, by Cauchy and Schwarz.
 
 Source: Fieller, "Some Problems in Interval Estimation", JRSS B '54. The quantile's tests are of ranks, r_j = (sum of
 the first j bins) - share * (sum of all). Their noise has variance t^2 (j (1 - share)^2 + (k - j) share^2). The bin of
@@ -24,13 +33,16 @@ from typing import Final
 
 import numpy as np
 
-from precad.dp.checks import require_positive
+from precad.dp.checks import require_non_negative, require_positive
 from precad.dp.queries.encodings import Encoding, Values
 from precad.dp.queries.kinds import Kind
 
 LEVEL: Final = 0.95
-_LEAST_COUNTS: Final = 4.0
-"""A variance has error bars from a noisy count of so many standard deviations on."""
+_OF_MEAN: Final = 0.05
+"""The share of a variance's failures that are those of the mean's interval."""
+_MEANS: Final = 257
+"""Means of that interval for which a variance's is found. Between two of them m^2 bends by 2^-16 of the square of the
+interval's half-length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,32 +68,49 @@ class Answer:
     bins: tuple[Estimate, ...] = ()
     """Records in each bin, of a histogram or a quantile."""
     level: float = LEVEL
-    """Share of answers whose error bar covers the truth."""
+    """Least share of answers whose error bar covers the truth."""
+
+
+def quantile_beside(level: float, rounding: float, *, n_numbers: int = 1) -> float:
+    """Return z of an error bar at the level, of a combination of so many numbers.
+
+    rounding: the most that each is off beside its noise, over that noise's standard deviation.
+    """
+    return NormalDist().inv_cdf((1 + level) / 2) + math.sqrt(n_numbers) * rounding
 
 
 def answer(
-    encoding: Encoding, noisy_sum: Values, noise_std: float, *, share: float = 0.5, level: float = LEVEL
+    encoding: Encoding,
+    noisy_sum: Values,
+    noise_std: float,
+    *,
+    rounding: float = 0.0,
+    share: float = 0.5,
+    level: float = LEVEL,
 ) -> Answer:
     """Return the answer that a sum, (k,), gives, whose coordinates have Gaussian noise of `noise_std`.
 
-    share: which quantile. Raises ValueError.
+    rounding: the most that a coordinate is off beside its noise. share: which quantile. Raises ValueError.
     """
     require_positive("noise_std", noise_std)
+    require_non_negative("rounding", rounding)
     if noisy_sum.shape != (encoding.dim,):
         raise ValueError(f"noisy_sum: expected shape ({encoding.dim},), got {noisy_sum.shape}")
     if not 0 < level < 1 or not 0 < share < 1:
         raise ValueError(f"level, share: expected numbers between 0 and 1, got {level} and {share}")
-    z = NormalDist().inv_cdf((1 + level) / 2)
+    off = rounding / noise_std
     if encoding.kind.has_bins:
-        bins = tuple(Estimate(float(n), float(n) - z * noise_std, float(n) + z * noise_std) for n in noisy_sum)
-        found = None if encoding.kind is Kind.HISTOGRAM else _quantile(encoding, noisy_sum, noise_std * z, share)
+        reach = quantile_beside(level, off) * noise_std
+        bins = tuple(Estimate(float(n), float(n) - reach, float(n) + reach) for n in noisy_sum)
+        of_ranks = quantile_beside(level, off, n_numbers=encoding.bins) * noise_std
+        found = None if encoding.kind is Kind.HISTOGRAM else _quantile(encoding, noisy_sum, of_ranks, share)
         return Answer(found, bins, level)
     sums, stds = noisy_sum / encoding.weights, noise_std / encoding.weights
-    return Answer(_OF_KIND[encoding.kind](encoding, sums, stds, z), level=level)
+    return Answer(_OF_KIND[encoding.kind](encoding, sums, stds, level, off), level=level)
 
 
-def _count(_: Encoding, sums: Values, stds: Values, z: float) -> Estimate:
-    n, reach = float(sums[0]), z * float(stds[0])
+def _count(_: Encoding, sums: Values, stds: Values, level: float, off: float) -> Estimate:
+    n, reach = float(sums[0]), quantile_beside(level, off) * float(stds[0])
     return Estimate(n, n - reach, n + reach)
 
 
@@ -98,28 +127,36 @@ def ratio(n: float, y: float, reach_n: float, reach_y: float) -> tuple[float, fl
     return y / n, (y * n - root) / lead, (y * n + root) / lead
 
 
-def _mean(encoding: Encoding, sums: Values, stds: Values, z: float) -> Estimate:
+def _mean(encoding: Encoding, sums: Values, stds: Values, level: float, off: float) -> Estimate:
     """Return the mean of clipped values by Fieller's interval; all of [low, high] where the count may be zero."""
     n, y = (float(found) for found in sums)
+    z = quantile_beside(level, off, n_numbers=2)
     if (found := ratio(n, y, *(float(z * std) for std in stds))) is None:
         return Estimate(encoding.middle, encoding.low, encoding.high)
     value, low, high = (encoding.middle + encoding.half_width * number for number in found)
     return Estimate(value, low, high).within(encoding.low, encoding.high)
 
 
-def _variance(encoding: Encoding, sums: Values, stds: Values, z: float) -> Estimate:
+def _variance(encoding: Encoding, sums: Values, stds: Values, level: float, off: float) -> Estimate:
     """Return the mean squared distance of clipped values from their mean; nothing said where there are too few."""
     n, y, centred = (float(found) for found in sums)
+    of_n, of_y, of_centred = (float(found) for found in stds)
     unit = encoding.half_width**2
-    if n < _LEAST_COUNTS * float(stds[0]):
+    of_mean, z = (quantile_beside(1 - share * (1 - level), off, n_numbers=3) for share in (_OF_MEAN, 1 - _OF_MEAN))
+    if (found := ratio(n, y, of_mean * of_n, of_mean * of_y)) is None:
         return Estimate(unit / 2, 0.0, unit)
-    mean, square = y / n, centred / n
-    slopes = np.asarray([2 * mean * mean - square, -2 * mean, 1.0]) / n
-    value, reach = square + 0.5 - mean * mean, z * float(np.linalg.norm(slopes * stds))
-    return Estimate(unit * value, unit * (value - reach), unit * (value + reach)).within(0.0, unit)
+    first, last = (min(max(end, -1.0), 1.0) for end in found[1:])
+    bounds = list[float]()
+    for m in map(float, np.linspace(first, last, _MEANS)):
+        at_m = ratio(n, 2 * m * y - centred, z * of_n, z * math.hypot(2 * m * of_y, of_centred))
+        assert at_m is not None  # at a smaller z than the mean's
+        bounds += (0.5 + m * m - at_m[1], 0.5 + m * m - at_m[2])
+    low, high = min(bounds), max(bounds)
+    value = min(max(centred / n + 0.5 - found[0] ** 2, low), high)
+    return Estimate(unit * value, unit * low, unit * high).within(0.0, unit)
 
 
-_OF_KIND: Final[dict[Kind, Callable[[Encoding, Values, Values, float], Estimate]]] = {
+_OF_KIND: Final[dict[Kind, Callable[[Encoding, Values, Values, float, float], Estimate]]] = {
     Kind.COUNT: _count,
     Kind.MEAN: _mean,
     Kind.VARIANCE: _variance,

@@ -17,14 +17,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Final
 
 import numpy as np
 
-from precad.dp.checks import require_count, require_positive
-from precad.dp.queries.encodings import Values, weights_on_grid
-from precad.dp.queries.estimates import LEVEL, Estimate, ratio
+from precad.dp.checks import require_count, require_non_negative, require_positive
+from precad.dp.queries.encodings import ROWS_AT_ONCE, Values, on_row_grid, sum_of_rows, weights_on_grid
+from precad.dp.queries.estimates import LEVEL, Estimate, quantile_beside, ratio
 from precad.dp.queries.kinds import EVALUATION_DIM
 
 _A: Final = math.sqrt(1 / (2 + math.sqrt(2)))
@@ -50,21 +49,20 @@ class EvaluationEncoding:
         return weights_on_grid(_WEIGHTS, self.frac_bits)
 
     def rows(self, right: Values, losses: Values) -> Values:
-        """Return the vector of each record, (n, 3), each of norm at most 1 and on the grid.
+        """Return the vector of each record, (n, 3), each of norm at most 1.
 
         right: the share of each record that the model gets right, (n,). losses: (n,), of any content.
         """
         known = np.where(np.isfinite(losses), losses, self.loss_bound)
         shares = np.clip(np.where(np.isfinite(right), right, 0.0), 0.0, 1.0)
         parts = [np.ones_like(known), 2 * shares - 1, 2 * np.clip(known / self.loss_bound, 0.0, 1.0) - 1]
-        exact = np.stack(parts, axis=1) * self.weights
-        return np.ldexp(np.rint(np.ldexp(exact, self.frac_bits)), -self.frac_bits)
+        return on_row_grid(np.stack(parts, axis=1) * self.weights, self.frac_bits)
 
     def total(self, right: Values, losses: Values) -> Values:
-        """Return the sum of `rows`, (3,), computed without rounding."""
-        steps = np.ldexp(self.rows(right, losses), self.frac_bits).astype(np.int64).sum(axis=0, dtype=np.int64)
-        exact: Values = np.ldexp(steps.astype(np.float64), -self.frac_bits)
-        return exact
+        """Return the sum of `rows`, (3,): the float nearest to each number."""
+        spans = (slice(start, start + ROWS_AT_ONCE) for start in range(0, len(right), ROWS_AT_ONCE))
+        pieces = (self.rows(right[span], losses[span]) for span in spans)
+        return sum_of_rows(pieces, self.frac_bits, EVALUATION_DIM)
 
     def total_of(self, right: float, n: float, loss_sum: float) -> Values:
         """Return the sum of `rows`, (3,), but for their rounding, where counts alone are known.
@@ -76,17 +74,19 @@ class EvaluationEncoding:
         loss = min(max(loss_sum, 0.0), most) if math.isfinite(loss_sum) else most
         return np.array([n, 2 * right - n, 2 * loss / self.loss_bound - n]) * self.weights
 
-    def figures(self, noisy_sum: Values, noise_std: float, *, level: float = LEVEL) -> Figures:
+    def figures(self, noisy_sum: Values, noise_std: float, *, rounding: float = 0.0, level: float = LEVEL) -> Figures:
         """Return the figures that a sum, (3,), gives, whose numbers have Gaussian noise of `noise_std`.
 
-        Each error bar covers its figure at the level by itself. Raises ValueError.
+        rounding: the most that a number is off beside its noise. Each error bar covers its figure at the level by
+        itself. Raises ValueError.
         """
         require_positive("noise_std", noise_std)
+        require_non_negative("rounding", rounding)
         if noisy_sum.shape != (EVALUATION_DIM,):
             raise ValueError(f"noisy_sum: expected shape ({EVALUATION_DIM},), got {noisy_sum.shape}")
         if not 0 < level < 1:
             raise ValueError(f"level: expected a number between 0 and 1, got {level}")
-        z = NormalDist().inv_cdf((1 + level) / 2)
+        z = quantile_beside(level, rounding / noise_std, n_numbers=2)
         sums, reaches = noisy_sum / self.weights, z * noise_std / self.weights
         n = float(sums[0])
         shares = [_share(sums, reaches, place) for place in (1, 2)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,4 +23,10 @@ def figures_of(task: Task, noisy_sum: Sequence[int]) -> Figures:
     if of_round is None:
         raise ValueError(f"task.evaluation: expected {BY_CLIENTS!r}, got {task.evaluation!r}")
     encoding = EvaluationEncoding(loss_bound=task.evaluation_loss_bound, frac_bits=of_round.frac_bits)
-    return encoding.figures(decode(np.asarray(noisy_sum, np.int64), of_round.frac_bits), of_round.sum_noise_std)
+    total = decode(np.asarray(noisy_sum, np.int64), of_round.frac_bits)
+    return encoding.figures(total, of_round.sum_noise_std, rounding=most_rounding(of_round))
+
+
+def most_rounding(task: Task) -> float:
+    """Return the most by which a number of the opened sum is off as every client cuts its own sum to the grid."""
+    return len(task.clients) * math.ldexp(1.0, -task.frac_bits)

@@ -117,7 +117,9 @@ async def test_a_liar_moves_the_sum_by_at_most_its_ball(
             assert ledger.participation == dict.fromkeys(clients, 1)
     assert check_log(tmp_path / AGGREGATORS[0], against=tmp_path / AGGREGATORS[1], known=None)["releases"] == 1
     assert task.query is not None
-    shown = answer(task.query.encoding(task.frac_bits), opened, math.sqrt(2) * task.noise_multiplier)
+    rounding = len(clients) * 2.0**-14 + np.abs(opened).max() * 2.0**-23
+    encoding, noise = task.query.encoding(task.frac_bits), math.sqrt(2) * task.noise_multiplier
+    shown = answer(encoding, opened, noise, rounding=float(rounding))
     assert shown.estimate is not None or len(shown.bins) == 64
     at_servers = [finished_answer(tmp_path / role, task, Role(role), 0.95) for role in AGGREGATORS]
     assert at_servers[0] == at_servers[1]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precad.dp.queries.encodings import Encoding
+from precad.dp.queries.encodings import ROW_BITS, Encoding
 from precad.dp.queries.kinds import Kind
 
 HOSTILE = (math.nan, math.inf, -math.inf, 1e308, -1e308, 5e-324, -0.0)
@@ -27,23 +27,35 @@ def encoding(kind: Kind, *, low: float = -3.0, high: float = 7.0, frac_bits: int
     st.integers(2, 40),
 )
 def test_a_record_has_norm_at_most_one_exactly(kind: Kind, cells: list[float], frac_bits: int) -> None:
-    """In rational arithmetic, on the grid, whatever the cell holds."""
+    """In rational arithmetic, on the grid of records, whatever the cell holds and however coarse the sum's is."""
     rows = encoding(kind, frac_bits=frac_bits).rows(np.asarray(cells))
     for cell, row in zip(cells, rows, strict=True):
         exact = [Fraction(float(entry)) for entry in row]
         assert sum(entry * entry for entry in exact) <= 1
-        assert all((entry * 2**frac_bits).denominator == 1 for entry in exact)
+        assert all((entry * 2**ROW_BITS).denominator == 1 for entry in exact)
         assert math.isfinite(cell) or not any(exact)
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_a_sum_is_that_of_its_rows_without_rounding(kind: Kind) -> None:
+def test_a_sum_is_the_float_nearest_to_that_of_its_rows(kind: Kind) -> None:
     """More records than one pass takes, against rational arithmetic."""
     values = np.random.default_rng(1).normal(2, 4, 9_000)
     own = encoding(kind, frac_bits=20)
     exact = [sum(map(Fraction, column)) for column in own.rows(values).T.tolist()]
 
-    assert [Fraction(entry) for entry in own.total(values).tolist()] == exact
+    assert own.total(values).tolist() == list(map(float, exact))
+
+
+@pytest.mark.parametrize("kind", [Kind.MEAN, Kind.VARIANCE])
+def test_records_of_one_value_are_not_all_off_alike(kind: Kind) -> None:
+    """A coarse grid of the sum moves none of 50,000 equal records, against rational arithmetic."""
+    own, n = encoding(kind, low=0.0, high=3.0, frac_bits=5), 50_000
+    y = Fraction(-1, 3)
+    exact = [
+        Fraction(float(w)) * n * part for w, part in zip(own.weights, (1, y, y * y - Fraction(1, 2)), strict=False)
+    ]
+
+    assert own.total(np.full(n, 1.0)) == pytest.approx([float(entry) for entry in exact], abs=n * 2.0**-ROW_BITS)
 
 
 def test_what_each_kind_counts() -> None:

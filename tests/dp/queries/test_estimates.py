@@ -64,6 +64,36 @@ def test_error_bars_cover_at_their_level(kind: Kind, level: float) -> None:
     require_coverage(sum(e is not None and e.low <= truth <= e.high for e in found), level)
 
 
+@pytest.mark.parametrize("kind", [Kind.COUNT, Kind.MEAN, Kind.VARIANCE])
+def test_a_coarse_grid_of_the_sum_is_covered_too(kind: Kind) -> None:
+    """Ten clients with 10,000 records each, nine in ten of one value, whose sums are cut to steps of 1/8.
+
+    Rounded to that grid record by record, no bar of a mean covers it. Bars are at most 15 % longer for it.
+    """
+    own, rounding = Encoding(kind=kind, low=0.0, high=3.0, frac_bits=3), 10 / 8
+    values = (np.arange(10_000) % 10 > 0).astype(np.float64)
+    truth = truth_of(own, values, 0.5) * (10 if kind is Kind.COUNT else 1)
+    cut = np.ldexp(np.trunc(np.ldexp(own.total(values), 3)), -3)
+    noise = noisy_sums(own, np.zeros(0))
+    found = [answer(own, 10 * cut + drawn, math.sqrt(2) * SIGMA, rounding=rounding).estimate for drawn in noise]
+
+    require_coverage(sum(e is not None and e.low <= truth <= e.high for e in found), 0.95, at_most=False)
+    without = answer(own, 10 * cut + noise[0], math.sqrt(2) * SIGMA).estimate
+    assert found[0] is not None
+    assert without is not None
+    assert 1.0 < (found[0].high - found[0].low) / (without.high - without.low) < 1.15
+
+
+@pytest.mark.parametrize("level", [0.95, 0.999])
+def test_a_variance_of_few_records_is_covered_too(level: float) -> None:
+    """Where its count is four standard deviations of its noise, all at one end: what a first order covers least."""
+    own = Encoding(kind=Kind.VARIANCE, low=20.0, high=100.0, frac_bits=FRAC_BITS)
+    values = np.full(round(4 * math.sqrt(2) * SIGMA / own.weights[0]), 100.0)
+    found = [answer(own, noisy, math.sqrt(2) * SIGMA, level=level).estimate for noisy in noisy_sums(own, values)]
+
+    require_coverage(sum(e is not None and e.low <= 0.0 <= e.high for e in found), level, at_most=False)
+
+
 def test_a_mean_of_few_records_is_covered_too() -> None:
     """Fieller's interval needs no large count: here it is two standard deviations of its noise."""
     own = Encoding(kind=Kind.MEAN, low=20.0, high=100.0, frac_bits=FRAC_BITS)

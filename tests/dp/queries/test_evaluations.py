@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from precad.dp.queries.encodings import ROW_BITS
 from precad.dp.queries.estimates import Estimate
 from precad.dp.queries.evaluations import EvaluationEncoding
 
@@ -22,13 +23,13 @@ def held_out(n: int, right: float, rng: np.random.Generator) -> tuple[Values, Va
 
 
 def test_no_record_weighs_more_than_one() -> None:
-    """Whatever its share and loss are, and rounded to the grid."""
+    """Whatever its share and loss are, and rounded to the grid of records."""
     corners = np.array([0.0, 0.3, 1.0])
     losses = np.array([0.0, 1.7, 4.0, 1e30, math.inf, -math.inf, math.nan, -5.0])
     right, each = (found.ravel() for found in np.meshgrid(corners, losses))
     rows = ENCODING.rows(right, each)
     assert np.linalg.norm(rows, axis=1).max() <= 1
-    assert (np.ldexp(rows, 12) % 1 == 0).all()
+    assert (np.ldexp(rows, ROW_BITS) % 1 == 0).all()
     assert np.linalg.norm(ENCODING.rows(np.ones(1), np.full(1, 4.0))) > 1 - 2**-9
 
 
@@ -87,6 +88,17 @@ def test_error_bars_cover_the_truth_at_their_rate(n: int, noise: float, level: f
     slack = 5 * math.sqrt(level * (1 - level) / 1_000)
     for found in covered(1_000, n=n, noise=noise, level=level).values():
         assert found == pytest.approx(level, abs=slack)
+
+
+def test_a_coarse_grid_of_the_sum_is_covered_too() -> None:
+    """Four clients with 25,000 records of one loss each, whose sums are cut toward zero to steps of 1/8."""
+    coarse, n, noise, level = EvaluationEncoding(loss_bound=4.0, frac_bits=3), 25_000, 6.0, 0.95
+    cut = np.ldexp(np.trunc(np.ldexp(coarse.total(np.ones(n), np.full(n, 0.3)), 3)), -3)
+    draws = np.random.default_rng(3).normal(0, noise, (1_000, 3))
+    found = [coarse.figures(4 * cut + draw, noise, rounding=4 / 8, level=level).named() for draw in draws]
+    for name, truth in {"accuracy": 1.0, "loss": 0.3, "records": 4 * n}.items():
+        hits = sum(one[name].low <= truth <= one[name].high for one in found)
+        assert hits / 1_000 >= level - 5 * math.sqrt(level * (1 - level) / 1_000)
 
 
 def test_a_count_that_may_be_zero_says_nothing() -> None:
