@@ -103,3 +103,15 @@ def test_what_is_rare_counts_in_full() -> None:
     found, low, high = turns.ratio(pairs)
     assert found == pytest.approx(1.02)
     assert low < 1.02 < high
+
+
+@pytest.mark.parametrize("unit", [1.0, 1000.0])
+def test_the_interval_is_in_the_ratios_units_and_not_in_the_pairs(unit: float) -> None:
+    """By hand, in seconds and in milliseconds: three pairs with a mean of 5, and their residuals 1, 0 and -1 from 2.
+
+    The standard error is 1 / (5 sqrt(3)), and Student's quantile of two degrees of freedom is 4.30265.
+    Failure means that the printed interval is as many times too wide, or too narrow, as a turn has seconds.
+    """
+    pairs = [(4 * unit, 9 * unit), (5 * unit, 10 * unit), (6 * unit, 11 * unit)]
+    half = 4.30265 / (5 * 3**0.5)
+    assert turns.ratio(pairs) == pytest.approx((2.0, 2.0 - half, 2.0 + half), rel=1e-6)
