@@ -98,11 +98,12 @@ def test_tweets_in_small(small: Split, tmp_path: Path) -> None:
     assert_array_equal(start[-130:], networks.initial_parameters("lstm-binary", seed=0)[-130:])
     assert "tweets to American airlines" in report["paragraph"]
     assert "GloVe" in report["paragraph"]
-    mean = torch.stack([softmaxes(folder / "sigma-1" / f"seed-{seed}.npz", small.test) for seed in (0, 1)]).mean(dim=0)
+    dealt = folder / "sigma-1-dirichlet-1"
+    mean = torch.stack([softmaxes(dealt / f"seed-{seed}.npz", small.test) for seed in (0, 1)]).mean(dim=0)
     (case,) = report["cases"]
     assert case["accuracy_of_mean_confidence"] == np.mean(mean.argmax(dim=1).numpy() == small.test.labels)
     assert case["paper"] is None  # Table 6 is not of this deal
-    assert tomllib.loads((folder / "sigma-1" / "config.toml").read_text())["client"]["partition"] == "dirichlet"
+    assert tomllib.loads((dealt / "config.toml").read_text())["client"]["partition"] == "dirichlet"
 
 
 @pytest.mark.slow
