@@ -30,7 +30,11 @@ def test_the_default_setting(report):
 def test_no_certificate_is_beaten(report):
     """At every certified number more than half is left; the attack needs more than any method certifies."""
     assert report["beaten"] == []
-    for found in report["rows"][0]["threats"].values():
+    threats = report["rows"][0]["threats"]
+    assert set(threats) == {"add", "replace"}
+    for found in threats.values():
+        assert set(found["attacked"]) == {"published", "rdp", "pld", "exact"}
+        assert {name: attack["attackers"] for name, attack in found["attacked"].items()} == found["tolerated"]
         assert all(attack["attacked"] + attack["radius"] >= 0.5 for attack in found["attacked"].values())
         assert found["attack_succeeds"]["attackers"] > found["tolerated"]["exact"]
 

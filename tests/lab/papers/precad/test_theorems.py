@@ -13,7 +13,9 @@ from tests.lab.papers.printed import delta, report
 
 
 def test_figure_2_is_equation_4_at_delta() -> None:
-    for row in report("precad-theorem-1")["rows"]:
+    rows = report("precad-theorem-1")["rows"]
+    assert [(row["sigma"], row["epoch"]) for row in rows] == [(s, e) for s in (1, 1.5, 2) for e in (5, 10, 15, 20, 25)]
+    for row in rows:
         sigma, rounds = row["sigma"], 200 * row["epoch"]
         one = 0.05 * math.sqrt(0.1 * rounds * math.expm1(1 / sigma**2))
         clients = 0.1 * 0.05 * math.sqrt(rounds * math.expm1(1 / (2 * sigma**2)))
@@ -25,7 +27,9 @@ def test_figure_2_is_equation_4_at_delta() -> None:
 def test_theorem_2_is_the_best_epsilon_of_a_fine_grid() -> None:
     arguments = ("--sigma", 40, "--client-clip", 4, "--rounds", 100, "--loss", 0.3, "--attackers", 1, "--attackers", 7)
     epsilons = np.linspace(0, 6, 60_001)
-    for row in report("precad-theorem-2", *arguments)["rows"]:
+    rows = report("precad-theorem-2", *arguments)["rows"]
+    assert [row["attackers"] for row in rows] == [1, 7]
+    for row in rows:
         mu = 0.1 * math.sqrt(100 * math.expm1(4**2 / (2 * 40**2 * 2**2)))
         assert row["mu"] == pytest.approx(mu)
         curve = delta(epsilons, row["attackers"] * mu)
