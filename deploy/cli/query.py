@@ -10,6 +10,7 @@ import typer
 
 from precad.deploy.cli.common import AggregatorLetter, ConfigFile, Json, Output, exit_codes, people, tell, write_json
 from precad.deploy.errors import ConfigError
+from precad.deploy.shown.error_bars import estimate_and_bar, percent
 from precad.deploy.shown.figures import at_most
 from precad.dp.queries.kinds import Kind
 
@@ -98,17 +99,22 @@ def lines_of(summary: Mapping[str, Any]) -> list[str]:
 
 def estimates_of(summary: Mapping[str, Any]) -> list[str]:
     """Return the estimate, or each bin, with its error bar."""
-    asked, level = summary["query"], f"{summary['level']:.0%}"
+    asked, level = summary["query"], f"at {percent(summary['level'])}%"
     lines = []
     if (found := summary["estimate"]) is not None:
         name = f"{asked['kind']} of {asked['column']}"
-        lines.append(f"{name:<18}  {found['value']:.6g}   [{found['low']:.6g}, {found['high']:.6g}] at {level}")
+        lines.append(f"{name:<18}  {_bar_of(found)} {level}")
     if asked["kind"] == Kind.HISTOGRAM:
         width = (asked["high"] - asked["low"]) / asked["bins"]
         for i, one in enumerate(summary["bins"]):
             place = f"{asked['low'] + i * width:.4g} to {asked['low'] + (i + 1) * width:.4g}"
-            lines.append(f"{place:<18}{one['value']:.1f}   [{one['low']:.1f}, {one['high']:.1f}] at {level}")
+            lines.append(f"{place:<18}{_bar_of(one)} {level}")
     return lines
+
+
+def _bar_of(found: Mapping[str, float]) -> str:
+    """Return an estimate and its error bar."""
+    return "   ".join(estimate_and_bar(found["value"], found["low"], found["high"]))
 
 
 def costs_of(summary: Mapping[str, Any]) -> list[str]:

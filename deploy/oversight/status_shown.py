@@ -18,6 +18,7 @@ from precad.deploy.errors import UNREACHABLE, RunFailedError
 from precad.deploy.localhost.watch import LiveTable
 from precad.deploy.run_files.client_evaluations import with_bars
 from precad.deploy.shown.durations import in_words
+from precad.deploy.shown.error_bars import estimate_and_bar
 from precad.deploy.shown.figures import AUDIT_METHODS, at_most, audit_label, rounded_down
 from precad.dp.accountants.pld import Unit, unit_words
 from precad.protos.messages.spoken import shown
@@ -156,7 +157,9 @@ def _shown_quality(quality: Mapping[str, float]) -> dict[str, str]:
     bars = with_bars(quality)
     ends = {f"{name}_{end}" for name in bars for end in ("low", "high")}
     shown = {name: f"{value:.4g}" for name, value in quality.items() if name not in ends}
-    return shown | {name: f"{one['value']:.4g} [{one['low']:.4g}, {one['high']:.4g}]" for name, one in bars.items()}
+    return shown | {
+        name: " ".join(estimate_and_bar(one["value"], one["low"], one["high"])) for name, one in bars.items()
+    }
 
 
 def metrics_of(round: RoundSummary) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from precad.deploy.reporting.files import Written
+from precad.deploy.shown.error_bars import estimate_and_bar, percent
 from precad.protos.task.query import Finite, Query
 
 MOST_DRAWN: Final = 60
@@ -21,9 +22,9 @@ class Estimated(Written):
     high: Finite
 
     @property
-    def bar(self) -> str:
-        """Return the error bar, for people."""
-        return f"[{self.low:.4g}, {self.high:.4g}]"
+    def text(self) -> str:
+        """Return the number and its error bar, for people."""
+        return " ".join(estimate_and_bar(self.value, self.low, self.high))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,7 @@ class QueryAnswer:
     """None of a histogram, and of a number that the noise hides."""
     bins: tuple[Estimated, ...]
     level: float
-    """Share of answers whose error bar covers the truth."""
+    """Least share of answers whose error bar covers the truth."""
 
     @property
     def name(self) -> str:
@@ -65,7 +66,7 @@ class QueryAnswer:
     @property
     def note(self) -> str:
         """Say what the error bars are."""
-        return f"error bar at {100 * self.level:g}\u00a0%: of the noise, for the records of accepted clients"
+        return f"error bar at {percent(self.level)}\u00a0%: of the noise, for the records of accepted clients"
 
     def to_json(self) -> dict[str, Any]:
         """Return it for programs."""

@@ -13,6 +13,7 @@ from precad.deploy.reporting.answers import QueryAnswer
 from precad.deploy.reporting.certificates import RunCertificate
 from precad.deploy.reporting.numbers import Format, power_of_ten, shown
 from precad.deploy.reporting.runs import AGAINST, Cost, Round, Run, Statement
+from precad.deploy.shown.error_bars import percent
 from precad.deploy.shown.figures import LARGEST_USEFUL, rounded_down
 from precad.dp.accountants.pld import Unit, View
 
@@ -152,7 +153,7 @@ def _answers(runs: Sequence[Run]) -> Chart:
 
 
 def _note_of_bins(answers: Sequence[QueryAnswer]) -> str:
-    levels = ", ".join(dict.fromkeys(f"{100 * answer.level:g}\u00a0%" for answer in answers))
+    levels = ", ".join(dict.fromkeys(f"{percent(answer.level)}\u00a0%" for answer in answers))
     note = (
         f"An estimate is of noise, too, and may be below zero. Error bars hold for each column by itself, at {levels}."
     )

@@ -48,8 +48,7 @@ def key_figures(run: Run) -> list[KeyFigure]:
 
 def _outcome(run: Run) -> Iterator[KeyFigure]:
     if (answer := run.answer) is not None and (found := answer.estimate) is not None:
-        text = f"{found.value:.6g} {found.bar}"
-        yield KeyFigure(group=Group.OUTCOME, name=answer.name, shown=text, exact=found.value, note=answer.note)
+        yield KeyFigure(group=Group.OUTCOME, name=answer.name, shown=found.text, exact=found.value, note=answer.note)
     accuracies = [trained.accuracy for trained in run.trainings if trained.accuracy is not None]
     if accuracies:
         yield _over_seeds("test accuracy", accuracies)
@@ -77,7 +76,7 @@ def _last_evaluation(run: Run) -> Iterator[KeyFigure]:
         yield KeyFigure(
             group=Group.OUTCOME,
             name=f"{name} on clients' held-out records" if name != "records" else "records that clients held out",
-            shown=f"{found.value:.4g} {found.bar}",
+            shown=found.text,
             exact=found.value,
             note=f"{late} error bar at 95\u00a0%: of the noise, for the clients that were accepted".strip(),
         )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from precad.deploy.run_files.folder import RunFolder
+from precad.deploy.shown.error_bars import estimate_and_bar
 from precad.protos.task.evaluation import BY_CLIENTS
 from precad.protos.task.task import Task
 from precad.servers.telemetry.model_figures import FILE, restored
@@ -37,7 +38,7 @@ def with_bars(figures: Mapping[str, float]) -> dict[str, dict[str, float]]:
 def told(evaluation: Mapping[str, Any]) -> str:
     """Return one evaluation, of a summary, for people."""
     figures = ", ".join(
-        f"{name} {one['value']:.4g} [{one['low']:.4g}, {one['high']:.4g}]"
+        f"{name} {' '.join(estimate_and_bar(one['value'], one['low'], one['high']))}"
         for name, one in evaluation["figures"].items()
     )
     return f"{figures} at 95%, after {evaluation['rounds_done']} rounds"

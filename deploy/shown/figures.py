@@ -9,6 +9,7 @@ import math
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import Final
 
+from precad.deploy.shown.error_bars import percent
 from precad.dp.accountants.pld import Label
 from precad.dp.accountants.slack import NO_BOUND
 
@@ -38,7 +39,7 @@ def rounded_up(epsilon: float | str, decimals: int = 2) -> str:
 
 def audit_label(confidence: float) -> str:
     """Return how a figure of an audit is labelled; never as a bound, and with every digit of the confidence."""
-    return f"audit ({(100 * Decimal(repr(confidence))).normalize():f} %)"
+    return f"audit ({percent(confidence)} %)"
 
 
 def rounded_down(share: float, decimals: int = 3) -> str:

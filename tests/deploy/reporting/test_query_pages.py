@@ -23,7 +23,7 @@ def test_a_query_has_a_page_with_its_answer(tmp_path: Path) -> None:
     found = Report.of([made])
     page = Page(found.html())
     assert "a query, mean of age, 3 clients" in page.text
-    assert "17.5312 [16.5, 18.62]" in page.text
+    assert "17.53 [16.5, 18.63]" in page.text
     assert "error bar at 90\xa0%" in page.html
     assert 17.53125 in page.values
     assert "accuracy" not in page.charts
