@@ -136,6 +136,7 @@ class CertificatePart(Part):
     """State what predictions of these trainings withstand."""
 
     threat: Threat
+    """`add`: attackers beside all who trained, enrolled then and silent. Rounds must not be lost for whom they drew."""
     label: Label
     n_trainings: Count
     trainings_needed: Count

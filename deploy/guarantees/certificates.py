@@ -36,6 +36,7 @@ from precad.dp.certificates.prediction import (
     attacked_bounds,
     certify_all,
     published_epsilon,
+    rests_on,
 )
 from precad.dp.checks import require_delta
 
@@ -155,6 +156,7 @@ def certify_runs(
     estimate = certify_samples(confidences, labels, training, request)
     n_classes = max(map(len, confidences))
     report["run"] = provenance | {
+        "rests_on": rests_on(training, request.threat),
         # a confidence and its mean are in [0, 1]: no radius says less than 1 does
         "radius": min(1.0, hoeffding_radius(n_runs, request.psi, n_events=2 * n_classes * len(confidences))),
         "runs_needed": runs_needed(n_classes, len(confidences), request.psi),

@@ -29,7 +29,7 @@ def print_certificates(console: Console, report: dict[str, Any]) -> None:
     console.print(found)
     if (level := report.get("confidence")) is not None:
         at_least_so = rounded_down(level, 6).rstrip("0")
-        console.print(f"bounds hold together with probability at least {at_least_so}", highlight=False)
+        console.print(f"these bounds hold together with probability at least {at_least_so}", highlight=False)
     if estimate:
         console.print(f"approximation: {estimate['of']}, not a guarantee", highlight=False)
     if planned := report.get("plan"):
@@ -51,8 +51,8 @@ def _words(label: str) -> str:
 def _print_run(console: Console, run: dict[str, Any]) -> None:
     n = len(run["folders"])
     lines = [
-        f"{n} run{'s' if n > 1 else ''} of {run['task']}: q = {run['q']:g}, at most {run['rounds']} draws, discarded "
-        f"or not, noise over the clip of one client {run['noise_multiplier_of_one_client']:.4g}",
+        f"{n} run{'s' if n > 1 else ''} of {run['task']}: q = {run['q']:g}, at most {run['rounds']} draws, "
+        f"noise over the clip of one client {run['noise_multiplier_of_one_client']:.4g}",
         f"confidences are means of {n} training{'s' if n > 1 else ''}, each {within(run['radius'])}; nothing can "
         f"follow from fewer than {run['runs_needed']}",
     ]
@@ -70,7 +70,7 @@ def _print_run(console: Console, run: dict[str, Any]) -> None:
             f"{privacy['rounds_of_a_client']} rounds of all runs: {shown(of_server['epsilon'], Label.BOUND)}; at delta "
             f"= {privacy['delta']:g}"
         )
-    for line in lines:
+    for line in [*lines, *(f"every certificate rests on: {condition}" for condition in run["rests_on"])]:
         console.print(line, highlight=False)
 
 
@@ -103,6 +103,12 @@ def _print_attack_cost(console: Console, cost: dict[str, Any], threat: str) -> N
         cells = (found[k] for found in cost["bounds"].values())
         made.add_row(str(k), *(f"{rounded_down(low)} .. {rounded_up(high, 3)}" for low, high in cells))
     console.print(made)
+    if (level := cost["confidence"]) is not None:
+        alone, with_others = (rounded_down(max(0.0, one), 6).rstrip("0") for one in (level, round(2 * level - 1, 12)))
+        console.print(
+            f"these bounds hold together with probability at least {alone}, and with those above {with_others}",
+            highlight=False,
+        )
     for name, k in cost["halved_by"].items():
         needed = f"more than {last} attackers" if k is None else f"at least {k} attacker{'s' if k > 1 else ''}"
         console.print(f"{name} ({_words(cost['labels'][name])}): to halve it takes {needed}", highlight=False)

@@ -134,9 +134,9 @@ def training_of(task: Task, costs: Collection[TaskCost] = (), *, has_unknown_cos
     """Return the task as an attacking client meets it: both servers' noise over C, an update being at most C long on
     the grid.
 
-    T is the most rounds that can be drawn: a server may lose some to discard their draws. When a budget on realised
-    participation can end the task, the end depends on who was drawn. Nothing is then claimed of the draw: the rate is
-    1.
+    T is the most rounds that can be drawn, as some may be lost for what they released. That some are lost for whom they
+    drew is not covered. When a budget on realised participation can end the task, the end depends on who was drawn.
+    Nothing is then claimed of the draw: the rate is 1.
 
     costs: by the ledgers of its runs (`cost_in`), as budgets count earlier tasks, too.
     has_unknown_costs: whether budgets count earlier tasks that are not read here. Any budget of a view may then end it.

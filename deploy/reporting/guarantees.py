@@ -17,6 +17,7 @@ from precad.deploy.reporting.runs import Run, Statement
 from precad.deploy.shown.figures import LARGEST_USEFUL, NO_USEFUL_BOUND, rounded_down, says_nothing
 from precad.dp.accountants.pld import Unit
 from precad.dp.accountants.slack import NO_BOUND, why_no_bound
+from precad.dp.certificates.prediction import ENROLLED, LOSSES
 from precad.dp.task_privacy import task_privacy
 
 _NEXT_TO_NOTHING: Final = 10.0
@@ -202,6 +203,7 @@ def _of_poisoning(certificate: RunCertificate | str) -> Guarantee:
         against=against,
         what=_certified(certificate),
         rests_on=f"{n} training{'s' if n > 1 else ''} of this configuration; "
-        f"from fewer than {needed} nothing can follow. Attackers of the configuration are part of the training",
+        f"from fewer than {needed} nothing can follow. Attackers of the configuration are part of the training; "
+        f"{ENROLLED}; {LOSSES}",
         is_proved=certificate.tolerated > 0,
     )

@@ -58,7 +58,10 @@ class Conduct(enum.StrEnum):
     """The influence of an adversary on the draws of clients, beside what it sees."""
 
     MAY_DISCARD = "may_discard"
-    """Rounds may fail and be drawn anew, and the task may end, for what was drawn or released. Assumes less."""
+    """Rounds may fail and be drawn anew, and the task may end, for what was drawn or released. Assumes less.
+
+    Where draws are hidden, whoever makes them fail knows none but its own.
+    """
     WATCHES = "watches"
     """Whether a round fails, and when the task ends, depends on nothing that was released."""
 

@@ -43,6 +43,11 @@ from precad.dp.checks import (
     require_probability,
 )
 
+LOSSES: Final = "which rounds are lost depends on nobody's draw"
+"""A condition of every certificate of sampled rounds: whoever keeps the rounds with attackers has other odds."""
+ENROLLED: Final = "added attackers were enrolled in these trainings, and silent"
+"""A condition of those about added attackers: whoever enrols later changes the divisor of the sum."""
+
 
 class Threat(enum.StrEnum):
     """The way in which k attackers enter a training."""
@@ -166,6 +171,12 @@ def attacked_bounds(F: float, k: int, training: Training, threat: Threat) -> tup
     # first k clients leave, so that what was benign is now the one with more units
     low, high = robust_bounds(F, 1.0, benign, attacked)
     return robust_bounds(low, 1.0, attacked, benign)[0], robust_bounds(high, 1.0, attacked, benign)[1]
+
+
+def rests_on(training: Training, threat: Threat) -> list[str]:
+    """Return what a certificate of a deployment's training rests on."""
+    of_draws = [LOSSES] if training.event.sampling_rate < 1 else []
+    return [*of_draws, ENROLLED] if threat is Threat.ADD else of_draws
 
 
 def is_certified(FA: float, FB: float, k: int, training: Training, threat: Threat) -> bool:

@@ -435,6 +435,10 @@ def test_the_attack_cost(confidences):
     assert (low, high) == pytest.approx(attacked_bounds(J, 4, Training(SampledGaussian(0.1, 1.8), 3), Threat.ADD))
     shown = precad(*arguments).stdout
     assert "exact (bound): to halve it takes at least" in shown
+    assert "these bounds" not in shown
+    shown = " ".join(precad(*arguments, "--trainings", "500", "--psi", "0.05").stdout.split())
+    assert "these bounds hold together with probability at least 0.95 " in shown
+    assert "these bounds hold together with probability at least 0.95, and with those above 0.9 " in shown
 
 
 def test_the_attack_cost_from_trainings_and_of_replacing_is_wider(confidences):

@@ -27,7 +27,7 @@ from precad.dp.accountants.pld import (
     round_event,
 )
 from precad.dp.accountants.task_cost import Level
-from precad.dp.certificates.prediction import Method, Threat, certify
+from precad.dp.certificates.prediction import ENROLLED, LOSSES, Method, Threat, certify
 from precad.dp.ledgers.earlier import earlier_tasks
 from precad.dp.ledgers.ledger import Ledger
 from precad.dp.task_privacy import task_cost, task_privacy
@@ -108,6 +108,17 @@ def test_one_run_proves_nothing_and_says_so(run):
     assert "1 model, not a guarantee" in shown
     assert "nothing can follow from fewer than 27" in " ".join(shown.split())
     assert "each within 1, the whole range: VACUOUS" in " ".join(shown.split())
+
+
+def test_a_certificate_of_runs_names_its_conditions(run):
+    """Which rounds are lost, where draws are claimed, and who may join."""
+    flags = ("--run", run, "--at-most", "2", "--attack-cost", "--method", "exact")
+    added, replaced = (" ".join(precad("certify", *flags, "--threat", threat).stdout.split()) for threat in Threat)
+    assert f"every certificate rests on: {ENROLLED}" in added
+    assert ENROLLED not in replaced
+    q = json.loads(precad("certify", *flags, "--json").stdout)["run"]["q"]
+    assert (f"every certificate rests on: {LOSSES}" in replaced) is (q < 1)
+    assert "these bounds hold together with probability at least 0.99" in added
 
 
 def test_many_runs_prove_what_their_mean_and_radius_do(tmp_path):

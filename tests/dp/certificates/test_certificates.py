@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binom, norm
 
 from precad.dp.accountants.gaussian_dp import delta_from_mu
 from precad.dp.accountants.group_privacy import group_dp
@@ -27,6 +28,8 @@ from precad.dp.certificates.monte_carlo import (
     monte_carlo_privacy,
 )
 from precad.dp.certificates.prediction import (
+    ENROLLED,
+    LOSSES,
     Certificate,
     Method,
     Threat,
@@ -38,6 +41,7 @@ from precad.dp.certificates.prediction import (
     certify_all,
     is_certified,
     published_epsilon,
+    rests_on,
     xie_certified_k,
 )
 from precad.dp.published.precad import gdp_robust_bounds, precad_theorem2_bounds
@@ -121,6 +125,24 @@ def test_the_simulated_attack_is_not_far_from_the_certificate():
     benign = simulated_rates(0, 0, TRAINING, 4.0, n, seed=3)
     attacked = simulated_rates(0, 4, TRAINING, 4.0, n, seed=4)
     assert attacked - benign > 0.75 * (attacked_bounds(benign, 4, TRAINING, Threat.ADD)[1] - benign)
+
+
+def test_whoever_keeps_the_rounds_with_attackers_is_beyond_a_certificate():
+    """One round of at most four, given up unless attackers are drawn, by optimal stopping over exact Gaussian tails.
+
+    Failure means that a condition is printed which nobody needs, or that the certificate counts what it did not.
+    """
+    k, q, sigma, FA, draws = 2, 0.1, 1.0, 0.7, 4
+    odds, drawn = binom.pmf(np.arange(k + 1), k, q), np.arange(k + 1)
+    predicted = norm.cdf((norm.ppf(FA) * sigma - drawn) / sigma)
+    value = float(odds @ predicted)
+    for _ in range(draws - 1):
+        value = float(odds @ np.minimum(predicted, value))
+    training = Training(SampledGaussian(q, sigma), draws)
+
+    assert value < 0.5 < attacked_bounds(FA, k, training, Threat.ADD)[0]
+    assert rests_on(training, Threat.ADD) == [LOSSES, ENROLLED]
+    assert rests_on(Training(SampledGaussian(1.0, sigma), draws), Threat.REPLACE) == []
 
 
 def test_replacing_is_not_adding_twice_as_many_in_one_direction():
