@@ -44,8 +44,8 @@ _INTRODUCTION: Final = """\
 Every figure and table of the five papers. The column *Within* is the spread that was stated for a number: a constant,
 and three standard errors where the result has them. The column *Records* names result files. Each holds its
 configuration, machine and date. A row is **reproduced** if all its numbers are within their spread on two disjoint sets
-of seeds. It is a **trend** if only the order or shape is the paper's. [Experiments](experiments.md) interprets the
-results."""
+of seeds. One record is enough for arithmetic, which draws nothing. A row is a **trend** if only the order or shape is
+the paper's. [Experiments](experiments.md) interprets the results."""
 _MEASURED: Final = re.compile(r"\d+\.\d+|\d+ ?%")
 """Numbers as results are written, which no text of a row may have."""
 _NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
