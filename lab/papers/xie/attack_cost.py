@@ -255,7 +255,7 @@ def _of_case(
     J = float(reached[0].costs(experiment.cost_bound).mean())
     certified = _certified(experiment, J, training, psi=PSI / n_J)
     measured = [
-        _measured(outcome, each, reached[0], experiment.cost_bound)
+        _measured(experiment, outcome, each, reached[0])
         for outcome, each in zip((clean, *attacked), reached, strict=True)
     ]
     radius = experiment.largest_cost * hoeffding_radius(experiment.seeds, PSI / (n_J * len(attacked)))
@@ -296,16 +296,22 @@ def _certified(
     }
 
 
-def _measured(outcome: Outcome, reached: Reached, clean: Reached, cost_bound: float | None) -> dict[str, Any]:
-    """Return the cost over the trainings of a case; beside it, if there are as many, that of the same seeds without."""
-    costs, without = reached.costs(cost_bound), clean.costs(cost_bound)[: len(reached.losses)]
+def _measured(experiment: Experiment, outcome: Outcome, reached: Reached, clean: Reached) -> dict[str, Any]:
+    """Return the cost over the trainings of a case.
+
+    Beside it is the mean of the same seeds without attackers, if so many were trained. Real servers' trainings have no
+    seeds.
+    """
+    costs = reached.costs(experiment.cost_bound)
+    without = clean.costs(experiment.cost_bound)[: len(costs)]
+    is_paired = not experiment.deployed and len(without) == len(costs)
     accuracies = np.array([run["accuracy"] for run in outcome.runs])
     return {
         "k": outcome.case.labels["k"],
         "poison_share": outcome.case.labels["poison_share"],
         "mean": float(costs.mean()),
         "standard_error": _standard_error(costs),
-        "same_seeds_without": float(without.mean()) if len(without) == len(costs) else None,
+        "same_seeds_without": float(without.mean()) if is_paired else None,
         "loss": float(reached.losses.mean()),
         "attack_success": float(reached.successes.mean()),
         "accuracy": float(accuracies.mean()),

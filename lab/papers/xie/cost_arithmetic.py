@@ -93,7 +93,7 @@ def by_epsilon(cases: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
 
 
 def cost_rows(case: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return costs.csv: a line for each training."""
+    """Return costs.csv: a line for each training. As in curves.csv, `seed` counts them from 0, as their files do."""
     return [
         {
             "sigma": case["sigma"],

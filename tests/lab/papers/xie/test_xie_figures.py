@@ -24,10 +24,11 @@ from precad.dp.certificates.attack_inefficacy import attackers_needed, xie_corol
 from precad.dp.certificates.attack_simulation import simulate as worst_attack
 from precad.dp.certificates.prediction import Threat, Training, certified_integer, published_epsilon, xie_certified_k
 from precad.dp.published.precad import gdp_robust_bounds
+from precad.lab.papers.runner import Outcome
 from precad.lab.papers.xie import attack_cost, insdp_certified, userdp_certified
 from precad.lab.papers.xie.attack_cost import TAUS
 from precad.lab.papers.xie.attack_levels import LEVELS
-from precad.lab.papers.xie.cost_arithmetic import by_epsilon, lower_bounds
+from precad.lab.papers.xie.cost_arithmetic import Reached, by_epsilon, lower_bounds
 from precad.lab.simulation import Simulation, simulate
 from tests.harness.command_line import CliRunner
 
@@ -233,6 +234,19 @@ def small(folder: Path, *arguments: object) -> dict[str, Any]:
     assert json.loads((folder / "report.json").read_text()) == report
     assert (folder / "report.txt").read_text().strip() == report["paragraph"]
     return report
+
+
+@pytest.mark.parametrize(("deployed", "without"), [(False, 0.75), (True, None)])
+def test_only_simulations_have_the_same_seeds_without_attackers(deployed: bool, without: float | None) -> None:
+    """Every draw of a deployment is the operating system's."""
+    setting = attack_cost.Experiment(dataset="digits", deployed=deployed).filled()
+    case, runs = setting.case(2.0, "label-flip", 5), [{"accuracy": 0.5}] * 2
+    outcome = Outcome(case=case, dim=1, runs=runs, rows=[], ms_per_round=None)
+    clean = Reached(losses=np.zeros(3), successes=np.array([0.0, 0.5, 1.0]))
+    row = attack_cost._measured(setting, outcome, Reached(losses=np.zeros(2), successes=np.ones(2)), clean)
+    assert (row["mean"], row["same_seeds_without"]) == (0, without)
+    fewer = Reached(losses=np.zeros(1), successes=np.ones(1))
+    assert attack_cost._measured(setting, outcome, clean, fewer)["same_seeds_without"] is None
 
 
 @pytest.mark.slow
