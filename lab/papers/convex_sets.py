@@ -54,6 +54,9 @@ NO_ATTACK: Final = "no attacker"
 N_CLIENTS: Final = 100
 N_PUBLIC: Final = 1000
 """Records whose gradient is the direction. The first of the test half, which no client has; accuracies count them."""
+_PUBLIC_IN_WORDS: Final = (
+    f" A half-space's direction is a gradient on the first {N_PUBLIC} test records, which the accuracies count too."
+)
 _LENGTH: Final = 2.0**14
 """Euclidean length of the direction's integers: their rounding turns it by less than a hundredth."""
 
@@ -251,6 +254,7 @@ def paragraph(report: Mapping[str, Any]) -> str:
         f"{report['seeds']} seed(s), one epsilon for all. Attackers project the malicious vector once, or "
         f"optimise inside. Backdoor accuracy and accuracy, {report['evaluations']}: "
         f"{backdoors.in_words(report)}. {backdoors.floor_in_words()}"
+        f"{_PUBLIC_IN_WORDS if any('half-space' in case['defence'] for case in report['cases']) else ''}"
     )
 
 

@@ -42,6 +42,9 @@ def test_every_set_is_trained_against_and_nobody_is_rejected(tmp_path: Path) -> 
     ]
     assert [case["rejected"]["mean"] for case in report["cases"]] == [0] * 15
     assert "3 rounds from a model given, 1 seed(s), one epsilon for all" in report["paragraph"]
+    assert "a gradient on the first 1000 test records, which the accuracies count too" in report["paragraph"]
+    balls = [case for case in report["cases"] if "half-space" not in case["defence"]]
+    assert "gradient" not in convex_sets.paragraph({**report, "cases": balls})
     assert report["start"] == hashlib.sha256(start.read_bytes()).hexdigest()
     assert str(tmp_path) not in (folder / "report.html").read_text()
     assert report["layer_sizes"] == [4160, 650]
