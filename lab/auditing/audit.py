@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.clients.attacks.named import attacks_of
 from precad.clients.auditing.kinks import Kinks, audit_kinks
 from precad.clients.gradients.record_clipping import RecordClip
 from precad.clients.records import Records
@@ -99,21 +99,9 @@ def _kinks(simulation: Simulation, plan: Plan) -> Kinks:
 
 def simulation_of(audited: AuditedTask, source: Sources) -> tuple[Simulation, Seen]:
     """Return a training that has not begun, and where its rounds write what they see."""
-    plan = audited.plan
     kept = KeptNoise(source, audited.head)
-    simulation = Simulation(
-        task=plan.task,
-        settings=plan.settings.model_copy(update={"algorithm": _ROUND}),
-        records=plan.records,
-        test=plan.split.test,
-        randomness=kept,
-        attacks={**attacks_of(plan.client), **audited.attacks},
-        held_out=plan.held_out,
-        device=plan.client.device,
-        memory_mb=plan.client.memory_mb,
-        initial=plan.initial,
-        learning=plan.learning,
-    )
+    plan = replace(audited.plan, settings=audited.plan.settings.model_copy(update={"algorithm": _ROUND}))
+    simulation = plan.drawing(kept, attacks=audited.attacks)
     assert isinstance(simulation.algorithm, AuditedRound)
     real = None if audited.real is None else (REAL, audited.real)
     return simulation, simulation.algorithm.begin(audited.conducts, audited.head, kept, real)

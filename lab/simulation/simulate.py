@@ -39,6 +39,7 @@ import torch
 from numpy.typing import NDArray
 from rich.console import Console
 
+from precad.clients.attacks.attack import Attack
 from precad.clients.attacks.named import attacks_of
 from precad.clients.config import ClientConfig
 from precad.clients.gradients.engine import RecordEngine, resolve_device
@@ -102,13 +103,22 @@ class Plan:
 
     def simulation(self, seed: int, engine: RecordEngine | None = None) -> Simulation:
         """Return the training number `seed`, which has not begun. Raises ArgumentError."""
+        return self.drawing(self.sources(seed), engine=engine)
+
+    def drawing(
+        self, sources: Sources, *, attacks: Mapping[str, Attack] | None = None, engine: RecordEngine | None = None
+    ) -> Simulation:
+        """Return a training that has not begun and draws from these sources.
+
+        attacks: malicious clients beside those of the configuration. Raises ArgumentError.
+        """
         return Simulation(
             task=self.task,
             settings=self.settings,
             records=self.records,
             test=self.split.test,
-            randomness=self.sources(seed),
-            attacks=attacks_of(self.client),
+            randomness=sources,
+            attacks={**attacks_of(self.client), **(attacks or {})},
             held_out=self.held_out,
             device=self.client.device,
             memory_mb=self.client.memory_mb,

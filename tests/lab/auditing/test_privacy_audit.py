@@ -19,6 +19,7 @@ from rich.console import Console
 from torch.nn import functional
 
 from precad.clients.auditing.kinks import SETS, Kinks, audit_kinks
+from precad.clients.errors import AdapterError
 from precad.clients.gradients import engine as gradient_engine
 from precad.clients.gradients.engine import RecordEngine
 from precad.clients.gradients.record_clipping import RecordClip
@@ -40,7 +41,9 @@ from precad.lab.auditing.seats import Seat
 from precad.lab.simulation import SeededRandomness
 from precad.lab.simulation.randomness import Sources
 from precad.lab.simulation.simulate import Plan, resolve
+from precad.servers.store.folder import ledger_path, open_ledger
 from tests.harness.command_line import CliRunner
+from tests.harness.harness import small_task
 from tests.lab.auditing import planted
 from tests.lab.auditing.faulty import CONFIG, faulty_clients
 from tests.lab.auditing.faulty_noise import NOISES, FaultyServer
@@ -303,6 +306,26 @@ def test_a_setting_that_an_audit_cannot_judge_is_refused(change: dict[str, Any],
     task = CONFIG["task"] | change
     with pytest.raises(ConfigError, match=said):
         with_canaries(resolve(CONFIG | {"task": task}), 64, bytes)
+
+
+def test_an_audit_trains_only_the_columns_that_the_clients_train() -> None:
+    """So it refuses what `precad simulate` refuses."""
+    of_client = resolve(CONFIG | {"client": {**CONFIG["client"], "adapter_rank": 1}})
+    for run in (lambda: of_client.simulation(0), lambda: auditing.audit(of_client, canaries=64, seed=0)):
+        with pytest.raises(AdapterError, match=r"client.adapter_rank: expected a model with adapters"):
+            run()
+
+
+def test_earlier_ledgers_end_an_audited_training_as_a_simulated_one(tmp_path: Path) -> None:
+    config = CONFIG | {"task": CONFIG["task"] | {"epsilon_budget_one_server": 8.0}}
+    earlier = small_task(rounds=9, noise_multiplier=2.0, client_rate=1.0)
+    with open_ledger(tmp_path, earlier) as ledger:
+        for number in range(9):
+            ledger.charge(number, ["alice"])
+    counted = config | {"aggregator": {"a": {"earlier_ledgers": [{"path": str(ledger_path(tmp_path))}]}}}
+    rounds = [len(list(resolve(each).simulation(0).run())) for each in (config, counted)]
+    assert 0 < rounds[1] < rounds[0] < 20
+    assert auditing.audit(resolve(counted), canaries=64, seed=0)["rounds"] == rounds[1]
 
 
 def precad(*arguments: object) -> Any:
