@@ -2,7 +2,7 @@
 
 All are exact: ours for the rounded Gaussian, theirs for the discrete one. The two laws agree to 1 / (24 std^2). A
 standard deviation of 2^17 on the grid is sigma R = 2 at 16 fractional bits. `ratio` is the sampler's time over ours.
-One thread, one process.
+One thread each. Ours and Canonne's take turns in this process; OpenDP's follows in one of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from precad.dp.noise import rounded_gaussian
 from precad.lab.bench import machine, peer_runs
 from precad.lab.bench.canonne import CanonneSampler
 from precad.lab.bench.peer_runs import OPENDP
-from precad.lab.bench.statistics import Spread, timed
+from precad.lab.bench.statistics import Spread, in_turns
 from precad.mpc.prg import expanded_bytes
 
 STD = 1 << 17
@@ -31,9 +31,14 @@ def run(
     """Return the report: `{"rows": [...], "machine": {...}, "missing": {...}}`. Raises ProcessFailedError."""
     facts, canonne = machine.facts(), CanonneSampler(STD)
     say(f"{OURS} and {CANONNE}, {size:,} coordinates")
-    ours = timed(lambda: rounded_gaussian.sample(float(STD), size, expanded_bytes()), repetitions).scaled(1e9 / size)
-    rows = [_row(OURS, size, ours, ours)]
-    rows.append(_row(CANONNE, size, timed(lambda: canonne.sample(size), repetitions).scaled(1e9 / size), ours))
+    samplers: dict[str, Callable[[], object]] = {
+        OURS: lambda: rounded_gaussian.sample(float(STD), size, expanded_bytes()),
+        CANONNE: lambda: canonne.sample(size),
+    }
+    seconds, _ = in_turns(samplers, repetitions)
+    spreads = {name: Spread.of([wall for wall, _ in seconds[name]]).scaled(1e9 / size) for name in samplers}
+    ours = spreads[OURS]
+    rows = [_row(name, size, spread, ours) for name, spread in spreads.items()]
     absent: dict[str, str] = {}
     if (why_not := peer_runs.missing(OPENDP, peers_python)) is not None:
         say(f"{OPENDP}: left out: {why_not}")

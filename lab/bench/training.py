@@ -94,22 +94,23 @@ def _engine(plan: Plan, clients: list[Records], dtype: torch.dtype, device: str)
 def _measure_here(
     plan: Plan, clients: list[Records], parameters: NDArray[np.float32]
 ) -> tuple[dict[str, Times], dict[str, NDArray[np.float64]]]:
-    """Measure all but the peer."""
+    """Measure all but the peer. The model is built, and records are joined, outside the clock."""
     engine, clip = _engine(plan, clients, torch.float32, plan.device), RecordClip(CLIP_NORM)
+    model = networks.build(MODEL).to(resolve_device(plan.device))
+    together = [_together(clients)]
     contenders: dict[str, Sums] = {
         OURS: lambda: engine.clipped_sums(parameters, clients, clip),
         PER_CLIENT: lambda: np.concatenate([engine.clipped_sums(parameters, [own], clip) for own in clients]),
-        VMAP: lambda: _vmap_per_client(parameters, clients, plan.device),
-        PLAIN: lambda: _plain(parameters, clients, plan.device),
-        PLAIN_BATCH: lambda: _plain(parameters, [_together(clients)], plan.device),
+        VMAP: lambda: _vmap_per_client(model, parameters, clients),
+        PLAIN: lambda: _plain(model, parameters, clients),
+        PLAIN_BATCH: lambda: _plain(model, parameters, together),
     }
     seconds, sums = in_turns(contenders, plan.repetitions)
     return seconds, {name: value for name, value in sums.items() if name not in (PLAIN, PLAIN_BATCH)}
 
 
-def _vmap_per_client(parameters: NDArray[np.float32], clients: list[Records], device: str) -> NDArray[np.float64]:
-    place = resolve_device(device)
-    model = networks.build(MODEL).to(place)
+def _vmap_per_client(model: nn.Module, parameters: NDArray[np.float32], clients: list[Records]) -> NDArray[np.float64]:
+    place = next(model.parameters()).device
     weights = networks.unflatten(torch.from_numpy(parameters).to(place), model)
 
     def loss(at: dict[str, torch.Tensor], image: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
@@ -125,9 +126,8 @@ def _vmap_per_client(parameters: NDArray[np.float32], clients: list[Records], de
     return np.stack(totals)
 
 
-def _plain(parameters: NDArray[np.float32], clients: list[Records], device: str) -> NDArray[np.float64]:
-    place = resolve_device(device)
-    model = networks.build(MODEL).to(place)
+def _plain(model: nn.Module, parameters: NDArray[np.float32], clients: list[Records]) -> NDArray[np.float64]:
+    place = next(model.parameters()).device
     nn.utils.vector_to_parameters(torch.from_numpy(parameters).to(place), model.parameters())
     totals = []
     for own in clients:

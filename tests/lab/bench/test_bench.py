@@ -16,6 +16,7 @@ from precad.deploy.cli.main import app
 from precad.deploy.errors import INVALID_INPUT
 from precad.lab.bench import (
     adapters,
+    noise,
     peer_runs,
     plots,
     proved_targets,
@@ -176,6 +177,30 @@ def test_scale_report():
     assert report["slopes"]["d"]["bytes_link_batch"] == pytest.approx(0, abs=0.01)
     assert report["slopes"]["d"]["bytes_link_aggregate"] == pytest.approx(1, abs=0.02)
     assert all(row["peak_rss_bytes"] > 1e6 for row in report["rows"])
+
+
+def test_samplers_of_one_process_take_turns(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(noise.rounded_gaussian, "sample", lambda *_: drawn.append("ours"))
+    monkeypatch.setattr(noise.CanonneSampler, "sample", lambda *_: drawn.append("theirs"))
+    noise.run(size=10, repetitions=3, peers_python=NOWHERE)
+    assert drawn == ["ours", "theirs"] * 5
+
+
+def test_no_model_is_built_while_a_training_is_timed(monkeypatch):
+    """Ours has its engine before the clock starts, so the baselines have their model."""
+    built = []
+    build = training.networks.build
+    monkeypatch.setattr(training.networks, "build", lambda *given, **named: built.append(1) or build(*given, **named))
+
+    def clocked(ways, repetitions):
+        built.clear()
+        found = {name: work() for name, work in ways.items()}
+        return {name: [(1.0, 1.0)] for name in ways}, found
+
+    monkeypatch.setattr(training, "in_turns", clocked)
+    training.run(training.Plan(clients=2, records=3, repetitions=1), peers_python=NOWHERE)
+    assert built == []
 
 
 def test_noise_report():
