@@ -29,6 +29,13 @@ bench_app = typer.Typer(help="Measure it, beside what you would otherwise pick."
 Repetitions = Annotated[
     int | None, typer.Option(help="Measure so often per size, after a warm-up; 3 with --quick, else 7.", min=1)
 ]
+RepetitionsOfTraining = Annotated[
+    int | None, typer.Option(help="Measure so often per size, after warm-ups; 5 with --quick, else 20.", min=1)
+]
+RepetitionsOfSteps = Annotated[
+    int | None, typer.Option(help="Measure so often per size, after warm-ups; 3 with --quick, else 20.", min=1)
+]
+FixedRepetitions = Annotated[int, typer.Option(help="Measure so often, after a warm-up.", min=1)]
 PeersPython = Annotated[
     Path, typer.Option("--peers-python", metavar="PYTHON", help="Run peers with this interpreter (make peers).")
 ]
@@ -117,7 +124,7 @@ def bench_scale(
     full: Annotated[bool, typer.Option("--full", help="Measure up to d = 10^8.")] = False,
     gate: Annotated[GateName, typer.Option(help="Use this comparison gate.")] = GateName.NATIVE,
     mode: Annotated[Mode, typer.Option(help="Check with tuples in this form, or with proofs.")] = Mode.MASKED,
-    repetitions: Repetitions = None,
+    repetitions: FixedRepetitions = 3,
     table: TableFile = None,
     plot: Plot = None,
     as_json: Json = False,
@@ -125,7 +132,7 @@ def bench_scale(
     """Measure time, memory and bytes as the model and the round grow."""
     from precad.lab.bench import plots, scale, tables
 
-    plan = scale.Plan.of(quick=quick, full=full, repetitions=repetitions or 3)
+    plan = scale.Plan.of(quick=quick, full=full, repetitions=repetitions)
     run = partial(scale.run, plan, gate=gate, mode=mode, say=say)
     measure(run, tables.print_scale, plots.plot_scale, plot=plot, as_json=as_json, table=table)
 
@@ -139,7 +146,7 @@ def bench_threads(
         list[int] | None, typer.Option(help="Measure so many threads beside one; repeat.", min=1, max=256)
     ] = None,
     mode: Annotated[Mode, typer.Option(help="Take uploads of this mode; masked and shares are one.")] = Mode.MASKED,
-    repetitions: Repetitions = None,
+    repetitions: FixedRepetitions = 7,
     as_json: Json = False,
 ) -> None:
     """Measure what one server computes of the norm check, on one core and on several."""
@@ -151,7 +158,7 @@ def bench_threads(
         dim=dim,
         n_clients=clients,
         threads=threads or [2],
-        repetitions=repetitions or 7,
+        repetitions=repetitions,
         is_proved=mode is Mode.PROVED,
         say=say,
     )
@@ -160,11 +167,11 @@ def bench_threads(
 
 @bench_app.command("startup")
 @exit_codes()
-def bench_startup(repetitions: Repetitions = None, as_json: Json = False) -> None:
+def bench_startup(repetitions: FixedRepetitions = 3, as_json: Json = False) -> None:
     """Measure how long people wait for a command, for an error and for the demo's first round."""
     from precad.lab.bench import startup, tables
 
-    measure(partial(startup.run, repetitions=repetitions or 3, say=say), tables.print_startup, as_json=as_json)
+    measure(partial(startup.run, repetitions=repetitions, say=say), tables.print_startup, as_json=as_json)
 
 
 @bench_app.command("training")
@@ -175,7 +182,7 @@ def bench_training(
     records: Annotated[int, typer.Option(help="Sample so many records of each.", min=1)] = 30,
     threads: Annotated[int, typer.Option(help="Give PyTorch so many threads; a client process uses one.", min=1)] = 1,
     device: Device = "cpu",
-    repetitions: Repetitions = None,
+    repetitions: RepetitionsOfTraining = None,
     peers_python: PeersPython = DEFAULT_PEERS_PYTHON,
     plot: Plot = None,
     as_json: Json = False,
@@ -208,7 +215,7 @@ def bench_adapters(
     rounds: Annotated[
         int | None, typer.Option(help="Run so many rounds of real processes; 0 with --quick, else 10.", min=0)
     ] = None,
-    repetitions: Repetitions = None,
+    repetitions: RepetitionsOfTraining = None,
     peers_python: PeersPython = DEFAULT_PEERS_PYTHON,
     table: TableFile = None,
     as_json: Json = False,
@@ -238,7 +245,7 @@ def bench_local_training(
     steps: Annotated[int, typer.Option(help="Take so many steps in a client's round.", min=1)] = 5,
     threads: Annotated[int, typer.Option(help="Give PyTorch so many threads.", min=1)] = 1,
     device: Device = "cpu",
-    repetitions: Repetitions = None,
+    repetitions: RepetitionsOfSteps = None,
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
@@ -345,7 +352,9 @@ def bench_overhead(
 def bench_audit(
     quick: Quick = False,
     rounds: Annotated[int | None, typer.Option(help="Count so many rounds; 10 with --quick, else 60.", min=10)] = None,
-    repetitions: Repetitions = None,
+    repetitions: Annotated[
+        int | None, typer.Option(help="Run both tasks so often; 3 with --quick, else 7.", min=1)
+    ] = None,
     table: TableFile = None,
     as_json: Json = False,
 ) -> None:
@@ -388,7 +397,7 @@ def bench_robust(
     only: Annotated[
         list[RobustSum] | None, typer.Option("--only", help="Take this beside the check, not all; repeat.")
     ] = None,
-    repetitions: Annotated[int, typer.Option(help="Measure so often per size, after a warm-up.", min=1)] = 7,
+    repetitions: FixedRepetitions = 7,
     table: TableFile = None,
     as_json: Json = False,
 ) -> None:

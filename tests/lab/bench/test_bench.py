@@ -30,6 +30,7 @@ from precad.lab.bench import (
 from precad.lab.bench.errors import PlotUnavailableError, ProcessFailedError
 from precad.lab.bench.peer_runs import OPACUS, OPENDP, SPU_CHEETAH, SPU_SEMI2K, Cell
 from precad.lab.bench.workload import MEMORY_BYTES, Case
+from precad.lab.commands import bench as bench_commands
 from precad.mpc.parameters import DEALT_MODES
 from tests.harness.command_line import CliRunner
 from tests.harness.legends import require_clear_of_curves
@@ -177,6 +178,31 @@ def test_scale_report():
     assert report["slopes"]["d"]["bytes_link_batch"] == pytest.approx(0, abs=0.01)
     assert report["slopes"]["d"]["bytes_link_aggregate"] == pytest.approx(1, abs=0.02)
     assert all(row["peak_rss_bytes"] > 1e6 for row in report["rows"])
+
+
+@pytest.mark.parametrize("name", ["validation", "noise", "audit", "training", "adapters", "local-training"])
+def test_the_help_has_the_repetitions_that_are_taken(name, monkeypatch):
+    said = f"{repetitions_of(monkeypatch, name, '--quick')} with --quick, else {repetitions_of(monkeypatch, name)}."
+    assert said in help_of(name)
+
+
+@pytest.mark.parametrize("name", ["scale", "threads", "startup", "robust"])
+def test_the_help_has_the_repetitions_that_are_always_taken(name, monkeypatch):
+    assert f"after a warm-up. [default: {repetitions_of(monkeypatch, name)};" in help_of(name)
+
+
+def repetitions_of(monkeypatch, *arguments):
+    """Return what a command hands to its benchmark, which is not run."""
+    asked = []
+    monkeypatch.setattr(bench_commands, "measure", lambda run, *_, **__: asked.append(run))
+    done = CliRunner().invoke(app, ["bench", *arguments])
+    assert done.exit_code == 0, done.output
+    (run,) = asked
+    return run.keywords["repetitions"] if "repetitions" in run.keywords else run.args[0].repetitions
+
+
+def help_of(name):
+    return " ".join(CliRunner().invoke(app, ["bench", name, "--help"], terminal_width=200).stdout.split())
 
 
 def test_samplers_of_one_process_take_turns(monkeypatch):
