@@ -108,7 +108,11 @@ class CleartextServers:
 
 
 class MpcServers:
-    """Both servers' validation, as they run it. The randomness of the MPC is fresh: no result depends on it."""
+    """Runs the steps of `precad.servers.rounds.dealt_form` from the lock to the sum, both servers in this process.
+
+    Uploads are whole vectors in memory, and no function of the sum is computed. The randomness of the MPC is fresh: no
+    result depends on it.
+    """
 
     def __init__(self, task: Task) -> None:
         """Raises GateUnavailableError."""
@@ -143,6 +147,7 @@ class MpcServers:
             reveal = validation.reveal if task.wire_mode is Mode.MASKED else validation.reveal_and_open
             revealed = reveal(locked, own, mine, channel)
             checked = validation.validate(revealed, mine, task.update_set, self._gate, channel)
+            validation.compare_verdicts(checked, channel)
             share, test = checked.accepted_share_sum, None
             if (choice := task.krum_rule) is not None:
                 share = selected_sum(choice, checked, revealed.opened, mine, self._gate, channel)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from precad.lab.simulation.two_servers import CleartextServers, MpcServers, Proposed
+from precad.mpc import validation
+from precad.mpc.errors import VerdictsDifferError
 from precad.mpc.ring import RingArray
 from precad.protos.task.task import Task
 from tests.harness.harness import small_task
@@ -31,6 +34,25 @@ def uploads(task: Task, lengths: Sequence[float]) -> dict[str, RingArray]:
     directions = np.random.default_rng(3).standard_normal((len(IDS), task.dim))
     directions *= task.client_clip * 2**task.frac_bits / np.linalg.norm(directions, axis=1)[:, None]
     return {name: np.rint(x * v).astype(np.int64) for name, x, v in zip(IDS, lengths, directions, strict=True)}
+
+
+@pytest.mark.parametrize("form", [{}, SHARES], ids=["masked", "shares"])
+def test_servers_compare_their_verdicts_before_a_sum_is_made(
+    form: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a deployment's do: a server whose verdicts differ ends the round."""
+    task = small_task(IDS, gate="native", **form)
+    validated, parties = validation.validate, []
+
+    def of_a_liar(*given: Any) -> validation.Validated:
+        checked, channel = validated(*given), given[-1]
+        parties.append(channel.party)
+        return replace(checked, verdicts=(False,) * len(IDS)) if channel.party else checked
+
+    monkeypatch.setattr(validation, "validate", of_a_liar)
+    with pytest.raises(VerdictsDifferError):
+        MpcServers(task).check_and_sum(1, uploads(task, LENGTHS["all fit"]))
+    assert sorted(parties) == [0, 1]
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)
