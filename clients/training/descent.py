@@ -1,6 +1,7 @@
-"""Several steps of gradient descent on a client's own records, without clipping or noise: local training.
+"""Several steps of gradient descent on a client's own records: local training.
 
-`descend` is one client's; `descend_together` the same for many clients, a step of all at a time.
+`descend` is one client's; `descend_together` the same for many clients, a step of all at a time. Neither clips nor adds
+noise. `stepped` is a step of DP-SGD, by what its caller has clipped and added noise to.
 """
 
 from __future__ import annotations
@@ -71,6 +72,19 @@ def descend(
         velocity = training.local_momentum * velocity + gradient
         at -= rate * velocity
     return at
+
+
+def stepped(
+    training: LocalTraining, at: Vector, velocity: Vector, noisy: Vector, *, rate: float, size: float
+) -> tuple[Vector, Vector]:
+    """Take a step of DP-SGD from `at`, and return the parameters and the velocity after it, (d,) each.
+
+    noisy: minus the sum of clipped gradients, with noise. size: p_i N_i of the declared number of records, so the
+    divisor depends on no record. Momentum and weight decay are given the noisy gradients, so they are post-processing.
+    """
+    decay = training.local_weight_decay * size * at
+    velocity = training.local_momentum * velocity + noisy - decay
+    return at + rate / size * velocity, velocity
 
 
 def mean_gradient(parameters: Vector, records: Records, engine: RecordEngine) -> Vector:

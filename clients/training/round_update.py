@@ -33,7 +33,7 @@ from precad.clients.gradients.engine import RecordEngine
 from precad.clients.gradients.record_clipping import Clipping, RecordClip
 from precad.clients.records import Records
 from precad.clients.training.convex_projection import Vector, project_onto
-from precad.clients.training.descent import descend
+from precad.clients.training.descent import descend, stepped
 from precad.clients.training.local_update import local_updates
 from precad.clients.training.projection import project, project_layers
 from precad.dp.noise import rounded_gaussian
@@ -228,8 +228,7 @@ def _counted(
 def _trained_privately(task: Task, parameters: NDArray[np.float32], who: Participant, engine: RecordEngine) -> Vector:
     """clip_C( theta_i - theta ) after V steps theta_i <- theta_i - rate / (p_i N_i) (clipped sum + N(0, (sigma R)^2)).
 
-    N_i is the declared number of records: what is released has no divisor that depends on the records. Momentum and
-    weight decay are given the noisy gradients, from rest in every round, so they are post-processing.
+    N_i is the declared number of records. Every round begins from rest (`stepped`).
     """
     at = parameters.astype(np.float64)
     velocity, size = np.zeros_like(at), who.record_rate * who.n_declared
@@ -243,9 +242,8 @@ def _trained_privately(task: Task, parameters: NDArray[np.float32], who: Partici
             client_clip_norm=math.inf,
             random_bytes=who.random_bytes,
         )
-        decay = task.local_weight_decay * size * at
-        velocity = task.local_momentum * velocity + _noised(task, who, step, update) - decay
-        at = at + task.local_rate / size * velocity
+        noisy = _noised(task, who, step, update)
+        at, velocity = stepped(task, at, velocity, noisy, rate=task.local_rate, size=size)
     return projected(task, at - parameters.astype(np.float64))
 
 

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from precad.clients.gradients.model_stack import Models
+from precad.clients.training.descent import stepped
 from precad.clients.training.local_update import sample_records
 from precad.lab.simulation.algorithms.algorithm import Parameters, RoundOutcome
 from precad.lab.simulation.algorithms.plain import PlainServer
@@ -56,10 +57,8 @@ class InsDpFedAvg(PlainServer):
             ]
             updates = -federation.own_models().clipped_sums(at, samples, federation.record_clip())
             for i, client in enumerate(clients):
-                size = task.rate_of(client) * task.clients[client]
-                decay = settings.local_weight_decay * size * at[i]
-                velocity[i] = settings.local_momentum * velocity[i] + self._noised(t, v, client, updates[i]) - decay
-                at[i] += settings.local_rate / size * velocity[i]
+                noisy, size = self._noised(t, v, client, updates[i]), task.rate_of(client) * task.clients[client]
+                at[i], velocity[i] = stepped(settings, at[i], velocity[i], noisy, rate=settings.local_rate, size=size)
         return at - parameters.astype(np.float64)
 
     def _noised(self, t: int, v: int, client: str, update: Vector) -> Vector:
