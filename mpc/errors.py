@@ -11,6 +11,7 @@
     ├── OutsideWindowError              a client's row leaves its window, so that no proof leaves the client
     ├── ProofRefusedError               an upload or a proof that the holder, or the seeded server, does not take
     ├── ProofQueriedTwiceError          a proof asked for at points beyond the first two
+    ├── ShareSeedReusedError            a second vector, or a second proof, under one share seed
     ├── CommitmentError                 what a server reveals is not what it committed to
     ├── TupleReusedError                correlated randomness asked for twice
     ├── TupleExhaustedError             more correlated randomness asked for than was dealt

@@ -3,8 +3,8 @@
 All are run as `precad.lab.bench.validation` runs the check: two processes over loopback gRPC with mutual TLS, on fresh
 tuples. `native` is the plain check; `tested` ends with the opened margin, and `trimmed` with the share of the sum
 without a quarter of the clients. `krum` ends with that of multi-Krum, without a quarter of them. Ranks of norms take a
-word per pair of clients, Krum's one for each two distances of a client. The dealer sends 8d bytes per client.
-`ms` are of a whole round, and `bytes_link` of the direction that carries more.
+word per pair of clients, Krum's one for each two distances of a client. For all but `native`, the dealer sends
+8d bytes per client. `ms` are of a whole round, and `bytes_link` of the direction that carries more.
 """
 
 from __future__ import annotations

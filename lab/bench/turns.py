@@ -37,7 +37,7 @@ class Turn:
     phases: list[dict[str, float]]
     """Seconds of each phase at server A, by round."""
     servers_cpu_s: float
-    """Processor seconds of both aggregators, a round."""
+    """Processor seconds of both aggregators and the dealer, a round."""
 
 
 Pairs = list[tuple[Turn, Turn]]

@@ -30,14 +30,14 @@ def _fused(opened: Any, mask: Any, share_sum: Any, opened_mask: Any) -> Any:
 
 
 class NoRows:
-    """In the place of `projection.RowStreams`: expands nothing."""
+    """In the place of `precad.mpc.local.rows.RowStreams`: expands nothing."""
 
     def read(self, n_coordinates: int) -> tuple[RingArray, RingArray]:
         """See `RowStreams.read`."""
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
 
     def after(self, n_coordinates: int) -> NoRows:
-        """See `projection.RowStreams`."""
+        """See `precad.mpc.local.rows.RowStreams`."""
         return self
 
 

@@ -5,8 +5,8 @@ is in every tenth. The model is linear. Epsilon is a whole client's against one 
 turns in 200 rounds. It is equal for both kinds of noise, and .45 of that in a third case. The simulation is a
 deployment's round, with the noise of both servers.
 
-Each kind of noise has a learning rate of its own, since less noise bears longer steps. Seed 0 chose both. Results are
-of other seeds (`--first-seed 1`).
+Each kind of noise has a learning rate of its own, since less noise bears longer steps. Seed 0 chose both, so results
+are of other seeds only with `--first-seed 1`.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@
     rules/           Aggregation rules of one server that sees every update, for comparison with PRECAD. One
                      idea a file
 
-Reading order: `simulation`, `algorithms.precad`, `two_servers`, `federation`.
+Reading order: `training`, `algorithms.precad`, `two_servers`, `federation`.
 """
 
 from precad.lab.simulation.config import AttackSettings, SimulationSettings

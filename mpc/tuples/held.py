@@ -3,7 +3,8 @@
 Each client has an inner-product tuple (a, r) with r = <a, a> (PRECAD, Sec. 4.3) and an equality tuple (rho, omega, rho
 * omega) over F_p. Each round has the binary correlations of the comparison gate (`precad.mpc.tuples.correlations`).
 Server A's shares are streams of its key. Server B's are streams of its own key, except the products, which are
-corrections of one word each. No message of the dealer grows with d.
+corrections of one word each. A message of the dealer grows with d only in a round that adds up a part of the accepted
+updates. It then has d + 1 words more for each client.
 
 Each server also gets the digest of every mask seed of the other server, for clients to compare with the seed that they
 get. A server that handed out another seed would have a linear function of the update added to the norm.
