@@ -12,6 +12,7 @@ from precad.deploy.cli.common import AggregatorLetter, ConfigFile, Json, Output,
 from precad.deploy.errors import ConfigError
 from precad.deploy.shown.error_bars import estimate_and_bar, percent
 from precad.deploy.shown.figures import at_most
+from precad.dp.queries.estimates import MOST_LEVEL
 from precad.dp.queries.kinds import Kind
 
 _SHOWN_FACTOR: Final = 1.05
@@ -82,8 +83,8 @@ def answer(
 
 
 def _require_level(level: float) -> None:
-    if not 0 < level < 1:
-        raise ConfigError(f"--level: expected a number between 0 and 1, found {level:g}")
+    if not 0 < level <= MOST_LEVEL:
+        raise ConfigError(f"--level: expected a number above 0 and at most {MOST_LEVEL}, found {level!r}")
 
 
 def lines_of(summary: Mapping[str, Any]) -> list[str]:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from precad.deploy.errors import ConfigError
-
-if TYPE_CHECKING:
-    pass
 
 
 def require_ids(ids: list[Any]) -> None:

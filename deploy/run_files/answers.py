@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.deploy.errors import ConfigError
-from precad.dp.queries.estimates import answer
-from precad.protos.task.evaluation_figures import most_rounding
+from precad.dp.queries.estimates import Rounding, answer
+from precad.protos.task.evaluation_figures import most_cut
 from precad.protos.task.task import Task
 
 _OF_MODEL: Final = 2.0**-23
@@ -33,7 +33,7 @@ def answer_of(model: NDArray[np.float32], task: Task, level: float) -> dict[str,
         raise ConfigError("task.query: expected the task of a query, found a training's")
     encoding = query.encoding(task.frac_bits)
     total = opened_sum(model, task)
-    rounding = most_rounding(task) + float(np.abs(total).max()) * _OF_MODEL
+    rounding = Rounding(most_cut(task), _OF_MODEL)
     found = answer(encoding, total, task.sum_noise_std, rounding=rounding, share=query.share, level=level)
     estimate = None if found.estimate is None else asdict(found.estimate)
     group = {} if task.records_per_person == 1 else {"records_per_person": task.records_per_person}

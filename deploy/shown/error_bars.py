@@ -17,7 +17,8 @@ def estimate_and_bar(value: float, low: float, high: float) -> tuple[str, str]:
     if not all(map(math.isfinite, (value, low, high))):
         return f"{value:g}", f"[{low:g}, {high:g}]"
     first, middle, last = (Decimal(repr(float(number))) for number in (low, value, high))
-    width = _EXACT.subtract(last, first) or last or Decimal(1)
+    if not (width := _EXACT.subtract(last, first)):
+        return _written(middle), f"[{_written(first)}, {_written(last)}]"
     step = Decimal(1).scaleb(width.adjusted() - 2)
     rounded = ((first, ROUND_FLOOR), (middle, ROUND_HALF_EVEN), (last, ROUND_CEILING))
     start, shown, end = (_written(number.quantize(step, rounding, context=_EXACT)) for number, rounding in rounded)
@@ -26,7 +27,7 @@ def estimate_and_bar(value: float, low: float, high: float) -> tuple[str, str]:
 
 def percent(share: float) -> str:
     """Return a share in percent, with every digit."""
-    return f"{(100 * Decimal(repr(share))).normalize():f}"
+    return f"{(100 * Decimal(repr(float(share)))).normalize():f}"
 
 
 def _written(number: Decimal) -> str:

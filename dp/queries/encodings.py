@@ -18,8 +18,9 @@ radius C, which makes no two sums more distant. So adding or removing a client, 
 C. The sum is cut to the grid of 2^-f once, which `effective_noise_multiplier` counts.
 
 Rounding. Vectors are rounded to 2^-40 record by record, and their sum is that of integers, exact for any number of
-records. Weights leave room for that, so a rounded record has norm at most 1 as well. Rounded to 2^-f record by record,
-all records of one value would be off alike, and n of them by n times as much.
+records. Weights leave room for that, so a rounded record has norm at most 1 as well. They also leave room for errors of
+float64 in sum and projection, as C 2^f is below 2^31. Rounded to 2^-f record by record, all records of one value would
+be off alike, and n of them by n times as much.
 
 A cell that holds no finite number contributes nothing. It raises nothing either: an error would tell of a record.
 """
@@ -49,13 +50,15 @@ _WEIGHTS: Final = {
 
 ROW_BITS: Final = 40
 """Records are on the grid of 2^-40, or on that of the sum where that is finer."""
+_ROOM_BITS: Final = 6
+"""Weights leave a 64th of a step of the sum's grid, at a coarse one at most three in a hundred of themselves."""
 
 
 def weights_on_grid(weights: Sequence[float], frac_bits: int) -> Values:
-    """Return weights of norm 1 on the grid, (k,), with room for a vector that is rounded to the grid after them."""
-    room = 1 - math.ldexp(math.sqrt(len(weights)), -frac_bits)
-    scaled = np.ldexp(np.asarray(weights) * max(room, 0.0), frac_bits)
-    return np.ldexp(np.floor(scaled), -frac_bits)
+    """Return weights of norm 1 on the grid of records, (k,), with room for what is rounded after them."""
+    bits = max(frac_bits, ROW_BITS)
+    room = 1 - math.ldexp(math.sqrt(len(weights)), -min(frac_bits + _ROOM_BITS, bits))
+    return np.ldexp(np.floor(np.ldexp(np.asarray(weights) * room, bits)), -bits)
 
 
 def on_row_grid(exact: Values, frac_bits: int) -> Values:

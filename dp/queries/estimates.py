@@ -2,8 +2,8 @@
 
 The noise of the sum is Gaussian and its size is public, so error bars know it. Over the noise they hold at least at
 their level, whatever the records are. They are about the records of the clients whose answers were accepted. They
-assume that both servers added their noise, and that clients answered truly. A client that lies moves the sum by at most
-C.
+assume that both servers added their noise, and that clients answered truly, none about more than C records. A client
+that lies moves the sum by at most C.
 
     count, histogram    estimate +- z t / weight, each number by itself
     mean                Fieller's interval of a ratio of two Gaussians: exact, whatever the count is
@@ -13,10 +13,10 @@ C.
 Variance. Let n, y and c be the sums of 1, y and y^2 - 1/2, and m and v mean and variance in these units. Without noise
 n (1/2 + m^2 - v) is 2 m y - c. So for the true m Fieller's interval of (2 m y - c) / n covers 1/2 + m^2 - v. The true m
 is within the interval of the mean but for a small share of the failures. Near it the result moves by the square of an
-error of m alone, so that this costs little. Our derivation.
+error of m alone, which is little where records are many. Our derivation.
 
 Rounding. Each number of the sum may be off by r beside its noise. So z becomes z + r / t for one number. For a
-combination of k numbers it becomes z + sqrt(k) r / t, by Cauchy and Schwarz.
+combination of k numbers it becomes z + sqrt(k) r / t, by Cauchy and Schwarz. In ranks the errors of bins add up.
 
 Source: Fieller, "Some Problems in Interval Estimation", JRSS B '54. The quantile's tests are of ranks, r_j = (sum of
 the first j bins) - share * (sum of all). Their noise has variance t^2 (j (1 - share)^2 + (k - j) share^2). The bin of
@@ -33,11 +33,12 @@ from typing import Final
 
 import numpy as np
 
-from precad.dp.checks import require_non_negative, require_positive
+from precad.dp.checks import require_positive
 from precad.dp.queries.encodings import Encoding, Values
 from precad.dp.queries.kinds import Kind
 
 LEVEL: Final = 0.95
+MOST_LEVEL: Final = 1 - 1e-9
 _OF_MEAN: Final = 0.05
 """The share of a variance's failures that are those of the mean's interval."""
 _MEANS: Final = 257
@@ -71,6 +72,27 @@ class Answer:
     """Least share of answers whose error bar covers the truth."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """How far the numbers of a sum may be off beside their noise."""
+
+    cut: float = 0.0
+    """The most that a number is off as clients cut their sums to the grid, all of them together."""
+    share: float = 0.0
+    """By what share of itself a number may be off besides."""
+
+    def of_each(self, sums: Values) -> float:
+        """Return the most that any of these numbers is off."""
+        return self.cut + self.share * float(np.abs(sums).max(initial=0.0))
+
+    def of_ranks(self, counts: Values) -> float:
+        """Return the most that all bins together are off: integers are cut where all of a client's are in one bin."""
+        return self.cut + self.share * float(np.abs(counts).sum())
+
+
+EXACT: Final = Rounding()
+
+
 def quantile_beside(level: float, rounding: float, *, n_numbers: int = 1) -> float:
     """Return z of an error bar at the level, of a combination of so many numbers.
 
@@ -84,27 +106,27 @@ def answer(
     noisy_sum: Values,
     noise_std: float,
     *,
-    rounding: float = 0.0,
+    rounding: Rounding = EXACT,
     share: float = 0.5,
     level: float = LEVEL,
 ) -> Answer:
     """Return the answer that a sum, (k,), gives, whose coordinates have Gaussian noise of `noise_std`.
 
-    rounding: the most that a coordinate is off beside its noise. share: which quantile. Raises ValueError.
+    share: which quantile. Raises ValueError.
     """
     require_positive("noise_std", noise_std)
-    require_non_negative("rounding", rounding)
     if noisy_sum.shape != (encoding.dim,):
         raise ValueError(f"noisy_sum: expected shape ({encoding.dim},), got {noisy_sum.shape}")
-    if not 0 < level < 1 or not 0 < share < 1:
+    if not 0 < level <= MOST_LEVEL or not 0 < share < 1:
         raise ValueError(f"level, share: expected numbers between 0 and 1, got {level} and {share}")
-    off = rounding / noise_std
+    off = rounding.of_each(noisy_sum) / noise_std
     if encoding.kind.has_bins:
         reach = quantile_beside(level, off) * noise_std
         bins = tuple(Estimate(float(n), float(n) - reach, float(n) + reach) for n in noisy_sum)
-        of_ranks = quantile_beside(level, off, n_numbers=encoding.bins) * noise_std
-        found = None if encoding.kind is Kind.HISTOGRAM else _quantile(encoding, noisy_sum, of_ranks, share)
-        return Answer(found, bins, level)
+        if encoding.kind is Kind.HISTOGRAM:
+            return Answer(None, bins, level)
+        of_noise = quantile_beside(level, 0.0) * noise_std
+        return Answer(_quantile(encoding, noisy_sum, of_noise, rounding.of_ranks(noisy_sum), share), bins, level)
     sums, stds = noisy_sum / encoding.weights, noise_std / encoding.weights
     return Answer(_OF_KIND[encoding.kind](encoding, sums, stds, level, off), level=level)
 
@@ -163,8 +185,10 @@ _OF_KIND: Final[dict[Kind, Callable[[Encoding, Values, Values, float, float], Es
 }
 
 
-def _quantile(encoding: Encoding, counts: Values, reach: float, share: float) -> Estimate:
-    """Return the least x that a share of the records does not exceed. reach: z times the noise of one bin.
+def _quantile(encoding: Encoding, counts: Values, reach: float, off: float, share: float) -> Estimate:
+    """Return the least x that a share of the records does not exceed.
+
+    reach: z times the noise of one bin. off: the most that a rank is off beside its noise.
 
     The value is the middle of the bin in which the ranks, made ascending, cross zero.
     """
@@ -172,7 +196,7 @@ def _quantile(encoding: Encoding, counts: Values, reach: float, share: float) ->
     edges = encoding.low + 2 * encoding.half_width * np.arange(k + 1) / k
     ranks = np.concatenate([[0.0], np.cumsum(counts)]) - share * float(counts.sum())
     j = np.arange(k + 1)
-    reaches = reach * np.sqrt(j * (1 - share) ** 2 + (k - j) * share**2)
+    reaches = reach * np.sqrt(j * (1 - share) ** 2 + (k - j) * share**2) + off
     may_hold = (ranks[:-1] <= reaches[:-1]) & (ranks[1:] >= -reaches[1:])
     held = np.flatnonzero(may_hold) if may_hold.any() else np.arange(k)
     crossing = int(np.argmax(np.maximum.accumulate(ranks)[1:] >= 0))

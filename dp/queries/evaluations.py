@@ -21,9 +21,9 @@ from typing import Final
 
 import numpy as np
 
-from precad.dp.checks import require_count, require_non_negative, require_positive
+from precad.dp.checks import require_count, require_positive
 from precad.dp.queries.encodings import ROWS_AT_ONCE, Values, on_row_grid, sum_of_rows, weights_on_grid
-from precad.dp.queries.estimates import LEVEL, Estimate, quantile_beside, ratio
+from precad.dp.queries.estimates import EXACT, LEVEL, MOST_LEVEL, Estimate, Rounding, quantile_beside, ratio
 from precad.dp.queries.kinds import EVALUATION_DIM
 
 _A: Final = math.sqrt(1 / (2 + math.sqrt(2)))
@@ -74,24 +74,25 @@ class EvaluationEncoding:
         loss = min(max(loss_sum, 0.0), most) if math.isfinite(loss_sum) else most
         return np.array([n, 2 * right - n, 2 * loss / self.loss_bound - n]) * self.weights
 
-    def figures(self, noisy_sum: Values, noise_std: float, *, rounding: float = 0.0, level: float = LEVEL) -> Figures:
+    def figures(
+        self, noisy_sum: Values, noise_std: float, *, rounding: Rounding = EXACT, level: float = LEVEL
+    ) -> Figures:
         """Return the figures that a sum, (3,), gives, whose numbers have Gaussian noise of `noise_std`.
 
-        rounding: the most that a number is off beside its noise. Each error bar covers its figure at the level by
-        itself. Raises ValueError.
+        Each error bar covers its figure at the level by itself. Raises ValueError.
         """
         require_positive("noise_std", noise_std)
-        require_non_negative("rounding", rounding)
         if noisy_sum.shape != (EVALUATION_DIM,):
             raise ValueError(f"noisy_sum: expected shape ({EVALUATION_DIM},), got {noisy_sum.shape}")
-        if not 0 < level < 1:
+        if not 0 < level <= MOST_LEVEL:
             raise ValueError(f"level: expected a number between 0 and 1, got {level}")
-        z = quantile_beside(level, rounding / noise_std, n_numbers=2)
-        sums, reaches = noisy_sum / self.weights, z * noise_std / self.weights
-        n = float(sums[0])
+        off = rounding.of_each(noisy_sum) / noise_std
+        sums, stds = noisy_sum / self.weights, noise_std / self.weights
+        n, of_n = float(sums[0]), quantile_beside(level, off) * float(stds[0])
+        reaches = quantile_beside(level, off, n_numbers=2) * stds
         shares = [_share(sums, reaches, place) for place in (1, 2)]
         return Figures(
-            records=Estimate(n, n - float(reaches[0]), n + float(reaches[0])),
+            records=Estimate(n, n - of_n, n + of_n),
             accuracy=shares[0],
             loss=Estimate(*(self.loss_bound * one for one in (shares[1].value, shares[1].low, shares[1].high))),
             level=level,
@@ -109,7 +110,7 @@ class Figures:
     loss: Estimate
     """Mean loss, each clipped to [0, L]."""
     level: float = LEVEL
-    """Share of evaluations in which an error bar covers the truth."""
+    """Least share of evaluations in which an error bar covers the truth."""
 
     def named(self, *, has_accuracy: bool = True) -> Mapping[str, Estimate]:
         """Return the figures by name; without the accuracy where targets are numbers."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from precad.dp.queries.estimates import Rounding
 from precad.dp.queries.evaluations import EvaluationEncoding, Figures
 from precad.mpc.fixed_point import decode
 from precad.protos.task.evaluation import BY_CLIENTS
@@ -24,9 +25,9 @@ def figures_of(task: Task, noisy_sum: Sequence[int]) -> Figures:
         raise ValueError(f"task.evaluation: expected {BY_CLIENTS!r}, got {task.evaluation!r}")
     encoding = EvaluationEncoding(loss_bound=task.evaluation_loss_bound, frac_bits=of_round.frac_bits)
     total = decode(np.asarray(noisy_sum, np.int64), of_round.frac_bits)
-    return encoding.figures(total, of_round.sum_noise_std, rounding=most_rounding(of_round))
+    return encoding.figures(total, of_round.sum_noise_std, rounding=Rounding(cut=most_cut(of_round)))
 
 
-def most_rounding(task: Task) -> float:
+def most_cut(task: Task) -> float:
     """Return the most by which a number of the opened sum is off as every client cuts its own sum to the grid."""
     return len(task.clients) * math.ldexp(1.0, -task.frac_bits)

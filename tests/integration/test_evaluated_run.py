@@ -26,6 +26,7 @@ from precad.deploy.reporting.charts import charts_of
 from precad.deploy.reporting.key_figures import key_figures
 from precad.deploy.reporting.run_folder import read_deployed
 from precad.deploy.run_files.folder import RunFolder
+from precad.deploy.shown.error_bars import estimate_and_bar
 from precad.dp.accountants.pld import View
 from precad.dp.task_privacy import task_cost
 from precad.protos.tls.identity import Role
@@ -82,7 +83,7 @@ def test_the_report_has_error_bars(finished: tuple[RunFolder, dict[str, Any]]) -
     accuracy = summary["evaluations"][-1]["figures"]["accuracy"]
     found = names["accuracy on clients' held-out records"]
     assert found.exact == accuracy["value"]
-    assert found.shown == f"{accuracy['value']:.4g} [{accuracy['low']:.4g}, {accuracy['high']:.4g}]"
+    assert found.shown == " ".join(estimate_and_bar(accuracy["value"], accuracy["low"], accuracy["high"]))
     (chart,) = [chart for chart in charts_of([run], []) if chart.key == "held-out"]
     first, last = (one["figures"]["accuracy"] for one in summary["evaluations"])
     assert chart.series[0].band == ((2.0, first["low"], first["high"]), (4.0, last["low"], last["high"]))

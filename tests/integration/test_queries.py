@@ -20,7 +20,7 @@ from precad.clients.upload.session import ClientSession
 from precad.deploy.exporting.answers import finished_answer
 from precad.deploy.oversight.log_audit import check_log
 from precad.deploy.run_files.answers import opened_sum
-from precad.dp.queries.estimates import answer
+from precad.dp.queries.estimates import Rounding, answer
 from precad.mpc import fixed_point
 from precad.mpc.ring import RingArray
 from precad.protos.task.task import Task
@@ -117,9 +117,9 @@ async def test_a_liar_moves_the_sum_by_at_most_its_ball(
             assert ledger.participation == dict.fromkeys(clients, 1)
     assert check_log(tmp_path / AGGREGATORS[0], against=tmp_path / AGGREGATORS[1], known=None)["releases"] == 1
     assert task.query is not None
-    rounding = len(clients) * 2.0**-14 + np.abs(opened).max() * 2.0**-23
+    rounding = Rounding(len(clients) * 2.0**-14, 2.0**-23)
     encoding, noise = task.query.encoding(task.frac_bits), math.sqrt(2) * task.noise_multiplier
-    shown = answer(encoding, opened, noise, rounding=float(rounding))
+    shown = answer(encoding, opened, noise, rounding=rounding)
     assert shown.estimate is not None or len(shown.bins) == 64
     at_servers = [finished_answer(tmp_path / role, task, Role(role), 0.95) for role in AGGREGATORS]
     assert at_servers[0] == at_servers[1]

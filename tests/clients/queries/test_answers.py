@@ -91,12 +91,12 @@ def test_a_damaged_record_of_answers_stops_the_client(tmp_path: Path) -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(0, 40), st.floats(0.5, 30.0), st.sampled_from([MEAN, HISTOGRAM]))
+@given(st.integers(0, 40), st.floats(0.5, 30.0), st.sampled_from([MEAN, HISTOGRAM]), st.integers(2, 16))
 def test_one_record_moves_an_upload_by_no_more_than_is_accounted(
-    tmp_path_factory: pytest.TempPathFactory, n: int, clip: float, query: dict[str, Any]
+    tmp_path_factory: pytest.TempPathFactory, n: int, clip: float, query: dict[str, Any], frac_bits: int
 ) -> None:
     """By R and the rounding, also where a client's sum is projected onto the ball; no upload is longer than C."""
-    task = query_task(query=query, dim=query.get("bins", 2), client_clip=clip)
+    task = query_task(query=query, dim=query.get("bins", 2), client_clip=clip, frac_bits=frac_bits)
     values = np.random.default_rng(n).uniform(-20, 140, n + 1)
     folder = tmp_path_factory.mktemp("clients")
     without, with_it = (

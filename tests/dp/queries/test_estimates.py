@@ -10,8 +10,8 @@ import pytest
 from scipy.stats import binom
 
 from precad.dp.noise import rounded_gaussian
-from precad.dp.queries.encodings import Encoding
-from precad.dp.queries.estimates import answer
+from precad.dp.queries.encodings import Encoding, Values
+from precad.dp.queries.estimates import Rounding, answer
 from precad.dp.queries.kinds import Kind
 
 RUNS = 1_000
@@ -70,7 +70,7 @@ def test_a_coarse_grid_of_the_sum_is_covered_too(kind: Kind) -> None:
 
     Rounded to that grid record by record, no bar of a mean covers it. Bars are at most 15 % longer for it.
     """
-    own, rounding = Encoding(kind=kind, low=0.0, high=3.0, frac_bits=3), 10 / 8
+    own, rounding = Encoding(kind=kind, low=0.0, high=3.0, frac_bits=3), Rounding(10 / 8)
     values = (np.arange(10_000) % 10 > 0).astype(np.float64)
     truth = truth_of(own, values, 0.5) * (10 if kind is Kind.COUNT else 1)
     cut = np.ldexp(np.trunc(np.ldexp(own.total(values), 3)), -3)
@@ -82,6 +82,37 @@ def test_a_coarse_grid_of_the_sum_is_covered_too(kind: Kind) -> None:
     assert found[0] is not None
     assert without is not None
     assert 1.0 < (found[0].high - found[0].low) / (without.high - without.low) < 1.15
+
+
+def cut_most(own: Encoding, value: float) -> Values:
+    """Return the cut sum of a number of equal records, of those whose last number loses most by the cut."""
+    steps = np.ldexp(np.stack([own.total(np.full(n, value)) for n in range(10_000, 10_100)]), own.frac_bits)
+    cut = np.trunc(steps)
+    return np.ldexp(cut[np.abs(steps - cut)[:, -1].argmax()], -own.frac_bits)
+
+
+@pytest.mark.parametrize("kind", [Kind.MEAN, Kind.VARIANCE])
+def test_what_cutting_takes_of_many_clients_is_covered(kind: Kind) -> None:
+    """400 clients whose sums lose nearly a whole step each: without it few bars cover, with it almost every one."""
+    own = Encoding(kind=kind, low=0.0, high=3.0, frac_bits=3)
+    cut, truth, noise = cut_most(own, 1.0), truth_of(own, np.full(5, 1.0), 0.5), noisy_sums(own, np.zeros(0))
+
+    def covered(rounding: Rounding) -> int:
+        found = [answer(own, 400 * cut + one, math.sqrt(2) * SIGMA, rounding=rounding).estimate for one in noise]
+        return sum(e is not None and e.low <= truth <= e.high for e in found)
+
+    assert covered(Rounding()) < RUNS / 2
+    assert covered(Rounding(400 / 8)) > 0.99 * RUNS
+
+
+def test_ranks_are_off_by_what_all_clients_cut_together() -> None:
+    """A quantile of 4,096 bins is as sharp with a coarse grid as with a fine one, but for a step of each client."""
+    own = Encoding(kind=Kind.QUANTILE, low=0.0, high=100.0, frac_bits=5, bins=4096)
+    total = own.total(np.random.default_rng(1).uniform(0, 100, 100_000))
+    fine, coarse = (answer(own, total, 6.0, rounding=Rounding(50 * 2.0**-f)).estimate for f in (20, 5))
+    assert fine is not None
+    assert coarse is not None
+    assert fine.high - fine.low <= coarse.high - coarse.low <= 1.05 * (fine.high - fine.low) + 100 / 4096
 
 
 @pytest.mark.parametrize("level", [0.95, 0.999])

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from precad.dp.queries.encodings import ROW_BITS
-from precad.dp.queries.estimates import Estimate
+from precad.dp.queries.estimates import Estimate, Rounding
 from precad.dp.queries.evaluations import EvaluationEncoding
 
 ENCODING = EvaluationEncoding(loss_bound=4.0, frac_bits=12)
@@ -91,14 +91,23 @@ def test_error_bars_cover_the_truth_at_their_rate(n: int, noise: float, level: f
 
 
 def test_a_coarse_grid_of_the_sum_is_covered_too() -> None:
-    """Four clients with 25,000 records of one loss each, whose sums are cut toward zero to steps of 1/8."""
-    coarse, n, noise, level = EvaluationEncoding(loss_bound=4.0, frac_bits=3), 25_000, 6.0, 0.95
-    cut = np.ldexp(np.trunc(np.ldexp(coarse.total(np.ones(n), np.full(n, 0.3)), 3)), -3)
-    draws = np.random.default_rng(3).normal(0, noise, (1_000, 3))
-    found = [coarse.figures(4 * cut + draw, noise, rounding=4 / 8, level=level).named() for draw in draws]
-    for name, truth in {"accuracy": 1.0, "loss": 0.3, "records": 4 * n}.items():
-        hits = sum(one[name].low <= truth <= one[name].high for one in found)
-        assert hits / 1_000 >= level - 5 * math.sqrt(level * (1 - level) / 1_000)
+    """400 clients with some 25,000 records of one loss each, whose sums are cut toward zero to steps of 1/8.
+
+    The number of records is one where the loss loses nearly a whole step. Without that few bars of the loss cover it.
+    """
+    coarse, noise = EvaluationEncoding(loss_bound=4.0, frac_bits=3), 6.0
+    numbers = range(25_000, 25_040)
+    steps = 8 * np.stack([coarse.total(np.ones(n), np.full(n, 0.3)) for n in numbers])
+    most = int(np.abs(steps - np.trunc(steps))[:, 2].argmax())
+    cut, draws = np.trunc(steps[most]) / 8, np.random.default_rng(3).normal(0, noise, (1_000, 3))
+
+    def covered(rounding: Rounding) -> dict[str, int]:
+        found = [coarse.figures(400 * cut + draw, noise, rounding=rounding).named() for draw in draws]
+        truths = {"accuracy": 1.0, "loss": 0.3, "records": 400 * numbers[most]}
+        return {name: sum(one[name].low <= is_so <= one[name].high for one in found) for name, is_so in truths.items()}
+
+    assert covered(Rounding())["loss"] < 500
+    assert min(covered(Rounding(400 / 8)).values()) > 900
 
 
 def test_a_count_that_may_be_zero_says_nothing() -> None:
