@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 from rich.console import Console
@@ -28,7 +29,7 @@ def print_certificates(console: Console, report: dict[str, Any]) -> None:
         found.add_row(str(k), *(rounded_down(curve[k]) if k < len(curve) else "0.000" for curve in columns.values()))
     console.print(found)
     if (level := report.get("confidence")) is not None:
-        at_least_so = rounded_down(level, 6).rstrip("0")
+        at_least_so = _downwards(level)
         console.print(f"these bounds hold together with probability at least {at_least_so}", highlight=False)
     if estimate:
         console.print(f"approximation: {estimate['of']}, not a guarantee", highlight=False)
@@ -42,6 +43,11 @@ def print_certificates(console: Console, report: dict[str, Any]) -> None:
     for method, tolerated in report["tolerated"].items():
         if not any(tolerated):
             console.print(f"{method}: VACUOUS, no prediction survives even one attacker", highlight=False)
+
+
+def _downwards(level: float) -> str:
+    """Return a probability with at most six decimals, rounded down."""
+    return rounded_down(level, 6).rstrip("0").rstrip(".")
 
 
 def _words(label: str) -> str:
@@ -104,7 +110,7 @@ def _print_attack_cost(console: Console, cost: dict[str, Any], threat: str) -> N
         made.add_row(str(k), *(f"{rounded_down(low)} .. {rounded_up(high, 3)}" for low, high in cells))
     console.print(made)
     if (level := cost["confidence"]) is not None:
-        alone, with_others = (rounded_down(max(0.0, one), 6).rstrip("0") for one in (level, round(2 * level - 1, 12)))
+        alone, with_others = (_downwards(one) for one in (level, max(0.0, float(2 * Decimal(repr(level)) - 1))))
         console.print(
             f"these bounds hold together with probability at least {alone}, and with those above {with_others}",
             highlight=False,

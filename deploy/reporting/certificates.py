@@ -42,6 +42,8 @@ class RunCertificate:
     """Fewer can prove nothing, were a model ever so certain."""
     confidence: float
     n_samples: int
+    rests_on: tuple[str, ...]
+    """Conditions, beside what its training says."""
 
     @property
     def tolerated(self) -> int:
@@ -85,6 +87,7 @@ def certified(
         trainings_needed=report["run"]["runs_needed"],
         confidence=report["confidence"],
         n_samples=len(labels),
+        rests_on=tuple(report["run"]["rests_on"]),
     )
 
 

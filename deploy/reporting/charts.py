@@ -374,6 +374,7 @@ def _certificates(runs: Sequence[Run], certificates: Sequence[RunCertificate | s
     """Chart the certificates that prove something. A note of the run says why another has no line."""
     made = []
     drawn = [(i, c) for i, c in enumerate(certificates) if isinstance(c, RunCertificate) and c.tolerated > 0]
+    conditions = "".join(f", if {one}" for one in dict.fromkeys(it for _, found in drawn for it in found.rests_on))
     longest = max(
         [LEAST_ATTACKERS + 1, *(len(curve) for _, found in drawn for curve in (found.proved, found.estimated))]
     )
@@ -392,7 +393,7 @@ def _certificates(runs: Sequence[Run], certificates: Sequence[RunCertificate | s
         title="Certified accuracy under poisoning",
         kind=Kind.STEPS,
         note="Right predictions of the expected model that k further malicious clients, who join, cannot change, "
-        "whatever they send. Solid: proved. Dotted: as if the models' confidences were the "
+        f"whatever they send{conditions}. Solid: proved. Dotted: as if the models' confidences were the "
         "expected ones, an estimate.",
         x_label="k attackers",
         y_label="certified accuracy",

@@ -17,7 +17,6 @@ from precad.deploy.reporting.runs import Run, Statement
 from precad.deploy.shown.figures import LARGEST_USEFUL, NO_USEFUL_BOUND, rounded_down, says_nothing
 from precad.dp.accountants.pld import Unit
 from precad.dp.accountants.slack import NO_BOUND, why_no_bound
-from precad.dp.certificates.prediction import ENROLLED, LOSSES
 from precad.dp.task_privacy import task_privacy
 
 _NEXT_TO_NOTHING: Final = 10.0
@@ -49,7 +48,7 @@ def in_words(statements: Sequence[Statement], certificate: RunCertificate | str,
     granted. For PRECAD without a function of the sum the sentence says who is corrupted, and no more."""
     parts = [_privacy(statements, with_notes=with_notes)]
     if isinstance(certificate, RunCertificate):
-        parts.append(f"against poisoning, {_certified(certificate)}")
+        parts.append(f"against poisoning, {_with_conditions(certificate)}")
     return "; ".join(parts) + "."
 
 
@@ -104,6 +103,12 @@ def _certified(certificate: RunCertificate) -> str:
         f"{certificate.n_samples} predictions withstands one further attacker, and some withstand "
         f"{certificate.tolerated}{' or more' if certificate.tolerated == AT_MOST else ''}"
     )
+
+
+def _with_conditions(certificate: RunCertificate) -> str:
+    """Return what is certified and, where that is something, what it rests on."""
+    conditions = certificate.rests_on if certificate.tolerated else ()
+    return "".join((_certified(certificate), *(f", if {condition}" for condition in conditions)))
 
 
 def guarantees_of(run: Run, certificate: RunCertificate | str) -> list[Guarantee]:
@@ -203,7 +208,7 @@ def _of_poisoning(certificate: RunCertificate | str) -> Guarantee:
         against=against,
         what=_certified(certificate),
         rests_on=f"{n} training{'s' if n > 1 else ''} of this configuration; "
-        f"from fewer than {needed} nothing can follow. Attackers of the configuration are part of the training; "
-        f"{ENROLLED}; {LOSSES}",
+        f"from fewer than {needed} nothing can follow. Attackers of the configuration are part of the training"
+        + "".join(f"; {condition}" for condition in certificate.rests_on),
         is_proved=certificate.tolerated > 0,
     )

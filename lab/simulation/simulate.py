@@ -58,7 +58,7 @@ from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.lab.simulation import RoundMetrics, SeededRandomness, Simulation, SimulationSettings, holder_key, records_of
 from precad.lab.simulation.algorithms import Deployed
 from precad.lab.simulation.earlier import earlier_of
-from precad.lab.simulation.holder_charge import HolderCharge, Owed, key_of, note_paid, owed_by_seeds
+from precad.lab.simulation.holder_charge import Draws, HolderCharge, Owed, key_of, note_paid, owed_by_seeds
 from precad.lab.simulation.kept import kept_lines, require_kept, saved_training
 from precad.lab.simulation.progress import Trainings
 from precad.lab.simulation.randomness import KeyedRandomness, Sources
@@ -278,6 +278,7 @@ class Runs:
                 rounds = int(saved["rounds"])
                 counts = dict(zip(saved["clients"].tolist(), saved["participation"].tolist(), strict=True))
                 simulation.progress = Progress(saved["parameters"], rounds, Counter(counts))
+                self._require_allowed(simulation, seed, rounds)
                 if simulation.federation.rule is not None:
                     simulation.federation.rule.restore(tuple(saved["rule"].tolist()))
                 if "algorithm" in saved or simulation.algorithm.state():
@@ -285,6 +286,21 @@ class Runs:
                 simulation.algorithm.past = Past(rounds, _moments_in(saved, simulation.task))
         # Rounds after the last save are trained again, to the same bits.
         write_whole(metrics, kept_lines(metrics, rounds))
+
+    def _require_allowed(self, simulation: Simulation, seed: int, rounds: int) -> None:
+        """Refuse rounds that budgets do not allow beside earlier ledgers, which may have grown since.
+
+        Raises ConfigError.
+        """
+        if not self.plan.earlier:
+            return
+        may_start, may_evaluate = simulation.algorithm.may_start, simulation.algorithm.may_evaluate
+        allowed = Draws(self.plan.task, self.plan.sources(seed), may_start, may_evaluate).owed(rounds).rounds
+        if allowed < rounds:
+            raise ConfigError(
+                f"--output: expected at most {allowed} rounds, which budgets allow beside the earlier ledgers, found "
+                f"{rounds} of seed {seed} in {self.folder}"
+            )
 
     def _summary(self, simulation: Simulation, seed: int, metrics: Path, seconds: float) -> dict[str, Any]:
         lines = [json.loads(line) for line in metrics.read_text().splitlines()]

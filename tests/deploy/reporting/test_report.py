@@ -229,6 +229,7 @@ def test_certificates_are_drawn_where_they_prove_something(run: Path) -> None:
         trainings_needed=27,
         confidence=0.99,
         n_samples=360,
+        rests_on=("which rounds are lost depends on nobody's draw",),
     )
     none = replace(some, proved=(0.9, 0.0))
     (chart,) = (chart for chart in charts_of([found, found], [none, some]) if chart.key == "certificate")
@@ -237,6 +238,7 @@ def test_certificates_are_drawn_where_they_prove_something(run: Path) -> None:
         (1, ((0, 0.9), (1, 0.5), (2, 0.0), (3, 0.0))),
         (1, ((0, 0.9), (1, 0.8), (2, 0.2), (3, 0.0))),
     ]
+    assert "whatever they send, if which rounds are lost depends on nobody's draw. Solid" in chart.note
     assert "certificate" not in {chart.key for chart in charts_of([found], [none])}
     pytest.importorskip("matplotlib")
     assert chart.kind is Kind.STEPS
@@ -253,10 +255,12 @@ def test_a_certificate_that_proves_something_says_how_much(run: Path) -> None:
         trainings_needed=27,
         confidence=0.99,
         n_samples=360,
+        rests_on=("which rounds are lost depends on nobody's draw",),
     )
     told = sentence(found, certificate)
     assert "with probability 0.99, a share of 0.700 of the 360 predictions withstands one further attacker" in told
-    assert "and some withstand 2" in told
+    assert "and some withstand 2, if which rounds are lost depends on nobody's draw." in told
+    assert "if which rounds" not in sentence(found, replace(certificate, proved=(0.9, 0.0)))
     assert "VACUOUS" not in told
 
 

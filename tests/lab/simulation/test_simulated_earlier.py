@@ -137,6 +137,14 @@ def test_a_folder_is_not_continued_under_other_ledgers(tmp_path: Path) -> None:
     refused = CliRunner().invoke(app, ["simulate", str(written(tmp_path, changes, *many)), *output])
     assert refused.exit_code == 2
     assert "--output: expected the same earlier ledgers, found others in" in refused.stderr
+    for of_few, of_many in zip(few, many, strict=True):  # at the same path, as when a server went on
+        of_few.with_suffix(".kept").write_bytes(of_few.read_bytes())
+        of_few.write_bytes(of_many.read_bytes())
+    refused = CliRunner().invoke(app, ["simulate", str(written(tmp_path, changes, *few)), *output])
+    assert refused.exit_code == 2
+    assert "--output: expected at most 0 rounds, which budgets allow beside the earlier ledgers" in refused.stderr
+    for of_few in few:
+        of_few.write_bytes(of_few.with_suffix(".kept").read_bytes())
     assert simulated(written(tmp_path, changes, *few))["guarantees"] == found
 
 
