@@ -60,7 +60,12 @@ def join(
 
         joined = install(kit, directory, agreed)
         tell(f"{joined.config}: installed")
-        for line in lines(checked(joined.config, app)):
+        try:
+            report = checked(joined.config, app)
+        except Exception:
+            tell("not started: the kit stays installed. Mend what the error names, then repeat this command")
+            raise
+        for line in lines(report):
             tell_fact(line)
     if is_started:
         _start(joined.identity, joined.config, app)

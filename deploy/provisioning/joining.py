@@ -1,8 +1,9 @@
 """`precad join`: put a kit beside the key that stays at home, once everything in it is what was agreed on.
 
-Nothing of the kit is used before three checks. The digest of its manifest is the one that the operator was told. Every
-file is the manifest's. The certificate is of the key that `precad pki request` made here. Files that the manifest does
-not name stay where they are.
+Nothing of the kit is used before four checks. The digest of its manifest is the one that the operator was told. Every
+file is the manifest's. The certificate is of the key that `precad pki request` made here. An aggregator's `state_dir`
+is of the kit's task: another task's would lose the configuration that exports it. Files that the manifest does not name
+stay where they are.
 
 The same kit may be joined again and again. Certificates and pins that its operator renewed meanwhile stay. The kit's
 own would bring back a pin that was taken out because its key was stolen.
@@ -11,27 +12,35 @@ own would bring back a pin that was taken out because its key was stolen.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from precad.deploy.authority import pki
-from precad.deploy.configuration.sections import read_toml
-from precad.deploy.errors import ConfigError
-from precad.deploy.provisioning.kits import KEY, OPERATIONS_TOKEN, REVOKED
+from precad.deploy.configuration.sections import Deployment, parse, read_toml
+from precad.deploy.errors import ConfigError, refusing
+from precad.deploy.provisioning.kits import KEY, OPERATIONS_TOKEN, OWN, REVOKED
 from precad.deploy.provisioning.manifest import (
     AUTHORITY,
     CERTIFICATE,
+    INITIAL_MODEL,
     MANIFEST,
     SEAL,
     SIGNATURE,
+    TASK,
     digest_of,
     renewed_in,
     verify,
 )
+from precad.protos.task.task import Task
 from precad.protos.tls.files import TlsFiles
-from precad.protos.tls.identity import AGGREGATORS, Identity
+from precad.protos.tls.identity import AGGREGATORS, Identity, Role
+from precad.servers.config import AggregatorConfig
+from precad.servers.database.replicas import url_of
+from precad.servers.errors import SetupError
+from precad.servers.store.folder import load_initial_model
+from precad.servers.store.rehearsal import require_aggregator_opens
 
 _REVOKED_HEAD: Final = b"# SHA-256 fingerprints of clients' certificates that are no longer accepted, one a line\n"
 
@@ -48,8 +57,8 @@ class Joined:
 def join(kit: Path, directory: Path, agreed: str) -> Joined:
     """Install the kit in `directory`/<participant>, where its key is, and return what was installed.
 
-    agreed: the project's digest, as the operators of A and B read it out. Raises ConfigError, TlsFileError. Then
-    nothing was written.
+    agreed: the project's digest, as the operators of A and B read it out. Raises ConfigError, TlsFileError, and
+    StoreError or DpError for a damaged `state_dir`. Then nothing was written.
     """
     found = digest_of(kit)
     if found != agreed.strip().lower().replace(":", "").replace(" ", ""):  # which is not said: it would be copied
@@ -63,6 +72,9 @@ def join(kit: Path, directory: Path, agreed: str) -> Joined:
     is_again = (folder / MANIFEST).exists() and digest_of(folder) == found
     renewed = renewed_in(folder, files, own) if is_again else ()
     _require_own_key(folder, own, *(folder / n if n in renewed else kit / n for n in (CERTIFICATE, AUTHORITY)))
+    deployment = _as_installed(kit, folder, name)
+    if (server := _aggregator(deployment, own.role)) is not None:
+        _require_own_state(deployment.task, server, own.role, kit / INITIAL_MODEL)
     if not is_again:
         (folder / MANIFEST).unlink(missing_ok=True)  # with half of each, it is neither the old kit nor the new one
     for path in (*files, SEAL, SIGNATURE, MANIFEST):  # the manifest last: until then it is no kit
@@ -71,19 +83,40 @@ def join(kit: Path, directory: Path, agreed: str) -> Joined:
             pki.replace_file(folder / path, (kit / path).read_bytes())
     if own.role.is_server and not (folder / OPERATIONS_TOKEN).exists():
         pki.replace_file(folder / OPERATIONS_TOKEN, f"{secrets.token_urlsafe(32)}\n".encode(), mode=0o600)
-    config = folder / f"{name}.toml"
-    if own.role in AGGREGATORS and not (folder / REVOKED).exists() and _reads_revoked(config):
-        pki.replace_file(folder / REVOKED, _REVOKED_HEAD)
-    return Joined(own, config)
+    if server is not None and server.revoked == folder.absolute() / REVOKED and not server.revoked.exists():
+        pki.replace_file(server.revoked, _REVOKED_HEAD)
+    return Joined(own, folder / f"{name}.toml")
 
 
-def _reads_revoked(config: Path) -> bool:
-    """Return whether a server of this configuration reads the list there. Kits of earlier versions name none."""
+def _as_installed(kit: Path, folder: Path, name: str) -> Deployment:
+    """Return the configuration as it will be read in `folder`, with settings of one's own there. Raises ConfigError."""
+    config, own = f"{name}.toml", folder / OWN
+    with tempfile.TemporaryDirectory(prefix="precad-join-") as scratch:
+        for path in (kit / config, kit / TASK, own):
+            if path.exists():
+                with refusing(OSError, f"{path}: expected a readable file, found"):
+                    (Path(scratch) / path.name).write_bytes(path.read_bytes())
+        try:
+            raw = read_toml(Path(scratch) / config)
+        except ConfigError as error:
+            raise ConfigError(str(error).replace(str(Path(scratch) / OWN), str(own))) from None
+    return parse(raw, base=folder.absolute())
+
+
+def _aggregator(deployment: Deployment, role: Role) -> AggregatorConfig | None:
+    """Return the settings of an aggregator; None for every other role."""
+    each = deployment.aggregator
+    return dict(zip(AGGREGATORS, (each.a, each.b), strict=True)).get(role)
+
+
+def _require_own_state(task: Task, server: AggregatorConfig, role: Role, initial_model: Path) -> None:
+    """Require that what is in an aggregator's `state_dir` is of this task. Raises ConfigError, StoreError, DpError."""
     try:
-        each = read_toml(config).get("aggregator", {}).values()
-    except (ConfigError, AttributeError):
-        return False  # `precad check` says what is wrong with settings of one's own
-    return any(isinstance(own, Mapping) and own.get("revoked") == REVOKED for own in each)
+        initial = load_initial_model(initial_model, task)
+        has_database = url_of(server.database_url) is not None
+        require_aggregator_opens(server.state_dir, task, role, initial, has_database=has_database)
+    except SetupError as error:
+        raise ConfigError(f"{error}; nothing was installed") from None
 
 
 def _require_own_key(folder: Path, own: Identity, certificate: Path, authority: Path) -> None:

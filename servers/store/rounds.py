@@ -183,9 +183,9 @@ class TaskStore(Database):
                     f"under {VERSION_BEFORE} ({self.where}): finish it with the version of precad that began it, or "
                     "begin a new task in empty folders, whose epsilon adds to what this one has spent"
                 )
-            what = "parameters" if row[1] != self._config_digest else "initial model"
+            what = "other parameters" if row[1] != self._config_digest else "another initial model"
             raise SetupError(
-                f"state_dir: expected a folder of this task, found {row[0]!r}, which has another {what} ({self.where})"
+                f"state_dir: expected a folder of this task, found {row[0]!r}, which has {what} ({self.where})"
             )
         self.task_id = row[0]
 

@@ -404,6 +404,43 @@ def test_the_folder_of_another_task_is_refused(project: Project, digest: str) ->
     assert (code, "expected a folder of this task, found" in said) == (errors.INVALID_INPUT, True), said
 
 
+def test_a_kit_of_another_task_leaves_the_folder_of_a_task_as_it_was(project: Project, digest: str) -> None:
+    """Otherwise the new `task.toml` is in the place of the one that exports the finished task."""
+    folder = charged(project, digest).parent
+    edit(project.start / "task.toml", "rounds = 3", "rounds = 4")
+    said = precad("provision", project.start / "project.toml", "--out", project.root / "again")
+    shutil.rmtree(project.kit(A))
+    shutil.copytree(project.root / "again" / A, project.kit(A))
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    (anew,) = re.findall(r"^project digest +([0-9a-f]{64})$", said, re.MULTILINE)
+    code, said = joined(project, A, anew)
+    assert (code, "found 'kits-1', which has other parameters" in said) == (errors.INVALID_INPUT, True), said
+    assert said.rstrip().endswith("nothing was installed")
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_settings_of_one_s_own_with_a_fault_are_named_before_anything_is_installed(
+    project: Project, digest: str
+) -> None:
+    """By their own file, wherever they were tried."""
+    own("[aggregator.a]\nlisten =")(project, A)
+    folder = project.home(A) / A
+    code, said = joined(project, A, digest)
+    assert (code, f"{folder / 'own.toml'}: expected TOML" in said) == (errors.INVALID_INPUT, True), said
+    assert not (folder / MANIFEST).exists()
+
+
+def test_a_join_says_that_the_kit_is_installed_where_its_client_lacks_something(project: Project, digest: str) -> None:
+    """Its organisation brings it, and the same command goes on."""
+    records = project.home(CLIENT) / CLIENT / "records" / f"{CLIENT}.csv"
+    records.rename(records.with_suffix(".aside"))
+    code, said = joined(project, CLIENT, digest)
+    assert (code, "not started: the kit stays installed" in said) == (errors.INVALID_INPUT, True), said
+    assert str(records.name) in said
+    records.with_suffix(".aside").rename(records)
+    assert joined(project, CLIENT, digest)[0] == 0
+
+
 def test_a_folder_that_an_earlier_protocol_began_is_refused(project: Project, digest: str) -> None:
     """By the check that `join` makes, with the name that the task had there."""
     config = project.home(A) / A / f"{A}.toml"

@@ -247,7 +247,7 @@ def test_both_kinds_of_database_tell_the_same_story(postgres_url: str, tmp_path:
             told.append((store.task_id, store.committed(), store.attempts(), store.next_round, store.is_finished))
             with pytest.raises(StoreError, match="an audit entry cannot be"), store.transaction() as run:
                 run("DELETE FROM audit")
-        with pytest.raises(SetupError, match="which has another parameters"):
+        with pytest.raises(SetupError, match="which has other parameters"):
             TaskStore(places("task"), **{**known, "config_digest": b"x" * 32})
     assert told[0] == told[1]
     (tmp_path / "copy").mkdir()

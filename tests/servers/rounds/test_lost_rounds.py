@@ -250,7 +250,7 @@ def test_a_store_of_another_task_is_refused_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "task.sqlite"
     with Database(path, lambda sql: migrations(sql)[:1]) as old, old.transaction() as run:
         run("INSERT INTO task VALUES (1, 'small-1', ?, ?)", (b"c", b"m"))
-    with pytest.raises(SetupError, match="another parameters"):
+    with pytest.raises(SetupError, match="other parameters"):
         TaskStore(path, config_digest=b"x", initial_model_digest=b"m")
     connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA user_version").fetchone() == (1,)

@@ -74,13 +74,17 @@ def test_a_folder_that_the_version_before_began_is_refused_by_name_and_left_as_i
 
 @pytest.mark.parametrize(
     ("changes", "what"),
-    [({"learning_rate": 0.7}, "parameters"), ({"name": "other"}, "parameters"), ({}, "initial model")],
+    [
+        ({"learning_rate": 0.7}, "other parameters"),
+        ({"name": "other"}, "other parameters"),
+        ({}, "another initial model"),
+    ],
 )
 def test_a_folder_of_another_task_is_refused(changes: dict[str, Any], what: str, tmp_path: Path) -> None:
     with open_task_store(tmp_path, TASK, bytes(4 * TASK.dim)) as store:
         store.begin("small-1", Role.AGGREGATOR_A)
     initial = bytes(4 * TASK.dim) if changes else b"\x01" + bytes(4 * TASK.dim - 1)
-    with pytest.raises(SetupError, match=f"expected a folder of this task, found 'small-1', which has another {what}"):
+    with pytest.raises(SetupError, match=f"expected a folder of this task, found 'small-1', which has {what}"):
         open_task_store(tmp_path, small_task(**changes), initial)
 
 
