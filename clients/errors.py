@@ -183,8 +183,10 @@ class ModelImportError(ExtensionError):
 class TrainerError(ArgumentError):
     """The trainer that a configuration names does not start. The message has none of its own words."""
 
-    def __init__(self, path: str, why: str) -> None:
-        super().__init__(f"client.trainer: expected module:name of a trainer that loads, found {path!r}: {why}")
+    def __init__(
+        self, found: str, why: str, *, field: str = "client.trainer", expected: str = "a trainer that loads"
+    ) -> None:
+        super().__init__(f"{field}: expected {expected}, found {found!r}: {why}")
 
 
 class ModelInputError(ArgumentError):

@@ -5,6 +5,8 @@ Modules:
     training    a foreign trainer as a client: its parameters minus the model, within C, as integers
     mixed_training  clients of one process that train in different ways
     trainer     one client's process: what it is given, how long it may take, and what its end costs
+    program     which code a trainer is, in which interpreter, and how much it may take
+    reasons     why a trainer does not start, or a training failed, in words of ours
     arrays      a model's arrays by name, shape and place
     kept_state  what a trainer leaves for its next process
     frames      what goes through the pipes

@@ -11,6 +11,7 @@ from __future__ import annotations
 import builtins
 import importlib
 import importlib.util
+import inspect
 import json
 import os
 import select
@@ -19,6 +20,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
+
+_LONGEST = 100
+"""Most bytes of a reason that names a module."""
 
 
 def _beside(name: str) -> ModuleType:
@@ -159,14 +163,10 @@ def _loaded(hello: dict[str, Any], state: bytes) -> tuple[Asked, Any, Callable[[
     """
     if hello["kind"] == "nvflare":
         return (*_beside("nvflare").trainer(hello, _beside("counts")), bytes)
-    module, _, name = hello["path"].partition(":")
-    found: Any = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
+    frames, found = _beside("frames"), _named(hello["path"])
     if hello["kind"] == "flower":
         return _beside("flower").trainer(found, hello, _beside("counts"), state)  # type: ignore[no-any-return]
-    if not callable(found):
-        raise TypeError
+    _require_takes_two(found, frames)
     n_done = hello["n_done"]
 
     def train(arrays: dict[str, Any]) -> Any:
@@ -177,11 +177,50 @@ def _loaded(hello: dict[str, Any], state: bytes) -> tuple[Asked, Any, Callable[[
     def evaluate(arrays: dict[str, Any]) -> Any:
         return found.evaluate(arrays, {**hello["config"], **hello["node"], "round": n_done})
 
-    return train, evaluate if hasattr(found, "evaluate") else None, bytes
+    if not hasattr(found, "evaluate"):
+        return train, None, bytes
+    _require_takes_two(found.evaluate, frames)
+    return train, evaluate, bytes
+
+
+class _UnfitError(Exception):
+    """Refuse what the configuration names, which is no trainer. The text is one of `frames`' words."""
+
+
+def _named(path: str) -> Any:
+    """Import module:name. Raises what the module raises, _UnfitError."""
+    module, _, name = path.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise _UnfitError(_beside("frames").NO_NAME)
+        found = getattr(found, part)
+    return found
+
+
+def _require_takes_two(found: Any, frames: ModuleType) -> None:
+    """Raise _UnfitError unless it can be called with (arrays, settings), as far as Python knows."""
+    if not callable(found):
+        raise _UnfitError(frames.NOT_CALLABLE)
+    try:
+        signature = inspect.signature(found)
+    except (TypeError, ValueError):  # of compiled code, which may not say
+        return
+    try:
+        signature.bind({}, {})
+    except TypeError:
+        raise _UnfitError(frames.OTHER_ARGUMENTS) from None
 
 
 def _reason(error: BaseException) -> bytes:
-    """Name the nearest of Python's own exceptions: other names, like all texts, may hold values of a record."""
+    """Name the nearest of Python's own exceptions, and a module that an import did not find.
+
+    Other names, like all texts, may hold values of a record.
+    """
+    if type(error) is _UnfitError:
+        return str(error).encode()
+    if type(error) is ModuleNotFoundError and isinstance(error.name, str):
+        return f"{type(error).__name__} {error.name}".encode(errors="replace")[:_LONGEST]
     own = (kind for kind in type(error).__mro__ if getattr(builtins, kind.__name__, None) is kind)
     return str(next(own).__name__).encode()
 

@@ -11,7 +11,8 @@
     trainer -> client    STATE      what the next process shall get, before an answer, where it has changed
     trainer -> client    TRAINED    float32, new parameters (n,)
     trainer -> client    EVALUATED  float64, `counts`
-    trainer -> client    FAILED     why, one of `REASONS` or the name of one of Python's own exceptions
+    trainer -> client    FAILED     why: a word of ours, or the name of one of Python's own exceptions, and
+                                   the module that an import did not find
 
 The trainer's process uses this file too, in an interpreter that need not have precad.
 """
@@ -26,7 +27,9 @@ import time
 HELLO, CONSTANTS, MODEL, SHUT_OFF, LOADED, TRAINED, FAILED, EVALUATE, EVALUATED, STATE, CONFINED = range(1, 12)
 _HEADER = struct.Struct("<4sBQ")
 _MAGIC = b"PCT1"
-LONGEST_REASON = 64
+LONGEST_REASON = 128
+NO_NAME, NOT_CALLABLE, OTHER_ARGUMENTS = "no-name", "not-callable", "other-arguments"
+"""Words of ours: why what the configuration names is no trainer."""
 _PIECE = 1 << 20
 
 

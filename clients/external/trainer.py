@@ -8,31 +8,29 @@ evaluation is asked for alike: counts of held-out records come back.
 
 from __future__ import annotations
 
-import builtins
 import json
 import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from precad.clients.errors import TrainerError
 from precad.clients.external import counts, frames, sandbox
 from precad.clients.external.arrays import ModelArrays
 from precad.clients.external.counts import Counts
 from precad.clients.external.kept_state import KeptState, most_bytes
+from precad.clients.external.program import Program
+from precad.clients.external.reasons import in_words, refusal, spoken
 from precad.clients.external.walls import Walls
 
 START_S: Final = 180.0
@@ -42,39 +40,6 @@ _CHILD: Final = Path(__file__).with_name("child.py")
 _THREADS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 Vector = NDArray[np.float64]
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
-    """Name a trainer's code, where it runs, and how much it may take."""
-
-    kind: str
-    """`callable`, `flower` or `nvflare`."""
-    path: str
-    """module:name; the script's file for `nvflare`"""
-    folder: Path
-    """Where its modules are looked for, and its current folder."""
-    python: Path = Path(sys.executable)
-    config: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the operator's; Flower's `run_config`."""
-    node: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of this client's; Flower's `node_config`."""
-    message: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the task's."""
-    hidden: tuple[Path, ...] = ()
-    """Folders and files that it must not read: keys, and what counts uploads."""
-    timeout_s: float = 60.0
-    """How long a round's training may take."""
-    memory_bytes: int = 8 << 30
-    threads: int = 1
-    is_isolation_required: bool = True
-    """Whether it is not started at all where the kernel does not grant every namespace."""
-    state: KeptState = field(default_factory=KeptState)
-    """Keeps what it leaves for its next process."""
-    output: Path | None = None
-    """Where what it prints goes; nowhere without a file. It may hold records."""
-    has_accuracy: bool = True
-    """Whether a record can be right: in evaluations with other targets than classes, none is."""
 
 
 @dataclass(slots=True)
@@ -114,7 +79,25 @@ class ExternalTrainer:
                 self._ready(time.monotonic() + START_S)
             except frames.FrameError as error:
                 self._discard()
-                raise TrainerError(self._program.path, _in_words(error.reason)) from None
+                raise refusal(self._program, error.reason) from None
+
+    def try_out(self) -> Walls:
+        """Load its code in a process that then ends, and return its walls. Nothing is logged or kept.
+
+        Raises TrainerError.
+        """
+        trial = replace(self._program, output=None, state=KeptState())
+        with self._one_training:
+            try:
+                self._process = _Process(trial)
+                deadline = time.monotonic() + START_S
+                walls = self._isolate(self._process, deadline)
+                self._load(self._process, walls, b"", deadline)
+            except frames.FrameError as error:
+                raise refusal(self._program, error.reason) from None
+            finally:
+                self._discard()
+        return walls
 
     def train(self, parameters: NDArray[np.float32]) -> Vector | None:
         """Return new parameters (n,), finite or not; None where the training failed, which the log says.
@@ -142,7 +125,7 @@ class ExternalTrainer:
                 reason = str(error)  # the process is still there
             except frames.FrameError as error:
                 self._discard()
-                reason = _in_words(error.reason)
+                reason = in_words(error.reason)
         self._log.warning("client.trainer_failed", reason=reason)
         return None
 
@@ -158,7 +141,7 @@ class ExternalTrainer:
             state = found
             kind, found = frames.receive(process.outward, longest, deadline=deadline)
         if kind == frames.FAILED:
-            raise _OwnError(_spoken(found))
+            raise _OwnError(spoken(self._program, found))
         if len(found) != expected[kind]:
             raise frames.FrameError("length")
         if state is not None:
@@ -173,29 +156,36 @@ class ExternalTrainer:
             self._process = _Process(self._program)
             if self._closed.is_set():  # by another thread, in between
                 self._process.kill()
-            self._load(self._process, deadline)
+            walls = self._isolate(self._process, deadline)
+            self._tell(walls)
+            self._load(self._process, walls, self._program.state.load(self._most_state_bytes), deadline)
         return self._process
 
-    def _load(self, process: _Process, deadline: float) -> None:
-        walls = self._isolate(process, deadline)
+    def _tell(self, walls: Walls) -> None:
         if walls != self._told_walls:
             tell = self._log.warning if walls.missing else self._log.info
             tell("client.trainer_isolated", shut_off=walls.standing, not_shut_off=walls.missing)
             self._told_walls = walls
+
+    def _load(self, process: _Process, walls: Walls, state: bytes, deadline: float) -> None:
+        """Let the process load its code, with what an earlier one left. Raises FrameError."""
         if not walls.granted & sandbox.PROCESSES:
             sandbox.hide_this_process()
         frames.send(process.inward, frames.CONSTANTS, self._arrays.constants, deadline=deadline)
-        frames.send(process.inward, frames.STATE, self._program.state.load(self._most_state_bytes), deadline=deadline)
+        frames.send(process.inward, frames.STATE, state, deadline=deadline)
         longest = {frames.LOADED: 1, frames.FAILED: frames.LONGEST_REASON}
         kind, found = frames.receive(process.outward, longest, deadline=deadline)
         if kind == frames.FAILED:
-            raise frames.FrameError(f"loading: {_spoken(found)}")
+            raise frames.FrameError(f"loading: {spoken(self._program, found)}")
         self.may_evaluate = found == b"\x01"
 
     def _isolate(self, process: _Process, deadline: float) -> Walls:
         """Wait until it has shut itself off, which comes before any foreign code. Raises FrameError."""
-        frames.send(process.inward, frames.HELLO, self._hello(process.home), deadline=deadline)
-        granted = _bits(process, frames.SHUT_OFF, deadline)
+        try:
+            frames.send(process.inward, frames.HELLO, self._hello(process.home), deadline=deadline)
+            granted = _bits(process, frames.SHUT_OFF, deadline)
+        except frames.FrameError as error:
+            raise frames.FrameError("python" if error.reason == "ended" else error.reason) from None
         if self._program.is_isolation_required and sandbox.ALL & ~granted:
             raise frames.FrameError("isolation")
         return Walls(granted | _bits(process, frames.CONFINED, deadline))
@@ -231,19 +221,6 @@ class ExternalTrainer:
             self._discard()
 
 
-def walls_of(program: Program, client: str) -> Walls:
-    """Try what the kernel shuts a process of this program off from, without foreign code. Raises TrainerError."""
-    asking = ExternalTrainer(program, ModelArrays((), b"", 0), client)
-    try:
-        process = _Process(replace(program, output=None))  # asking leaves no file
-        try:
-            return asking._isolate(process, time.monotonic() + START_S)
-        finally:
-            process.end()
-    except frames.FrameError as error:
-        raise TrainerError(program.path, _in_words(error.reason)) from None
-
-
 class _OwnError(Exception):
     """The trainer says itself that this round's training failed."""
 
@@ -263,10 +240,10 @@ class _Process:
         given = (theirs_in, theirs_out, theirs_life)
         try:
             self._child = _start(program, self.home, given)
-        except OSError:
+        except OSError as error:
             os.close(self._lifeline)
             self._close()
-            raise frames.FrameError("ended") from None
+            raise frames.FrameError("output" if _is_of_output(error, program) else "python") from None
         finally:
             for descriptor in given:
                 os.close(descriptor)
@@ -294,6 +271,11 @@ class _Process:
         os.close(self.inward)
         os.close(self.outward)
         shutil.rmtree(self.home, ignore_errors=True)
+
+
+def _is_of_output(error: OSError, program: Program) -> bool:
+    """Tell whether a process could not be started because of the file that gets what it prints."""
+    return program.output is not None and error.filename == os.fspath(program.output)
 
 
 def _start(program: Program, home: Path, given: tuple[int, int, int]) -> subprocess.Popen[bytes]:
@@ -326,23 +308,3 @@ def _bits(process: _Process, kind: int, deadline: float) -> int:
     """Receive what a process says of its walls. Raises FrameError."""
     _, bits = frames.receive(process.outward, {kind: 1}, deadline=deadline)
     return bits[0] if bits else 0
-
-
-def _spoken(reason: bytes) -> str:
-    """Return the name of one of Python's own exceptions; foreign code may have written any other text."""
-    name = reason.decode("ascii", "replace")
-    kind = getattr(builtins, name, None)
-    is_known = isinstance(kind, type) and issubclass(kind, BaseException)
-    return f"it raised {name}" if is_known else "it raised an exception"
-
-
-def _in_words(reason: str) -> str:
-    """Say what went wrong with the process."""
-    words = {
-        "ended": "its process ended",
-        "deadline": "it took longer than client.trainer_timeout_s",
-        "frame": "it sent something that is no frame",
-        "length": "it sent more or fewer numbers than were asked for",
-        "isolation": "the kernel grants no namespaces to shut it off; client.trainer_isolation says which are required",
-    }
-    return words.get(reason, reason)

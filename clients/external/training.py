@@ -20,7 +20,9 @@ from precad.clients.config import FLOWER, NVFLARE, SCRIPT, ClientConfig
 from precad.clients.errors import ArgumentError, NonFiniteModelError
 from precad.clients.external.arrays import ModelArrays
 from precad.clients.external.kept_state import KeptState
-from precad.clients.external.trainer import ExternalTrainer, Program, Tally
+from precad.clients.external.program import Program
+from precad.clients.external.trainer import ExternalTrainer, Tally
+from precad.clients.external.walls import Walls
 from precad.clients.gradients.layers import require_layer_sizes
 from precad.clients.models import networks
 from precad.clients.own_code import look_in
@@ -136,6 +138,19 @@ class ExternalTraining:
         """End every trainer."""
         for trainer in self._trainers.values():
             trainer.close()
+
+
+def tried_out(task: Task, config: ClientConfig, client: str) -> Walls:
+    """Load a client's trainer as its start does, end it, and return its walls. Nothing is trained, logged or kept.
+
+    Raises ArgumentError (also TrainerError).
+    """
+    require_set(task)
+    look_in(config.folder)
+    trainer = ExternalTrainer(program_of(task, config, client), ModelArrays.of(networks.of_task(task)), client)
+    walls = trainer.try_out()
+    _require_evaluations(task, config, trainer)
+    return walls
 
 
 def _require_evaluations(task: Task, config: ClientConfig, trainer: ExternalTrainer) -> None:

@@ -14,8 +14,7 @@ import numpy as np
 
 from precad.clients.config import ClientConfig
 from precad.clients.errors import MissingDataError
-from precad.clients.external.trainer import walls_of
-from precad.clients.external.training import program_of
+from precad.clients.external.training import tried_out
 from precad.clients.gradients.first_gradients import require_some_gradient
 from precad.clients.loading import Loaded, load_split_of
 from precad.clients.process import engine_of
@@ -63,16 +62,11 @@ def records_here(task: Task, config: ClientConfig, clients: Sequence[str]) -> di
 def _read_by_trainers(task: Task, config: ClientConfig, clients: Sequence[str]) -> dict[str, str]:
     """Say by client who reads its records, and what this machine's kernel shuts the reader off from.
 
-    No foreign code runs. Raises: ArgumentError; TrainerError where a wall is required that the kernel does not give.
+    The first one's code is loaded as at its start: programs of several differ in settings alone. Raises ArgumentError;
+    TrainerError where the code does not load, or the kernel does not give a wall that is required.
     """
-    walls = _walls(task, config, clients)
+    walls = str(tried_out(task, config, clients[0])) if clients else ""
     return {c: f"read by {config.trainer} alone, {walls}; declares {task.clients[c]}" for c in clients}
-
-
-def _walls(task: Task, config: ClientConfig, clients: Sequence[str]) -> str:
-    """Say what the kernel shuts the trainers of these clients off from, whose programs differ in settings alone."""
-    programs = [program_of(task, config, client) for client in clients]
-    return str(walls_of(programs[0], clients[0])) if programs else ""
 
 
 def _of_auditing(task: Task, clients: Sequence[str]) -> dict[str, str]:
@@ -139,8 +133,10 @@ def _data(raw: Mapping[str, Any], config: ClientConfig) -> str:
 
 
 def _trainer(task: Task, config: ClientConfig) -> dict[str, str]:
-    """Say what the foreign trainers of a local run are shut off from, where it has any. Raises as `program_of`."""
-    return {"trainer": f"{config.trainer}, {_walls(task, config, list(task.clients)[:1])}"} if config.trainer else {}
+    """Say what the foreign trainers of a local run are shut off from, where it has any. Raises as `tried_out`."""
+    if config.trainer is None:
+        return {}
+    return {"trainer": f"{config.trainer}, {tried_out(task, config, next(iter(task.clients)))}"}
 
 
 def _room_left(deployment: Deployment) -> dict[str, Any]:

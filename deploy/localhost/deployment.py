@@ -41,7 +41,7 @@ from precad.deploy.localhost.fork_server import CLIENTS, SERVERS
 from precad.deploy.localhost.forks import ForkedChildren, Forks
 from precad.deploy.localhost.grouping import client_groups
 from precad.deploy.localhost.guarding import Guard
-from precad.deploy.localhost.needs import require_engines_and_memory, require_free_ports, require_room
+from precad.deploy.localhost.needs import require_engines_and_memory, require_free_ports, require_room, require_trainer
 from precad.deploy.localhost.observing import Observation, Observers, Progress, round_metrics
 from precad.deploy.localhost.processes import Child, Children
 from precad.deploy.localhost.summary import conditions_of
@@ -88,7 +88,7 @@ class LocalRun:
         resumes: bool = False,
     ) -> None:
         """Validate everything, then write the folder. Raises ConfigError, GateUnavailableError,
-        EngineUnavailableError, PkiError.
+        EngineUnavailableError, TrainerError, PkiError.
 
         `measured_every`: rounds between two measured models, which takes processor time from the servers while they
         work; with 0, only the final model is measured. `forks` starts the processes; without it, each is an interpreter
@@ -109,6 +109,7 @@ class LocalRun:
             require_gate(self.deployment.task.gate)
         require_engines_and_memory(self.deployment)
         require_room(self.deployment)
+        require_trainer(self.deployment)
         self.folder = folder if resumes else self._new_folder(output)
         self._console = console
         task = self.deployment.task

@@ -75,3 +75,11 @@ def require_room(deployment: Deployment) -> None:
     task = deployment.task
     for payments in payments_of(task, task.clients, deployment.client.holder).values():
         payments.require_room()
+
+
+def require_trainer(deployment: Deployment) -> None:
+    """Raise TrainerError where the first client's foreign trainer does not load as it will at its start."""
+    if deployment.client is not None and deployment.client.trainer is not None:
+        from precad.clients.external.training import tried_out
+
+        tried_out(deployment.task, deployment.client, next(iter(deployment.task.clients)))

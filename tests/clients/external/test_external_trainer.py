@@ -20,8 +20,9 @@ from torch import nn
 
 from precad.clients.errors import TrainerError
 from precad.clients.external.arrays import ModelArrays
+from precad.clients.external.program import Program
 from precad.clients.external.sandbox import doors
-from precad.clients.external.trainer import ExternalTrainer, Program, walls_of
+from precad.clients.external.trainer import ExternalTrainer
 
 HERE = Path(__file__).parent
 START = np.arange(8, dtype=np.float32)
@@ -173,7 +174,8 @@ import numpy as np
 from pathlib import Path
 from torch import nn
 from precad.clients.external.arrays import ModelArrays
-from precad.clients.external.trainer import ExternalTrainer, Program
+from precad.clients.external.program import Program
+from precad.clients.external.trainer import ExternalTrainer
 
 program = Program(kind="callable", path="foreign:hang", folder=Path({str(HERE)!r}), config={{"marker": {MARKER!r}}})
 ours = ExternalTrainer(program, ModelArrays.of(nn.Sequential(nn.Linear(3, 2))), "alice")
@@ -214,20 +216,56 @@ def test_closing_ends_a_training_at_once(trainer):
 @pytest.mark.parametrize(
     ("path", "why"),
     [
-        ("absent:train", "ModuleNotFoundError"),
-        ("foreign:absent", "AttributeError"),
-        ("foreign:MISSING.train", "AttributeError"),
-        ("foreign:np.pi", "TypeError"),
+        ("absent:train", "no module 'absent', looked in "),
+        ("foreign:absent", "its module has no such name"),
+        ("foreign:MISSING.train", "its module has no such name"),
+        ("foreign:np.pi", "it cannot be called"),
+        ("foreign:_pipes", "it does not take"),
     ],
 )
 def test_a_trainer_that_does_not_load_is_refused_at_the_start(trainer, path, why):
-    with pytest.raises(TrainerError, match=f"client.trainer: expected .*found '{path}': loading: it raised {why}"):
+    with pytest.raises(TrainerError, match=f"client.trainer: expected .*found '{path}': loading: {why}"):
         trainer("", path=path).start()
 
 
-def test_an_interpreter_that_is_none_is_refused(trainer, tmp_path):
-    with pytest.raises(TrainerError, match="its process ended"):
-        trainer("add_one", python=tmp_path / "absent").start()
+@pytest.mark.parametrize("python", ["/absent/python", "/bin/true"])
+def test_an_interpreter_that_is_none_is_refused(trainer, python):
+    with pytest.raises(TrainerError, match=f"client.trainer_python: expected an interpreter .*found '{python}'"):
+        trainer("add_one", python=Path(python)).start()
+
+
+SOURCE = """import {wanted}
+def train(arrays, config): return arrays
+"""
+RAISED = """raise ModuleNotFoundError("patient 4711", name="patient4711")
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "changes", "why"),
+    [
+        (
+            SOURCE.format(wanted="pandaz"),
+            {},
+            "no module 'pandaz', which .* lacks: install it there",
+        ),
+        (SOURCE.format(wanted="absent"), {"path": "absent.app:app"}, "no module 'absent', looked in "),
+        (
+            SOURCE.format(wanted="flwr"),
+            {"kind": "flower"},
+            "no module 'flwr', .* or --flower-python",
+        ),
+        (RAISED, {}, "it raised ModuleNotFoundError$"),
+    ],
+)
+def test_a_module_that_is_missing_is_named_and_no_other_word_of_foreign_code(trainer, tmp_path, source, changes, why):
+    """By what the configuration or an import names: a name that the code made up may be a record's."""
+    (tmp_path / "own.py").write_text(source)
+    made = trainer("", **{"path": "own:train", "folder": tmp_path, **changes})
+    with pytest.raises(TrainerError, match=why) as refused:
+        made.try_out()
+    assert made._program.name in str(refused.value)
+    assert "4711" not in str(refused.value)
 
 
 @pytest.fixture
@@ -334,7 +372,9 @@ def test_a_wall_that_landlock_alone_gives_is_said_to_be_missing(trainer, namespa
         (line,) = [line for line in lines if line["event"] == "client.trainer_isolated"]
         assert line["shut_off"] == ["network", "other processes", "keys", "writing to files", *walls]
         assert line["log_level"] == ("info" if len(walls) == 2 else "warning")
-        found = walls_of(ours._program, "alice")
+        with structlog.testing.capture_logs() as lines:
+            found = trainer("add_one", python=given).try_out()
+        assert not lines  # a trial says what it found to whoever asked
         assert (found.standing, found.missing) == (line["shut_off"], line["not_shut_off"])
         assert ("NOT from" in str(found)) is bool(found.missing)
 

@@ -16,7 +16,8 @@ from torch.nn import functional
 from precad.clients.errors import TrainerError
 from precad.clients.external.arrays import ModelArrays
 from precad.clients.external.kept_state import KeptState
-from precad.clients.external.trainer import ExternalTrainer, Program
+from precad.clients.external.program import Program
+from precad.clients.external.trainer import ExternalTrainer
 from tests.harness.flower import APP, flower_python, write_app
 
 START = np.linspace(-0.1, 0.1, 650, dtype=np.float32)

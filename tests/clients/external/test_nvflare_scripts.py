@@ -11,7 +11,8 @@ from torch import nn
 
 from precad.clients.errors import TrainerError
 from precad.clients.external.arrays import ModelArrays
-from precad.clients.external.trainer import ExternalTrainer, Program
+from precad.clients.external.program import Program
+from precad.clients.external.trainer import ExternalTrainer
 from tests.harness.nvflare import nvflare_python
 
 SCRIPTS = Path(__file__).parent / "nvflare_scripts"
