@@ -34,7 +34,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from precad.deploy.localhost.processes import COMMAND_LINE
+from precad.deploy.localhost.processes import COMMAND_LINE, open_log
 
 CLIENTS, SERVERS = "clients", "servers"
 """The stages of loading."""
@@ -120,7 +120,7 @@ class ForkServer:
             return None
         with ExitStack() as stack:
             try:
-                file = stack.enter_context(log.open("wb"))
+                file = stack.enter_context(open_log(log))
                 pid = os.fork()
             except OSError as error:
                 self._refuse(str(error))

@@ -19,7 +19,7 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 COMMAND_LINE = "precad.deploy.cli.main"
 """The module that is the command `precad`."""
@@ -32,6 +32,11 @@ GRACE_S = 8.0
 def isolated_python() -> list[str]:
     """Return the start of a command that runs this interpreter without the current folder on its path."""
     return [sys.executable, "-P"]
+
+
+def open_log(path: Path) -> BinaryIO:
+    """Open a process's log for its user alone: code of the user's own may print records."""
+    return open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 class Process(Protocol):
@@ -110,7 +115,7 @@ class Children:
     def start_program(self, name: str, *command: str) -> Child:
         """Start `command` as a process of its own, logging to <name>.log, shielded from the terminal's Ctrl-C."""
         log = self.log_of(name)
-        with log.open("wb") as file:
+        with open_log(log) as file:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,

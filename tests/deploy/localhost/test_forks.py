@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -162,6 +163,7 @@ def test_a_fork_logs_both_streams_and_ends_with_its_own_code(children: ForkedChi
     assert (version.process.wait(20), refused.process.wait(20)) == (0, 2)
     assert isinstance(version.process, ForkedProcess)
     assert version.last_words().startswith("precad ")
+    assert stat.S_IMODE(version.log.stat().st_mode) == 0o600  # code of a user's own may print records
     assert refused.last_words().startswith("precad: ")
     assert refused.last_words().endswith("No such file or directory")
 

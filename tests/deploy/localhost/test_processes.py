@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -79,6 +80,7 @@ def test_a_child_logs_both_streams_and_ends_with_its_own_code(children: Children
     assert (child.name, child.exit_code, child.last_words()) == ("talker", 4, "last")
     assert child.log.name == "talker.log"
     assert child.log.read_text() == "first\nlast\n"
+    assert stat.S_IMODE(child.log.stat().st_mode) == 0o600  # code of a user's own may print records
 
 
 def test_a_child_runs_no_module_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
