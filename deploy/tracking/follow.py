@@ -93,6 +93,8 @@ class _Shown:
 
     def _close(self) -> None:
         for kind, sink in self._sinks:
+            if sink.remark:
+                self._say(f"{kind}: {sink.remark}")
             with using(kind):
                 sink.close()
 

@@ -23,6 +23,10 @@ class Sink(Protocol):
         - are_new: whether those without a time were committed while somebody followed
         """
 
+    @property
+    def remark(self) -> str:
+        """Return what its operator should know at the end; empty for nothing."""
+
     def close(self) -> None:
         """End what was opened."""
 
@@ -54,6 +58,11 @@ class Scalars:
         if points:
             self._writer.write(points, labels_of(status))
             self._written |= {(point.name, point.round) for point in points}
+
+    @property
+    def remark(self) -> str:
+        """Return nothing: a round that was over before anybody followed is written, too."""
+        return ""
 
     def close(self) -> None:
         """End what was opened."""

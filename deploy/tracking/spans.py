@@ -45,11 +45,20 @@ class Spans:
         self._training, self._url = training, url
         self._host = urlsplit(url).netloc  # for messages: a path may hold a token
         self._sent = {number for _, number in self._journal.read()}
+        self._untimed: set[int] = set()
+
+    @property
+    def remark(self) -> str:
+        """Say how many rounds were left out, as nothing says when they ended. Return nothing where none was."""
+        if not (n := len(self._untimed - self._sent)):
+            return ""
+        return f"rounds left out: {n}, which ended before anybody followed; a run folder has no times, a state_dir does"
 
     def show(self, status: Status, rounds: Sequence[RoundSummary], seen_at: float, *, are_new: bool) -> None:
         """Send rounds whose end is known. One that was over before anybody followed may have none."""
         ends = {one.round: seen_at if are_new and one.committed_at is None else one.committed_at for one in rounds}
         due = [(one, end) for one in rounds if one.round not in self._sent and (end := ends[one.round]) is not None]
+        self._untimed |= {number for number, end in ends.items() if end is None}
         for start in range(0, len(due), _AT_ONCE):
             part = due[start : start + _AT_ONCE]
             spans = [span for round, end in part for span in spans_of(self._training, round, end)]

@@ -14,10 +14,16 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from rich.console import Console
 
+from precad.deploy.cli import main as cli
+from precad.deploy.configuration.demo import demo_config
 from precad.deploy.errors import UNREACHABLE, ConfigError, RunFailedError
+from precad.deploy.localhost.deployment import LocalRun
 from precad.deploy.tracking.destinations import destination_of
 from precad.deploy.tracking.spans import Spans
+from tests.deploy.oversight.test_operations_commands import append
+from tests.harness.command_line import CliRunner
 from tests.harness.tracked import NAMED, a_round, a_status
 
 ORDER = ["select", "collect", "validate"]
@@ -179,6 +185,18 @@ def test_a_round_without_a_time_ends_when_it_is_seen_or_is_left_out(collectors, 
     assert collectors[0].spans == []
     show(collectors[0].url, tmp_path, untimed)
     assert collectors[0].spans[0]["endTimeUnixNano"] == "99000000000"
+
+
+def test_rounds_that_a_collector_does_not_get_are_counted(collectors, tmp_path):
+    """A run folder does not say when its rounds ended: their spans would lie, and saying nothing would, too."""
+    run = LocalRun(demo_config(), tmp_path / "run", Console(quiet=True)).folder.root
+    append(run)
+    (run / "summary.json").write_text("{}")
+    command = ["track", str(run), "--to", f"otlp:{collectors[0].url}", "--folder", str(tmp_path)]
+    done = CliRunner().invoke(cli.app, command, terminal_width=200)
+    assert done.exit_code == 0, done.stderr
+    assert "otlp: rounds left out: 1, which ended before anybody followed" in done.stderr
+    assert collectors[0].spans == []
 
 
 def test_nobody_listens(tmp_path):
