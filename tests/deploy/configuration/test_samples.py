@@ -155,6 +155,13 @@ def test_every_field_is_explained_with_its_default(name: str, has_dealer: bool) 
     assert len(seen) > len(fields("task", Task, has_dealer))
 
 
+@pytest.mark.parametrize("name", sorted(SECTIONS))
+def test_a_model_of_ones_own_is_said_to_be_needed_at_servers_too(name: str) -> None:
+    """No running server imports it, but `precad export` builds the model where a server's configuration is."""
+    (said,) = re.findall(r"^# Architecture: [^=]*", (SAMPLES / f"{name}.toml").read_text(), re.MULTILINE)
+    assert "whose file clients need, and\n# servers for `precad export`" in said
+
+
 @pytest.mark.parametrize("has_dealer", [True, False])
 def test_all_samples_are_of_one_task(has_dealer: bool) -> None:
     """The digest that servers and clients compare, and the addresses."""
