@@ -30,6 +30,8 @@ def provision(
         opens, agreed = passphrase_of(authority_passphrase_file), read(project)
         made = kits.provision(agreed, project.parent / "kits" if out is None else out, passphrase=opens)
         tell(f"{made.folder}: wrote kits of {', '.join(made.participants)}")
+        if made.strangers:
+            tell(f"note: left out requests of nobody in the task: {', '.join(made.strangers)}")
         tell(f"authority SHA-256  {made.authority}")
         tell(f"project digest     {made.digest}")
         if made.model_digest is not None:
@@ -60,6 +62,9 @@ def join(
 
         joined = install(kit, directory, agreed)
         tell(f"{joined.config}: installed")
+        if joined.replaced:
+            edited = ", ".join(joined.replaced)
+            tell(f"note: replaced by the kit's, as it was edited: {edited}. Settings of your own go into own.toml")
         try:
             report = checked(joined.config, app)
         except Exception:

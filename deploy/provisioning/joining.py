@@ -29,8 +29,10 @@ from precad.deploy.provisioning.manifest import (
     SEAL,
     SIGNATURE,
     TASK,
+    Manifest,
     digest_of,
     renewed_in,
+    sha256,
     verify,
 )
 from precad.protos.task.task import Task
@@ -52,6 +54,8 @@ class Joined:
     identity: Identity
     config: Path
     """The role's configuration, for `precad check`, `serve` and `client`."""
+    replaced: tuple[str, ...]
+    """Files of a kit that had been edited here, and are this kit's now."""
 
 
 def join(kit: Path, directory: Path, agreed: str) -> Joined:
@@ -75,6 +79,7 @@ def join(kit: Path, directory: Path, agreed: str) -> Joined:
     deployment = _as_installed(kit, folder, name)
     if (server := _aggregator(deployment, own.role)) is not None:
         _require_own_state(deployment.task, server, own.role, kit / INITIAL_MODEL)
+    replaced = _edited(folder, own)
     if not is_again:
         (folder / MANIFEST).unlink(missing_ok=True)  # with half of each, it is neither the old kit nor the new one
     for path in (*files, SEAL, SIGNATURE, MANIFEST):  # the manifest last: until then it is no kit
@@ -85,7 +90,22 @@ def join(kit: Path, directory: Path, agreed: str) -> Joined:
         pki.replace_file(folder / OPERATIONS_TOKEN, f"{secrets.token_urlsafe(32)}\n".encode(), mode=0o600)
     if server is not None and server.revoked == folder.absolute() / REVOKED and not server.revoked.exists():
         pki.replace_file(server.revoked, _REVOKED_HEAD)
-    return Joined(own, folder / f"{name}.toml")
+    return Joined(own, folder / f"{name}.toml", replaced)
+
+
+def _edited(folder: Path, own: Identity) -> tuple[str, ...]:
+    """Return the installed kit's files that are no longer its own, renewed ones apart; none where no kit is whole."""
+    try:
+        files = Manifest.parse((folder / MANIFEST).read_bytes(), folder / MANIFEST).of(own.name)
+        renewed = renewed_in(folder, files, own)
+        there = {name: digest for name, digest in files.items() if (folder / name).is_file()}
+        return tuple(
+            name
+            for name, digest in sorted(there.items())
+            if name not in renewed and sha256((folder / name).read_bytes()) != digest
+        )
+    except (OSError, ConfigError):
+        return ()
 
 
 def _as_installed(kit: Path, folder: Path, name: str) -> Deployment:
@@ -97,10 +117,14 @@ def _as_installed(kit: Path, folder: Path, name: str) -> Deployment:
                 with refusing(OSError, f"{path}: expected a readable file, found"):
                     (Path(scratch) / path.name).write_bytes(path.read_bytes())
         try:
-            raw = read_toml(Path(scratch) / config)
+            return parse(read_toml(Path(scratch) / config), base=folder.absolute())
         except ConfigError as error:
-            raise ConfigError(str(error).replace(str(Path(scratch) / OWN), str(own))) from None
-    return parse(raw, base=folder.absolute())
+            said = str(error).replace(str(Path(scratch) / OWN), str(own))
+        if own.exists():
+            (Path(scratch) / OWN).unlink()
+            parse(read_toml(Path(scratch) / config), base=folder.absolute())  # raises where the kit is at fault
+            said = "\n".join(line if str(own) in line else f"{own}: {line}" for line in said.splitlines())
+        raise ConfigError(said)
 
 
 def _aggregator(deployment: Deployment, role: Role) -> AggregatorConfig | None:

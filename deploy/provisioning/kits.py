@@ -64,6 +64,8 @@ class Kits:
     """SHA-256 of the authority's certificate."""
     model_digest: str | None
     """Which model and loss of the organisations' own the task means."""
+    strangers: tuple[str, ...]
+    """Requests of nobody in the task, which were left out."""
 
 
 def provision(project: Project, out: Path, *, passphrase: bytes | None = None) -> Kits:
@@ -88,7 +90,7 @@ def provision(project: Project, out: Path, *, passphrase: bytes | None = None) -
     _write(out, {who.name: {**files, **shared} for who, files in kits.items()})
     names = tuple(who.name for who in kits)
     digest, ca = sha256(manifest.canonical()), fingerprint((authority / "ca.pem").read_bytes())
-    return Kits(out, names, digest, ca, project.task.model_digest)
+    return Kits(out, names, digest, ca, project.task.model_digest, _strangers(project))
 
 
 def _requests(project: Project) -> dict[Identity, Path]:
@@ -99,6 +101,12 @@ def _requests(project: Project) -> dict[Identity, Path]:
     for who, path in paths.items():
         pki.requested_key(path.read_bytes(), str(path), who)
     return paths
+
+
+def _strangers(project: Project) -> tuple[str, ...]:
+    """Return the files of requests that are of no participant's name."""
+    names = {who.name for who in project.participants}
+    return tuple(sorted(path.name for path in project.own.requests.glob("*.pem") if path.stem not in names))
 
 
 def _certified(project: Project, who: Identity, request: Path, passphrase: bytes | None) -> bytes:

@@ -184,6 +184,14 @@ def test_a_wrong_project_is_refused_before_anything_is_sent(project: Project, wr
     assert not (project.root / "again").exists()
 
 
+def test_a_request_of_nobody_in_the_task_is_said_to_be_left_out(project: Project) -> None:
+    assert "left out" not in provisioned(project)[1]
+    shutil.rmtree(project.root / "again")
+    request_of(f"{CLIENT}.pem", "hospital-10.pem")(project)
+    code, said = provisioned(project)
+    assert (code, "left out requests of nobody in the task: hospital-10.pem" in said) == (0, True), said
+
+
 def test_kits_are_never_overwritten(project: Project) -> None:
     code, said = tried("provision", project.start / "project.toml")
     assert (code, "nothing is overwritten" in said) == (errors.INVALID_INPUT, True)
@@ -428,6 +436,24 @@ def test_settings_of_one_s_own_with_a_fault_are_named_before_anything_is_install
     code, said = joined(project, A, digest)
     assert (code, f"{folder / 'own.toml'}: expected TOML" in said) == (errors.INVALID_INPUT, True), said
     assert not (folder / MANIFEST).exists()
+
+
+def test_a_field_of_ones_own_with_a_fault_is_named_with_its_file(project: Project, digest: str) -> None:
+    own('[aggregator.a]\nmemory_budget_mb = "much"')(project, A)
+    path = project.home(A) / A / "own.toml"
+    code, said = joined(project, A, digest)
+    assert (code, f"{path}: aggregator.a.memory_budget_mb: expected" in said) == (errors.INVALID_INPUT, True), said
+
+
+def test_an_edited_configuration_is_not_replaced_without_a_word(project: Project, digest: str) -> None:
+    config = project.home(A) / A / f"{A}.toml"
+    assert "as it was edited" not in joined(project, A, digest)[1]
+    before = config.read_bytes()
+    config.write_bytes(before + b"memory_budget_mb = 3048\n")
+    code, said = joined(project, A, digest)
+    assert (code, f"as it was edited: {A}.toml. Settings of your own go into own.toml" in said) == (0, True), said
+    assert config.read_bytes() == before
+    assert "as it was edited" not in joined(project, A, digest)[1]
 
 
 def test_a_join_says_that_the_kit_is_installed_where_its_client_lacks_something(project: Project, digest: str) -> None:
