@@ -5,6 +5,8 @@ A metric that raises, or public records that cannot be read, shall not be found 
 
 from __future__ import annotations
 
+import numpy as np
+
 from precad.clients.config import ClientConfig
 from precad.clients.errors import ArgumentError
 from precad.clients.models import networks
@@ -27,6 +29,14 @@ def learning_of(task: Task, config: ClientConfig, test: Records) -> Learning:
             model = learning.build(0)
             evaluation.measured(networks.flatten(model), model, test, with_metrics.metrics)
     return with_metrics
+
+
+def remark_on_classes(records: Records) -> str:
+    """Say that all records have one class, so that any accuracy is idle. Return nothing where they have several."""
+    labels = records.labels
+    if labels.ndim != 1 or labels.dtype == np.float32 or not len(labels) or (labels != labels[0]).any():
+        return ""
+    return f"warning: all {len(labels)} records are of one class: a model that always says so is never wrong"
 
 
 def public_measures(deployment: Deployment) -> dict[str, Measure]:

@@ -31,7 +31,7 @@ from precad.deploy.authority import pki
 from precad.deploy.conducts import wanted_of
 from precad.deploy.configuration.initial_model import given_to_run
 from precad.deploy.configuration.local import resolve
-from precad.deploy.configuration.measures import learning_of, public_measures
+from precad.deploy.configuration.measures import learning_of, public_measures, remark_on_classes
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.configuration.trainers import NO_RECORD_FIGURE, counted
 from precad.deploy.errors import REFUSED, ConfigError, InterruptedRunError, RunFailedError
@@ -97,7 +97,7 @@ class LocalRun:
         self._started = time.monotonic()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._interrupted = asyncio.Event()
-        self._measured_every = measured_every
+        self._measured_every, self._console = measured_every, console
         folder, self._resumes, self._is_closed = RunFolder(output.absolute()), resumes, False
         if resumes:
             resuming.require_resumable(output)
@@ -111,7 +111,6 @@ class LocalRun:
         require_room(self.deployment)
         require_trainer(self.deployment)
         self.folder = folder if resumes else self._new_folder(output)
-        self._console = console
         task = self.deployment.task
         if (target := raw["task"].get(TARGET)) is not None:
             self._console.print(said(target, task), highlight=False, markup=False, soft_wrap=True)
@@ -130,6 +129,8 @@ class LocalRun:
         assert deployment.client is not None  # resolve() supplied it
         self._test, self._learning = split.test, learning_of(deployment.task, deployment.client, split.test)
         public_measures(deployment)
+        if remark := remark_on_classes(split.train):
+            self._console.print(remark, highlight=False, markup=False, soft_wrap=True)
         self._wanted = wanted_of(deployment.client, deployment.task, split.test)
         return resolved, deployment
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from precad.clients import own_code
 from precad.deploy.cli import main as cli
+from precad.deploy.configuration.sections import read_local
 from precad.deploy.errors import INVALID_INPUT
+from precad.deploy.localhost.deployment import LocalRun
 from tests.harness.command_line import CliRunner
 
 LOCAL = """
@@ -97,3 +101,15 @@ def test_what_can_be_measured_is_said(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli.app, ["check", "local.toml"])
     assert result.exit_code == 0, result.output
     assert "5 public records of shape (1, 8, 8): accuracy, worst" in result.output
+
+
+@pytest.mark.parametrize("n_classes", [1, 2])
+def test_a_run_says_that_all_records_are_of_one_class(tmp_path: Path, n_classes: int) -> None:
+    """Its accuracy is 1 from the first round on, and means nothing. No label is told."""
+    images = np.random.default_rng(0).random((60, 1, 8, 8), dtype=np.float32)
+    np.savez(tmp_path / "own.npz", x=images, labels=7 - np.arange(60) % n_classes)
+    text = LOCAL.partition("evaluation =")[0] + '[client]\nrecords = "npz:own.npz"\n'
+    (tmp_path / "local.toml").write_text(text)
+    said = io.StringIO()
+    LocalRun(read_local(tmp_path / "local.toml"), tmp_path / "out", Console(file=said, width=200))
+    assert bool(re.search(r"warning: all \d+ records are of one class: ", said.getvalue())) is (n_classes == 1)
