@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import re
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import suppress
 from typing import Final
 
 from precad.clients.config import FLOWER, NVFLARE
@@ -70,8 +70,8 @@ def _hint(program: Program, module: str) -> str:
 def _is_named(program: Program, module: str) -> bool:
     """Tell whether the configuration or an import of the source names a module. Any other name may be a record's."""
     known = {*re.findall(r"\w+", program.path), *_LIBRARIES.values()}
-    for file in _sources(program):
-        for line in _IMPORT.findall(file.read_text(encoding="utf-8", errors="replace")):
+    for text in _sources(program):
+        for line in _IMPORT.findall(text):
             known.update(re.findall(r"\w+", line))
     return set(module.split(".")) <= known
 
@@ -81,11 +81,13 @@ def _package(program: Program) -> str:
     return "" if program.kind == NVFLARE else re.split("[.:]", program.path, maxsplit=1)[0]
 
 
-def _sources(program: Program) -> Iterator[Path]:
-    """Yield the files of a trainer's own code."""
+def _sources(program: Program) -> Iterator[str]:
+    """Yield the text of each file of a trainer's own code that can be read."""
     if program.kind == NVFLARE:
         found = [program.folder / program.path]
     else:
         top = program.folder / _package(program)
         found = [top.with_suffix(".py"), *top.rglob("*.py")]
-    yield from (file for file in found if file.is_file())
+    for file in found:
+        with suppress(OSError):
+            yield file.read_text(encoding="utf-8", errors="replace")
