@@ -162,7 +162,7 @@ class ModelRecordError(ClientError):
 
     def __init__(self, error: Exception, *, own_loss: str = "") -> None:
         """own_loss: the name of a loss of the user's own, which may have raised in the model's place."""
-        who = f"the model, or the loss {own_loss!r}," if own_loss else "the model"
+        who = f"task.model: the model, or the loss {own_loss!r}," if own_loss else "task.model: the model"
         super().__init__(f"{who} raised {type(error).__name__} on some record; expected numbers for any")
 
 

@@ -104,6 +104,7 @@ def _codes_below() -> tuple[tuple[type[Exception], int], ...]:
         (client_errors.RecordMixingLayerError, INVALID_INPUT),
         (client_errors.DropoutLayerError, INVALID_INPUT),
         (client_errors.UnsteadyModelError, INVALID_INPUT),
+        (client_errors.ModelRecordError, INVALID_INPUT),
         (server_errors.ServerError, REFUSED),
         (client_errors.TaskRefusedError, REFUSED),
         (client_errors.ProtocolError, REFUSED),

@@ -48,7 +48,7 @@ def worded(outputs: Any, labels: Any) -> Any:
     [
         (nn.Linear(2, 2), leaking, ArgumentError, "metric 'own': expected a number, found LookupError raised"),
         (nn.Linear(2, 2), worded, ArgumentError, "metric 'own': expected a number, found a str"),
-        (Refusing(), leaking, ModelRecordError, "the model raised ValueError on some record"),
+        (Refusing(), leaking, ModelRecordError, "^task.model: the model raised ValueError on some record"),
     ],
 )
 def test_an_error_at_evaluation_says_nothing_of_a_record(

@@ -179,7 +179,6 @@ def test_a_certificate_that_cannot_be_made_is_refused_in_one_line(
 EXIT_CODES = {
     0: ["servers.StoppedError", "clients.StoppedError"],
     1: [
-        "clients.ModelRecordError",
         "deploy.DeployError",
         "deploy.AuditFailedError",
         "clients.ClientError",
@@ -221,6 +220,7 @@ EXIT_CODES = {
         "clients.NoGradientError",
         "clients.RecordMixingLayerError",
         "clients.UnsteadyModelError",
+        "clients.ModelRecordError",
         "clients.StateFileError",
     ],
     3: [
