@@ -23,9 +23,8 @@ def fix(model: nn.Module) -> nn.Module:
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"fix: expected a torch.nn.Module, found a {type(model).__name__}")
-    for layer in model.modules():
-        if isinstance(layer, nn.modules.lazy.LazyModuleMixin) and layer.has_uninitialized_params():
-            raise ValueError(f"fix: expected layers of known sizes, found {type(layer).__name__}; run the model once")
+    if (lazy := unsized(model)) is not None:
+        raise ValueError(f"fix: expected layers of known sizes, found {type(lazy).__name__}; run the model once")
     fixed = copy.deepcopy(model)
     for name, layer in list(fixed.named_modules(remove_duplicate=False)):
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
@@ -40,6 +39,15 @@ def fix(model: nn.Module) -> nn.Module:
         else:
             switch_dropout_off(layer)
     return fixed
+
+
+def unsized(model: nn.Module) -> nn.Module | None:
+    """Return a lazy layer without parameters, which needs its first input to know its sizes; None without one."""
+    return next((layer for layer in model.modules() if _is_unsized(layer)), None)
+
+
+def _is_unsized(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.modules.lazy.LazyModuleMixin) and layer.has_uninitialized_params()
 
 
 def dropout_of(layer: nn.Module) -> float:

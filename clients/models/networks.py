@@ -31,6 +31,7 @@ from precad.clients.models.architectures import ARCHITECTURES as ARCHITECTURES  
 from precad.clients.models.architectures import image_side as image_side  # noqa: PLC0414
 from precad.clients.models.constants import with_constants
 from precad.clients.models.extension import imported
+from precad.clients.models.fixing import unsized
 from precad.clients.models.losses import CROSS_ENTROPY, Loss, Shape
 from precad.clients.models.output_range import require_logits
 from precad.clients.models.outputs import outputs_of
@@ -67,6 +68,8 @@ def build(
         made = make()
     if not isinstance(made, nn.Module):
         raise ModelImportError(name, f"it gave a {type(made).__name__}, not a torch.nn.Module")
+    if (layer := unsized(made)) is not None:
+        raise ModelImportError(name, f"its layers must know their sizes once made, found {type(layer).__name__}")
     with_constants(made)
     require_constant_base(made)
     load_constants(made, constants)

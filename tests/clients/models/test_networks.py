@@ -106,6 +106,10 @@ def needs_argument(_width):
     return own_model()
 
 
+def lazy_model():
+    return torch.nn.Sequential(torch.nn.LazyLinear(8), torch.nn.Linear(8, 2))
+
+
 def half_model():
     return own_model().half()
 
@@ -127,6 +131,7 @@ def test_a_model_of_the_user_s_own():
         (f"{__name__}:no_model", "it gave a str"),
         (f"{__name__}:needs_argument", "without arguments"),
         (f"{__name__}:half_model", "must be float32, and there must be some: found float16"),
+        (f"{__name__}:lazy_model", r"know their sizes once made, found LazyLinear"),
         ("torch.nn:Identity", "must be float32, and there must be some: found none"),
         (f"{__name__}:MADE", "found a model: name its class, or a function that makes it"),
         (":own_model", "importing it raises ValueError"),
