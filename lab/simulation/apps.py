@@ -16,7 +16,7 @@ from precad.clients.models.learning import Learning
 from precad.clients.models.losses import OwnLoss
 from precad.clients.models.networks import NO_ARGUMENTS, fitted, parameter_count
 from precad.clients.records import Records, Split, example_label_of, example_of, joined
-from precad.clients.records.own import OwnRecords, read_given
+from precad.clients.records.own import OwnRecords, read_given, require_alike
 from precad.clients.records.own.described import TEST
 from precad.clients.records.own.found import Found
 from precad.deploy.configuration.auditing import refuse_audit_clients
@@ -159,9 +159,11 @@ def _records(
 def _test_records(
     app: App, task: Mapping[str, Any], client: Mapping[str, Any], learning: Learning, train: Found
 ) -> Records:
-    """Read an app's test records, whose classes are those of the training. Raises DataError, ConfigError."""
+    """Read an app's test records, of the shape and the classes of the training. Raises DataError, ConfigError."""
     alike = {**task, "class_names": list(train.class_names)} if train.class_names else task
-    return _read(app.test, "test", alike, client, app, learning, infers_classes=False).records
+    test = _read(app.test, "test", alike, client, app, learning, infers_classes=False).records
+    require_alike(test, train.records)
+    return test
 
 
 def _read(

@@ -68,6 +68,11 @@ def confident(model: nn.Module, record: tuple[Tensor, Tensor]) -> Tensor:
     return (1 - model(features).softmax(dim=1)[0, label[0]]).square()
 
 
+def any_label(model: nn.Module, record: tuple[Tensor, Tensor]) -> Tensor:
+    """Take classes and rows of numbers alike."""
+    return model(record[0]).square().mean() + 0 * record[1].sum()
+
+
 def share_of_sick(outputs: Any, labels: Any) -> float:
     """A metric of the user's own."""
     return float(np.mean(outputs.argmax(axis=1)))
@@ -366,6 +371,26 @@ def test_absent_test_records_are_called_by_their_name(tmp_path: Path) -> None:
     raw = with_app({"task": {**TASK, "clients": ["a", "b", "c"]}}, f"{__name__}:public")
     for read in (lambda: resolve(raw, RunFolder(tmp_path)), lambda: resolve_apps({"task": TASK}, [public] * 2)):
         with pytest.raises(MissingDataError, match=r"^app\.test: expected a file or folder public\.csv, looked in "):
+            read()
+
+
+@pytest.mark.parametrize(
+    ("test", "why"),
+    [
+        ((ROWS[:2, :2], SICK[:2]), r"records of shape \(3,\), as in training, found \(2,\)"),
+        ((ROWS[:2], DOSES[:2]), r"labels of shape \(\), as in training, found \(2,\)"),
+        ((np.ones((2, 3), np.int64), SICK[:2]), "records of float32, as in training, found int64"),
+    ],
+)
+def test_records_to_measure_on_are_of_the_training_s_shape(
+    test: Any, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a notebook and in local processes, before the model is asked for anything of them."""
+    other = precad.App(model=net, records=lambda: arrays, loss=any_label, test=test)
+    monkeypatch.setattr(sys.modules[__name__], "other_shape", other, raising=False)
+    raw = with_app({"task": {**TASK, "clients": ["a", "b", "c"]}}, f"{__name__}:other_shape")
+    for read in (lambda: resolve(raw, RunFolder(tmp_path)), lambda: resolve_apps({"task": TASK}, [other] * 2)):
+        with pytest.raises(OwnRecordsError, match=rf"^app\.test: expected {why}$"):
             read()
 
 

@@ -20,7 +20,7 @@ No error, log line or traceback here holds a value of a record: errors name file
 """
 
 from precad.clients.records.own.described import OwnRecords
-from precad.clients.records.own.reading import load, read_given
+from precad.clients.records.own.reading import load, read_given, require_alike
 from precad.clients.records.own.source import OwnSource, source_of
 
-__all__ = ["OwnRecords", "OwnSource", "load", "read_given", "source_of"]
+__all__ = ["OwnRecords", "OwnSource", "load", "read_given", "require_alike", "source_of"]

@@ -13,7 +13,7 @@ from precad.clients.errors import OwnRecordsError
 from precad.clients.own_code import Unspoken, folders, imported
 from precad.clients.records.own.arrays import from_value
 from precad.clients.records.own.csv_file import read_csv
-from precad.clients.records.own.described import CLIENT, OwnRecords
+from precad.clients.records.own.described import CLIENT, TEST, OwnRecords
 from precad.clients.records.own.found import Found, read_as
 from precad.clients.records.own.image_folder import read_folder
 from precad.clients.records.own.npz_file import read_npz
@@ -70,6 +70,15 @@ def read_given(given: object, source: OwnRecords) -> Found:
     if isinstance(given, Coroutine):
         given.close()  # nobody awaits it, which Python would print
     return from_value(given, where, source.wanted)
+
+
+def require_alike(test: Records, train: Records) -> None:
+    """Refuse an app's records to measure on that differ in shape from those to train on. Raises OwnRecordsError."""
+    for what, ours, theirs in (("records", train.features, test.features), ("labels", train.labels, test.labels)):
+        if theirs.shape[1:] != ours.shape[1:]:
+            raise OwnRecordsError(TEST, f"{what} of shape {ours.shape[1:]}, as in training", f"{theirs.shape[1:]}")
+    if test.is_text != train.is_text:
+        raise OwnRecordsError(TEST, f"records of {train.features.dtype}, as in training", f"{test.features.dtype}")
 
 
 def _require_no_arguments(given: Callable[..., object], where: object) -> None:

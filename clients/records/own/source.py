@@ -14,7 +14,7 @@ from precad.clients.errors import DataError, OwnRecordsError
 from precad.clients.records.holdout import is_kept_aside
 from precad.clients.records.own.described import CLIENT, TEST, OwnRecords
 from precad.clients.records.own.found import Found
-from precad.clients.records.own.reading import app_of, names_client, read, read_given
+from precad.clients.records.own.reading import app_of, names_client, read, read_given, require_alike
 from precad.clients.records.partitions import Parts
 from precad.clients.records.records import Records, Split, joined
 from precad.clients.records.source import DataSource
@@ -105,6 +105,7 @@ class OwnSource(DataSource):
             alike = replace(self.described, field=TEST, class_names=names, infers_classes=False)  # as in training
             has_own = self.is_measured and app.test is not None
             test = read_given(app.test, alike).records if has_own else train
+            require_alike(test, train)
         owners, holders = (np.repeat(np.arange(len(halves)), [len(half[i]) for half in halves]) for i in (0, 1))
         n_classes, highest = classes_of(found)
         return Split(
