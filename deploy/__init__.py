@@ -4,6 +4,7 @@ Contents:
 
     joined          finds what joins by entry points
     errors          how a process says what ended it
+    given_paths     refuses a path that the system takes for no file
     conducts        the conduct of each client: the protocol, or an experiment's attack
     authority/      a private certificate authority, and enrolment by one-time token
     cli/            the command `precad`, a module for each kind of command

@@ -30,12 +30,14 @@ _OTHERWISE: Final = {None: "folder", "output": "folder", "run": "runs"}
 @contextmanager
 def named() -> Iterator[None]:
     """Name arguments in a ConfigError as callers of a function do: `rounds` for the command's `--rounds`."""
+    from precad.deploy.given_paths import require_current_folder
 
     def name(found: re.Match[str]) -> str:
         flag = found["flag"]
         return (_OTHERWISE[flag] if flag in _OTHERWISE else flag.replace("-", "_")) + ":"
 
     try:
+        require_current_folder()
         yield
     except ConfigError as error:
         raise ConfigError(_FLAG.sub(name, str(error))) from error.__cause__
@@ -51,7 +53,7 @@ def contents(config: Config) -> dict[str, Any]:
     from precad.tasks import Task
 
     if isinstance(config, str | os.PathLike):
-        return read_local(Path(config))
+        return read_local(path_of("config", config))
     if isinstance(config, Task):
         config = {"task": config}
     if not isinstance(config, Mapping):
@@ -62,6 +64,13 @@ def contents(config: Config) -> dict[str, Any]:
         (TypeError, ValueError, AttributeError), "config: expected names with values that TOML has, found another"
     ):
         return tomllib.loads(tomli_w.dumps(config))
+
+
+def path_of(name: str, given: Folder) -> Path:
+    """Return a path that the system can look up. Raises ConfigError."""
+    from precad.deploy.given_paths import require_path
+
+    return require_path(name, given)
 
 
 def apps_of(clients: Any) -> Sequence[App] | Mapping[str, App]:
@@ -117,7 +126,7 @@ def require_none(beside: str, **given: object) -> None:
 
 def folders_of(name: str, given: Sequence[Folder]) -> list[Path]:
     """Return at least one folder. Raises ConfigError."""
-    if isinstance(given, str | os.PathLike) or not (found := [Path(folder) for folder in given]):
+    if isinstance(given, str | os.PathLike) or not (found := [path_of(name, folder) for folder in given]):
         raise ConfigError(f"{name}: expected a list of folders, at least one, found {given!r:.60}")
     return found
 

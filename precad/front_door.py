@@ -8,7 +8,6 @@ models and attacks are ValueErrors too. A configuration is a TOML file's path, o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from precad import arguments
@@ -77,13 +76,14 @@ def simulate(
         arguments.require_count("workers", workers)
         if rounds is not None:
             arguments.require_count("rounds", rounds)
+        given = None if folder is None else arguments.path_of("folder", folder)
         wanted, helpers = arguments.seeds_of(seeds), Workers.asked_for(workers, ray)
         if clients is None:
             plan = simulation.resolve(arguments.contents(config), rounds=rounds)
         else:
             arguments.require_none("clients", workers=helpers)
             plan = resolve_apps(arguments.contents(config), arguments.apps_of(clients), rounds=rounds)
-        output = default_output(f"{plan.task.name}-simulated") if folder is None else Path(folder)
+        output = given or default_output(f"{plan.task.name}-simulated")
         build = None if plan.learning is None else plan.learning.build
         return SimulationResult.of(
             simulation.run_plan(plan, output, wanted, arguments.console(progress), helpers), build=build
@@ -146,7 +146,7 @@ def run(
             raw = with_clients(raw, clients)
         local = prepare(
             raw if app is None else with_app(raw, app),
-            None if folder is None else Path(folder),
+            None if folder is None else arguments.path_of("folder", folder),
             arguments.console(progress),
             dashboard=dashboard,
             resumes=resume,
@@ -329,7 +329,7 @@ def audit(run: Folder, /, *, confidence: float = 0.95) -> AuditResult:
     from precad.results import AuditResult
 
     with arguments.named():
-        return AuditResult.of(audit_run(Path(run), confidence))
+        return AuditResult.of(audit_run(arguments.path_of("run", run), confidence))
 
 
 def verify_export(
@@ -362,9 +362,9 @@ def verify_export(
         if signed_by not in wanted:
             raise ConfigError(f"signed_by: expected one of {', '.join(wanted)}, found {signed_by!r}")
         report = verify.verify_export(
-            Path(folder),
-            authority=Path(authority),
-            against=None if against is None else Path(against),
+            arguments.path_of("folder", folder),
+            authority=arguments.path_of("authority", authority),
+            against=None if against is None else arguments.path_of("against", against),
             wanted=wanted[signed_by],
         )
     return VerifiedExport.of(report)

@@ -3,6 +3,7 @@
 Modules:
 
     config_path  paths in a configuration file
+    file_names   names that files can have
     messages/    messages to values and back
     precad/      the .proto files, and the code generated from them
     task/        a task's public parameters, and the one step that an opened sum takes

@@ -7,10 +7,14 @@ from typing import Annotated, TypeAlias
 
 from pydantic import AfterValidator, ValidationInfo
 
+from precad.protos.file_names import fault_of
+
 
 def _from_base(path: Path, info: ValidationInfo) -> Path:
     if "\n" in str(path):  # a key, for one, in the place of its file's name: no error may repeat it
         raise ValueError("expected the name of a file, found a text of several lines")
+    if (fault := fault_of(path)) is not None:
+        raise ValueError(f"expected the name of a file, found {fault}")
     base = (info.context or {}).get("base")
     return path if base is None else Path(base) / path
 

@@ -6,10 +6,13 @@ fault in a configuration is told without them.
 
 from __future__ import annotations
 
+import functools
 import importlib
+import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import typer
 from typer.core import TyperGroup
@@ -18,6 +21,7 @@ from typer.main import get_group
 from precad.deploy.cli.common import exit_codes
 from precad.deploy.cli.panels import panels_of
 from precad.deploy.errors import ConfigError
+from precad.deploy.given_paths import require_current_folder, require_path
 from precad.deploy.joined import COMMANDS, joined
 
 if TYPE_CHECKING:
@@ -136,10 +140,49 @@ def _own(name: str) -> Any:
 
 
 def _command(name: str, joined_object: Any) -> Any:
-    """Make the command as if it had been added to the command line itself."""
+    """Make the command as if it had been added to the command line itself. Its paths are checked before it runs."""
     host = typer.Typer(add_completion=False, rich_markup_mode=None)
     if isinstance(joined_object, typer.Typer):
         host.add_typer(joined_object, name=name, cls=ListedGroup)
     else:
         host.command(name)(joined_object)
-    return get_group(host).commands[name]
+    return _with_checked_paths(get_group(host).commands[name])
+
+
+def _with_checked_paths(command: Any) -> Any:
+    """Return the command, with those below it, to refuse a path that the system takes for no file."""
+    for below in getattr(command, "commands", {}).values():
+        _with_checked_paths(below)
+    run = command.callback
+    if run is None:
+        return command
+    paths = path_parameters(command)
+
+    @functools.wraps(run)
+    def checked(*arguments: Any, **given: Any) -> Any:
+        with exit_codes():
+            require_current_folder()
+            for name, field in paths.items():
+                found = given.get(name)
+                for path in found if isinstance(found, list | tuple) else [found]:
+                    if path is not None:
+                        require_path(field, path)
+        return run(*arguments, **given)
+
+    command.callback = checked
+    return command
+
+
+def path_parameters(command: Any) -> dict[str, str]:
+    """Return a command's parameters that are paths, each with its name in errors: its flag, or what the help has."""
+    annotated = inspect.signature(command.callback, eval_str=True).parameters
+    found = dict[str, str]()
+    for one in command.params:
+        if one.name in annotated and _holds_path(annotated[one.name].annotation):
+            is_argument = one.param_type_name == "argument"
+            found[one.name] = one.metavar or one.name.upper() if is_argument else max(one.opts, key=len)
+    return found
+
+
+def _holds_path(hint: Any) -> bool:
+    return hint is Path or any(map(_holds_path, get_args(hint)))

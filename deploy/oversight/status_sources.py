@@ -19,12 +19,14 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
 import aiohttp
 
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import UNREACHABLE, ConfigError, RunFailedError, refusing
+from precad.deploy.given_paths import require_path
 from precad.deploy.oversight.run_status import read_run
 from precad.protos.tls.address import is_loopback
 from precad.protos.tls.identity import Role
@@ -37,6 +39,7 @@ PATIENCE_S = 30.0
 """How long `watch` tries to find a server again."""
 DATA = b"data: "
 MAX_LINE = 1 << 24
+_URL: Final = ("http://", "https://")
 ERRORS = (aiohttp.ClientError, OSError, TimeoutError, ValueError, KeyError)
 """Errors of a server that is not there, hangs, or is none of ours. (pydantic's and json's are ValueErrors.)"""
 
@@ -55,8 +58,10 @@ class Source:
 
 def place_of(target: str | None) -> str | Path:
     """Return a run folder, or what `sources_of` takes. Raises ConfigError."""
+    if target is not None and target.startswith(_URL):
+        return target
     if target is not None:
-        return Path(target) if Path(target).is_dir() else target
+        return path if (path := require_path("CONFIG|URL|FOLDER", target)).is_dir() else target
     runs = [path.parent for path in Path("runs").glob("*/config.toml")]
     if not runs:
         raise ConfigError("expected CONFIG, URL or FOLDER, or a run under runs/, found none")
@@ -65,7 +70,7 @@ def place_of(target: str | None) -> str | Path:
 
 def sources_of(target: str, token_file: Path | None) -> list[Source]:
     """Return the sources of a URL or a configuration. Raises ConfigError."""
-    if target.startswith(("http://", "https://")):
+    if target.startswith(_URL):
         return [_source_of_url(target, token_file)]
     deployment = configuration.load(Path(target))
     servers: list[tuple[Role, ServerConfig | None]] = [

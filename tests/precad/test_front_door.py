@@ -354,6 +354,15 @@ REFUSED: list[tuple[str, Callable[[], object], str]] = [
     ("psi", lambda: precad.certify([[1.0, 0.0]], [0], psi=2.0, **CERTIFIED), "psi"),
     ("authority", lambda: precad.verify_export(ROOT / "docs", authority="no.pem"), "^authority: expected a readable"),
     ("no export", lambda: precad.verify_export("nowhere", authority="no.pem"), "^folder: expected a folder"),
+    (
+        "a long name",
+        lambda: precad.run(CONFIG, "a" * 300),
+        "^folder: expected a path that .* found a name",
+    ),
+    ("a NUL", lambda: precad.simulate("a\0.toml"), "^config: expected a path that the system takes, found a NUL"),
+    ("no path", lambda: precad.simulate(CONFIG, folder=3), "^folder: expected a path, found a int"),  # type: ignore[arg-type]
+    ("no path of an export", lambda: precad.verify_export(3, authority="x"), "^folder: expected a path, found a int"),  # type: ignore[arg-type]
+    ("no path of a run", lambda: precad.audit(3), "^run: expected a path, found a int"),  # type: ignore[arg-type]
     ("signer", lambda: precad.verify_export("x", authority="y", signed_by="c"), "^signed_by: expected one of both"),  # type: ignore[arg-type]
 ]
 
