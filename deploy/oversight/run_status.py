@@ -93,10 +93,11 @@ def read_rounds(folder: RunFolder, bins: int) -> tuple[list[RoundSummary], int]:
     """
     if not folder.metrics.exists():
         return [], 0
-    lines = folder.metrics.read_text(encoding="utf-8").split("\n")[:-1]  # the last one may still be written
     with refusing(
-        (ValueError, KeyError, TypeError, AttributeError), f"{folder.metrics}: expected a round per line, found"
+        (ValueError, KeyError, TypeError, AttributeError, RecursionError),
+        f"{folder.metrics}: expected a round per line, found",
     ):
+        lines = folder.metrics.read_text(encoding="utf-8").split("\n")[:-1]  # the last one may still be written
         read = [json.loads(line) for line in lines]
         drawn = participation({int(line["round"]): Charge(list(line["participants"])) for line in read}, bins=bins)
         return [_round(line) for line in read], max(drawn.values(), default=0)

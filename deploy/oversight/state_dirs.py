@@ -47,10 +47,9 @@ def read_state_dir(folder: Path) -> Status:
 def _read(folder: Path) -> Status:
     log = audit_log.read(store_path(folder))
     ledger = ledger_path(folder)
-    records = (folder / "rounds.jsonl").read_bytes() if (folder / "rounds.jsonl").exists() else b""
     header = json.loads(ledger.read_bytes().partition(b"\n")[0] or b"{}")
     modified = store_path(folder).stat().st_mtime
-    kept = [record for line in records.splitlines() if (record := from_line(line)) is not None]
+    kept = _kept(folder / "rounds.jsonl")
     figures = restored(folder / FILE, {record.number: record.model_digest.hex() for record in kept})
     times = {e.fields["round"]: datetime.fromisoformat(e.at).timestamp() for e in log if e.kind == "committed"}
     rounds = [_summary(record, figures.get(record.number, {}), times.get(record.number)) for record in kept]
@@ -77,6 +76,17 @@ def _read(folder: Path) -> Status:
         epsilons=_epsilons(ledger, header, rounds, task.get("rests_on", {})),
         rounds=tuple(rounds),
     )
+
+
+def _kept(path: Path) -> list[CommittedRound]:
+    """Return the records of a file; the last line may be what a crash left of one. Raises ValueError for another."""
+    if not path.exists():
+        return []
+    *lines, last = path.read_bytes().split(b"\n")
+    records = [from_line(line) for line in lines]
+    if None in records:
+        raise ValueError(f"{path.name}, line {records.index(None) + 1}: expected a round, found something else")
+    return [record for record in (*records, from_line(last)) if record is not None]
 
 
 def _why_not(log: list[audit_log.Entry]) -> str:

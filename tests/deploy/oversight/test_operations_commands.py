@@ -162,9 +162,11 @@ def test_a_round_has_one_number_wherever_a_person_reads(run: Path) -> None:
     assert re.search(r"\[b\]bob since \d\d:00:00 and 2 more", screen.getvalue())
 
 
-def test_a_line_that_is_no_round_is_reported(run: Path) -> None:
-    (run / "metrics.jsonl").write_text('{"round": "x"}\n')
-    result = precad("status", run)
+@pytest.mark.parametrize("command", ["status", "watch"])
+@pytest.mark.parametrize("line", [b'{"round": "x"}', b"\xff", b"[" * 5000])
+def test_a_line_that_is_no_round_is_reported(command: str, line: bytes, run: Path) -> None:
+    (run / "metrics.jsonl").write_bytes(line + b"\n")
+    result = precad(command, run)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "metrics.jsonl: expected a round per line" in result.stderr
 

@@ -211,6 +211,22 @@ def test_a_state_dir_says_how_far_its_server_is(tmp_path: Path) -> None:
     assert (status.state, status.is_finished, status.ended) == ("finished", True, "3 rounds done")
 
 
+def test_a_ruined_record_is_no_round_less(tmp_path: Path) -> None:
+    """Only the last line may be what a crash left of one. Another line is damage, and no round less."""
+    with open_ledger(tmp_path, TASK), open_task_store(tmp_path, TASK, b"model"):
+        write_round(tmp_path, committed(0), np.zeros(TASK.dim, np.float32))
+        records = tmp_path / "rounds.jsonl"
+        whole = records.read_bytes()
+        records.write_bytes(whole + whole[:20])
+        assert read_run(tmp_path).rounds_done == 1
+        for ruined in (b"\xff\n", b"round 1\n"):
+            records.write_bytes(whole + ruined)
+            for command in ("status", "watch"):
+                found = precad(command, tmp_path)
+                assert (found.exit_code, found.stdout) == (2, "")
+                assert "rounds.jsonl, line 2: expected a round, found something else" in found.stderr
+
+
 def lost(folder: Path, task: Task, n_rounds: int) -> dict[View, float]:
     """Charge rounds of one client without a record, as where they are lost after the charge. Return the ledger's
     epsilons."""
