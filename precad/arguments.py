@@ -61,7 +61,8 @@ def contents(config: Config) -> dict[str, Any]:
     if not config:
         raise ConfigError("config: expected a configuration with a section task, found an empty one")
     with refusing(
-        (TypeError, ValueError, AttributeError), "config: expected names with values that TOML has, found another"
+        (TypeError, ValueError, AttributeError, RecursionError),
+        "config: expected names with values that TOML has, found another",
     ):
         return tomllib.loads(tomli_w.dumps(config))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
+import tomllib
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, get_args
 
@@ -37,8 +38,12 @@ def faults_of(error: ValidationError, kind: type[BaseModel], *section: str) -> I
         yield _line({**fault, "loc": (*section, *fault["loc"])}, meant=_meant(kind, fault["loc"]))
 
 
-def toml_fault(error: ValueError, text: str) -> str:
+def toml_fault(error: Exception, text: str) -> str:
     """Return what is wrong with a file's text, with the key that stands twice where its line begins with it."""
+    if isinstance(error, RecursionError):
+        return "values nested too deeply"
+    if not isinstance(error, tomllib.TOMLDecodeError | UnicodeDecodeError):  # Python's own bound of integers
+        return "an integer of too many digits"
     if (twice := _TWICE.match(str(error))) is not None:
         keys = [None if (key := _KEY.match(line)) is None else key[1] for line in text.rstrip().split("\n")]
         found = keys[int(twice[1] or 0) - 1]

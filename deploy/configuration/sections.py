@@ -222,7 +222,7 @@ def _toml(path: Path) -> dict[str, Any]:
         found = tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"{path}: expected a readable file, found: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: expected TOML, found: {toml_fault(error, text)}") from None
     if not found:
         raise ConfigError(f"{path}: expected a configuration with a section [task], found an empty file")

@@ -345,7 +345,7 @@ def _require_same(plan: Plan, config: Path) -> None:
     try:
         found = tomllib.loads(config.read_text(encoding="utf-8-sig"))
         rounds = int(found["task"]["rounds"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:  # broken TOML and UTF-8 are ValueErrors
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"--output: expected a resolved configuration, found {config}: {error}") from None
     if plan.task.rounds < rounds:
         raise ConfigError(

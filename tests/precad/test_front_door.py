@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import doctest
+import functools
 import json
 import math
 import os
@@ -320,12 +321,19 @@ def test_a_simulation_that_diverges_is_a_result(tmp_path: Path) -> None:
 
 # -- errors ------------------------------------------------------------------------------------------------------------
 
+
+def nested(depth: int) -> dict[str, Any]:
+    """Return a section in a section, and so on."""
+    return functools.reduce(lambda inner, _: {"a": inner}, range(depth), dict[str, Any]())
+
+
 CERTIFIED: dict[str, Any] = {"q": 0.1, "sigma": 1.0, "rounds": 3}
 REFUSED: list[tuple[str, Callable[[], object], str]] = [
     ("no such file", lambda: precad.simulate("nowhere.toml"), r"nowhere\.toml: expected a readable file"),
     ("empty", lambda: precad.run({}), "config: expected a configuration with a section task"),
     ("no mapping", lambda: precad.run(7), "config: expected a path or a mapping, found 7"),  # type: ignore[arg-type]
     ("no TOML", lambda: precad.run({"task": {"name": None}}), "config: expected names with values that TOML has"),
+    ("no bottom", lambda: precad.run({"task": nested(5000)}), "config: expected names with values that TOML has"),
     ("field", lambda: precad.simulate({"task": {**TASK, "delta": 2.0}, "client": {}}), r"task\.delta: .*found 2"),
     ("unknown key", lambda: precad.run({"task": {**TASK, "speed": 1}}), r"task\.speed"),
     ("seeds", lambda: precad.simulate(CONFIG, seeds=0), "seeds: expected distinct integers"),

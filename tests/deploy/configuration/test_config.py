@@ -261,9 +261,22 @@ def test_paths_are_taken_from_the_files_folder(tmp_path: Path) -> None:
         (b'a = 1\n"a" = 2\n', "found: Cannot .*line 2"),
         (b'a = 1\na = """\nb = 1"""\n', "found: Cannot .*line 3"),
         (b"\xff\xfe", "TOML"),
+        (b"a = " + b"[" * 5000, "found: values nested too deeply$"),
+        (b"a = " + b"9" * 5000, "found: an integer of too many digits$"),
         (None, "No such file"),
     ],
-    ids=["syntax", "twice", "twice on Windows", "twice at the end", "quoted", "long value", "not text", "no file"],
+    ids=[
+        "syntax",
+        "twice",
+        "on Windows",
+        "at the end",
+        "quoted",
+        "long value",
+        "not text",
+        "deep",
+        "digits",
+        "no file",
+    ],
 )
 def test_a_file_that_cannot_be_read_is_reported_by_its_path(tmp_path: Path, content: bytes | None, found: str) -> None:
     path = tmp_path / "deployment.toml"

@@ -382,7 +382,7 @@ def test_a_damaged_checkpoint_and_another_configuration_are_refused(config: Path
     assert other.exit_code == 2
     assert "--output: expected the same configuration" in other.stderr
     good = (tmp_path / "run" / "config.toml").read_text()
-    for bad in ("[task", "[task]\nrounds = []", "task = 1", "[task]\n"):
+    for bad in ("[task", "[task]\nrounds = []", "task = 1", "[task]\n", "a = " + "[" * 5000):
         (tmp_path / "run" / "config.toml").write_text(bad)
         broken = precad("simulate", config, "--output", tmp_path / "run")
         assert (broken.exit_code, "expected a resolved configuration" in broken.stderr) == (2, True), bad
