@@ -203,7 +203,7 @@ def require_not_revoked(directory: Path, identity: Identity) -> None:
     PkiError."""
     try:
         lines = (directory / "revoked-names.txt").read_text(encoding="utf-8-sig").splitlines()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # who opens the authority says where there is none
         return
     except (OSError, UnicodeDecodeError):
         raise PkiError(f"{directory / 'revoked-names.txt'}: expected a readable text file") from None

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from precad.deploy.cli.common import Json, exit_codes, tell, write_json
+from precad.deploy.errors import ConfigError
 
 holder_app = typer.Typer(help="Show and keep a data holder's own ledger over all tasks.", no_args_is_help=True)
+_FIRST: Final = b"{"
+"""How a ledger begins: its lines are JSON."""
 LedgerFile = Annotated[Path, typer.Argument(metavar="FILE", help="Take this ledger (`client.holder.ledger`).")]
 
 
@@ -19,6 +22,7 @@ def holder_statement(ledger: LedgerFile, as_json: Json = False) -> None:
     """Print what was paid in which task, the limit, and what a person's records lost so far."""
     from precad.deploy.guarantees.holder import lines_of, statement
 
+    _require_ledger(ledger)
     found = statement(ledger)
     if as_json:
         write_json(found)
@@ -46,6 +50,7 @@ def holder_charge(
     """Pay for steps that no client of precad took, such as tuning on the same records elsewhere."""
     from precad.deploy.guarantees.holder import charge, lines_of, statement
 
+    _require_ledger(ledger)
     given = {"limit_epsilon": limit_epsilon, "delta": delta, "records_per_person": records_per_person}
     charge(
         ledger,
@@ -59,3 +64,14 @@ def holder_charge(
     )
     for line in lines_of(statement(ledger))[:5]:
         tell(line)
+
+
+def _require_ledger(path: Path) -> None:
+    """Refuse a file that never was a ledger; a damaged one is told by its reader. Raises ConfigError."""
+    try:
+        with path.open("rb") as file:
+            first = file.read(1)
+    except OSError:
+        return  # told by the reader too, which may begin a new one
+    if first not in {b"", _FIRST}:
+        raise ConfigError(f"{path}: expected a holder's ledger (client.holder.ledger), found another file")

@@ -155,6 +155,10 @@ def test_an_authority_and_its_certificates_from_the_command_line(tmp_path: Path)
         (["issue", "{pki}", "--role", "client", "--name", "bob"], "{pki}/bob exists already"),
         (["issue", "{pki}", "--role", "dealer", "--days", "36501"], "days must be from 1 to 36500, got 36501"),
         (["issue", "{nowhere}", "--role", "dealer"], "no authority in {nowhere}"),
+        (
+            ["sign", "{pki}/ca.pem", "{pki}/ca.pem", "--role", "dealer"],
+            "no authority in {pki}/ca.pem: .*Not a dir",
+        ),
         (["init", "{pki}"], "cannot write {pki}/ca.key: File exists"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -106,7 +106,7 @@ def test_what_is_no_ledger_is_refused(tmp_path: Path) -> None:
     assert precad("statement", tmp_path / "none")[0] == 2
     other = tmp_path / "other"
     other.write_text("hello\n")
-    assert precad("statement", other)[0] == 3
+    assert precad("statement", other)[0] == 2
     precad("charge", tmp_path / "ledger", *TUNED, *NEW)
     (tmp_path / "ledger").write_bytes((tmp_path / "ledger").read_bytes().replace(b'"times":6', b'"times":1'))
     code, _, told = precad("statement", tmp_path / "ledger")
@@ -116,3 +116,14 @@ def test_what_is_no_ledger_is_refused(tmp_path: Path) -> None:
 def test_terms_are_not_chosen_twice() -> None:
     """The orders of a filter that began are those of its file, whatever a later version would choose."""
     assert Terms(limit_epsilon=5.0, delta=1e-5, orders=(2.0,)).orders == (2.0,)
+
+
+@pytest.mark.parametrize("command", [("statement",), ("charge", *TUNED)])
+def test_a_file_that_never_was_a_ledger_is_no_damaged_one(command: tuple[str, ...], tmp_path: Path) -> None:
+    """Another file was named: invalid input, and nothing of it is repeated."""
+    other = tmp_path / "other"
+    other.write_text("root:x:0:0\n")
+    code, out, said = precad(command[0], other, *command[1:])
+    assert (code, out) == (2, "")
+    assert said == f"precad: {other}: expected a holder's ledger (client.holder.ledger), found another file\n"
+    assert other.read_text() == "root:x:0:0\n"
