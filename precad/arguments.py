@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import operator
 import os
 import re
@@ -76,9 +77,10 @@ def path_of(name: str, given: Folder) -> Path:
 
 def apps_of(clients: Any) -> Sequence[App] | Mapping[str, App]:
     """Return the apps of at least two clients. Raises ConfigError."""
-    if not isinstance(clients, Mapping | list | tuple) or len(clients) < 2:
-        raise ConfigError(f"clients: expected two apps at least, a list or by client, found {type(clients).__name__}")
-    return clients
+    if isinstance(clients, Mapping | list | tuple) and len(clients) >= 2:
+        return clients
+    found = f"{len(clients)}" if isinstance(clients, Mapping | list | tuple) else f"a {type(clients).__name__}"
+    raise ConfigError(f"clients: expected two apps at least, a list or by client, found {found}")
 
 
 def console(is_shown: bool) -> Console:
@@ -106,10 +108,21 @@ def seeds_of(seeds: int | Iterable[int]) -> list[int]:
     return found
 
 
-def require_count(name: str, value: object) -> None:
-    """Raise ConfigError unless it is a positive integer."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+def number(value: Any) -> Any:
+    """Return an integer or a float of Python's for one of NumPy's; anything else as it is."""
+    if isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    return float(value) if isinstance(value, numbers.Real) else value
+
+
+def count_of(name: str, value: object) -> int:
+    """Return a positive integer, of NumPy's too. Raises ConfigError for anything else."""
+    found = number(value)
+    if not isinstance(found, int) or isinstance(found, bool) or found < 1:
         raise ConfigError(f"{name}: expected a positive integer, found {value!r:.60}")
+    return found
 
 
 def require_all(**given: object) -> None:
@@ -139,7 +152,7 @@ def request_of(
     from precad.deploy.guarantees.certificates import Request, methods_of
     from precad.dp.certificates.prediction import Method, Threat
 
-    require_count("at_most", at_most)
+    most = count_of("at_most", at_most)
     for name, value, known in (("threat", threat, [*Threat]), ("method", method, [*Method, "all"])):
         if value not in known:
             raise ConfigError(f"{name}: expected one of {', '.join(known)}, found {value!r:.60}")
@@ -149,7 +162,7 @@ def request_of(
             delta=otherwise if delta is None else delta,
             threat=Threat(threat),
             methods=methods_of(method),
-            at_most=at_most,
+            at_most=most,
             psi=psi,
         )
 

@@ -73,16 +73,15 @@ def simulate(
 
     refuse_within_import("simulate")
     with arguments.named():
-        arguments.require_count("workers", workers)
-        if rounds is not None:
-            arguments.require_count("rounds", rounds)
+        n_workers = arguments.count_of("workers", workers)
+        n_rounds = None if rounds is None else arguments.count_of("rounds", rounds)
         given = None if folder is None else arguments.path_of("folder", folder)
-        wanted, helpers = arguments.seeds_of(seeds), Workers.asked_for(workers, ray)
+        wanted, helpers = arguments.seeds_of(seeds), Workers.asked_for(n_workers, ray)
         if clients is None:
-            plan = simulation.resolve(arguments.contents(config), rounds=rounds)
+            plan = simulation.resolve(arguments.contents(config), rounds=n_rounds)
         else:
-            arguments.require_none("clients", workers=helpers)
-            plan = resolve_apps(arguments.contents(config), arguments.apps_of(clients), rounds=rounds)
+            arguments.require_none("clients", workers=n_workers if n_workers > 1 else None, ray=ray)
+            plan = resolve_apps(arguments.contents(config), arguments.apps_of(clients), rounds=n_rounds)
         output = given or default_output(f"{plan.task.name}-simulated")
         build = None if plan.learning is None else plan.learning.build
         return SimulationResult.of(
@@ -143,7 +142,7 @@ def run(
     with arguments.named():
         raw = arguments.contents(config)
         if clients is not None:
-            raw = with_clients(raw, clients)
+            raw = with_clients(raw, arguments.number(clients))
         local = prepare(
             raw if app is None else with_app(raw, app),
             None if folder is None else arguments.path_of("folder", folder),
@@ -224,7 +223,9 @@ def account(
     given |= {"records_per_person": records_per_person, "balls_in_bins": balls_in_bins}
     with arguments.named():
         task = None if config is None else accounting.precad_task_of(arguments.contents(config))
-        return Account.of(accounting.account_of_flags(given, task, target_epsilon=target_epsilon))
+        plain = {name: arguments.number(value) for name, value in given.items()}
+        target = arguments.number(target_epsilon)
+        return Account.of(accounting.account_of_flags(plain, task, target_epsilon=target))
 
 
 @overload
@@ -296,7 +297,8 @@ def certify(
     from precad.deploy.guarantees.certifying import DEFAULT_DELTA, certify_folders, certify_given
     from precad.results import Certificates
 
-    training: dict[str, Any] = {"q": q, "sigma": sigma, "rounds": rounds, "trainings": trainings}
+    given = {"q": q, "sigma": sigma, "rounds": rounds, "trainings": trainings}
+    training: dict[str, Any] = {name: arguments.number(value) for name, value in given.items()}
     with arguments.named():
         request_at = arguments.request_of(delta, threat=threat, method=method, at_most=at_most, psi=psi)
         if runs is not None:

@@ -34,6 +34,8 @@ def read_local_with_app(config: Path, path: str | None, n_clients: int | None = 
     else:
         look_in(config.parent)
         raw = with_folder(with_app(read_toml(config), path), config.parent.absolute())
+        if n_clients is None and "clients" not in section_of(raw, "task"):
+            raise ConfigError(f"--clients: expected a number, or task.clients in {config}, found neither")
     return raw if n_clients is None else with_clients(raw, n_clients)
 
 

@@ -43,7 +43,8 @@ def with_clients(raw: Mapping[str, Any], n_clients: int) -> dict[str, Any]:
         belongs = "; names of clients belong in task.clients" if isinstance(given, list | tuple | dict) else ""
         raise ConfigError(f"--clients: expected a positive integer, found {given!r:.60}{belongs}")
     task = raw.get("task", {})
-    if not isinstance(task, Mapping) or "clients" in task:
-        found = task["clients"] if isinstance(task, Mapping) else task
-        raise ConfigError(f"task.clients: expected none beside clients, found {found!r:.60}")
+    if not isinstance(task, Mapping):
+        raise ConfigError(f"task: expected a section, found {task!r:.60}")
+    if "clients" in task:
+        raise ConfigError(f"--clients: expected none beside task.clients = {task['clients']!r:.60}, found {n_clients}")
     return {**raw, "task": {**task, "clients": _numbered(n_clients)}}

@@ -177,6 +177,8 @@ def test_a_regression_has_no_accuracy_but_metrics(tmp_path: Path) -> None:
         ([app.with_records((ROWS[:, :2], SICK)), app], precad.ConfigError, r"expected shape \(2,\), as others have"),
         ([precad.App(model=net, records=(ROWS, DOSES[:, :1]), loss="mse")] * 2, TargetError, "expected 2 a record"),
         ([precad.App(model=lambda: precad.fix(norm()), records=arrays)] * 2, None, ""),
+        ([replace(app, metrics="accuracy")] * 2, ArgumentError, "^metrics: expected a list .* found 'accuracy'$"),
+        ([replace(app, metrics=len)] * 2, ArgumentError, "^metrics: expected a list of names or functions, found <b"),
         ([precad.App(model=norm, records=arrays)] * 2, RecordMixingLayerError, r"precad.fix\(model\)"),
         ([precad.App(model=drop, records=arrays)] * 2, DropoutLayerError, r"precad.fix\(model\)"),
     ],
@@ -323,7 +325,15 @@ def test_an_app_is_checked_and_simulated_by_the_flags_of_a_run(tmp_path: Path, m
     done = runner.invoke(main.app, ["check", "task.toml", *flags])
     assert "10 records each" in done.output
     for wrong, why in (
-        (["simulate", "named.toml", "--clients", "4"], "task.clients: expected none beside clients, found 4"),
+        (
+            ["simulate", "named.toml", "--clients", "3"],
+            "precad: --clients: expected none beside task.clients = 4, found 3",
+        ),
+        (
+            ["simulate", "task.toml", *flags[:2]],
+            "--clients: expected a number, or task.clients in task.toml",
+        ),
+        (["run", "task.toml", *flags[:2]], "--clients: expected a number, or task.clients in task.toml"),
         (["simulate", "--clients", "4"], "expected a file with a section task beside --app and --clients"),
     ):
         done = runner.invoke(main.app, wrong)

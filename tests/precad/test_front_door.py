@@ -193,6 +193,18 @@ def test_account_says_what_its_command_says(tmp_path: Path) -> None:
     assert found.client_level.epsilon == expected["client_level"]["bound"]
 
 
+def test_numbers_of_numpy_are_numbers() -> None:
+    """An array's entry is what a loop over plans hands in."""
+    given = {"sigma": 1.0, "q": 0.1, "p": 0.05, "rounds": 5, "delta": 1e-5}
+    of_numpy = {name: (np.float64 if isinstance(value, float) else np.int64)(value) for name, value in given.items()}
+    assert precad.account(**of_numpy).report == precad.account(**given).report  # type: ignore[arg-type]
+    assert json.dumps(precad.account(**of_numpy).report)  # type: ignore[arg-type]
+    assert arguments.count_of("rounds", np.int32(7)) == 7
+    for wrong in (np.float64(7), np.bool_(True), True, np.int64(0)):
+        with pytest.raises(precad.ConfigError, match=r"^rounds: expected a positive integer, found "):
+            arguments.count_of("rounds", wrong)
+
+
 def test_certify_is_exact_where_nothing_is_sampled() -> None:
     """One Gaussian release: k attackers change a prediction once k / sigma is half the lead in quantiles."""
     rows = np.array([[0.95, 0.05], [0.3, 0.7], [0.1, 0.6]])
@@ -327,6 +339,7 @@ def nested(depth: int) -> dict[str, Any]:
     return functools.reduce(lambda inner, _: {"a": inner}, range(depth), dict[str, Any]())
 
 
+OWN: Any = precad.App(model="mlp")
 CERTIFIED: dict[str, Any] = {"q": 0.1, "sigma": 1.0, "rounds": 3}
 REFUSED: list[tuple[str, Callable[[], object], str]] = [
     ("no such file", lambda: precad.simulate("nowhere.toml"), r"nowhere\.toml: expected a readable file"),
@@ -342,6 +355,17 @@ REFUSED: list[tuple[str, Callable[[], object], str]] = [
     ("no seed", lambda: precad.simulate(CONFIG, seeds=["a"]), "seeds: expected"),  # type: ignore[list-item]
     ("rounds", lambda: precad.simulate(CONFIG, rounds=0), "rounds: expected a positive integer, found 0"),
     ("workers", lambda: precad.simulate(CONFIG, workers=0), "workers: expected a positive integer, found 0"),
+    (
+        "workers of apps",
+        lambda: precad.simulate(CONFIG, clients=[OWN, OWN], workers=2),
+        "^workers: expected none beside clients, found 2$",
+    ),
+    ("no apps", lambda: precad.simulate(CONFIG, clients=[]), "^clients: expected two apps at least, .* found 0$"),
+    (
+        "clients twice",
+        lambda: precad.run(CONFIG, clients=3),
+        r"^clients: expected none .* found 3$",
+    ),
     (
         "clients of a run",
         lambda: precad.run(CONFIG, clients=["a", "b"]),  # type: ignore[arg-type]

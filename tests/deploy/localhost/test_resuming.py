@@ -198,7 +198,7 @@ def test_a_number_of_clients_stands_for_their_names(folder: RunFolder, tmp_path:
     config, before = tmp_path / "run.toml", tree(folder.root)
     for raw, said in (
         (nameless, "task.clients.anna: expected 719, as in"),
-        (RAW, "task.clients: expected none beside clients, found ['anna', 'boris']"),
+        (RAW, "--clients: expected none beside task.clients = ['anna', 'boris'], found 2"),
     ):
         config.write_text(tomli_w.dumps(raw))
         flags = ["--clients", "2", "--output", str(folder.root), "--resume"]
