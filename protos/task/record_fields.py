@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Self
 
-from pydantic import BaseModel, BeforeValidator, Field, model_validator
+from pydantic import BaseModel, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator, model_validator
+from pydantic_core import ErrorDetails, InitErrorDetails
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 MOST_PER_PERSON: Final = 1000
@@ -58,17 +59,35 @@ class Column(BaseModel, frozen=True, extra="forbid", defer_build=True, strict=Tr
         return max(1, len(self.categories))
 
 
-def _listed(columns: object) -> object:
-    """Return a table of columns by name as a list, in the table's order, which the digest then holds."""
+def _listed(columns: object, validate: ValidatorFunctionWrapHandler) -> object:
+    """Return a table of columns by name as a list, in the table's order, which the digest then holds.
+
+    A fault is named by the column, as the table has it. Raises ValidationError.
+    """
     if not isinstance(columns, Mapping):
-        return columns
-    return [{"name": name, **rule} if isinstance(rule, Mapping) else rule for name, rule in columns.items()]
+        return validate(columns)
+    rules = [{"name": name, **rule} if isinstance(rule, Mapping) else rule for name, rule in columns.items()]
+    try:
+        return validate(rules)
+    except ValidationError as error:
+        faults = [_by_name(fault, list(columns)) for fault in error.errors(include_url=False)]
+        raise ValidationError.from_exception_data(error.title, faults) from None
+
+
+def _by_name(fault: ErrorDetails, names: Sequence[object]) -> InitErrorDetails:
+    """Return a fault in a list of columns as one in a table of them."""
+    number, *rest = fault["loc"]
+    assert isinstance(number, int)
+    name, told = str(names[number]), fault.get("ctx", {})
+    if "error" in told:  # which names the column, as a list does not
+        told = {"error": ValueError(str(told["error"]).removeprefix(f"{name}: "))}
+    return InitErrorDetails(type=fault["type"], loc=(name, *rest), input=fault["input"], ctx=told)
 
 
 class RecordFields(BaseModel):
     """Say what a record of the task is. Empty fields say nothing, and are not part of the canonical text."""
 
-    columns: Annotated[list[Column], BeforeValidator(_listed)] = Field(default_factory=list)
+    columns: Annotated[list[Column], WrapValidator(_listed)] = Field(default_factory=list)
     """Columns of a table that are features, in this order, whatever the order in the file. Empty: all but the label."""
     class_names: list[Name] = Field(default_factory=list)
     """Class 0, 1, .. as the records name them. Empty: labels are these numbers themselves."""

@@ -213,7 +213,7 @@ def test_a_section_that_no_source_fits_is_named(elsewhere: Path) -> None:
         resolve(raw, RunFolder(elsewhere / "run"))
     raw = read_local(elsewhere / "task.toml")
     raw["task"]["columns"]["age"]["std"] = 0
-    with pytest.raises(ConfigError, match=r"task\.columns\.0\.std: expected greater than 0, found 0"):
+    with pytest.raises(ConfigError, match=r"task\.columns\.age\.std: expected greater than 0, found 0"):
         resolve(raw, RunFolder(elsewhere / "run"))
 
 

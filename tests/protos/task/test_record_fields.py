@@ -48,14 +48,34 @@ def test_two_organisations_are_told_how_their_classes_differ() -> None:
     assert found == ("task.class_names", '["no","yes"]', '["yes","no"]')
 
 
+def test_a_fault_in_a_table_of_columns_names_the_column() -> None:
+    """By the table's key, in a list by its number."""
+    table = {"age": {"std": 0.0, "median": 2.0}, "sex": 3, "dose": {"min": 2.0, "max": 1.0}}
+    places = {
+        True: [("age", "std"), ("age", "median"), ("sex",), ("dose",)],
+        False: [(0, "std"), (0, "median"), (1,), (2,)],
+    }
+    for is_table, expected in places.items():
+        given = table if is_table else [{"name": n, **r} if isinstance(r, dict) else r for n, r in table.items()]
+        with pytest.raises(ValidationError) as refused:
+            RecordFields.model_validate({"columns": given})
+        assert [fault["loc"] for fault in refused.value.errors()] == [("columns", *place) for place in expected]
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"columns": {"age": {"std": 0.0}}}, "greater than 0"),
         ({"columns": {"age": {"mean": float("nan")}}}, "finite"),
-        ({"columns": {"age": {"min": 2.0, "max": 1.0}}}, "age: expected min <= max, found 2 and 1"),
-        ({"columns": {"age": {"categories": ["a"], "mean": 2.0}}}, "age: expected categories or numbers, found both"),
-        ({"columns": {"sex": {"categories": ["f", "f"]}}}, "sex: expected different categories, found one twice"),
+        ({"columns": {"age": {"min": 2.0, "max": 1.0}}}, "expected min <= max, found 2 and 1"),
+        (
+            {"columns": {"age": {"categories": ["a"], "mean": 2.0}}},
+            "columns.age\n.* expected categories or numbers",
+        ),
+        (
+            {"columns": {"sex": {"categories": ["f", "f"]}}},
+            "columns.sex\n.* expected different categories",
+        ),
         ({"columns": [{"name": "a"}, {"name": "a"}]}, "columns: expected different names, found one twice"),
         ({"columns": {"age": {"median": 2.0}}}, "Extra inputs"),
         ({"columns": {"age": 3}}, "Column"),
