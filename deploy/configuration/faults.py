@@ -12,6 +12,7 @@ from typing import Any, Final, get_args
 from pydantic import BaseModel, ValidationError
 
 from precad.deploy.shown.found import found_shown
+from precad.protos.messages.spoken import shown
 
 _OUR_WORDS: Final = {
     "Input is not a valid path for <class 'pathlib.Path'>": "the name of a file",
@@ -53,7 +54,7 @@ def toml_fault(error: Exception, text: str) -> str:
 
 
 def _line(error: Any, meant: str | None) -> str:
-    field = ".".join(str(part) for part in error["loc"])
+    field = shown(".".join(str(part) for part in error["loc"]))  # in one line, whatever a key holds
     message, found = str(error["msg"]), found_shown(error["input"], *error["loc"])
     match error["type"]:
         case "missing":

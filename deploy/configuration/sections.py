@@ -20,6 +20,7 @@ from precad.deploy.configuration.faults import faults_of, toml_fault
 from precad.deploy.errors import ConfigError
 from precad.deploy.shown.found import found_shown
 from precad.protos.config_path import ConfigPath
+from precad.protos.messages.spoken import shown
 from precad.protos.task.convex_fields import DIRECTIONS_FILE
 from precad.protos.task.proved_fields import MODE as PROVED
 from precad.protos.task.task import Task
@@ -252,9 +253,8 @@ def _with_own(raw: dict[str, Any], path: Path) -> dict[str, Any]:
     for section_path, field, value in _settings(_toml(path)):
         section = _value(found, *section_path)
         if not section_path or not isinstance(section, dict) or field in IDENTITY_FIELDS:
-            at = ".".join((*section_path, field))
-            shown = found_shown(value, field)
-            faults.append(f"{path}: {at}: expected settings of this organisation's own roles, found {shown}")
+            at, text = shown(".".join((*section_path, field))), found_shown(value, field)
+            faults.append(f"{path}: {at}: expected settings of this organisation's own roles, found {text}")
         else:
             section[field] = value
     if faults:

@@ -64,6 +64,7 @@ from precad.lab.simulation.progress import Trainings
 from precad.lab.simulation.randomness import KeyedRandomness, Sources
 from precad.lab.simulation.training import Progress
 from precad.lab.simulation.workers import Workers
+from precad.protos.messages.spoken import shown
 from precad.protos.task.algorithms import names_default
 from precad.protos.task.evaluation import BY_CLIENTS
 from precad.protos.task.model_update import Past, learnt_bound, moments_shape
@@ -135,7 +136,7 @@ def refuse_unknown_sections(raw: Mapping[str, Any]) -> None:
     unknown = [name for name in raw if name not in ("task", "client", "simulation", *NOT_SIMULATED)]
     if unknown:
         found = found_shown(raw[unknown[0]], unknown[0])
-        raise ConfigError(f"{unknown[0]}: expected one of task, client, simulation, found {found}")
+        raise ConfigError(f"{shown(unknown[0])}: expected one of task, client, simulation, found {found}")
 
 
 def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:

@@ -347,6 +347,7 @@ def assert_refused(result: Result, *patterns: str) -> None:
             "client.queries.columns.age: expected a section, found 4.0",
         ),
         ({"colour": {}}, "colour: expected no such key"),
+        ({"task.two\nlines": 2}, r"^(precad: )?task.two\?lines: expected no such key, found 2$"),
         (
             {"simulation": {"batching": "client"}},
             "simulation: expected none, as precad simulate alone reads this section",
