@@ -40,6 +40,7 @@ from precad.clients.records.records import Split, example
 from precad.protos.task.learning import Argument
 from precad.protos.task.task import Task
 
+_TOKENS: Final = "; arrays of int64 with two axes are tokens: save numbers as float32"
 NO_ARGUMENTS: Final[Mapping[str, Argument]] = {}
 
 
@@ -129,7 +130,7 @@ def require_fit(model: nn.Module, shape: Shape, *, is_text: bool, loss: Loss = C
     except (ClientError, MemoryError):
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's model raises for a made-up record
-        raise ModelInputError(shape, first_line(error)) from None
+        raise ModelInputError(shape, first_line(error) + _TOKENS * is_text) from None
     finally:
         model.train(is_training)
     outputs = tuple(found.shape[1:])

@@ -164,9 +164,10 @@ def load_split(source: DataSource, task: Mapping[str, Any]) -> Split:
     except (ModelInputError, RecordMixingLayerError, DropoutLayerError) as error:
         raise ConfigError(f"task.model: {error} ({source.name})") from None
     if not len(split.test):
+        more = "; or more records, as each is kept with that probability" if source.holdout else ""
         raise ConfigError(
             f"client.holdout: expected a share that keeps one of the {len(split.train)} records to measure the "
-            f"accuracy, found {source.holdout:g}"
+            f"accuracy, found {source.holdout:g}{more}"
         )
     return split
 

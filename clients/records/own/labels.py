@@ -210,5 +210,6 @@ def _sorted_names(written: Sequence[str], at: At) -> tuple[str, ...]:
         raise OwnRecordsError(at(alike), ANOTHER_NAME, "one that reads as one before it")
     names = tuple(sorted(set(written)))
     if not 2 <= len(names) <= _MOST_INFERRED:
-        raise OwnRecordsError("client.label", f"between 2 and {_MOST_INFERRED} classes", f"{len(names)}")
+        expected = f"between 2 and {_MOST_INFERRED} classes from here on, or names in task.class_names"
+        raise OwnRecordsError(at(0), expected, f"{len(names)}")
     return names

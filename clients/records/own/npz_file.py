@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from precad.clients.records.own.described import OwnRecords
 from precad.clients.records.own.found import Found, read_as
 
 DEFAULT_LABEL = "labels"
+_LONGEST = 80
+"""Characters of arrays' names in a message."""
 
 
 def read_npz(described: OwnRecords) -> Found:
@@ -30,7 +33,7 @@ def read_npz(described: OwnRecords) -> Found:
             if len(names) != 1 + len(wanted) or not set(wanted) < set(names) or len(set(names)) < len(names):
                 number = "two" if len(wanted) == 1 else f"{1 + len(wanted)}"
                 which = f"{number} arrays, {_listed(wanted)} (client.label)"
-                raise OwnRecordsError(path, which, f"{len(names)}")
+                raise OwnRecordsError(path, which, _found(names))
             inputs, *labels = (file[name] for name in (*(n for n in names if n not in wanted), *wanted))
             for array in (inputs, *labels):
                 if not isinstance(array, np.ndarray):
@@ -40,6 +43,12 @@ def read_npz(described: OwnRecords) -> Found:
 
 def _listed(wanted: tuple[str, ...]) -> str:
     return f"one of them {wanted[0]!r}" if len(wanted) == 1 else f"among them {', '.join(map(repr, wanted))}"
+
+
+def _found(names: Sequence[str]) -> str:
+    """Return the names of arrays in a message, the first ones of many."""
+    text = ", ".join(map(repr, names))
+    return (text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... of {len(names)}") or "none"
 
 
 def _together(labels: list[NDArray[Any]], described: OwnRecords, path: Path) -> NDArray[Any]:

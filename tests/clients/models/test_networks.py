@@ -145,6 +145,8 @@ def test_what_is_no_model_is_refused(path, why):
 def test_records_that_do_not_fit_are_named():
     with pytest.raises(ModelInputError, match=r"does not fit records of shape \(1, 28, 28\)"):
         networks.require_fit(networks.build("mlp"), (1, 28, 28), is_text=False)
+    with pytest.raises(ModelInputError, match=r"same dtype.*; arrays of int64 with two axes are tokens"):
+        networks.require_fit(torch.nn.Linear(3, 2), (3,), is_text=True)
     with pytest.raises(ModelInputError, match=r"of two classes or more, got \(1, 1\) for one record"):
         networks.require_fit(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 1)), (1, 8, 8), is_text=False)
     with pytest.raises(ModelInputError, match=r"expected a row of outputs for every record, got \(8, 2\) for one"):
