@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -184,8 +185,20 @@ async def test_nothing_is_told_before_its_time(pki: Pki, tmp_path: Path) -> None
         assert sent[t + 1, "invitation"] - sent[t, "invitation"] >= 0.9 - 0.3  # of one server or the other
 
 
-async def asked(stub: aggregator_pb2_grpc.AggregatorStub, found: list[tuple[str, float]]) -> None:
+async def listening(address: str) -> None:
+    """Return once somebody listens there: gRPC cancels whoever awaits a stream that was never connected."""
+    host, _, port = address.rpartition(":")
+    while True:
+        with suppress(OSError):
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.close()
+            return
+        await asyncio.sleep(0.02)
+
+
+async def asked(address: str, stub: aggregator_pb2_grpc.AggregatorStub, found: list[tuple[str, float]]) -> None:
     """Ask server A again and again to take nothing at all. Note when it still took uploads, or proofs."""
+    await listening(address)
     while True:
         for phase, ask in (("invitation", stub.Submit), ("challenge", stub.Prove)):
             await asyncio.sleep(0.06)  # within what it answers to one client
@@ -212,8 +225,10 @@ async def test_questions_do_not_tell_when_the_others_were_done(pki: Pki, tmp_pat
     with patch.object(Sessions, "send", noting(sent)):
         async with running(task, pki, tmp_path, noises=nothing) as deployment:
             async with dial(deployment.addresses[0], AGGREGATORS[0], pki.tls(COLLUDERS[0])) as channel:
-                asking = asyncio.create_task(asked(aggregator_pb2_grpc.AggregatorStub(channel), still))
+                stub = aggregator_pb2_grpc.AggregatorStub(channel)
+                asking = asyncio.create_task(asked(deployment.addresses[0], stub, still))
                 await asyncio.gather(*(session.run() for session in sessions(task, deployment, [])))
+                assert not asking.done(), "nobody asked until the end"
                 asking.cancel()
             await deployment.finish()
     assert len(sent) == 2 * task.rounds
