@@ -107,9 +107,13 @@ def test_what_is_sent_without_being_asked_is_no_later_rounds_answer(script):
 
 
 @pytest.mark.parametrize(
-    ("name", "raised"),
-    [("none.py", "FileNotFoundError"), ("no_init.py", "ValueError"), ("broken.py", "ModuleNotFoundError")],
+    ("name", "why"),
+    [
+        ("none.py", "no such file in "),
+        ("no_init.py", "it raised ValueError"),
+        ("broken.py", "no module 'precad_has_no_such_module', which .* lacks: install it there, or name another in "),
+    ],
 )
-def test_a_script_that_does_not_begin_is_refused_before_a_round(script, name, raised):
-    with pytest.raises(TrainerError, match=f"loading: it raised {raised}"):
+def test_a_script_that_does_not_begin_is_refused_before_a_round(script, name, why):
+    with pytest.raises(TrainerError, match=f"found 'nvflare:{name}': loading: {why}"):
         script(name)
