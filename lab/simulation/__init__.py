@@ -11,7 +11,7 @@
     evaluations      Evaluations by clients, as in a deployment
     federation       The clients of a simulation
     holder_charge    what a training pays from holders' own ledgers, before it begins
-    kept             what a folder keeps of each seed, from which it is continued
+    kept             the folder, held by one process, and what it keeps of each seed to go on from
     holder_key       the secret of a run folder that draws follow from, where holders pay
     guarantee        What an algorithm guarantees, to whom, against whom
     randomness       Where a simulation's draws come from: a seed, which protects nobody, or a secret key

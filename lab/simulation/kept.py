@@ -1,11 +1,13 @@
-"""Read what a simulation's folder keeps of each seed: where its training stands, and the lines of its rounds."""
+"""Hold a simulation's folder, and read what it keeps of each seed: where its training stands, and its rounds."""
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.deploy.errors import ConfigError, refusing
+from precad.protos.task.model_update import moments_shape
+from precad.protos.task.task import Task
 
 
 @contextmanager
@@ -57,3 +61,37 @@ def require_kept(folder: Path, seeds: Sequence[int]) -> None:
             with saved_training(path) as saved:
                 rounds = int(saved["rounds"])
             kept_lines(folder / f"seed-{seed}.jsonl", rounds)
+
+
+def moments_in(saved: Mapping[str, NDArray[np.float32]], task: Task) -> NDArray[np.float32]:
+    """Return the optimiser's moments of a training; a file of a task without any may have none. Raises ValueError."""
+    shape = moments_shape(task)
+    found = saved["moments"] if "moments" in saved or shape[0] else np.zeros(shape, dtype=np.float32)
+    if found.shape != shape or found.dtype != np.float32:
+        raise ValueError(f"expected moments of shape {shape}, found {found.shape}")
+    return found
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Hold the folder, whose files two processes would write over each other's; of a refused plan none is left.
+
+    Raises ConfigError.
+    """
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    with refusing(OSError, f"--output: expected a folder to write to, found {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"--output: expected a folder in which no other process trains, found one in {folder}"
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
+        with suppress(OSError):  # it is not empty
+            for path in made:
+                path.rmdir()

@@ -19,15 +19,13 @@ with exit code 3 (`require_fulfilled`). For experiments it is a result.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import statistics
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -59,7 +57,7 @@ from precad.lab.simulation import RoundMetrics, SeededRandomness, Simulation, Si
 from precad.lab.simulation.algorithms import Deployed
 from precad.lab.simulation.earlier import earlier_of
 from precad.lab.simulation.holder_charge import Draws, HolderCharge, Owed, key_of, note_paid, owed_by_seeds
-from precad.lab.simulation.kept import kept_lines, require_kept, saved_training
+from precad.lab.simulation.kept import alone_in, kept_lines, moments_in, require_kept, saved_training
 from precad.lab.simulation.progress import Trainings
 from precad.lab.simulation.randomness import KeyedRandomness, Sources
 from precad.lab.simulation.training import Progress
@@ -67,7 +65,7 @@ from precad.lab.simulation.workers import Workers
 from precad.protos.messages.spoken import shown
 from precad.protos.task.algorithms import names_default
 from precad.protos.task.evaluation import BY_CLIENTS
-from precad.protos.task.model_update import Past, learnt_bound, moments_shape
+from precad.protos.task.model_update import Past, learnt_bound
 from precad.protos.task.task import Task
 
 NOT_SIMULATED: Final = ("network", "aggregator", "dealer", "operator", "localhost")
@@ -284,7 +282,7 @@ class Runs:
                     simulation.federation.rule.restore(tuple(saved["rule"].tolist()))
                 if "algorithm" in saved or simulation.algorithm.state():
                     simulation.algorithm.restore(tuple(saved["algorithm"].tolist()))
-                simulation.algorithm.past = Past(rounds, _moments_in(saved, simulation.task))
+                simulation.algorithm.past = Past(rounds, moments_in(saved, simulation.task))
         # Rounds after the last save are trained again, to the same bits.
         write_whole(metrics, kept_lines(metrics, rounds))
 
@@ -327,15 +325,6 @@ class Runs:
             "seconds": seconds,
             "guarantees": [guarantee.to_json() for guarantee in simulation.guarantees()],
         }
-
-
-def _moments_in(saved: Mapping[str, NDArray[np.float32]], task: Task) -> NDArray[np.float32]:
-    """Return the optimiser's moments of a training; a file of a task without any may have none. Raises ValueError."""
-    shape = moments_shape(task)
-    found = saved["moments"] if "moments" in saved or shape[0] else np.zeros(shape, dtype=np.float32)
-    if found.shape != shape or found.dtype != np.float32:
-        raise ValueError(f"expected moments of shape {shape}, found {found.shape}")
-    return found
 
 
 def _require_same(plan: Plan, config: Path) -> None:
@@ -399,7 +388,7 @@ def run_plan(
 
     Raises ConfigError, ArgumentError.
     """
-    with _alone_in(folder):
+    with alone_in(folder):
         return _run_all(plan, folder, seeds, console, workers)
 
 
@@ -438,31 +427,6 @@ def _run_all(
     }
     write_whole(folder / "summary.json", (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode())
     return summary
-
-
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Hold the folder, whose files two processes would write over each other's; of a refused plan none is left.
-
-    Raises ConfigError.
-    """
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
-    with refusing(OSError, f"--output: expected a folder to write to, found {folder}"):
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(
-                f"--output: expected a folder in which no other process trains, found one in {folder}"
-            ) from None
-        yield
-    finally:
-        os.close(descriptor)
-        with suppress(OSError):  # it is not empty
-            for path in made:
-                path.rmdir()
 
 
 def with_key_of(folder: Path, plan: Plan) -> Plan:
