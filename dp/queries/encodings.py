@@ -40,30 +40,28 @@ from precad.dp.queries.kinds import Kind
 
 Values = NDArray[np.float64]
 ROWS_AT_ONCE: Final = 4096
+ROW_BITS: Final = 40
+"""Records are on the grid of 2^-40, or on that of the sum where that is finer."""
 
 _WEIGHTS: Final = {
     Kind.COUNT: (1.0,),
     Kind.MEAN: (math.sqrt(0.5), math.sqrt(0.5)),
     Kind.VARIANCE: (math.sqrt(0.375), math.sqrt(0.5), math.sqrt(0.5)),
 }
-
-
-ROW_BITS: Final = 40
-"""Records are on the grid of 2^-40, or on that of the sum where that is finer."""
 _ROOM_BITS: Final = 6
-"""Weights leave a 64th of a step of the sum's grid, at a coarse one at most three in a hundred of themselves."""
+"""Weights leave sqrt(k) 64ths of a step of the sum's grid: at most three in a hundred of themselves, at f = 0."""
 
 
 def weights_on_grid(weights: Sequence[float], frac_bits: int) -> Values:
     """Return weights of norm 1 on the grid of records, (k,), with room for what is rounded after them."""
-    bits = max(frac_bits, ROW_BITS)
+    bits = _row_bits(frac_bits)
     room = 1 - math.ldexp(math.sqrt(len(weights)), -min(frac_bits + _ROOM_BITS, bits))
     return np.ldexp(np.floor(np.ldexp(np.asarray(weights) * room, bits)), -bits)
 
 
 def on_row_grid(exact: Values, frac_bits: int) -> Values:
     """Return records' vectors, (n, k), rounded to the grid of records beside a sum of so many fractional bits."""
-    bits = max(frac_bits, ROW_BITS)
+    bits = _row_bits(frac_bits)
     return np.ldexp(np.rint(np.ldexp(exact, bits)), -bits)
 
 
@@ -72,11 +70,15 @@ def sum_of_rows(pieces: Iterable[Values], frac_bits: int, dim: int) -> Values:
 
     pieces: (n_i, k) each, of at most 4096 vectors.
     """
-    bits, total = max(frac_bits, ROW_BITS), [0] * dim
+    bits, total = _row_bits(frac_bits), [0] * dim
     for rows in pieces:
         steps = np.ldexp(rows, bits).astype(np.int64).sum(axis=0)
         total = [before + int(more) for before, more in zip(total, steps, strict=True)]
     return np.array([steps / (1 << bits) for steps in total])
+
+
+def _row_bits(frac_bits: int) -> int:
+    return max(frac_bits, ROW_BITS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
