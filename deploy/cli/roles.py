@@ -33,7 +33,9 @@ def serve_aggregator(
     deployment = configuration.load(config)
     from precad.deploy.measuring.program import program_of
     from precad.servers.aggregator import Aggregator
+    from precad.servers.rounds.memory import keep_freed_memory
 
+    keep_freed_memory()
     letter = role.value
     own = configuration.section(getattr(deployment.aggregator, letter), f"aggregator.{letter}")
     network = deployment.network

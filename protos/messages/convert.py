@@ -91,12 +91,13 @@ def joined_pieces(short: Iterable[bytes]) -> Iterator[bytes]:
 
 async def collect(chunks: AsyncIterable[common_pb2.Chunk], *, limit: int) -> bytes:
     """Return the concatenation of chunks. Raises MalformedMessageError as soon as they exceed `limit` bytes."""
-    received = bytearray()
+    received, n_received = list[bytes](), 0
     async for chunk in chunks:
-        if len(received) + len(chunk.data) > limit:
+        received.append(chunk.data)
+        n_received += len(received[-1])
+        if n_received > limit:
             raise MalformedMessageError(f"a stream of chunks exceeds {limit} bytes")
-        received += chunk.data
-    return bytes(received)
+    return b"".join(received)
 
 
 def sha256(data: bytes | bytearray | memoryview) -> bytes:

@@ -161,9 +161,10 @@ async def _receive(intake: Receiving, client: str, parts: AsyncIterator[Part]) -
         async for part in parts:
             if part.HasField("binding") or not part.HasField("chunk"):
                 raise SubmissionRefusedError(RefusalReason.MALFORMED, "a submission has one binding")
-            if not part.chunk.data:
+            data = part.chunk.data  # once: every reading copies it
+            if not data:
                 raise SubmissionRefusedError(RefusalReason.MALFORMED, "a chunk has bytes")
-            upload.write(part.chunk.data)
+            upload.write(data)
 
 
 async def _header(parts: AsyncIterator[Part]) -> Part:

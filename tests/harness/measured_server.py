@@ -18,6 +18,7 @@ from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.servers.aggregator import Aggregator
 from precad.servers.dealer import Dealer
+from precad.servers.rounds.memory import keep_freed_memory
 from tests.harness.harness import AGGREGATORS, Pki
 
 
@@ -30,6 +31,7 @@ def main(folder: Path, role: Role) -> None:
     else:
         party, others = AGGREGATORS.index(role), (addresses[Role.AGGREGATOR_B], addresses[Role.DEALER])
         config = pki.aggregator(party, listen=addresses[role], folder=folder, **deployment["changes"])
+        keep_freed_memory()
         server = Aggregator(party=party, task=task, config=config, addresses=others)
     asyncio.run(server.run())
     (folder / f"peak-{role}").write_text(str(peak_rss()))
