@@ -10,6 +10,8 @@ processes, one thread each. The baselines repeat the choices of clients that the
     precad-without-validation  the same run less the phase `validate`: phases follow each other
     local-dp, no-privacy       one server, the same gRPC and TLS (`precad.lab.bench.plain_federation`)
     local-dp-pipes             training and noise alone, over pipes (`precad.lab.bench.plain_training`)
+    bare-servers               clients and messages of mode `proved`, at servers that compute nothing and write nothing
+                               (`precad.lab.bench.bare_servers`): no server of this mode can be faster
 
 The first rounds do not count. In mode `proved` the phase `prove` belongs to the validation. Processor time is that of a
 round (`precad.lab.bench.processor_time`): of each server, of all clients, and of the servers by kind of thread. Servers
@@ -26,7 +28,8 @@ from statistics import mean
 from typing import Any
 
 from precad.clients.records.folder import find
-from precad.lab.bench import dense, machine, measured_run
+from precad.lab.bench import bare_servers, dense, machine, measured_run
+from precad.lab.bench.bare_servers import BARE_SERVERS
 from precad.lab.bench.measured_run import RunResult
 from precad.lab.bench.plain_federation import LOCAL_DP, NO_PRIVACY
 from precad.lab.bench.plain_federation import measure as measure_plain
@@ -137,17 +140,32 @@ def _drawn(plan: Plan, measured: RunResult) -> float:
 
 
 def _baselines(plan: Plan, gate: str, measured: RunResult, say: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """Yield a row of local DP, and at the last gate those of the other baselines."""
-    is_last, sizes = gate == plan.gates[-1], {"clients_per_process": plan.clients_per_process}
+    """Yield a row of local DP, with mode `proved` one of bare servers, and at the last gate the other baselines."""
+    is_last, of_process = gate == plan.gates[-1], plan.clients_per_process
     for setting in (LOCAL_DP, NO_PRIVACY) if is_last else (LOCAL_DP,):
         say(f"{setting}, one server over gRPC and TLS, the same clients chosen")
         plain, spent = measure_plain(
-            setting, measured.task, plan.client, chosen=measured.chosen, warm_up=plan.warm_up, **sizes
+            setting,
+            measured.task,
+            plan.client,
+            clients_per_process=of_process,
+            chosen=measured.chosen,
+            warm_up=plan.warm_up,
         )
         yield _row(setting, gate, plain[plan.warm_up :]) | _fields_of(spent)
+    if gate == PROVED:
+        say(f"{BARE_SERVERS}, the same clients chosen")
+        bare, spent = bare_servers.measure(
+            measured.task,
+            plan.client,
+            clients_per_process=of_process,
+            chosen=measured.chosen,
+            warm_up=plan.warm_up,
+        )
+        yield _row(BARE_SERVERS, gate, bare[plan.warm_up :]) | _fields_of(spent)
     if is_last:
         say(f"{LOCAL_DP_PIPES}, the same clients chosen")
-        with PlainTraining(measured.task, plan.client, plan.clients_per_process) as pipes:
+        with PlainTraining(measured.task, plan.client, of_process) as pipes:
             yield _row(LOCAL_DP_PIPES, gate, pipes.rounds(measured.chosen)[plan.warm_up :])
 
 

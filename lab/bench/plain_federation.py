@@ -69,7 +69,8 @@ class Job:
     setting: str
     chosen: Sequence[Sequence[str]]
     """For every round, who is in it."""
-    address: str
+    addresses: Sequence[str]
+    """One for each server."""
     pki: str
     task: dict[str, Any]
     client: dict[str, Any]
@@ -102,23 +103,25 @@ def measure(
     clients_per_process: int,
     chosen: Sequence[Sequence[str]],
     warm_up: int,
+    module: str = "precad.lab.bench.plain_federation",
+    servers: Sequence[Role] = (SERVER,),
 ) -> tuple[list[dict[str, float]], ProcessorTime | None]:
     """Return seconds of each phase, a round for every set of chosen clients, and processor time after the first rounds.
 
-    Phases are `collect` (invitation to last upload) and `update`. Raises ProcessFailedError.
+    Phases are `collect` (invitation to last upload) and `update`. module: what runs each process; the first server
+    writes the result. Raises ProcessFailedError.
     """
     with tempfile.TemporaryDirectory(prefix=f"precad-{setting}-") as folder:
         root = Path(folder)
         pki.create_authority(root / "pki", name="precad benchmark")
-        pki.issue(root / "pki", Identity(SERVER, SERVER.value))
         ids = list(task.clients)
-        for name in ids:
-            pki.issue(root / "pki", Identity(Role.CLIENT, name))
+        for identity in (*(Identity(role, role.value) for role in servers), *(Identity(Role.CLIENT, i) for i in ids)):
+            pki.issue(root / "pki", identity)
         job, result, rounds = (root / name for name in ("job.json", "result.json", "rounds.txt"))
         Job(
             setting=setting,
             chosen=chosen,
-            address=f"127.0.0.1:{free_ports(1)[0]}",
+            addresses=[f"127.0.0.1:{port}" for port in free_ports(len(servers))],
             pki=str(root / "pki"),
             task=task.model_dump(mode="json"),
             client={**client, "certificates": str(root / "pki"), "authority": str(root / "pki" / "ca.pem")},
@@ -126,14 +129,15 @@ def measure(
             rounds=str(rounds),
         ).write(job)
         children = Children(root)
+        names = ["server"] if len(servers) == 1 else [role.value for role in servers]
         watch = processor_time.Watch(
             lambda: processor_time.n_lines(rounds),
             lambda: {child.name: child.process.pid for child in children.all},
-            ["server"],
+            names,
         )
-        command = [*isolated_python(), "-m", "precad.lab.bench.plain_federation"]
+        command = [*isolated_python(), "-m", module]
         try:
-            started = [children.start_program("server", *command, "server", str(job))]
+            started = [children.start_program(name, *command, name, str(job)) for name in names]
             for start in range(0, len(ids), clients_per_process):
                 group = ids[start : start + clients_per_process]
                 started.append(children.start_program(f"clients-{start}", *command, "clients", str(job), *group))
@@ -150,8 +154,9 @@ def measure(
 class PlainServer(aggregator_pb2_grpc.AggregatorServicer):
     """Invites, sums what comes, updates."""
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    def __init__(self, job: Job, role: Role = SERVER, address: str | None = None) -> None:
+        """role: of its certificate. address: the job's first one, unless it is given."""
+        self._job, self._role, self._address = job, role, address or job.addresses[0]
         self._task = Task.model_validate(job.task)
         self._queues: dict[str, asyncio.Queue[aggregator_pb2.ClientEvent]] = {}
         self._changed = asyncio.Event()
@@ -197,7 +202,7 @@ class PlainServer(aggregator_pb2_grpc.AggregatorServicer):
 
     async def run(self) -> list[dict[str, float]]:
         """Run all rounds, and return the seconds of their phases."""
-        server, _ = bind_server(self._job.address, self._job.tls(SERVER.value))
+        server, _ = bind_server(self._address, self._job.tls(self._role.value))
         aggregator_pb2_grpc.add_AggregatorServicer_to_server(self, server)
         await server.start()
         await self._until(lambda: len(self._queues) == len(self._task.clients))
@@ -248,7 +253,7 @@ class PlainClients:
         task = Task.model_validate(job.task)
         config = ClientConfig.model_validate(job.client, context={"base": Path(job.pki)})
         self._is_private = job.setting == LOCAL_DP
-        bounds = {} if self._is_private else {"record_clip": NO_CLIP, "client_clip": NO_CLIP}
+        bounds = {"record_clip": NO_CLIP, "client_clip": NO_CLIP} if job.setting == NO_PRIVACY else {}
         self._task = task
         self._trainer = Trainer(
             task=task.model_copy(update=bounds),
@@ -264,7 +269,7 @@ class PlainClients:
         await asyncio.gather(*(self._run_client(client) for client in self._clients))
 
     async def _run_client(self, client: str) -> None:
-        async with dial(self._job.address, SERVER, self._job.tls(client)) as channel:
+        async with dial(self._job.addresses[0], SERVER, self._job.tls(client)) as channel:
             stub = aggregator_pb2_grpc.AggregatorStub(channel)
             submit = stub_of_bytes(channel, _SERVICE).Submit  # as PRECAD's clients do
             async for event in self._events(stub):

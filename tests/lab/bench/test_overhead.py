@@ -25,7 +25,7 @@ def test_overhead_report():
 @pytest.mark.slow
 def test_overhead_says_whose_processor_time_a_round_takes():
     """So does the table. The baseline has one server, which does less. Threads are no more than their processes."""
-    report = overhead.run(overhead.Plan(clients=4, rounds=12, warm_up=1, gates=("native",)))
+    report = overhead.run(overhead.Plan(clients=16, rounds=20, warm_up=1, gates=("native",)))
     ours, plain = ({row["setting"]: row for row in report["rows"]}[name] for name in ("precad", "local-dp"))
     assert [*ours["servers_cpu_s"]] == ["aggregator-a", "aggregator-b", "dealer"]
     assert [*plain["servers_cpu_s"]] == ["server"]
@@ -45,6 +45,8 @@ def test_overhead_report_of_proofs():
     report = overhead.run(plan)
     assert report["d"] == 67 * (64 + 1 + 10) + 10
     near, far = (row for row in report["rows"] if row["setting"] == "precad")
+    (bare,) = (row for row in report["rows"] if row["setting"] == "bare-servers")
+    assert 0 < bare["seconds_per_round"] < near["seconds_per_round"]  # it does a part of the same
     assert (near["delay_ms"], far["delay_ms"]) == (0, 30)
     assert far["phases_s"]["select"] > 0.055  # two exchanges
     assert far["seconds_per_round"] > 0.18  # seven, of which the peer's lead may hide one
