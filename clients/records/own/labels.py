@@ -22,6 +22,8 @@ ANOTHER_NAME: Final = "classes that differ in more than case, spaces and look-al
 _MISSING: Final = frozenset(("na", "n/a", "#n/a", "null", "?", "-"))
 """How tables write that there is no label, whatever the case. A class of such a name is the task's to declare."""
 _WHOLE: Final = re.compile(r"0|-?[1-9][0-9]*", re.ASCII)
+_POINT: Final = ".0"
+"""How a column of whole numbers is written that once held an empty cell."""
 _MOST_INFERRED = 1000
 """Names of classes that are taken from records, at most: a column with more is something else."""
 
@@ -161,9 +163,16 @@ def _is_number(text: str) -> bool:
 
 
 def _numbers(written: Sequence[str]) -> list[int] | None:
-    """Return the labels as numbers; None unless all are whole numbers, each in its one notation: 1, and not 01."""
-    is_number = all(_WHOLE.fullmatch(text) for text in set(written))
-    return [int(text) if len(text) < 20 else _MOST_CLASSES for text in written] if is_number else None
+    """Return the labels as numbers; None unless all are whole numbers in one notation: all 1, or all 1.0, never 01."""
+    digits = _without_point(written)
+    is_number = all(_WHOLE.fullmatch(text) for text in set(digits))
+    return [int(text) if len(text) < 20 else _MOST_CLASSES for text in digits] if is_number else None
+
+
+def _without_point(written: Sequence[str]) -> Sequence[str]:
+    """Return labels without the point that each of them has; as they are, where one has none."""
+    has_point = all(text.endswith(_POINT) for text in written)
+    return [text.removesuffix(_POINT) for text in written] if has_point else written
 
 
 def _in_range(numbers: Sequence[int], at: At) -> NDArray[np.int64]:
@@ -189,7 +198,7 @@ def _require_one_notation(written: Sequence[str], at: At) -> None:
     """Raise OwnRecordsError for names among numbers, and for numbers that are not written as classes are."""
     are = np.array([_is_number(text) for text in written])
     if are.mean() > 0.5:  # numbers, of which one is a measurement, or no number
-        row = next(row for row, text in enumerate(written) if _numbers([text]) is None)
+        row = next(row for row, text in enumerate(_without_point(written)) if _WHOLE.fullmatch(text) is None)
         raise OwnRecordsError(
             at(row), "a whole number as its label, or names in task.class_names", "something that is none"
         )

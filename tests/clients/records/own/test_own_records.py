@@ -137,6 +137,7 @@ def test_one_record_decides_for_no_other_what_labels_are(labels: list) -> None:
         (["0.5", "1.5"], r"^0: expected a whole number as its label"),
         (["1", "2", "ill"], r"^2: expected a whole number as its label"),
         (["0", "1.0", "1"], r"^1: expected a whole number as its label"),
+        (["1.0", "01.0", "0.0"], r"^1: expected a whole number as its label"),
         (["well", "1e3"], r"^1: expected a class by name.* found a number"),
         (["well", "ill", "2"], r"^2: expected a class by name.* found a number"),
     ],
@@ -147,6 +148,15 @@ def test_names_of_classes_are_never_numbers_that_records_hold(labels: list[str],
         targets(labels, Wanted(numbers=None, infers=True), str)
     found, _ = targets(labels, Wanted(names=tuple(labels), numbers=None), str)
     assert_array_equal(found, np.arange(len(labels)))
+
+
+def test_whole_numbers_with_a_point_are_classes_where_all_have_one() -> None:
+    """A table writes them so that once had an empty cell; the same numbers in an array are these classes too."""
+    for labels in (["1.0", "0.0", "10.0"], np.array([1.0, 0.0, 10.0])):
+        found, names = targets(labels, Wanted(), str)
+        assert (found.tolist(), names) == ([1, 0, 10], ())
+    with pytest.raises(OwnRecordsError, match=r"expected a class in \[0, 65535\]"):
+        targets(["-1.0", "1.0"], Wanted(), str)
 
 
 def test_a_long_csv_is_read_in_parts_with_the_right_rows(tmp_path: Path) -> None:
