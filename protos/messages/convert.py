@@ -91,13 +91,13 @@ def joined_pieces(short: Iterable[bytes]) -> Iterator[bytes]:
 
 async def collect(chunks: AsyncIterable[common_pb2.Chunk], *, limit: int) -> bytes:
     """Return the concatenation of chunks. Raises MalformedMessageError as soon as they exceed `limit` bytes."""
-    received, n_received = list[bytes](), 0
+    received = bytearray()  # a list of chunks, each of a byte, would take many times the limit
     async for chunk in chunks:
-        received.append(chunk.data)
-        n_received += len(received[-1])
-        if n_received > limit:
+        data = chunk.data  # once: every reading copies it
+        if len(received) + len(data) > limit:
             raise MalformedMessageError(f"a stream of chunks exceeds {limit} bytes")
-    return b"".join(received)
+        received += data
+    return bytes(received)
 
 
 def sha256(data: bytes | bytearray | memoryview) -> bytes:
