@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
+import tracemalloc
 from collections.abc import AsyncIterator
 
 import numpy as np
@@ -90,6 +91,21 @@ async def test_collecting_stops_at_the_first_byte_too_many() -> None:
     with pytest.raises(MalformedMessageError, match="exceeds 25 bytes"):
         await convert.collect(endless(), limit=25)
     assert n_sent == 3
+
+
+@asynchronous
+async def test_collecting_takes_memory_of_the_limit_however_short_the_chunks_are() -> None:
+    """A server that deviates sends each byte by itself, and empty chunks between them."""
+    n_bytes = 50_000
+    parts = (b"x", b"") * n_bytes
+    tracemalloc.start()
+    try:
+        found = await convert.collect(chunks(*parts), limit=n_bytes)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found == b"x" * n_bytes
+    assert peak < 8 * len(parts) + 6 * n_bytes  # `parts` once more, and the bytes
 
 
 @given(arrays(np.float32, st.integers(0, 20), elements=st.floats(width=32)))
