@@ -151,7 +151,7 @@ class AggregatorConfig(ServerConfig, frozen=True):
     """An upload that is longer than this many MiB waits in the file in any case."""
     max_uploads: Annotated[int, Field(ge=1, le=1_000_000)] = 256
     """Uploads that come in at once; further clients are told to come back. Each takes a message of memory, 4 MiB at
-    most."""
+    most. Unread bytes are bounded, so an upload moves about 1 MiB in a round trip of its line, however fast that is."""
     max_upload_mb: Annotated[int, Field(ge=1, le=1 << 24)] = 4096
     """Length of all uploads that come in at once together, in MiB. One alone may be longer."""
     max_downloads: Annotated[int, Field(ge=1, le=1_000_000)] = 256
