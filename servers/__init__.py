@@ -6,6 +6,7 @@ Modules:
     supervision    work that goes on only as long as its guards do
     dealer         the dealer's process
     private_files  files and folders that are the server's user's alone
+    freed_memory   what a server frees is overwritten, and kept for what follows
     config         what one configures
     errors         everything that can go wrong, and the one table of status codes
     database/      durable tables: one door, with SQLite or PostgreSQL behind it

@@ -33,9 +33,9 @@ def serve_aggregator(
     deployment = configuration.load(config)
     from precad.deploy.measuring.program import program_of
     from precad.servers.aggregator import Aggregator
-    from precad.servers.rounds.memory import keep_freed_memory
+    from precad.servers.freed_memory import overwrite_and_keep
 
-    keep_freed_memory()
+    overwrite_and_keep()
     letter = role.value
     own = configuration.section(getattr(deployment.aggregator, letter), f"aggregator.{letter}")
     network = deployment.network
@@ -57,7 +57,9 @@ def serve_dealer(config: ConfigFile) -> None:
     """Run the dealer."""
     deployment = configuration.load(config)
     from precad.servers.dealer import Dealer
+    from precad.servers.freed_memory import overwrite_and_keep
 
+    overwrite_and_keep()
     own = configuration.section(deployment.dealer, "dealer")
     serve(lambda: Dealer(task=deployment.task, config=own), on_terminate=Dealer.drain)
 

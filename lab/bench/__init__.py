@@ -24,7 +24,7 @@ Contents:
     threads           the check's local step on several cores
     plain_training    a whole round, beside the same training without PRECAD
     plain_federation  a whole round, beside the same training without PRECAD
-    bare_servers      a whole round of mode `proved`, at servers that compute nothing: a floor
+    bare_servers      a whole round of mode `proved`, at servers that compute nothing
     overhead          a whole round, beside the same training without PRECAD
     dense             the model of any size that they train
     processor_time    what the processes of a deployment spend in a round

@@ -1,9 +1,9 @@
-"""Run rounds of mode `proved` whose servers do nothing but exchange messages: a floor for `precad bench overhead`.
+"""Run rounds of mode `proved` whose servers only exchange messages: what `precad bench overhead` compares rounds with.
 
-Clients join both servers, train, share and prove, as ever. Each server receives what one of the mode receives, and
-sends what it sends, by length and in the same order, over the same gRPC and mutual TLS. Between the servers one frame
-stands for each step, without TLS. A server computes nothing on what it has, checks, writes and logs nothing. So
-whatever a deployment takes beyond this is its servers' arithmetic and bookkeeping.
+Clients join both servers, train, share and prove. Each server receives invitations' answers and proofs, and sends
+invitations and challenges, over the same gRPC and mutual TLS. Between the servers one frame stands for each step of the
+lane, of its length, without TLS. No relay passes the link, no client counts its uploads on disk, and no server checks,
+adds up, writes or logs what it has. So a round here is below one of a deployment, but for what runs differ by.
 
 A process: python -m precad.lab.bench.bare_servers aggregator-a|aggregator-b JOB | clients JOB ID..
 """
@@ -43,6 +43,7 @@ from precad.protos.precad.v1 import aggregator_pb2, aggregator_pb2_grpc
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import AGGREGATORS, Role, require_role
 from precad.protos.tls.transport import dial
+from precad.servers.freed_memory import overwrite_and_keep
 
 BARE_SERVERS: Final = "bare-servers"
 _SERVICE: Final = aggregator_pb2.DESCRIPTOR.services_by_name["Aggregator"]
@@ -177,14 +178,13 @@ class BareClients(PlainClients):
             dial(address, role, self._job.tls(client))
             for address, role in zip(self._job.addresses, AGGREGATORS, strict=True)
         ]
-        listening = [
-            asyncio.create_task(self._listen(aggregator_pb2_grpc.AggregatorStub(channel), party, events))
-            for party, channel in zip(_PARTIES, channels, strict=True)
-        ]
         try:
-            await self._answer(client, events, [stub_of_bytes(channel, _SERVICE) for channel in channels], channels[0])
+            async with asyncio.TaskGroup() as tasks:
+                for party, channel in zip(_PARTIES, channels, strict=True):
+                    tasks.create_task(self._listen(aggregator_pb2_grpc.AggregatorStub(channel), party, events))
+                stubs = [stub_of_bytes(channel, _SERVICE) for channel in channels]
+                await self._answer(client, events, stubs, channels[0])
         finally:
-            await asyncio.gather(*listening)
             for channel in channels:
                 await channel.close()
 
@@ -258,6 +258,7 @@ def main() -> None:
     job = Job.read(Path(path))
 
     async def serve(party: Party) -> list[dict[str, float]]:
+        overwrite_and_keep()
         server = BareServer(job, party)
         await server.meet()
         return await server.run()

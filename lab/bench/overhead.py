@@ -10,8 +10,8 @@ processes, one thread each. The baselines repeat the choices of clients that the
     precad-without-validation  the same run less the phase `validate`: phases follow each other
     local-dp, no-privacy       one server, the same gRPC and TLS (`precad.lab.bench.plain_federation`)
     local-dp-pipes             training and noise alone, over pipes (`precad.lab.bench.plain_training`)
-    bare-servers               clients and messages of mode `proved`, at servers that compute nothing and write nothing
-                               (`precad.lab.bench.bare_servers`): no server of this mode can be faster
+    bare-servers               clients and messages of mode `proved`, at servers that compute and write nothing
+                               (`precad.lab.bench.bare_servers`)
 
 The first rounds do not count. In mode `proved` the phase `prove` belongs to the validation. Processor time is that of a
 round (`precad.lab.bench.processor_time`): of each server, of all clients, and of the servers by kind of thread. Servers

@@ -50,6 +50,7 @@ from precad.protos.task.task import Task
 from precad.protos.tls.files import TlsFiles
 from precad.protos.tls.identity import Identity, Role, require_role
 from precad.protos.tls.transport import bind_server, dial
+from precad.servers.freed_memory import overwrite_and_keep
 
 NO_PRIVACY, LOCAL_DP = "no-privacy", "local-dp"
 NO_CLIP = 1e12
@@ -337,6 +338,7 @@ def main() -> None:
         await PlainClients(described, clients).run()
 
     if what == "server":
+        overwrite_and_keep()  # as PRECAD's servers do
         Path(described.result).write_text(json.dumps(asyncio.run(serve())))
     else:
         asyncio.run(train())

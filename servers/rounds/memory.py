@@ -8,10 +8,7 @@ of each half-space of the set of updates. At server B, words of each client's tr
 
 from __future__ import annotations
 
-import ctypes
 import math
-from contextlib import suppress
-from typing import Final
 
 from precad.mpc.gate_names import make_gate
 from precad.mpc.prg import SEED_BYTES
@@ -34,24 +31,6 @@ BYTES_PER_MOMENT = 8
 BYTES_PER_CLIENT = 16 << 10
 """Buckets of the rows (`precad.mpc.local.cpu_engine`), for each thread of the check beyond the first, whose are in
 BASE_MB."""
-KEPT_BYTES: Final = 64 * MIB
-"""Freed memory that the process keeps, in each of the C library's arenas: within BASE_MB where few are busy."""
-LARGE_BYTES: Final = 32 * MIB
-"""Blocks of so many bytes go back to the system when they are freed."""
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""Parameters of `mallopt`, by glibc's malloc.h."""
-
-
-def keep_freed_memory() -> None:
-    """Have this process keep what it frees, for the round's next messages and vectors. Does nothing without glibc.
-
-    By default it goes back to the system, which clears its pages anew for the next: at 10^6 parameters that is a sixth
-    of a server's processor time.
-    """
-    with suppress(OSError, AttributeError):
-        c_library = ctypes.CDLL(None)
-        c_library.mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
-        c_library.mallopt(_MMAP_THRESHOLD, LARGE_BYTES)
 
 
 def of_server(config: AggregatorConfig, task: Task, role: Role, *, function_bytes: int = 0) -> int:

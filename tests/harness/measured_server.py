@@ -18,7 +18,7 @@ from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.servers.aggregator import Aggregator
 from precad.servers.dealer import Dealer
-from precad.servers.rounds.memory import keep_freed_memory
+from precad.servers.freed_memory import overwrite_and_keep
 from tests.harness.harness import AGGREGATORS, Pki
 
 
@@ -26,12 +26,12 @@ def main(folder: Path, role: Role) -> None:
     """See the module."""
     deployment = json.loads((folder / "deployment.json").read_text())
     task, pki, addresses = Task(**deployment["task"]), Pki(Path(deployment["pki"])), deployment["addresses"]
+    overwrite_and_keep()
     if role is Role.DEALER:
         server: Dealer | Aggregator = Dealer(task=task, config=pki.dealer(listen=addresses[role], folder=folder))
     else:
         party, others = AGGREGATORS.index(role), (addresses[Role.AGGREGATOR_B], addresses[Role.DEALER])
         config = pki.aggregator(party, listen=addresses[role], folder=folder, **deployment["changes"])
-        keep_freed_memory()
         server = Aggregator(party=party, task=task, config=config, addresses=others)
     asyncio.run(server.run())
     (folder / f"peak-{role}").write_text(str(peak_rss()))

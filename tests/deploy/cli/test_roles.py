@@ -9,12 +9,19 @@ from __future__ import annotations
 import asyncio
 import signal
 from asyncio.selector_events import BaseSelectorEventLoop
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 import structlog
 
+from precad.deploy.cli import roles
+from precad.deploy.cli.common import AggregatorLetter
 from precad.deploy.cli.roles import serve
+from precad.deploy.configuration import sections as configuration
+from precad.deploy.measuring import program
+from precad.servers import freed_memory
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -81,3 +88,21 @@ def test_a_signal_while_the_loop_is_closed_is_silent(
 
     assert raised == [number]
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "run",
+    [lambda: roles.serve_aggregator(Path("x.toml"), AggregatorLetter.A), lambda: roles.serve_dealer(Path("x.toml"))],
+)
+def test_servers_overwrite_what_they_free_before_they_serve(
+    run: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failure means shares that stay in a server's memory when their round is over (rule S4)."""
+    done: list[str] = []
+    monkeypatch.setattr(configuration, "load", lambda path: MagicMock())
+    monkeypatch.setattr(configuration, "section", lambda own, name: own)
+    monkeypatch.setattr(program, "program_of", lambda task, own: None)
+    monkeypatch.setattr(freed_memory, "overwrite_and_keep", lambda: done.append("overwrites"))
+    monkeypatch.setattr(roles, "serve", lambda make, **_: done.append("serves"))
+    run()
+    assert done == ["overwrites", "serves"]

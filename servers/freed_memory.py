@@ -1,0 +1,36 @@
+"""Overwrite what a server's process frees, and keep it for the round's next messages and vectors.
+
+Shares, proofs and copies of them in messages lie in memory of the C library's. Dropping them leaves what they held to
+whoever reads this process's memory later, until something else is written there (rule S4 of mode `proved`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import suppress
+from typing import Final
+
+MIB: Final = 1 << 20
+KEPT_BYTES: Final = 64 * MIB
+"""Freed memory that the process keeps at the top of each of the C library's arenas. It counts in `BASE_MB` of
+`precad.servers.rounds.memory`, as few arenas are busy."""
+LARGE_BYTES: Final = 32 * MIB
+"""Blocks of so many bytes go back to the system when they are freed."""
+MOST_ARENAS: Final = 4
+_OVERWRITES: Final = 0xFF
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _PERTURB, _ARENA_MAX = -1, -3, -6, -8
+"""Parameters of `mallopt`, by glibc's malloc.h."""
+
+
+def overwrite_and_keep() -> None:
+    """Have this process overwrite each block that it frees, of about 1 KiB or more, and keep it for what follows.
+
+    Without glibc it does nothing. By default freed memory goes back to the system, which clears its pages anew for the
+    next round. That takes more time than both together.
+    """
+    with suppress(OSError, AttributeError):
+        set_option = ctypes.CDLL(None).mallopt
+        set_option(_ARENA_MAX, MOST_ARENAS)
+        set_option(_TRIM_THRESHOLD, KEPT_BYTES)
+        set_option(_MMAP_THRESHOLD, LARGE_BYTES)
+        set_option(_PERTURB, _OVERWRITES)
