@@ -198,7 +198,9 @@ def _require_one_notation(written: Sequence[str], at: At) -> None:
     """Raise OwnRecordsError for names among numbers, and for numbers that are not written as classes are."""
     are = np.array([_is_number(text) for text in written])
     if are.mean() > 0.5:  # numbers, of which one is a measurement, or no number
-        row = next(row for row, text in enumerate(_without_point(written)) if _WHOLE.fullmatch(text) is None)
+        has_point = np.array([text.endswith(_POINT) for text in written])
+        is_whole = [_WHOLE.fullmatch(text.removesuffix(_POINT)) is not None for text in written]
+        row = first((has_point != (has_point.mean() > 0.5)) | ~np.array(is_whole))
         raise OwnRecordsError(
             at(row), "a whole number as its label, or names in task.class_names", "something that is none"
         )

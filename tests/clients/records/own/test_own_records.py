@@ -138,6 +138,8 @@ def test_one_record_decides_for_no_other_what_labels_are(labels: list) -> None:
         (["1", "2", "ill"], r"^2: expected a whole number as its label"),
         (["0", "1.0", "1"], r"^1: expected a whole number as its label"),
         (["1.0", "01.0", "0.0"], r"^1: expected a whole number as its label"),
+        (["1.0", "0.0", "ill"], r"^2: expected a whole number as its label"),
+        (["1.0", "0.0", "2"], r"^2: expected a whole number as its label"),
         (["well", "1e3"], r"^1: expected a class by name.* found a number"),
         (["well", "ill", "2"], r"^2: expected a class by name.* found a number"),
     ],
