@@ -16,21 +16,22 @@ KEPT_BYTES: Final = 64 * MIB
 `precad.servers.rounds.memory`, as few arenas are busy."""
 LARGE_BYTES: Final = 32 * MIB
 """Blocks of so many bytes go back to the system when they are freed."""
-MOST_ARENAS: Final = 4
 _OVERWRITES: Final = 0xFF
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _PERTURB, _ARENA_MAX = -1, -3, -6, -8
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _PERTURB = -1, -3, -6
 """Parameters of `mallopt`, by glibc's malloc.h."""
 
 
 def overwrite_and_keep() -> None:
     """Have this process overwrite each block that it frees, of about 1 KiB or more, and keep it for what follows.
 
-    Without glibc it does nothing. By default freed memory goes back to the system, which clears its pages anew for the
-    next round. That takes more time than both together.
+    Shorter blocks, such as seeds, stay as they are until something else is written there. New blocks are filled too, so
+    that all their pages are in use at once. Without glibc it does nothing.
+
+    By default freed memory goes back to the system, which clears its pages anew for the next round. In rounds of 10^6
+    parameters that takes more time than both together.
     """
     with suppress(OSError, AttributeError):
         set_option = ctypes.CDLL(None).mallopt
-        set_option(_ARENA_MAX, MOST_ARENAS)
         set_option(_TRIM_THRESHOLD, KEPT_BYTES)
         set_option(_MMAP_THRESHOLD, LARGE_BYTES)
         set_option(_PERTURB, _OVERWRITES)
