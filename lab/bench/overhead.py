@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import mean
 from typing import Any
 
@@ -142,27 +143,20 @@ def _drawn(plan: Plan, measured: RunResult) -> float:
 def _baselines(plan: Plan, gate: str, measured: RunResult, say: Callable[[str], None]) -> Iterator[dict[str, Any]]:
     """Yield a row of local DP, with mode `proved` one of bare servers, and at the last gate the other baselines."""
     is_last, of_process = gate == plan.gates[-1], plan.clients_per_process
-    for setting in (LOCAL_DP, NO_PRIVACY) if is_last else (LOCAL_DP,):
-        say(f"{setting}, one server over gRPC and TLS, the same clients chosen")
-        plain, spent = measure_plain(
-            setting,
-            measured.task,
-            plan.client,
-            clients_per_process=of_process,
-            chosen=measured.chosen,
-            warm_up=plan.warm_up,
-        )
-        yield _row(setting, gate, plain[plan.warm_up :]) | _fields_of(spent)
+    measures: dict[str, Callable[..., tuple[list[dict[str, float]], ProcessorTime | None]]]
+    measures = {name: partial(measure_plain, name) for name in ((LOCAL_DP, NO_PRIVACY) if is_last else (LOCAL_DP,))}
     if gate == PROVED:
-        say(f"{BARE_SERVERS}, the same clients chosen")
-        bare, spent = bare_servers.measure(
+        measures[BARE_SERVERS] = bare_servers.measure
+    for setting, measure in measures.items():
+        say(f"{setting}, over gRPC and TLS, the same clients chosen")
+        rounds, spent = measure(
             measured.task,
             plan.client,
             clients_per_process=of_process,
             chosen=measured.chosen,
             warm_up=plan.warm_up,
         )
-        yield _row(BARE_SERVERS, gate, bare[plan.warm_up :]) | _fields_of(spent)
+        yield _row(setting, gate, rounds[plan.warm_up :]) | _fields_of(spent)
     if is_last:
         say(f"{LOCAL_DP_PIPES}, the same clients chosen")
         with PlainTraining(measured.task, plan.client, of_process) as pipes:
@@ -195,9 +189,10 @@ def compared(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _cpu_s_of_a_client(row: Mapping[str, Any]) -> float | None:
-    """Return the seconds of all servers over the clients of a round; None where they were not measured."""
+    """Return the seconds of all servers over the clients of a round; None where they were not measured, or no client
+    was drawn."""
     of_servers: Mapping[str, float] = row.get("servers_cpu_s") or {}
-    return sum(of_servers.values()) / row["clients"] if of_servers else None
+    return sum(of_servers.values()) / row["clients"] if of_servers and row["clients"] else None
 
 
 def default_dataset() -> str:

@@ -73,6 +73,8 @@ def test_targets_compare_what_was_measured():
     twice = rows[1] | {"servers_cpu_s": three, "clients": 16}
     assert overhead.compared([rows[0], twice])[-1]["measured"] == pytest.approx(0.5)
     assert [row["what"] for row in overhead.compared(rows[1:])] == ["round / local-dp"]
+    nobody = rows[1] | {"clients": 0}
+    assert [row["what"] for row in overhead.compared([rows[0], nobody])] == ["round / local-dp"]
     assert [row["what"] for row in overhead.compared([rows[0] | {"servers_cpu_s": None}, *rows[1:]])] == [
         "round / local-dp"
     ]
