@@ -68,7 +68,7 @@ class Payload(Protocol):
 
 
 class MemoryPayload:
-    """In memory: room for the whole upload at once, of which pages are in use once they are written."""
+    """In memory: room for the whole upload at once. A long one takes the pages that are written, and no more."""
 
     def __init__(self, n_bytes: int = 0, release: Callable[[], None] = lambda: None) -> None:
         """n_bytes: the most that is written. release: called once, when it is discarded."""

@@ -48,10 +48,10 @@ def servers(folder: Path) -> Iterator[dict[Role, subprocess.Popen[bytes]]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["masked", "shares"])
-@pytest.mark.parametrize("dim", [5_000_000, 2_500_000], ids=["given-back-when-freed", "kept-when-freed"])
+@pytest.mark.parametrize("dim", [5_000_000, 2_500_000], ids=["one-in-memory", "two-in-memory"])
 def test_a_servers_memory_stays_within_its_budget(dim: int, mode: str, tmp_path: Path) -> None:
-    """Two uploads of 20 MB have room in memory, or one of 40 MB, which the C library gives back when it is freed. The
-    others wait in the file, and so does what the opening makes."""
+    """The budget has room in memory for one upload of 40 MB, or two of 20 MB. The others wait in the file, and so does
+    what the opening makes."""
     task = small_task(CLIENTS, dim=dim, rounds=ROUNDS, mode=mode, submit_timeout_s=200.0)
     least_mb = memory.BASE_MB + memory.BYTES_PER_COORDINATE * dim // memory.MIB + 1
     pki, addresses = Pki.create(tmp_path / "pki", CLIENTS), free_addresses(3)
