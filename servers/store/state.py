@@ -247,11 +247,18 @@ class TaskState:
     @property
     def _validated(self) -> Attempt | None:
         """Return the one round that the other server can have committed and we not: the last with verdicts, if it came
-        after our last release. Any earlier one was lost at both, or this server would not have gone on without it."""
+        after our last release.
+
+        It was lost at both where a later meeting drew anew: a server that had committed it would have said so there.
+        One that says so later would take back a lost round that it has used.
+        """
         last = self.committed[-1].number if self.committed else -1
         attempts = [attempt for attempt in self.store.attempts() if attempt.state is AttemptState.VALIDATED]
         attempts = [attempt for attempt in attempts if attempt.number not in self.evaluation_numbers]
-        return attempts[-1] if attempts and attempts[-1].number > last else None
+        if not attempts or attempts[-1].number <= last:
+            return None
+        n_drawn_later = self.store.next_round - attempts[-1].number - 1
+        return attempts[-1] if n_drawn_later <= self.task.draws_ahead else None
 
     def deal_turns(self, coin: Seed) -> None:
         """Deal the clients their turns, by the coin that both servers hold."""

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from precad.mpc.errors import PeerMismatchError
 from precad.protos.messages import convert
 from precad.protos.task.model_update import updated
+from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.servers.database.dialects import SQLITE
 from precad.servers.database.tables import Database
@@ -186,6 +187,23 @@ def test_only_the_last_round_with_verdicts_is_taken_over_and_none_before_a_relea
             state.take_over(0, *sum_and_digest(state))
 
 
+@pytest.mark.parametrize("task", [TASK, small_task(("alice", "bob"), lost_rounds=2, mode="proved")], ids=["masked", "proved"])
+def test_a_round_is_not_taken_over_once_clients_were_drawn_anew_after_it(task: Task, tmp_path: Path) -> None:
+    """A server could else take back each lost round that it has used, and have clients drawn without end.
+
+    Rounds that were drawn ahead, while this one was trained, say nothing of it.
+    """
+    with TaskStateOf(tmp_path, task) as state:
+        state.store.begin("small-1", Role.AGGREGATOR_A)
+        validated(state, 0)
+        lost(state, *range(1, task.draws_ahead + 1))
+        assert state.attempt(0).number == 0
+        lost(state, task.draws_ahead + 1)
+        assert not state.can_be_level
+        with pytest.raises(PeerMismatchError, match=r"round 0 .*no verdicts that may still be committed"):
+            state.attempt(0)
+
+
 def test_a_sum_that_makes_another_model_than_was_said_is_not_taken_over(tmp_path: Path) -> None:
     """The sum and the digest are both the other server's words, and nothing is committed of two that differ."""
     with TaskStateOf(tmp_path) as state:
@@ -261,12 +279,12 @@ def test_a_store_of_another_task_is_refused_unchanged(tmp_path: Path) -> None:
 class TaskStateOf:
     """A server's state in a folder, for as long as the context lasts."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, task: Task = TASK) -> None:
+        self._folder, self._task = folder, task
 
     def __enter__(self) -> TaskState:
         self._stack = AsyncExitStack()
-        return TaskState.open(self._stack, self._folder, TASK, np.zeros(TASK.dim, dtype=np.float32))
+        return TaskState.open(self._stack, self._folder, self._task, np.zeros(self._task.dim, dtype=np.float32))
 
     def __exit__(self, *_: object) -> None:
         asyncio.run(self._stack.aclose())
