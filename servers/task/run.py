@@ -229,10 +229,10 @@ class TaskRun:
         patience.ends()
         next_start: float | None = None
         for t in itertools.count(next_round):
+            await self._until(next_start)  # before the end, too: the last round's work tells who was in it
             if (why_over := await asyncio.to_thread(self.state.why_over_at, t)) is not None:
                 return why_over
             patience.n_clients = len(self.sessions.connected)
-            await self._until(next_start)
             next_start = time.monotonic() + (self.state.task.round_period_s or 0.0)
             self.drain.between_rounds()  # nothing is awaited before the round is in flight; a drain then waits
             found = await runner.run_round(t)

@@ -149,14 +149,18 @@ async def test_with_a_period_times_do_not_tell_who_was_drawn(
     assert abs(advantage(is_in, waits) - 0.5) < chance_band(is_in, waits, sigmas=3.9)
 
 
+END = -1
+"""For the round of a goodbye."""
+
+
 def noting(sent: dict[tuple[int, str], float]) -> Callable[..., None]:
-    """Return `Sessions.send` that notes when a round's first invitation and first challenge leave."""
+    """Return `Sessions.send` that notes when a round's first invitation and first challenge leave, and a goodbye."""
     send = Sessions.send
 
     def note(self: Sessions, client: str, event: aggregator_pb2.ClientEvent) -> None:
         kind = event.WhichOneof("event")
-        if kind in ("invitation", "challenge"):
-            sent.setdefault((getattr(event, kind).round, kind), time.monotonic())
+        if kind in ("invitation", "challenge", "goodbye"):
+            sent.setdefault((getattr(getattr(event, kind), "round", END), kind), time.monotonic())
         send(self, client, event)
 
     return note
@@ -164,12 +168,12 @@ def noting(sent: dict[tuple[int, str], float]) -> Callable[..., None]:
 
 @asynchronous
 async def test_nothing_is_told_before_its_time(pki: Pki, tmp_path: Path) -> None:
-    """A challenge waits for its time and a round for its period, though everybody is quick.
+    """A challenge waits for its time, a round and the end of the task for the period, though everybody is quick.
 
     Read at the servers, whose clock no load makes early.
     """
     sent: dict[tuple[int, str], float] = {}
-    task = task_of(3, client_rate=1.0, submit_timeout_s=0.4, proof_timeout_s=0.3, round_period_s=0.9)
+    task = task_of(3, client_rate=1.0, submit_timeout_s=0.4, proof_timeout_s=0.3, round_period_s=1.6)
     nothing = (lambda std, dim: np.zeros(dim, dtype=np.int64),) * 2
     with patch.object(Sessions, "send", noting(sent)):
         async with running(task, pki, tmp_path, noises=nothing) as deployment:
@@ -178,11 +182,12 @@ async def test_nothing_is_told_before_its_time(pki: Pki, tmp_path: Path) -> None
     assert {t for t, kind in sent if kind == "invitation"} == {0, 1, 2}
     challenged = [t for t, kind in sent if kind == "challenge"]
     assert challenged
-    assert task.challenge_after_s == pytest.approx(0.5)  # half of what is left of the period
+    assert task.challenge_after_s == pytest.approx(0.55)  # half of what clients have for a proof
     for t in challenged:  # the first invitation is A's or B's, and either waits from its own
-        assert sent[t, "challenge"] - sent[t, "invitation"] >= 0.5 - 1e-3
+        assert sent[t, "challenge"] - sent[t, "invitation"] >= 0.55 - 1e-3
     for t in range(2):
-        assert sent[t + 1, "invitation"] - sent[t, "invitation"] >= 0.9 - 0.3  # of one server or the other
+        assert sent[t + 1, "invitation"] - sent[t, "invitation"] >= 1.6 - 0.3  # of one server or the other
+    assert sent[END, "goodbye"] - sent[2, "invitation"] >= 1.6 - 0.3  # or the last round's work would tell
 
 
 async def listening(address: str) -> None:
@@ -231,6 +236,7 @@ async def test_questions_do_not_tell_when_the_others_were_done(pki: Pki, tmp_pat
                 assert not asking.done(), "nobody asked until the end"
                 asking.cancel()
             await deployment.finish()
+    del sent[END, "goodbye"]
     assert len(sent) == 2 * task.rounds
     for (t, kind), at in sent.items():  # all uploads are there after 0.3 s, all proofs sooner
         assert any(phase == kind and 0.7 < when - at < 1.3 for phase, when in still), (t, kind)
