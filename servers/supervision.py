@@ -7,6 +7,7 @@ Nobody reads a disk on which something of given up work may still come to be.
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -69,6 +70,18 @@ async def beside(work: Awaitable[T], function: Callable[..., object], *args: obj
         return result
     finally:
         await _ended(writing)
+
+
+def let_go(error: BaseException | None) -> None:
+    """Take from an error, and from those behind it, the frames that it came through, with all that they hold (S4).
+
+    Whoever keeps the error would keep them, and gRPC's own error of an aborted call would in a cycle. Frames of
+    coroutines that still wait end with this: no error may come here that one of ours handed over and waits behind.
+    """
+    while error is not None and error.__traceback__ is not None:  # an error may stand behind itself
+        traceback.clear_frames(error.__traceback__)
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 async def _ended(task: asyncio.Future[Any]) -> None:

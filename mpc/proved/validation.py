@@ -59,15 +59,15 @@ def validate(
     ChannelClosedError, MalformedMessageError.
     """
     proved, query = _query(check, channel, random_bytes)
-    verdicts, share_sum = dict[int, bool](), None
+    verdicts = dict[int, bool]()
     if query is not None:
         opened = check.open(proved, query, engine)
         received = channel.exchange_pieces(VERIFIER_STEP, message_pieces(list(opened.values())))
         theirs = read_message(received, len(opened), check.sizes)
         verdicts = check.verdicts(dict(zip(opened, theirs, strict=True)))
-        share_sum = check.accepted_sum(verdicts, engine)
-    _compare(verdicts, slots, channel)
-    return Checked(verdicts, np.zeros(check.sizes.dim, dtype=np.uint64) if share_sum is None else share_sum)
+    _compare(verdicts, slots, channel)  # first: nobody holds a sum while it waits for the other's word (S4)
+    nothing = np.zeros(check.sizes.dim, dtype=np.uint64)
+    return Checked(verdicts, nothing if query is None else check.accepted_sum(verdicts, engine))
 
 
 def _query(check: ProofCheck, channel: Channel, random_bytes: RandomBytes) -> tuple[dict[int, bytes], Query | None]:

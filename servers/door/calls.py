@@ -7,7 +7,6 @@ gRPC's own trailer for that (`grpc-retry-pushback-ms`, gRFC A6), which needs no 
 from __future__ import annotations
 
 import math
-import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
@@ -19,6 +18,7 @@ from google.protobuf.message import DecodeError
 from precad.protos.tls.identity import IdentityError, peer_identity
 from precad.protos.tls.transport import RETRY_HINT
 from precad.servers.errors import OverloadedError, status_of
+from precad.servers.supervision import let_go
 from precad.servers.telemetry.events import Telemetry
 
 log = structlog.get_logger(__name__)
@@ -43,20 +43,8 @@ async def refusing(call: str, context: Context, telemetry: Telemetry) -> AsyncIt
         else:
             log.warning("call.refused", call=call, caller=caller_of(context), code=code.name, reason=str(error))
         hint = _retry_hint(error)
-        _let_go(error)
+        let_go(error)
     await context.abort(code, text, trailing_metadata=hint)
-
-
-def _let_go(error: BaseException | None) -> None:
-    """Take from an error, and from those behind it, the frames that it came through, with all that they hold.
-
-    gRPC's own error of an aborted call would keep them in a cycle. Frames of coroutines that still wait end with this:
-    no error may come here that one of ours handed over and waits behind.
-    """
-    while error is not None and error.__traceback__ is not None:  # an error may stand behind itself
-        traceback.clear_frames(error.__traceback__)
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__
 
 
 def caller_of(context: Context) -> str:

@@ -45,7 +45,7 @@ from precad.servers.rounds.transfers import Capacity
 from precad.servers.store.folder import write_round
 from precad.servers.store.rounds import CommittedRound, EvaluatedRound
 from precad.servers.store.state import TaskState
-from precad.servers.supervision import first_error_or_result, to_the_end
+from precad.servers.supervision import first_error_or_result, let_go, to_the_end
 from precad.servers.task.drain import Drain
 from precad.servers.task.meeting import Meeting, level, meet
 from precad.servers.task.patience import GOODBYE_S, LINGER_S, Patience
@@ -108,6 +108,7 @@ class TaskRun:
                     before = None
                     return await self._run_together(stack, meeting, patience)
             except (PeerUnreachableError, ChannelClosedError) as error:
+                let_go(error)  # of what a round's frames hold: the other server says for how long we wait
                 if (why_over := await self._after_loss(error, before, patience)) is not None:
                     return why_over
                 before = error

@@ -187,7 +187,9 @@ def test_only_the_last_round_with_verdicts_is_taken_over_and_none_before_a_relea
             state.take_over(0, *sum_and_digest(state))
 
 
-@pytest.mark.parametrize("task", [TASK, small_task(("alice", "bob"), lost_rounds=2, mode="proved")], ids=["masked", "proved"])
+@pytest.mark.parametrize(
+    "task", [TASK, small_task(("alice", "bob"), lost_rounds=2, mode="proved")], ids=["masked", "proved"]
+)
 def test_a_round_is_not_taken_over_once_clients_were_drawn_anew_after_it(task: Task, tmp_path: Path) -> None:
     """A server could else take back each lost round that it has used, and have clients drawn without end.
 
