@@ -200,13 +200,18 @@ def read_toml(path: Path) -> dict[str, Any]:
     `include` names a file with `[task]` and `[network]`, which then stand nowhere else. `own` names a file, which need
     not be there, with settings of this organisation's. They take the place of those in the sections of this file.
     """
+    found, own = _without_own(path)
+    return found if own is None else _with_own(found, own)
+
+
+def _without_own(path: Path) -> tuple[dict[str, Any], Path | None]:
+    """Return the contents without settings of this organisation's, and the file that has some. Raises ConfigError."""
     found = _toml(path)
     include, own = found.pop("include", None), found.pop("own", None)
     if include is not None:
         found = {**_included(path, include, found), **found}
-    if own is not None and (own_path := _beside(path, "own", own)).exists():
-        found = _with_own(found, own_path)
-    return found
+    own_path = None if own is None else _beside(path, "own", own)
+    return found, own_path if own_path is not None and own_path.exists() else None
 
 
 def shared_text(path: Path) -> bytes | None:
@@ -356,9 +361,31 @@ def parse_section(kind: type[M], raw: object, name: str, *, base: Path) -> M:
         raise ConfigError("\n".join(faults_of(error, kind, name))) from None
 
 
-def load(path: Path) -> Deployment:
-    """Read and validate a file. Raises ConfigError."""
-    return parse(read_toml(path), base=path.parent.absolute())
+def load(path: Path, *, base: Path | None = None) -> Deployment:
+    """Read and validate a file. Relative paths are taken from `base`, or else from the file's folder.
+
+    Raises ConfigError. A fault that the file alone does not have is named with the file of `own` that brings it.
+    """
+    folder = path.parent.absolute() if base is None else base
+    raw, own = _without_own(path)
+    if own is None:
+        return parse(raw, base=folder)
+    merged = _with_own(raw, own)
+    try:
+        return parse(merged, base=folder)
+    except ConfigError as error:
+        shared = _faults(raw, folder)
+        lines = [line if line in shared else f"{own}: {line}" for line in str(error).splitlines()]
+    raise ConfigError("\n".join(lines))
+
+
+def _faults(raw: Mapping[str, Any], base: Path) -> list[str]:
+    """Return a line a fault, none where there is none."""
+    try:
+        parse(raw, base=base)
+    except ConfigError as error:
+        return str(error).splitlines()
+    return []
 
 
 def section(value: T | None, name: str) -> T:

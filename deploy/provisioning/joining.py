@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from precad.deploy.authority import pki
-from precad.deploy.configuration.sections import Deployment, parse, read_toml
+from precad.deploy.configuration.sections import Deployment, load
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.provisioning.kits import KEY, OPERATIONS_TOKEN, OWN, REVOKED
 from precad.deploy.provisioning.manifest import (
@@ -117,14 +117,9 @@ def _as_installed(kit: Path, folder: Path, name: str) -> Deployment:
                 with refusing(OSError, f"{path}: expected a readable file, found"):
                     (Path(scratch) / path.name).write_bytes(path.read_bytes())
         try:
-            return parse(read_toml(Path(scratch) / config), base=folder.absolute())
+            return load(Path(scratch) / config, base=folder.absolute())
         except ConfigError as error:
-            said = str(error).replace(str(Path(scratch) / OWN), str(own))
-        if own.exists():
-            (Path(scratch) / OWN).unlink()
-            parse(read_toml(Path(scratch) / config), base=folder.absolute())  # raises where the kit is at fault
-            said = "\n".join(line if str(own) in line else f"{own}: {line}" for line in said.splitlines())
-        raise ConfigError(said)
+            raise ConfigError(str(error).replace(str(Path(scratch) / OWN), str(own))) from None
 
 
 def _aggregator(deployment: Deployment, role: Role) -> AggregatorConfig | None:

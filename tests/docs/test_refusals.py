@@ -72,7 +72,7 @@ ASKED = (
 ELSEWHERE = {
     "sections.py": {
         **dict.fromkeys(("_toml", "_beside", "_included", "_with_own"), "files, not what they say"),
-        **dict.fromkeys(("parse", "parse_section", "section"), "of a deployment over several machines"),
+        **dict.fromkeys(("load", "parse", "parse_section", "section"), "of a deployment over several machines"),
         "_check_dealer": "a run supplies the dealer's section, whose address is asked for first",
         "section_of": "of apps, accounts and simulations",
     },

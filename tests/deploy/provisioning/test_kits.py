@@ -445,6 +445,31 @@ def test_a_field_of_ones_own_with_a_fault_is_named_with_its_file(project: Projec
     assert (code, f"{path}: aggregator.a.memory_budget_mb: expected" in said) == (errors.INVALID_INPUT, True), said
 
 
+@pytest.mark.parametrize("command", ["check", "serve aggregator --role a", "status"])
+def test_every_command_names_the_file_of_ones_own_that_brings_a_fault(
+    project: Project, digest: str, command: str
+) -> None:
+    assert joined(project, A, digest)[0] == 0
+    own('[aggregator.a]\nmemory_budget_mb = "much"')(project, A)
+    folder = project.home(A) / A
+    code, said = tried(*command.split(), folder / f"{A}.toml")
+    assert code == errors.INVALID_INPUT, said
+    assert f"{folder / 'own.toml'}: aggregator.a.memory_budget_mb: expected" in said
+
+
+def test_a_fault_of_the_kit_s_own_file_is_not_said_of_another(project: Project, digest: str) -> None:
+    assert joined(project, A, digest)[0] == 0
+    own('[aggregator.a]\nmemory_budget_mb = "much"')(project, A)
+    folder = project.home(A) / A
+    with (folder / f"{A}.toml").open("a") as config:
+        config.write('max_uploads = "many"\n')
+    _, said = tried("serve", "aggregator", "--role", "a", folder / f"{A}.toml")
+    assert re.findall(r"^precad: (.*): expected", said, re.MULTILINE) == [
+        f"{folder / 'own.toml'}: aggregator.a.memory_budget_mb",
+        "aggregator.a.max_uploads",
+    ]
+
+
 def test_an_edited_configuration_is_not_replaced_without_a_word(project: Project, digest: str) -> None:
     config = project.home(A) / A / f"{A}.toml"
     assert "as it was edited" not in joined(project, A, digest)[1]
