@@ -1,9 +1,9 @@
 """`precad join`: put a kit beside the key that stays at home, once everything in it is what was agreed on.
 
-Nothing of the kit is used before four checks. The digest of its manifest is the one that the operator was told. Every
-file is the manifest's. The certificate is of the key that `precad pki request` made here. An aggregator's `state_dir`
-is of the kit's task: another task's would lose the configuration that exports it. Files that the manifest does not name
-stay where they are.
+Nothing of the kit is used before five checks. The digest of its manifest is the one that the operator was told. Every
+file is the manifest's. The certificate is of the key that `precad pki request` made here. A server's `database_url` is
+one. An aggregator's `state_dir` is of the kit's task: another task's would lose the configuration that exports it.
+Files that the manifest does not name stay where they are.
 
 The same kit may be joined again and again. Certificates and pins that its operator renewed meanwhile stay. The kit's
 own would bring back a pin that was taken out because its key was stolen.
@@ -39,7 +39,7 @@ from precad.protos.task.task import Task
 from precad.protos.tls.files import TlsFiles
 from precad.protos.tls.identity import AGGREGATORS, Identity, Role
 from precad.servers.config import AggregatorConfig
-from precad.servers.database.replicas import url_of
+from precad.servers.database.replicas import require_url, url_of
 from precad.servers.errors import SetupError
 from precad.servers.store.folder import load_initial_model
 from precad.servers.store.rehearsal import require_aggregator_opens
@@ -77,6 +77,7 @@ def join(kit: Path, directory: Path, agreed: str) -> Joined:
     renewed = renewed_in(folder, files, own) if is_again else ()
     _require_own_key(folder, own, *(folder / n if n in renewed else kit / n for n in (CERTIFICATE, AUTHORITY)))
     deployment = _as_installed(kit, folder, name)
+    _require_url(deployment)
     if (server := _aggregator(deployment, own.role)) is not None:
         _require_own_state(deployment.task, server, own.role, kit / INITIAL_MODEL)
     replaced = _edited(folder, own)
@@ -126,6 +127,14 @@ def _aggregator(deployment: Deployment, role: Role) -> AggregatorConfig | None:
     """Return the settings of an aggregator; None for every other role."""
     each = deployment.aggregator
     return dict(zip(AGGREGATORS, (each.a, each.b), strict=True)).get(role)
+
+
+def _require_url(deployment: Deployment) -> None:
+    """Require a URL of PostgreSQL where a server has a database. Connects to nothing. Raises ConfigError."""
+    for server in (deployment.aggregator.a, deployment.aggregator.b, deployment.dealer):
+        if server is not None and (url := url_of(server.database_url)) is not None:
+            with refusing(SetupError):
+                require_url(url)
 
 
 def _require_own_state(task: Task, server: AggregatorConfig, role: Role, initial_model: Path) -> None:

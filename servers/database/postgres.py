@@ -60,11 +60,7 @@ class Session:
         self._key = int.from_bytes(hashlib.sha256(self._schema.encode()).digest()[:8], "big", signed=True)
         self._turn = threading.RLock()
         self._epoch: int | None = None
-        try:
-            given: dict[str, Any] = conninfo_to_dict(url)
-        except psycopg.Error:
-            raise SetupError("database_url: expected a URL of PostgreSQL, found something else") from None
-        _require_whole_password(given)
+        given = settings_of(url)
         try:
             self._connection = psycopg.connect(make_conninfo(**{**_CLIENT_KEEPALIVE, **given}), autocommit=True)
         except psycopg.OperationalError as error:
@@ -166,6 +162,16 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def settings_of(url: str) -> dict[str, Any]:
+    """Return what a URL says, by names of settings. Connects to nothing. Raises SetupError, which does not quote it."""
+    try:
+        given: dict[str, Any] = conninfo_to_dict(url)
+    except psycopg.Error:
+        raise SetupError("database_url: expected a URL of PostgreSQL, found something else") from None
+    _require_whole_password(given)
+    return given
 
 
 def _require_whole_password(given: Mapping[str, Any]) -> None:

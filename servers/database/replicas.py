@@ -13,8 +13,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Coroutine, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
@@ -46,11 +46,25 @@ def url_of(configured: SecretStr | None, environment: Mapping[str, str] = os.env
 
 def connect(url: str, role: Role) -> Session:
     """Return a session that does not lead yet. Raises SetupError, PeerUnreachableError."""
-    try:
+    with _driver():
         from precad.servers.database.postgres import Session
+    return Session(url, role)
+
+
+def require_url(url: str) -> None:
+    """Require a URL of PostgreSQL, without a connection. Raises SetupError, which does not quote it."""
+    with _driver():
+        from precad.servers.database.postgres import settings_of
+    settings_of(url)
+
+
+@contextmanager
+def _driver() -> Iterator[None]:
+    """Refuse an import that lacks the driver. Raises SetupError."""
+    try:
+        yield
     except ImportError:
         raise SetupError("database_url: expected the extra precad[postgres], found no psycopg") from None
-    return Session(url, role)
 
 
 async def _connected(url: str, role: Role, patience_s: float) -> Session:

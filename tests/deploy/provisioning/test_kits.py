@@ -445,6 +445,17 @@ def test_a_field_of_ones_own_with_a_fault_is_named_with_its_file(project: Projec
     assert (code, f"{path}: aggregator.a.memory_budget_mb: expected" in said) == (errors.INVALID_INPUT, True), said
 
 
+@pytest.mark.parametrize("url", ["mysql://ada:hunter2@db/x", "postgresql://ada:hun@ter2@db/x", "hunter2"])
+def test_a_database_url_that_is_none_is_refused_before_anything_is_installed(
+    project: Project, digest: str, url: str
+) -> None:
+    """No part of its password is repeated."""
+    own(f'[aggregator.a]\ndatabase_url = "{url}"')(project, A)
+    code, said = joined(project, A, digest)
+    assert (code, "database_url: expected" in said, "ter2" in said) == (errors.INVALID_INPUT, True, False), said
+    assert not (project.home(A) / A / MANIFEST).exists()
+
+
 @pytest.mark.parametrize("command", ["check", "serve aggregator --role a", "status"])
 def test_every_command_names_the_file_of_ones_own_that_brings_a_fault(
     project: Project, digest: str, command: str
