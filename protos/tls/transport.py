@@ -198,9 +198,13 @@ _CAUSES = (
     ("Hostname Verification Check failed", "its certificate is of another role"),
     ("WRONG_VERSION_NUMBER", "it does not speak TLS"),
     ("Connection refused", "nothing listens there"),
+    ("Network is unreachable", "no route leads there"),
+    ("No route to host", "no route leads there"),
     ("Socket closed", "it hung up on our certificate (its log says why), or it is stopping"),
 )
 """gRPC's words for a connection that did not come about, and what they mean here."""
+_UNRESOLVED = ("errors resolving ", "DNS resolution failed ")
+"""How gRPC's words begin for a name without an address. They repeat it twice, and end with the reason."""
 
 
 def explain(error: grpc.aio.AioRpcError, role: Role, address: str) -> str:
@@ -208,4 +212,6 @@ def explain(error: grpc.aio.AioRpcError, role: Role, address: str) -> str:
     details = error.details() or error.code().name
     if details.startswith("failed to connect"):
         details = next((cause for words, cause in _CAUSES if words in details), details)
+    elif details.startswith(_UNRESOLVED):
+        details = f"its name is not resolved: {details.rpartition(': ')[2].rstrip(']')}"
     return f"{role} at {address}: {details}"

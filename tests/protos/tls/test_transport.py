@@ -433,6 +433,15 @@ def test_a_client_named_like_a_host_is_no_host(pki: Pki) -> None:
     assert asyncio.run(scenario(*with_common_name, anchor)), "gRPC changed: the common name no longer counts"
 
 
+@pytest.mark.parametrize("reason", ["Network is unreachable", "No route to host"])
+def test_an_address_that_no_route_leads_to_is_said_once(reason: str) -> None:
+    """By gRPC's own words, which repeat the address twice."""
+    at, none = "ipv4:192.0.2.7:9", grpc.aio.Metadata()
+    details = f"failed to connect to all addresses; last error: UNKNOWN: {at}: connect failed: addr: {at} error: "
+    error = grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, none, none, details + reason)
+    assert explain(error, Role.DEALER, "192.0.2.7:9") == "dealer at 192.0.2.7:9: no route leads there"
+
+
 def test_nobody_there_is_said_at_once(pki: Pki) -> None:
     async def scenario() -> None:
         with socket.socket() as unused:
