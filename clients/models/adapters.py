@@ -147,6 +147,8 @@ def lora(
     made: dict[int, AdaptedLayer] = {}
     for name in _target_names(root, targets):
         layer = root.get_submodule(name)
+        if isinstance(layer, AdaptedLayer):  # of a block with two names, adapted under the first one
+            continue
         if id(layer) not in made:
             a = orthonormal_rows(rank, sizes_of(layer)[0], seed=drawn_from, name=name)
             made[id(layer)] = AdaptedLayer(name, layer, a, shared.scale)

@@ -1,4 +1,8 @@
-"""The files of trained adapters: what `peft` loads over the base, which is not written again."""
+"""The files of trained adapters: what `peft` loads over the base, which is not written again.
+
+`peft` 0.21 finds a layer by its first name, and puts the adapter there alone. An adapted layer in two places would keep
+the base in the other one, without a word. There are no files for such a model.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +22,25 @@ _PREFIX: Final = "base_model.model."
 
 
 def write_adapters(folder: Path, found: Adapted) -> list[str]:
-    """Write configuration and weights of the adapters, and return the files' names. Raises OSError."""
+    """Write configuration and weights of the adapters, and return the files' names. Raises OSError.
+
+    Write none where `peft` would give other outputs.
+    """
+    if not _is_loaded_whole(found):
+        return []
     trained = {f"{layer.name}.lora_B.weight": layer.B.weight for layer in found.layers()}
     tensors = {f"{_PREFIX}{name}": value for name, value in {**a_of(found), **trained}.items()}
     write_tensors(folder / WEIGHTS, tensors, {"format": "pt"})
     text = json.dumps(_configuration(found), indent=2, sort_keys=True)
     (folder / CONFIG).write_text(f"{text}\n", encoding="utf-8")
     return [CONFIG, WEIGHTS]
+
+
+def _is_loaded_whole(found: Adapted) -> bool:
+    """Tell whether each adapted layer has one place, which `peft` finds by the layer's name."""
+    held = [child for parent in found.root.modules() for child in parent._modules.values()]  # each place of a layer
+    first = {layer: name for name, layer in found.root.named_modules()}
+    return all(held.count(own) == 1 and first[own.base] == f"{own.name}.base" for own in found.layers())
 
 
 def _configuration(found: Adapted) -> dict[str, Any]:

@@ -51,6 +51,19 @@ def test_the_vector_is_as_long_as_b_whatever_the_base() -> None:
     assert networks.flatten(model).tolist() == [0.0] * 80
 
 
+def test_a_block_under_two_names_has_one_adapter() -> None:
+    """Named by its ending, which means both."""
+
+    class Again(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = self.again = nn.Sequential(nn.Linear(4, 4))
+
+    found = adapted(lora(Again(), 2, ["0"]))
+    assert found is not None
+    assert [layer.name for layer in found.layers()] == ["block.0"]
+
+
 @pytest.mark.parametrize(
     ("rank", "targets", "message"),
     [

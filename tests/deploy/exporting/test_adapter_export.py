@@ -14,10 +14,10 @@ from precad.clients.gradients.engine import RecordEngine
 from precad.clients.gradients.record_clipping import RecordClip
 from precad.clients.gradients.record_paths import Path as Way
 from precad.clients.models import networks
-from precad.clients.models.adapters import lora
+from precad.clients.models.adapters import adapted, lora
 from precad.clients.models.safetensors_file import read_tensors
 from precad.clients.records import Records, example_of
-from precad.deploy.exporting.adapters import CONFIG, WEIGHTS
+from precad.deploy.exporting.adapters import CONFIG, WEIGHTS, write_adapters
 from precad.deploy.exporting.formats import STATE_DICT, module_of, require_parameters, write_files
 from precad.protos.messages import convert
 from tests.harness.adapted_models import Attention, texts
@@ -153,6 +153,49 @@ def test_an_export_holds_the_adapters_and_no_base(tmp_path: Path) -> None:
         assert (base.eval()(inputs) - module(inputs)).abs().max() <= TOLERANCE
     names = [key for key, _ in module.named_parameters()]
     require_parameters(tmp_path / STATE_DICT, names, convert.sha256(convert.model_to_bytes(parameters)).hex())
+
+
+class InTwoPlaces(nn.Module):
+    """Holds a layer twice, and a block, whose own layer therefore has two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.first = self.second = nn.Linear(6, 6)
+        self.block = self.again = nn.Sequential(nn.Linear(6, 6), nn.ReLU())
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.again(self.block(self.second(self.first(x).relu()))))
+
+
+@pytest.mark.parametrize(
+    ("targets", "names"),
+    [
+        (["first", "second"], []),
+        (["first", "head"], [CONFIG, WEIGHTS]),
+        (["second"], []),
+        (["again.0"], []),
+        (["0", "head"], [CONFIG, WEIGHTS]),
+        (["head"], [CONFIG, WEIGHTS]),
+    ],
+)
+def test_adapters_that_peft_would_load_elsewhere_are_not_written(
+    targets: list[str], names: list[str], tmp_path: Path
+) -> None:
+    """It looks at a layer's first name alone."""
+    found = adapted(model := lora(InTwoPlaces(), 2, targets))
+    assert found is not None
+    with torch.no_grad():
+        for layer in found.layers():
+            layer.B.weight.normal_()
+    assert write_adapters(tmp_path, found) == names
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    if names:
+        peft = pytest.importorskip("peft")
+        inputs = drawn(4)[:, :6].float()
+        loaded = peft.PeftModel.from_pretrained(InTwoPlaces(), str(tmp_path)).eval()
+        torch.testing.assert_close(loaded(inputs), model(inputs))
 
 
 def _base(module: nn.Module) -> dict[str, Tensor]:
