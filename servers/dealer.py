@@ -115,10 +115,12 @@ class Dealer:
         stack.push_async_callback(stop_server, server, 1.0)
         stack.callback(servicer.hang_up)
         log.info("dealer.listening", port=port)
-        stack.callback(self._telemetry.over, "ended", common_pb2.Goodbye())
+        goodbye = common_pb2.Goodbye(finished=False)
+        stack.callback(self._telemetry.over, "ended", goodbye)
         over = servicer.deal_until_over(self.config.connect_timeout_s, self.config.reconnect_timeout_s)
         with self._drain.excused():
             await self._drain.until_stopped(while_leading(over, session))
+        goodbye.finished, goodbye.reason = True, servicer.why_finished
         log.info("dealer.finished")
 
     def _note_departure(self) -> None:
@@ -152,6 +154,8 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         self._task, self._pins, self._ledger = task, pins, ledger
         self._streams: dict[Party, asyncio.Event] = {}
         self._finished: set[Party] = set()
+        self.why_finished = ""
+        """In the words of the aggregator that finished last."""
         self._batches: dict[int, _Batch] = {}
         self._changed = asyncio.Event()
         self._hung_up = asyncio.Event()
@@ -358,6 +362,7 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         del self._streams[party]
         if goodbye is not None and goodbye.finished:
             self._finished.add(party)
+            self.why_finished = shown(goodbye.reason, LONGEST_REASON)
         else:
             reason = None if goodbye is None else shown(goodbye.reason, LONGEST_REASON)
             why = "is gone, without a goodbye" if reason is None else f"ended the task: {reason}"

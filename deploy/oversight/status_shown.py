@@ -51,6 +51,7 @@ def _facts(status: Status) -> dict[str, str]:
         return facts | {
             "aggregators": f"{status.n_connected} of {status.n_enrolled} connected",
             "batches dealt": str(status.n_batches_dealt),
+            **({"ended": status.ended} if status.ended else {}),
         }
     planned = f" of {status.rounds_planned}" if status.rounds_planned else ""  # a state_dir does not say
     facts["rounds"] = f"{status.rounds_done}{planned}"

@@ -65,18 +65,16 @@ class AggregatorSnapshots:
 
     def take(self) -> Status:
         """Return the status now."""
-        task, telemetry, sessions, ended = self._task, self._telemetry, self._sessions, self._telemetry.ended
+        task, telemetry, sessions = self._task, self._telemetry, self._sessions
         self._sum_new_records()
         epsilons, rounds = self._epsilons(), self._rounds()
-        is_over, n_done = ended is not None, len(telemetry.records)
+        n_done = len(telemetry.records)
         return Status(
             **_common(telemetry),
-            ended="" if ended is None else ended.reason,
-            is_finished=ended is not None and ended.finished,
             rounds_planned=task.rounds,
             rounds_done=n_done,
             rounds_left_in_budget=rounds_left_in_budget(epsilons),
-            seconds_left=None if is_over else seconds_left(task, rounds, n_done, epsilons),
+            seconds_left=None if telemetry.is_over else seconds_left(task, rounds, n_done, epsilons),
             evaluation=task.evaluation,
             evaluations_done=telemetry.n_evaluations,
             rounds_lost=telemetry.n_lost,
@@ -219,6 +217,7 @@ def of_dealer(telemetry: Telemetry, *, n_connected: int, n_waiting: int) -> Stat
 
 
 def _common(telemetry: Telemetry) -> dict[str, Any]:
+    ended = telemetry.ended
     return {
         "role": telemetry.role,
         "version": VERSION,
@@ -228,6 +227,8 @@ def _common(telemetry: Telemetry) -> dict[str, Any]:
         "started_at": telemetry.started_at,
         "is_ready": telemetry.is_ready,
         "is_draining": telemetry.is_draining,
+        "ended": "" if ended is None else ended.reason,
+        "is_finished": ended is not None and ended.finished,
     }
 
 

@@ -313,6 +313,25 @@ async def test_the_dealer_is_done_when_both_say_so(pki: Pki) -> None:
         await asyncio.wait_for(desk.over, 1)
 
 
+@asynchronous
+async def test_a_dealer_says_why_the_task_is_over(pki: Pki, tmp_path: Path) -> None:
+    """In its status, which its operations port may still give."""
+    (address,) = free_addresses(1)
+    dealer = Dealer(task=TASK, config=pki.dealer(listen=address, folder=tmp_path))
+    run = asyncio.create_task(dealer.run())
+    async with source_at(pki, address, 0) as (a, a_ends), source_at(pki, address, 1) as (b, b_ends):
+        for source in (a, b):
+            await source.wait_until_greeted(20)
+        before = dealer._snapshot()
+        for source in (a, b):
+            source.say_goodbye(FINISHED)
+        await asyncio.gather(a_ends, b_ends)
+    await asyncio.wait_for(run, 20)
+    after = dealer._snapshot()
+    assert (before.ended, before.is_finished) == ("", False)
+    assert (after.ended, after.is_finished, after.state) == (FINISHED.reason, True, "ended")
+
+
 @pytest.mark.parametrize("party", [0, 1])
 @asynchronous
 async def test_a_batch_survives_one_server_hanging_up(party: int, pki: Pki, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -330,6 +330,7 @@ def test_a_task_that_ended_early_is_code_4(monkeypatch: pytest.MonkeyPatch) -> N
     assert "the task ended early: the dealer is gone" in result.stderr
     with serving(a_status(state="finished", ended="3 rounds done", is_finished=True)) as url:
         assert precad("watch", url).exit_code == 0
+        assert "3 rounds done" in precad("status", url).stdout  # of a dealer, too
 
 
 def test_what_a_server_says_is_no_markup() -> None:
