@@ -120,7 +120,7 @@ def class_numbers(
     Labels that are all whole numbers are classes themselves, unless the task names its classes.
     Raises OwnRecordsError.
     """
-    written = [_written(label, at, row) for row, label in enumerate(labels)]
+    written: Sequence[str] = [_written(label, at, row) for row, label in enumerate(labels)]
     if not names:
         if (numbers := _numbers(written)) is not None:
             return _in_range(numbers, at), ()
@@ -128,6 +128,8 @@ def class_numbers(
         if not infers:
             raise OwnRecordsError("task.class_names", "the names of the classes, as labels are not 0, 1, ..", "none")
         names = _sorted_names(written, at)
+    elif not any(name.endswith(_POINT) for name in names) and _numbers(written) is not None:
+        written = _without_point(written)  # as floats are read
     index = {name: number for number, name in enumerate(names)}
     for row, name in enumerate(written):
         if name not in index:

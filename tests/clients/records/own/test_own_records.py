@@ -161,6 +161,18 @@ def test_whole_numbers_with_a_point_are_classes_where_all_have_one() -> None:
         targets(["-1.0", "1.0"], Wanted(), str)
 
 
+def test_whole_numbers_with_a_point_are_classes_that_the_task_names_without_one() -> None:
+    """As texts or in an array, where all have a point; a name with a point of its own is that text alone."""
+    for labels in (["1.0", "0.0", "1.0"], np.array([1.0, 0.0, 1.0]), ["1", "0", "1"]):
+        assert targets(labels, Wanted(names=("0", "1")), str)[0].tolist() == [1, 0, 1]
+    assert targets(["1.0", "1.0"], Wanted(names=("1", "1.0")), str)[0].tolist() == [1, 1]
+    for mixture, row in ((["1.0", "0", "1.0"], 0), (["0", "1.0"], 1), (["0.0", "01.0"], 0), (["1.0", "ill"], 0)):
+        with pytest.raises(OwnRecordsError, match=f"^{row}: expected one of the 3 classes of task.class_names"):
+            targets(mixture, Wanted(names=("0", "1", "ill")), str)
+    with pytest.raises(OwnRecordsError, match=r"^1: expected one of the 2 classes"):
+        targets(["0.0", "2.0"], Wanted(names=("0", "1")), str)
+
+
 def test_a_long_csv_is_read_in_parts_with_the_right_rows(tmp_path: Path) -> None:
     """Beyond the rows that are taken at once."""
     lines = [f"{i},{i % 2}" for i in range(20_000)]
