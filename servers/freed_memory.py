@@ -7,7 +7,6 @@ whoever reads this process's memory later, until something else is written there
 from __future__ import annotations
 
 import ctypes
-from contextlib import suppress
 from typing import Final
 
 MIB: Final = 1 << 20
@@ -21,17 +20,20 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _PERTURB = -1, -3, -6
 """Parameters of `mallopt`, by glibc's malloc.h."""
 
 
-def overwrite_and_keep() -> None:
+def overwrite_and_keep() -> bool:
     """Have this process overwrite each block that it frees, of about 1 KiB or more, and keep it for what follows.
 
     Shorter blocks, such as seeds, stay as they are until something else is written there. New blocks are filled too, so
-    that all their pages are in use at once. Without glibc it does nothing.
+    that all their pages are in use at once. Return whether freed blocks are overwritten: without glibc nothing changes.
+    An allocator that was loaded in the place of glibc's (LD_PRELOAD) goes unnoticed.
 
     By default freed memory goes back to the system, which clears its pages anew for the next round. In rounds of 10^6
     parameters that takes more time than both together.
     """
-    with suppress(OSError, AttributeError):
+    try:
         set_option = ctypes.CDLL(None).mallopt
-        set_option(_TRIM_THRESHOLD, KEPT_BYTES)
-        set_option(_MMAP_THRESHOLD, LARGE_BYTES)
-        set_option(_PERTURB, _OVERWRITES)
+    except (OSError, AttributeError):
+        return False
+    set_option(_TRIM_THRESHOLD, KEPT_BYTES)
+    set_option(_MMAP_THRESHOLD, LARGE_BYTES)
+    return bool(set_option(_PERTURB, _OVERWRITES))

@@ -33,13 +33,12 @@ def serve_aggregator(
     deployment = configuration.load(config)
     from precad.deploy.measuring.program import program_of
     from precad.servers.aggregator import Aggregator
-    from precad.servers.freed_memory import overwrite_and_keep
 
-    overwrite_and_keep()
     letter = role.value
     own = configuration.section(getattr(deployment.aggregator, letter), f"aggregator.{letter}")
     network = deployment.network
-    serve(
+    _serve_overwriting(
+        Role.AGGREGATOR_A if role is AggregatorLetter.A else Role.AGGREGATOR_B,
         lambda: Aggregator(
             party=0 if role is AggregatorLetter.A else 1,
             task=deployment.task,
@@ -57,11 +56,9 @@ def serve_dealer(config: ConfigFile) -> None:
     """Run the dealer."""
     deployment = configuration.load(config)
     from precad.servers.dealer import Dealer
-    from precad.servers.freed_memory import overwrite_and_keep
 
-    overwrite_and_keep()
     own = configuration.section(deployment.dealer, "dealer")
-    serve(lambda: Dealer(task=deployment.task, config=own), on_terminate=Dealer.drain)
+    _serve_overwriting(Role.DEALER, lambda: Dealer(task=deployment.task, config=own), on_terminate=Dealer.drain)
 
 
 @exit_codes()
@@ -161,6 +158,22 @@ def serve(make: Callable[[], S], *, on_terminate: Callable[[S], None] | None = N
     finally:  # from here on a signal ends the process, without a traceback of the interpreter's own end
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
+
+
+def _serve_overwriting(role: Role, make: Callable[[], S], *, on_terminate: Callable[[S], None]) -> None:
+    """Serve a server that overwrites what it frees. The first line of its log says where it cannot."""
+    from precad.servers.freed_memory import overwrite_and_keep
+
+    overwrites = overwrite_and_keep()
+
+    def made() -> S:
+        if not overwrites:
+            import structlog
+
+            structlog.get_logger().warning("memory.not_overwritten", role=role, reason="the C library is not glibc")
+        return make()
+
+    serve(made, on_terminate=on_terminate)
 
 
 async def _until_over(service: Service, handlers: Mapping[signal.Signals, Callable[[], None]]) -> None:

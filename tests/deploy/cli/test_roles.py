@@ -7,10 +7,12 @@ signal at that moment kills before its files are closed.
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from asyncio.selector_events import BaseSelectorEventLoop
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
@@ -21,7 +23,8 @@ from precad.deploy.cli.common import AggregatorLetter
 from precad.deploy.cli.roles import serve
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.measuring import program
-from precad.servers import freed_memory
+from precad.protos.tls.identity import Role
+from precad.servers import aggregator, dealer, freed_memory
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -56,6 +59,13 @@ class Stopped:
             await asyncio.sleep(0)
         if self._raised:
             await self._stop.wait()
+
+
+class Ended(Stopped):
+    """One whose task is over at once."""
+
+    async def run(self) -> None:
+        pass
 
 
 def test_signals_are_told_to_the_service_while_it_runs() -> None:
@@ -106,3 +116,26 @@ def test_servers_overwrite_what_they_free_before_they_serve(
     monkeypatch.setattr(roles, "serve", lambda make, **_: done.append("serves"))
     run()
     assert done == ["overwrites", "serves"]
+
+
+@pytest.mark.parametrize("has_glibc", [True, False])
+@pytest.mark.parametrize("role", [Role.AGGREGATOR_B, Role.DEALER])
+def test_a_server_warns_once_where_freed_memory_is_not_overwritten(
+    role: Role, has_glibc: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """By a C library that lacks the call."""
+    library = SimpleNamespace(**({"mallopt": lambda name, value: 1} if has_glibc else {}))
+    monkeypatch.setattr(freed_memory, "ctypes", SimpleNamespace(CDLL=lambda name: library))
+    monkeypatch.setattr(configuration, "load", lambda path: MagicMock())
+    monkeypatch.setattr(configuration, "section", lambda own, name: own)
+    monkeypatch.setattr(program, "program_of", lambda task, own: None)
+    monkeypatch.setattr(aggregator, "Aggregator", ends := MagicMock(side_effect=lambda **_: Ended(), drain=None))
+    monkeypatch.setattr(dealer, "Dealer", ends)
+    if role is Role.DEALER:
+        roles.serve_dealer(Path("x.toml"))
+    else:
+        roles.serve_aggregator(Path("x.toml"), AggregatorLetter.B)
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    assert [(line["level"], line["event"], line["role"]) for line in lines] == (
+        [] if has_glibc else [("warning", "memory.not_overwritten", role)]
+    )
