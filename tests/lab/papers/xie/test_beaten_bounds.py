@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from precad.dp.certificates.prediction import Method
 from precad.lab.papers.runner import Case, Outcome
 from precad.lab.papers.xie import attack_cost, userdp_certified
 from precad.lab.simulation import simulate
@@ -65,6 +66,32 @@ def test_a_bound_is_beaten_below_it_by_hoeffdings_radius_and_not_above(tmp_path:
     assert 1.2036 < found["certified"]["radius"]["exact"][20] < 1.2046
     assert {row["k"]: row["mean"] for row in found["measured"]} == pytest.approx({0: 1.8, **measured})
     assert [row["k"] for row in found["measured"] if row["beats_the_bound"]] == [2, 10]
+
+
+def test_the_higher_of_the_two_proved_bounds_is_the_one_to_beat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is higher once. The paper's own formula proves nothing, however high it is.
+
+    With 20 trainings and C_bar = 1, three means of 0.2 are off by up to sqrt(ln(3 / 0.01) / 40) = 0.3776.
+    """
+    experiment = attack_cost.Experiment(
+        dataset="digits", sigmas=(NO_INFLUENCE,), attacks=("label-flip",), attackers=(2, 5, 10), clean_seeds=2, seeds=20
+    ).filled()
+    low, high = 0.5, 0.6
+    by_method = {
+        Method.PLD: {2: high, 5: low, 10: low},
+        Method.EXACT: {2: low, 5: high, 10: low},
+        Method.PUBLISHED: {2: high, 5: high, 10: high},
+    }
+    bounds = {method: [of_k.get(k, 0.0) for k in range(11)] for method, of_k in by_method.items()}
+    monkeypatch.setattr(attack_cost, "_certified", lambda *_, **__: {"radius": bounds, "estimate": bounds})
+    cases = [experiment.clean_case(NO_INFLUENCE)]
+    cases += [experiment.case(NO_INFLUENCE, "label-flip", k) for k in experiment.attackers]
+    outcomes = [save(tmp_path, case, [2.0] * 2 if case is cases[0] else [0.1] * 16 + [2.0] * 4) for case in cases]
+    found = attack_cost._of_case(experiment, outcomes, tmp_path, NO_INFLUENCE, "label-flip")
+    assert [row["mean"] for row in found["measured"]] == pytest.approx([1.0, 0.2, 0.2, 0.2])
+    assert [row["k"] for row in found["measured"] if row["beats_the_bound"]] == [2, 5]
 
 
 @pytest.mark.slow
