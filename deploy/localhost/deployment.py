@@ -463,8 +463,5 @@ class LocalRun:
         parameters = final[: self.deployment.task.n_parameters]
         model = networks.trained(self._learning.build(0), parameters)
         torch.save(model.state_dict(), self.folder.model)
-        quality = self._quality(final)
-        for name in ("accuracy", "attack_success"):
-            if quality.get(name) is not None:
-                quality[name] = round(quality[name], 4)
-        return {"model_is_finite": evaluation.is_finite(parameters, model, self._test, self._learning.loss), **quality}
+        is_finite = evaluation.is_finite(parameters, model, self._test, self._learning.loss)
+        return {"model_is_finite": is_finite, **self._quality(final)}

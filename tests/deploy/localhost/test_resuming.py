@@ -342,7 +342,8 @@ def test_a_run_that_is_interrupted_before_a_round_keeps_the_initial_model(tmp_pa
     for view in View:
         assert summary[f"realised_epsilon_{view}"] == 0
         assert summary[f"epsilon_{view}"] == task_cost(local.deployment.task).view_if_discarded(view) > 0
-    assert summary["accuracy"] == pytest.approx(local._quality(np.load(folder.initial_model))["accuracy"], abs=1e-4)
+    measured = local._quality(np.load(folder.initial_model))["accuracy"]
+    assert summary["accuracy"] == measured != round(measured, 4)  # rounded once, where it is shown
     assert [one.rounds for one in read_deployed(folder.root).trainings] == [()]
     shown = Report.of([folder.root]).html()
     assert "interrupted after 0 of 4 rounds" in shown
