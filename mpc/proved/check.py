@@ -126,7 +126,8 @@ class ProofCheck:
     def take_relay(self, slot: int, relay: Relay) -> bool:
         """Take a relay as the seeded server, and tell whether the proof counts.
 
-        The first relay of a slot decides. One that is not of this round, slot and client changes nothing.
+        The first relay of a slot decides. One that is not of this round, slot and client changes nothing, nor does one
+        of a slot that is held here (rule S6). What is opened rests on this alone, whoever passes relays on.
         """
         upload = self._locked.get(slot)
         if not self._is_open or slot in self._relayed or upload is None or not isinstance(upload.share, Seed):

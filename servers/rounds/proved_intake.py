@@ -4,6 +4,10 @@ Each slot has a holder, which takes its bytes, and a seeded server, which hears 
 seeded server makes the binding itself, and counts what was sent if and only if the client's statement fits. A relay of
 a slot that is held here changes nothing, and the first one of a slot decides (rule S6).
 
+`ProofCheck.take_relay` has rule S6 for proofs once more, and both are needed. The rule here guards uploads, before
+there is a check, and for whom a server waits in each phase. The check's guards what it opens, also for an audit's
+relays, which come through no intake.
+
 A holder refuses an element that is not below p while it takes it. One server alone would know of a refusal after the
 lock.
 """
