@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 
+import structlog
+
 from precad.mpc.gate_names import make_gate
 from precad.mpc.prg import SEED_BYTES
 from precad.mpc.proved.sizes import N_POINTS
@@ -22,6 +24,8 @@ from precad.servers.rounds.transfers import Capacity, Transfers
 from precad.servers.rounds.trimmed_sum import blocks_of
 from precad.servers.rounds.uploads import Spool
 from precad.servers.store.folder import spool_path
+
+log = structlog.get_logger(__name__)
 
 MIB = 1 << 20
 BASE_MB = 768
@@ -129,10 +133,26 @@ def capacity_of(config: AggregatorConfig, task: Task, role: Role, *, function_by
 
     def transfers(limit: Limit, max_places: int, max_bytes: float = math.inf) -> Transfers:
         pace_bytes_s, grace_s = config.min_transfer_bytes_s, config.transfer_grace_s
-        return Transfers(limit, max_places, max_bytes, min_bytes_s=pace_bytes_s, grace_s=grace_s)
+        n_told = math.ceil(task.expected_clients) if task.hides_draws else None
+        return Transfers(limit, max_places, max_bytes, min_bytes_s=pace_bytes_s, grace_s=grace_s, n_told=n_told)
 
+    if task.hides_draws:
+        _warn_of_few_places(config, task)
     return Capacity(
         spool,
         uploads=transfers(Limit.UPLOADS, config.max_uploads, config.max_upload_mb * MIB),
         downloads=transfers(Limit.DOWNLOADS, config.max_downloads),
     )
+
+
+def _warn_of_few_places(config: AggregatorConfig, task: Task) -> None:
+    """Log which limits of transfers others of a round may meet: whoever is refused learns that they were drawn."""
+    n_clients, upload_bytes = len(task.clients), max(one.proof_sizes.upload_bytes for one in _kinds(task))
+    needed = {
+        "max_uploads": (config.max_uploads, n_clients),
+        "max_downloads": (config.max_downloads, n_clients),
+        "max_upload_mb": (config.max_upload_mb, -(-n_clients * upload_bytes // MIB)),
+    }
+    for name, (found, expected) in needed.items():
+        if found < expected:
+            log.warning("transfers.tell_draws", limit=name, expected_at_least=expected, found=found)

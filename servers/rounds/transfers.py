@@ -76,11 +76,13 @@ class Transfers:
         *,
         min_bytes_s: float,
         grace_s: float,
+        n_told: int | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """limit: the one that max_places is."""
+        """limit: the one that max_places is. n_told: of clients that hints are made for. None: as many as wait, so that
+        who is refused learns how many were drawn."""
         self._limit, self._max_places, self._max_bytes, self._now = limit, max_places, max_bytes, now
-        self._min_bytes_s, self._grace_s = min_bytes_s, grace_s
+        self._min_bytes_s, self._grace_s, self._n_told = min_bytes_s, grace_s, n_told
         self._places: dict[str, Place] = {}
         self._round: Hashable = None
         self._had_a_turn: set[str] = set()
@@ -131,7 +133,8 @@ class Transfers:
         else:
             return
         self._cut_off_slowest(left_s, now)
-        retry_after_s = min(max(n_waiting / RETRIES_PER_S, SHORTEST_RETRY_S), LONGEST_RETRY_S)
+        n_told = n_waiting if self._n_told is None else self._n_told
+        retry_after_s = min(max(n_told / RETRIES_PER_S, SHORTEST_RETRY_S), LONGEST_RETRY_S)
         if client not in self._had_a_turn:
             self._waiting[client] = now + max(LATE_BY * retry_after_s, LEAST_WAIT_S)
             self._waiting.move_to_end(client)

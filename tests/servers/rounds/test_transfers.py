@@ -10,14 +10,19 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
+from precad.protos.tls.identity import Role
 from precad.servers.errors import Limit, OverloadedError
+from precad.servers.rounds import memory
 from precad.servers.rounds.transfers import LEAST_WAIT_S, LONGEST_RETRY_S, SHORTEST_RETRY_S, Place, Transfers
 from tests.harness.clock import Clock
-from tests.harness.harness import asynchronous, until
+from tests.harness.harness import asynchronous, small_task, until
+from tests.harness.pki import Pki
 
 GRACE_S = 5.0
 
@@ -82,6 +87,27 @@ async def test_the_hint_grows_with_the_crowd() -> None:
     async with held(transfers, "alice"):
         hints = {n: (await refusal(transfers, "bob", n_waiting=n)).retry_after_s for n in (0, 1, 400, 10_000)}
     assert hints == {0: SHORTEST_RETRY_S, 1: SHORTEST_RETRY_S, 400: 2.0, 10_000: LONGEST_RETRY_S}
+
+
+@asynchronous
+async def test_hints_of_a_task_that_hides_draws_do_not_tell_how_many_wait(tmp_path: Path) -> None:
+    """Colluders who take all places and ask once more could else subtract themselves.
+
+    The hint is for a round's expected number, 450 of 900. Limits that others may meet are logged: a refusal tells, too.
+    """
+    clients = {f"client-{i}": 10 for i in range(900)}
+    paced = {"submit_timeout_s": 1.0, "proof_timeout_s": 1.0, "round_period_s": 5.0}
+    task = small_task(clients, mode="proved", frac_bits=16, client_rate=0.5, **paced)
+    config = Pki.create(tmp_path / "pki", ()).aggregator(
+        0, listen="127.0.0.1:1", folder=tmp_path, max_uploads=1, max_downloads=900
+    )
+    with structlog.testing.capture_logs() as said:
+        transfers = memory.capacity_of(config, task, Role.AGGREGATOR_A).uploads
+    told = [(line["limit"], line["expected_at_least"]) for line in said if line["event"] == "transfers.tell_draws"]
+    assert told == [("max_uploads", 900)]
+    async with held(transfers, "alice"):
+        hints = {(await refusal(transfers, "bob", n_waiting=n)).retry_after_s for n in (0, 1, 400, 10_000)}
+    assert hints == {450 / 200}
 
 
 @asynchronous
