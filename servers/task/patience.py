@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 LINGER_S = 10.0
 """How long the end of a task waits for the others to take note of it."""
@@ -11,12 +12,20 @@ GOODBYE_S = 2.0
 
 
 class Patience:
-    """How long another server may still be away: connect_timeout_s at first, reconnect_timeout_s from each loss on."""
+    """How long another server may still be away: connect_timeout_s at first, reconnect_timeout_s from each loss on.
 
-    def __init__(self, connect_timeout_s: float, reconnect_timeout_s: float) -> None:
-        self._reconnect_timeout_s = reconnect_timeout_s
-        self._deadline: float | None = time.monotonic() + connect_timeout_s
+    Losses without a draw between them are one: who comes back only to hang up again is waited for no longer in all.
+    """
+
+    def __init__(
+        self, connect_timeout_s: float, reconnect_timeout_s: float, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._reconnect_timeout_s, self._now = reconnect_timeout_s, now
+        self._deadline: float | None = now() + connect_timeout_s
         self._has_met = False
+        self._lost_at: int | None = None
+        """The coming round's number at the last loss."""
+        self._unspent_s = 0.0
         self.n_clients: int | None = None
         """Connected at the start of this process's last round; None before the first."""
 
@@ -24,10 +33,11 @@ class Patience:
     def left_s(self) -> float:
         """Return the seconds that are left."""
         assert self._deadline is not None  # set at the start and at every loss
-        return max(0.0, self._deadline - time.monotonic())
+        return max(0.0, self._deadline - self._now())
 
     def ends(self) -> None:
         """Note that all are there, and rounds begin."""
+        self._unspent_s = self.left_s
         self._deadline, self._has_met = None, True
 
     def nears_its_end(self) -> None:
@@ -36,11 +46,13 @@ class Patience:
         A server that we have met hears it within LINGER_S. At the start of a process, after a death, the other one may
         long have gone, and has GOODBYE_S.
         """
-        end = time.monotonic() + (LINGER_S if self._has_met else GOODBYE_S)
+        end = self._now() + (LINGER_S if self._has_met else GOODBYE_S)
         self._deadline = end if self._deadline is None else min(self._deadline, end)
 
-    def starts_or_goes_on(self) -> bool:
-        """Note that one is lost, or was not found. Returns whether to try again."""
+    def starts_or_goes_on(self, next_round: int) -> bool:
+        """Note that one is lost, or was not found. Return whether to try again. next_round: the first unused number."""
         if self._deadline is None:
-            self._deadline = time.monotonic() + self._reconnect_timeout_s
+            if next_round != self._lost_at:
+                self._lost_at, self._unspent_s = next_round, self._reconnect_timeout_s
+            self._deadline = self._now() + self._unspent_s
         return self.left_s > 0 and (self._has_met or self._reconnect_timeout_s > 0)

@@ -128,7 +128,7 @@ class TaskRun:
         """
         await self._settle()
         await asyncio.to_thread(self._require_rounds_left)
-        if patience.starts_or_goes_on():
+        if patience.starts_or_goes_on(await asyncio.to_thread(lambda: self.state.store.next_round)):
             log.warning("aggregator.interrupted", task=self.state.store.task_id, reason=str(error))
             await asyncio.to_thread(self.state.store.interrupted, self.telemetry.interrupted(), str(error))
             return None

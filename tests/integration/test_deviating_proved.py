@@ -27,7 +27,7 @@ from precad.mpc.errors import CommitmentError, MalformedMessageError, PeerMismat
 from precad.mpc.proved.field import P
 from precad.protos.precad.v1 import aggregator_pb2, peer_pb2
 from precad.protos.task.task import Task
-from precad.servers.errors import TaskRefusedError
+from precad.servers.errors import PeerUnreachableError, TaskRefusedError
 from precad.servers.rounds.states import Charged, Committed, Opened, Proving
 from tests.harness.harness import asynchronous, free_addresses
 from tests.harness.pki import Pki
@@ -88,13 +88,14 @@ async def attacked(
     lost_rounds: int = 20,
     comes_back: bool = True,
     kind: type[Deviant] = Deviant,
+    reconnect_timeout_s: float = 10.0,
     **changes: Any,
 ) -> Attack:
     """Run a task with a server that deviates in its first rounds. length: of every update, in steps of the grid."""
     folder.mkdir(exist_ok=True)
     task = proved_task(CLIENTS, **{"rounds": rounds, "lost_rounds": lost_rounds, **FEW_BITS, **changes})
     addresses = free_addresses(2)
-    beside = Beside(task, pki, folder, 1 - party, addresses, reconnect_timeout_s=10.0)
+    beside = Beside(task, pki, folder, 1 - party, addresses, reconnect_timeout_s=reconnect_timeout_s)
     server = kind(party, fields_of(task), task.divisor, pki.directory, (addresses[0], addresses[1]))
     server.plans, server.comes_back = plans, comes_back
     vector = np.zeros(task.dim, dtype=np.int64)
@@ -313,6 +314,17 @@ async def test_a_deviation_ends_the_task_with_nothing_more(pki: Pki, tmp_path: P
     if step == CHALLENGE:
         assert not attack.server.calls_seen("Prove")
         assert not attack.beside.of_kind(Charged)
+
+
+@asynchronous
+async def test_one_that_hangs_up_before_any_draw_is_not_met_for_ever(pki: Pki, tmp_path: Path) -> None:
+    """No number is used up, so that no round is lost: the time that servers may be apart ends it."""
+    attack = await attacked(
+        pki, tmp_path, [Plan({"coin/commit": hangs_up})] * 10_000, lost_rounds=1, reconnect_timeout_s=2.0
+    )
+    assert isinstance(attack.error, PeerUnreachableError)
+    assert attack.server.steps_seen().keys() <= {0}
+    assert attack.beside.of_kind(Committed) == []
 
 
 @pytest.mark.parametrize("party", [pytest.param(0, marks=pytest.mark.slow), 1], ids=["A deviates", "B deviates"])
