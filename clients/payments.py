@@ -75,6 +75,11 @@ class Payments:
         with self._explained():
             return self._account().payments_left(self._payment)
 
+    def are_ended_by_delta(self) -> bool:
+        """Tell whether what the protocol takes of delta ends uploads before epsilon does. Raises StateFileError."""
+        with self._explained():
+            return self._account().is_ended_by_delta(self._payment)
+
     def uploads_left_beside(self, evaluations: Payments, due: Callable[[int], int]) -> int:
         """Return how many more uploads, or epochs, the limit has room for with their evaluations, paid beside them.
 

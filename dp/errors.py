@@ -36,12 +36,16 @@ class BudgetExceededError(DpError):
 
 
 class HolderLimitError(DpError):
-    """One more payment would pass the limit of a holder's ledger. Nothing was paid."""
+    """One more payment would pass the limit of a holder's ledger. Nothing was paid.
 
-    def __init__(self, *, client: str, limit_epsilon: float, delta: float) -> None:
+    of_delta: what protocols take of delta would pass its share, whatever is left of epsilon.
+    """
+
+    def __init__(self, *, client: str, limit_epsilon: float, delta: float, of_delta: bool = False) -> None:
+        what = "" if not of_delta else " in delta: a ledger of a smaller limit_epsilon or a larger delta has room"
         super().__init__(
             f"what the records of {client!r} lose in all tasks must stay <= {limit_epsilon:g} at delta = {delta:g}, "
-            "and one more round would pass that"
+            f"and one more round would pass that{what}"
         )
         self.client = client
         self.limit_epsilon = limit_epsilon

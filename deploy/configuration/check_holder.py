@@ -28,9 +28,16 @@ def room_of(task: Task, config: ClientConfig, clients: Collection[str]) -> dict[
         left, bins = _uploads_left(task, payments, answers.get(client)), task.record_bins or 1
         found[client] = (
             f"room for {left} more {'uploads' if bins == 1 else 'epochs'} of {what_of}{_short(task, left)}, within "
-            f"epsilon {limit.limit_epsilon:g} at delta = {limit.delta:g}"
+            f"epsilon {limit.limit_epsilon:g} at delta = {limit.delta:g}{_by_delta(task, left, payments)}"
         )
     return found
+
+
+def _by_delta(task: Task, left: int, payments: Payments) -> str:
+    """Say where a smaller limit has room for more of the task's uploads: the protocol's errors weigh e^limit."""
+    if not _short(task, left) or not payments.are_ended_by_delta():
+        return ""
+    return "; delta ends it, so a new ledger of a smaller limit_epsilon has room for more"
 
 
 def _short(task: Task, left: int) -> str:

@@ -175,7 +175,10 @@ class Account:
         """Raise HolderLimitError where the payments together would pass the limit; ValueError as `has_room`."""
         if not self.has_room(*payments):
             raise HolderLimitError(
-                client=payments[0].client, limit_epsilon=self.terms.limit_epsilon, delta=self.terms.delta
+                client=payments[0].client,
+                limit_epsilon=self.terms.limit_epsilon,
+                delta=self.terms.delta,
+                of_delta=self._slack + sum(payment.slack for payment in payments) > self._most_slack,
             )
 
     def has_room(self, *payments: Payment) -> bool:
@@ -188,10 +191,18 @@ class Account:
 
     def payments_left(self, payment: Payment) -> int:
         """Return how many more of these there is room for; 10^12 where they cost nothing."""
+        return max(0, int(min(*self._payments_left(payment), 1e12)))
+
+    def is_ended_by_delta(self, payment: Payment) -> bool:
+        """Tell whether what protocols take of delta ends such payments, before epsilon does."""
+        of_orders, of_slack = self._payments_left(payment)
+        return of_slack < of_orders
+
+    def _payments_left(self, payment: Payment) -> tuple[float, float]:
+        """Return how many more of these the filter has room for, and delta's share for protocols."""
         cost = self._cost(payment)
         left = [(m - spent) / c if c else math.inf for m, spent, c in zip(self._most, self._spent, cost, strict=True)]
-        of_slack = (self._most_slack - self._slack) / payment.slack if payment.slack else math.inf
-        return max(0, int(min(max(left), of_slack, 1e12)))
+        return max(left), (self._most_slack - self._slack) / payment.slack if payment.slack else math.inf
 
     def take(self, line: Line) -> None:
         """Count a payment that is on disk."""

@@ -99,6 +99,20 @@ def test_the_room_that_is_said_is_compared_with_lost_rounds_too(tmp_path: Path, 
     assert f"room for {most - 1} more uploads of this task, {expected}" in said
 
 
+def test_check_says_where_a_smaller_limit_has_room_for_more_uploads(tmp_path: Path) -> None:
+    """Errors of mode `proved` weigh e^limit: at 14 they end what 6 has room for."""
+    task = small_task(rounds=3000, noise_multiplier=40.0, mode="proved", frac_bits=16, record_rate=0.5)
+    said, room = dict[float, str](), dict[float, int]()
+    for epsilon in (6.0, 14.0):
+        limit = HolderLimit(ledger=tmp_path / f"{epsilon}", limit_epsilon=epsilon)
+        config = ClientConfig(certificates=tmp_path, authority=tmp_path / "ca.pem", holder=limit)
+        said[epsilon] = room_of(task, config, ["alice"])["alice"]
+        room[epsilon] = payments_of(task, ["alice"], limit)["alice"].uploads_left()
+    assert room[14.0] < room[6.0]
+    assert said[14.0].endswith("; delta ends it, so a new ledger of a smaller limit_epsilon has room for more")
+    assert "delta ends it" not in said[6.0]
+
+
 @pytest.mark.parametrize("every", [1, 3])
 def test_the_room_that_is_said_is_what_a_client_can_pay(tmp_path: Path, every: int) -> None:
     """By `precad check`, and by a simulation that is refused: rounds with their evaluations until a payment is."""

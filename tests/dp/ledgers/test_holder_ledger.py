@@ -128,6 +128,12 @@ def test_what_protects_nothing_is_never_paid(tmp_path: Path) -> None:
         tiny = payment(SampledGaussian(1.0, 1e6), slack=1e-8)
         n = ledger.account.payments_left(tiny)
         assert 5 < n < 20
+        assert ledger.account.is_ended_by_delta(tiny)
+        assert not ledger.account.is_ended_by_delta(payment(slack=1e-12))
+        with pytest.raises(HolderLimitError, match="would pass that in delta: a ledger of a smaller limit_epsilon"):
+            ledger.account.require_room(replace(tiny, slack=1e-6))
+        with pytest.raises(HolderLimitError, match=r"would pass that$"):
+            ledger.account.require_room(payment(times=10_000))
     assert pay_to_the_end(tmp_path / "ledger", tiny) == n
 
 
