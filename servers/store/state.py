@@ -291,17 +291,19 @@ class TaskState:
             self.store.skip(number)
         self.lost |= frozenset(skipped) - self.evaluation_numbers
 
-    def paid_attempts(self) -> dict[int, tuple[str, ...]]:
-        """Return the rounds that the ledger holds and that did not end here, with their chosen clients."""
-        charged = self.ledger.rounds
-        return {attempt.number: attempt.chosen for attempt in self.store.attempts() if attempt.number in charged}
+    def charges_told(self) -> dict[int, tuple[str, ...]]:
+        """Return the rounds that the ledger holds and that no standing tells of, with their chosen clients: those that
+        did not end here, and evaluations after the last commit."""
+        charged, last = self.ledger.rounds, self.committed[-1].number if self.committed else -1
+        in_vain = {attempt.number: attempt.chosen for attempt in self.store.attempts() if attempt.number in charged}
+        return in_vain | {round.number: round.chosen for round in self.evaluated if round.number > last}
 
     def charge_as_well(self, theirs: dict[int, tuple[str, ...]]) -> None:
         """Charge what the other server charged in vain and we did not, of rounds that we drew with it.
 
         Raises PeerMismatchError for any other round, what `Ledger.charge` raises, StoreError.
         """
-        ours = self._released | self.paid_attempts()
+        ours = self._released | self.charges_told()
         drawn = (self.store.uncommitted() - self.store.skipped()) | ours.keys()
         for number in sorted(theirs):
             if number not in drawn:

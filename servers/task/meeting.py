@@ -198,7 +198,7 @@ def level(state: TaskState, meeting: Meeting, random_bytes: RandomBytes) -> None
     """
     agreement, dim = meeting.agreement, state.task.dim
     channel = Prefixed(meeting.lane, f"{agreement.task_id}/{agreement.next_round}/join")
-    ours = {str(number): chosen for number, chosen in state.paid_attempts().items()}
+    ours = {str(number): chosen for number, chosen in state.charges_told().items()}
     received = channel.exchange("charges", json.dumps(ours).encode(), charge_bytes(state.task, state.store.n_rounds))
     theirs = _charges(received, state.task, agreement.next_round)
     if agreement.behind == channel.party:

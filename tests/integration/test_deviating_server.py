@@ -305,12 +305,12 @@ async def test_charges_of_rounds_that_were_never_drawn_burn_no_budget(
 ) -> None:
     """The attack that spent server A's whole budget in one meeting."""
     task = small_task(CLIENTS, rounds=3, epsilon_budget_one_server=20.0, gate="native")
-    honest = meeting.TaskState.paid_attempts
+    honest = meeting.TaskState.charges_told
 
     def lies(state: Any) -> dict[int, tuple[str, ...]]:
         return dict.fromkeys(range(900), CLIENTS) if AGGREGATORS[1] in state.store.where else honest(state)
 
-    monkeypatch.setattr(meeting.TaskState, "paid_attempts", lies)
+    monkeypatch.setattr(meeting.TaskState, "charges_told", lies)
     async with deployment(task, tmp_path) as (servers, _):
         error = await end_of_a(servers)
     assert "never drawn" in str(error) or "charges" in str(error)

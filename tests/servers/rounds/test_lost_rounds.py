@@ -11,7 +11,7 @@ import errno
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +28,7 @@ from precad.servers.database.tables import Database
 from precad.servers.errors import SetupError, StoreError, TaskRefusedError
 from precad.servers.store import audit_log
 from precad.servers.store.folder import ledger_path, open_task_store, store_path
-from precad.servers.store.rounds import AttemptState, TaskStore, migrations
+from precad.servers.store.rounds import AttemptState, EvaluatedRound, TaskStore, migrations
 from precad.servers.store.state import TaskState, require_possible_sum
 from precad.servers.task.run import public_reason
 from tests.harness.harness import small_task
@@ -164,8 +164,8 @@ def validated(state: TaskState, number: int) -> None:
 
 def sum_and_digest(state: TaskState) -> tuple[NDArray[np.int64], bytes]:
     """A possible sum, and of the model that it makes."""
-    noisy_sum = np.ones(TASK.dim, dtype=np.int64)
-    moved, _ = updated(state.model.parameters, noisy_sum, TASK, state.model.past)
+    noisy_sum = np.ones(state.task.dim, dtype=np.int64)
+    moved, _ = updated(state.model.parameters, noisy_sum, state.task, state.model.past)
     return noisy_sum, convert.sha256(convert.model_to_bytes(moved))
 
 
@@ -204,6 +204,32 @@ def test_a_round_is_not_taken_over_once_clients_were_drawn_anew_after_it(task: T
         assert not state.can_be_level
         with pytest.raises(PeerMismatchError, match=r"round 0 .*no verdicts that may still be committed"):
             state.attempt(0)
+
+
+@pytest.mark.parametrize("mode", ["masked", "proved"])
+def test_a_server_that_lost_an_evaluation_is_found_out(mode: str, tmp_path: Path) -> None:
+    """Its folder was put back to before one that both had opened: its ledger is short of a charge for good.
+
+    The standings are alike but for a number that the other one used up. One that died in the evaluation goes on.
+    """
+    evaluation = {"evaluation": "clients", "evaluation_every": 1, "evaluation_noise": 5.0}
+    task = small_task(("alice", "bob"), lost_rounds=2, mode=mode, **evaluation)
+    with ExitStack() as stack:
+        whole, died, put_back = (stack.enter_context(TaskStateOf(tmp_path / name, task)) for name in ("a", "b", "c"))
+        for state in (whole, died, put_back):
+            state.store.begin("small-1", Role.AGGREGATOR_A)
+            validated(state, 0)
+            state.take_over(0, *sum_and_digest(state))
+        for state in (whole, died):
+            validated(state, 1)
+        whole.take_evaluation(
+            EvaluatedRound(1, ("alice",), ("alice",), (), whole.model.digest, 1.0, 1.0, noisy_sum=(1, 2, 3))
+        )
+        put_back.skip_to(whole.store.next_round)
+        died.charge_as_well(whole.charges_told())
+        whole.charge_as_well(died.charges_told())
+        with pytest.raises(PeerMismatchError, match=r"charge of round 1 .*old state_dir.*ours never drawn"):
+            put_back.charge_as_well(whole.charges_told())
 
 
 def test_a_sum_that_makes_another_model_than_was_said_is_not_taken_over(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def level_with(answer: bytes) -> list[Any]:
     ours, theirs = memory_pair()
     charged: list[Any] = []
     store = SimpleNamespace(n_rounds=NEXT_ROUND)
-    state = SimpleNamespace(task=TASK, store=store, paid_attempts=dict, charge_as_well=charged.append)
+    state = SimpleNamespace(task=TASK, store=store, charges_told=dict, charge_as_well=charged.append)
     meeting = SimpleNamespace(lane=ours, agreement=Agreement("task-1", NEXT_ROUND, None))
     with ThreadPoolExecutor(1) as thread:
         thread.submit(Prefixed(theirs, f"task-1/{NEXT_ROUND}/join").exchange, "charges", answer)
