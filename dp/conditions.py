@@ -10,6 +10,8 @@ OF_SERVERS: Final = {
     View.ONE_SERVER: "whether or not the corrupted server adds its own noise",
     View.CLIENTS_ONLY: "if both servers follow the protocol",
 }
+OF_DEALT_STEPS: Final = "if both servers and the dealer follow the protocol"
+"""Of algorithms whose sum is made by dealt tuples: other tuples make it another sum, which moves further."""
 
 
 class Evaluated(Protocol):
@@ -45,13 +47,13 @@ def on_a_function(task: Evaluated, view: View) -> str:
     """Return what the figures rest on where the servers evaluate a function of the sum.
 
     With factor L it moves by at most L times as far as the sum, and the servers' noise is L times as much. So each
-    multiplier, noise over sensitivity, is what it is without a function. A server that deviates in the function's steps
-    can make it another one, which moves further.
+    multiplier, noise over sensitivity, is what it is without a function. A server or dealer that deviates in the
+    function's steps can make it another one, which moves further.
     """
     if task.sum_function is None:
         return ""
     if task.has_unbounded_sum:
         return "; no bound: sum_function has no declared factor"
-    follows = "; if both servers follow the protocol in its steps" if view is View.ONE_SERVER else ""
+    follow = "both servers and the dealer follow" if view is View.ONE_SERVER else "the dealer follows"
     moves = f"moves at most {task.sum_factor:g} times as far as the sum does, as operators say"
-    return f"; if {task.sum_function} {moves}{follows}"
+    return f"; if {task.sum_function} {moves}; if {follow} the protocol in its steps"

@@ -54,7 +54,7 @@ from precad.dp.accountants.precad_client import client_noise_multiplier
 from precad.dp.accountants.ptr_event import SampledProposeTestRelease
 from precad.dp.accountants.slack import with_slack
 from precad.dp.accountants.task_cost import Evaluations, Level, TaskCost
-from precad.dp.conditions import OF_SERVERS, Evaluated, must_be_said, on_a_function
+from precad.dp.conditions import OF_DEALT_STEPS, OF_SERVERS, Evaluated, must_be_said, on_a_function
 from precad.dp.noise.correlated import Strategy
 
 
@@ -385,8 +385,9 @@ def _user_dp_fedavg(task: PublicParameters) -> TaskPrivacy:
     for. The level of a whole client is the draw, visibly, and then the client's update for certain.
 
     A sum without its F longest updates (`tsgd-gaussian`) moves with a client by at most C, too. What moves it is
-    the client's update, or the shortest that was cut, which its coming brings back. One server's figure holds while
-    that server follows the protocol. One that shifts ranks could have one client decide over many updates.
+    the client's update, or the shortest that was cut, which its coming brings back. Both figures hold while servers
+    and dealer follow the protocol. A server that shifts ranks could have one client decide over many updates, and a
+    dealer that deals no bits could have one update count many times.
 
     Correlated noise makes a round a release of the same kind with a smaller multiplier (`precad.dp.noise.correlated`).
     It is the same in both views: what protects against one server protects against clients. Where clients take turns,
@@ -399,7 +400,7 @@ def _user_dp_fedavg(task: PublicParameters) -> TaskPrivacy:
         View.CLIENTS_ONLY: SampledGaussian(1.0, both if task.noise_bands == 1 else one),
     }
     turns = f"; its rounds at least {task.min_separation} apart" if task.min_separation > 1 else ""
-    rests_on = dict.fromkeys(View, OF_SERVERS[View.CLIENTS_ONLY]) if task.rules.drops else OF_SERVERS
+    rests_on = dict.fromkeys(View, OF_DEALT_STEPS) if task.rules.drops else OF_SERVERS
     return TaskPrivacy(
         unit=Unit.CLIENT,
         events=events,
@@ -415,10 +416,7 @@ def _tsgd_ptr(rounds: TestedRounds) -> TaskPrivacy:
     return TaskPrivacy(
         unit=Unit.CLIENT,
         events={view: rounds.event(view) for view in View},
-        rests_on={
-            View.ONE_SERVER: "what its updates say, not that it took part; if both servers follow the protocol",
-            View.CLIENTS_ONLY: f"what its updates say, not that it took part; {OF_SERVERS[View.CLIENTS_ONLY]}",
-        },
+        rests_on=dict.fromkeys(View, f"what its updates say, not that it took part; {OF_DEALT_STEPS}"),
     )
 
 

@@ -106,13 +106,13 @@ def _against_server(it: AlgorithmRules) -> str:
         why = "a round releases one update, or few" if it.selects else "epsilon is infinite"
         return f"nothing: {why}; runs and logs warn"
     if it.trims:
-        return "propose-test-release, if both servers follow the protocol"
+        return "propose-test-release, if both servers and the dealer follow the protocol"
     if it.clients_share_noise:
         return "Poisson(p), sigma, if tau of every released round's uploads are honest"
     if it.clients_add_noise:
         steps = ", `local_steps` times a round" if it.trains_locally else ""
         return f"Poisson(p), sigma{steps}; so even against both servers"
-    return f"{_sampled(it)}, sigma{', if both servers follow the protocol' if it.drops else ''}"
+    return f"{_sampled(it)}, sigma{', if both servers and the dealer follow the protocol' if it.drops else ''}"
 
 
 def _against_clients(it: AlgorithmRules) -> str:

@@ -51,7 +51,7 @@ FUNCTION = {
     "sum_function_factor": 2.0,
 }
 OPERATORS_WORD = "if precad.mpc.crypten.examples:clip moves at most 2 times as far as the sum does, as operators say"
-FOLLOWS = "if both servers follow the protocol in its steps"
+FOLLOWS = "if both servers and the dealer follow the protocol in its steps"
 PLAIN, WITH = small_task(noise_multiplier=4.0), small_task(noise_multiplier=4.0, **FUNCTION)
 
 

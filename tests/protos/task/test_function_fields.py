@@ -99,7 +99,7 @@ def test_a_factor_scales_the_noise_and_no_figure(algorithm: str) -> None:
     assert (found.events, found.every_round) == (of_plain.events, of_plain.every_round)
     for view in View:
         assert found.rests_on[view].startswith(f"{of_plain.rests_on[view]}; if precad.mpc.crypten.examples:clip moves")
-    assert found.rests_on[View.ONE_SERVER].endswith("; if both servers follow the protocol in its steps")
+    assert found.rests_on[View.ONE_SERVER].endswith("; if both servers and the dealer follow the protocol in its steps")
     assert "2 times as far as the sum" in function_claim(with_factor)
     assert conditions_of(with_factor) == list(found.rests_on.values())
 
