@@ -21,10 +21,11 @@ def digests_of(app: App, records: Mapping[str, Records], test: Records) -> dict[
     """Return SHA-256 digests, in hexadecimal, of all clients' and the test records, and of the app's functions."""
     codes = {f"{name}_sha256": _sha256(_code_of(made)) for name, made in {"model": app.model, "loss": app.loss}.items()}
     codes["metrics_sha256"] = _sha256(*map(_code_of, app.metrics))
-    return {"records_sha256": _of_records({**records, "test records": test}), **codes}
+    return {"records_sha256": sha256_of_records({**records, "test records": test}), **codes}
 
 
-def _of_records(records: Mapping[str, Records]) -> str:
+def sha256_of_records(records: Mapping[str, Records]) -> str:
+    """Return the SHA-256 digest, in hexadecimal, of records by their names."""
     digest = hashlib.sha256()
     for name, own in records.items():
         for values in (own.features, own.labels):

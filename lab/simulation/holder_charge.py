@@ -7,6 +7,7 @@ drawn follows from the run folder's secret key, and so does the noise (`precad.l
 
 from __future__ import annotations
 
+import hmac
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
@@ -19,10 +20,12 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt
 from precad.clients.config import ClientConfig
 from precad.clients.errors import HolderLimitReachedError
 from precad.clients.payments import Payments, payments_of, payments_of_answers
+from precad.clients.records import Records
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.files.whole import write_whole
 from precad.dp.ledgers.holder import SIMULATION
 from precad.lab.simulation import holder_key
+from precad.lab.simulation.app_digests import sha256_of_records
 from precad.lab.simulation.config import SimulationSettings
 from precad.lab.simulation.evaluations import FIRST_NUMBER
 from precad.lab.simulation.randomness import Sources, drawn
@@ -84,6 +87,8 @@ class _Paid(BaseModel):
 
     rounds: dict[str, NonNegativeInt] = {}
     """By seed."""
+    records: str = ""
+    """What `sealed` gives of the records; empty in folders of earlier versions."""
 
 
 def owed_by_seeds(
@@ -94,7 +99,7 @@ def owed_by_seeds(
     sources: what each draws from. budgets: whether they allow the next round, and the evaluation that is due.
     Raises ConfigError.
     """
-    paid, found = _paid_in(folder), {}
+    paid, found = _paid_in(folder).rounds, {}
     for seed, source in sources.items():
         draws = Draws(task, source, *budgets)
         found[seed] = draws.owed(task.rounds).without(draws.owed(paid.get(str(seed), 0)))
@@ -115,20 +120,41 @@ def owed_at_most(task: Task) -> Owed:
     return Owed(uploads, Counter(dict.fromkeys(task.clients, n_evaluations)), task.rounds)
 
 
-def note_paid(folder: Path, owed: Mapping[int, Owed]) -> None:
-    """Write down in a run folder what is paid: whoever continues it pays the rest. Call after paying."""
-    rounds = _paid_in(folder)
+def note_paid(folder: Path, owed: Mapping[int, Owed], seal: str) -> None:
+    """Write down in a run folder what is paid: whoever continues it pays the rest. Call after paying.
+
+    seal: of the records that it is paid for.
+    """
+    rounds = _paid_in(folder).rounds
     for seed, one in owed.items():
         rounds[str(seed)] = max(rounds.get(str(seed), 0), one.rounds)
-    write_whole(folder / FILE, json.dumps({"rounds": rounds}).encode())
+    write_whole(folder / FILE, json.dumps({"rounds": rounds, "records": seal}).encode())
 
 
-def _paid_in(folder: Path) -> dict[str, int]:
+def sealed(key: bytes, records: Mapping[str, Records], held_out: Mapping[str, Records]) -> str:
+    """Return a digest of records under the folder's key, in hexadecimal: nobody without it confirms a guess."""
+    digests = [sha256_of_records(records), sha256_of_records(held_out)]
+    return hmac.digest(key, " ".join(digests).encode(), "sha256").hex()
+
+
+def require_records(folder: Path, seal: str) -> None:
+    """Refuse other records than those that were paid for: the same draws and noise would show what changed.
+
+    Raises ConfigError.
+    """
+    if _paid_in(folder).records not in ("", seal):
+        raise ConfigError(
+            f"--output: expected the records that were paid for in {folder / FILE}, found others: "
+            "train them in another folder, which draws and pays anew"
+        )
+
+
+def _paid_in(folder: Path) -> _Paid:
     path = folder / FILE
     if not path.exists():
-        return {}
+        return _Paid()
     with refusing((OSError, ValueError), f"--output: expected how many rounds are paid in {path}, found"):
-        return dict(_Paid.model_validate_json(path.read_bytes()).rounds)
+        return _Paid.model_validate_json(path.read_bytes())
 
 
 class HolderCharge:

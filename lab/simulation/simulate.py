@@ -56,7 +56,16 @@ from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.lab.simulation import RoundMetrics, SeededRandomness, Simulation, SimulationSettings, holder_key, records_of
 from precad.lab.simulation.algorithms import Deployed
 from precad.lab.simulation.earlier import earlier_of
-from precad.lab.simulation.holder_charge import Draws, HolderCharge, Owed, key_of, note_paid, owed_by_seeds
+from precad.lab.simulation.holder_charge import (
+    Draws,
+    HolderCharge,
+    Owed,
+    key_of,
+    note_paid,
+    owed_by_seeds,
+    require_records,
+    sealed,
+)
 from precad.lab.simulation.kept import alone_in, kept_lines, moments_in, require_kept, saved_training
 from precad.lab.simulation.progress import Trainings
 from precad.lab.simulation.randomness import KeyedRandomness, Sources
@@ -99,6 +108,11 @@ class Plan:
         """Return what the training number `seed` draws from: a secret key, where its records' holder has a limit."""
         number = self.settings.first_seed + seed
         return SeededRandomness(number) if self.client.holder is None else KeyedRandomness(self.key, number)
+
+    @property
+    def seal(self) -> str:
+        """Return what stands for the records in a folder whose trainings are paid for."""
+        return sealed(self.key, self.records, self.held_out)
 
     def simulation(self, seed: int, engine: RecordEngine | None = None) -> Simulation:
         """Return the training number `seed`, which has not begun. Raises ArgumentError."""
@@ -395,7 +409,7 @@ def run_plan(
 def _run_all(
     plan: Plan, folder: Path, seeds: Sequence[int], console: Console, workers: Workers | None
 ) -> dict[str, Any]:
-    plan = with_key_of(folder, plan)
+    plan = _to_train(folder, plan)
     first = plan.simulation(seeds[0])  # what it refuses leaves no folder behind
     first.measured()
     engine = first.federation.engine
@@ -405,7 +419,7 @@ def _run_all(
     if charge is not None:
         holder_key.keep(folder, plan.key)
         charge.pay()
-        note_paid(folder, owed)
+        note_paid(folder, owed, plan.seal)
     with Trainings(console, len(seeds)) as trainings:
         if workers is None:
             summaries = _one_by_one(runs, seeds, engine, trainings)
@@ -432,6 +446,14 @@ def _run_all(
 def with_key_of(folder: Path, plan: Plan) -> Plan:
     """Return a plan that draws from the folder's key, or from a fresh one, where a holder pays. Raises ConfigError."""
     return plan if plan.client.holder is None else replace(plan, key=key_of(folder))
+
+
+def _to_train(folder: Path, plan: Plan) -> Plan:
+    """Return the plan with the folder's key, for the records that were paid for there. Raises ConfigError."""
+    plan = with_key_of(folder, plan)
+    if plan.client.holder is not None:
+        require_records(folder, plan.seal)
+    return plan
 
 
 def _charge(
@@ -472,4 +494,4 @@ def _one_by_one(runs: Runs, seeds: Sequence[int], engine: RecordEngine, training
 
 def _train_seed(raw: Mapping[str, Any], folder: Path, seed: int) -> dict[str, Any]:
     """Run one seed's training, in a worker."""
-    return Runs(with_key_of(folder, resolve(raw)), folder).run(seed)
+    return Runs(_to_train(folder, resolve(raw)), folder).run(seed)

@@ -17,7 +17,7 @@ from precad.deploy.cli.main import app
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian
 from precad.dp.ledgers.holder import read
 from tests.harness.command_line import CliRunner
-from tests.harness.hospital import hospital
+from tests.harness.hospital import hospital, patients, write_csv
 
 LIMIT = """
 [simulation]
@@ -89,6 +89,24 @@ def test_trainings_pay_for_every_round_that_a_client_was_in(config: Path) -> Non
     told = CliRunner().invoke(app, ["holder", "statement", str(config.parent / "paid" / "a")]).stdout
     assert "nobody else knows the key of a simulation: holder.key of its run folder" in told
     assert "seed" not in told
+
+
+def test_a_folder_trains_no_other_records_than_were_paid_for(config: Path) -> None:
+    """They would meet the same draws and noise for nothing: two models would show the record that was changed.
+
+    As where a copy of the folder from before its end is put back. Another folder draws and pays anew.
+    """
+    simulate(config)
+    before, out = paid(config), config.parent / "out"
+    for name in ("seed-0.npz", "seed-0.jsonl"):
+        (out / name).unlink()
+    rows = patients(80)
+    write_csv(config.parent / "patients.csv", [*rows[:7], "99,250.0,f,ill", *rows[8:]])
+    said = simulate(config, exit_code=2)
+    assert "expected the records that were paid for" in said
+    assert (paid(config), (out / "seed-0.npz").exists()) == (before, False)
+    write_csv(config.parent / "patients.csv", rows)
+    assert "nothing: all of it was paid before" in simulate(config)
 
 
 def test_the_folder_s_own_file_pays_from_the_same_ledgers(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
