@@ -89,7 +89,8 @@ class TaskState:
     """Numbers that are of evaluations, finished or not: each right after a commit that one is due after. Both servers
     agree on them whatever became of these rounds, since both hold the same commits."""
     lost: frozenset[int] = frozenset()
-    """Numbers that were used up and not committed, but for those of evaluations."""
+    """Numbers that were used up and not committed; of evaluations, those that were charged: their verdicts may have
+    been asked for."""
     unknown: list[Attempt] = field(default_factory=list)
     """Those of them whose check was charged and began, and whose verdicts this server never saw."""
     turns: dict[str, int] = field(default_factory=dict)
@@ -139,7 +140,7 @@ class TaskState:
         due = (round for n, round in enumerate(self.committed, start=1) if is_due(every, n))
         self.evaluation_numbers = frozenset(round.number + 1 for round in due)
         attempts, numbers = self.store.attempts(), self._released.keys()
-        self.lost = self.store.uncommitted() - self.evaluation_numbers
+        self.lost = self.store.uncommitted() - (self.evaluation_numbers - self.ledger.rounds)
         self.unknown = [attempt for attempt in attempts if attempt.state is AttemptState.UNKNOWN]
         if foreign := self.ledger.rounds - {*numbers, *(attempt.number for attempt in attempts)}:
             raise SetupError(f"state_dir: the ledger holds round {min(foreign)}, of which nothing else is known here")
@@ -319,6 +320,7 @@ class TaskState:
         for number in sorted(theirs.keys() - self.ledger.rounds):
             self.store.charged_by_peer(number, theirs[number])
             self.charge(number, theirs[number])
+            self.lost |= {number}
 
     def charge(self, number: int, chosen: Collection[str]) -> None:
         """Charge the round, durably. Raise StoreError when the ledger cannot be written, and what `Ledger.charge`

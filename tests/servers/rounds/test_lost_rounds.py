@@ -225,9 +225,13 @@ def test_a_server_that_lost_an_evaluation_is_found_out(mode: str, tmp_path: Path
         whole.take_evaluation(
             EvaluatedRound(1, ("alice",), ("alice",), (), whole.model.digest, 1.0, 1.0, noisy_sum=(1, 2, 3))
         )
+        for state, lost_there in ((whole, frozenset()), (died, {1}), (put_back, frozenset())):
+            state.refresh()
+            assert state.lost == lost_there  # a verdict may have been read in the one that died
         put_back.skip_to(whole.store.next_round)
         died.charge_as_well(whole.charges_told())
         whole.charge_as_well(died.charges_told())
+        assert put_back.lost == frozenset()
         with pytest.raises(PeerMismatchError, match=r"charge of round 1 .*old state_dir.*ours never drawn"):
             put_back.charge_as_well(whole.charges_told())
 
