@@ -34,6 +34,7 @@ Classes:
     ├── ProtocolError            the servers say something that honest ones do not
     ├── QueryRefusedError        this client does not answer a query, or has no room for one more answer
     ├── UploadLimitError         the servers ask for the same model too often
+    │   └── RestoredServersError both state fewer rounds than this client has seen
     ├── HolderLimitReachedError  one more upload would pass the limit of the holder's own ledger
     ├── TaskRefusedError         a server refuses this client
     ├── ServerUnreachableError   a server is gone
@@ -274,6 +275,19 @@ class UploadLimitError(ClientError):
             f"{client} stops: expected at most {most} uploads for one model (client.uploads_per_model), found "
             f"{n_uploads} after {n_committed} committed rounds{kept}, and the servers ask again. They lose rounds, or "
             "one of them deviates to learn more: ask both operators before you start this client again"
+        )
+
+
+class RestoredServersError(UploadLimitError):
+    """Both servers state fewer committed rounds than this client has uploaded after: charges of theirs may be gone."""
+
+    def __init__(self, client: str, *, n_committed: int, seen: int, file: object) -> None:
+        kept = "" if file is None else f" (counted in {file})"
+        ClientError.__init__(
+            self,
+            f"{client} stops: expected servers that hold the {seen} rounds after which it uploaded in this task{kept}, "
+            f"found {n_committed}: were both given back an old state_dir, or begun anew? Their epsilons are too small "
+            "then: begin a task of another name, and add what this one cost",
         )
 
 

@@ -4,18 +4,21 @@ A server that deviates may learn a bit of every upload and hang up before the ro
 then asked for the same model again. So a client counts, and limits, its uploads for each pair of model and number of
 committed rounds. Both servers have to state that pair alike. Task ids and round numbers do not count: servers choose
 them.
+
+Rounds that are committed stay so. Servers that both state fewer than before were put back to an old state, or begun
+anew, and their ledgers lack charges: the client stops.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections import Counter
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final, Protocol
 
-from precad.clients.errors import ArgumentError, StateFileError, UploadLimitError
+from precad.clients.errors import ArgumentError, RestoredServersError, StateFileError, UploadLimitError
 from precad.clients.state_lines import append, locked, whole_lines
 from precad.mpc.errors import raised_as
 from precad.protos.task.proved_fields import MOST_UPLOADS_PER_MODEL
@@ -48,7 +51,7 @@ class UploadLimit:
         """Makes the file, and folders to it. payer: of each upload, if anybody. Raises StateFileError."""
         self._payer = payer
         self._client, self._config_digest, self.most, self._file = client, config_digest, most, file
-        self._counted: Counter[bytes] = Counter()
+        self._unkept: list[bytes] = []
         if file is not None:
             with _using(file):
                 file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -64,10 +67,10 @@ class UploadLimit:
         if self._payer is not None:
             self._payer.require_room()
         if self._file is None:
-            self._require_room(self._counted[line], n_committed)
+            self._require_room(self._unkept, line, n_committed)
             return
         with _using(self._file), locked(self._file) as descriptor:
-            self._require_room(_lines(self._file, descriptor).count(line), n_committed)
+            self._require_room(_lines(self._file, descriptor), line, n_committed)
 
     def count(self, model_digest: bytes, n_committed: int) -> None:
         """Count one upload, and have it paid, before a byte of it leaves; on disk on return.
@@ -81,19 +84,21 @@ class UploadLimit:
     def _count(self, model_digest: bytes, n_committed: int) -> None:
         line = self._line(model_digest, n_committed)
         if self._file is None:
-            self._require_room(self._counted[line], n_committed)
-            self._counted[line] += 1
+            self._require_room(self._unkept, line, n_committed)
+            self._unkept.append(line)
             return
         with _using(self._file), locked(self._file) as descriptor:
             lines = _lines(self._file, descriptor)
-            self._require_room(lines.count(line), n_committed)
+            self._require_room(lines, line, n_committed)
             append(descriptor, lines, line)
 
     def _line(self, model_digest: bytes, n_committed: int) -> bytes:
         return f"{self._config_digest.hex()} {n_committed} {model_digest.hex()}".encode()
 
-    def _require_room(self, n_uploads: int, n_committed: int) -> None:
-        if n_uploads >= self.most:
+    def _require_room(self, lines: Sequence[bytes], line: bytes, n_committed: int) -> None:
+        if (seen := _most_rounds(lines, self._config_digest)) > n_committed:
+            raise RestoredServersError(self._client, n_committed=n_committed, seen=seen, file=self._file)
+        if (n_uploads := lines.count(line)) >= self.most:
             raise UploadLimitError(
                 self._client, n_uploads=n_uploads, n_committed=n_committed, most=self.most, file=self._file
             )
@@ -105,7 +110,10 @@ def rounds_seen(file: Path, config_digest: bytes) -> int:
     if not file.exists():
         return 0
     with _using(file), file.open("rb") as uploads:
-        lines = _lines(file, uploads.fileno())
+        return _most_rounds(_lines(file, uploads.fileno()), config_digest)
+
+
+def _most_rounds(lines: Sequence[bytes], config_digest: bytes) -> int:
     of_task = config_digest.hex().encode()
     return max((int(line.split()[1]) for line in lines if line.startswith(of_task)), default=0)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from precad.clients.errors import ArgumentError, StateFileError, UploadLimitError
+from precad.clients.errors import ArgumentError, RestoredServersError, StateFileError, UploadLimitError
 from precad.clients.upload.session import ClientSession
 from precad.clients.upload_limit import UploadLimit
 from precad.deploy.errors import INVALID_INPUT, REFUSED, exit_code_of
@@ -60,6 +60,23 @@ def test_a_restart_does_not_begin_anew(tmp_path: Path) -> None:
         limit_of(file).require_room(MODEL, 4)
     assert n_until_refused(limit_of(file, most=5), MODEL, 4) == 2  # what the operator allows counts, and what was done
     assert n_until_refused(limit_of(file, digest=OTHER), MODEL, 4) == 3  # of another task, by the client's own file
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_servers_that_were_both_put_back_or_begun_anew_get_nothing(tmp_path: Path, is_kept: bool) -> None:
+    """Rounds that are committed stay so: with fewer, ledgers lack charges. Another task begins at nought."""
+    file = tmp_path / "alice.uploads" if is_kept else None
+    limit = limit_of(file)
+    for n_committed in (0, 1, 39, 39):
+        limit.count(MODEL, n_committed)
+    for n_committed in (0, 1, 38):
+        for ask in (limit.require_room, limit.count):
+            with pytest.raises(RestoredServersError, match=rf"hold the 39 rounds .* found {n_committed}: were both"):
+                ask(OTHER, n_committed)
+    limit.count(OTHER, 39)
+    limit.count(OTHER, 40)
+    if is_kept:
+        limit_of(file, digest=OTHER).count(MODEL, 0)
 
 
 def test_only_its_owner_reads_it(tmp_path: Path) -> None:

@@ -274,6 +274,7 @@ EXIT_CODES = {
         "clients.TaskRefusedError",
         "clients.ProtocolError",
         "clients.UploadLimitError",
+        "clients.RestoredServersError",
         "clients.HolderLimitReachedError",
         "clients.QueryRefusedError",
     ],
