@@ -179,7 +179,7 @@ class Aggregator:
         self._telemetry.charged = state.ledger.charged_before(state.store.next_round)
         records = restore_records(self.config.state_dir, state.committed, state.model.parameters)
         self._telemetry.in_task(state.store.task_id, state.model.parameters, records)
-        self._telemetry.n_evaluations = len(state.evaluated)
+        self._telemetry.n_evaluations, self._telemetry.last_commit_at = len(state.evaluated), state.store.last_commit_at
         figures = restored_evaluations(self.config.state_dir, self.task, state.committed, state.evaluated)
         self._telemetry.quality.update(figures)
         stack.enter_context(self._capacity.spool)

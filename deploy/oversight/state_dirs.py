@@ -67,6 +67,7 @@ def _read(folder: Path) -> Status:
         is_finished=bool(ended),
         ended=str(ended) if ended or is_held else _why_not(log),
         rounds_done=len(rounds),
+        last_commit_at=max(times.values(), default=None),
         uploads={
             "accepted": sum(round.n_accepted for round in rounds),
             "rejected": sum(round.n_rejected for round in rounds),

@@ -59,8 +59,8 @@ def _plain(status: Status) -> Iterator[tuple[str, str, float]]:
     yield "precad_rounds_lost_limit", "So many lost rounds end the task.", status.rounds_lost_at_most
     unknown = sum(status.verdicts_unknown.values())
     yield "precad_verdicts_unknown", "Uploads checked in lost rounds whose verdict this server never saw.", unknown
-    if (committed := [r.committed_at for r in status.rounds if r.committed_at is not None]) != []:
-        yield "precad_last_commit_timestamp_seconds", "When the latest round was committed.", max(committed)
+    if status.last_commit_at is not None:
+        yield "precad_last_commit_timestamp_seconds", "When the latest round was committed.", status.last_commit_at
     if status.rounds_left_in_budget is not None:
         yield "precad_budget_rounds_left", "Rounds that all budgets allow for certain.", status.rounds_left_in_budget
     if status.seconds_left is not None:

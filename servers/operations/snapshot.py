@@ -77,6 +77,7 @@ class AggregatorSnapshots:
             seconds_left=None if telemetry.is_over else seconds_left(task, rounds, n_done, epsilons),
             evaluation=task.evaluation,
             evaluations_done=telemetry.n_evaluations,
+            last_commit_at=telemetry.last_commit_at,
             rounds_lost=telemetry.n_lost,
             rounds_lost_at_most=task.most_lost_rounds,
             verdicts_unknown=dict(self._unknown()),

@@ -339,6 +339,13 @@ class TaskStore(Database):
             _require_validated(round.number, changed.fetchone())
             self._log(run, "evaluated", **_finished(round, list(round.noisy_sum), ledger_chain))
 
+    @property
+    def last_commit_at(self) -> float | None:
+        """Return when the latest model was committed, in seconds since the epoch; None before the first."""
+        with self.transaction() as run:
+            last = audit_log.last_of(run, "committed")
+        return None if last is None else datetime.fromisoformat(last["at"]).timestamp()
+
     def evaluations(self) -> list[EvaluatedRound]:
         """Return every finished evaluation of the task, in order."""
         rows = self.rows(

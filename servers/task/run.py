@@ -85,6 +85,7 @@ class TaskRun:
         Raises the first error that waiting does not mend, and PeerUnreachableError when another server was gone for too
         long.
         """
+        self._show_lost()
         patience = Patience(self.config.connect_timeout_s, self.config.reconnect_timeout_s)
         before: Exception | None = None  # what last kept us from a meeting, or ended one
         while True:

@@ -85,6 +85,8 @@ class Telemetry:
         """All committed rounds of the task, also those of earlier processes."""
         self.parameters: NDArray[np.float32] | None = None
         """The model after the last of them."""
+        self.last_commit_at: float | None = None
+        """When the latest model was committed, also by an earlier process."""
         self.n_lost = 0
         self.unknown: list[Attempt] = []
         """Rounds whose check began, and whose verdicts this server never saw."""
@@ -204,7 +206,7 @@ class Telemetry:
     def committed(self, record: CommittedRound) -> None:
         """Note that the record of a released round is on disk too: the round is no longer in flight."""
         self.flight = None
-        self.note(record.number).committed_at = time.time()
+        self.note(record.number).committed_at = self.last_commit_at = time.time()
         self._count.committed(record)
 
     @contextmanager

@@ -309,6 +309,8 @@ class Status(_Value):
     """Measuring of models (`task.evaluation`)."""
     evaluations_done: int = 0
     """Evaluations by clients that are over."""
+    last_commit_at: float | None = None
+    """When the latest model was committed, also by an earlier process; None before the first."""
     rounds_lost: int = 0
     """Drawn, and not committed."""
     rounds_lost_at_most: int = 0

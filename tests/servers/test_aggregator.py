@@ -10,6 +10,7 @@ import contextlib
 import re
 import socket
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,7 +33,9 @@ from precad.servers.aggregator import Aggregator
 from precad.servers.errors import PeerUnreachableError, StoppedError, TaskRefusedError, TaskUnfulfilledError
 from precad.servers.links.dealer import TupleSource
 from precad.servers.links.peer import PeerLink
+from precad.servers.operations.metrics import StatusCollector
 from precad.servers.rounds.equipment import SYSTEM_RANDOMNESS, NoiseSource
+from precad.servers.store.rounds import CommittedRound
 from precad.servers.store.state import TaskState
 from precad.servers.task import run as task_run
 from tests.harness.harness import (
@@ -95,6 +98,38 @@ async def test_a_server_that_waits_for_the_other_one_shows_what_its_ledger_has(p
     (shown,) = (one for one in waiting._snapshots.take().epsilons if one.view is View.ONE_SERVER and not one.is_level)
     assert spent > 0
     assert (shown.spent, shown.rounds_left) == (spent, left)
+
+
+@asynchronous
+async def test_a_server_started_again_shows_its_last_commit_and_losses_before_it_meets(
+    pki: Pki, tmp_path: Path
+) -> None:
+    """Alerts go by these: a server that waits for the other one has committed nothing since then."""
+    before = time.time()
+    async with contextlib.AsyncExitStack() as stack:
+        initial = np.zeros(TASK.dim, dtype=np.float32)
+        state = TaskState.open(stack, tmp_path / "aggregator-a", TASK, initial, None, ())
+        state.store.begin("small-1", Role.AGGREGATOR_A)
+        for number in (0, 1):
+            state.store.reserve(number)
+            state.store.checking(number, chosen=("alice",), active=("alice",))
+            state.ledger.charge(number, ["alice"])
+        state.store.validated(0, accepted=("alice",), rejected=())
+        record = CommittedRound(0, ("alice",), ("alice",), (), state.model.digest, 1.0, 1.0)
+        state.commit(record, state.model, np.zeros(TASK.dim, dtype=np.uint64))
+    waiting = aggregator_a(pki, tmp_path)
+    runs = asyncio.create_task(waiting.run())
+    while waiting._telemetry.state != "linking":
+        assert not runs.done()
+        await asyncio.sleep(0.01)
+    waiting._telemetry.registry.register(StatusCollector(waiting._snapshots.take))
+    value = waiting._telemetry.registry.get_sample_value
+    shown = [value(f"precad_{name}") for name in ("rounds_lost", "verdicts_unknown", "last_commit_timestamp_seconds")]
+    with pytest.raises(PeerUnreachableError):
+        await runs
+    assert shown[:2] == [1.0, 1.0]
+    assert shown[2] is not None
+    assert before - 0.001 <= shown[2] <= time.time()
 
 
 @asynchronous

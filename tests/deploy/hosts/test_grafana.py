@@ -5,6 +5,7 @@ Failure means: a panel that stays empty or an alert that never fires, because a 
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections import defaultdict
@@ -19,8 +20,10 @@ from prometheus_client.parser import text_string_to_metric_families
 import precad.deploy
 from precad.dp.accountants.pld import View
 from precad.protos.tls.identity import Role
+from precad.servers import dealer
 from precad.servers.operations.metrics import StatusCollector, expose
 from precad.servers.store.rounds import CommittedRound
+from precad.servers.task import run
 from precad.servers.telemetry.events import LINKS, Telemetry
 from precad.servers.telemetry.status import PHASES, Epsilon, LiveRound, Queue, RoundSummary, Status
 
@@ -44,6 +47,7 @@ def known() -> Known:
     status = Status(
         role=Role.AGGREGATOR_A,
         **common,
+        last_commit_at=0.0,
         live=LiveRound(round=1, phase="collect", began_at=0.0, n_chosen=1, n_complete=0, n_receiving=0),
         epsilons=tuple(Epsilon(view=view, spent=1.0, if_discarded=1.5, budget=2.0, delta=1e-5) for view in View),
         rounds_left_in_budget=3,
@@ -143,6 +147,16 @@ def test_every_alert_says_what_it_is_and_how_bad() -> None:
     scrape = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
     assert scrape["scrape_configs"][0]["job_name"] == "precad"
     assert "credentials_file" in scrape["scrape_configs"][0]["authorization"]
+
+
+def test_a_wait_for_another_server_is_an_alert_in_each_state_that_it_has() -> None:
+    """Such a server is ready, and answers. A state that is renamed would leave nobody to notice."""
+    (rule,) = (expression for where, expression, _ in expressions() if where == "PrecadWaitsForServer")
+    (states,) = re.findall(r'precad_state{state=~"([^"]*)"}', rule)
+    entered = re.findall(
+        r"""entered\("((?:linking|waiting)[^"]*)"\)""", inspect.getsource(run) + inspect.getsource(dealer)
+    )
+    assert set(states.split("|")) == set(entered) != set()
 
 
 def test_the_epsilon_panel_shows_both_adversaries() -> None:
