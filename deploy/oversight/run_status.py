@@ -156,5 +156,6 @@ def _larger(one: Epsilon, other: Epsilon) -> Epsilon:
     if one.if_discarded is not None and other.if_discarded is not None:
         found["if_discarded"] = max(one.if_discarded, other.if_discarded)
     if one.rounds_left is not None and other.rounds_left is not None:
-        found["rounds_left"] = min(one.rounds_left, other.rounds_left)
+        fewer = min(one, other, key=lambda epsilon: epsilon.rounds_left or 0)
+        found |= {"rounds_left": fewer.rounds_left, "rounds_counted": fewer.rounds_counted}
     return one.model_copy(update=found)

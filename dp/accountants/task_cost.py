@@ -237,10 +237,13 @@ class TaskCost:
         allows exactly so many, if none of them is given up. The budget has paid for all evaluations before. Where
         records are in bins, epochs are paid whole, and numbers of rounds are used up.
         """
-        allowed = self._allowed(key, self.most_evaluations)
+        return max(0, self._allowed(key, self.most_evaluations) - self.rounds_counted(key, charged))
+
+    def rounds_counted(self, key: View | Level, charged: Charged) -> int:
+        """Return how many rounds a budget has counted so far, as `rounds_left` counts them."""
         if isinstance(key, View) and self.bins == 1:
-            return max(0, allowed - charged.most_of_a_client)
-        return max(0, allowed - max(charged.n_drawn, charged.n_charged))
+            return charged.most_of_a_client
+        return max(charged.n_drawn, charged.n_charged)
 
     def _together(self, rounds: Sequence[tuple[Event | None, int | None]]) -> float:
         """Return epsilon of rounds of several kinds or tasks; infinite where a number of them is not known.

@@ -80,6 +80,7 @@ def _epsilons(status: Status) -> Iterator[Metric]:
         ("budget", "The task's budget; absent without one."),
         ("left", "What is left of the budget; absent without one."),
         ("rounds_left", "Rounds that the budget still allows for certain; absent without one."),
+        ("rounds_counted", "Rounds that the budget has counted so far, likewise; absent without one."),
     ):
         values = [({"view": epsilon.name}, getattr(epsilon, name)) for epsilon in status.epsilons]
         yield _gauge(f"precad_epsilon_{name}", text, [(labels, value) for labels, value in values if value is not None])

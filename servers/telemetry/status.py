@@ -172,6 +172,8 @@ class Epsilon(_Value):
     rounds_left: int | None = None
     """How many more rounds the budget allows for certain; None without one. A view counts draws of the client with most
     rounds, a level rounds."""
+    rounds_counted: int | None = None
+    """How many rounds the budget has counted so far, likewise."""
     delta: float
     rests_on: str = ""
     """Condition that is shown beside it; empty where none is needed, or none is told."""
@@ -209,6 +211,7 @@ def epsilons_of(
             if_discarded=max(spent[v], cost.view_if_discarded(v)),
             budget=cost.budgets.get(v),
             rounds_left=cost.rounds_left(v, charged) if v in cost.budgets else None,
+            rounds_counted=cost.rounds_counted(v, charged) if v in cost.budgets else None,
             delta=task.delta,
             rests_on=privacy.said[v],
         )
@@ -223,6 +226,7 @@ def epsilons_of(
             if_discarded=max(of_client, cost.level_if_discarded(Level.CLIENT)),
             budget=task.epsilon_budget_client,
             rounds_left=cost.rounds_left(Level.CLIENT, charged),
+            rounds_counted=cost.rounds_counted(Level.CLIENT, charged),
             delta=task.delta,
             rests_on=privacy.said[View.CLIENTS_ONLY],
         )

@@ -49,7 +49,10 @@ def known() -> Known:
         **common,
         last_commit_at=0.0,
         live=LiveRound(round=1, phase="collect", began_at=0.0, n_chosen=1, n_complete=0, n_receiving=0),
-        epsilons=tuple(Epsilon(view=view, spent=1.0, if_discarded=1.5, budget=2.0, delta=1e-5) for view in View),
+        epsilons=tuple(
+            Epsilon(view=view, spent=1.0, if_discarded=1.5, budget=2.0, rounds_left=3, rounds_counted=1, delta=1e-5)
+            for view in View
+        ),
         rounds_left_in_budget=3,
         seconds_left=60.0,
         queues=(Queue(name="uploads_complete", depth=0),),

@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from rich.console import Console
 
+import precad.deploy
 from precad.deploy.configuration.check import check_file
 from precad.deploy.errors import ConfigError
 from precad.deploy.oversight.status_shown import show_rounds, status_table
@@ -20,6 +22,7 @@ from precad.dp.accountants.task_cost import Charged
 from precad.servers.telemetry.status import RoundSummary, Status, epsilons_of, rounds_left_in_budget, seconds_left
 from tests.harness.harness import asynchronous, small_task
 
+ALERTS = yaml.safe_load((Path(precad.deploy.__file__).parent / "hosts" / "grafana" / "alerts.yml").read_text())
 SPENT = dict.fromkeys(View, 0.5)
 
 
@@ -86,6 +89,23 @@ def test_rounds_left_are_the_smallest_over_budgets() -> None:
     assert len(set(each)) == 2
     assert rounds_left_in_budget(epsilons) == min(each)  # type: ignore[type-var] # none is None
     assert rounds_left_in_budget(epsilons_of(small_task(), SPENT)) is None
+
+
+def test_an_alert_comes_before_a_budget_that_the_last_round_passes_in_one_step() -> None:
+    """Mode `proved` takes from delta: six rounds cost 1.4 of 60 here, and a seventh more than any budget."""
+    budget: dict[str, Any] = {"epsilon_budget_one_server": 60.0, "mode": "proved", "delta": 3.33e-10}
+    task = small_task(rounds=20, record_rate=0.1, noise_multiplier=2.0, **budget)
+    rule = next(rule for rule in ALERTS["groups"][0]["rules"] if rule["alert"] == "PrecadBudgetNearlySpent")
+    comparison = rule["expr"].partition("and on")[0]
+    fires = []
+    for n in range(7):
+        epsilons = epsilons_of(task, dict.fromkeys(View, 0.0), Charged(n, n, n))
+        (one,) = (one for one in epsilons if one.budget is not None)
+        names = ("spent", "budget", "left", "rounds_left", "rounds_counted")
+        metrics = {f"precad_epsilon_{name}": getattr(one, name) for name in names}
+        fires.append(eval(comparison.strip(), {}, metrics))  # Prometheus' arithmetic is Python's here
+    assert fires == [False] * 5 + [True] * 2
+    assert one.spent < 2.0
 
 
 @pytest.mark.parametrize(
