@@ -37,7 +37,7 @@ from precad.servers.door.operator import ControlServicer, add_health
 from precad.servers.door.revocation import Revocations
 from precad.servers.door.servicers import AggregatorServicer, PeerServicer
 from precad.servers.errors import TaskUnfulfilledError
-from precad.servers.links.credentials import ROLES, Credentials, require_dealer
+from precad.servers.links.credentials import ROLES, Credentials, require_dealer, watched
 from precad.servers.operations.opening import operations_port
 from precad.servers.operations.snapshot import AggregatorSnapshots
 from precad.servers.rounds import memory
@@ -148,6 +148,7 @@ class Aggregator:
         mpc_thread = ThreadPoolExecutor(1, thread_name_prefix="mpc")
         stack.callback(mpc_thread.shutdown, wait=False, cancel_futures=True)
         peer_servicer = self._add_services(server, credentials)
+        await stack.enter_async_context(watched(self.config.tls.certificate))
         await self._listen(stack, server, port)
         run = TaskRun(
             party=self.party,

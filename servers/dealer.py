@@ -36,6 +36,7 @@ from precad.servers.door.calls import Context, refusing
 from precad.servers.door.operator import StatusServicer, add_health
 from precad.servers.door.servicers import check_hello
 from precad.servers.errors import PeerUnreachableError, StoreError
+from precad.servers.links.credentials import watched
 from precad.servers.operations.opening import operations_port
 from precad.servers.operations.snapshot import of_dealer
 from precad.servers.private_files import private_folder
@@ -109,6 +110,7 @@ class Dealer:
             StatusServicer(self._telemetry, lambda: self._n_connected), server
         )
         add_health(self._telemetry, server)
+        await stack.enter_async_context(watched(self.config.tls.certificate))
         await server.start()
         self._telemetry.is_listening = True
         self._telemetry.entered("waiting for the aggregators")

@@ -266,7 +266,7 @@ class ClientSession:
                     event = decoded(aggregator_pb2.ClientEvent, data, AGGREGATORS[server])
                 yield event
         except grpc.aio.AioRpcError as error:
-            reason = explain(error, AGGREGATORS[server], self._addresses[server])
+            reason = explain(error, AGGREGATORS[server], self._addresses[server], self._tls.certificate)
             if (hint_s := retry_after_s(error)) is not None:
                 raise ServerBusyError(reason, hint_s) from None
             if error.code() not in WORTH_ASKING_AGAIN:

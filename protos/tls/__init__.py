@@ -9,4 +9,5 @@ Modules:
     renewable    files that may be replaced while a process runs
     key_exchange whether a connection's keys are out of reach of who records it and breaks X25519 later
     transport    gRPC channels and servers with mutual TLS
+    validity     dates of our own certificate while a process runs
 """

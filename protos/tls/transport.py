@@ -13,7 +13,7 @@ What gRPC 1.85 with BoringSSL does, measured and mostly held fast by the tests:
 (`precad.deploy.authority.pki`).
 - A frozen link is noticed after `ping_timeout_ms`, by default a minute; a shorter `keepalive_timeout_ms` alone, which
   the guides name, did not change that.
-- In TLS 1.3 a refused client learns only that the socket closed; the reason is in the server's log.
+- In TLS 1.3 a refused client learns only that the socket closed. Neither end's log says why.
 - A server asks for its certificate in every handshake (`dynamic_ssl_server_credentials`, with asyncio too, in a
   thread of gRPC's); connections that stand go on. A channel keeps the certificate and the roots that it was made with.
 - Several trust anchors of the same name work, whichever comes first.
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 
 import grpc
 from cryptography.x509.oid import ExtendedKeyUsageOID
@@ -32,6 +33,7 @@ from precad.protos.tls.address import is_loopback, require_free, split_address
 from precad.protos.tls.files import Pins, TlsFiles, TlsMaterial, TransportError, permits, renewable
 from precad.protos.tls.identity import Role, parse_certificate
 from precad.protos.tls.renewable import Source
+from precad.protos.tls.validity import why_not_valid
 
 CONNECT_TIMEOUT_S = 5
 """Limit on one attempt to connect, handshake included."""
@@ -200,18 +202,24 @@ _CAUSES = (
     ("Connection refused", "nothing listens there"),
     ("Network is unreachable", "no route leads there"),
     ("No route to host", "no route leads there"),
-    ("Socket closed", "it hung up on our certificate (its log says why), or it is stopping"),
+    ("Socket closed", "it hung up on our certificate, or it is stopping"),
 )
 """gRPC's words for a connection that did not come about, and what they mean here."""
 _UNRESOLVED = ("errors resolving ", "DNS resolution failed ")
 """How gRPC's words begin for a name without an address. They repeat it twice, and end with the reason."""
 
 
-def explain(error: grpc.aio.AioRpcError, role: Role, address: str) -> str:
-    """Return one line for people about a call that failed for want of a connection; of other calls, gRPC's own text."""
+def explain(error: grpc.aio.AioRpcError, role: Role, address: str, ours: Path | None = None) -> str:
+    """Return one line for people about a call that failed for want of a connection; of other calls, gRPC's own text.
+
+    ours: the file of our certificate, which is named where its dates are why.
+    """
     details = error.details() or error.code().name
     if details.startswith("failed to connect"):
+        is_hung_up = "Socket closed" in details
         details = next((cause for words, cause in _CAUSES if words in details), details)
+        if is_hung_up and ours is not None and (why := why_not_valid(ours)):
+            details = f"it hung up on our certificate, which {why}"
     elif details.startswith(_UNRESOLVED):
         details = f"its name is not resolved: {details.rpartition(': ')[2].rstrip(']')}"
     return f"{role} at {address}: {details}"

@@ -6,19 +6,31 @@ that stand go on; whatever connects from then on meets the new ones.
 
 from __future__ import annotations
 
+import asyncio
+import datetime as dt
 import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
+
+import structlog
 
 from precad.mpc.sharing import Party
 from precad.protos.task.task import Task
 from precad.protos.tls.files import Pins, TlsMaterial, renewable, renewable_pins
 from precad.protos.tls.identity import Role
 from precad.protos.tls.renewable import LastGood
+from precad.protos.tls.validity import valid_between
 from precad.servers.config import AggregatorConfig, require_own_role
 from precad.servers.errors import SetupError
 from precad.servers.links.lane import lane_context
 
+log = structlog.get_logger(__name__)
+
+WATCH_S = 60.0
+_SOON = dt.timedelta(days=1)
 ROLES: tuple[Role, Role] = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
 
 
@@ -43,6 +55,31 @@ class Credentials:
             None if config.dealer_certificate is None else renewable_pins(config.dealer_certificate, Role.DEALER),
             lane_context(party, config.tls, config.peer_certificate).renewable(),
         )
+
+
+@asynccontextmanager
+async def watched(certificate: Path) -> AsyncIterator[None]:
+    """Log that a running server's certificate ends within a day, and that it has ended. certificate: its file.
+
+    One that is made for a few days, and renewed by a program, has a tenth of its time instead of the day.
+    """
+    watching = asyncio.create_task(_watch(certificate))
+    try:
+        yield
+    finally:
+        watching.cancel()
+
+
+async def _watch(certificate: Path) -> None:
+    told: tuple[str, dt.datetime] | None = None
+    while True:
+        if (dates := valid_between(certificate)) is not None:
+            left = dates[1] - dt.datetime.now(dt.UTC)
+            news = ("tls.expired" if left < dt.timedelta() else "tls.expires_soon", dates[1])
+            if left < min(_SOON, (dates[1] - dates[0]) / 10) and news != told:
+                told, until = news, f"{dates[1]:%Y-%m-%d %H:%M} UTC"
+                log.warning(news[0], certificate=str(certificate), until=until, then="new connections are refused")
+        await asyncio.sleep(WATCH_S)
 
 
 def require_dealer(task: Task, config: AggregatorConfig, address: str | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import grpc
 
@@ -53,11 +54,20 @@ class TupleSource:
     """One aggregator's end. `run` must be running for anything to arrive."""
 
     def __init__(
-        self, party: Party, dial: Callable[[], grpc.aio.Channel], hello: common_pb2.Hello, address: str, burns: Burns
+        self,
+        party: Party,
+        dial: Callable[[], grpc.aio.Channel],
+        hello: common_pb2.Hello,
+        address: str,
+        burns: Burns,
+        certificate: Path | None = None,
     ) -> None:
-        """dial: a new channel to the dealer, for each attempt. burns: where the tuples are recorded as used."""
+        """dial: a new channel to the dealer, for each attempt. burns: where the tuples are recorded as used.
+
+        certificate: the file of ours.
+        """
         self._party: Party = party
-        self._address, self._burns = address, burns
+        self._address, self._burns, self._certificate = address, burns, certificate
         self._hello = hello
         self._requests: asyncio.Queue[dealer_pb2.DealRequest] = asyncio.Queue()
         self._replies: asyncio.Queue[dealer_pb2.DealReply | None] = asyncio.Queue()
@@ -97,7 +107,7 @@ class TupleSource:
         except grpc.aio.AioRpcError as error:
             if error.code() not in WORTH_ASKING_AGAIN:
                 raise TaskRefusedError(f"the dealer refused: {error.details()}") from None
-            self._why_not = explain(error, Role.DEALER, self._address)
+            self._why_not = explain(error, Role.DEALER, self._address, self._certificate)
             if self._greeted.is_set():
                 raise PeerUnreachableError(f"lost the {self._why_not}") from None
             return self._is_leaving

@@ -20,6 +20,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import grpc
@@ -266,12 +267,13 @@ async def dial_peer(
     hello: common_pb2.Hello,
     address: str,
     timeout_s: float,
+    certificate: Path | None = None,
 ) -> tuple[PeerLink, common_pb2.Hello]:
     """Return server A's end of the link, which lasts as long as the stack, and B's hello.
 
     Tries again while nobody answers.
 
-    dial: a new channel for each attempt, since certificates may be renewed meanwhile.
+    dial: a new channel for each attempt, since certificates may be renewed meanwhile. certificate: the file of ours.
 
     Raises: PeerUnreachableError, TaskRefusedError when B refuses us or sends what is no message.
     """
@@ -290,7 +292,7 @@ async def dial_peer(
                             return PeerLink(0, call.write, _reader(call)), _decoded(first).hello
                         code, why = await call.code(), await call.details() or "it hung up"
                     except grpc.aio.AioRpcError as error:
-                        code, why = error.code(), explain(error, Role.AGGREGATOR_B, address)
+                        code, why = error.code(), explain(error, Role.AGGREGATOR_B, address, certificate)
                 if code not in WORTH_ASKING_AGAIN:
                     raise TaskRefusedError(f"aggregator B refused the link: {why}")
                 await asyncio.sleep(RETRY_S)

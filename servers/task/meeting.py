@@ -92,6 +92,7 @@ async def meet(
             ours,
             peer_address,
             timeout_s,
+            config.tls.certificate,
         )
     else:
         stack.callback(servicer.release)

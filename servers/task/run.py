@@ -215,7 +215,8 @@ class TaskRun:
             return dial(dealer_address, Role.DEALER, self.credentials.tls, pins)
 
         hello = hello_to(self.state.task, task_id=task_id)
-        return TupleSource(self.party, channel, hello, dealer_address, self.state.burns)
+        ours = self.config.tls.certificate
+        return TupleSource(self.party, channel, hello, dealer_address, self.state.burns, ours)
 
     async def _rounds(
         self, tuples: TupleSource | NoDealer, runner: RoundRunner, next_round: int, patience: Patience

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import datetime as dt
 import os
+import re
 import shutil
 import socket
 import time
@@ -32,6 +33,8 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from precad.deploy.authority.pki import create_authority, issue
+from precad.mpc.tuples.burning import MemoryBurns
+from precad.protos.precad.v1 import common_pb2
 from precad.protos.tls.address import split_address
 from precad.protos.tls.files import PinFile, TlsFileError, TlsFiles, TransportError
 from precad.protos.tls.identity import (
@@ -55,7 +58,11 @@ from precad.protos.tls.transport import (
     dial,
     explain,
 )
+from precad.protos.tls.validity import why_not_valid
+from precad.servers.errors import PeerUnreachableError
+from precad.servers.links.dealer import TupleSource
 from precad.servers.links.lane import lane_context
+from precad.servers.links.peer import dial_peer
 
 PROMPT_S = 5.0
 SERVER_AUTH, CLIENT_AUTH = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
@@ -264,6 +271,48 @@ def test_a_stranger_is_refused_and_changes_nothing(pki: Pki, stranger: str) -> N
             assert desk.n_served == 1
 
     asyncio.run(scenario())
+
+
+def test_whoever_is_hung_up_on_with_a_certificate_that_has_expired_is_told_so(pki: Pki) -> None:
+    """The server's log has no line of it. A certificate whose dates are right is not blamed."""
+
+    async def scenario() -> None:
+        async with running(Desk(), pki.a) as port:
+            error, address = await refusal(STRANGERS["expired"](pki, port)), f"127.0.0.1:{port}"
+        explained = [explain(error, Role.AGGREGATOR_A, address, one.certificate) for one in (pki.expired_client, pki.b)]
+        dates = r"valid \d{4}-\d\d-\d\d \d\d:\d\d to \d{4}-\d\d-\d\d \d\d:\d\d"
+        said = rf"hung up on our certificate, which has expired: {dates}, and this machine's clock says .* UTC$"
+        assert re.search(said, explained[0])
+        assert explained[1].endswith("it hung up on our certificate, or it is stopping")
+
+    asyncio.run(scenario())
+
+
+def test_a_link_that_waits_says_that_our_certificate_has_expired(pki: Pki) -> None:
+    hello = common_pb2.Hello(protocol_version="1", nonce=b"n")
+
+    async def scenario() -> None:
+        async with running(Desk(), pki.b) as port, contextlib.AsyncExitStack() as stack:
+            root, expired = pki.a.authority, pki.expired_client
+
+            def channel() -> grpc.aio.Channel:
+                return channel_with(port, root=root, tls=expired, role=Role.AGGREGATOR_B)
+
+            with pytest.raises(PeerUnreachableError, match="our certificate, which has expired"):
+                await dial_peer(stack, channel, hello, f"127.0.0.1:{port}", 1.0, expired.certificate)
+            source = TupleSource(0, channel, hello, f"127.0.0.1:{port}", MemoryBurns(), expired.certificate)
+            waiting = asyncio.create_task(source.run())
+            with pytest.raises(PeerUnreachableError, match="our certificate, which has expired"):
+                await source.wait_until_greeted(1.0)
+            waiting.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_a_certificate_says_why_it_is_not_valid_now(pki: Pki, tmp_path: Path) -> None:
+    assert why_not_valid(pki.future_b.certificate).startswith("is not valid yet: valid ")
+    assert why_not_valid(pki.b.certificate) == ""
+    assert why_not_valid(tmp_path / "none") == ""
 
 
 def test_a_known_peer_in_the_wrong_role_is_refused_by_name(pki: Pki) -> None:
