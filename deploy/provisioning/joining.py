@@ -1,8 +1,10 @@
 """`precad join`: put a kit beside the key that stays at home, once everything in it is what was agreed on.
 
-Nothing of the kit is used before five checks. The digest of its manifest is the one that the operator was told. Every
+Nothing of the kit is used before six checks. The digest of its manifest is the one that the operator was told. Every
 file is the manifest's. The certificate is of the key that `precad pki request` made here. A server's `database_url` is
 one. An aggregator's `state_dir` is of the kit's task: another task's would lose the configuration that exports it.
+The folder holds no other task's kit that a client has worked for, or that another authority vouches for: whoever runs
+there reads its pins again.
 Files that the manifest does not name stay where they are.
 
 The same kit may be joined again and again. Certificates and pins that its operator renewed meanwhile stay. The kit's
@@ -37,7 +39,7 @@ from precad.deploy.provisioning.manifest import (
 )
 from precad.protos.task.task import Task
 from precad.protos.tls.files import TlsFiles
-from precad.protos.tls.identity import AGGREGATORS, Identity, Role
+from precad.protos.tls.identity import AGGREGATORS, Identity, IdentityError, Role, parse_certificates
 from precad.servers.config import AggregatorConfig
 from precad.servers.database.replicas import require_url, url_of
 from precad.servers.errors import SetupError
@@ -77,6 +79,7 @@ def join(kit: Path, directory: Path, agreed: str) -> Joined:
     renewed = renewed_in(folder, files, own) if is_again else ()
     _require_own_key(folder, own, *(folder / n if n in renewed else kit / n for n in (CERTIFICATE, AUTHORITY)))
     deployment = _as_installed(kit, folder, name)
+    _require_no_other_task(verified.manifest, kit, folder, deployment)
     _require_url(deployment)
     if (server := _aggregator(deployment, own.role)) is not None:
         _require_own_state(deployment.task, server, own.role, kit / INITIAL_MODEL)
@@ -145,6 +148,27 @@ def _require_own_state(task: Task, server: AggregatorConfig, role: Role, initial
         require_aggregator_opens(server.state_dir, task, role, initial, has_database=has_database)
     except SetupError as error:
         raise ConfigError(f"{error}; nothing was installed") from None
+
+
+def _require_no_other_task(ours: Manifest, kit: Path, folder: Path, deployment: Deployment) -> None:
+    """Refuse a folder with another task's kit, unless it is an earlier form of this project. Raises ConfigError.
+
+    That is one of the same authority, for which no client has counted anything here. What joined by halves is no kit.
+    """
+    try:
+        theirs = Manifest.parse((folder / MANIFEST).read_bytes(), folder / MANIFEST)
+        issuers = [set(parse_certificates((place / AUTHORITY).read_bytes())) for place in (folder, kit)]
+    except (OSError, ConfigError, IdentityError):
+        return
+    client = deployment.client
+    has_begun = client is not None and any(client.state_dir.glob(f"{folder.name}.*"))
+    if ours.task_digest == theirs.task_digest or not (has_begun or issuers[0].isdisjoint(issuers[1])):
+        return
+    known, found = (f"{one.task.get('name')!r} (digest {one.task_digest[:16]})" for one in (theirs, ours))
+    raise ConfigError(
+        f"DIR: expected a kit of the task in {folder}, {known}, found one of {found}: join it in another DIR, with a "
+        f"copy of {KEY}; nothing was installed"
+    )
 
 
 def _require_own_key(folder: Path, own: Identity, certificate: Path, authority: Path) -> None:

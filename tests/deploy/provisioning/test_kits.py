@@ -415,16 +415,60 @@ def test_the_folder_of_another_task_is_refused(project: Project, digest: str) ->
 def test_a_kit_of_another_task_leaves_the_folder_of_a_task_as_it_was(project: Project, digest: str) -> None:
     """Otherwise the new `task.toml` is in the place of the one that exports the finished task."""
     folder = charged(project, digest).parent
-    edit(project.start / "task.toml", "rounds = 3", "rounds = 4")
-    said = precad("provision", project.start / "project.toml", "--out", project.root / "again")
-    shutil.rmtree(project.kit(A))
-    shutil.copytree(project.root / "again" / A, project.kit(A))
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    (anew,) = re.findall(r"^project digest +([0-9a-f]{64})$", said, re.MULTILINE)
+    before, anew = files_in(folder), sent_again(project, A, rounds=4)
     code, said = joined(project, A, anew)
     assert (code, "found 'kits-1', which has other parameters" in said) == (errors.INVALID_INPUT, True), said
     assert said.rstrip().endswith("nothing was installed")
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert files_in(folder) == before
+
+
+def sent_again(project: Project, who: str, *, rounds: int) -> str:
+    """Provision another task, and put its kit where the first one arrived. Return its project's digest."""
+    edit(project.start / "task.toml", "rounds = 3", f"rounds = {rounds}")
+    said = precad("provision", project.start / "project.toml", "--out", project.root / "again")
+    shutil.rmtree(project.kit(who))
+    shutil.copytree(project.root / "again" / who, project.kit(who))
+    (anew,) = re.findall(r"^project digest +([0-9a-f]{64})$", said, re.MULTILINE)
+    return str(anew)
+
+
+def files_in(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_kit_of_another_task_leaves_a_client_that_has_uploaded_as_it_was(project: Project, digest: str) -> None:
+    """It may run there, and reads its pins again. Before its first upload the same authority may change the task."""
+    folder = project.home(CLIENT) / CLIENT
+    assert joined(project, CLIENT, digest)[0] == 0
+    before, anew = files_in(folder), sent_again(project, CLIENT, rounds=4)
+    uploads = folder / "client-state" / f"{CLIENT}.uploads"
+    uploads.parent.mkdir(exist_ok=True)
+    uploads.touch()
+    code, said = joined(project, CLIENT, anew)
+    assert code == errors.INVALID_INPUT, said
+    first, second = (task_digest(kit) for kit in (folder, project.kit(CLIENT)))
+    assert (
+        f"expected a kit of the task in {folder}, 'diagnosis' (digest {first[:16]}), found one of 'diagnosis'" in said
+    )
+    assert f"(digest {second[:16]}): join it in another DIR" in said
+    assert files_in(folder) == {**before, uploads: b""}
+    uploads.unlink()
+    assert joined(project, CLIENT, anew)[0] == 0
+    assert task_digest(folder) == second
+
+
+def test_a_kit_of_another_task_by_another_authority_leaves_a_folder_as_it_was(project: Project, digest: str) -> None:
+    folder = project.home(CLIENT) / CLIENT
+    assert joined(project, CLIENT, digest)[0] == 0
+    shutil.rmtree(project.start / "authority")
+    before, anew = files_in(folder), sent_again(project, CLIENT, rounds=4)
+    code, said = joined(project, CLIENT, anew)
+    assert (code, "expected a kit of the task in" in said) == (errors.INVALID_INPUT, True), said
+    assert files_in(folder) == before
+
+
+def task_digest(kit: Path) -> str:
+    return str(json.loads((kit / MANIFEST).read_bytes())["task_digest"])
 
 
 def test_settings_of_one_s_own_with_a_fault_are_named_before_anything_is_installed(
@@ -573,6 +617,7 @@ BEFORE_A_START = {
     "of which nothing else is known here": "test_files_of_different_days_are_refused",
     "the line was changed after it was written": "test_a_changed_line_of_the_ledger_is_refused",
     "which was begun under": "test_a_folder_that_an_earlier_protocol_began_is_refused",
+    "expected a kit of the task in": "test_a_kit_of_another_task_leaves_a_client_that_has_uploaded_as_it_was",
     "expected a folder of this task, found": "test_the_folder_of_another_task_is_refused",
     "memory_budget_mb: expected at least": OWN,
     "database_url: expected a database that takes us": OWN,
