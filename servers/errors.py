@@ -27,6 +27,7 @@ which holds public values only. For anything else they see that it failed, and t
 from __future__ import annotations
 
 import enum
+import re
 from typing import Final
 
 import grpc
@@ -173,6 +174,11 @@ class NoRoomError(SubmissionRefusedError):
 
     def __init__(self, detail: str) -> None:
         super().__init__(RefusalReason.NO_ROOM, detail)
+
+
+def one_line(error: Exception) -> str:
+    """Return an error's text in one line. People read the last line of a log, and libpq's last one names no cause."""
+    return "; ".join(" ".join(part.split()) for part in re.split(r"\s*\n\s*(?=[A-Z])", str(error).strip()))
 
 
 STATUS_CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (

@@ -24,7 +24,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from precad.protos.tls.identity import Role
 from precad.servers.database.dialects import POSTGRES, Dialect
-from precad.servers.errors import LeadLostError, PeerUnreachableError, SetupError, StoreError
+from precad.servers.errors import LeadLostError, PeerUnreachableError, SetupError, StoreError, one_line
 
 PATIENCE_S: Final = 10
 """How long a statement, or a connection whose other end is silent, is waited for."""
@@ -64,7 +64,7 @@ class Session:
         try:
             self._connection = psycopg.connect(make_conninfo(**{**_CLIENT_KEEPALIVE, **given}), autocommit=True)
         except psycopg.OperationalError as error:
-            raise PeerUnreachableError(f"database_url: expected a database that takes us: {error}") from None
+            raise PeerUnreachableError(f"database_url: expected a database that takes us: {one_line(error)}") from None
         except psycopg.Error:
             raise SetupError("database_url: expected a URL of PostgreSQL, found another setting in it") from None
         self.where = f"{self._connection.info.dbname} at {self._connection.info.host}, schema {self._schema}"
@@ -75,7 +75,7 @@ class Session:
                 self._connection.execute("SELECT set_config(%s, %s, false)", (name, self._schema))
         except psycopg.Error as error:
             self.close()
-            raise SetupError(f"database_url: expected a database that takes us: {error}") from None
+            raise SetupError(f"database_url: expected a database that takes us: {one_line(error)}") from None
 
     def try_lead(self) -> bool:
         """Return whether this replica leads now, and so until its session ends. Raises LeadLostError when that has
@@ -88,8 +88,8 @@ class Session:
                 return is_ours
         except psycopg.Error as error:
             if self._connection.closed:
-                raise LeadLostError(f"{self.where}: the session is lost: {error}") from None
-            raise SetupError(f"{self.where}: expected a database that we can lead on: {error}") from None
+                raise LeadLostError(f"{self.where}: the session is lost: {one_line(error)}") from None
+            raise SetupError(f"{self.where}: expected a database that we can lead on: {one_line(error)}") from None
 
     def _next_epoch(self) -> int:
         """Wait for a transaction of an earlier leader, and make it the last one."""
@@ -117,7 +117,7 @@ class Session:
                 yield self._run
         except psycopg.Error as error:
             if self._connection.closed:
-                raise LeadLostError(f"{self.where}: the session is lost: {error}") from error
+                raise LeadLostError(f"{self.where}: the session is lost: {one_line(error)}") from error
             raise
 
     def _run(self, statement: str, values: tuple[Any, ...] = ()) -> psycopg.Cursor[Any]:
@@ -137,7 +137,7 @@ class Session:
             with self.transaction():
                 pass
         except psycopg.Error as error:
-            raise StoreError(f"{self.where}: the lead cannot be confirmed: {error}") from error
+            raise StoreError(f"{self.where}: the lead cannot be confirmed: {one_line(error)}") from error
 
     @contextmanager
     def snapshot(self) -> Iterator[Any]:
@@ -147,7 +147,7 @@ class Session:
                 self._run("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
                 yield self._run
         except psycopg.Error as error:
-            raise SetupError(f"{self.where}: expected tables of this role: {error}") from None
+            raise SetupError(f"{self.where}: expected tables of this role: {one_line(error)}") from None
 
     def tables(self, store: str) -> PostgresTables:
         """Return the tables of one store."""

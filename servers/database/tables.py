@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self, TypeAlias
 
 from precad.servers.database.dialects import Dialect, Migrations
 from precad.servers.database.sqlite_file import SqliteFile
-from precad.servers.errors import SetupError, StoreError
+from precad.servers.errors import SetupError, StoreError, one_line
 
 BUSY_TIMEOUT_S = 5.0
 """How long a transaction waits for another process that holds the file."""
@@ -79,7 +79,7 @@ class Database:
             raise
         except self._backend.errors as error:
             self.close()
-            raise SetupError(f"{self.where}: expected a database of this program: {error}") from None
+            raise SetupError(f"{self.where}: expected a database of this program: {one_line(error)}") from None
 
     def _migrate(self, migrations: Sequence[str], require: Callable[[Run], None]) -> None:
         with self._backend.transaction() as run:
@@ -105,7 +105,7 @@ class Database:
             with self._backend.transaction() as run:
                 yield run
         except self._backend.errors as error:
-            raise StoreError(f"{Path(self.where).name}: nothing was recorded: {error}") from error
+            raise StoreError(f"{Path(self.where).name}: nothing was recorded: {one_line(error)}") from error
 
     def rows(self, statement: str, values: tuple[Any, ...] = ()) -> list[Any]:
         """Return what one statement finds. Raises StoreError, as `transaction`."""

@@ -153,3 +153,15 @@ def test_a_cancelled_call_is_no_error_of_ours() -> None:
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(serve())
     assert call.aborted is None
+
+
+def test_an_error_of_several_lines_becomes_one_that_begins_with_its_cause() -> None:
+    """As libpq says it of a server that was killed."""
+    said = (
+        "consuming input failed: server closed the connection unexpectedly\n"
+        "\tThis probably means the server terminated abnormally\n\tbefore or while processing the request.\n"
+    )
+    assert errors.one_line(Exception(said)) == (
+        "consuming input failed: server closed the connection unexpectedly; This probably means the server terminated "
+        "abnormally before or while processing the request."
+    )
