@@ -415,16 +415,16 @@ def test_the_folder_of_another_task_is_refused(project: Project, digest: str) ->
 def test_a_kit_of_another_task_leaves_the_folder_of_a_task_as_it_was(project: Project, digest: str) -> None:
     """Otherwise the new `task.toml` is in the place of the one that exports the finished task."""
     folder = charged(project, digest).parent
-    before, anew = files_in(folder), sent_again(project, A, rounds=4)
+    before, anew = files_in(folder), sent_again(project, A, "rounds = 3", "rounds = 4")
     code, said = joined(project, A, anew)
     assert (code, "found 'kits-1', which has other parameters" in said) == (errors.INVALID_INPUT, True), said
     assert said.rstrip().endswith("nothing was installed")
     assert files_in(folder) == before
 
 
-def sent_again(project: Project, who: str, *, rounds: int) -> str:
-    """Provision another task, and put its kit where the first one arrived. Return its project's digest."""
-    edit(project.start / "task.toml", "rounds = 3", f"rounds = {rounds}")
+def sent_again(project: Project, who: str, old: str, new: str) -> str:
+    """Edit and provision again, and put the kit where the first one arrived. Return its project's digest."""
+    edit(project.start / "task.toml", old, new)
     said = precad("provision", project.start / "project.toml", "--out", project.root / "again")
     shutil.rmtree(project.kit(who))
     shutil.copytree(project.root / "again" / who, project.kit(who))
@@ -440,7 +440,7 @@ def test_a_kit_of_another_task_leaves_a_client_that_has_uploaded_as_it_was(proje
     """It may run there, and reads its pins again. Before its first upload the same authority may change the task."""
     folder = project.home(CLIENT) / CLIENT
     assert joined(project, CLIENT, digest)[0] == 0
-    before, anew = files_in(folder), sent_again(project, CLIENT, rounds=4)
+    before, anew = files_in(folder), sent_again(project, CLIENT, "rounds = 3", "rounds = 4")
     uploads = folder / "client-state" / f"{CLIENT}.uploads"
     uploads.parent.mkdir(exist_ok=True)
     uploads.touch()
@@ -461,10 +461,34 @@ def test_a_kit_of_another_task_by_another_authority_leaves_a_folder_as_it_was(pr
     folder = project.home(CLIENT) / CLIENT
     assert joined(project, CLIENT, digest)[0] == 0
     shutil.rmtree(project.start / "authority")
-    before, anew = files_in(folder), sent_again(project, CLIENT, rounds=4)
+    before, anew = files_in(folder), sent_again(project, CLIENT, "rounds = 3", "rounds = 4")
     code, said = joined(project, CLIENT, anew)
     assert (code, "expected a kit of the task in" in said) == (errors.INVALID_INPUT, True), said
     assert files_in(folder) == before
+
+
+@pytest.mark.parametrize("who", [A, CLIENT])
+def test_new_kits_that_move_a_server_join_over_a_task_that_has_begun(project: Project, digest: str, who: str) -> None:
+    """As the runbook says of a dealer that is lost: the task is the same one, at other addresses."""
+    folder = project.home(who) / who
+    assert joined(project, who, digest)[0] == 0
+    if who == A:
+        begun(folder)
+    else:
+        (folder / "client-state").mkdir()
+        (folder / "client-state" / f"{CLIENT}.uploads").touch()
+    anew = sent_again(project, who, "127.0.0.1:10", "127.0.0.1:12")
+    assert joined(project, who, anew)[0] == 0
+    assert load(folder / f"{who}.toml").network.aggregator_b == "127.0.0.1:12"
+    assert checked(project, who)[0] == 0
+
+
+def begun(folder: Path) -> None:
+    """Let A have met B."""
+    task, initial = load(folder / f"{A}.toml").task, np.load(folder / "initial.npy").tobytes()
+    private_folder(folder / "state")
+    with open_ledger(folder / "state", task), open_task_store(folder / "state", task, initial) as store:
+        store.begin("kits-1", Role.AGGREGATOR_A)
 
 
 def task_digest(kit: Path) -> str:
@@ -642,12 +666,22 @@ WHILE_RUNNING = {
 `RUNNING`."""
 
 
+RESTORING = "tests/faults/test_restored.py"
+RESTORED = {"was dealt to this server before": "test_a_past_that_was_undone_is_refused"}
+"""Those of servers whose folders were restored, and the tests in `RESTORING`."""
+
+
 def test_every_mistake_of_the_table_is_tried() -> None:
     """Here or, where it needs a running task, in the test that is named, which has the table's words."""
     table = (ROOT / "docs/reference/endings.md").read_text()
-    assert set(re.findall(r"^\| `([^`]+)` \| \d \|", table, re.MULTILINE)) == {*BEFORE_A_START, *WHILE_RUNNING}
+    assert set(re.findall(r"^\| `([^`]+)` \| \d \|", table, re.MULTILINE)) == {
+        *BEFORE_A_START,
+        *WHILE_RUNNING,
+        *RESTORED,
+    }
     assert set(BEFORE_A_START.values()) <= globals().keys()
-    text = (ROOT / RUNNING).read_text()
-    for words, name in WHILE_RUNNING.items():
-        assert words in text
-        assert f"def {name}(" in text
+    for file, tests in ((RUNNING, WHILE_RUNNING), (RESTORING, RESTORED)):
+        text = (ROOT / file).read_text()
+        for words, name in tests.items():
+            assert words in text
+            assert f"def {name}(" in text
