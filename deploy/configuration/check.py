@@ -15,12 +15,13 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from precad.clients.config import ClientConfig
 from precad.clients.upload_limit import require_writable
 from precad.deploy.configuration.apps import load_with_app, read_local_with_app
-from precad.deploy.configuration.check_earlier import with_earlier
+from precad.deploy.configuration.check_earlier import with_tasks
 from precad.deploy.configuration.check_privacy import privacy_facts
 from precad.deploy.configuration.local import draft
 from precad.deploy.configuration.sections import Deployment, is_local, read_toml
 from precad.deploy.errors import ConfigError
 from precad.deploy.run_files.folder import RunFolder
+from precad.dp.ledgers.earlier import counted_in
 from precad.mpc.gate_names import require_gate, usual_gate
 from precad.mpc.local.engines import make_engine
 from precad.protos.messages import convert
@@ -37,7 +38,7 @@ from precad.servers.operations.access import load_token
 from precad.servers.rounds import memory
 from precad.servers.rounds.dealt_form import require_set
 from precad.servers.rounds.sum_function import require_function
-from precad.servers.store.folder import load_initial_model
+from precad.servers.store.folder import ledger_path, load_initial_model, read_earlier
 from precad.servers.store.rehearsal import require_aggregator_opens, require_dealer_opens
 
 
@@ -118,7 +119,8 @@ def _aggregator(task: Task, config: AggregatorConfig, roles: tuple[Role, Role], 
     make_engine(config.engine)
     initial = load_initial_model(config.initial_model, task)
     has_database = url_of(config.database_url) is not None
-    require_aggregator_opens(config.state_dir, task, role, initial, has_database=has_database)
+    earlier = read_earlier(config)
+    require_aggregator_opens(config.state_dir, task, role, initial, earlier, has_database=has_database)
     return {
         "certificate": _shown(config.certificate.read_bytes()),
         "trusts": [
@@ -130,7 +132,7 @@ def _aggregator(task: Task, config: AggregatorConfig, roles: tuple[Role, Role], 
         "initial_model": convert.sha256(convert.model_to_bytes(initial)).hex(),
         "post_quantum": "required, on the lane by a key of the link" if config.require_pqc else "where offered",
         "mib_for_uploads": memory.of_server(config, task, role) // memory.MIB,
-        **with_earlier(task, config),
+        **with_tasks(task, counted_in(ledger_path(config.state_dir)) if earlier is None else earlier),
     }
 
 

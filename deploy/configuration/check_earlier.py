@@ -9,19 +9,8 @@ from tempfile import TemporaryDirectory
 from precad.deploy.shown.figures import at_most
 from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.accountants.pld import Conduct, View
-from precad.dp.ledgers.earlier import counted_in
 from precad.protos.task.task import Task
-from precad.servers.config import AggregatorConfig
-from precad.servers.store.folder import ledger_path, open_ledger, read_earlier
-
-
-def with_earlier(task: Task, config: AggregatorConfig) -> dict[str, str]:
-    """Say what the server's ledger will state with the earlier tasks that it counts; nothing where it counts none.
-
-    A ledger that the server has begun counts its own. Raises: SetupError, DpError, OSError.
-    """
-    earlier = read_earlier(config)
-    return with_tasks(task, counted_in(ledger_path(config.state_dir)) if earlier is None else earlier)
+from precad.servers.store.folder import open_ledger
 
 
 def with_tasks(task: Task, earlier: Sequence[EarlierTask]) -> dict[str, str]:

@@ -43,7 +43,7 @@ from precad.protos.tls.identity import AGGREGATORS, Identity, IdentityError, Rol
 from precad.servers.config import AggregatorConfig
 from precad.servers.database.replicas import require_url, url_of
 from precad.servers.errors import SetupError
-from precad.servers.store.folder import load_initial_model
+from precad.servers.store.folder import load_initial_model, read_earlier
 from precad.servers.store.rehearsal import require_aggregator_opens
 
 _REVOKED_HEAD: Final = b"# SHA-256 fingerprints of clients' certificates that are no longer accepted, one a line\n"
@@ -145,7 +145,8 @@ def _require_own_state(task: Task, server: AggregatorConfig, role: Role, initial
     try:
         initial = load_initial_model(initial_model, task)
         has_database = url_of(server.database_url) is not None
-        require_aggregator_opens(server.state_dir, task, role, initial, has_database=has_database)
+        earlier = read_earlier(server)
+        require_aggregator_opens(server.state_dir, task, role, initial, earlier, has_database=has_database)
     except SetupError as error:
         raise ConfigError(f"{error}; nothing was installed") from None
 

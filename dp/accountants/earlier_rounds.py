@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final, Self
 
 from precad.dp.accountants.bins_event import BinnedGaussian
@@ -31,6 +32,8 @@ class EarlierTask:
     """Part of delta that its protocol took, as eta (`precad.dp.accountants.slack`)."""
     chain: str
     """The last line's chain of its ledger."""
+    path: Path | None = field(default=None, compare=False)
+    """The ledger that it was read from; None where another ledger's header names it."""
 
     def __post_init__(self) -> None:
         require_count("rounds", self.rounds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,16 @@ def counted_in(path: Path) -> tuple[EarlierTask, ...]:
     return tasks_of_header(path, header)
 
 
+def described(tasks: Sequence[EarlierTask]) -> str:
+    """Say how many earlier tasks these are, and each by its file, where that is known, rounds and last chain value."""
+    each = [
+        f"{task.path or 'a ledger'} (rounds {task.rounds}, most_rounds {task.most_rounds or 'not known'}, "
+        f"chain {task.chain[:16]})"
+        for task in tasks
+    ]
+    return f"{len(each)}: {', '.join(each)}" if each else "none"
+
+
 def _tasks(path: Path, most_rounds: int | None) -> list[EarlierTask]:
     header, charges, chain = read_lines(path)
     try:
@@ -52,6 +62,7 @@ def _tasks(path: Path, most_rounds: int | None) -> list[EarlierTask]:
             levels={level: _drawn(event) for level, event in header.get("every_round", {}).items()} | _in_bins(events),
             slack=header.get("slack", 0.0),
             chain=chain,
+            path=path,
         )
         answered = max(participation(charges, is_evaluation=True).values(), default=0)
         of_evaluations = _evaluations(evaluations_of(header), own, answered)

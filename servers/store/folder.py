@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.dp.accountants.earlier_rounds import EarlierTask
-from precad.dp.ledgers.earlier import counted_in, earlier_tasks
+from precad.dp.ledgers.earlier import counted_in, described, earlier_tasks
 from precad.dp.ledgers.ledger import Ledger
 from precad.dp.task_privacy import budgets_of, task_privacy
 from precad.mpc.errors import raised_as
@@ -101,10 +101,12 @@ def open_ledger(state_dir: Path, task: Task, earlier: Sequence[EarlierTask] | No
     """Return the task's ledger, for both views and every level, in a folder that is made where there is none.
 
     earlier: finished tasks that it counts as well; None: those that it counts already. Raises SetupError when it cannot
-    be written, DpError when it is not one of this task.
+    be written or counts others, DpError when it is not one of this task.
     """
     privacy = task_privacy(task)
     path = ledger_path(state_dir)
+    if earlier is not None:
+        require_started_with(path, earlier)
     try:
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         return Ledger(
@@ -125,6 +127,23 @@ def open_ledger(state_dir: Path, task: Task, earlier: Sequence[EarlierTask] | No
         raise SetupError(f"earlier_ledgers: {error}") from None
     except OSError as error:
         raise SetupError(f"state_dir: expected a ledger to write to, found {path}: {error.strerror or error}") from None
+
+
+def require_started_with(ledger: Path, earlier: Sequence[EarlierTask]) -> None:
+    """Require that a ledger, if it is there, counts these earlier tasks. Raises SetupError; DpError for a damaged one.
+
+    They are told apart by what is not the same in every group of records.
+    """
+    if not ledger.exists():
+        return
+    with raised_as(SetupError, OSError, f"state_dir: expected a ledger to read, found {ledger}"):
+        counted = counted_in(ledger)
+    ours, theirs = ([(one.chain, one.rounds, one.most_rounds) for one in tasks] for tasks in (earlier, counted))
+    if ours != theirs:
+        raise SetupError(
+            f"earlier_ledgers: expected those that {ledger} was started with, {described(counted)}; "
+            f"found {described(earlier)}"
+        )
 
 
 def read_earlier(config: AggregatorConfig) -> tuple[EarlierTask, ...] | None:

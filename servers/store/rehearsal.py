@@ -8,20 +8,21 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.errors import DpError
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.servers.errors import SetupError, StoreError
 from precad.servers.private_files import private_folder
 from precad.servers.store.dealt_parts import DealLedger
-from precad.servers.store.folder import require_folder, require_usable
+from precad.servers.store.folder import ledger_path, require_folder, require_started_with, require_usable
 from precad.servers.store.state import TaskState
 
 COPIED = ("ledger.jsonl", "*.sqlite", "*.sqlite-wal")
@@ -31,17 +32,26 @@ ATTEMPTS = 5
 
 
 def require_aggregator_opens(
-    state_dir: Path, task: Task, role: Role, initial: NDArray[np.float32], *, has_database: bool = False
+    state_dir: Path,
+    task: Task,
+    role: Role,
+    initial: NDArray[np.float32],
+    earlier: Sequence[EarlierTask] | None = None,
+    *,
+    has_database: bool = False,
 ) -> None:
     """Raise what an aggregator would at its start: SetupError, StoreError, DpError. initial: the model, (d,).
 
+    earlier: as in `open_ledger`.
     has_database: whether the task's state is in a database elsewhere. The folder is then looked at, and not opened.
     """
     require_usable(state_dir, has_database=has_database)
+    if has_database and earlier is not None:
+        require_started_with(ledger_path(state_dir), earlier)
     if has_database or not state_dir.exists():
         return
     with _rehearsing(state_dir) as (stack, copy):
-        TaskState.open(stack, copy, task, initial).store.require_role(role)
+        TaskState.open(stack, copy, task, initial, earlier=earlier).store.require_role(role)
 
 
 def require_dealer_opens(state_dir: Path, ledger_name: str, *, has_database: bool = False) -> None:

@@ -495,6 +495,19 @@ def task_digest(kit: Path) -> str:
     return str(json.loads((kit / MANIFEST).read_bytes())["task_digest"])
 
 
+@pytest.mark.parametrize("command", [joined, lambda project, who, _: checked(project, who)], ids=["join", "check"])
+def test_earlier_ledgers_that_a_ledger_was_not_started_with_are_refused(
+    project: Project, digest: str, command: Callable[[Project, str, str], tuple[int, str]]
+) -> None:
+    """As `serve` refuses them: named in the middle of a task."""
+    folder = charged(project, digest).parent
+    shutil.copy(folder / "state/ledger.jsonl", folder / "before.jsonl")
+    own('[[aggregator.a.earlier_ledgers]]\npath = "before.jsonl"\nmost_rounds = 9')(project, A)
+    code, said = command(project, A, digest)
+    expected = f"expected those that {folder}/state/ledger.jsonl was started with, none; found 1: {folder}/before.jsonl"
+    assert (code, expected in said) == (errors.INVALID_INPUT, True), said
+
+
 def test_settings_of_one_s_own_with_a_fault_are_named_before_anything_is_installed(
     project: Project, digest: str
 ) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import re
+import shutil
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -11,13 +13,15 @@ import numpy as np
 import pytest
 
 from precad.deploy.errors import exit_code_of
+from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.errors import DpError
+from precad.dp.ledgers.earlier import earlier_tasks
 from precad.protos.tls.identity import Role
 from precad.servers.dealer import LEDGER_NAME
 from precad.servers.errors import SetupError, StoreError
 from precad.servers.store import rehearsal
 from precad.servers.store.dealt_parts import DealLedger
-from precad.servers.store.folder import ledger_path, store_path
+from precad.servers.store.folder import ledger_path, open_ledger, store_path
 from precad.servers.store.rehearsal import require_aggregator_opens, require_dealer_opens
 from precad.servers.store.state import TaskState
 from tests.harness.harness import small_task
@@ -26,10 +30,10 @@ TASK = small_task()
 INITIAL = np.zeros(TASK.dim, dtype=np.float32)
 
 
-def start(folder: Path) -> None:
+def start(folder: Path, earlier: Sequence[EarlierTask] | None = None) -> None:
     """Do what `serve` does with its folder."""
     with ExitStack() as stack:
-        TaskState.open(stack, folder, TASK, INITIAL)
+        TaskState.open(stack, folder, TASK, INITIAL, earlier=earlier)
 
 
 def content(folder: Path) -> dict[str, tuple[bytes, int, int]]:
@@ -119,6 +123,45 @@ def _half(copy: Callable[[Path, Path], None]) -> Callable[[Path, Path], None]:
             there.write_bytes(b'{"round":0,"clie\n')
 
     return copied
+
+
+def test_other_earlier_ledgers_than_the_ledger_was_started_with_are_refused(tmp_path: Path) -> None:
+    """As the start refuses them: added to a task, taken from it, or with another bound. Also beside a database."""
+    before, folder = tmp_path / "before", tmp_path / "state"
+    with open_ledger(before, TASK) as ledger:
+        ledger.charge(0, ["alice"])
+    counted, other = (earlier_tasks([(ledger_path(before), most)]) for most in (5, 6))
+    for started, named in (((), counted), (counted, other), (counted, ())):
+        shutil.rmtree(folder, ignore_errors=True)
+        start(folder, started)
+        kept = content(tmp_path)
+        with pytest.raises(SetupError, match=r"^earlier_ledgers: expected .*; found ") as refused:
+            require_aggregator_opens(folder, TASK, Role.AGGREGATOR_A, INITIAL, named)
+        require_aggregator_opens(folder, TASK, Role.AGGREGATOR_A, INITIAL, started)
+        assert content(tmp_path) == kept
+        with pytest.raises(SetupError) as start_refused:
+            start(folder, named)
+        assert str(refused.value) == str(start_refused.value)
+        store_path(folder).unlink()
+        with pytest.raises(SetupError, match=re.escape(str(refused.value))):
+            require_aggregator_opens(folder, TASK, Role.AGGREGATOR_A, INITIAL, named, has_database=True)
+        require_aggregator_opens(folder, TASK, Role.AGGREGATOR_A, INITIAL, started, has_database=True)
+
+
+def test_the_earlier_ledgers_are_told_by_file_rounds_and_chain(tmp_path: Path) -> None:
+    """No line of Python, and what the operator has to look at."""
+    before, folder = tmp_path / "before", tmp_path / "state"
+    with open_ledger(before, TASK) as ledger:
+        ledger.charge(0, ["alice"])
+        chain = ledger.chain[:16]
+    start(folder, earlier_tasks([(ledger_path(before), 5)]))
+    with pytest.raises(SetupError) as refused:
+        start(folder, earlier_tasks([(ledger_path(before), None)]))
+    assert str(refused.value) == (
+        f"earlier_ledgers: expected those that {folder}/ledger.jsonl was started with, "
+        f"1: a ledger (rounds 1, most_rounds 5, chain {chain}); "
+        f"found 1: {before}/ledger.jsonl (rounds 1, most_rounds not known, chain {chain})"
+    )
 
 
 def test_a_link_to_nothing_is_named(tmp_path: Path) -> None:
