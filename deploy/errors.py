@@ -79,7 +79,7 @@ def _codes_below() -> tuple[tuple[type[Exception], int], ...]:
     """
     from precad.clients import errors as client_errors
     from precad.deploy.authority.pki import PkiError
-    from precad.dp.errors import DpError
+    from precad.dp.errors import DpError, MostRoundsError
     from precad.mpc import errors as mpc_errors
     from precad.protos.tls.files import TransportError
     from precad.protos.tls.identity import IdentityError
@@ -94,6 +94,7 @@ def _codes_below() -> tuple[tuple[type[Exception], int], ...]:
         (client_errors.ServerUnreachableError, UNREACHABLE),
         (client_errors.TaskEndedError, UNREACHABLE),
         (mpc_errors.ChannelClosedError, UNREACHABLE),
+        (MostRoundsError, INVALID_INPUT),
         (mpc_errors.GateUnavailableError, INVALID_INPUT),
         (mpc_errors.EngineUnavailableError, INVALID_INPUT),
         (mpc_errors.ParameterError, INVALID_INPUT),

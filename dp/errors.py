@@ -6,6 +6,7 @@ Classes:
     ├── BudgetExceededError    the coming round would spend more than a view allows
     ├── HolderLimitError       a payment would pass the limit of a holder's own ledger
     ├── UnsupportedEventError  an accountant was asked about a round it has no formula for
+    ├── MostRoundsError        an earlier ledger holds more rounds of a client than there can have been
     ├── LedgerCorruptedError   a ledger file is not one this ledger could have written
     ├── LedgerInUseError       another process holds the ledger file
     └── LedgerClosedError      the ledger was closed, by its owner or after a failed write
@@ -70,6 +71,16 @@ class LedgerCorruptedError(DpError):
         super().__init__(f"{path}, line {line}: {said}")
         self.path = path
         self.line = line
+
+
+class MostRoundsError(DpError):
+    """The ledger at `path` charged a client for `charged` rounds, more than the `most_rounds` that were given."""
+
+    def __init__(self, path: Path, *, charged: int, most_rounds: int) -> None:
+        super().__init__(
+            f"most_rounds: expected at least {charged}, as {path} charged a client for so many, found {most_rounds}"
+        )
+        self.path = path
 
 
 class LedgerInUseError(DpError):

@@ -172,7 +172,8 @@ class Aggregator:
     def _open_state(self, stack: AsyncExitStack, initial: NDArray[np.float32], session: Session | None) -> TaskState:
         """Open what is durable, and the room for uploads. Raises SetupError, StoreError, DpError."""
         backends = None if session is None else (session.tables("task"), session.tables("tuples"))
-        state = TaskState.open(stack, self.config.state_dir, self.task, initial, backends, read_earlier(self.config))
+        earlier = read_earlier(self.config, ROLES[self.party])
+        state = TaskState.open(stack, self.config.state_dir, self.task, initial, backends, earlier)
         if self.config.keep_canary_noise:
             state.canary_noise = CanaryNoise(self.config.state_dir, self.task, ROLES[self.party].value)
             stack.callback(state.canary_noise.close)

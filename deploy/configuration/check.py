@@ -119,7 +119,7 @@ def _aggregator(task: Task, config: AggregatorConfig, roles: tuple[Role, Role], 
     make_engine(config.engine)
     initial = load_initial_model(config.initial_model, task)
     has_database = url_of(config.database_url) is not None
-    earlier = read_earlier(config)
+    earlier = read_earlier(config, role)
     require_aggregator_opens(config.state_dir, task, role, initial, earlier, has_database=has_database)
     return {
         "certificate": _shown(config.certificate.read_bytes()),

@@ -31,6 +31,7 @@ from precad.deploy.configuration.public_records import Measure
 from precad.deploy.configuration.sections import Deployment, section_of
 from precad.deploy.run_files.folder import RunFolder
 from precad.protos.task.task import Task
+from precad.protos.tls.identity import Role
 from precad.servers.store.folder import read_earlier
 
 
@@ -149,12 +150,12 @@ def _room_left(deployment: Deployment) -> dict[str, Any]:
 
 def _with_earlier(deployment: Deployment) -> dict[str, str]:
     """Say what the servers' ledgers state with earlier tasks, where they count any. Raises: SetupError, DpError."""
-    servers = {"a": deployment.aggregator.a, "b": deployment.aggregator.b}
+    servers = {Role.AGGREGATOR_A: deployment.aggregator.a, Role.AGGREGATOR_B: deployment.aggregator.b}
     return {
-        f"aggregator_{letter}_{name}": said
-        for letter, own in servers.items()
+        f"{role.value.replace('-', '_')}_{name}": said
+        for role, own in servers.items()
         if own is not None
-        for name, said in with_tasks(deployment.task, read_earlier(own) or ()).items()
+        for name, said in with_tasks(deployment.task, read_earlier(own, role) or ()).items()
     }
 
 

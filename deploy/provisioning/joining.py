@@ -145,7 +145,7 @@ def _require_own_state(task: Task, server: AggregatorConfig, role: Role, initial
     try:
         initial = load_initial_model(initial_model, task)
         has_database = url_of(server.database_url) is not None
-        earlier = read_earlier(server)
+        earlier = read_earlier(server, role)
         require_aggregator_opens(server.state_dir, task, role, initial, earlier, has_database=has_database)
     except SetupError as error:
         raise ConfigError(f"{error}; nothing was installed") from None

@@ -12,7 +12,7 @@ from precad.dp.accountants.bins_event import BinnedGaussian, bins_of
 from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.accountants.pld import Release, SampledGaussian, Unit, View, event_of, release_of
 from precad.dp.accountants.task_cost import Evaluations, Level, evaluations_of, everybody_drawn
-from precad.dp.errors import LedgerCorruptedError
+from precad.dp.errors import LedgerCorruptedError, MostRoundsError
 from precad.dp.ledgers.lines import participation, read_lines, replay
 
 
@@ -21,7 +21,8 @@ def earlier_tasks(ledgers: Iterable[tuple[Path, int | None]]) -> tuple[EarlierTa
 
     Each ledger comes with the most rounds that a client can have been in, if known. A path counts once. A task that two
     of the ledgers count themselves counts twice: two tasks alike have the same lines, and so the same chain. An
-    incomplete last line does not count. Raises: LedgerCorruptedError; OSError as the file system gives it.
+    incomplete last line does not count. Raises: LedgerCorruptedError; MostRoundsError; OSError as the file system
+    gives it.
     """
     once = {path.resolve(): (path, most_rounds) for path, most_rounds in ledgers}
     found = [task for path, most_rounds in once.values() for task in _tasks(path, most_rounds)]
@@ -54,11 +55,12 @@ def _tasks(path: Path, most_rounds: int | None) -> list[EarlierTask]:
     try:
         events = {view: event_of_header(header["events"][view]) for view in View}
         steps, bins = header.get("steps_per_round", 1), bins_of(events.values())
+        charged = max(participation(charges, bins=bins).values(), default=0)
         own = EarlierTask(
             unit=Unit(header.get("unit", Unit.RECORD)),
             events=events,
-            rounds=steps * max(participation(charges, bins=bins).values(), default=0),
-            most_rounds=None if most_rounds is None else steps * -(-most_rounds // bins) * bins,
+            rounds=steps * charged,
+            most_rounds=None if most_rounds is None else steps * _whole_epochs(path, most_rounds, bins, charged),
             levels={level: _drawn(event) for level, event in header.get("every_round", {}).items()} | _in_bins(events),
             slack=header.get("slack", 0.0),
             chain=chain,
@@ -69,6 +71,14 @@ def _tasks(path: Path, most_rounds: int | None) -> list[EarlierTask]:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LedgerCorruptedError(path, line=1, problem=f"expected a ledger's parameters, found {error}") from error
     return [own, *of_evaluations, *tasks_of_header(path, header)]
+
+
+def _whole_epochs(path: Path, most_rounds: int, bins: int, charged: int) -> int:
+    """Return the most rounds of a client in whole epochs. Raises MostRoundsError where more were charged."""
+    most = -(-most_rounds // bins) * bins
+    if most < charged:
+        raise MostRoundsError(path, charged=charged, most_rounds=most_rounds)
+    return most
 
 
 def _evaluations(evaluations: Evaluations | None, task: EarlierTask, rounds: int) -> list[EarlierTask]:

@@ -16,10 +16,11 @@ from precad.deploy.configuration.sections import parse_section
 from precad.deploy.errors import ConfigError, refusing
 from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.errors import DpError
-from precad.dp.ledgers.earlier import earlier_tasks
 from precad.dp.task_privacy import task_privacy
 from precad.protos.task.task import Task
 from precad.servers.config import EarlierLedger
+from precad.servers.errors import SetupError
+from precad.servers.store.folder import tasks_named
 
 FIELD = "earlier_ledgers"
 
@@ -39,8 +40,8 @@ def earlier_of(raw: Mapping[str, Any], task: Task) -> tuple[dict[str, Any], tupl
     for letter, section in _sections_of(raw).items():
         where = f"aggregator.{letter}"
         named = parse_section(_Named, {FIELD: section[FIELD]}, where, base=Path().absolute()).earlier_ledgers
-        with refusing((OSError, DpError), f"{where}.{FIELD}: expected ledgers to read, found"):
-            tasks = earlier_tasks([(one.path, one.most_rounds) for one in named])
+        with refusing(SetupError), refusing(DpError, f"{where}.{FIELD}: expected ledgers to read, found"):
+            tasks = tasks_named(named, f"{where}.{FIELD}")
         if foreign := [one.unit for one in tasks if one.unit is not task_privacy(task).unit]:
             unit = task_privacy(task).unit
             raise ConfigError(f"{where}.{FIELD}: expected tasks about a {unit}, found one about a {foreign[0]}")

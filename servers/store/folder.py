@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.dp.accountants.earlier_rounds import EarlierTask
+from precad.dp.errors import MostRoundsError
 from precad.dp.ledgers.earlier import counted_in, described, earlier_tasks
 from precad.dp.ledgers.ledger import Ledger
 from precad.dp.task_privacy import budgets_of, task_privacy
@@ -31,7 +32,8 @@ from precad.mpc.errors import raised_as
 from precad.protos.messages import convert
 from precad.protos.task.model_update import moments_shape
 from precad.protos.task.task import Task
-from precad.servers.config import AggregatorConfig
+from precad.protos.tls.identity import Role
+from precad.servers.config import AggregatorConfig, EarlierLedger
 from precad.servers.database.tables import Backend
 from precad.servers.errors import SetupError, StoreError
 from precad.servers.private_files import private, require_unshared
@@ -146,19 +148,26 @@ def require_started_with(ledger: Path, earlier: Sequence[EarlierTask]) -> None:
         )
 
 
-def read_earlier(config: AggregatorConfig) -> tuple[EarlierTask, ...] | None:
-    """Return the finished tasks that the ledger is to count as well; None where none are named.
-
-    Raises SetupError for a file that cannot be read, DpError for one that is no ledger.
-    """
+def read_earlier(config: AggregatorConfig, role: Role) -> tuple[EarlierTask, ...] | None:
+    """Return the finished tasks that the ledger is to count as well; None where none are named. Raises as
+    `tasks_named`."""
     if not config.earlier_ledgers:
         return None
+    return tasks_named(config.earlier_ledgers, f"aggregator.{role.value[-1]}.earlier_ledgers")
+
+
+def tasks_named(named: Sequence[EarlierLedger], field: str) -> tuple[EarlierTask, ...]:
+    """Return the tasks of earlier ledgers that a configuration names. field: their field, as errors name it.
+
+    Raises SetupError for a file that cannot be read and for too small a bound, DpError for one that is no ledger.
+    """
     try:
-        return earlier_tasks([(one.path, one.most_rounds) for one in config.earlier_ledgers])
+        return earlier_tasks([(one.path, one.most_rounds) for one in named])
+    except MostRoundsError as error:
+        i = max(i for i, one in enumerate(named) if one.path == error.path)
+        raise SetupError(f"{field}.{i}.{error}") from None
     except OSError as error:
-        raise SetupError(
-            f"earlier_ledgers: expected ledgers to read, found {error.filename}: {error.strerror}"
-        ) from None
+        raise SetupError(f"{field}: expected ledgers to read, found {error.filename}: {error.strerror}") from None
 
 
 def open_tuple_ledger(state_dir: Path, backend: Backend | None = None) -> TupleLedger:

@@ -210,6 +210,7 @@ EXIT_CODES = {
         "mpc.ParameterError",
         "mpc.GateUnavailableError",
         "mpc.EngineUnavailableError",
+        "dp.MostRoundsError",
         "clients.ArgumentError",
         "clients.UnknownNameError",
         "clients.DimensionError",

@@ -293,6 +293,25 @@ def test_a_server_is_told_what_its_ledger_will_state_with_earlier_tasks(
     assert not (organisations.folder(Role.AGGREGATOR_A) / "state").exists()
 
 
+@pytest.mark.parametrize("command", [("check",), COMMANDS[Role.AGGREGATOR_A]], ids=["check", "serve"])
+def test_a_bound_below_the_rounds_of_an_earlier_ledger_is_named_by_its_field(
+    organisations: Organisations, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    """The second of two ledgers has four rounds of a client."""
+    config = organisations.config(Role.AGGREGATOR_A)
+    task = load(config).task
+    for name, n_rounds in (("one", 1), ("two", 4)):
+        with open_ledger(tmp_path / name, task) as ledger:
+            for number in range(n_rounds):
+                ledger.charge(number, sorted(task.clients))
+    one, two = (ledger_path(tmp_path / name) for name in ("one", "two"))
+    counted = f'earlier_ledgers = [{{ path = "{one}", most_rounds = 3 }}, {{ path = "{two}", most_rounds = 3 }}]\n'
+    config.write_text(config.read_text().replace("state_dir =", f"{counted}state_dir =", 1))
+    result = precad(*command, config)
+    said = f"aggregator.a.earlier_ledgers.1.most_rounds: expected at least 4, as {two} charged a client for so many"
+    assert (result.exit_code, said in result.output) == (INVALID_INPUT, True), result.output
+
+
 def test_a_check_says_that_the_weaker_wire_form_was_accepted(organisations: Organisations) -> None:
     accepted = {'mode = "masked"': 'mode = "shares"', "accept_weak_wire_form = false": "accept_weak_wire_form = true"}
     before = precad("check", organisations.config(Role.DEALER)).output

@@ -16,7 +16,7 @@ from precad.dp.accountants.pld import Conduct, SampledGaussian, TwoStageSampledG
 from precad.dp.accountants.renyi import rdp_gaussian, rdp_sgm_poisson
 from precad.dp.accountants.renyi_accounting import eps_from_rdp
 from precad.dp.accountants.task_cost import TaskCost
-from precad.dp.errors import BudgetExceededError, LedgerCorruptedError
+from precad.dp.errors import BudgetExceededError, LedgerCorruptedError, MostRoundsError
 from precad.dp.ledgers.earlier import counted_in, earlier_tasks
 from precad.dp.ledgers.events import ledger_events
 from precad.dp.ledgers.ledger import Ledger, Level
@@ -101,7 +101,7 @@ def test_figures_against_discarded_draws_count_the_most_rounds_of_earlier_tasks(
             assert after.statement(View.ONE_SERVER).epsilon <= found[-1]
             assert after.task_statement(Level.DRAWN_RECORD).epsilon <= found[-1]
     assert found[0] < found[1] < found[2] == math.inf
-    with pytest.raises(LedgerCorruptedError, match="most_rounds must be an integer >= 30"):
+    with pytest.raises(MostRoundsError, match=r"^most_rounds: expected at least 30, as .*, found 29$"):
         earlier_tasks([(trained, 29)])
 
 

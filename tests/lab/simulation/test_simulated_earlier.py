@@ -175,6 +175,11 @@ def test_a_ledger_that_cannot_count_is_refused(tmp_path: Path) -> None:
     good = ledger_of(tmp_path / "a", 3)
     with pytest.raises(ConfigError, match=r"aggregator\.b\.earlier_ledgers: expected ledgers to read, found"):
         resolve(read_toml(written(tmp_path, "", good, tmp_path / "none")))
+    short = written(tmp_path, "", good, ledger_of(tmp_path / "long", 12))
+    with pytest.raises(
+        ConfigError, match=r"^aggregator\.b\.earlier_ledgers\.0\.most_rounds: expected at least 12, .* 9$"
+    ):
+        resolve(read_toml(short))
     foreign = ledger_of(tmp_path / "b", 3, algorithm="user-dp-fedavg")
     with pytest.raises(ConfigError, match=r"aggregator\.b\.earlier_ledgers: expected tasks about a record, found one"):
         resolve(read_toml(written(tmp_path, "", good, foreign)))
