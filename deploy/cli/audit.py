@@ -92,7 +92,8 @@ def audit_log(
     """Verify what a server wrote down of its decisions and releases, offline: its log, and the ledger that it names.
 
     The log names the ledger's chain value at each release. So what rounds cost, or which earlier ledgers count, is not
-    changed unseen after a release. Earlier ledgers are shown by their last chain values.
+    changed unseen after a release. Earlier ledgers are shown by their last chain values. With --against they are
+    compared too, where both folders hold a ledger.
     """
     from precad.deploy.oversight.log_audit import check_log
 

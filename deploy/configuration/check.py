@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from precad.clients.config import ClientConfig
 from precad.clients.upload_limit import require_writable
 from precad.deploy.configuration.apps import load_with_app, read_local_with_app
-from precad.deploy.configuration.check_earlier import with_tasks
+from precad.deploy.configuration.check_earlier import named_earlier, with_tasks
 from precad.deploy.configuration.check_privacy import privacy_facts
 from precad.deploy.configuration.local import draft
 from precad.deploy.configuration.sections import Deployment, is_local, read_toml
@@ -121,6 +121,7 @@ def _aggregator(task: Task, config: AggregatorConfig, roles: tuple[Role, Role], 
     has_database = url_of(config.database_url) is not None
     earlier = read_earlier(config, role)
     require_aggregator_opens(config.state_dir, task, role, initial, earlier, has_database=has_database)
+    counted = counted_in(ledger_path(config.state_dir)) if earlier is None else earlier
     return {
         "certificate": _shown(config.certificate.read_bytes()),
         "trusts": [
@@ -132,7 +133,8 @@ def _aggregator(task: Task, config: AggregatorConfig, roles: tuple[Role, Role], 
         "initial_model": convert.sha256(convert.model_to_bytes(initial)).hex(),
         "post_quantum": "required, on the lane by a key of the link" if config.require_pqc else "where offered",
         "mib_for_uploads": memory.of_server(config, task, role) // memory.MIB,
-        **with_tasks(task, counted_in(ledger_path(config.state_dir)) if earlier is None else earlier),
+        **named_earlier(counted),
+        **with_tasks(task, counted),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -10,9 +11,11 @@ from typing import Any, Final
 
 from precad.deploy.configuration.sections import Deployment, section
 from precad.deploy.errors import ConfigError, refusing
-from precad.dp.ledgers.earlier import tasks_of_header
+from precad.dp.accountants.earlier_rounds import EarlierTask
+from precad.dp.ledgers.earlier import counted_in, described, tasks_of_header
 from precad.dp.ledgers.events import ledger_events
 from precad.dp.ledgers.lines import Charge, Fields, chains, read_lines
+from precad.mpc.errors import PeerMismatchError
 from precad.protos.tls.identity import Role
 from precad.servers.config import AggregatorConfig, ServerConfig
 from precad.servers.database.replicas import url_of
@@ -57,7 +60,7 @@ def check_log(state_dir: Path, *, against: Path | None = None, known: str | None
 
     `earlier_ledgers` of the report: last chain values of ledgers that the ledger counts as well.
     Raises: SetupError when a file is not there; AuditError, LedgerCorruptedError when something was changed;
-    PeerMismatchError when the two servers' logs contradict one another.
+    PeerMismatchError when the two servers' logs, or the earlier tasks that their ledgers count, contradict one another.
     """
     log = audit_log.read(store_path(state_dir))
     releases, evaluated = audit_log.releases(log), audit_log.releases(log, ("evaluated",))
@@ -95,7 +98,29 @@ def check_log(state_dir: Path, *, against: Path | None = None, known: str | None
         theirs = audit_log.read(store_path(against))
         _require_the_other_servers(log, theirs)
         report["agreed_releases"] = audit_log.compare(log, theirs)
+        report |= _earlier_compared(tasks_of_header(_ledger(state_dir), header), ledger_path(against))
     return report
+
+
+def _earlier_compared(ours: Sequence[EarlierTask], other: Path) -> dict[str, Any]:
+    """Compare the earlier tasks with those in the other server's ledger, if a copy is there.
+
+    An earlier task may have other rounds there, and so another chain value: one server alone may have charged a round
+    that was lost. That is shown. Raises PeerMismatchError where number, bounds or prices differ; LedgerCorruptedError.
+    """
+    if not other.is_file():
+        return {"not_compared": f"earlier tasks: found no {other}"}
+    with refusing(OSError, f"{other}: expected a ledger to read", SetupError):
+        theirs = counted_in(other)
+    prices = [
+        sorted(json.dumps({**task.fields(), "rounds": 0, "chain": ""}) for task in tasks) for tasks in (ours, theirs)
+    ]
+    if prices[0] != prices[1]:
+        raise PeerMismatchError("earlier_ledgers", ours=described(ours), peers=described(theirs))
+    found: dict[str, Any] = {"agreed_earlier": len(ours)}
+    if [(task.chain, task.rounds) for task in ours] != [(task.chain, task.rounds) for task in theirs]:
+        found["not_alike"] = f"rounds of earlier tasks: ours {described(ours)}; theirs {described(theirs)}"
+    return found
 
 
 def _require_the_other_servers(ours: Sequence[audit_log.Entry], theirs: Sequence[audit_log.Entry]) -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from precad.dp.accountants.bins_event import BinnedGaussian, bins_of
@@ -40,11 +41,14 @@ def counted_in(path: Path) -> tuple[EarlierTask, ...]:
     return tasks_of_header(path, header)
 
 
-def described(tasks: Sequence[EarlierTask]) -> str:
-    """Say how many earlier tasks these are, and each by its file, where that is known, rounds and last chain value."""
+def described(tasks: Sequence[EarlierTask], names: Mapping[Path, str] = MappingProxyType({})) -> str:
+    """Say how many earlier tasks these are, and each by its file, where that is known, rounds and last chain value.
+
+    names: words in place of files.
+    """
     each = [
-        f"{task.path or 'a ledger'} (rounds {task.rounds}, most_rounds {task.most_rounds or 'not known'}, "
-        f"chain {task.chain[:16]})"
+        f"{'a ledger' if task.path is None else names.get(task.path, task.path)} (rounds {task.rounds}, "
+        f"most_rounds {task.most_rounds or 'not known'}, chain {task.chain[:16]})"
         for task in tasks
     ]
     return f"{len(each)}: {', '.join(each)}" if each else "none"

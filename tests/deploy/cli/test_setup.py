@@ -28,7 +28,7 @@ from precad.dp.accountants.pld import Conduct, View
 from precad.dp.ledgers.earlier import earlier_tasks
 from precad.protos.messages import convert
 from precad.protos.tls.identity import Role
-from precad.servers.store.folder import ledger_path, open_ledger
+from precad.servers.store.folder import ledger_path, open_ledger, open_task_store
 from tests.harness.adapted_models import small
 from tests.harness.command_line import CliRunner
 from tests.harness.organisations import CLIENTS, OF_THE_TABLE, OWN_RECORDS, SERVERS, Organisations
@@ -277,19 +277,26 @@ def test_a_server_is_told_what_its_ledger_will_state_with_earlier_tasks(
     """To a cent: before its first round, and in the end. Nothing is made on disk."""
     config = organisations.config(Role.AGGREGATOR_A)
     task = load(config).task
-    assert "privacy_with_earlier_tasks" not in json.loads(precad("check", config, "--json").stdout)["aggregator_a"]
+    alone = json.loads(precad("check", config, "--json").stdout)["aggregator_a"]
+    assert ("privacy_with_earlier_tasks" in alone, alone["earlier_tasks"]) == (False, "none")
     with open_ledger(tmp_path / "before", task) as ledger:
         for number in range(4):
             ledger.charge(number, sorted(task.clients))
+        chain = ledger.chain[:16]
     path = ledger_path(tmp_path / "before")
     counted = f'earlier_ledgers = [{{ path = "{path}", most_rounds = 5 }}]\nstate_dir ='
     config.write_text(config.read_text().replace("state_dir =", counted, 1))
     report = json.loads(precad("check", config, "--json").stdout)
     with open_ledger(tmp_path / "after", task, earlier_tasks([(path, 5)])) as ledger:
         stated = [ledger.statement(View.ONE_SERVER, conduct=one).epsilon for one in reversed(Conduct)]
+    assert report["aggregator_a"]["earlier_tasks"] == f"1: {path} (rounds 4, most_rounds 5, chain {chain})"
     shown = re.findall(r"<= ([0-9.]+)", report["aggregator_a"]["privacy_with_earlier_tasks"])
     assert [0 <= float(said) - epsilon < 0.01 for said, epsilon in zip(shown, stated, strict=True)] == [True, True]
     assert stated[0] > 0
+    with open_task_store(tmp_path / "before", task, bytes(4 * task.dim)) as store:
+        store.begin("small-0123", Role.AGGREGATOR_A)
+    said = precad("check", config).stdout  # by what both servers call it, where the log is beside the ledger
+    assert f"earlier tasks 1: small-0123 (rounds 4, most_rounds 5, chain {chain})" in " ".join(said.split())
     assert not (organisations.folder(Role.AGGREGATOR_A) / "state").exists()
 
 

@@ -260,6 +260,40 @@ def test_the_command_verifies_log_ledger_and_the_other_server(path: Path, tmp_pa
     assert command(path.parent, "--known", "0" * 64)[0] == 3
 
 
+def test_earlier_tasks_are_compared_with_the_other_servers(path: Path, tmp_path: Path) -> None:
+    """One that a server names alone, or with another bound, is refused. Without a ledger there, it is said so."""
+    before = write_rounds(tmp_path / "before", 2).parent / "ledger.jsonl"
+    counted, other = (earlier_tasks([(before, most)]) for most in (4, 5))
+    ours = write_rounds(tmp_path / "ours", 3, earlier=counted).parent
+    for n, theirs in enumerate(((), other)):
+        folder = write_rounds(tmp_path / f"theirs-{n}", 3, earlier=theirs, role=Role.AGGREGATOR_B).parent
+        for pair in ((ours, folder), (folder, path.parent if n else ours)):
+            code, _, error = command(pair[0], "--against", pair[1])
+            assert (code, "earlier_ledgers differs between the servers: ours " in error) == (3, True), error
+    same = write_rounds(tmp_path / "same", 3, earlier=counted, role=Role.AGGREGATOR_B).parent
+    report = json.loads(command(ours, "--against", same, "--json")[1])
+    assert (report["agreed_earlier"], "not_alike" in report) == (1, False)
+    (same / "ledger.jsonl").unlink()
+    code, out, _ = command(ours, "--against", same)
+    assert (code, f"not compared      earlier tasks: found no {same}/ledger.jsonl" in out) == (0, True), out
+
+
+def test_an_earlier_task_of_other_rounds_at_the_other_server_is_shown(tmp_path: Path) -> None:
+    """One server alone may have charged a round that was lost: both count the same task."""
+    ours, theirs = (
+        write_rounds(
+            tmp_path / role.value,
+            3,
+            earlier=earlier_tasks([(write_rounds(tmp_path / f"{role.value}-before", n).parent / "ledger.jsonl", 4)]),
+            role=role,
+        ).parent
+        for n, role in ((2, Role.AGGREGATOR_A), (3, Role.AGGREGATOR_B))
+    )
+    code, out, _ = command(ours, "--against", theirs)
+    (said,) = (line for line in out.splitlines() if line.startswith("not alike"))
+    assert (code, "ours 1: a ledger (rounds 2, " in said, "theirs 1: a ledger (rounds 3, " in said) == (0, True, True)
+
+
 def test_a_log_is_not_compared_with_itself(path: Path, tmp_path: Path) -> None:
     """A peer that hands over our own log, or a slip, is no agreement; nor is another task's."""
     shutil.copytree(path.parent, tmp_path / "copy")
