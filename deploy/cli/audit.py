@@ -67,7 +67,7 @@ def audit_copy(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Write the copy to this new folder.")],
     role: Annotated[RoleWithDatabase, typer.Option(help="Copy the database of this server.")],
 ) -> None:
-    """Copy what a server keeps in PostgreSQL into a folder that `precad audit log` reads."""
+    """Copy what a server keeps in PostgreSQL into a folder that `precad audit log` and `precad export` read."""
     from precad.deploy.oversight.log_audit import copy_state
 
     for path in copy_state(configuration.load(config), Role(role.value), folder):

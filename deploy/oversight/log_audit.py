@@ -25,11 +25,14 @@ from precad.servers.store.folder import ledger_path, store_path
 
 _OF_LOSSES: Final = ("interrupted", "unknown")
 """Kinds of entries that say why a round was lost, or what was with it."""
+_FILES: Final = ("ledger.jsonl", "model.npy", "rounds.jsonl")
+"""Files that an aggregator keeps in its folder in any case, and that `precad export` and `precad status` read."""
 
 
 def copy_state(deployment: Deployment, role: Role, folder: Path) -> list[Path]:
-    """Copy what one server keeps in PostgreSQL into files, with its ledger's: all of it, or no folder. Raises
-    ConfigError, SetupError, StoreError."""
+    """Copy what one server keeps in PostgreSQL into files, with its ledger, model and records beside them. So the copy
+    of a finished task can be exported. It is whole, or there is no folder. Raises ConfigError, SetupError, StoreError.
+    """
     own: ServerConfig
     if role is Role.DEALER:
         own = section(deployment.dealer, "dealer")
@@ -44,8 +47,8 @@ def copy_state(deployment: Deployment, role: Role, folder: Path) -> list[Path]:
 
     try:
         made = copy_database(url, role, folder)
-        if isinstance(own, AggregatorConfig) and (ledger := ledger_path(own.state_dir)).exists():
-            made.append(Path(shutil.copy(ledger, folder)))
+        if isinstance(own, AggregatorConfig):
+            made += [Path(shutil.copy(path, folder)) for name in _FILES if (path := own.state_dir / name).exists()]
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)  # half of a state may look like a whole one
         if isinstance(error, OSError):

@@ -119,7 +119,7 @@ def read(path: Path) -> list[Entry]:
     """Return the verified log in a server's database, without changing it. Raises AuditError at the first thing amiss;
     SetupError where there is no such database."""
     if not path.is_file():
-        raise SetupError(f"{path}: expected a server's database, found none")
+        raise SetupError(f"{path}: expected a server's database, found none; `precad audit copy` writes PostgreSQL's")
     with raised_as(SetupError, sqlite3.Error, f"{path}: expected a server's database"):
         is_closed = not path.with_name(f"{path.name}-wal").exists()  # else a reader would leave files of a log behind
         how = "mode=ro&immutable=1" if is_closed else "mode=ro"

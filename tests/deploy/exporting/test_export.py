@@ -45,12 +45,13 @@ from precad.deploy.exporting.finished import read_finished
 from precad.deploy.exporting.formats import Format, module_of, write_files
 from precad.deploy.exporting.statement import difference, parse_statement, statement_of
 from precad.deploy.exporting.verify import verify_export
+from precad.deploy.oversight.log_audit import copy_state
 from precad.dp.accountants.pld import Conduct, View
 from precad.protos.messages import convert
 from precad.protos.task.proved_fields import OF_A_DEALER
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
-from precad.servers.errors import AuditError
+from precad.servers.errors import AuditError, SetupError
 from precad.servers.store import folder as states
 from precad.servers.store.rounds import CommittedRound
 from tests.harness.command_line import CliRunner
@@ -116,6 +117,31 @@ def run(finished: Path, tmp_path: Path) -> Path:
     """A copy, for whoever changes it."""
     shutil.copytree(finished, tmp_path / "run")
     return tmp_path / "run"
+
+
+def test_the_copy_of_a_server_with_a_database_can_be_exported(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its model and records stay files beside the database. The folder without one says what writes the copy."""
+    database_copy = pytest.importorskip("precad.servers.store.copy", reason="needs psycopg")
+    (run / "a/rounds.jsonl").write_text("")
+    state, elsewhere = run / "a", tmp_path / "database"
+    elsewhere.mkdir()
+    (state / "task.sqlite").rename(elsewhere / "task.sqlite")
+    deployment = configuration.load(run / "config.toml")
+    with pytest.raises(
+        SetupError, match=r"task\.sqlite: expected a server's database, found none; `precad audit copy`"
+    ):
+        read_finished(state, deployment.task, Role.AGGREGATOR_A)
+
+    def copied(_url: str, _role: Role, folder: Path) -> list[Path]:
+        return [Path(shutil.copy(path, folder)) for path in elsewhere.iterdir()]
+
+    monkeypatch.setattr(database_copy, "copy_database", copied)
+    monkeypatch.setenv("PRECAD_DATABASE_URL", "postgresql://db/precad")
+    made = copy_state(deployment, Role.AGGREGATOR_A, tmp_path / "copy")
+    assert {path.name for path in made} == {"ledger.jsonl", "model.npy", "rounds.jsonl", "task.sqlite"}
+    assert (read_finished(tmp_path / "copy", deployment.task, Role.AGGREGATOR_A).parameters == TRAINED).all()
 
 
 @pytest.fixture(scope="module")
