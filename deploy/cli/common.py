@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from precad.deploy import errors
+from precad.deploy.errors import ConfigError
 from precad.deploy.shown.consoles import ProgressConsole, width_of
 from precad.protos.messages.spoken import shown
 
@@ -147,6 +148,8 @@ def exit_codes() -> Iterator[None]:
         people.print("precad: code of your own ended the process", style="bold red", markup=False, highlight=False)
         raise typer.Exit(errors.INVALID_INPUT) from None
     except Exception as error:
+        if isinstance(error, PermissionError) and error.filename is not None:
+            error = ConfigError(f"{error.filename}: expected one that this user may open, found: {error.strerror}")
         if not errors.is_known(error):
             raise  # a defect of ours: the traceback is what helps
         code = errors.exit_code_of(error)

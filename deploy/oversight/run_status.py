@@ -35,8 +35,11 @@ from precad.servers.telemetry.status import (
 
 def read_run(root: Path) -> Status:
     """Return the state of a run on this machine, or of a server, by its folder. Raises ConfigError."""
-    if is_state_dir(root):
-        return read_state_dir(root)
+    with refusing(OSError, f"{root}: expected a folder that this user can read, found"):
+        return read_state_dir(root) if is_state_dir(root) else _read_run(root)
+
+
+def _read_run(root: Path) -> Status:
     folder = RunFolder(root.absolute())
     require_deployed(root, str(root), "a folder of `precad run` or an aggregator's state_dir")
     deployment = configuration.load(folder.config)

@@ -151,7 +151,7 @@ def renewed_in(folder: Path, files: Mapping[str, str], own: Identity) -> tuple[s
     return tuple(
         name
         for name, digest in sorted(files.items())
-        if is_renewable(name) and (folder / name).is_file() and _is_renewed(folder / name, name, digest, own)
+        if is_renewable(name) and _is_file(folder / name) and _is_renewed(folder / name, name, digest, own)
     )
 
 
@@ -294,6 +294,11 @@ def differences(name: str, expected: Any, found: Any) -> list[str]:
 def _shown(value: Any) -> str:
     text = "none" if value is None else json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _is_file(path: Path) -> bool:
+    with refusing(OSError, f"{path}: expected a file of the kit, found"):
+        return path.is_file()
 
 
 def _read(path: Path) -> bytes:

@@ -118,7 +118,9 @@ def _next_chain(chain: str, number: int, text: str) -> str:
 def read(path: Path) -> list[Entry]:
     """Return the verified log in a server's database, without changing it. Raises AuditError at the first thing amiss;
     SetupError where there is no such database."""
-    if not path.is_file():
+    with raised_as(SetupError, OSError, f"{path}: expected a file that this user can read, found"):
+        is_there = path.is_file()
+    if not is_there:
         raise SetupError(f"{path}: expected a server's database, found none; `precad audit copy` writes PostgreSQL's")
     with raised_as(SetupError, sqlite3.Error, f"{path}: expected a server's database"):
         is_closed = not path.with_name(f"{path.name}-wal").exists()  # else a reader would leave files of a log behind

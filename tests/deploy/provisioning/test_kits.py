@@ -22,6 +22,7 @@ from precad.protos.tls.identity import Identity, Role
 from precad.servers.private_files import private_folder
 from precad.servers.store.folder import open_ledger, open_task_store, store_path
 from precad.servers.store.rounds import TaskStore
+from tests.harness.denied import deny
 from tests.harness.kits import PARTICIPANTS, SERVERS, Project, precad, tried
 from tests.harness.organisations import ROOT
 
@@ -505,6 +506,17 @@ def test_earlier_ledgers_that_a_ledger_was_not_started_with_are_refused(
     own('[[aggregator.a.earlier_ledgers]]\npath = "before.jsonl"\nmost_rounds = 9')(project, A)
     code, said = command(project, A, digest)
     expected = f"expected those that {folder}/state/ledger.jsonl was started with, none; found 1: {folder}/before.jsonl"
+    assert (code, expected in said) == (errors.INVALID_INPUT, True), said
+
+
+def test_pins_that_the_user_may_not_read_are_named(
+    project: Project, digest: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert joined(project, A, digest)[0] == 0
+    peers = project.home(A) / A / "peers"
+    deny(peers, monkeypatch)
+    code, said = checked(project, A)
+    expected = f"{peers}/{B}.pem: expected a file of the kit, found: Permission denied"
     assert (code, expected in said) == (errors.INVALID_INPUT, True), said
 
 
