@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -32,12 +31,15 @@ def status(
     ready: Annotated[bool, typer.Option("--ready", help="Exit with 4 unless every server is ready.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show where a task stands: rounds, clients, verdicts, both epsilons."""
+    """Show where a task stands: rounds, clients, verdicts, both epsilons.
+
+    In JSON a field is null that a folder does not say.
+    """
     from precad.deploy.oversight import status_shown, status_sources
 
     statuses, faults = asyncio.run(status_sources.statuses_at(status_sources.place_of(target), token))
     if as_json:
-        shown = {name: json.loads(found.model_dump_json()) for name, found in statuses.items()}
+        shown = {name: status_shown.for_programs(found) for name, found in statuses.items()}
         write_json({"servers": shown, "unreachable": faults})
     elif statuses:
         results.print(status_shown.status_table(statuses), highlight=False)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from precad.servers.store.folder import ledger_path, store_path
 from precad.servers.store.record import from_line
 from precad.servers.store.rounds import CommittedRound
 from precad.servers.telemetry.model_figures import FILE, restored
-from precad.servers.telemetry.status import NORM_EXCEEDED, ClientOutcome, Epsilon, RoundSummary, Status
+from precad.servers.telemetry.status import MAX_NAMED, NORM_EXCEEDED, ClientOutcome, Epsilon, RoundSummary, Status
 
 
 def is_state_dir(folder: Path) -> bool:
@@ -73,10 +74,29 @@ def _read(folder: Path) -> Status:
             "rejected": sum(round.n_rejected for round in rounds),
             "missing": sum(round.n_missing for round in rounds),
         },
+        bytes=dict(sum((Counter(record.bytes_by_link) for record in kept), Counter())),
+        evaluations_done=sum(entry.kind == "evaluated" for entry in log),
+        **_losses(folder, log, header, is_held=is_held),
         hides_draws=Level.HIDDEN_CLIENT in header.get("every_round", {}),
         epsilons=_epsilons(ledger, header, rounds, task.get("rests_on", {})),
         rounds=tuple(rounds),
     )
+
+
+def _losses(
+    folder: Path, log: Sequence[audit_log.Entry], header: Mapping[str, Any], *, is_held: bool
+) -> dict[str, Any]:
+    """Return the lost rounds and unknown verdicts as fields of the status. One that the folder does not say is not set.
+
+    While the server runs, a number without a commit may be of a round in flight. Where clients evaluate models, the
+    task alone tells such a number from a lost round's.
+    """
+    charged = () if is_held else read_lines(ledger_path(folder))[1].keys()  # a running server may be in that check
+    unknown = dict(audit_log.unknown_verdicts(log, charged).most_common(MAX_NAMED))
+    if is_held or evaluations_of(header) is not None:
+        return {"verdicts_unknown": unknown}
+    numbers = audit_log.rows_in(store_path(folder), "SELECT number FROM round WHERE state <> 'committed'")
+    return {"verdicts_unknown": unknown, "rounds_lost": len(numbers)}
 
 
 def _kept(path: Path) -> list[CommittedRound]:

@@ -5,6 +5,7 @@ Names, reasons and conditions come from outside: they are shown as they are, and
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
@@ -25,6 +26,12 @@ from precad.protos.messages.spoken import shown
 from precad.protos.tls.identity import Role
 from precad.servers.telemetry.audit_figures import AuditedView
 from precad.servers.telemetry.status import ACCURACY, LiveRound, RoundSummary, Status
+
+
+def for_programs(status: Status) -> dict[str, Any]:
+    """Return the status as JSON has it. A field is null where its source does not say: a folder has no task."""
+    told = json.loads(status.model_dump_json())
+    return {name: value if name in status.model_fields_set else None for name, value in told.items()}
 
 
 def status_table(statuses: Mapping[str, Status]) -> Table:
@@ -69,7 +76,8 @@ def _facts(status: Status) -> dict[str, str]:
     facts["uploads"] = ", ".join(f"{n} {verdict}" for verdict, n in status.uploads.items())
     facts |= {} if status.checks_norms else {"validation": "none: no norm is checked, and nothing is enforced"}
     if status.rounds_lost:
-        facts["lost"] = f"{status.rounds_lost} rounds ({status.rounds_lost_at_most} end the task)"
+        end = f" ({status.rounds_lost_at_most} end the task)" if status.rounds_lost_at_most else ""
+        facts["lost"] = f"{status.rounds_lost} rounds{end}"
     if status.verdicts_unknown:
         n_unknown, n_clients = sum(status.verdicts_unknown.values()), len(status.verdicts_unknown)
         facts["verdicts unknown"] = f"{n_unknown} uploads of {n_clients} clients, in lost rounds"

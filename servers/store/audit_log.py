@@ -14,6 +14,7 @@ import hashlib
 import json
 import re
 import sqlite3
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,6 +119,11 @@ def _next_chain(chain: str, number: int, text: str) -> str:
 def read(path: Path) -> list[Entry]:
     """Return the verified log in a server's database, without changing it. Raises AuditError at the first thing amiss;
     SetupError where there is no such database."""
+    return list(_verified(rows_in(path, "SELECT number, entry, chain FROM audit ORDER BY number")))
+
+
+def rows_in(path: Path, query: str) -> list[Any]:
+    """Return what a query finds in a server's database, without changing it. Raises SetupError where there is none."""
     with raised_as(SetupError, OSError, f"{path}: expected a file that this user can read, found"):
         is_there = path.is_file()
     if not is_there:
@@ -127,10 +133,9 @@ def read(path: Path) -> list[Entry]:
         how = "mode=ro&immutable=1" if is_closed else "mode=ro"
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True)
         try:
-            rows = connection.execute("SELECT number, entry, chain FROM audit ORDER BY number").fetchall()
+            return connection.execute(query).fetchall()
         finally:
             connection.close()
-    return list(_verified(rows))
 
 
 def _verified(rows: Sequence[tuple[int, str, str]]) -> Iterator[Entry]:
@@ -196,15 +201,21 @@ def checked(log: Sequence[Entry]) -> set[int]:
 
 
 def n_unknown_verdicts(log: Sequence[Entry], charged: Collection[int]) -> int:
-    """Count the uploads whose check may have begun and whose verdict this server has not seen.
+    """Count the uploads whose check may have begun and whose verdict this server has not seen, as
+    `unknown_verdicts`."""
+    return sum(unknown_verdicts(log, charged).values())
+
+
+def unknown_verdicts(log: Sequence[Entry], charged: Collection[int]) -> Counter[str]:
+    """Count by client the uploads whose check may have begun and whose verdict this server has not seen.
 
     charged: the rounds that the ledger holds. When a server is stopped in a check, or is in one, only they tell that it
     began. The entry `unknown` is written when the server goes on.
     """
     ended = {entry.fields["round"] for entry in log if entry.kind in ("validated", "unknown")}
     begun = [entry.fields for entry in log if entry.kind == "checking" and entry.fields["round"] in charged]
-    in_check = sum(len(fields["active"]) for fields in begun if fields["round"] not in ended)
-    return in_check + sum(len(entry.fields["clients"]) for entry in log if entry.kind == "unknown")
+    in_check = [name for fields in begun if fields["round"] not in ended for name in fields["active"]]
+    return Counter(in_check) + Counter(name for e in log if e.kind == "unknown" for name in e.fields["clients"])
 
 
 def compare(ours: Sequence[Entry], theirs: Sequence[Entry]) -> int:

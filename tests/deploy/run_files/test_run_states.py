@@ -12,6 +12,7 @@ import fcntl
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -209,6 +210,49 @@ def test_a_state_dir_says_how_far_its_server_is(tmp_path: Path) -> None:
         store.finished("3 rounds done")
     status = read_run(tmp_path)
     assert (status.state, status.is_finished, status.ended) == ("finished", True, "3 rounds done")
+
+
+def in_json(folder: Path) -> dict[str, Any]:
+    """Return the one status that the command prints."""
+    (found,) = json.loads(precad("status", folder, "--json").stdout)["servers"].values()
+    return dict(found)
+
+
+def test_a_state_dir_says_which_rounds_were_lost(tmp_path: Path) -> None:
+    """One was given up before its check, one after: its verdicts are unknown. One ended in its check."""
+    with open_ledger(tmp_path, TASK) as ledger, open_task_store(tmp_path, TASK, b"model") as store:
+        store.begin("small-0123456789abcdef", Role.AGGREGATOR_A)
+        for number in range(3):
+            store.reserve(number)
+        for number in (1, 2):
+            store.checking(number, chosen=("alice", "bob"), active=("alice", "bob")[:number])
+            ledger.charge(number, ("alice", "bob"))
+            if number == 1:
+                store.settle({1})
+        running = in_json(tmp_path)
+    found = in_json(tmp_path)
+    assert (running["rounds_lost"], running["verdicts_unknown"]) == (None, {"alice": 1})
+    assert (found["rounds_lost"], found["verdicts_unknown"]) == (3, {"alice": 2, "bob": 1})
+    assert re.search(r"lost +3 rounds *\n", precad("status", tmp_path).stdout)
+
+
+def test_what_a_state_dir_does_not_say_is_null(tmp_path: Path) -> None:
+    """No zero that would be taken for a fact: the folder has no task."""
+    with open_ledger(tmp_path, TASK), open_task_store(tmp_path, TASK, b"model"):
+        pass
+    found = in_json(tmp_path)
+    unsaid = ("rounds_planned", "n_enrolled", "n_connected", "rounds_lost_at_most", "checks_norms", "evaluation")
+    assert [found[name] for name in unsaid] == [None] * len(unsaid)
+    assert (found["rounds_done"], found["rounds_lost"], found["verdicts_unknown"]) == (0, 0, {})
+
+
+def test_where_clients_evaluate_a_state_dir_does_not_count_lost_rounds(tmp_path: Path) -> None:
+    """A number without a commit may be an evaluation's."""
+    task = small_task(evaluation="clients", evaluation_every=1, evaluation_noise=5.0)
+    with open_ledger(tmp_path, task), open_task_store(tmp_path, task, b"model") as store:
+        store.begin("small-0123456789abcdef", Role.AGGREGATOR_A)
+        store.reserve(0)
+    assert in_json(tmp_path)["rounds_lost"] is None
 
 
 def test_a_ruined_record_is_no_round_less(tmp_path: Path) -> None:
