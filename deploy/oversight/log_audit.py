@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -101,8 +101,20 @@ def check_log(state_dir: Path, *, against: Path | None = None, known: str | None
         theirs = audit_log.read(store_path(against))
         _require_the_other_servers(log, theirs)
         report["agreed_releases"] = audit_log.compare(log, theirs)
+        _require_charged(audit_log.releases(theirs, ("evaluated",)), charged.keys())
         report |= _earlier_compared(tasks_of_header(_ledger(state_dir), header), ledger_path(against))
     return report
+
+
+def _require_charged(theirs: Collection[int], charged: Collection[int]) -> None:
+    """Require a charge for every evaluation that the other server has opened, but after our ledger's end.
+
+    A server that was lost before it had the sum has charged it. Raises PeerMismatchError.
+    """
+    for round in sorted(set(theirs).difference(charged)):
+        if round < max(charged, default=-1):
+            field = f"charge of evaluation {round} (was this server given back an old state_dir?)"
+            raise PeerMismatchError(field, ours="none", peers="opened")
 
 
 def _earlier_compared(ours: Sequence[EarlierTask], other: Path) -> dict[str, Any]:

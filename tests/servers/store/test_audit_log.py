@@ -16,6 +16,7 @@ from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.ledgers.earlier import earlier_tasks
 from precad.dp.ledgers.lines import FIRST_CHAIN, seal
 from precad.mpc.errors import PeerMismatchError
+from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.servers.errors import AuditError, SetupError, StoreError
 from precad.servers.store import audit_log
@@ -36,16 +37,29 @@ def write_rounds(
     accepted: tuple[str, ...] = ("alice",),
     earlier: tuple[EarlierTask, ...] = (),
     role: Role = Role.AGGREGATOR_A,
+    task: Task = TASK,
+    evaluation: int | None = None,
+    is_lost: bool = False,
 ) -> Path:
-    """A state dir with some releases. The path of its database."""
-    with open_task_store(folder, TASK, INITIAL) as store, open_ledger(folder, TASK, earlier) as ledger:
+    """A state dir with some releases. The path of its database.
+
+    evaluation: the number of one. is_lost: the folder was put back to before it.
+    """
+    with open_task_store(folder, task, INITIAL) as store, open_ledger(folder, task, earlier) as ledger:
         store.begin("small-1", role)
         store.joined(0, "fingerprint")
         for number in range(n_rounds):
+            if number == evaluation and is_lost:
+                store.skip(number)
+                continue
             store.reserve(number)
             store.checking(number, chosen=("alice", "bob"), active=("alice", "bob"))
-            ledger.charge(number, ("alice", "bob"))
+            ledger.charge(number, ("alice", "bob"), is_evaluation=number == evaluation)
             store.validated(number, accepted=accepted, rejected=("bob",))
+            if number == evaluation:
+                of_round = (number, ("alice", "bob"), accepted, ("bob",), bytes(32), 0.5, 0.25)
+                store.evaluated(EvaluatedRound(*of_round, noisy_sum=(1, 2, 3)), ledger_chain=ledger.chain)
+                continue
             round = CommittedRound(number, ("alice", "bob"), accepted, ("bob",), bytes([number]) * 32, 0.5, 0.25)
             store.commit(round, noisy_sum_digest=bytes([number]) * 32, ledger_chain=ledger.chain)
     return store_path(folder)
@@ -292,6 +306,20 @@ def test_an_earlier_task_of_other_rounds_at_the_other_server_is_shown(tmp_path: 
     code, out, _ = command(ours, "--against", theirs)
     (said,) = (line for line in out.splitlines() if line.startswith("not alike"))
     assert (code, "ours 1: a ledger (rounds 2, " in said, "theirs 1: a ledger (rounds 3, " in said) == (0, True, True)
+
+
+def test_a_ledger_without_an_evaluation_that_the_other_server_opened_is_refused(tmp_path: Path) -> None:
+    """Its folder was put back to before it. One after this ledger's end may be of a later moment."""
+    task = small_task(("alice", "bob"), evaluation="clients", evaluation_every=1, evaluation_noise=5.0)
+    whole, put_back = (
+        write_rounds(tmp_path / role.value, 3, role=role, task=task, evaluation=1, is_lost=role is Role.AGGREGATOR_A)
+        for role in (Role.AGGREGATOR_B, Role.AGGREGATOR_A)
+    )
+    code, _, error = command(put_back.parent, "--against", whole.parent)
+    assert (code, "charge of evaluation 1 (was this server given back an old" in error) == (3, True), error
+    earlier = write_rounds(tmp_path / "earlier", 1, task=task)
+    later = write_rounds(tmp_path / "later", 2, role=Role.AGGREGATOR_B, task=task, evaluation=1)
+    assert command(earlier.parent, "--against", later.parent)[0] == 0
 
 
 def test_a_log_is_not_compared_with_itself(path: Path, tmp_path: Path) -> None:
