@@ -11,7 +11,7 @@ OF_SERVERS: Final = {
     View.CLIENTS_ONLY: "if both servers follow the protocol",
 }
 OF_DEALT_STEPS: Final = "if both servers and the dealer follow the protocol"
-"""Of algorithms whose sum is made by dealt tuples: other tuples make it another sum, which moves further."""
+"""Where dealt tuples make the sum: other tuples make another one, which moves further."""
 
 
 class Evaluated(Protocol):

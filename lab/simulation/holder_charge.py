@@ -88,7 +88,7 @@ class _Paid(BaseModel):
     rounds: dict[str, NonNegativeInt] = {}
     """By seed."""
     records: str = ""
-    """What `sealed` gives of the records; empty in folders of earlier versions."""
+    """Seal of the records (`sealed`); empty in folders of earlier versions."""
 
 
 def owed_by_seeds(

@@ -64,7 +64,7 @@ def test_every_exit_code_is_explained() -> None:
 
 def said() -> str:
     """Everything that our programs could say: their sources, where neighbouring literals are one."""
-    packages = ("clients", "dp", "mpc", "protos", "servers")
+    packages = ("clients", "deploy", "dp", "mpc", "protos", "servers")
     text = "\n".join(path.read_text() for package in packages for path in (ROOT / package).rglob("*.py"))
     return re.sub(r"\"\s*\n\s*f?\"", "", text)
 
