@@ -63,8 +63,8 @@ class ServerConfig(BaseModel, frozen=True, extra="forbid", defer_build=True):
     """How long to try to reach the other servers at the start."""
     reconnect_timeout_s: Patience = 600.0
     """How long to wait for another server that was lost, before this one ends too (exit code 4). The round in flight is
-    given up and the next one begins when all are back. Losses without a draw between them share this time. 0: not at
-    all."""
+    given up and the next one begins when all are back. An aggregator's losses without a draw between them share it. 0:
+    not at all."""
     drain_timeout_s: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 60.0
     """How long SIGTERM waits for the round in flight, at most (a dealer: until both aggregators have left). 0: not at
     all."""

@@ -65,7 +65,7 @@ def validate(
         received = channel.exchange_pieces(VERIFIER_STEP, message_pieces(list(opened.values())))
         theirs = read_message(received, len(opened), check.sizes)
         verdicts = check.verdicts(dict(zip(opened, theirs, strict=True)))
-    _compare(verdicts, slots, channel)  # first: nobody holds a sum while it waits for the other's word (S4)
+    _compare(verdicts, slots, channel)  # first: of what differs there is no sum
     nothing = np.zeros(check.sizes.dim, dtype=np.uint64)
     return Checked(verdicts, nothing if query is None else check.accepted_sum(verdicts, engine))
 

@@ -147,11 +147,12 @@ def capacity_of(config: AggregatorConfig, task: Task, role: Role, *, function_by
 
 def _warn_of_few_places(config: AggregatorConfig, task: Task) -> None:
     """Log which limits of transfers others of a round may meet: whoever is refused learns that they were drawn."""
-    n_clients, upload_bytes = len(task.clients), max(one.proof_sizes.upload_bytes for one in _kinds(task))
+    sizes = [one.proof_sizes for one in _kinds(task)]
+    n_clients, most_bytes = len(task.clients), max(max(one.upload_bytes, one.proof_bytes) for one in sizes)
     needed = {
         "max_uploads": (config.max_uploads, n_clients),
         "max_downloads": (config.max_downloads, n_clients),
-        "max_upload_mb": (config.max_upload_mb, -(-n_clients * upload_bytes // MIB)),
+        "max_upload_mb": (config.max_upload_mb, -(-n_clients * most_bytes // MIB)),
     }
     for name, (found, expected) in needed.items():
         if found < expected:

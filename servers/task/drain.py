@@ -25,6 +25,7 @@ class Drain:
     def __init__(self, who: str, timeout_s: float, telemetry: Telemetry) -> None:
         self._why, self._timeout_s, self._telemetry = f"{who} was stopped by its operator", timeout_s, telemetry
         self._stop = asyncio.Event()
+        self._ends_the_task = False
 
     @property
     def is_requested(self) -> bool:
@@ -47,11 +48,15 @@ class Drain:
     def request(self, *, is_busy: bool) -> None:
         """SIGTERM. is_busy: whether there is something to finish first. Asked twice, the server stops at once."""
         was_requested, self._telemetry.is_draining = self.is_requested, True
-        if was_requested or not is_busy or self._timeout_s == 0:
+        if was_requested or not (is_busy or self._ends_the_task) or self._timeout_s == 0:
             self.stop()
             return
         log.info("server.draining", timeout_s=self._timeout_s)
         asyncio.get_running_loop().call_later(self._timeout_s, self._time_is_up)
+
+    def ends_the_task(self) -> None:
+        """Note that all that is left is to say goodbye, at its time: who asks the server to leave waits for it."""
+        self._ends_the_task = True
 
     def _time_is_up(self) -> None:
         log.warning("server.drain_timed_out", timeout_s=self._timeout_s)

@@ -18,10 +18,11 @@ class Patience:
     """
 
     def __init__(
-        self, connect_timeout_s: float, reconnect_timeout_s: float, now: Callable[[], float] = time.monotonic
+        self, connect_timeout_s: float, reconnect_timeout_s: float, now: Callable[[], float] | None = None
     ) -> None:
-        self._reconnect_timeout_s, self._now = reconnect_timeout_s, now
-        self._deadline: float | None = now() + connect_timeout_s
+        """now: the clock; that of the process unless given."""
+        self._reconnect_timeout_s, self._now = reconnect_timeout_s, now or time.monotonic
+        self._deadline: float | None = self._now() + connect_timeout_s
         self._has_met = False
         self._lost_at: int | None = None
         """The coming round's number at the last loss."""
@@ -36,7 +37,7 @@ class Patience:
         return max(0.0, self._deadline - self._now())
 
     def ends(self) -> None:
-        """Note that all are there, and rounds begin."""
+        """Note that the servers are together, and rounds begin once clients are there."""
         self._unspent_s = self.left_s
         self._deadline, self._has_met = None, True
 

@@ -228,12 +228,13 @@ class TaskRun:
         if isinstance(tuples, TupleSource):
             self.telemetry.entered("waiting for the dealer")
         await tuples.wait_until_greeted(patience.left_s)
+        patience.ends()  # clients have a time of their own
         await self._wait_for_clients(is_resumed=next_round > 0, n_before=patience.n_clients)
-        patience.ends()
         next_start: float | None = None
         for t in itertools.count(next_round):
-            await self._until(next_start)  # before the end, too: the last round's work tells who was in it
-            if (why_over := await asyncio.to_thread(self.state.why_over_at, t)) is not None:
+            why_over = await asyncio.to_thread(self.state.why_over_at, t)
+            await self._until(next_start, is_over=why_over is not None)
+            if why_over is not None:
                 return why_over
             patience.n_clients = len(self.sessions.connected)
             next_start = time.monotonic() + (self.state.task.round_period_s or 0.0)
@@ -242,16 +243,20 @@ class TaskRun:
             await (self._publish_evaluation(found) if isinstance(found, EvaluatedRound) else self._publish(found))
         raise AssertionError("rounds end by a reason")
 
-    async def _until(self, start: float | None) -> None:
-        """Wait for the time at which the coming round begins, whoever was drawn for the last one. None: at once.
+    async def _until(self, start: float | None, *, is_over: bool) -> None:
+        """Wait for the time at which the coming round would begin, whoever was drawn for the last one. None: at once.
 
-        Raises StoppedError when the server is to leave.
+        is_over: none comes. The goodbye waits all the same, or its time would tell who was in the last round.
+        Raises StoppedError when the server is to leave, and the task is not over.
         """
         if start is None or not self.state.task.hides_draws:
             return
         note_if_late(start, self.state.store.task_id)
+        if is_over:
+            self.drain.ends_the_task()
         while (left_s := start - time.monotonic()) > 0:
-            self.drain.between_rounds()
+            if not is_over:
+                self.drain.between_rounds()
             await asyncio.sleep(min(left_s, RETRY_S))
 
     async def _leave(

@@ -34,6 +34,7 @@ from precad.protos.task.task import Task
 from precad.protos.tls.transport import dial
 from precad.servers.rounds.form import Ground
 from precad.servers.rounds.sessions import Sessions
+from precad.servers.rounds.states import Committed, RoundState
 from tests.harness.harness import Deployment, asynchronous, running, small_task
 from tests.harness.pki import AGGREGATORS, Pki
 
@@ -188,6 +189,28 @@ async def test_nothing_is_told_before_its_time(pki: Pki, tmp_path: Path) -> None
     for t in range(2):
         assert sent[t + 1, "invitation"] - sent[t, "invitation"] >= 1.6 - 0.3  # of one server or the other
     assert sent[END, "goodbye"] - sent[2, "invitation"] >= 1.6 - 0.3  # or the last round's work would tell
+
+
+@pytest.mark.parametrize("later_s", [0.0, 0.5])
+@asynchronous
+async def test_a_server_that_is_stopped_before_the_last_goodbye_says_it_first(
+    later_s: float, pki: Pki, tmp_path: Path
+) -> None:
+    """Else the other one waits for it in vain, and clients of a task that is over end with an error."""
+    task = task_of(1, client_rate=1.0, submit_timeout_s=0.4, proof_timeout_s=0.3, round_period_s=2.5)
+    nothing = (lambda std, dim: np.zeros(dim, dtype=np.int64),) * 2
+    stops: list[Callable[[], None]] = []
+
+    def on_state(party: int, state: RoundState) -> None:
+        if party == 1 and isinstance(state, Committed):
+            asyncio.get_running_loop().call_later(later_s, stops[0])
+
+    async with running(task, pki, tmp_path, noises=nothing, on_state=on_state) as deployment:
+        stops.append(deployment.aggregators[1].drain)
+        began = time.monotonic()
+        await asyncio.gather(*(session.run() for session in sessions(task, deployment, [])))
+        await deployment.finish()
+    assert time.monotonic() - began > 2.5 - 0.3  # at its time all the same
 
 
 async def listening(address: str) -> None:
