@@ -104,7 +104,7 @@ def test_the_attackers_success_is_measured_every_round_and_told(attacked: Attack
     found = [line["attack_success"] for line in lines]
     assert len(found) == N_ROUNDS
     assert all(0 <= share <= 1 for share in found)
-    assert attacked.summary["attack_success"] == round(found[-1], 4)
+    assert attacked.summary["attack_success"] == found[-1]
     wanted = PixelBackdoor(side=3, gamma=2.0, target=7).success_records(digits().test)
     assert wanted is not None
     for share in found:
