@@ -140,15 +140,19 @@ def for_programs_alone() -> Iterator[None]:
 
 
 @contextmanager
-def exit_codes() -> Iterator[None]:
-    """End the process with the code that an error stands for, and one clear line per fault."""
+def exit_codes(*, explains_denied: bool = True) -> Iterator[None]:
+    """End the process with the code that an error stands for, and one clear line per fault.
+
+    explains_denied: say in a line which file the user may not open. A server or client that meets one while it works
+    ends with a traceback instead, and may be started again.
+    """
     try:
         yield
     except SystemExit:  # nothing of ours raises it below a command
         people.print("precad: code of your own ended the process", style="bold red", markup=False, highlight=False)
         raise typer.Exit(errors.INVALID_INPUT) from None
     except Exception as error:
-        if isinstance(error, PermissionError) and error.filename is not None:
+        if explains_denied and isinstance(error, PermissionError) and error.filename is not None:
             error = ConfigError(f"{error.filename}: expected one that this user may open, found: {error.strerror}")
         if not errors.is_known(error):
             raise  # a defect of ours: the traceback is what helps

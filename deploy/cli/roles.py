@@ -24,7 +24,7 @@ serve_app = typer.Typer(help="Run one server of a deployment.", no_args_is_help=
 
 
 @serve_app.command("aggregator")
-@exit_codes()
+@exit_codes(explains_denied=False)
 def serve_aggregator(
     config: ConfigFile,
     role: Annotated[AggregatorLetter, typer.Option(help="Say which of the two aggregators this is.")],
@@ -51,7 +51,7 @@ def serve_aggregator(
 
 
 @serve_app.command("dealer")
-@exit_codes()
+@exit_codes(explains_denied=False)
 def serve_dealer(config: ConfigFile) -> None:
     """Run the dealer."""
     deployment = configuration.load(config)
@@ -61,7 +61,7 @@ def serve_dealer(config: ConfigFile) -> None:
     _serve_overwriting(Role.DEALER, lambda: Dealer(task=deployment.task, config=own), on_terminate=Dealer.drain)
 
 
-@exit_codes()
+@exit_codes(explains_denied=False)
 def client(
     config: ConfigFile,
     ids: Annotated[

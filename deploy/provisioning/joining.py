@@ -3,7 +3,7 @@
 Nothing of the kit is used before six checks. The digest of its manifest is the one that the operator was told. Every
 file is the manifest's. The certificate is of the key that `precad pki request` made here. A server's `database_url` is
 one. An aggregator's `state_dir` is of the kit's task: another task's would lose the configuration that exports it.
-The folder holds no other task's kit that a client has worked for, or that another authority vouches for: whoever runs
+The folder holds no other task's kit that a client was started for, or that another authority vouches for: whoever runs
 there reads its pins again.
 Files that the manifest does not name stay where they are.
 
@@ -154,7 +154,7 @@ def _require_own_state(task: Task, server: AggregatorConfig, role: Role, initial
 def _require_no_other_task(ours: Manifest, kit: Path, folder: Path, deployment: Deployment) -> None:
     """Refuse a folder with another task's kit, unless it is an earlier form of this project. Raises ConfigError.
 
-    That is one of the same authority, for which no client has counted anything here. What joined by halves is no kit.
+    That is one of the same authority, for which no client was started here. What joined by halves is no kit.
     """
     try:
         theirs = Manifest.parse((folder / MANIFEST).read_bytes(), folder / MANIFEST)
@@ -167,8 +167,8 @@ def _require_no_other_task(ours: Manifest, kit: Path, folder: Path, deployment: 
         return
     known, found = (f"{one.task.get('name')!r} (digest {one.task_digest[:16]})" for one in (theirs, ours))
     raise ConfigError(
-        f"DIR: expected a kit of the task in {folder}, {known}, found one of {found}: join it in another DIR, with a "
-        f"copy of {KEY}; nothing was installed"
+        f"DIR: expected a kit of the task in {folder}, {known}, found one of {found}: join it in another DIR, "
+        f"with copies of {KEY} and own.toml, whose client.holder.ledger must stay the same file; nothing was installed"
     )
 
 

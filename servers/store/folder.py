@@ -134,11 +134,15 @@ def open_ledger(state_dir: Path, task: Task, earlier: Sequence[EarlierTask] | No
 def require_started_with(ledger: Path, earlier: Sequence[EarlierTask]) -> None:
     """Require that a ledger, if it is there, counts these earlier tasks. Raises SetupError; DpError for a damaged one.
 
-    They are told apart by what is not the same in every group of records.
+    They are told apart by what is not the same in every group of records. One whose first line a crash cut off has not
+    begun.
     """
     if not ledger.exists():
         return
     with raised_as(SetupError, OSError, f"state_dir: expected a ledger to read, found {ledger}"):
+        with ledger.open("rb") as file:
+            if not file.readline().endswith(b"\n"):
+                return
         counted = counted_in(ledger)
     ours, theirs = ([(one.chain, one.rounds, one.most_rounds) for one in tasks] for tasks in (earlier, counted))
     if ours != theirs:

@@ -352,6 +352,7 @@ class TaskState:
         self.committed.append(committed)
         if is_due(self.task.evaluation_every, self.n_committed):
             self.evaluation_numbers |= {committed.number + 1}
+            self.lost -= {committed.number + 1} - self.ledger.rounds  # used up there alone, before this was known here
         self.lost -= {committed.number}
         self.model = model
         if self.canary_noise is not None:

@@ -69,6 +69,7 @@ class Drain:
 
     async def linger(self, config: ServerConfig) -> None:
         """Keep the operations port of a server whose task is over for `operations_linger_s`, or until a signal."""
+        self._ends_the_task = False
         if config.operations_listen is None or config.operations_linger_s == 0 or self.is_requested:
             return
         log.info("operations.lingers", timeout_s=config.operations_linger_s)

@@ -71,7 +71,10 @@ def test_servers_that_were_both_put_back_or_begun_anew_get_nothing(tmp_path: Pat
         limit.count(MODEL, n_committed)
     for n_committed in (0, 1, 38):
         for ask in (limit.require_room, limit.count):
-            with pytest.raises(RestoredServersError, match=rf"hold the 39 rounds .* found {n_committed}: were both"):
+            with pytest.raises(
+                RestoredServersError,
+                match=rf"stops: expected servers that hold the 39 rounds .* found {n_committed}: were both",
+            ):
                 ask(OTHER, n_committed)
     limit.count(OTHER, 39)
     limit.count(OTHER, 40)

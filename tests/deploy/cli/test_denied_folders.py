@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import typer
 
+from precad.deploy.cli.common import exit_codes
 from precad.deploy.cli.main import app
 from precad.deploy.errors import INVALID_INPUT
 from precad.servers.store.folder import open_ledger, open_task_store
@@ -37,3 +39,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_state_dir_of_another_user_is_refused(command: str, said: str, folder: Path) -> None:
     result = CliRunner().invoke(app, command.format(folder).split(), terminal_width=400, prog_name="precad")
     assert (result.exit_code, f"precad: {said.format(folder)}" in result.output) == (INVALID_INPUT, True), result.output
+
+
+@pytest.mark.parametrize(("explains", "expected"), [(True, typer.Exit), (False, PermissionError)])
+def test_a_process_at_work_that_meets_a_denied_file_shows_where(explains: bool, expected: type[Exception]) -> None:
+    """One that a supervisor starts again must not end as if its configuration were wrong."""
+    with pytest.raises(expected), exit_codes(explains_denied=explains):
+        raise PermissionError(13, "Permission denied", "/somewhere/ledger.jsonl")

@@ -438,7 +438,7 @@ def files_in(folder: Path) -> dict[Path, bytes]:
 
 
 def test_a_kit_of_another_task_leaves_a_client_that_has_uploaded_as_it_was(project: Project, digest: str) -> None:
-    """It may run there, and reads its pins again. Before its first upload the same authority may change the task."""
+    """It may run there, and reads its pins again. Before its first start the same authority may change the task."""
     folder = project.home(CLIENT) / CLIENT
     assert joined(project, CLIENT, digest)[0] == 0
     before, anew = files_in(folder), sent_again(project, CLIENT, "rounds = 3", "rounds = 4")
@@ -694,6 +694,9 @@ WHILE_RUNNING = {
 RESTORING = "tests/faults/test_restored.py"
 RESTORED = {"was dealt to this server before": "test_a_past_that_was_undone_is_refused"}
 """Those of servers whose folders were restored, and the tests in `RESTORING`."""
+COUNTING = "tests/clients/upload/test_upload_limit.py"
+COUNTED = {"stops: expected servers that hold the": "test_servers_that_were_both_put_back_or_begun_anew_get_nothing"}
+"""Those of clients that count their uploads, and the tests in `COUNTING`."""
 
 
 def test_every_mistake_of_the_table_is_tried() -> None:
@@ -703,9 +706,10 @@ def test_every_mistake_of_the_table_is_tried() -> None:
         *BEFORE_A_START,
         *WHILE_RUNNING,
         *RESTORED,
+        *COUNTED,
     }
     assert set(BEFORE_A_START.values()) <= globals().keys()
-    for file, tests in ((RUNNING, WHILE_RUNNING), (RESTORING, RESTORED)):
+    for file, tests in ((RUNNING, WHILE_RUNNING), (RESTORING, RESTORED), (COUNTING, COUNTED)):
         text = (ROOT / file).read_text()
         for words, name in tests.items():
             assert words in text

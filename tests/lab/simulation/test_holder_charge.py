@@ -6,6 +6,7 @@ Failure means a training that chose a setting and is in no statement, or one tha
 from __future__ import annotations
 
 import json
+import tomllib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from precad.clients.records import Records
 from precad.deploy.cli.main import app
+from precad.deploy.errors import ConfigError
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian
 from precad.dp.ledgers.holder import read
+from precad.lab.simulation.holder_charge import sealed
+from precad.lab.simulation.simulate import _train_seed
 from tests.harness.command_line import CliRunner
 from tests.harness.hospital import hospital, patients, write_csv
 
@@ -104,9 +109,21 @@ def test_a_folder_trains_no_other_records_than_were_paid_for(config: Path) -> No
     write_csv(config.parent / "patients.csv", [*rows[:7], "99,250.0,f,ill", *rows[8:]])
     said = simulate(config, exit_code=2)
     assert "expected the records that were paid for" in said
+    with pytest.raises(ConfigError, match="expected the records that were paid for"):  # as a worker, which reads anew
+        _train_seed(tomllib.loads((out / "config.toml").read_text()), out, 0)
     assert (paid(config), (out / "seed-0.npz").exists()) == (before, False)
     write_csv(config.parent / "patients.csv", rows)
     assert "nothing: all of it was paid before" in simulate(config)
+
+
+def test_a_seal_is_of_all_records_and_of_the_folder() -> None:
+    one, other = (
+        {"alice": Records(np.full((2, 3), value, dtype=np.float32), np.zeros(2, dtype=np.int64))} for value in (1, 2)
+    )
+    seals = {
+        sealed(key, *of) for key in (b"k", b"l") for of in ((one, one), (one, other), (other, one), (other, other))
+    }
+    assert len(seals) == 8
 
 
 def test_the_folder_s_own_file_pays_from_the_same_ledgers(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

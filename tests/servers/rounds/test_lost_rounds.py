@@ -215,8 +215,10 @@ def test_a_server_that_lost_an_evaluation_is_found_out(mode: str, tmp_path: Path
     evaluation = {"evaluation": "clients", "evaluation_every": 1, "evaluation_noise": 5.0}
     task = small_task(("alice", "bob"), lost_rounds=2, mode=mode, **evaluation)
     with ExitStack() as stack:
-        whole, died, put_back = (stack.enter_context(TaskStateOf(tmp_path / name, task)) for name in ("a", "b", "c"))
-        for state in (whole, died, put_back):
+        whole, died, put_back, early = (
+            stack.enter_context(TaskStateOf(tmp_path / name, task)) for name in ("a", "b", "c", "d")
+        )
+        for state in (whole, died, put_back, early):
             state.store.begin("small-1", Role.AGGREGATOR_A)
             validated(state, 0)
             state.take_over(0, *sum_and_digest(state))
@@ -228,12 +230,28 @@ def test_a_server_that_lost_an_evaluation_is_found_out(mode: str, tmp_path: Path
         for state, lost_there in ((whole, frozenset()), (died, {1}), (put_back, frozenset())):
             state.refresh()
             assert state.lost == lost_there  # a verdict may have been read in the one that died
+        early.store.reserve(1)
+        early.refresh()
+        early.charge_as_well(whole.charges_told())
+        assert early.lost == {1}  # charged as the other one says, so counted at once
         put_back.skip_to(whole.store.next_round)
         died.charge_as_well(whole.charges_told())
         whole.charge_as_well(died.charges_told())
         assert put_back.lost == frozenset()
         with pytest.raises(PeerMismatchError, match=r"charge of round 1 .*old state_dir.*ours never drawn"):
             put_back.charge_as_well(whole.charges_told())
+
+
+def test_an_evaluation_that_only_the_other_server_began_is_no_lost_round(tmp_path: Path) -> None:
+    """Its number is used up here before the commit is known that makes it one of an evaluation."""
+    evaluation = {"evaluation": "clients", "evaluation_every": 1, "evaluation_noise": 5.0}
+    with TaskStateOf(tmp_path, small_task(("alice", "bob"), lost_rounds=1, **evaluation)) as behind:
+        behind.store.begin("small-1", Role.AGGREGATOR_A)
+        validated(behind, 0)
+        behind.skip_to(2)
+        behind.take_over(0, *sum_and_digest(behind))
+        assert behind.lost == frozenset()
+        behind.require_rounds_left()
 
 
 def test_a_sum_that_makes_another_model_than_was_said_is_not_taken_over(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from precad.dp.ledgers.earlier import earlier_tasks
 from precad.protos.messages import convert
 from precad.protos.tls.identity import Role
 from precad.servers.errors import SetupError
@@ -166,6 +167,26 @@ def test_a_damaged_record_is_written_again_from_what_is_known(damage: bytes, tmp
         file.write(damage)
     for _ in range(2):
         assert restore_records(tmp_path, committed, model) == [first, committed[1]]
+
+
+@pytest.mark.parametrize("kept", [0, 40, -1], ids=["empty", "torn", "without its end"])
+def test_a_ledger_that_a_crash_left_without_its_first_line_begins_with_earlier_tasks(kept: int, tmp_path: Path) -> None:
+    """It holds nothing yet, so it counts no others than those that are named."""
+    with open_ledger(tmp_path / "before", TASK) as before:
+        before.charge(0, ["alice"])
+    earlier = earlier_tasks([(ledger_path(tmp_path / "before"), 5)])
+    with open_ledger(tmp_path / "whole", TASK, earlier):
+        whole = ledger_path(tmp_path / "whole").read_bytes()
+    torn = ledger_path(private_folder_at(tmp_path / "torn"))
+    torn.write_bytes(whole[:kept])
+    torn.chmod(0o600)
+    with open_ledger(torn.parent, TASK, earlier):
+        assert torn.read_bytes() == whole
+
+
+def private_folder_at(path: Path) -> Path:
+    path.mkdir(mode=0o700)
+    return path
 
 
 def test_a_folder_that_cannot_be_looked_at_is_refused(tmp_path: Path) -> None:
