@@ -65,9 +65,10 @@ def validate(
         received = channel.exchange_pieces(VERIFIER_STEP, message_pieces(list(opened.values())))
         theirs = read_message(received, len(opened), check.sizes)
         verdicts = check.verdicts(dict(zip(opened, theirs, strict=True)))
-    _compare(verdicts, slots, channel)  # first: of what differs there is no sum
-    nothing = np.zeros(check.sizes.dim, dtype=np.uint64)
-    return Checked(verdicts, nothing if query is None else check.accepted_sum(verdicts, engine))
+    _compare(verdicts, slots, channel)  # first: of verdicts that differ there is no sum
+    if query is None:
+        return Checked(verdicts, np.zeros(check.sizes.dim, dtype=np.uint64))
+    return Checked(verdicts, check.accepted_sum(verdicts, engine))
 
 
 def _query(check: ProofCheck, channel: Channel, random_bytes: RandomBytes) -> tuple[dict[int, bytes], Query | None]:

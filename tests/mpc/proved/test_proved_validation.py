@@ -95,9 +95,12 @@ def test_servers_that_differ_release_nothing(monkeypatch):
             self._verdicts = found = found | {2: False}
         return found
 
+    summed = []
     monkeypatch.setattr(ProofCheck, "verdicts", turned)
+    monkeypatch.setattr(ProofCheck, "accepted_sum", lambda self, *arguments: summed.append(self))
     with pytest.raises(VerdictsDifferError):
         both(round_, slots=(2, 3))
+    assert summed == []
 
 
 def test_a_server_on_threads_and_one_on_one_core_agree(monkeypatch):
