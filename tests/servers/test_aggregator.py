@@ -11,6 +11,7 @@ import re
 import socket
 import threading
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -78,18 +79,24 @@ async def test_a_start_that_found_its_port_taken_can_be_tried_again(pki: Pki, tm
             assert not (tmp_path / "aggregator-a").exists()
 
 
-@asynchronous
-async def test_a_server_that_waits_for_the_other_one_shows_what_its_ledger_has(pki: Pki, tmp_path: Path) -> None:
-    """Two rounds were charged and lost. Status, dashboard and metrics say so before any other server answers."""
-    task = small_task(rounds=12, epsilon_budget_one_server=40.0, noise_multiplier=2.0)
+@contextlib.asynccontextmanager
+async def with_two_charges(folder: Path, task: Task) -> AsyncIterator[TaskState]:
+    """Give the state of a server that has checked and charged two rounds."""
     async with contextlib.AsyncExitStack() as stack:
-        initial = np.zeros(task.dim, dtype=np.float32)
-        state = TaskState.open(stack, tmp_path / "aggregator-a", task, initial, None, ())
+        state = TaskState.open(stack, folder, task, np.zeros(task.dim, dtype=np.float32), None, ())
         state.store.begin("small-1", Role.AGGREGATOR_A)
         for number in (0, 1):
             state.store.reserve(number)
             state.store.checking(number, chosen=("alice",), active=("alice",))
             state.ledger.charge(number, ["alice"])
+        yield state
+
+
+@asynchronous
+async def test_a_server_that_waits_for_the_other_one_shows_what_its_ledger_has(pki: Pki, tmp_path: Path) -> None:
+    """Two rounds were charged and lost. Status, dashboard and metrics say so before any other server answers."""
+    task = small_task(rounds=12, epsilon_budget_one_server=40.0, noise_multiplier=2.0)
+    async with with_two_charges(tmp_path / "aggregator-a", task) as state:
         spent = state.ledger.statement(View.ONE_SERVER).epsilon
         left = state.ledger.cost.rounds_left(View.ONE_SERVER, state.ledger.charged_before(2))
     waiting = aggregator_a(pki, tmp_path, task=task)
@@ -106,14 +113,7 @@ async def test_a_server_started_again_shows_its_last_commit_and_losses_before_it
 ) -> None:
     """Alerts go by these: a server that waits for the other one has committed nothing since then."""
     before = time.time()
-    async with contextlib.AsyncExitStack() as stack:
-        initial = np.zeros(TASK.dim, dtype=np.float32)
-        state = TaskState.open(stack, tmp_path / "aggregator-a", TASK, initial, None, ())
-        state.store.begin("small-1", Role.AGGREGATOR_A)
-        for number in (0, 1):
-            state.store.reserve(number)
-            state.store.checking(number, chosen=("alice",), active=("alice",))
-            state.ledger.charge(number, ["alice"])
+    async with with_two_charges(tmp_path / "aggregator-a", TASK) as state:
         state.store.validated(0, accepted=("alice",), rejected=())
         record = CommittedRound(0, ("alice",), ("alice",), (), state.model.digest, 1.0, 1.0)
         state.commit(record, state.model, np.zeros(TASK.dim, dtype=np.uint64))
