@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from docs.generate.markdown import code, page, table
+from precad.dp.conditions import OF_DEALT_STEPS
 from precad.lab.simulation.algorithms import ALGORITHMS
 from precad.protos.task.algorithms import RULES, AlgorithmRules
 
@@ -106,19 +107,23 @@ def _against_server(it: AlgorithmRules) -> str:
         why = "a round releases one update, or few" if it.selects else "epsilon is infinite"
         return f"nothing: {why}; runs and logs warn"
     if it.trims:
-        return "propose-test-release, if both servers and the dealer follow the protocol"
+        return f"propose-test-release, {OF_DEALT_STEPS}"
     if it.clients_share_noise:
         return "Poisson(p), sigma, if tau of every released round's uploads are honest"
     if it.clients_add_noise:
         steps = ", `local_steps` times a round" if it.trains_locally else ""
         return f"Poisson(p), sigma{steps}; so even against both servers"
-    return f"{_sampled(it)}, sigma{', if both servers and the dealer follow the protocol' if it.drops else ''}"
+    return f"{_sampled(it)}, sigma{_if_dealt(it)}"
 
 
 def _against_clients(it: AlgorithmRules) -> str:
     if it.servers_add_noise and not it.trims:
-        return f"{_sampled(it)}, sqrt(2) sigma"
+        return f"{_sampled(it)}, sqrt(2) sigma{_if_dealt(it)}"
     return "the same" if it.is_private else "nothing"
+
+
+def _if_dealt(it: AlgorithmRules) -> str:
+    return f", {OF_DEALT_STEPS}" if it.drops else ""
 
 
 def _sampled(it: AlgorithmRules) -> str:
