@@ -107,10 +107,11 @@ def owed_by_seeds(
 
 
 def key_of(folder: Path) -> bytes:
-    """Return the key of a run folder, or a fresh one where nothing was paid yet. Raises ConfigError."""
-    if (folder / FILE).exists() or (folder / holder_key.FILE).exists():
-        return holder_key.kept_in(folder)
-    return holder_key.fresh()
+    """Return the key of a run folder, or a fresh one where no payment is on record: what is paid anew has other noise.
+
+    Raises ConfigError.
+    """
+    return holder_key.kept_in(folder) if (folder / FILE).exists() else holder_key.fresh()
 
 
 def owed_at_most(task: Task) -> Owed:

@@ -8,7 +8,6 @@ same configuration and seeds. It is on disk before the first training, which a c
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import secrets
@@ -39,7 +38,7 @@ def kept_in(folder: Path) -> bytes:
 
 
 def keep(folder: Path, key: bytes) -> None:
-    """Write a folder's key, durably. Raises ConfigError for a folder that has another one."""
+    """Write a folder's key, durably, in the place of one that nothing is paid for. Raises ConfigError."""
     path, half_written = folder / FILE, folder / f".{FILE}-{secrets.token_hex(8)}"
     with refusing(OSError, f"--output: expected a file to write, found {path}"):
         try:
@@ -48,9 +47,6 @@ def keep(folder: Path, key: bytes) -> None:
                 file.write(f"{key.hex()}\n".encode())
                 file.flush()
                 os.fsync(file.fileno())
-            with contextlib.suppress(FileExistsError):
-                os.link(half_written, path)  # never over another one
+            half_written.replace(path)
         finally:
             half_written.unlink(missing_ok=True)
-    if kept_in(folder) != key:
-        raise ConfigError(f"--output: expected a folder that nobody else trains in, found another key in {path}")

@@ -38,9 +38,9 @@ from precad.dp.accountants.pld import Unit
 from precad.lab.simulation import Simulation, SimulationSettings
 from precad.lab.simulation.algorithms import ALGORITHMS
 from precad.lab.simulation.earlier import counts_earlier
-from precad.lab.simulation.holder_key import FILE
+from precad.lab.simulation.holder_key import FILE, kept_in
 from precad.lab.simulation.randomness import drawn
-from precad.lab.simulation.simulate import Plan, client_of, resolve, with_key_of
+from precad.lab.simulation.simulate import Plan, client_of, resolve
 from precad.protos.task.task import Task
 
 POINTS: Final = 24
@@ -60,9 +60,10 @@ def with_epsilon_by_round(run: Run) -> Run:
         return _noted(run, f"its configuration names {what}")
     try:
         plan = resolve(_offline(read_toml(run.folder / "config.toml")))
-        if plan.client.holder is not None and not (run.folder / FILE).exists():
-            return _noted(run, f"the key that its draws follow from, {FILE}, is not here")
-        plan = with_key_of(run.folder, plan)
+        if plan.client.holder is not None:
+            if not (run.folder / FILE).exists():
+                return _noted(run, f"the key that its draws follow from, {FILE}, is not here")
+            plan = replace(plan, key=kept_in(run.folder))
         simulation = plan.simulation(0)
     except MissingDataError:
         return _noted(run, f"its data set, {run.client.dataset}, is not on this machine")

@@ -443,16 +443,12 @@ def _run_all(
     return summary
 
 
-def with_key_of(folder: Path, plan: Plan) -> Plan:
-    """Return a plan that draws from the folder's key, or from a fresh one, where a holder pays. Raises ConfigError."""
-    return plan if plan.client.holder is None else replace(plan, key=key_of(folder))
-
-
 def _to_train(folder: Path, plan: Plan) -> Plan:
     """Return the plan with the folder's key, for the records that were paid for there. Raises ConfigError."""
-    plan = with_key_of(folder, plan)
-    if plan.client.holder is not None:
-        require_records(folder, plan.seal)
+    if plan.client.holder is None:
+        return plan
+    plan = replace(plan, key=key_of(folder))
+    require_records(folder, plan.seal)
     return plan
 
 

@@ -191,6 +191,21 @@ def test_a_folder_goes_on_with_its_key_and_not_without(config: Path) -> None:
     assert [path.read_bytes() for path in sorted((config.parent / "paid").iterdir())] == ledgers
 
 
+def test_a_folder_whose_payment_is_lost_draws_and_pays_anew(config: Path) -> None:
+    """Whoever deletes the record of the payment may train other records: never on noise that a model shows already."""
+    simulate(config, "out")
+    key, paid = config.parent / "out" / "holder.key", config.parent / "paid"
+    before, first = key.read_text(), model(config, "out")
+    spent = {path.name: path.read_bytes() for path in paid.iterdir()}
+    for name in ("holder.json", "seed-0.npz", "seed-0.jsonl"):
+        (config.parent / "out" / name).unlink()
+    simulate(config, "out")
+    assert key.read_text() != before
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert np.all(model(config, "out") != first)
+    assert all(path.read_bytes() != spent[path.name] for path in paid.iterdir())
+
+
 def test_workers_draw_from_the_folder_s_key(config: Path) -> None:
     simulate(config, "out", "--seeds", 2, "--workers", 2)
     secret = bytes.fromhex((config.parent / "out" / "holder.key").read_text())
