@@ -386,8 +386,8 @@ def _user_dp_fedavg(task: PublicParameters) -> TaskPrivacy:
 
     A sum without its F longest updates (`tsgd-gaussian`) moves with a client by at most C, too. What moves it is
     the client's update, or the shortest that was cut, which its coming brings back. Both figures hold while servers
-    and dealer follow the protocol. A server that shifts ranks could have one client decide over many updates, and a
-    dealer that deals no bits could have one update count many times.
+    and dealer follow the protocol. A server that shifts ranks could have one client decide over many updates. A dealer
+    that deals no bits could have one update count many times.
 
     Correlated noise makes a round a release of the same kind with a smaller multiplier (`precad.dp.noise.correlated`).
     It is the same in both views: what protects against one server protects against clients. Where clients take turns,

@@ -62,8 +62,9 @@ def check_log(state_dir: Path, *, against: Path | None = None, known: str | None
     of a running server's folder will do.
 
     `earlier_ledgers` of the report: last chain values of ledgers that the ledger counts as well.
-    Raises: SetupError when a file is not there; AuditError, LedgerCorruptedError when something was changed;
-    PeerMismatchError when the two servers' logs, or the earlier tasks that their ledgers count, contradict one another.
+    Raises SetupError when a file is not there. Raises AuditError, LedgerCorruptedError when something was changed.
+    Raises PeerMismatchError when the servers' logs, or the earlier tasks that their ledgers count, contradict each
+    other.
     """
     log = audit_log.read(store_path(state_dir))
     releases, evaluated = audit_log.releases(log), audit_log.releases(log, ("evaluated",))

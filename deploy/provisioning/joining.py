@@ -3,8 +3,8 @@
 Nothing of the kit is used before six checks. The digest of its manifest is the one that the operator was told. Every
 file is the manifest's. The certificate is of the key that `precad pki request` made here. A server's `database_url` is
 one. An aggregator's `state_dir` is of the kit's task: another task's would lose the configuration that exports it.
-The folder holds no other task's kit that a client was started for, or that another authority vouches for: whoever runs
-there reads its pins again.
+A client was started for no other task's kit in this folder, and no other authority vouches for one: whoever runs there
+reads its pins again.
 Files that the manifest does not name stay where they are.
 
 The same kit may be joined again and again. Certificates and pins that its operator renewed meanwhile stay. The kit's

@@ -293,8 +293,10 @@ class TaskState:
         self.lost |= frozenset(skipped) - self.evaluation_numbers
 
     def charges_told(self) -> dict[int, tuple[str, ...]]:
-        """Return the rounds that the ledger holds and that no standing tells of, with their chosen clients: those that
-        did not end here, and evaluations after the last commit."""
+        """Return rounds of the ledger that no standing tells of, with their chosen clients.
+
+        They are those that did not end here, and evaluations after the last commit.
+        """
         charged, last = self.ledger.rounds, self.committed[-1].number if self.committed else -1
         in_vain = {attempt.number: attempt.chosen for attempt in self.store.attempts() if attempt.number in charged}
         return in_vain | {round.number: round.chosen for round in self.evaluated if round.number > last}
