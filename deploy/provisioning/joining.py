@@ -3,7 +3,7 @@
 Nothing of the kit is used before six checks. The digest of its manifest is the one that the operator was told. Every
 file is the manifest's. The certificate is of the key that `precad pki request` made here. A server's `database_url` is
 one. An aggregator's `state_dir` is of the kit's task: another task's would lose the configuration that exports it.
-A client was started for no other task's kit in this folder, and no other authority vouches for one: whoever runs there
+The folder holds no kit of another task that a client was started for, and none of another authority. Whoever runs there
 reads its pins again.
 Files that the manifest does not name stay where they are.
 
