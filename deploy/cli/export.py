@@ -85,6 +85,8 @@ def export(
         write_json(report, allow_nan=False)
         return
     tell(f"{report['out']}: {', '.join(report['files'])}; signed by {' and '.join(report['signed_by'])}")
+    for remark in report["remarks"]:
+        tell(remark)
     _tell_statement(report)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +35,14 @@ def write_adapters(folder: Path, found: Adapted) -> list[str]:
     text = json.dumps(_configuration(found), indent=2, sort_keys=True)
     (folder / CONFIG).write_text(f"{text}\n", encoding="utf-8")
     return [CONFIG, WEIGHTS]
+
+
+def remarks(files: Collection[str], found: Adapted | None) -> list[str]:
+    """Return what an operator should know of an adapted model's files: that some were not written, and why."""
+    if found is None or WEIGHTS in files:
+        return []
+    why = "an adapted layer has two places or names, of which peft adapts the first alone"
+    return [f"no {CONFIG}, no {WEIGHTS}: {why}"]
 
 
 def _is_loaded_whole(found: Adapted) -> bool:

@@ -20,11 +20,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from precad.clients.models.adapter_files import Constants
+from precad.clients.models.adapters import adapted
 from precad.clients.own_code import look_in
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.errors import ConfigError, ExportRefusedError, refusing
 from precad.deploy.exporting import formats, signing
+from precad.deploy.exporting.adapters import remarks
 from precad.deploy.exporting.audits import AUDIT, audit_for
 from precad.deploy.exporting.evidence import EVIDENCE, Evidence, evidence_for
 from precad.deploy.exporting.finished import ROLES, FinishedTask, read_finished
@@ -130,6 +132,7 @@ def export(
         "out": str(out),
         "statement_sha256": sha256(statement.canonical()),
         "files": files,
+        "remarks": remarks(files, adapted(module)),
         "signed_by": [tls.identity.role.value for _, tls in source.servers],
         "statement": statement.model_dump(mode="json"),
     }

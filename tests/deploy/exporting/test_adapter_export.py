@@ -17,7 +17,7 @@ from precad.clients.models import networks
 from precad.clients.models.adapters import adapted, lora
 from precad.clients.models.safetensors_file import read_tensors
 from precad.clients.records import Records, example_of
-from precad.deploy.exporting.adapters import CONFIG, WEIGHTS, write_adapters
+from precad.deploy.exporting.adapters import CONFIG, WEIGHTS, remarks, write_adapters
 from precad.deploy.exporting.formats import STATE_DICT, module_of, require_parameters, write_files
 from precad.protos.messages import convert
 from tests.harness.adapted_models import Attention, texts
@@ -191,6 +191,8 @@ def test_adapters_that_peft_would_load_elsewhere_are_not_written(
             layer.B.weight.normal_()
     assert write_adapters(tmp_path, found) == names
     assert sorted(path.name for path in tmp_path.iterdir()) == names
+    told = " ".join(remarks([STATE_DICT, *names], found))
+    assert ("an adapted layer has two places or names" in told) == (not names)
     if names:
         peft = pytest.importorskip("peft")
         inputs = drawn(4)[:, :6].float()
