@@ -1,11 +1,11 @@
 """`precad join`: put a kit beside the key that stays at home, once everything in it is what was agreed on.
 
-Nothing of the kit is used before six checks. The digest of its manifest is the one that the operator was told. Every
-file is the manifest's. The certificate is of the key that `precad pki request` made here. A server's `database_url` is
-one. An aggregator's `state_dir` is of the kit's task: another task's would lose the configuration that exports it.
-The folder holds no kit of another task that a client was started for, and none of another authority. Whoever runs there
-reads its pins again.
-Files that the manifest does not name stay where they are.
+Nothing of the kit is used before seven checks. The digest of its manifest is the one that the operator was told. Every
+file is the manifest's. The configuration has the shared task and network, and the pins that the kit brings. The
+certificate is of the key that `precad pki request` made here. A server's `database_url` is one. An aggregator's
+`state_dir` is of the kit's task: another task's would lose the configuration that exports it. The folder holds no other
+task's kit that a client was started for, or that another authority vouches for: whoever runs there reads its pins
+again. Files that the manifest does not name stay where they are.
 
 The same kit may be joined again and again. Certificates and pins that its operator renewed meanwhile stay. The kit's
 own would bring back a pin that was taken out because its key was stolen.
@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import secrets
 import tempfile
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from precad.deploy.authority import pki
-from precad.deploy.configuration.sections import Deployment, load
+from precad.deploy.configuration.sections import IDENTITY_FIELDS, Deployment, load
 from precad.deploy.errors import ConfigError, refusing
-from precad.deploy.provisioning.kits import KEY, OPERATIONS_TOKEN, OWN, REVOKED
+from precad.deploy.provisioning.kits import KEY, OPERATIONS_TOKEN, OWN, REVOKED, vouched_fields
 from precad.deploy.provisioning.manifest import (
     AUTHORITY,
     CERTIFICATE,
@@ -32,11 +33,13 @@ from precad.deploy.provisioning.manifest import (
     SIGNATURE,
     TASK,
     Manifest,
+    differences,
     digest_of,
     renewed_in,
     sha256,
     verify,
 )
+from precad.deploy.provisioning.project import SECTIONS
 from precad.protos.task.task import Task
 from precad.protos.tls.files import TlsFiles
 from precad.protos.tls.identity import AGGREGATORS, Identity, IdentityError, Role, parse_certificates
@@ -79,6 +82,7 @@ def join(kit: Path, directory: Path, agreed: str) -> Joined:
     renewed = renewed_in(folder, files, own) if is_again else ()
     _require_own_key(folder, own, *(folder / n if n in renewed else kit / n for n in (CERTIFICATE, AUTHORITY)))
     deployment = _as_installed(kit, folder, name)
+    _require_kit_s_form(kit / f"{name}.toml", own.role, deployment.task)
     _require_no_other_task(verified.manifest, kit, folder, deployment)
     _require_url(deployment)
     if (server := _aggregator(deployment, own.role)) is not None:
@@ -124,6 +128,25 @@ def _as_installed(kit: Path, folder: Path, name: str) -> Deployment:
             return load(Path(scratch) / config, base=folder.absolute())
         except ConfigError as error:
             raise ConfigError(str(error).replace(str(Path(scratch) / OWN), str(own))) from None
+
+
+def _require_kit_s_form(path: Path, role: Role, task: Task) -> None:
+    """Require the shared task, and this role's section alone, with the pins of the kit. Raises ConfigError.
+
+    All kits share those, and nobody else sees this file: its maker could name other servers in it, and pin none.
+    """
+    found = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    section: Any = found
+    for name in SECTIONS[role]:
+        section = section.get(name, {})
+    vouched = vouched_fields(role, task)
+    wanted: Any = {name: value for name, value in section.items() if name not in IDENTITY_FIELDS} | vouched
+    for name in reversed(SECTIONS[role]):
+        wanted = {name: wanted}
+    wanted |= {"include": TASK, "own": OWN}
+    names = sorted(found.keys() | wanted.keys())
+    if faults := [line for name in names for line in differences(name, wanted.get(name), found.get(name))]:
+        raise ConfigError("\n".join(f"{path}: {line}" for line in faults))
 
 
 def _aggregator(deployment: Deployment, role: Role) -> AggregatorConfig | None:

@@ -39,8 +39,9 @@ from precad.deploy.provisioning.manifest import (
     sha256,
 )
 from precad.deploy.provisioning.own_code import with_digest
-from precad.deploy.provisioning.project import SECTIONS, Project
-from precad.protos.tls.identity import Identity, Role, fingerprint, parse_certificate
+from precad.deploy.provisioning.project import SECTIONS, Project, servers_of
+from precad.protos.task.task import Task
+from precad.protos.tls.identity import AGGREGATORS, Identity, Role, fingerprint, parse_certificate
 from precad.servers.store.folder import load_initial_model
 
 AUTHORITY_DAYS: Final = 400
@@ -129,8 +130,7 @@ def _configuration(project: Project, who: Identity) -> str:
     given = {**project.sections[who.role]}
     if who.role is Role.CLIENT:
         given.pop("adapter", None)  # the kit has the file, under the name that is looked for
-    supplied = {"authority": AUTHORITY, **dict(_supplied(project, who.role, given))}
-    section: dict[str, Any] = {**supplied, **given}
+    section: dict[str, Any] = {**dict(_supplied(project, who.role, given)), **given}
     for name in reversed(SECTIONS[who.role]):
         section = {name: section}
     parse({**project.shared, **section}, base=Path())
@@ -140,24 +140,33 @@ def _configuration(project: Project, who: Identity) -> str:
 
 def _supplied(project: Project, role: Role, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the fields that a kit brings, and folders beside it where the project names none."""
+    yield from vouched_fields(role, project.task).items()
     if role is Role.CLIENT:
-        yield "certificates", ".."
         yield "state_dir", "client-state"
     else:
-        yield from (("certificate", CERTIFICATE), ("key", KEY), ("state_dir", "state"))
+        yield from (("key", KEY), ("state_dir", "state"))
         if "operations_listen" in given:
             yield "operations_token", OPERATIONS_TOKEN
         if role is not Role.DEALER:
-            yield from (("initial_model", INITIAL_MODEL), ("revoked", REVOKED))
-    for server in _pinned(project, role):
-        is_peer = role in (Role.AGGREGATOR_A, Role.AGGREGATOR_B) and server is not Role.DEALER
+            yield "revoked", REVOKED
+
+
+def vouched_fields(role: Role, task: Task) -> dict[str, str]:
+    """Return who a role is, whom it trusts and what it starts from (`IDENTITY_FIELDS`), as every kit of a task says."""
+    own = {"certificates": ".."} if role is Role.CLIENT else {"certificate": CERTIFICATE}
+    found = {"authority": AUTHORITY, **own}
+    if role in AGGREGATORS:
+        found["initial_model"] = INITIAL_MODEL
+    for server in _pinned(task, role):
+        is_peer = role in AGGREGATORS and server is not Role.DEALER
         field = "peer" if is_peer else server.value.replace("-", "_")
-        yield f"{field}_certificate", f"peers/{server}.pem"
+        found[f"{field}_certificate"] = f"peers/{server}.pem"
+    return found
 
 
-def _pinned(project: Project, role: Role) -> tuple[Role, ...]:
+def _pinned(task: Task, role: Role) -> tuple[Role, ...]:
     """Return the servers that a role pins: servers each other, clients the aggregators."""
-    found = project.servers[:2] if role is Role.CLIENT else project.servers
+    found = AGGREGATORS if role is Role.CLIENT else servers_of(task)
     return tuple(server for server in found if server is not role)
 
 
@@ -176,9 +185,9 @@ def _kit(
         AUTHORITY: (project.own.authority / "ca.pem").read_bytes(),
         CERTIFICATE: certificates[who],
     }
-    for server in _pinned(project, who.role):
+    for server in _pinned(project.task, who.role):
         files[f"peers/{server}.pem"] = certificates[Identity(server, server.value)]
-    if who.role in (Role.AGGREGATOR_A, Role.AGGREGATOR_B):
+    if who.role in AGGREGATORS:
         files[INITIAL_MODEL] = initial
     if adapter is not None and who.role is not Role.DEALER:
         files[ADAPTER] = adapter

@@ -292,7 +292,7 @@ def differences(name: str, expected: Any, found: Any) -> list[str]:
 
 
 def _shown(value: Any) -> str:
-    text = "none" if value is None else json.dumps(value)
+    text = "none" if value is None else json.dumps(value, default=str)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

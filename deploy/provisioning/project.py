@@ -19,7 +19,7 @@ from precad.deploy.configuration.sections import IDENTITY_FIELDS, SHARED, Networ
 from precad.deploy.errors import ConfigError
 from precad.protos.config_path import ConfigPath
 from precad.protos.task.task import Task
-from precad.protos.tls.identity import Identity, Role
+from precad.protos.tls.identity import AGGREGATORS, Identity, Role
 
 SECTIONS: Final = {
     Role.AGGREGATOR_A: ("aggregator", "a"),
@@ -80,8 +80,12 @@ class Project:
     @property
     def servers(self) -> tuple[Role, ...]:
         """Return the roles of the servers that the task has."""
-        servers = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
-        return servers if self.task.is_proved else (*servers, Role.DEALER)
+        return servers_of(self.task)
+
+
+def servers_of(task: Task) -> tuple[Role, ...]:
+    """Return the roles of the servers that a task has."""
+    return AGGREGATORS if task.is_proved else (*AGGREGATORS, Role.DEALER)
 
 
 def read(path: Path) -> Project:

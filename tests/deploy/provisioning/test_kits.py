@@ -233,13 +233,13 @@ def old_certificate(project: Project) -> bytes:
     return pki.certify_request(authority, asked, "request", Identity(Role.AGGREGATOR_A, A), days=10, now=then)
 
 
-def reseal(project: Project, change: Callable[[Path], object], *, pins: bool = False) -> None:
-    """Change A's kit as its maker could: with a new manifest and a valid seal. pins: everybody pins A's certificate."""
-    kit = project.kit(A)
+def reseal(project: Project, change: Callable[[Path], object], *, who: str = A, pins: bool = False) -> None:
+    """Change a kit as its maker could: with a new manifest and a valid seal. pins: everybody pins A's certificate."""
+    kit = project.kit(who)
     manifest = Manifest.parse((kit / MANIFEST).read_bytes(), kit)
     change(kit)
     there = {p.relative_to(kit).as_posix(): sha256(p.read_bytes()) for p in kit.rglob("*") if p.is_file()}
-    own = {f"{A}/{name}": there[name] for name in there if name not in ("project.json", "project.sig", "seal.pem")}
+    own = {f"{who}/{name}": there[name] for name in there if name not in ("project.json", "project.sig", "seal.pem")}
     files = {**manifest.files, **own}
     if pins:
         files |= {name: there["cert.pem"] for name in files if name.endswith(f"peers/{A}.pem")}
@@ -311,6 +311,48 @@ def test_whoever_seals_kits_cannot_give_one_organisation_other_files(
     code, said = joined(project, A, sha256((project.kit(A) / MANIFEST).read_bytes()))
     assert (code, words in said) == (errors.INVALID_INPUT, True), said
     assert not (project.home(A) / A / MANIFEST).exists()
+
+
+def without_include(kit: Path) -> None:
+    """Name servers of the maker's own in the client's file, beside the shared one."""
+    file = kit / f"{CLIENT}.toml"
+    edit(file, 'include = "task.toml"', "")
+    shared = (kit / "task.toml").read_text().replace("127.0.0.1", "mallory.example")
+    file.write_text(f"{file.read_text()}\n{shared}")
+
+
+def without_pins(kit: Path) -> None:
+    for server in (A, B):
+        edit(kit / f"{CLIENT}.toml", f'{server.replace("-", "_")}_certificate = "peers/{server}.pem"\n', "")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (without_include, "network: expected none, found"),
+        (
+            without_pins,
+            'client.aggregator_b_certificate: expected "peers/aggregator-b.pem", found none',
+        ),
+        (
+            lambda kit: edit(kit / f"{CLIENT}.toml", '"peers/aggregator-b.pem"', '"peers/aggregator-a.pem"'),
+            'client.aggregator_b_certificate: expected "peers/aggregator-b.pem", found "peers/aggregator-a.pem"',
+        ),
+        (
+            lambda kit: edit(kit / f"{CLIENT}.toml", 'authority = "ca.pem"', 'authority = "peers/aggregator-a.pem"'),
+            'client.authority: expected "ca.pem"',
+        ),
+        (lambda kit: edit(kit / f"{CLIENT}.toml", 'own = "own.toml"', ""), 'own: expected "own.toml", found none'),
+    ],
+)
+def test_whoever_seals_kits_cannot_name_other_servers_in_one_configuration(
+    project: Project, change: Callable[[Path], object], words: str
+) -> None:
+    """Refuse a sealed file of a client's that does not include what all share, or does not pin both servers."""
+    reseal(project, change, who=CLIENT)
+    code, said = joined(project, CLIENT, sha256((project.kit(CLIENT) / MANIFEST).read_bytes()))
+    assert (code, words in said) == (errors.INVALID_INPUT, True), said
+    assert not (project.home(CLIENT) / CLIENT / MANIFEST).exists()
 
 
 @pytest.mark.parametrize("name", ["project.json", "project.sig", "seal.pem", "cert.pem", "task.toml"])
