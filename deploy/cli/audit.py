@@ -103,7 +103,7 @@ def audit_log(
     else:
         for name, value in report.items():
             for said in _said(value):
-                tell(f"{name.replace('_', ' '):<18}{said}")
+                tell(f"{name.replace('_', ' '):<18}{shown(said)}")
 
 
 def _said(value: Any) -> list[str]:
@@ -112,7 +112,7 @@ def _said(value: Any) -> list[str]:
         return [str(value)]
     if all(isinstance(one, str) for one in value):
         return [", ".join(value)]
-    return [f"{loss['at']}  round {loss['round']}: {shown(loss['why'])}" for loss in value]
+    return [f"{loss['at']}  round {loss['round']}: {loss['why']}" for loss in value]
 
 
 @audit_app.command("events")

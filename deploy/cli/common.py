@@ -96,12 +96,17 @@ class PicturesName(StrEnum):
 
 def say(line: str) -> None:
     """Print a remark, on standard error."""
-    people.print(line, highlight=False, markup=False, soft_wrap=True)
+    people.print(_inert(line), highlight=False, markup=False, soft_wrap=True)
 
 
 def tell(line: str) -> None:
     """Print a line of what the command was asked for."""
-    results.print(line, highlight=False, markup=False, soft_wrap=True)
+    results.print(_inert(line), highlight=False, markup=False, soft_wrap=True)
+
+
+def _inert(text: str) -> str:
+    """Return a text that no terminal obeys, with its line breaks. Parts may be somebody else's."""
+    return "\n".join(map(shown, text.split("\n")))
 
 
 def tell_fact(line: str) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from precad.deploy.cli.common import AggregatorLetter, Json, exit_codes, tell, write_json
 from precad.deploy.errors import ConfigError
+from precad.protos.messages.spoken import shown
 
 
 class FormatName(StrEnum):
@@ -113,7 +114,7 @@ def verify_export(
     for role, found in report["signatures"].items():
         tell(f"signed by {role} on {found['signed_on']}, certificate SHA-256 {found['certificate_sha256']}")
     for name, roles in report["files"].items():
-        tell(f"{name}: as {' and '.join(roles)} signed it")
+        tell(f"{shown(name)}: as {' and '.join(roles)} signed it")
     tell(f"certificate against poisoning: {report['certificate']}")
     tell(f"audit: {report['audit']}")
     _tell_statement(report)
@@ -127,10 +128,10 @@ def _require_torch() -> None:
 
 def _tell_statement(report: dict[str, Any]) -> None:
     said = report["statement"]
-    tell(f"task {said['task']['name']}, {said['rounds']['committed']} rounds ({said['rounds']['ended']})")
-    tell(f"model {said['model']['architecture']}, SHA-256 {said['model']['sha256']}")
+    tell(shown(f"task {said['task']['name']}, {said['rounds']['committed']} rounds ({said['rounds']['ended']})"))
+    tell(shown(f"model {said['model']['architecture']}, SHA-256 {said['model']['sha256']}"))
     tell(f"statement SHA-256 {report['statement_sha256']}")
-    tell(said["guarantee"])
+    tell(shown(said["guarantee"]))
     if said["format"] == "precad/export/1":
         tell(
             "its epsilons are of the rounds that there were: they hold if no draw was discarded "

@@ -6,8 +6,10 @@ from typing import Final
 
 LONGEST_REASON: Final = 400
 """Characters of a reason that are passed on. A message on the link may hold a megabyte, and clients take 64 KiB."""
+_NO_BREAK: Final = "\u00a0"
+"""The space of our own figures, which `str.isprintable` takes for none."""
 
 
 def shown(text: str, most: int | None = None) -> str:
     """Return what of a text from outside a terminal shows and does not obey, `most` characters of it or all."""
-    return "".join(character if character.isprintable() else "?" for character in text[:most])
+    return "".join(one if one.isprintable() or one == _NO_BREAK else "?" for one in text[:most])

@@ -527,6 +527,19 @@ def test_a_changed_export_is_refused(
     assert message in told.stderr
 
 
+def test_a_name_that_one_server_signs_alone_is_shown_and_not_obeyed(copy: Path, finished: Path) -> None:
+    """One server names a file of its own after orders to a terminal, and after a line of ours."""
+    name = "x\x1b[2J\x1b[H\nsigned by everybody: epsilon\u202e 0.01"
+    (copy / name).write_bytes(b"x")
+    files = json.loads((copy / "aggregator-a.json").read_bytes())["files"]
+    signed = files | {name: hashlib.sha256(b"x").hexdigest()}
+    sign_anew(copy, "aggregator-a", finished / "pki/aggregator-a/key.pem", files=signed)
+    told = precad("verify-export", copy, "--authority", finished / "pki/ca.pem").stdout
+    assert "x?[2J?[H?signed by everybody: epsilon? 0.01: as aggregator-a signed it" in told
+    assert "\x1b" not in told
+    assert "\nsigned by everybody" not in told
+
+
 def test_an_authority_that_is_none_is_an_input_error(exported: Path, finished: Path, tmp_path: Path) -> None:
     """A missing file, something else, and a peer's certificate."""
     (tmp_path / "text").write_text("no certificate")

@@ -263,6 +263,16 @@ def command(*arguments: object) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
+def test_what_somebody_else_s_log_says_is_shown_and_not_obeyed(tmp_path: Path) -> None:
+    """A log whose task is named with orders to a terminal, and with a line like ours."""
+    with open_task_store(tmp_path / "a", TASK, INITIAL) as store, open_ledger(tmp_path / "a", TASK):
+        store.begin("small\x1b[2J\nreleases          9", Role.AGGREGATOR_A)
+    code, out, _ = command(tmp_path / "a")
+    assert code == 0
+    assert "small?[2J?releases          9\n" in out
+    assert [line for line in out.splitlines() if line.startswith("releases")] == ["releases          0"]
+
+
 def test_the_command_verifies_log_ledger_and_the_other_server(path: Path, tmp_path: Path) -> None:
     other = write_rounds(tmp_path / "b", 3, role=Role.AGGREGATOR_B)
     code, out, _ = command(path.parent, "--against", other.parent, "--json")
