@@ -64,7 +64,9 @@ MAX_CONNECTIONS = 256
 """The port must not eat the descriptors that the server's own links need."""
 SEND_TIMEOUT_S = 10.0
 SILENT_S = 10.0
-"""How long a connection may be open without a request."""
+"""How long a connection may be open without a request; and how long its handshake may take."""
+ACCEPT_RETRY_S = 0.1
+"""After a connection that the system could not hand over."""
 
 HEADERS: Final = {
     "Content-Security-Policy": (
@@ -111,6 +113,8 @@ class OperationsPort:
         self._sessions, self._limit, self._links = BrowserSessions(), FailureLimit(), OneTimeLinks()
         self._closing = asyncio.Event()
         self._silent: set[asyncio.BaseProtocol] = set()
+        self._opening: set[asyncio.Task[None]] = set()
+        """Connections whose handshake is not over."""
         self._n_streams = 0
         self._seen, self._looked_at = "", -math.inf
         folder = resources.files("precad.servers.operations") / "dashboard"
@@ -135,9 +139,8 @@ class OperationsPort:
             logger=SILENT,
         )
         await runner.setup()
-        server = await asyncio.get_running_loop().create_server(
-            self._protocol_factory(runner), sock=listener, ssl=tls, ssl_handshake_timeout=SILENT_S if tls else None
-        )
+        listener.setblocking(False)
+        accepting = asyncio.create_task(self._accept(listener, runner, tls))
         try:
             port = int(listener.getsockname()[1])
             log.info("operations.listening", host=host, port=port, tls=tls is not None)
@@ -146,11 +149,34 @@ class OperationsPort:
             yield port
         finally:
             self._closing.set()
-            server.close()
+            for task in (accepting, *self._opening):
+                task.cancel()
+            await asyncio.gather(accepting, *self._opening, return_exceptions=True)
+            listener.close()
             await runner.cleanup()
 
-    def _protocol_factory(self, runner: web.AppRunner) -> Callable[[], asyncio.Protocol]:
-        """One protocol per connection, while there are not too many; it must ask for something soon."""
+    async def _accept(self, listener: socket.socket, runner: web.AppRunner, tls: ssl.SSLContext | None) -> None:
+        """Take connections in for ever, and hang up on who comes beyond MAX_CONNECTIONS.
+
+        asyncio's own server would count none before its TLS handshake is over.
+        """
+        loop = asyncio.get_running_loop()
+        while (handlers := runner.server) is not None:
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except OSError:  # no descriptor is left, or whoever came has gone
+                await asyncio.sleep(ACCEPT_RETRY_S)
+                continue
+            if len(handlers.connections) + len(self._opening) >= MAX_CONNECTIONS:
+                connection.close()
+            else:
+                task = asyncio.create_task(self._open(connection, handlers, tls))
+                self._opening.add(task)
+                task.add_done_callback(self._opening.discard)
+            await asyncio.sleep(0)  # a flood must not keep everything else from running
+
+    async def _open(self, connection: socket.socket, handlers: web.Server, tls: ssl.SSLContext | None) -> None:
+        """Shake hands, and serve whoever asks for something soon."""
         loop = asyncio.get_running_loop()
 
         def hang_up_if_silent(protocol: web.RequestHandler) -> None:
@@ -158,16 +184,16 @@ class OperationsPort:
                 protocol.transport.abort()
             self._silent.discard(protocol)
 
-        def make() -> asyncio.Protocol:
-            handlers = runner.server
-            if handlers is None or len(handlers.connections) >= MAX_CONNECTIONS:
-                return _HangUp()
+        def make() -> web.RequestHandler:
             protocol = handlers()
             self._silent.add(protocol)
             loop.call_later(SILENT_S, hang_up_if_silent, protocol)
             return protocol
 
-        return make
+        with suppress(OSError):  # of the handshake
+            await loop.connect_accepted_socket(
+                make, connection, ssl=tls, ssl_handshake_timeout=SILENT_S if tls else None
+            )
 
     def _application(self) -> web.Application:
         application = web.Application(middlewares=[self._answer], client_max_size=4096)
@@ -368,14 +394,6 @@ async def _send(stream: web.StreamResponse, text: str) -> None:
 async def _pause(closing: asyncio.Event) -> None:
     with suppress(TimeoutError):
         await asyncio.wait_for(closing.wait(), LOOK_S)
-
-
-class _HangUp(asyncio.Protocol):
-    """Protocol of a connection over the limit, which ends it."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.BaseProtocol`."""
-        transport.close()
 
 
 def _require_same_origin(request: web.Request) -> None:

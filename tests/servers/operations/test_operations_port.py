@@ -372,6 +372,28 @@ async def test_connections_that_say_nothing_are_closed(monkeypatch: pytest.Monke
 
 
 @asynchronous
+async def test_handshakes_that_stall_are_no_more_than_the_connections(
+    pki: Pki, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The descriptors are the server's, and whoever comes beyond the limit is hung up on at once."""
+    monkeypatch.setattr(port_module, "SILENT_S", 3.0)
+    monkeypatch.setattr(port_module, "MAX_CONNECTIONS", 4)
+    tls = pki.tls(Role.DEALER)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_into(context)
+    telemetry = Telemetry(Role.DEALER)
+    operations = OperationsPort(Token(TOKEN), telemetry, Status.model_construct, None, is_tls=True)
+    async with operations.listening("127.0.0.1:0", context) as number:
+        strangers = [await asyncio.open_connection("127.0.0.1", number) for _ in range(12)]
+        ends = [asyncio.create_task(reader.read()) for reader, _ in strangers]
+        await asyncio.sleep(1.0)
+        assert sum(end.done() for end in ends) == 8
+        await asyncio.wait(ends)
+        own = ssl.create_default_context(cafile=str(tls.authority))
+        await asyncio.open_connection("127.0.0.1", number, ssl=own, server_hostname=Role.DEALER.server_name)
+
+
+@asynchronous
 async def test_event_streams_are_limited() -> None:
     async with served() as server, browser(server) as session:
         streams = [await session.get("/events", headers=BEARER) for _ in range(MAX_STREAMS)]
