@@ -49,9 +49,9 @@ P = TypeVar("P", bound="Part")
 
 
 class Part(BaseModel):
-    """Base of what is signed: nothing may stand beside the fields."""
+    """Base of what is signed: nothing may stand beside the fields, and numbers are ones that JSON has."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class TaskPart(Part):

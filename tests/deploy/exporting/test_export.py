@@ -454,6 +454,13 @@ def another_claim(folder: Path, run: Path) -> None:
     (folder / "statement.json").write_text(json.dumps(said, sort_keys=True, separators=(",", ":")))
 
 
+def no_number(folder: Path, run: Path) -> None:
+    """Python reads and writes it; JSON has none such."""
+    said = json.loads((folder / "statement.json").read_bytes())
+    said["poisoning"]["client_clip"] = math.nan
+    (folder / "statement.json").write_text(json.dumps(said, sort_keys=True, separators=(",", ":")))
+
+
 def b_signs_as_a(folder: Path, run: Path) -> None:
     for kind in ("json", "sig", "pem"):
         shutil.copy(folder / f"aggregator-b.{kind}", folder / f"aggregator-a.{kind}")
@@ -503,6 +510,7 @@ def some_other_file(folder: Path, run: Path) -> None:
         (less_epsilon, "statement.json: it is not the statement that aggregator-a signed"),
         (other_text_of_the_same_values, "statement.json: expected canonical JSON"),
         (another_claim, "statement.json: robust: Extra inputs are not permitted"),
+        (no_number, "statement.json: poisoning.client_clip: Input should be a finite number"),
         (b_signs_as_a, "expected a certificate of aggregator-a, found one of precad://aggregator-b/aggregator-b"),
         (b_signs_for_a, "expected a certificate of aggregator-a, found one of precad://aggregator-b/aggregator-b"),
         (a_client_signs, "expected a certificate of aggregator-a, found one of precad://client/a"),
