@@ -10,7 +10,7 @@ from cryptography import x509
 
 from precad.deploy.errors import ConfigError, ExportRefusedError, refusing
 from precad.deploy.exporting import formats, signing
-from precad.deploy.exporting.audits import AUDIT, verified_audit
+from precad.deploy.exporting.audits import AUDIT, NO_AUDIT, verified_audit
 from precad.deploy.exporting.evidence import EVIDENCE, Evidence
 from precad.deploy.exporting.export import STATEMENT
 from precad.deploy.exporting.signing import Endorsement
@@ -44,7 +44,7 @@ def verify_export(
             raise ConfigError(f"{argument}: expected a folder that `precad export` wrote, found {path}, which is none")
     trusted = _authority(authority)
     statement, signatures, digests = _verified(folder, trusted, authority)
-    evidence = _evidence(folder, statement)
+    folders = [folder] if against is None else [folder, against]
     if against is not None:
         other, others, _ = _verified(against, trusted, authority)
         if (found := difference(statement, other)) is not None:
@@ -52,6 +52,7 @@ def verify_export(
         signatures = others | signatures
     if missing := [role for role in wanted if role not in signatures]:
         raise ExportRefusedError(f"{folder}: expected the signature of {' and '.join(missing)}, found none")
+    evidence = [_evidence(one, statement) for one in folders]
     return {
         "statement_sha256": sha256(statement.canonical()),
         "signatures": {role.value: _shown(*signatures[role]) for role in signing.SIGNERS if role in signatures},
@@ -60,16 +61,22 @@ def verify_export(
             for name, digest in digests.items()
         },
         "certificate": _standing(statement, evidence),
-        "audit": verified_audit(folder, statement.task.configuration_sha256),
+        "audit": _audits(folders, statement.task.configuration_sha256),
         "statement": statement.model_dump(mode="json"),
     }
 
 
-def _standing(statement: ExportStatement | ExportStatement1, evidence: Evidence | None) -> str:
-    """Say what stands behind the certificate."""
+def _audits(folders: Sequence[Path], configuration_sha256: str) -> str:
+    """Return what every audit in the folders says: whichever server signed it, it may speak against the model."""
+    found = dict.fromkeys(verified_audit(one, configuration_sha256) for one in folders)
+    return " ".join(said for said in found if said != NO_AUDIT) or NO_AUDIT
+
+
+def _standing(statement: ExportStatement | ExportStatement1, evidence: Sequence[Evidence | None]) -> str:
+    """Say what stands behind the certificate. evidence: of each folder, where it has any."""
     if statement.poisoning.certificate is None:
         return "none"
-    return "as stated" if evidence is None else "recomputed"
+    return "recomputed" if any(evidence) else "as stated"
 
 
 def _verified(

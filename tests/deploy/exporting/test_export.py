@@ -373,6 +373,31 @@ def test_both_operators_state_the_same_and_their_signatures_go_together(finished
     precad("verify-export", outs["b"], "--authority", authority, "--signed-by", "b")
 
 
+def test_an_audit_that_only_the_other_folder_has_is_shown(finished: Path, tmp_path: Path) -> None:
+    """The other server signed that an attack contradicts what is proved, and the first one left it out."""
+    for letter in LETTERS:
+        export(source_of(finished, None, letter), tmp_path / letter)
+    figures = {"per_round": 2.0, "f_dp": 0.0, "strict": 0.0}
+    audit = {
+        "confidence": 0.95,
+        "rounds": 3,
+        "observations": 9,
+        "passed": False,
+        "mechanism": {},
+        "task_digest": configuration.load(finished / "config.toml").task.digest().hex(),
+        "seats": [{"view": "one_server", "printed": 1.0, "figures": figures}],
+    }
+    content = json.dumps(audit).encode()
+    (tmp_path / "b" / "audit.json").write_bytes(content)
+    files = json.loads((tmp_path / "b" / "aggregator-b.json").read_bytes())["files"]
+    signed = files | {"audit.json": hashlib.sha256(content).hexdigest()}
+    sign_anew(tmp_path / "b", "aggregator-b", finished / "pki/aggregator-b/key.pem", files=signed)
+    authority = finished / "pki/ca.pem"
+    for first, second in (("a", "b"), ("b", "a")):
+        found = verify_export(tmp_path / first, authority=authority, against=tmp_path / second)
+        assert found["audit"].endswith("It CONTRADICTS what is proved.")
+
+
 def test_statements_that_differ_are_told_apart_by_the_field(finished: Path, exported: Path, tmp_path: Path) -> None:
     """Here a date that one operator put in; and a run whose servers' ledgers are of different trainings."""
     export(source_of(finished, None, "b"), tmp_path / "dated", date="2026-11-21")
