@@ -128,11 +128,14 @@ def rows_in(path: Path, query: str) -> list[Any]:
         is_there = path.is_file()
     if not is_there:
         raise SetupError(f"{path}: expected a server's database, found none; `precad audit copy` writes PostgreSQL's")
-    with raised_as(SetupError, sqlite3.Error, f"{path}: expected a server's database"):
+    damaged = (sqlite3.Error, UnicodeDecodeError)  # the latter of SQLite's message, where a schema is damaged
+    with raised_as(SetupError, damaged, f"{path}: expected a server's database"):
         is_closed = not path.with_name(f"{path.name}-wal").exists()  # else a reader would leave files of a log behind
         how = "mode=ro&immutable=1" if is_closed else "mode=ro"
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True)
         try:
+            if connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'view'").fetchone() is not None:
+                raise SetupError(f"{path}: expected a server's tables, found a view, which may have no end")
             return connection.execute(query).fetchall()
         finally:
             connection.close()

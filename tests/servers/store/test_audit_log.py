@@ -254,6 +254,24 @@ def test_no_database_is_said_so(tmp_path: Path) -> None:
     assert not (tmp_path / "missing").exists()
 
 
+def test_a_view_in_the_log_s_place_is_refused(path: Path) -> None:
+    """Whoever hands a log over may define rows without end, which would fill memory and disk."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("ALTER TABLE audit RENAME TO kept")
+        connection.execute("CREATE VIEW audit AS SELECT number, entry, chain FROM kept")
+    with pytest.raises(SetupError, match="expected a server's tables, found a view"):
+        audit_log.read(path)
+
+
+def test_a_schema_that_is_no_text_is_refused(path: Path) -> None:
+    """SQLite's own message has its bytes."""
+    content = path.read_bytes()
+    assert content.count(b"TABLE audit (") == 1
+    path.write_bytes(content.replace(b"TABLE audit (", b"TABL\x88 audit ("))
+    with pytest.raises(SetupError, match="expected a server's database"):
+        audit_log.read(path)
+
+
 # The command
 
 
