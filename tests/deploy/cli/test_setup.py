@@ -169,9 +169,17 @@ def test_the_initial_model_is_the_tasks(organisations: Organisations) -> None:
     assert shown["aggregator_b"]["initial_model"] == convert.sha256(convert.model_to_bytes(expected)).hex()
 
 
+def state_numbers(path: Path, n: int) -> None:
+    """Write a .npy file that says it has so many numbers, and has none."""
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (n,)})
+
+
 @pytest.mark.parametrize(
     ("role", "spoil", "fault"),
     [
+        (Role.AGGREGATOR_A, lambda f: state_numbers(f / "initial.npy", 10**15), "initial_model: expected a .npy file"),
+        (Role.AGGREGATOR_A, lambda f: state_numbers(f / "initial.npy", 10**30), "initial_model: expected a .npy file"),
         (Role.AGGREGATOR_A, lambda f: (f / "peers/aggregator-b.pem").unlink(), "pinned: expected a readable file"),
         (Role.AGGREGATOR_A, lambda f: (f / "tls/key.pem").chmod(0o604), "key: expected a file closed to other users"),
         (Role.DEALER, lambda f: (f / "operations-token").write_text("short"), "operations_token: expected 24 to 512"),
@@ -197,6 +205,8 @@ def test_the_initial_model_is_the_tasks(organisations: Organisations) -> None:
         ),
     ],
     ids=[
+        "more numbers than memory",
+        "more numbers than machines count",
         "no pin",
         "open key",
         "short token",
