@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from precad.deploy.authority import pki
-from precad.deploy.configuration.sections import IDENTITY_FIELDS, Deployment, load
+from precad.deploy.configuration.sections import CONSENTS, IDENTITY_FIELDS, Deployment, load
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.provisioning.kits import KEY, OPERATIONS_TOKEN, OWN, REVOKED, vouched_fields
 from precad.deploy.provisioning.manifest import (
@@ -50,6 +50,8 @@ from precad.servers.store.folder import load_initial_model, read_earlier
 from precad.servers.store.rehearsal import require_aggregator_opens
 
 _REVOKED_HEAD: Final = b"# SHA-256 fingerprints of clients' certificates that are no longer accepted, one a line\n"
+
+_NOT_SETTINGS: Final = IDENTITY_FIELDS | CONSENTS
 
 
 @dataclass(frozen=True)
@@ -133,14 +135,15 @@ def _as_installed(kit: Path, folder: Path, name: str) -> Deployment:
 def _require_kit_s_form(path: Path, role: Role, task: Task) -> None:
     """Require the shared task, and this role's section alone, with the pins of the kit. Raises ConfigError.
 
-    All kits share those, and nobody else sees this file: its maker could name other servers in it, and pin none.
+    All kits share those, and nobody else sees this file: its maker could name other servers in it, pin none, or agree
+    in the operator's place.
     """
     found = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     section: Any = found
     for name in SECTIONS[role]:
         section = section.get(name, {})
     vouched = vouched_fields(role, task)
-    wanted: Any = {name: value for name, value in section.items() if name not in IDENTITY_FIELDS} | vouched
+    wanted: Any = {name: value for name, value in section.items() if name not in _NOT_SETTINGS} | vouched
     for name in reversed(SECTIONS[role]):
         wanted = {name: wanted}
     wanted |= {"include": TASK, "own": OWN}

@@ -15,7 +15,15 @@ from typing import Annotated, Any, Final
 import tomli_w
 from pydantic import BaseModel, Field
 
-from precad.deploy.configuration.sections import IDENTITY_FIELDS, SHARED, Network, parse_section, read_toml, shared_text
+from precad.deploy.configuration.sections import (
+    CONSENTS,
+    IDENTITY_FIELDS,
+    SHARED,
+    Network,
+    parse_section,
+    read_toml,
+    shared_text,
+)
 from precad.deploy.errors import ConfigError
 from precad.protos.config_path import ConfigPath
 from precad.protos.task.task import Task
@@ -125,4 +133,7 @@ def _settings(raw: Mapping[str, Any], role: Role) -> Mapping[str, Any]:
         raise ConfigError(f"{section}: expected a section, found {found!r:.60}")
     if given := sorted(IDENTITY_FIELDS & found.keys()):
         raise ConfigError("\n".join(f"{section}.{name}: expected none: the kit has it, found one" for name in given))
+    if asked := sorted(CONSENTS & found.keys()):
+        said = "expected none: each organisation says it in own.toml, found one"
+        raise ConfigError("\n".join(f"{section}.{name}: {said}" for name in asked))
     return found

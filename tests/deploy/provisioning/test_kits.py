@@ -27,6 +27,7 @@ from tests.harness.kits import PARTICIPANTS, SERVERS, Project, precad, tried
 from tests.harness.organisations import ROOT
 
 ADDRESSES = {"aggregator-a": "127.0.0.1:9", "aggregator-b": "127.0.0.1:10", "lane": "127.0.0.1:11"}
+ANSWERS = "queries = {columns = {age = {low = 0, high = 130}}, limit_epsilon = 1000.0}\n"
 A, B, CLIENT = (*SERVERS, "hospital-1")
 HALF_SPACES = f"""accept_weak_wire_form = true
 half_spaces = [-5.0]
@@ -166,6 +167,10 @@ def of_another_key(project: Project) -> None:
         (in_task("rounds = 3", "round = 3"), "task.round: expected no such key, but perhaps rounds, found 3"),
         (in_task("dim = 14", "dim = 15"), "task.dim: expected 14, found 15"),
         (in_project("[client]", '[client]\nauthority = "x"'), "client.authority: expected none: the kit has it"),
+        (
+            in_project("[client]", "[client]\nuploads_per_model = 9"),
+            "uploads_per_model: expected none: each org",
+        ),
         (in_project("[client]", "[client]\nuploads = 1"), "client.uploads: expected no such key, found 1"),
         (in_project("[client]", "[clients]"), "expected no section clients in a project"),
         (in_project('include = "task.toml"', 'include = "other.toml"'), "expected a readable file"),
@@ -343,6 +348,10 @@ def without_pins(kit: Path) -> None:
             'client.authority: expected "ca.pem"',
         ),
         (lambda kit: edit(kit / f"{CLIENT}.toml", 'own = "own.toml"', ""), 'own: expected "own.toml", found none'),
+        (
+            lambda kit: edit(kit / f"{CLIENT}.toml", "[client]\n", f"[client]\n{ANSWERS}"),
+            "client.queries: expected none, found {",
+        ),
     ],
 )
 def test_whoever_seals_kits_cannot_name_other_servers_in_one_configuration(
