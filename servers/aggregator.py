@@ -93,7 +93,8 @@ class Aggregator:
         self._snapshots = AggregatorSnapshots(
             task, self._telemetry, self._sessions, self._capacity.spool, config.state_dir
         )
-        self._clients = AggregatorServicer(task, self._sessions, self._telemetry, Revocations(config.revoked))
+        self._revocations = Revocations(config.revoked)
+        self._clients = AggregatorServicer(task, self._sessions, self._telemetry, self._revocations)
         self._control = ControlServicer(self._telemetry, lambda: len(self._sessions.connected))
         self._quality = None if measuring is None else Quality(measuring, config.state_dir, self._telemetry)
         self._drain = Drain(ROLES[party], config.drain_timeout_s, self._telemetry)
@@ -137,7 +138,7 @@ class Aggregator:
         initial: the model that the task starts from, (d,). Raises as `run`.
         """
         session = await self._drain.until_stopped(lead(stack, ROLES[self.party], self.config))
-        server, port = admission.bind(self.config, self.task.clients, self._telemetry)
+        server, port = admission.bind(self.config, self.task.clients, self._telemetry, self._revocations)
         admission.reserve_descriptors(self.config.max_connections)
         state = self._open_state(stack, initial, session)
         if self._quality is not None:

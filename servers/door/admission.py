@@ -9,9 +9,10 @@ A call over a limit is refused before a byte of its body is read. It is told whe
     open calls            of one caller; of all clients together                   max_calls_per_caller, max_calls
     uploads, downloads    under way at once (`precad.servers.rounds.transfers`)    max_uploads, max_upload_mb, ...
 
-Whoever holds a certificate is a caller. Clients that are not enrolled share one caller's part: their number has no
-bound. The operator has a part of its own, and so has each server, at any rate. A server is refused by its pin at once
-or stays, and none of them is kept out by what clients do.
+Whoever holds a certificate is a caller. Clients that are not enrolled, or revoked, share one caller's part: their
+number has no bound, and no thief takes the part of whoever was certified anew. The operator has a part of its own, and
+so has each server, at any rate. A server is refused by its pin at once or stays, and none of them is kept out by what
+clients do.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from precad.protos.tls.transport import bind_server
 from precad.servers.config import ServerConfig
 from precad.servers.door.calls import Context, refusing
 from precad.servers.door.connections import CROWDED_RETRY_S, Connections, HangUps
+from precad.servers.door.revocation import Revocations
 from precad.servers.errors import Limit, OverloadedError
 from precad.servers.telemetry.events import Telemetry
 
@@ -95,8 +97,11 @@ class Admission(grpc.aio.ServerInterceptor):
         enrolled: Collection[str],
         telemetry: Telemetry,
         now: Callable[[], float] = time.monotonic,
+        *,
+        revocations: Revocations | None = None,
     ) -> None:
-        """enrolled: clients' names."""
+        """enrolled: clients' names. revocations: of their certificates, where there are any."""
+        self._revocations = Revocations(None) if revocations is None else revocations
         self._config, self._enrolled, self._telemetry, self._now = config, frozenset(enrolled), telemetry, now
         self._buckets: dict[str, TokenBucket] = {}
         self._open: Counter[str] = Counter()
@@ -157,7 +162,7 @@ class Admission(grpc.aio.ServerInterceptor):
                 identity = peer_identity(context)
                 if self._config.require_pqc:
                     require_hybrid(context)
-                caller, is_client = self._caller(identity), identity.role is Role.CLIENT
+                caller, is_client = self._caller(identity, context), identity.role is Role.CLIENT
                 stack.enter_context(self._connections.call(caller, context.peer()))
                 if not identity.role.is_server:
                     self._require_within_rate(caller)
@@ -173,9 +178,10 @@ class Admission(grpc.aio.ServerInterceptor):
         if not self._open[caller]:
             del self._open[caller]
 
-    def _caller(self, identity: Identity) -> str:
-        """Return the caller whose part a call takes from."""
-        is_stranger = identity.role is Role.CLIENT and identity.name not in self._enrolled
+    def _caller(self, identity: Identity, context: Context) -> str:
+        """Return the caller whose part a call takes from. A revoked certificate's is not that of its name's holder."""
+        is_of_task = identity.name in self._enrolled and not self._revocations.holds(context)
+        is_stranger = identity.role is Role.CLIENT and not is_of_task
         return STRANGERS if is_stranger else identity.uri
 
     def _require_within_rate(self, caller: str) -> None:
@@ -234,9 +240,11 @@ async def _only_one(requests: Requests) -> bytes:
     return request
 
 
-def bind(config: ServerConfig, enrolled: Collection[str], telemetry: Telemetry) -> tuple[grpc.aio.Server, int]:
+def bind(
+    config: ServerConfig, enrolled: Collection[str], telemetry: Telemetry, revocations: Revocations | None = None
+) -> tuple[grpc.aio.Server, int]:
     """Return a server on its main port, behind admission control, and the port. Raises TlsFileError, TransportError."""
-    admission = Admission(config, enrolled, telemetry)
+    admission = Admission(config, enrolled, telemetry, revocations=revocations)
     return bind_server(config.listen, config.tls, (admission,), max_connections=config.max_connections)
 
 

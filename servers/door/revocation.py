@@ -47,10 +47,14 @@ class Revocations:
         """Return how many certificates the file names now."""
         return 0 if self._latest is None else len(self._latest.load())
 
+    def holds(self, context: AuthenticatedCall) -> bool:
+        """Return whether the caller's certificate is revoked. Raises IdentityError."""
+        revoked = frozenset() if self._latest is None else self._latest.load()
+        return bool(revoked) and not revoked.isdisjoint(fingerprints(peer_certificate(context)))
+
     def require_valid(self, context: AuthenticatedCall) -> None:
         """Refuse a caller whose certificate is revoked. Raises RevokedError, IdentityError."""
-        revoked = frozenset() if self._latest is None else self._latest.load()
-        if revoked and not revoked.isdisjoint(fingerprints(peer_certificate(context))):
+        if self.holds(context):
             raise RevokedError("the certificate is revoked")
 
 

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 import resource
+import shutil
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -23,12 +24,14 @@ import pytest
 import structlog
 
 from precad.clients.upload.patience import retry_after_s
+from precad.deploy.authority.pki import renew, request
 from precad.protos.precad.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2
 from precad.protos.tls.address import split_address
-from precad.protos.tls.identity import Role
+from precad.protos.tls.identity import Identity, Role, fingerprint
 from precad.protos.tls.transport import SERVER_OPTIONS, bind_server, dial
 from precad.servers.door.admission import MOST_REQUEST_BYTES, Admission, TokenBucket, reserve_descriptors
 from precad.servers.door.calls import Context
+from precad.servers.door.revocation import Revocations
 from precad.servers.errors import Limit
 from precad.servers.operations.metrics import expose
 from precad.servers.telemetry.events import Telemetry
@@ -129,7 +132,7 @@ async def serving(pki: Pki, folder: Path, **limits: Any) -> AsyncIterator[Scene]
     """With A's certificate."""
     config = pki.aggregator(0, listen="127.0.0.1:0", folder=folder, **limits)
     telemetry = Telemetry(A)
-    admission = Admission(config, CLIENTS, telemetry)
+    admission = Admission(config, CLIENTS, telemetry, revocations=Revocations(config.revoked))
     server, port = bind_server(config.listen, config.tls, (admission,), max_connections=config.max_connections)
     served = Served()
     aggregator_pb2_grpc.add_AggregatorServicer_to_server(served, server)
@@ -205,6 +208,29 @@ async def test_calls_come_at_a_rate_and_the_hint_is_when_there_is_room(pki: Pki,
             await server.Submit(iter(()))
         assert scene.pushed_back() == {Limit.RATE: 2}
         assert scene.served.submitted == [0] * 10
+
+
+@asynchronous
+async def test_a_revoked_certificate_takes_nothing_from_whoever_was_certified_anew(tmp_path: Path) -> None:
+    """A thief uses up the strangers' part, and its name's holder comes and goes by a new key."""
+    pki, revoked = Pki.create(tmp_path / "pki", [*CLIENTS, "eve"]), tmp_path / "revoked.txt"
+    shutil.copytree(pki.tls("alice").certificate.parent, pki.directory / "thief")
+    revoked.write_text(fingerprint(pki.tls("thief").certificate.read_bytes()))
+    holder = Identity(Role.CLIENT, "alice")
+    asked = request(tmp_path / "anew", holder)
+    renew(pki.directory, holder, request_path=asked)
+    shutil.copy(asked.with_name("key.pem"), pki.tls("alice").key)
+    limits = {"calls_per_caller_s": 0.5, "call_burst": 3, "max_connections_per_caller": 2}
+    async with serving(pki, tmp_path, revoked=revoked, **limits) as scene:
+        thieves = [scene.stub("thief") for _ in range(2)]
+        for thief in (*thieves, thieves[0]):
+            await thief.Submit(iter(()))
+        for thief in thieves:
+            assert "calls a second" in str((await refused(thief.Submit(iter(())))).details())
+        alice = scene.stub("alice")
+        for _ in range(3):
+            await alice.Submit(iter(()))
+        assert "calls a second" in str((await refused(scene.stub("eve").Submit(iter(())))).details())
 
 
 @asynchronous
