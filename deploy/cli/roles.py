@@ -141,12 +141,17 @@ def serve(make: Callable[[], S], *, on_terminate: Callable[[S], None] | None = N
 
     on_terminate: what SIGTERM does instead.
     """
+    from precad.clients.external.sandbox import hide_this_process
     from precad.deploy.cli.process_logs import configure
 
     watch_lifeline()
     configure()
     with suppress(ValueError, OSError):  # a sandbox that forbids the call sets the limit itself (deploy/hosts/systemd)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would hold shares and keys
+    with suppress(AttributeError):  # beyond Linux
+        # A program that takes core dumps in may pass over the limit. And code of one's own that is started from here
+        # would find a passphrase or token in the environment that this process was given.
+        hide_this_process()
 
     async def main() -> None:
         service = make()

@@ -38,6 +38,28 @@ _, most = resource.getrlimit(resource.RLIMIT_CORE)
 resource.setrlimit(resource.RLIMIT_CORE, (most, most))
 serve(Crashes)
 """
+AS_A_ROLE_OF_A_SERVICE = """
+import ctypes, os, subprocess, sys
+from precad.clients.external import sandbox
+from precad.deploy.cli import process_logs
+from precad.deploy.cli.roles import serve
+
+def found_by_code():
+    return subprocess.run(["/bin/sh", "-c", "cat /proc/$PPID/environ"], capture_output=True).stdout
+
+class StartsCode:
+    def stop(self): ...
+    async def run(self):
+        sys.stdout.buffer.write(found_by_code())
+
+if os.geteuid() == 0:  # who may read everything
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, as it is where a service was started as its user
+print(len(found_by_code()), flush=True)
+serve(StartsCode)
+"""
 STUBBORN = 'trap "" TERM; echo deaf; while :; do sleep 0.1; done'
 
 
@@ -182,6 +204,17 @@ def test_a_role_that_crashes_leaves_no_core_dump(tmp_path: Path) -> None:
     process.returncode = os.waitstatus_to_exitcode(status)
     assert os.WTERMSIG(status) == signal.SIGABRT
     assert not os.WCOREDUMP(status)
+
+
+def test_code_that_a_role_starts_does_not_find_its_environment(tmp_path: Path) -> None:
+    """A passphrase may be there, or a token: programs for measuring models get none, and run as the same user."""
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3]), "PRECAD_KEY_PASSPHRASE": "horse"}
+    found = subprocess.run(
+        [sys.executable, "-c", AS_A_ROLE_OF_A_SERVICE], cwd=tmp_path, env=environment, capture_output=True, check=True
+    )
+    before, _, after = found.stdout.partition(b"\n")
+    assert int(before) > len(b"PRECAD_KEY_PASSPHRASE=horse")
+    assert after == b""
 
 
 @pytest.mark.parametrize("value", [None, "", "none"])
