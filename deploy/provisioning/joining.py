@@ -14,6 +14,7 @@ own would bring back a pin that was taken out because its key was stolen.
 from __future__ import annotations
 
 import secrets
+import shutil
 import tempfile
 import tomllib
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from precad.deploy.configuration.sections import CONSENTS, IDENTITY_FIELDS, Depl
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.provisioning.kits import KEY, OPERATIONS_TOKEN, OWN, REVOKED, vouched_fields
 from precad.deploy.provisioning.manifest import (
+    ADAPTER,
     AUTHORITY,
     CERTIFICATE,
     INITIAL_MODEL,
@@ -70,7 +72,31 @@ def join(kit: Path, directory: Path, agreed: str) -> Joined:
 
     agreed: the project's digest, as the operators of A and B read it out. Raises ConfigError, TlsFileError, and
     StoreError or DpError for a damaged `state_dir`. Then nothing was written.
+
+    Every file of the kit is read once. Where somebody else may write, it could be another one after its check.
     """
+    beside = directory if directory.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix=".precad-kit-", dir=beside) as scratch:
+        _take(kit, Path(scratch))
+        try:
+            return _join(Path(scratch), directory, agreed)
+        except Exception as error:
+            error.args = tuple(a.replace(scratch, str(kit)) if isinstance(a, str) else a for a in error.args)
+            raise
+
+
+def _take(kit: Path, own: Path) -> None:
+    """Copy what a kit may hold. Raises ConfigError."""
+    named = (TASK, AUTHORITY, CERTIFICATE, INITIAL_MODEL, ADAPTER, SEAL, SIGNATURE, MANIFEST)
+    paths = {*(kit / name for name in named), *kit.glob("*.toml"), *kit.glob("peers/*.pem")}
+    for path in (path for path in paths if path.is_file()):
+        with refusing(OSError, f"{path}: expected a file of the kit, found"):
+            target = own / path.relative_to(kit)
+            target.parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, target)
+
+
+def _join(kit: Path, directory: Path, agreed: str) -> Joined:
     found = digest_of(kit)
     if found != agreed.strip().lower().replace(":", "").replace(" ", ""):  # which is not said: it would be copied
         raise ConfigError(

@@ -16,7 +16,8 @@ from cryptography import x509
 from precad.deploy import errors
 from precad.deploy.authority import pki
 from precad.deploy.configuration.sections import load
-from precad.deploy.provisioning.manifest import MANIFEST, Manifest, seal, sha256
+from precad.deploy.provisioning import joining
+from precad.deploy.provisioning.manifest import MANIFEST, Kit, Manifest, seal, sha256, verify
 from precad.protos.messages import convert
 from precad.protos.tls.identity import Identity, Role
 from precad.servers.private_files import private_folder
@@ -362,6 +363,29 @@ def test_whoever_seals_kits_cannot_name_other_servers_in_one_configuration(
     code, said = joined(project, CLIENT, sha256((project.kit(CLIENT) / MANIFEST).read_bytes()))
     assert (code, words in said) == (errors.INVALID_INPUT, True), said
     assert not (project.home(CLIENT) / CLIENT / MANIFEST).exists()
+
+
+def test_a_kit_that_is_changed_while_it_is_joined_is_installed_as_it_was_verified(
+    project: Project, digest: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else may write where it lies, and puts pins of an authority of theirs there after the check."""
+    mallory, kit, home = project.root / "mallory", project.kit(CLIENT), project.home(CLIENT) / CLIENT
+    pki.create_authority(mallory)
+    agreed = {server: (kit / "peers" / f"{server}.pem").read_bytes() for server in (A, B)}
+
+    def changed_after(folder: Path) -> Kit:
+        found = verify(folder)
+        for server in (Role.AGGREGATOR_A, Role.AGGREGATOR_B):
+            pki.issue(mallory, Identity(server, server.value))
+            shutil.copy(mallory / server / "cert.pem", kit / "peers" / f"{server}.pem")
+        return found
+
+    monkeypatch.setattr(joining, "verify", changed_after)
+    joining.join(kit, project.home(CLIENT), digest)
+    monkeypatch.undo()
+    assert {server: (home / "peers" / f"{server}.pem").read_bytes() for server in (A, B)} == agreed
+    assert [path.name for path in home.parent.iterdir()] == [CLIENT]
+    assert f"{kit}/peers/{A}.pem: expected the kit's file" in joined(project, CLIENT, digest)[1]
 
 
 @pytest.mark.parametrize("name", ["project.json", "project.sig", "seal.pem", "cert.pem", "task.toml"])
