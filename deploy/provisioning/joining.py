@@ -4,7 +4,7 @@ Nothing of the kit is used before seven checks. The digest of its manifest is th
 file is the manifest's. The configuration has the shared task and network, and the pins that the kit brings. The
 certificate is of the key that `precad pki request` made here. A server's `database_url` is one. An aggregator's
 `state_dir` is of the kit's task: another task's would lose the configuration that exports it. The folder holds no other
-task's kit that a client was started for, or that another authority vouches for: whoever runs there reads its pins
+task's kit that a client was started for, or that another authority vouches for. Whoever runs there reads its pins
 again. Files that the manifest does not name stay where they are.
 
 The same kit may be joined again and again. Certificates and pins that its operator renewed meanwhile stay. The kit's
@@ -161,7 +161,7 @@ def _as_installed(kit: Path, folder: Path, name: str) -> Deployment:
 def _require_kit_s_form(path: Path, role: Role, task: Task) -> None:
     """Require the shared task, and this role's section alone, with the pins of the kit. Raises ConfigError.
 
-    All kits share those, and nobody else sees this file: its maker could name other servers in it, pin none, or agree
+    All kits share those, and nobody else sees this file. Its maker could name other servers in it, pin none, or agree
     in the operator's place.
     """
     found = tomllib.loads(path.read_bytes().decode("utf-8-sig"))

@@ -9,7 +9,7 @@ A call over a limit is refused before a byte of its body is read. It is told whe
     open calls            of one caller; of all clients together                   max_calls_per_caller, max_calls
     uploads, downloads    under way at once (`precad.servers.rounds.transfers`)    max_uploads, max_upload_mb, ...
 
-Whoever holds a certificate is a caller. Clients that are not enrolled, or revoked, share one caller's part: their
+Whoever holds a certificate is a caller. Clients that are not enrolled, or revoked, share one caller's part. Their
 number has no bound, and no thief takes the part of whoever was certified anew. The operator has a part of its own, and
 so has each server, at any rate. A server is refused by its pin at once or stays, and none of them is kept out by what
 clients do.

@@ -6,7 +6,7 @@ certificates need no such list: each link trusts exactly those that are pinned (
 
 A fingerprint covers the authority's signature. Where that is ECDSA's, (r, s), it holds as (r, n - s) as well, n being
 the order of the curve. So whoever has a certificate can write it in a second way, without the authority and without a
-key: with another fingerprint, which is refused as the first.
+key. It then has another fingerprint, which is refused as the first.
 """
 
 from __future__ import annotations

@@ -170,8 +170,10 @@ def silence(std: float, dim: int) -> RingArray:
 
 @asynchronous
 async def test_a_client_that_is_revoked_during_a_task_is_out_from_the_next_round_on(pki: Pki, tmp_path: Path) -> None:
-    """Its open session ends instead of an invitation, it cannot come back, not with its certificate written otherwise
-    either, and the others go on without it."""
+    """Its open session ends instead of an invitation, and the others go on without it.
+
+    It cannot come back, not with its certificate written otherwise either.
+    """
     task, path = small_task(("alice", "bob"), rounds=3, batches_ahead=0), tmp_path / "revoked.txt"
     path.write_text("")
     async with running(task, pki, tmp_path, noises=(silence, silence), revoked=path) as deployment:
