@@ -46,6 +46,7 @@ from precad.servers.operations.access import (
     Token,
     address_of,
 )
+from precad.servers.operations.doorway import Doorway
 from precad.servers.operations.metrics import CONTENT_TYPE, expose
 from precad.servers.operations.snapshot import CHECKPOINTS
 from precad.servers.telemetry.events import Telemetry
@@ -65,8 +66,6 @@ MAX_CONNECTIONS = 256
 SEND_TIMEOUT_S = 10.0
 SILENT_S = 10.0
 """How long a connection may be open without a request; and how long its handshake may take."""
-ACCEPT_RETRY_S = 0.1
-"""After a connection that the system could not hand over."""
 
 HEADERS: Final = {
     "Content-Security-Policy": (
@@ -112,9 +111,7 @@ class OperationsPort:
         self._cookie = f"{'__Host-' if is_tls else ''}precad-{telemetry.role}"  # cookies know hosts, not ports
         self._sessions, self._limit, self._links = BrowserSessions(), FailureLimit(), OneTimeLinks()
         self._closing = asyncio.Event()
-        self._silent: set[asyncio.BaseProtocol] = set()
-        self._opening: set[asyncio.Task[None]] = set()
-        """Connections whose handshake is not over."""
+        self._doorway = Doorway(MAX_CONNECTIONS, SILENT_S)
         self._n_streams = 0
         self._seen, self._looked_at = "", -math.inf
         folder = resources.files("precad.servers.operations") / "dashboard"
@@ -139,61 +136,19 @@ class OperationsPort:
             logger=SILENT,
         )
         await runner.setup()
-        listener.setblocking(False)
-        accepting = asyncio.create_task(self._accept(listener, runner, tls))
+        port = int(listener.getsockname()[1])
+        accepting = asyncio.create_task(self._doorway.accept(listener, runner, tls))
         try:
-            port = int(listener.getsockname()[1])
             log.info("operations.listening", host=host, port=port, tls=tls is not None)
             if not is_loopback(address):
                 log.warning("operations.beyond_loopback", host=host, port=port)
             yield port
         finally:
             self._closing.set()
-            for task in (accepting, *self._opening):
-                task.cancel()
-            await asyncio.gather(accepting, *self._opening, return_exceptions=True)
+            accepting.cancel()
+            await asyncio.wait([accepting])
             listener.close()
             await runner.cleanup()
-
-    async def _accept(self, listener: socket.socket, runner: web.AppRunner, tls: ssl.SSLContext | None) -> None:
-        """Take connections in for ever, and hang up on who comes beyond MAX_CONNECTIONS.
-
-        asyncio's own server would count none before its TLS handshake is over.
-        """
-        loop = asyncio.get_running_loop()
-        while (handlers := runner.server) is not None:
-            try:
-                connection, _ = await loop.sock_accept(listener)
-            except OSError:  # no descriptor is left, or whoever came has gone
-                await asyncio.sleep(ACCEPT_RETRY_S)
-                continue
-            if len(handlers.connections) + len(self._opening) >= MAX_CONNECTIONS:
-                connection.close()
-            else:
-                task = asyncio.create_task(self._open(connection, handlers, tls))
-                self._opening.add(task)
-                task.add_done_callback(self._opening.discard)
-            await asyncio.sleep(0)  # a flood must not keep everything else from running
-
-    async def _open(self, connection: socket.socket, handlers: web.Server, tls: ssl.SSLContext | None) -> None:
-        """Shake hands, and serve whoever asks for something soon."""
-        loop = asyncio.get_running_loop()
-
-        def hang_up_if_silent(protocol: web.RequestHandler) -> None:
-            if protocol in self._silent and protocol.transport is not None:
-                protocol.transport.abort()
-            self._silent.discard(protocol)
-
-        def make() -> web.RequestHandler:
-            protocol = handlers()
-            self._silent.add(protocol)
-            loop.call_later(SILENT_S, hang_up_if_silent, protocol)
-            return protocol
-
-        with suppress(OSError):  # of the handshake
-            await loop.connect_accepted_socket(
-                make, connection, ssl=tls, ssl_handshake_timeout=SILENT_S if tls else None
-            )
 
     def _application(self) -> web.Application:
         application = web.Application(middlewares=[self._answer], client_max_size=4096)
@@ -220,7 +175,7 @@ class OperationsPort:
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Pass every answer: admit who asks or not, add headers, and log defects."""
-        self._silent.discard(request.protocol)
+        self._doorway.heard(request.protocol)
         try:
             response = self._refusal(request) or await handler(request)
         except web.HTTPException as error:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import socket
 import ssl
 import tempfile
 from pathlib import Path
@@ -24,6 +25,7 @@ from precad.protos.tls.address import require_free, split_address
 from precad.protos.tls.identity import Identity, fingerprint, parse_certificate
 from precad.servers.errors import StoreError
 from precad.servers.operations.access import SILENT, FailureLimit, address_of
+from precad.servers.operations.doorway import Doorway
 
 log = structlog.get_logger(__name__)
 
@@ -32,6 +34,10 @@ MAX_REQUEST_BYTES = 8192
 """A request for a key on P-256 has about 500."""
 READ_TIMEOUT_S = 10.0
 CERTIFICATE_DAYS = 30
+MAX_CONNECTIONS = 64
+"""At once, handshakes included. Whoever enrols needs two, for an instant."""
+CONNECTION_S = 30.0
+"""How long a connection lasts."""
 
 
 class Endpoint:
@@ -62,13 +68,18 @@ class Endpoint:
             application, access_log=None, logger=SILENT, handle_signals=False, keepalive_timeout=READ_TIMEOUT_S
         )
         await runner.setup()
-        try:
-            await web.TCPSite(runner, host, port, ssl_context=self._context()).start()
-            self.port = int(runner.addresses[0][1])
-            log.info("enrolment.listening", host=host, port=self.port, authority=fingerprint(self._authority))
-            await self._stopped.wait()
-        finally:
-            await runner.cleanup()
+        context, family = self._context(), socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.create_server((host, port), family=family) as listener:
+            doorway = Doorway(MAX_CONNECTIONS, CONNECTION_S)
+            accepting = asyncio.create_task(doorway.accept(listener, runner, context))
+            try:
+                self.port = int(listener.getsockname()[1])
+                log.info("enrolment.listening", host=host, port=self.port, authority=fingerprint(self._authority))
+                await self._stopped.wait()
+            finally:
+                accepting.cancel()
+                await asyncio.wait([accepting])
+                await runner.cleanup()
 
     def _context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -27,6 +27,7 @@ import structlog
 from aiohttp import web
 
 from precad.deploy.authority import pki
+from precad.deploy.authority.enrolment import endpoint as endpoint_module
 from precad.deploy.authority.enrolment import enrol as enrolling
 from precad.deploy.authority.enrolment.endpoint import MAX_REQUEST_BYTES, Endpoint
 from precad.deploy.authority.enrolment.enrol import enrol
@@ -173,6 +174,27 @@ async def serving(directory: Path) -> AsyncIterator[tuple[str, Tokens]]:
 
 def pin(directory: Path) -> str:
     return fingerprint((directory / "ca.pem").read_bytes())
+
+
+def test_handshakes_that_stall_are_bounded_and_keep_nobody_out_for_long(
+    authority: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Strangers who connect and say nothing hold a few descriptors, and those not for ever."""
+    monkeypatch.setattr(endpoint_module, "MAX_CONNECTIONS", 4)
+    monkeypatch.setattr(endpoint_module, "CONNECTION_S", 2.0)
+
+    async def scenario() -> None:
+        async with serving(authority) as (url, tokens):
+            port = int(url.rpartition(":")[2])
+            strangers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(12)]
+            ends = [asyncio.create_task(reader.read()) for reader, _ in strangers]
+            await asyncio.sleep(1.0)
+            assert sum(end.done() for end in ends) == 8
+            await asyncio.wait(ends)
+            token = tokens.make(ALICE, valid=DAY, days=30)
+            await enrol(url, tmp_path / "new", ALICE, token, pin(authority))
+
+    asyncio.run(scenario())
 
 
 def test_enrolling_again_after_a_lost_answer_gives_the_same_certificate(authority: Path, tmp_path: Path) -> None:
