@@ -245,9 +245,12 @@ def upload_events(task: PublicParameters, records_per_person: int) -> tuple[Samp
     of other clients. Where tau clients share the noise, the client's own draw alone protects from these. That is
     N(0, (sigma R)^2 / tau), rounded with its update. Where the task protects whole clients, a person may change
     the client's update by twice its bound: from one update within C to another. No account of propose-test-release
-    covers that, so there an upload costs everything.
+    covers that, so there an upload costs everything. So it does where servers evaluate a function of the sum: how far
+    a record moves that is the word of their operators, which the record's holder cannot see kept.
     """
     privacy = task_privacy(task)
+    if task.sum_function is not None:
+        return None, 1
     if task.rules.clients_share_noise:
         own = _record_multiplier(task) / math.sqrt(task.non_colluding)
         return SampledGaussian(task.record_rate, own, records_per_person), privacy.steps_per_round

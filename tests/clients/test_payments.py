@@ -190,6 +190,18 @@ def test_noise_that_others_share_protects_nobody_from_these_others(tmp_path: Pat
     assert eps_from_mu(1e-5, math.sqrt(2 * n) / event.noise_multiplier) > 4.0  # the filter gives up less than half
 
 
+def test_a_function_of_the_sum_has_no_room_by_the_word_of_operators(tmp_path: Path) -> None:
+    """A server may sum what is 256 times as long as its task says, so a factor that is declared buys no upload."""
+    changes: dict[str, Any] = {"sum_function": "own:amplify", "sum_function_sha256": "0" * 64}
+    for algorithm in ("precad", "user-dp-fedavg"):
+        task = task_of(algorithm=algorithm, sum_function_factor=1.0, **changes)
+        assert upload_events(task, 1) == (None, 1)
+        payments = Payments(task, "alice", limit_of(tmp_path))
+        for use in (payments.require_room, payments.pay):
+            with pytest.raises(HolderLimitReachedError):
+                use()
+
+
 def test_mode_proved_takes_its_part_of_delta_for_each_upload(tmp_path: Path) -> None:
     """As theorem 2 has it, upload by upload, and a task's own slack is the sum over all that it may ask for."""
     task = task_of(mode="proved")
