@@ -35,6 +35,11 @@ KEPT: Final = (
     *("submit_timeout_s", "registration_timeout_s", "proof_timeout_s", *BUDGETS),
 )
 """Fields of the training's task that a query has as well."""
+_OF_TRAINING: Final = (
+    *("sum_function", "keep_canary_noise"),
+    *("evaluation_records", "evaluation_label", "evaluation_metrics"),
+)
+"""Fields of a server that are of its training's task, and that a server of a query refuses."""
 REGISTRATION_TIMEOUT_S: Final = 20.0
 """How long a local query waits for clients that may have refused, where the file says nothing."""
 _MOST_FRAC_BITS: Final = 24
@@ -63,7 +68,12 @@ def resolve_query(raw: Mapping[str, Any], question: Question, folder: RunFolder)
     if not isinstance(given, Mapping):
         raise ConfigError(f"task: expected a section, found {given!r:.80}")
     kept = {name: given[name] for name in KEPT if name in given}
+    if kept.get("mode") != "shares":  # else it is said of bounds of layers or half-spaces, which no answer has
+        kept.pop("accept_weak_wire_form", None)
     resolved = begun({**raw, "task": kept}, folder)
+    for server in resolved["aggregator"].values():
+        for name in _OF_TRAINING:
+            server.pop(name, None)
     client = parse_section(ClientConfig, resolved["client"], "client", base=folder.root)
     query = parse_section(Query, dict(question.query), "query", base=folder.root)
     if (why := refusal(query, client.queries)) is not None:

@@ -25,6 +25,7 @@ from precad.deploy.run_files.folder import RunFolder
 from precad.protos.precad.v1.control_pb2 import RoundRecord
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
+from precad.servers.rounds.sum_function import require_function
 from precad.servers.store.folder import open_ledger, open_task_store
 from tests.harness.command_line import CliRunner, precad
 from tests.harness.hospital import hospital
@@ -85,6 +86,30 @@ def test_a_number_of_clients_is_enough(tmp_path: Path) -> None:
     config.write_text(config.read_text().replace('clients = ["a", "b", "c", "d"]', "clients = 4"))
     _, deployment = resolve_query(read_local(config), Question(query=MEAN, epsilon=1.0), RunFolder(tmp_path / "out"))
     assert deployment.task.clients == {f"client-{i}": 100 for i in range(4)}
+
+
+@pytest.mark.parametrize(
+    ("of_task", "of_servers"),
+    [
+        ("layer_clips = [0.5]\nlayer_sizes = [3]\naccept_weak_wire_form = true", ""),
+        ('sum_function = "own:halve"\nsum_function_factor = 1.0', 'sum_function = "own:halve"'),
+        ('evaluation = "public"', 'evaluation_records = "csv:rows.csv"\nevaluation_label = "sex"'),
+        ('audit_clients = ["a"]', "keep_canary_noise = true"),
+    ],
+    ids=["bounds of layers", "a function of the sum", "public records", "canaries"],
+)
+def test_a_query_leaves_out_what_is_said_for_the_training(tmp_path: Path, of_task: str, of_servers: str) -> None:
+    """Whoever trains so asks from the same file; servers refuse consent to what their task has not."""
+    config = folder_of(tmp_path)
+    servers = "".join(f"\n[aggregator.{letter}]\n{of_servers}\n" for letter in "ab")
+    config.write_text(config.read_text().replace("[task]\n", f"[task]\n{of_task}\n") + servers)
+    _, deployment = resolve_query(read_local(config), Question(query=MEAN, epsilon=1.0), RunFolder(tmp_path / "out"))
+
+    assert not deployment.task.accept_weak_wire_form
+    for server in (deployment.aggregator.a, deployment.aggregator.b):
+        assert server is not None
+        assert (server.sum_function, server.evaluation_records, server.keep_canary_noise) == (None, None, False)
+        require_function(deployment.task, server)
 
 
 @pytest.mark.parametrize(
