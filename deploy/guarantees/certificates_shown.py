@@ -68,14 +68,16 @@ def _print_run(console: Console, run: dict[str, Any]) -> None:
         lines.append(f"attackers are counted beside those in the training: {', '.join(sorted(attacks))}")
     privacy = run["privacy_of_all_models"]
     if n > 1:
-        of_server, size = privacy["one_server"], privacy.get("records_per_person", 1)
-        whose = f"{unit_words(Unit.RECORD, size)}, " if size > 1 else ""
+        of_server, size, unit = privacy["one_server"], privacy.get("records_per_person", 1), Unit(privacy["unit"])
+        whose = f"{unit_words(unit, size)}, " if size > 1 or unit is Unit.CLIENT else ""
         lines.append(
             f"all {n} models together, {whose}one server corrupted, draws discarded or not: epsilon "
             f"{shown(of_server['epsilon_if_draws_are_discarded'], Label.BOUND)}; if no draw is discarded, a client in "
             f"{privacy['rounds_of_a_client']} rounds of all runs: {shown(of_server['epsilon'], Label.BOUND)}; at delta "
             f"= {privacy['delta']:g}"
         )
+        if condition := of_server.get("rests_on"):
+            lines.append(f"these epsilons rest on: {condition}")
     for line in [*lines, *(f"every certificate rests on: {condition}" for condition in run["rests_on"])]:
         console.print(line, highlight=False)
 

@@ -263,7 +263,8 @@ def _provenance(runs: list[_Run], task: Task, training: Training) -> dict[str, A
     most = max(together.values(), default=0)
     of_one = max((max(run.charged.values(), default=0) for run in runs), default=0)
     deployment, costs = runs[0].deployment, [run.costs for run in runs]
-    privacy: dict[str, Any] = {"rounds_of_a_client": most, "delta": task.delta}
+    found = task_privacy(task)
+    privacy: dict[str, Any] = {"unit": found.unit.value, "rounds_of_a_client": most, "delta": task.delta}
     if task.records_per_person > 1:
         privacy["records_per_person"] = task.records_per_person
     for view in View:
@@ -273,6 +274,7 @@ def _provenance(runs: list[_Run], task: Task, training: Training) -> dict[str, A
             "epsilon": plain(epsilon_of_several(costs, view, most)),
             "epsilon_if_draws_are_discarded": plain(epsilon_of_several(costs, view, most, discarded=True)),
             "basic_composition": {"epsilon": plain(epsilon), "delta": delta},
+            **({"rests_on": why} if (why := found.said[view]) else {}),
         }
     return {
         "folders": [str(run.folder.root) for run in runs],

@@ -204,6 +204,20 @@ def test_all_models_together_count_an_earlier_task_of_the_servers_once(tmp_path)
     assert of_server["basic_composition"]["epsilon"] == pytest.approx(2 * each, rel=1e-9)
 
 
+def test_the_privacy_of_all_models_is_not_printed_without_its_condition(tmp_path):
+    """Nor without its unit, a whole client; PRECAD's own figures need neither word."""
+    for algorithm, is_said in (("tsgd-gaussian", True), ("precad", False)):
+        runs = [make_run(tmp_path / f"{algorithm}{i}", i, algorithm=algorithm) for i in (1, 2)]
+        flags = ("--run", runs[0], "--run", runs[1], "--at-most", "1", "--method", "exact")
+        shown = " ".join(precad("certify", *flags).stdout.split())
+        assert ("all 2 models together, one client, one server corrupted" in shown) is is_said
+        condition = (
+            "these epsilons rest on: what its updates say, not that it took part; if both servers and the dealer"
+        )
+        assert (condition in shown) is is_said
+        assert "all 2 models together" in shown
+
+
 def test_a_run_is_planned_from_its_own_task(run):
     """Lead and task from the folder; the plan is what another training of that task would need."""
     report = json.loads(
