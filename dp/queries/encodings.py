@@ -98,6 +98,8 @@ class Encoding:
             raise ValueError(f"low, high: expected finite numbers, got {self.low} and {self.high}")
         if not self.low < self.high:
             raise ValueError(f"low, high: expected low < high, got {self.low} and {self.high}")
+        if not self.half_width > 0:  # 0/0 would make one record's number, and not another's, 2^63 steps of the grid
+            raise ValueError(f"low, high: expected more than 5e-324 apart, got {self.low} and {self.high}")
         require_count("bins", self.bins, at_least=1)
         require_count("frac_bits", self.frac_bits)
 

@@ -81,6 +81,19 @@ def test_bounds_out_of_order_are_refused(low: float, high: float, bins: int) -> 
         Encoding(kind=Kind.HISTOGRAM, low=low, high=high, frac_bits=8, bins=bins)
 
 
+@pytest.mark.parametrize("low", [0.0, -5e-324, 1e-310])
+@pytest.mark.parametrize("kind", Kind)
+def test_a_range_whose_half_is_zero_is_refused(kind: Kind, low: float) -> None:
+    """A record at its lower end would be 0/0, a number of -2^63 steps, where its epsilon is of a norm of 1."""
+    least = math.nextafter(low, math.inf)
+    with pytest.raises(ValueError, match="low, high: expected more than 5e-324 apart"):
+        encoding(kind, low=low, high=least)
+    wider = encoding(kind, low=low, high=math.nextafter(least, math.inf), bins=2)
+    rows = wider.rows(np.array([low, least, 1.0, -1.0, 0.0]))
+    assert np.isfinite(rows).all()
+    assert np.linalg.norm(rows, axis=1).max() <= 1
+
+
 def test_no_other_weights_of_a_variance_have_a_smaller_largest_error() -> None:
     """Against 20,000 other weights within the ball, at the largest error over columns of y."""
     draw = np.random.default_rng(5)

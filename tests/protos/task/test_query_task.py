@@ -52,6 +52,7 @@ def query_task(**fields: Any) -> Task:
         ({"server_optimizer": "adam"}, "server_optimizer: expected none"),
         ({"query": {**MEAN, "low": 120.0}}, "low, high: expected low < high"),
         ({"query": {**MEAN, "high": math.inf}}, "finite number"),
+        ({"query": {**MEAN, "high": 5e-324}}, "low, high: expected more than 5e-324 apart"),
         ({"query": {**MEAN, "bins": 4}}, "bins: expected none of a mean, found 4"),
         ({"query": {**MEAN, "share": 0.9}}, "share: expected none of a mean, found 0.9"),
         ({"query": {**HISTOGRAM, "bins": 1}}, "bins: expected at least 2 of a histogram, found 1"),
