@@ -70,9 +70,8 @@ class EvaluationEncoding:
         right: how many of n records, at most n. loss_sum: the sum of their losses, of any content. Whatever they are,
         the norm is at most n, as each number is a mean of rows'.
         """
-        most = n * self.loss_bound
-        loss = min(max(loss_sum, 0.0), most) if math.isfinite(loss_sum) else most
-        return np.array([n, 2 * right - n, 2 * loss / self.loss_bound - n]) * self.weights
+        lost = min(max(loss_sum / self.loss_bound, 0.0), n) if math.isfinite(loss_sum) else n  # n L may overflow
+        return np.array([n, 2 * right - n, 2 * lost - n]) * self.weights
 
     def figures(
         self, noisy_sum: Values, noise_std: float, *, rounding: Rounding = EXACT, level: float = LEVEL

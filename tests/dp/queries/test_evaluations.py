@@ -62,6 +62,9 @@ def test_counts_alone_give_the_sum_of_the_rows() -> None:
     for correct in (0.0, 250.5, 500.0):
         for loss in (-5.0, 0.0, 700.0, 1e300, math.inf, -math.inf, math.nan):
             assert np.linalg.norm(ENCODING.total_of(correct, 500, loss)) <= 500
+            for bound in (5e-324, 1e307):  # a client that raises tells of its loss
+                hostile = EvaluationEncoding(loss_bound=bound, frac_bits=12)
+                assert np.linalg.norm(hostile.total_of(correct, 500, loss)) <= 500
 
 
 def covered(n_times: int, *, n: int, noise: float, level: float = 0.95) -> dict[str, float]:
