@@ -12,6 +12,7 @@ from precad.deploy.cli.common import AggregatorLetter, ConfigFile, Json, Output,
 from precad.deploy.errors import ConfigError
 from precad.deploy.shown.error_bars import estimate_and_bar, percent
 from precad.deploy.shown.figures import at_most
+from precad.dp.accountants.pld import Unit, unit_words
 from precad.dp.queries.estimates import MOST_LEVEL
 from precad.dp.queries.kinds import Kind
 
@@ -119,13 +120,15 @@ def _bar_of(found: Mapping[str, float]) -> str:
 
 
 def costs_of(summary: Mapping[str, Any]) -> list[str]:
-    """Return what one client can do to the sum, and what a record paid."""
+    """Return what one client can do to the sum, and what a record paid, or all of a person's that count together."""
     wider = summary["grid_factor"]
     grid = f"widens error bars by {wider - 1:.0%}: --most-records allows no finer one"
     server, clients = (at_most(summary[f"epsilon_{view}"], 4) for view in ("one_server", "clients_only"))
     cost = f"epsilon {server} against one server, {clients}"
+    together = summary.get("records_per_person", 1)
+    whose = "a record" if together == 1 else unit_words(Unit.RECORD, together)
     return [
         f"{'one client':<18}moves the sum by at most {summary['most_of_a_client']:g} records",
-        f"{'a record':<18}{cost} against clients, at delta = {summary['delta']:g}, if draws may be discarded",
+        f"{whose:<17} {cost} against clients, at delta = {summary['delta']:g}, if draws may be discarded",
         *([f"{'the grid':<18}{grid}"] if wider > _SHOWN_FACTOR else []),
     ]

@@ -221,7 +221,9 @@ def test_a_bound_is_printed_rounded_up_or_as_none() -> None:
     """0.74154 printed as 0.7415 would be below what was spent."""
     found = {"grid_factor": 1.0, "most_of_a_client": 3.0, "delta": 1e-5, "epsilon_clients_only": "inf"}
     (_, record) = costs_of({**found, "epsilon_one_server": 0.74154})
-    assert "epsilon <= 0.7416 against one server, no bound against clients" in record
+    assert record.startswith("a record          epsilon <= 0.7416 against one server, no bound against clients")
+    (_, group) = costs_of({**found, "epsilon_one_server": 0.74154, "records_per_person": 2})
+    assert group.startswith("2 records of one person epsilon <= 0.7416 against one server")
 
 
 @pytest.mark.slow
