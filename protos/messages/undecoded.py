@@ -53,10 +53,14 @@ class _Uploading:
     def __init__(self, of_one: Any, of_many: Any) -> None:
         self._of_one, self._of_many = of_one, of_many
 
-    async def __call__(self, messages: AsyncIterator[Message]) -> bytes:
-        """Send the messages and return the reply. Two of them are held at a time. Raises AioRpcError."""
+    async def __call__(self, messages: AsyncIterator[Message]) -> bytes | None:
+        """Send the messages and return the reply; None where the call ends well without one.
+
+        Two messages are held at a time. Raises AioRpcError.
+        """
         held = [message async for message in _at_most(2, messages)]
-        reply: bytes = await (self._of_one(*held) if len(held) == 1 else self._of_many(_followed(held, messages)))
+        call = self._of_one(*held) if len(held) == 1 else self._of_many(_followed(held, messages))
+        reply: bytes | None = await call
         return reply
 
 
@@ -75,8 +79,10 @@ async def _followed(held: list[Message], others: AsyncIterator[Message]) -> Asyn
         yield message
 
 
-def decoded(kind: type[M], data: bytes, sender: str) -> M:
-    """Return the message. Raises MalformedMessageError, which says who sent it."""
+def decoded(kind: type[M], data: bytes | None, sender: str) -> M:
+    """Return the message. Raises MalformedMessageError, which says who sent it, or sent none (None)."""
+    if data is None:
+        raise MalformedMessageError(f"{sender} sent no {kind.DESCRIPTOR.name}")
     try:
         return kind.FromString(data)
     except DecodeError:

@@ -64,7 +64,8 @@ def lines(caplog: pytest.LogCaptureFixture) -> Iterator[list[Any]]:
 class Scripted:
     """An aggregator that answers each method with these bytes, and says goodbye when it is told to."""
 
-    def __init__(self, join: bytes, model: bytes = CHUNK, submitted: bytes = b"") -> None:
+    def __init__(self, join: bytes, model: bytes = CHUNK, submitted: bytes | None = b"") -> None:
+        """submitted: None for a call that ends well, and without a message."""
         self._join, self._model, self._submitted = join, model, submitted
         self.is_over = asyncio.Event()
 
@@ -73,7 +74,7 @@ class Scripted:
         return {
             "Join": grpc.unary_stream_rpc_method_handler(self.join),
             "GetModel": grpc.unary_stream_rpc_method_handler(self.get_model),
-            "Submit": grpc.stream_unary_rpc_method_handler(self.submit),
+            "Submit": grpc.stream_stream_rpc_method_handler(self.submit),  # alike on the wire
         }
 
     async def join(self, _: bytes, __: Any) -> AsyncIterator[bytes]:
@@ -85,10 +86,11 @@ class Scripted:
     async def get_model(self, _: bytes, __: Any) -> AsyncIterator[bytes]:
         yield self._model
 
-    async def submit(self, parts: AsyncIterator[bytes], _: Any) -> bytes:
+    async def submit(self, parts: AsyncIterator[bytes], _: Any) -> AsyncIterator[bytes]:
         async for _part in parts:
             pass
-        return self._submitted
+        if self._submitted is not None:
+            yield self._submitted
 
 
 @contextlib.asynccontextmanager
@@ -133,12 +135,13 @@ async def test_a_client_ends_on_an_event_that_is_none(pki: Pki, lines: list[Any]
             f"a stream of chunks exceeds {4 * TASK.dim} bytes",
         ),
         ({"submitted": JUNK}, "aggregator-a sent 3 bytes that are no SubmitReply"),
+        ({"submitted": None}, "aggregator-a sent no SubmitReply"),
     ],
-    ids=["model", "longer model", "reply"],
+    ids=["model", "longer model", "reply", "no reply"],
 )
 @asynchronous
 async def test_a_reply_that_is_none_costs_the_client_its_round(
-    of_a: dict[str, bytes], reason: str, pki: Pki, lines: list[Any]
+    of_a: dict[str, Any], reason: str, pki: Pki, lines: list[Any]
 ) -> None:
     servers = (Scripted(INVITED, **of_a), Scripted(INVITED))
     session = asyncio.create_task(meet(pki, servers))
