@@ -14,7 +14,8 @@ GOODBYE_S = 2.0
 class Patience:
     """How long another server may still be away: connect_timeout_s at first, reconnect_timeout_s from each loss on.
 
-    Losses without a draw between them are one: who comes back only to hang up again is waited for no longer in all.
+    Losses without a draw between them are one: who comes back only to hang up again, or to draw nobody, is waited for
+    no longer in all.
     """
 
     def __init__(
@@ -27,6 +28,7 @@ class Patience:
         self._lost_at: int | None = None
         """The coming round's number at the last loss."""
         self._unspent_s = 0.0
+        self._draws_since: float | None = None
         self.n_clients: int | None = None
         """Connected at the start of this process's last round; None before the first."""
 
@@ -39,7 +41,11 @@ class Patience:
     def ends(self) -> None:
         """Note that the servers are together, and rounds begin once clients are there."""
         self._unspent_s = self.left_s
-        self._deadline, self._has_met = None, True
+        self._deadline, self._has_met, self._draws_since = None, True, None
+
+    def awaits_a_draw(self) -> None:
+        """Note that clients are there, and the other server is needed: from now on it counts where it draws nobody."""
+        self._draws_since = self._now()
 
     def nears_its_end(self) -> None:
         """Shorten the patience once the task is over, and all that is left is that the other server hears it.
@@ -55,5 +61,7 @@ class Patience:
         if self._deadline is None:
             if next_round != self._lost_at:
                 self._lost_at, self._unspent_s = next_round, self._reconnect_timeout_s
+            elif self._draws_since is not None:
+                self._unspent_s -= self._now() - self._draws_since
             self._deadline = self._now() + self._unspent_s
         return self.left_s > 0 and (self._has_met or self._reconnect_timeout_s > 0)

@@ -239,6 +239,7 @@ class TaskRun:
             patience.n_clients = len(self.sessions.connected)
             next_start = time.monotonic() + (self.state.task.round_period_s or 0.0)
             self.drain.between_rounds()  # nothing is awaited before the round is in flight; a drain then waits
+            patience.awaits_a_draw()
             found = await runner.run_round(t)
             await (self._publish_evaluation(found) if isinstance(found, EvaluatedRound) else self._publish(found))
         raise AssertionError("rounds end by a reason")

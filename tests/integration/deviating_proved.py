@@ -53,6 +53,11 @@ async def hangs_up_within_a_frame(server: Deviant, label: str, ours: bytes, thei
     raise HungUpError(label)
 
 
+async def answers_nothing(server: Deviant, label: str, ours: bytes, theirs: bytes) -> bytes:
+    """Keep the lane, and listen."""
+    return await server.listens()
+
+
 async def sends_random_bytes(server: Deviant, label: str, ours: bytes, theirs: bytes) -> bytes:
     """Send 200 bytes that are no frame, and listen."""
     await server.raw(b"\xff" + secrets.token_bytes(199))  # the label's length is above any that is read

@@ -35,6 +35,7 @@ from precad.mpc.proved.field import P
 from precad.protos.precad.v1 import aggregator_pb2, peer_pb2
 from precad.protos.task.task import Task
 from precad.servers.errors import PeerUnreachableError, TaskRefusedError
+from precad.servers.links.step_limits import StepLimits
 from precad.servers.rounds.states import Charged, Committed, Opened, Proving
 from tests.harness.harness import asynchronous, free_addresses
 from tests.harness.pki import Pki
@@ -46,6 +47,7 @@ from tests.integration.deviating_proved import (
     Deviant,
     Deviation,
     Plan,
+    answers_nothing,
     hangs_up,
     hangs_up_within_a_frame,
     names,
@@ -333,6 +335,19 @@ async def test_one_that_hangs_up_before_any_draw_is_not_met_for_ever(pki: Pki, t
     assert exit_code_of(attack.error) == UNREACHABLE
     assert attack.server.steps_seen().keys() <= {0}
     assert attack.beside.of_kind(Committed) == []
+
+
+@asynchronous
+async def test_one_that_answers_no_draw_is_met_again_for_no_longer_either(
+    pki: Pki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is met and hears a commitment, three times at most: each time takes a step's whole limit."""
+    monkeypatch.setattr(StepLimits, "of", lambda *_: StepLimits(every=1.0))
+    attack = await attacked(
+        pki, tmp_path, [Plan({"coin/commit": answers_nothing})] * 100, lost_rounds=1, reconnect_timeout_s=1.5
+    )
+    assert isinstance(attack.error, (PeerUnreachableError, ChannelClosedError))
+    assert sum(one.who.endswith("coin/commit") for one in attack.server.seen) <= 3
 
 
 @pytest.mark.parametrize("party", [pytest.param(0, marks=pytest.mark.slow), 1], ids=["A deviates", "B deviates"])

@@ -36,3 +36,16 @@ def test_losses_without_a_draw_in_between_share_their_time() -> None:
     assert waiting.starts_or_goes_on(3)
     clock.now += 200
     assert not waiting.starts_or_goes_on(3)
+
+
+def test_a_server_that_comes_back_and_draws_nobody_is_waited_for_no_longer() -> None:
+    """Its silence at a draw counts, from the second loss on; the wait for clients before does not."""
+    clock = Clock()
+    waiting = Patience(60.0, 600.0, clock)
+    waiting.ends()
+    for silent_s, left_s in ((0, 599.0), (500, 98.0)):
+        clock.now += silent_s
+        assert after_a_loss(clock, waiting, next_round=3, away_s=1) == left_s
+        waiting.awaits_a_draw()
+    clock.now += 100
+    assert not waiting.starts_or_goes_on(3)
