@@ -53,8 +53,8 @@ class CoreFields(BaseModel):
     client_clip: Positive
     """C: L2 bound on one client's update, enforced by the servers."""
     noise_multiplier: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    """sigma: the noise of each server has standard deviation sigma * R per coordinate. `user-dp-fedavg`: sigma * C;
-    `tsgd-ptr`: sigma * C, or tau of it once a test has passed.
+    """sigma: the noise of each server has standard deviation sigma * R per coordinate. `user-dp-fedavg`,
+    `tsgd-gaussian`: sigma * C; `tsgd-ptr`: sigma * C, or tau of it once a test has passed.
     `local-dp`, `ins-dp-fedavg`: servers add none, every client (every local step) adds sigma * R; `distributed-dp`:
     every client adds sigma * R / sqrt(tau). `non-private`, `fedavg`, `krum`, `multi-krum`: nobody adds any, and 0 is
     the only value."""

@@ -33,8 +33,8 @@ class ProvedFields(BaseModel, defer_build=True):
     together. Then challenges and rounds come at fixed times, whoever was drawn, unless a round overruns; and a whole
     client has a second figure (docs/explanation/privacy.md). None: a round follows as soon as it can."""
     servers_follow_protocol: bool = False
-    """Mode `proved`: must be said with algorithms distributed-dp and non-private. There, no noise of an honest server
-    or client stands between one update and a server that deviates."""
+    """Mode `proved`: must be said with algorithms distributed-dp, non-private and fedavg. There, no noise of an honest
+    server or client stands between one update and a server that deviates."""
 
 
 PROVED_FIELDS: Final = tuple(ProvedFields.model_fields)
