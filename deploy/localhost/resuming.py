@@ -24,7 +24,7 @@ from precad.deploy.configuration.sections import Deployment, section
 from precad.deploy.errors import REFUSED, ConfigError, RunFailedError
 from precad.deploy.run_files.folder import RunFolder
 from precad.deploy.run_files.state import RunState, state_of
-from precad.dp.ledgers.lines import is_open
+from precad.dp.ledgers.sealed_file import is_open
 from precad.protos.task.task import Task
 from precad.protos.task.task_fields import first_difference
 from precad.servers.links.credentials import ROLES

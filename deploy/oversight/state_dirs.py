@@ -20,7 +20,8 @@ from precad.dp.accountants.pld import Release, Unit, View, release_of
 from precad.dp.accountants.task_cost import NOTHING_CHARGED, Charged, Level, TaskCost, evaluations_of
 from precad.dp.errors import DpError
 from precad.dp.ledgers.earlier import tasks_of_header
-from precad.dp.ledgers.lines import is_open, participation, read_lines
+from precad.dp.ledgers.lines import participation, read_lines
+from precad.dp.ledgers.sealed_file import is_open
 from precad.servers.errors import ServerError
 from precad.servers.operations.snapshot import summary_of
 from precad.servers.store import audit_log

@@ -46,6 +46,7 @@ KIND: Final = "a holder's ledger"
 _HEADER: Final = ["format", "limit_epsilon", "delta", "orders", "records_per_person"]
 _FIELDS: Final = ["at", "client", "task", "why", "event", "times", "slack"]
 _LONGEST: Final = 256
+"""Characters of a payment's client, task and reason, each at most."""
 MOST_TIMES: Final = 10**12
 """Repetitions that one payment may be of."""
 _MOST_PER_PERSON: Final = 1000
@@ -154,7 +155,7 @@ class Account:
     @property
     def share_spent(self) -> float:
         """Return how much of the limit is used up: of the filter, or of delta where that is nearer its end."""
-        of_orders = [spent / most for spent, most in zip(self._spent, self._most, strict=True) if most > 0]
+        of_orders = [spent / limit for spent, limit in zip(self._spent, self._most, strict=True) if limit > 0]
         of_slack = self._slack / self._most_slack if self._slack else 0.0  # nothing may be taken of the smallest deltas
         return max(float(min(of_orders, default=math.inf)), of_slack)
 
@@ -190,8 +191,8 @@ class Account:
         return bool(np.any(spent <= self._most) and slack <= self._most_slack)
 
     def payments_left(self, payment: Payment) -> int:
-        """Return how many more of these there is room for; 10^12 where they cost nothing."""
-        return max(0, int(min(*self._payments_left(payment), 1e12)))
+        """Return how many more of these there is room for; `MOST_TIMES` where they cost nothing."""
+        return max(0, int(min(*self._payments_left(payment), MOST_TIMES)))
 
     def is_ended_by_delta(self, payment: Payment) -> bool:
         """Tell whether what protocols take of delta ends such payments, before epsilon does."""

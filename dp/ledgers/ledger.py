@@ -9,8 +9,8 @@ Format. One JSON object per line, appended only. The first line holds the parame
 A charge counts twice. It counts for the clients it names, whose records meet one of `events`. It counts also as a round
 of the task, in which every enrolled client, drawn or not, meets each of `every_round`. The header has `every_round` if
 there is any such event. The header has `"unit":"client"` where `events` are about whole clients, not records. It has
-`steps_per_round` where an event happens more than once in a round, and `earlier` where finished tasks of the same
-clients count as well. An event that is null leaves nothing protected.
+`steps_per_round` where an event happens more than once in a round, `slack` where the protocol takes a part of delta,
+and `earlier` where finished tasks of the same clients count as well. An event that is null leaves nothing protected.
 
 Where an event is of records in bins (`precad.dp.accountants.bins_event`), rounds e T .. e T + T - 1 are an epoch. A
 client that was charged in one of them counts as charged in all of them, once. An epoch costs all that it can at its
@@ -59,8 +59,6 @@ from precad.dp.ledgers.lines import Charge, charge_fields, charge_of, read_lines
 from precad.dp.ledgers.sealed_file import KeepsSealedFile, SealedFile
 
 _FORMAT: Final = 1
-
-
 _UNITS: Final = {Level.CLIENT: Unit.CLIENT, Level.HIDDEN_CLIENT: Unit.CLIENT, Level.DRAWN_RECORD: Unit.RECORD}
 
 
@@ -82,6 +80,7 @@ class Ledger(KeepsSealedFile):
     - `separation`: how many rounds apart any two rounds of a client are, at least, as its caller draws clients.
     - `earlier`: finished tasks of the same clients, which every figure and budget counts as well.
     - `evaluations`: what an evaluation is, and how many there are at most; None: none can be charged.
+    - `accountant`: what composes rounds, which must prove bounds; None: `PldAccountant`.
 
     For the life of the file, `events`, `delta`, `slack`, `every_round`, `unit`, `steps_per_round`, `earlier` and
     `evaluations` are fixed.

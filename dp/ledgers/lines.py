@@ -1,27 +1,25 @@
-"""The lines of a ledger's file (`precad.dp.ledgers.ledger`): how one is written, and what reading refuses."""
+"""The sealed lines of a file (`precad.dp.ledgers.sealed_file`): how one is written, and what reading refuses.
+
+A ledger's charges are among them (`precad.dp.ledgers.ledger`).
+"""
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from precad.dp.checks import require_count
-from precad.dp.errors import LedgerCorruptedError, LedgerInUseError
+from precad.dp.errors import LedgerCorruptedError
 
 FIRST_CHAIN: Final = ""
 """The chain value before the first line."""
 
 EVALUATION: Final = "evaluation"
 """The kind of a charge that is of an evaluation. Others have none."""
-_ASKING_S: Final = 0.1
-"""How long a lock that is not ours may be that of somebody who only asks."""
 
 Fields = dict[str, Any]
 
@@ -121,7 +119,7 @@ def seal(fields: dict[str, Any], previous_chain: str) -> tuple[bytes, str]:
 
 
 def unseal(line: bytes, previous_chain: str) -> tuple[dict[str, Any], str]:
-    """Return the fields of a line and its chain value. ValueError unless `_seal` makes exactly this line of them."""
+    """Return the fields of a line and its chain value. Raises ValueError unless `seal` makes just this line of them."""
     fields = json.loads(line)
     if not isinstance(fields, dict):
         raise ValueError("a line must be a JSON object")
@@ -133,39 +131,10 @@ def unseal(line: bytes, previous_chain: str) -> tuple[dict[str, Any], str]:
 
 
 def require_same(found: dict[str, Any], ours: dict[str, Any], prefix: str = "") -> None:
-    """Require every parameter in the header to be ours, and name the first that is not."""
+    """Require every parameter in the header to be ours. Raises ValueError, which names the first that is not."""
     for name in sorted(ours.keys() | found.keys()):
         theirs, expected = found.get(name), ours.get(name)
         if isinstance(theirs, dict) and isinstance(expected, dict):
             require_same(theirs, expected, f"{prefix}{name}.")
         elif theirs != expected:
-            raise ValueError(f"the ledger was started with {prefix}{name} = {theirs}, this server has {expected}")
-
-
-def open_alone(path: Path) -> int:
-    """Open `path` for appending, readable by its owner, locked against other processes until it is closed.
-
-    Whoever asks `is_open` has the lock for an instant, and is waited for.
-    """
-    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
-    deadline = time.monotonic() + _ASKING_S
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            if time.monotonic() > deadline:
-                os.close(fd)
-                raise LedgerInUseError(path) from error
-        else:
-            return fd
-        time.sleep(_ASKING_S / 10)
-
-
-def is_open(path: Path) -> bool:
-    """Tell whether a process has the ledger open, wherever that process is that sees this file. Raises OSError."""
-    with path.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        return False
+            raise ValueError(f"the file was started with {prefix}{name} = {theirs}, and is opened with {expected}")

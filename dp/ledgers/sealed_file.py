@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from precad.dp.errors import LedgerCorruptedError
-from precad.dp.ledgers.lines import FIRST_CHAIN, Fields, open_alone, replay, require_same, seal
+from precad.dp.errors import LedgerCorruptedError, LedgerInUseError
+from precad.dp.ledgers.lines import FIRST_CHAIN, Fields, replay, require_same, seal
+
+_ASKING_S: Final = 0.1
+"""How long a lock that is not ours may be that of somebody who only asks."""
 
 
 class SealedFile:
@@ -25,7 +30,7 @@ class SealedFile:
         """The last line's. Whoever keeps it notices every later change of the lines so far."""
         self.is_closed = False
         self._kind: Final = kind
-        self._fd = None if path is None else open_alone(path)
+        self._fd = None if path is None else _open_alone(path)
         try:
             if path is not None and self._fd is not None:
                 self._load(path, self._fd, header, entry)
@@ -97,3 +102,32 @@ def sync_folder(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _open_alone(path: Path) -> int:
+    """Open `path` for appending, readable by its owner, locked against other processes until it is closed.
+
+    Whoever asks `is_open` has the lock for an instant, and is waited for.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    deadline = time.monotonic() + _ASKING_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() > deadline:
+                os.close(fd)
+                raise LedgerInUseError(path) from error
+        else:
+            return fd
+        time.sleep(_ASKING_S / 10)
+
+
+def is_open(path: Path) -> bool:
+    """Tell whether a process has the file open, wherever that process is that sees it. Raises OSError."""
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False

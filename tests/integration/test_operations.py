@@ -35,7 +35,7 @@ from precad.deploy.errors import SUCCESS, UNREACHABLE, RunFailedError
 from precad.deploy.localhost.deployment import LocalRun
 from precad.deploy.localhost.processes import Children
 from precad.deploy.oversight.status_sources import Source, fetch, follow
-from precad.dp.ledgers.lines import is_open
+from precad.dp.ledgers.sealed_file import is_open
 from precad.mpc.ring import RingArray
 from precad.protos.precad.v1 import aggregator_pb2
 from precad.protos.task.task import Task

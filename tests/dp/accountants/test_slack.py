@@ -195,5 +195,5 @@ def test_a_ledgers_file_keeps_its_slack(tmp_path) -> None:
         epsilon = kept.statement(View.ONE_SERVER).epsilon
     with ledger(1e-9, path, budget=None) as kept:
         assert kept.statement(View.ONE_SERVER).epsilon == epsilon
-    with pytest.raises(Exception, match="slack = 1e-09, this server has None"):
+    with pytest.raises(Exception, match="slack = 1e-09, and is opened with None"):
         ledger(0.0, path, budget=None)

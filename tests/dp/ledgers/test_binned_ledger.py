@@ -240,7 +240,7 @@ def test_events_say_how_many_rounds_an_epoch_has() -> None:
 def test_a_ledger_of_bins_and_one_without_refuse_each_other(tmp_path: Path) -> None:
     with open_ledger(tmp_path, task_of()):
         pass
-    with pytest.raises(Exception, match="the ledger was started with"):
+    with pytest.raises(Exception, match="the file was started with"):
         open_ledger(tmp_path, small_task(rounds=10, record_rate=1 / T, noise_multiplier=1.2))
 
 

@@ -114,7 +114,7 @@ def test_the_file_says_what_it_counts(trained: Path, tmp_path: Path) -> None:
     assert counted_in(path) == earlier
     with ledger(path, QUERY, earlier=counted_in(path)) as again:
         assert again.participation == {"alice": 1}
-    with pytest.raises(LedgerCorruptedError, match="the ledger was started with earlier"):
+    with pytest.raises(LedgerCorruptedError, match="the file was started with earlier"):
         ledger(path, QUERY)
     with pytest.raises(ValueError, match="earlier must be of tasks about a client, got one about a record"):
         ledger(tmp_path / "other.jsonl", QUERY, unit=Unit.CLIENT, every_round={}, earlier=earlier)

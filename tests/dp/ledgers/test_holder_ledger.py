@@ -143,7 +143,7 @@ def test_another_limit_than_the_file_s_is_refused(tmp_path: Path, name: str) -> 
     pay_to_the_end(tmp_path / "ledger", payment())
     other = {"limit_epsilon": 4.0, "delta": 1e-4, "records_per_person": 2}
     changed = Terms(**{**{n: getattr(TERMS, n) for n in other}, "orders": TERMS.orders, name: other[name]})  # type: ignore[arg-type]
-    with pytest.raises(LedgerCorruptedError, match=rf"line 1: the ledger was started with {name} = "):
+    with pytest.raises(LedgerCorruptedError, match=rf"line 1: the file was started with {name} = "):
         HolderLedger(tmp_path / "ledger", changed)
 
 

@@ -325,7 +325,7 @@ def test_a_ledger_without_levels_makes_no_statement_of_them(charged):
     with open_ledger(charged) as ledger, pytest.raises(ValueError, match="level must be one of none, got client"):
         ledger.task_statement(Level.CLIENT)
     assert b"every_round" not in charged.read_bytes()
-    with pytest.raises(LedgerCorruptedError, match="the ledger was started with every_round = None"):
+    with pytest.raises(LedgerCorruptedError, match="the file was started with every_round = None"):
         open_ledger(charged, every_round=EVERY_ROUND)
 
 
@@ -432,19 +432,19 @@ def test_a_torn_line_behind_a_damaged_one_is_not_cut(charged):
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"delta": 1e-6}, "delta = 1e-05, this server has 1e-06"),
+        ({"delta": 1e-6}, "delta = 1e-05, and is opened with 1e-06"),
         (
             {"events": EVENTS | {View.ONE_SERVER: SampledGaussian(0.05, 1.6)}},
-            "events.one_server.noise_multiplier = 1.5, this server has 1.6",
+            "events.one_server.noise_multiplier = 1.5, and is opened with 1.6",
         ),
         (
             {"events": EVENTS | {View.CLIENTS_ONLY: SampledGaussian(0.1, 2.1)}},
-            "events.clients_only.sampling_rate = 0.05, this server has 0.1",
+            "events.clients_only.sampling_rate = 0.05, and is opened with 0.1",
         ),
     ],
 )
 def test_other_parameters_are_refused_by_name(charged, changes, field):
-    with pytest.raises(LedgerCorruptedError, match=f"line 1: the ledger was started with {field}"):
+    with pytest.raises(LedgerCorruptedError, match=f"line 1: the file was started with {field}"):
         open_ledger(charged, **changes)
 
 

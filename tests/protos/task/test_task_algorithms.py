@@ -275,7 +275,7 @@ def test_the_ledger_says_what_every_caller_of_task_privacy_gets(algorithm: str, 
 def test_a_ledger_of_another_algorithm_is_refused(algorithm: str, tmp_path: Path) -> None:
     """The header holds what the rounds were, so a folder cannot go on under another account."""
     charged(task_of(algorithm), tmp_path).close()
-    with pytest.raises(Exception, match="the ledger was started with"):
+    with pytest.raises(Exception, match="the file was started with"):
         open_ledger(tmp_path, small_task(client_clip=2.0, client_rate=0.5))
 
 
