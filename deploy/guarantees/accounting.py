@@ -48,13 +48,15 @@ from precad.protos.task.proved_fields import MODE as PROVED
 from precad.protos.task.target import TARGET, least_noise
 from precad.protos.task.task import Task
 
-_QUANTILE_SHARE = 0.1  # of delta, spent on a client's taking part more often than the quantile
+_QUANTILE_SHARE: Final = 0.1
+"""Share of delta that is spent on a client's taking part more often than the quantile."""
 _NO_CLIP: Final = (
     "evaluation_clip: without it, or numbers of records in clients, a whole client has no bound, and no rounding of "
     "evaluations is counted"
 )
-_POINTS = 48  # of a curve by round
-_COLUMNS = {"bound": "pld", "approximation": "gdp_clt", "published": "precad"}
+_POINTS: Final = 48
+"""Points of a curve by round."""
+_COLUMNS: Final = {"bound": "pld", "approximation": "gdp_clt", "published": "precad"}
 
 
 def account(

@@ -1,6 +1,6 @@
 """`precad certify`: what predictions withstand, from confidences in a file or from the runs of one configuration.
 
-Everything here is a function from parameters to plain data, and from that to tables. A number of attackers is a
+Everything here is a function from parameters to plain data (`certificates_shown` prints it). A number of attackers is a
 guarantee only if the confidences are the expected ones, or means of independent trainings with their radius. From too
 few runs nothing follows. The guarantee then has a computation beside it that takes the confidences as exact. It stands
 under `estimate` and is labelled an approximation.
@@ -42,9 +42,12 @@ from precad.dp.checks import require_delta
 
 ATTACKERS_SHOWN: Final = 20
 """Most attackers of the attack cost's curves: k = 0 .. 20."""
+FRONTIER: Final = (1, 2, 4, 8, 16, 32)
+"""Attackers whose least noise a plan shows."""
 
 _SUM_TOLERANCE: Final = 1e-6
-_NOTHING: Final = 1e-9  # nearer to 0 or 1 than this, a bound is rounded outwards
+_NOTHING: Final = 1e-9
+"""Nearer to 0 or 1 than this, a bound is rounded outwards."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -252,7 +255,7 @@ def plan_for_samples(
     FA, FB = median_lead(correct, leads)
     q, rounds = training.event.sampling_rate, training.rounds
     rows = []
-    for k in (1, 2, 4, 8, 16, 32):
+    for k in FRONTIER:
         sigma = least_multiplier_for_attackers(k, FA, FB, q, rounds, request.threat)
         epsilon = None
         if sigma is not None:

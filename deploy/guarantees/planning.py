@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from precad.deploy.errors import ConfigError, refusing
+from precad.deploy.guarantees.certificates import FRONTIER
 from precad.deploy.guarantees.training_plan import NO_DIM, TrainingPlan
 from precad.deploy.shown.figures import at_least, plain, shown
 from precad.deploy.shown.tables import titled
@@ -30,9 +31,8 @@ from precad.dp.task_privacy import budgets_of
 from precad.protos.task.record_fields import MOST_PER_PERSON
 from precad.protos.task.task import Task as ConfiguredTask
 
-FRONTIER: Final = (1, 2, 4, 8, 16, 32)
-"""Attackers whose best plan the frontier shows, beside the wished number."""
 _SHOWN: Final = 8
+"""Choices of T and C, the best ones, that are printed."""
 
 
 @refusing(ValueError)

@@ -6,7 +6,6 @@ depends on is made up.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +20,7 @@ from precad.deploy.guarantees.training_plan import TASK_FIELDS
 from precad.deploy.shown.figures import plain, shown
 from precad.deploy.shown.tables import titled
 from precad.dp.accountants.pld import Label, Unit, View, unit_words
+from precad.dp.accountants.precad_client import expected_participation
 from precad.dp.accountants.task_cost import Level
 from precad.dp.checks import require_count
 from precad.dp.task_privacy import task_cost, task_privacy
@@ -103,7 +103,8 @@ def account_of_task(task: Task, participation: int | None = None) -> dict[str, A
     participation: rounds that the client was in, once known; None: the expected number of those that it can be in.
     """
     privacy, cost = task_privacy(task), task_cost(task)
-    rounds = math.ceil(task.client_rate * task.rounds_of_a_client - 1e-9) if participation is None else participation
+    expected = expected_participation(task.client_rate, task.rounds_of_a_client)
+    rounds = expected if participation is None else participation
     with refusing(ValueError):
         _require_participation(task, rounds)
     of_views = {

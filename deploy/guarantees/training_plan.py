@@ -16,6 +16,7 @@ from precad.dp.accountants.pld import (
     View,
     round_event,
 )
+from precad.dp.accountants.precad_client import expected_participation
 from precad.dp.accountants.slack import with_slack
 from precad.dp.certificates.planner import most_draws
 from precad.dp.checks import require_count, require_delta, require_positive, require_probability
@@ -119,7 +120,7 @@ class TrainingPlan:
     @property
     def expected_participation(self) -> int:
         """Return rounds that a client takes part in: the realised number, or q * rounds, rounded up."""
-        return math.ceil(self.q * self.rounds - 1e-9) if self.participation is None else self.participation
+        return expected_participation(self.q, self.rounds) if self.participation is None else self.participation
 
     @property
     def slack(self) -> float:

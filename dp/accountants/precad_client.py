@@ -5,8 +5,12 @@ The neighbouring relation is adding or removing one client. The exact accounting
 """
 
 import math
+from typing import Final
 
 from precad.dp.checks import integral, require_positive, require_probability
+
+_ROUNDING: Final = 1e-9
+"""A rate times a number of rounds may come out a little above the whole number that it is."""
 
 
 def client_noise_multiplier(sigma: float, R: float, C: float, n_servers: int = 2) -> float:
@@ -18,6 +22,11 @@ def client_noise_multiplier(sigma: float, R: float, C: float, n_servers: int = 2
     require_positive("R", R)
     require_positive("C", C)
     return math.sqrt(n_servers) * sigma * R / C
+
+
+def expected_participation(q: float, rounds: int) -> int:
+    """Return the expected number of rounds that a client is in, q T, rounded up."""
+    return math.ceil(q * rounds - _ROUNDING)
 
 
 def participation_quantile(T: float, q: float, beta: float) -> int:

@@ -24,6 +24,7 @@ from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.accountants.gaussian_dp import mu_from_eps_delta
 from precad.dp.accountants.group_mixture import Direction, loss_distribution
 from precad.dp.accountants.pld import Event, SampledGaussian, View, effective_noise_multiplier
+from precad.dp.accountants.precad_client import expected_participation
 from precad.dp.accountants.slack import left_of_delta
 from precad.dp.certificates.prediction import Threat, Training, attacked_bounds
 from precad.dp.checks import require_count, require_delta, require_positive, require_probability
@@ -96,7 +97,7 @@ class PrecadTask:
     @property
     def protected(self) -> tuple[float, int, int]:
         """Return the records of one person, whose client takes part in the expected number of rounds."""
-        return self.p, math.ceil(self.q * self.rounds - 1e-9), self.records_per_person
+        return self.p, expected_participation(self.q, self.rounds), self.records_per_person
 
     def least_sigma(self, epsilon: float, rounds: int, *, discarded: bool = False) -> float | None:
         """Return the least sigma that keeps epsilon of a client that was in so many rounds; None if there is none.
