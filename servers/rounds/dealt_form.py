@@ -126,25 +126,12 @@ class DealtForm(Form):
             if self._link.party == 1:
                 intake.await_relays({client: seeds[client] for client in invited})
         for client in invited:
-            invitation = self._invitation(tuples, client, seeds.get(client))
+            digest = tuples.peer_mask_seed_digest(client) if client in seeds else b""
+            slot, seed = tuples.shape.slot_of(client), seeds.get(client)
+            invitation = self._ground.invitation(state.round, slot, seed, digest)
             self._sessions.send(client, aggregator_pb2.ClientEvent(invitation=invitation))
         await self._draw_ahead(state.round)
         return invited
-
-    def _invitation(self, tuples: ServerTuples, client: str, mask_seed: Seed | None) -> aggregator_pb2.Invitation:
-        of_round = self._ground.round_task(tuples.shape.round)
-        return aggregator_pb2.Invitation(
-            task=self._ground.state.store.task_id,
-            round=tuples.shape.round,
-            slot=tuples.shape.slot_of(client),
-            dim=of_round.dim,
-            evaluation=of_round is not self.task,
-            model_digest=self._ground.state.model.digest,
-            deadline_s=self.task.submit_timeout_s,
-            mask_seed=b"" if mask_seed is None else mask_seed.reveal(),
-            n_committed=self._ground.state.n_committed,
-            peer_mask_seed_digest=b"" if mask_seed is None else tuples.peer_mask_seed_digest(client),
-        )
 
     async def lock(self, state: Collecting) -> Locked:
         """See `Form.lock`."""

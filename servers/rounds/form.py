@@ -20,6 +20,7 @@ from precad.mpc.prg import Label, Seed
 from precad.mpc.proved.field import FieldArray
 from precad.mpc.ring import RingArray
 from precad.mpc.sharing import Party
+from precad.protos.precad.v1 import aggregator_pb2
 from precad.protos.task.task import Task
 from precad.protos.task.trim_fields import Tested
 from precad.servers.rounds.equipment import Compute, Links
@@ -56,6 +57,10 @@ class Ground:
         """Return the parameters of the round in flight: the task's, or those of an evaluation."""
         return self.state.round_task(t)
 
+    def is_evaluation(self, t: int) -> bool:
+        """Return whether the clients evaluate the model in the round in flight, and do not train it."""
+        return self.round_task(t) is not self.task
+
     def noise_of(self, of_round: Task, test: Tested | None = None) -> RingArray:
         """Return this server's noise of a round on the grid, (d,): an evaluation's is independent of all other noise.
 
@@ -67,6 +72,23 @@ class Ground:
         if of_round is self.task:
             return self.noise.draw()
         return self.compute.randomness.noise(of_round.noise_std_on_grid, of_round.dim)
+
+    def invitation(
+        self, t: int, slot: int, seed: Seed | None, peer_mask_seed_digest: bytes = b""
+    ) -> aggregator_pb2.Invitation:
+        """Return a client's invitation to the round in flight. seed: that this server gives it, if it gives one."""
+        return aggregator_pb2.Invitation(
+            task=self.state.store.task_id,
+            round=t,
+            slot=slot,
+            dim=self.round_task(t).dim,
+            evaluation=self.is_evaluation(t),
+            model_digest=self.state.model.digest,
+            deadline_s=self.task.submit_timeout_s,
+            mask_seed=b"" if seed is None else seed.reveal(),
+            n_committed=self.state.n_committed,
+            peer_mask_seed_digest=peer_mask_seed_digest,
+        )
 
     def label(self, t: int) -> Label:
         """Return the label of the round's streams."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from precad.mpc import upload_binding
 from precad.mpc.local.step import Words, WritableWords
@@ -27,9 +27,9 @@ from precad.servers.rounds.receiving import Receiving, Taken, Upload, require
 from precad.servers.rounds.transfers import Capacity
 from precad.servers.rounds.uploads import Payload
 
-STATEMENT_BYTES = 32
-NO_BYTES_DIGEST = convert.sha256(b"")
-
+DIGEST_BYTES: Final = 32
+"""Length of a binding's digests, and of a statement."""
+NO_BYTES_DIGEST: Final = convert.sha256(b"")
 
 PassOn: TypeAlias = Callable[[int, str, Payload, bytes], None]
 """(round, client, payload, statement): pass a masked vector on to server B."""
@@ -82,7 +82,7 @@ class Intake(Receiving):
     def _require_open(self, client: str) -> None:
         """Refuse what can be refused before a byte is read. Raises SubmissionRefusedError."""
         require(not self._takes_relays, RefusalReason.WRONG_SERVER, "masked vectors go to server A alone")
-        require(not self._closed, RefusalReason.LATE, f"round {self.round} is locked")
+        require(not self._closed, RefusalReason.LATE, self.late)
         require(client in self._slots, RefusalReason.NOT_CHOSEN, f"{client!r} is not in round {self.round}")
         is_first = client not in self._started
         require(is_first, RefusalReason.DUPLICATE, f"{client!r} has submitted in round {self.round}")
@@ -97,8 +97,8 @@ class Intake(Receiving):
         self._require_open(upload.client)
         self._require_expected(binding)
         is_masked = self._task.wire_mode is Mode.MASKED
-        fits = len(upload.statement) == (STATEMENT_BYTES if is_masked else 0)
-        rule = f"a statement has {STATEMENT_BYTES} bytes, and goes with a masked vector"
+        fits = len(upload.statement) == (DIGEST_BYTES if is_masked else 0)
+        rule = f"a statement has {DIGEST_BYTES} bytes, and goes with a masked vector"
         require(fits, RefusalReason.WRONG_BINDING, rule)
         fits = len(upload.salt) == (upload_binding.SALT_BYTES if not is_masked and self.party == 1 else 0)
         rule = f"a salt has {upload_binding.SALT_BYTES} bytes, and goes with B's share alone"
@@ -114,8 +114,8 @@ class Intake(Receiving):
         for descriptor in expected.DESCRIPTOR.fields:
             is_equal = getattr(binding, descriptor.name) == getattr(expected, descriptor.name)
             require(is_equal, RefusalReason.WRONG_BINDING, f"field {descriptor.name} differs")
-        lengths = (len(binding.digest_a), len(binding.digest_b))
-        require(lengths == (32, 32), RefusalReason.WRONG_BINDING, "digests have 32 bytes")
+        fit = len(binding.digest_a) == len(binding.digest_b) == DIGEST_BYTES
+        require(fit, RefusalReason.WRONG_BINDING, f"digests have {DIGEST_BYTES} bytes")
 
     def _expected_binding(self, client: str, digests: tuple[bytes, bytes]) -> common_pb2.Binding:
         return convert.binding(
@@ -132,13 +132,8 @@ class Intake(Receiving):
 
     def _take(self, upload: Upload) -> None:
         """Keep a complete upload, and pass it on. Raises SubmissionRefusedError."""
-        payload, binding = upload.payload, upload.binding
-        assert payload is not None  # the block began it,
-        assert isinstance(binding, common_pb2.Binding)  # with this
-        self.bytes_received += len(payload) + binding.ByteSize() + len(upload.statement) + len(upload.salt)
-        require(not self._closed, RefusalReason.LATE, f"round {self.round} is locked")
-        lengths = f"expected {self.payload_bytes} bytes, got {len(payload)}"
-        require(len(payload) == self.payload_bytes, RefusalReason.WRONG_LENGTH, lengths)
+        payload, binding = self._require_whole(upload), upload.binding
+        assert isinstance(binding, common_pb2.Binding)  # `Submit` has no other
         digest, announced = payload.digest(), binding.digest_a
         if self.party == 1:
             digest, announced = upload_binding.salted_digest(upload.salt, digest), binding.digest_b

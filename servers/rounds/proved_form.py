@@ -88,22 +88,13 @@ class ProvedForm(Form):
 
     async def invite(self, state: Collecting) -> frozenset[str]:
         """See `Form.invite`. A share seed is drawn as it is given, and is given once (S0)."""
-        slots, of_round = _slots_of(state), self._ground.round_task(state.round)
+        slots = _slots_of(state)
         invited = self._sessions.connected.intersection(state.chosen)
         self._invited_at = time.monotonic()
         for client in sorted(invited):
             slot = slots.of_client[client]
-            invitation = aggregator_pb2.Invitation(
-                task=self._ground.state.store.task_id,
-                round=state.round,
-                slot=slot,
-                dim=of_round.dim,
-                evaluation=of_round is not self.task,
-                model_digest=self._ground.state.model.digest,
-                deadline_s=self.task.submit_timeout_s,
-                mask_seed=slots.seeds.give(slot).reveal() if seeded_of(slot) == self._ground.party else b"",
-                n_committed=self._ground.state.n_committed,
-            )
+            seed = slots.seeds.give(slot) if seeded_of(slot) == self._ground.party else None
+            invitation = self._ground.invitation(state.round, slot, seed)
             self._sessions.send(client, aggregator_pb2.ClientEvent(invitation=invitation))
         return invited
 

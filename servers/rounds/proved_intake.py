@@ -102,7 +102,7 @@ class SlotIntake(Receiving):
         return client in self._slots and not self.is_held(client)
 
     def _require_open(self, client: str) -> None:
-        require(not self._closed, RefusalReason.LATE, f"round {self.round} takes no more of it")
+        require(not self._closed, RefusalReason.LATE, self.late)
         require(client in self._slots, self.without_slot, f"{client!r} has no slot in round {self.round}")
         require(self.is_held(client), RefusalReason.WRONG_SERVER, "the other server holds this slot")
         is_first = client not in self._started
@@ -121,12 +121,7 @@ class SlotIntake(Receiving):
         return self._capacity.spool.new(self.payload_bytes)
 
     def _take(self, upload: Upload) -> None:
-        payload, stated = upload.payload, self._stated[upload]
-        assert payload is not None  # the block began it
-        self.bytes_received += len(payload) + upload.binding.ByteSize() + len(upload.statement) + len(upload.salt)
-        require(not self._closed, RefusalReason.LATE, f"round {self.round} takes no more of it")
-        lengths = f"expected {self.payload_bytes} bytes, got {len(payload)}"
-        require(len(payload) == self.payload_bytes, RefusalReason.WRONG_LENGTH, lengths)
+        payload, stated = self._require_whole(upload), self._stated[upload]
         with _refusing():
             self._keep(upload, stated, payload)
         self._uploads[upload.client] = Taken(stated.binding.digest(), payload)

@@ -127,6 +127,11 @@ class Receiving(ABC):
         """Keep a complete upload, and tell the other server. Raises SubmissionRefusedError."""
 
     @property
+    def late(self) -> str:
+        """Say why nothing of this phase is taken any more."""
+        return f"round {self.round} is locked"
+
+    @property
     def n_receiving(self) -> int:
         """Count the uploads that are coming in."""
         return len(self._receiving)
@@ -157,14 +162,14 @@ class Receiving(ABC):
         Raises OverloadedError, WrongStateError.
         """
         if self._closed:
-            raise WrongStateError(f"round {self.round} is locked")
+            raise WrongStateError(self.late)
         async with self._place(self._capacity.downloads, client, n_bytes) as place:
             try:
                 async with asyncio.timeout(None) as until_lock:
                     self._downloads.add(until_lock)
                     yield place
             except TimeoutError:
-                raise WrongStateError(f"round {self.round} is locked") from None
+                raise WrongStateError(self.late) from None
             finally:
                 self._downloads.discard(until_lock)
 
@@ -192,7 +197,7 @@ class Receiving(ABC):
                     yield upload
                     self._take(upload)
             except TimeoutError:
-                raise SubmissionRefusedError(RefusalReason.LATE, f"round {self.round} is locked") from None
+                raise SubmissionRefusedError(RefusalReason.LATE, self.late) from None
             except StoreError as error:
                 raise NoRoomError(str(error)) from None
             finally:
@@ -205,6 +210,17 @@ class Receiving(ABC):
         self._started.add(upload.client)
         self._receiving.add(upload)
         return self._room()
+
+    def _require_whole(self, upload: Upload) -> Payload:
+        """Count the bytes that came. Return the payload, in time and of its exact length. Raises
+        SubmissionRefusedError."""
+        payload = upload.payload
+        assert payload is not None  # the block began it
+        self.bytes_received += len(payload) + upload.binding.ByteSize() + len(upload.statement) + len(upload.salt)
+        require(not self._closed, RefusalReason.LATE, self.late)
+        lengths = f"expected {self.payload_bytes} bytes, got {len(payload)}"
+        require(len(payload) == self.payload_bytes, RefusalReason.WRONG_LENGTH, lengths)
+        return payload
 
     def _end(self, upload: Upload) -> None:
         """Let go of an upload that began, whether it counts or not."""

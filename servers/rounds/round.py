@@ -79,7 +79,7 @@ class RoundRunner:
         charged = await self.charge(await self.prove(self._enter(locked)))
         validated = await self.validate(self._enter(charged))
         opened = await self.open_sum(self._enter(validated))
-        if self._ground.round_task(t) is not self.task:
+        if self._ground.is_evaluation(t):
             return self._enter(await self.evaluate(self._enter(opened))).record
         committed = await self.commit(self._enter(opened))
         bytes_by_link = {
@@ -112,10 +112,8 @@ class RoundRunner:
                 peer_locked=self._link.closed_by_peer(state.round),
                 holds=self.task.hides_draws,
             )
-            is_evaluation = self._ground.round_task(state.round) is not self.task
-            foreseen = functools.partial(
-                self._state.ledger.foresee, state.chosen, state.round, is_evaluation=is_evaluation
-            )
+            is_evaluation, foresee = self._ground.is_evaluation(state.round), self._state.ledger.foresee
+            foreseen = functools.partial(foresee, state.chosen, state.round, is_evaluation=is_evaluation)
             await beside(arrival, foreseen)
             self._link.close_round(state.round)
         with self._phase("lock"):

@@ -236,7 +236,7 @@ async def asked(address: str, stub: aggregator_pb2_grpc.AggregatorStub, found: l
                 await ask(iter(()))
             except grpc.aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED and not any(
-                    over in str(error.details()) for over in ("no round is open", "takes no more of it")
+                    over in str(error.details()) for over in ("no round is open", "is locked")
                 ):
                     found.append((phase, at))
             except asyncio.CancelledError:
