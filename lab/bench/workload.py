@@ -166,7 +166,7 @@ def open_spool(case: Case, folder: Path) -> Spool:
     """Open the spool as a server has it: vectors of one batch beyond its memory lie in a file."""
     return Spool(
         folder / "uploads.spool",
-        slot_bytes=max(WORD_BYTES * case.dim, sizes_of(case.dim).proof_bytes),
+        most_bytes=max(WORD_BYTES * case.dim, sizes_of(case.dim).proof_bytes),
         memory_bytes=case.memory_bytes,
         max_memory_upload=case.memory_bytes,
     )

@@ -31,8 +31,9 @@ from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, ServerTuples
 from precad.protos.task.task import Task
 from precad.protos.task.trim_fields import Tested
+from precad.servers.rounds.dealt_blocks import blocks_of
 from precad.servers.rounds.krum_sum import selected_sum
-from precad.servers.rounds.trimmed_sum import blocks_of, sum_of_shortest, tested_sum
+from precad.servers.rounds.trimmed_sum import sum_of_shortest, tested_sum
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,6 +5,7 @@ Modules:
     round      Algorithm 1 at one aggregator: the state machine of one round, and the heart of the project
     form       the seam between Algorithm 1 and a mode
     dealt_form  the modes with a dealer: tuples, gates, equality
+    dealt_blocks  the correlations that a round of theirs uses up
     proved_form  mode `proved`: clients prove, nobody deals
     trimmed_sum  a test behind the check, and the sum that it decides on
     krum_sum   the updates closest to their neighbours, and the sum of those alone

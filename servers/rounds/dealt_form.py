@@ -24,13 +24,14 @@ from precad.protos.precad.v1 import aggregator_pb2
 from precad.protos.task.task import Task
 from precad.protos.task.trim_fields import Tested
 from precad.servers.errors import SetupError
+from precad.servers.rounds.dealt_blocks import blocks_of
 from precad.servers.rounds.form import Form, Ground
 from precad.servers.rounds.intake import Intake
 from precad.servers.rounds.krum_sum import selected_sum
 from precad.servers.rounds.relayed_uploads import RelayedUploads
 from precad.servers.rounds.states import Charged, Collecting, Locked, Validated
 from precad.servers.rounds.sum_function import blocks_of_function, share_of_function
-from precad.servers.rounds.trimmed_sum import blocks_of, sum_of_shortest, tested_sum
+from precad.servers.rounds.trimmed_sum import sum_of_shortest, tested_sum
 from precad.servers.rounds.uploads import Payload
 
 log = structlog.get_logger(__name__)

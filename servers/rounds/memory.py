@@ -20,8 +20,8 @@ from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.servers.config import AggregatorConfig
 from precad.servers.errors import Limit, SetupError
+from precad.servers.rounds.dealt_blocks import blocks_of
 from precad.servers.rounds.transfers import Capacity, Transfers
-from precad.servers.rounds.trimmed_sum import blocks_of
 from precad.servers.rounds.uploads import Spool
 from precad.servers.store.folder import spool_path
 
@@ -31,7 +31,9 @@ MIB = 1 << 20
 BASE_MB = 768
 """The process without a model: interpreter, libraries (CrypTen brings PyTorch), connections, messages on their way."""
 BYTES_PER_COORDINATE = 24
+"""Two copies of a model of float32, and two vectors of words."""
 BYTES_PER_MOMENT = 8
+"""The last and the next float32."""
 BYTES_PER_CLIENT = 16 << 10
 """Buckets of the rows (`precad.mpc.local.cpu_engine`), for each thread of the check beyond the first, whose are in
 BASE_MB."""
@@ -123,7 +125,7 @@ def capacity_of(config: AggregatorConfig, task: Task, role: Role, *, function_by
     """Return what a server takes on of its clients' bytes, by its configuration. Raises SetupError."""
     spool = Spool(
         spool_path(config.state_dir),
-        slot_bytes=max(
+        most_bytes=max(
             max(SEED_BYTES, WORD_BYTES * one.dim, one.proof_sizes.proof_bytes if one.is_proved else 0)
             for one in _kinds(task)
         ),

@@ -83,7 +83,7 @@ class Receiving(ABC):
         self._expected = set(clients)
         self._started: set[str] = set()
         self._uploads: dict[str, Taken] = {}
-        self._left: set[str] = set()
+        self._gone: set[str] = set()
         self._receiving: set[Upload] = set()
         self._downloads: set[asyncio.Timeout] = set()
         self.bytes_received = 0
@@ -244,7 +244,7 @@ class Receiving(ABC):
 
     def _wake(self) -> None:
         """Have `wait` look again, where it may find that the phase is over: once for many clients."""
-        if self._expected <= self._left:
+        if self._expected <= self._gone:
             self._changed.set()
 
     async def wait(self, *, invited: Collection[str], peer_locked: asyncio.Event, holds: bool = False) -> None:
@@ -271,7 +271,7 @@ class Receiving(ABC):
                     self._expected = {client for client in self._expected if not self._is_relayed(client)}
                     if not self._expected:
                         return
-                if peer_locked.is_set() or self._expected <= self._left:
+                if peer_locked.is_set() or self._expected <= self._gone:
                     self._deadline = min(self._deadline, loop.time() + PEER_LOCKED_GRACE_S)
                 if self._deadline <= loop.time():
                     return
@@ -282,13 +282,13 @@ class Receiving(ABC):
         finally:
             peer.cancel()
 
-    def left(self, client: str) -> None:
+    def hung_up(self, client: str) -> None:
         """Note that the client's session has ended: it is not invited to this round again, even if it comes back.
 
         The other server may have its upload all the same, and be about to relay it.
         """
         if self._is_relayed(client):
-            self._left.add(client)
+            self._gone.add(client)
             self._wake()
         else:
             self._no_longer_expected(client)

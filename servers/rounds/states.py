@@ -166,5 +166,5 @@ class Aborted:
 
 
 RoundState: TypeAlias = (
-    Selecting | Collecting | Locked | Proving | Validated | Charged | Opened | Committed | Evaluated | Aborted
+    Selecting | Collecting | Locked | Proving | Charged | Validated | Opened | Committed | Evaluated | Aborted
 )

@@ -79,8 +79,8 @@ class Transfers:
         n_told: int | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """limit: the one that max_places is. n_told: of clients that hints are made for. None: as many as wait, so that
-        who is refused learns how many were drawn."""
+        """limit: its name for max_places, in refusals. n_told: with how many clients hints to come back reckon, or as
+        many as wait where it is None, so that who is refused learns how many were drawn."""
         self._limit, self._max_places, self._max_bytes, self._now = limit, max_places, max_bytes, now
         self._min_bytes_s, self._grace_s, self._n_told = min_bytes_s, grace_s, n_told
         self._places: dict[str, Place] = {}
@@ -150,7 +150,7 @@ class Transfers:
         return False
 
     def _cut_off_slowest(self, left_s: float, now: float) -> None:
-        """If it is slower than it may be, or will not be over in left_s, and has had its grace."""
+        """Cut off the slowest that has had its grace and is slower than it may be, or will not be over in left_s."""
         slow = [
             place
             for place in self._places.values()

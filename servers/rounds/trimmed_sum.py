@@ -9,32 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from precad.mpc.channel import Channel
-from precad.mpc.gate import top_bits
 from precad.mpc.gate.top_bits import Gate
 from precad.mpc.local.step import Words
 from precad.mpc.ring import RingArray
-from precad.mpc.robust import krum, proposal, trimming
+from precad.mpc.robust import trimming
 from precad.mpc.robust.proposal import Accepted, Proposal, TrimmedRound
 from precad.mpc.robust.release import share_of_branch
-from precad.mpc.tuples.correlations import Block
 from precad.mpc.tuples.held import ServerTuples
 from precad.mpc.validation import Validated
 from precad.protos.task.task import Task
 from precad.protos.task.trim_fields import Tested, TrimRule
-
-
-def blocks_of(task: Task, gate: Gate, n_clients: int) -> tuple[Block, ...]:
-    """Return the binary correlations of a round of so many clients: its check's, then of its test or its choice."""
-    if not task.checks_norms:
-        return ()
-    of_check = top_bits.blocks(gate, n_clients, task.update_set.low_bits)
-    if (rule := task.krum_rule) is not None:
-        return (*of_check, *krum.blocks(gate, n_clients, rule.krum(n_clients)))
-    if task.rules.drops:
-        return (*of_check, *trimming.blocks(gate, n_clients, task.norm_bound))
-    if not task.rules.trims:
-        return of_check
-    return (*of_check, *proposal.blocks(gate, n_clients, Proposal(task.norm_bound, task.trim_tau)))
 
 
 def sum_of_shortest(

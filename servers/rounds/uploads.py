@@ -39,7 +39,7 @@ class Payload(Protocol):
     """Bytes of one upload: written once, from the start; then read."""
 
     def __len__(self) -> int:
-        """Bytes written so far."""
+        """Count the bytes written so far."""
 
     def write(self, data: bytes) -> None:
         """Append. Raises StoreError when there is no room for it."""
@@ -175,7 +175,7 @@ class FilePayload:
         self._region.read_into(position, buffer)
 
     def words(self, n_words: int) -> WritableWords:
-        """See `Payload.words`. Raises MalformedMessageError where the slot is shorter."""
+        """See `Payload.words`. Raises MalformedMessageError where its extent is shorter."""
         return SpooledWords(self._region, n_words)
 
     def room(self, n_words: int) -> WritableWords:
@@ -195,10 +195,10 @@ class FilePayload:
 class Spool:
     """Room for the uploads of one server. For the event loop and the MPC thread."""
 
-    def __init__(self, path: Path, *, slot_bytes: int, memory_bytes: int, max_memory_upload: int) -> None:
-        """slot_bytes: of the longest upload. memory_bytes: for all uploads in memory together; one that is longer than
+    def __init__(self, path: Path, *, most_bytes: int, memory_bytes: int, max_memory_upload: int) -> None:
+        """most_bytes: of the longest upload. memory_bytes: for all uploads in memory together; one that is longer than
         max_memory_upload never lies there."""
-        self._path, self._slot_bytes = path, slot_bytes
+        self._path, self._most_bytes = path, most_bytes
         self._memory_bytes, self._max_memory_upload = memory_bytes, max_memory_upload
         self._turn = threading.Lock()
         self._file: BinaryIO | None = None
@@ -212,7 +212,7 @@ class Spool:
         return len(self._used)
 
     def new(self, n_bytes: int) -> Payload:
-        """Room for an upload of at most n_bytes, empty; on disk it is reserved. Raises StoreError."""
+        """Return empty room for an upload of at most n_bytes; on disk it is reserved. Raises StoreError."""
         with self._turn:
             if n_bytes <= self._max_memory_upload and self._in_memory + n_bytes <= self._memory_bytes:
                 self._in_memory += n_bytes
@@ -220,8 +220,8 @@ class Spool:
             return self._extent(n_bytes)
 
     def _extent(self, n_bytes: int) -> FilePayload:
-        if n_bytes > self._slot_bytes:
-            raise StoreError(f"an upload to the spool has at most {self._slot_bytes} bytes, got {n_bytes}")
+        if n_bytes > self._most_bytes:
+            raise StoreError(f"an upload to the spool has at most {self._most_bytes} bytes, got {n_bytes}")
         offset = self._first_gap(n_bytes)
         try:
             if self._file is None:
@@ -263,7 +263,7 @@ class Spool:
                     self._path.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
-        """Deletes what a crash left. Raises SetupError."""
+        """Delete what a crash left. Raises SetupError."""
         with raised_as(SetupError, OSError, f"{self._path}: expected a spool file that can be deleted"):
             self._path.unlink(missing_ok=True)
         return self

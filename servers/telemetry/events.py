@@ -132,9 +132,9 @@ class Telemetry:
     def left(self, client: str) -> None:
         """Note that a client's session has ended: the round in flight does not wait for it."""
         if self.collecting is not None:
-            self.collecting.intake.left(client)
+            self.collecting.intake.hung_up(client)
         if self.proving is not None:
-            self.proving.proofs.left(client)
+            self.proving.proofs.hung_up(client)
 
     def about(self) -> dict[str, object]:
         """Return the context of every line that is logged on the server's behalf."""

@@ -193,7 +193,7 @@ ENTRIES_OF_C: Final[dict[str, list[str]]] = {
         "turns",
     ],
     "servers^": ["aggregator"],
-    "servers/rounds": ["dealt_form", "form", "memory", "own_noise", "proved_form", "trimmed_sum"],
+    "servers/rounds": ["dealt_blocks", "dealt_form", "form", "memory", "own_noise", "proved_form", "trimmed_sum"],
     "servers/store": ["state"],
 }
 """Every file that reads C, by room. Attacks are free to do without, and a laboratory may look everywhere."""

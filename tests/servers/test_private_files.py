@@ -56,7 +56,7 @@ def fill(state_dir: Path) -> dict[str, str]:
         open_ledger(state_dir, TASK),
         open_tuple_ledger(state_dir),
         DealLedger(state_dir / "dealt.sqlite"),
-        Spool(spool_path(state_dir), slot_bytes=80, memory_bytes=0, max_memory_upload=0) as uploads,
+        Spool(spool_path(state_dir), most_bytes=80, memory_bytes=0, max_memory_upload=0) as uploads,
     ):
         store.begin("small-1", Role.AGGREGATOR_A)
         uploads.new(80)

@@ -39,7 +39,7 @@ class Server:
     """Server A, with its seeds, its spool and what it tells B."""
 
     def __init__(self, folder: Path, n_places: int = 4) -> None:
-        spool = Spool(folder / "spool", slot_bytes=1 << 16, memory_bytes=1 << 16, max_memory_upload=1 << 16)
+        spool = Spool(folder / "spool", most_bytes=1 << 16, memory_bytes=1 << 16, max_memory_upload=1 << 16)
         places = Transfers(Limit.UPLOADS, n_places, min_bytes_s=0.0, grace_s=60.0)
         self.capacity, self.told = Capacity(spool, places, places), list[tuple[int, Relay]]()
         self.seeds = ShareSeeds(0)

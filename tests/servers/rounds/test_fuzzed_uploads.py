@@ -74,7 +74,7 @@ class Pair:
         self.tuples = [ServerTuples(party, shape, part) for party, part in enumerate(deal(shape))]
         memory = 1 << 20 if in_memory else 0
         self.spools = [
-            Spool(folder / role, slot_bytes=8 * DIM, memory_bytes=memory, max_memory_upload=memory)
+            Spool(folder / role, most_bytes=8 * DIM, memory_bytes=memory, max_memory_upload=memory)
             for role in AGGREGATORS
         ]
         self.intakes = [self.open_intake(1)]
@@ -257,7 +257,7 @@ def test_a_malformed_upload_costs_its_client_only(
                 breaks, parts = breaks or result is None, parts if result is None else result
             with contextlib.suppress(CallRefusedError, Break):
                 await pair.upload("mallory", party, stream(parts, breaks))
-            pair.intakes[party].left("mallory")
+            pair.intakes[party].hung_up("mallory")
         for client, update in honest.items():
             submission = pair.submission(client, update)
             for party in submission.servers:

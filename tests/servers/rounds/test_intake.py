@@ -478,7 +478,7 @@ async def test_another_salt_than_the_binding_was_made_with_is_refused() -> None:
 @asynchronous
 async def test_an_upload_without_room_is_refused_and_its_client_not_waited_for(tmp_path: Path) -> None:
     """The spool refuses, and the caller is told so by the one reason for it."""
-    intake = open_intake(capacity=roomy(Spool(tmp_path / "s", slot_bytes=8, memory_bytes=0, max_memory_upload=0)))
+    intake = open_intake(capacity=roomy(Spool(tmp_path / "s", most_bytes=8, memory_bytes=0, max_memory_upload=0)))
     with pytest.raises(NoRoomError, match="no_room: an upload to the spool has at most 8 bytes, got 192"):
         await upload_to(intake, submission())
     assert intake._expected == {"bob"}
@@ -582,7 +582,7 @@ async def test_a_client_that_hangs_up_is_not_waited_for() -> None:
     intake = open_intake()
     await upload_to(intake, submission("alice"))
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(after(0.05, intake.left, "bob"))
+        tasks.create_task(after(0.05, intake.hung_up, "bob"))
         assert 0.04 < await wait(intake, {"alice", "bob"}) < 2
 
 
@@ -598,7 +598,7 @@ async def test_a_client_that_comes_back_is_not_waited_for_in_the_round_in_progre
     """It is not invited again. An upload that it still makes is taken all the same."""
     intake = open_intake()
     await upload_to(intake, submission("alice"))
-    intake.left("bob")  # and is connected again before the round starts to wait
+    intake.hung_up("bob")  # and is connected again before the round starts to wait
     assert await wait(intake, {"alice", "bob"}) < 0.1
     await upload_to(intake, submission("bob"))
     assert intake.close().keys() == {"alice", "bob"}
@@ -608,7 +608,7 @@ async def test_a_client_that_comes_back_is_not_waited_for_in_the_round_in_progre
 async def test_b_waits_for_the_relay_of_a_client_that_has_left() -> None:
     """Whether it comes is for server A to say: the client may have uploaded before."""
     intake = open_at_b("alice")
-    intake.left("alice")
+    intake.hung_up("alice")
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(after(0.05, relay, intake, submission()))
         assert 0.04 < await wait(intake, {"alice"}) < 2
@@ -623,7 +623,7 @@ async def test_b_does_not_wait_long_for_relays_of_clients_that_have_left(monkeyp
     """
     monkeypatch.setattr(receiving, "PEER_LOCKED_GRACE_S", 0.2)
     intake = open_at_b("alice", "bob")
-    intake.left("bob")
+    intake.hung_up("bob")
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(after(0.3, relay, intake, submission()))
         assert 0.49 < await wait(intake, {"alice", "bob"}) < 2

@@ -47,7 +47,7 @@ class Source:
 
 
 def spool_at(folder: Path, memory_bytes: int) -> Spool:
-    return Spool(folder / "spool", slot_bytes=8 * DIM, memory_bytes=memory_bytes, max_memory_upload=memory_bytes)
+    return Spool(folder / "spool", most_bytes=8 * DIM, memory_bytes=memory_bytes, max_memory_upload=memory_bytes)
 
 
 def expected(draws: list[NDArray[np.int64]], coefficients: tuple[int, ...]) -> list[NDArray[np.int64]]:

@@ -279,13 +279,13 @@ async def test_the_holder_says_when_the_seeded_server_has_been_told_all() -> Non
     taken, left, absent = AtA(), AtA(), AtA()
     sent, payload = taken.upload("alice", Seed(bytes(16)))
     await taken.take("alice", sent, payload)
-    left.intake.left("alice")
+    left.intake.hung_up("alice")
     waiting = asyncio.create_task(absent.intake.wait(invited={"bob"}, peer_locked=asyncio.Event()))
     await asyncio.sleep(0)
     for at, told in ((taken, [(0, relay_of(sent))]), (left, []), (absent, [NOTHING_OF_ALICE])):
         assert at.told_all == [told]
         at.intake.relay(Relay(ROUND.round, "bob", b"", b""))  # of a slot that is held there says nothing of ours
-        at.intake.left("alice")
+        at.intake.hung_up("alice")
         assert at.told_all == [told]
     waiting.cancel()
 
@@ -335,7 +335,7 @@ async def test_retry_hints_count_who_may_still_begin_here() -> None:
     async with server.intake.upload("alice") as upload:
         upload.begin(proved.binding_message(sent.binding), sent.statement, sent.salt)
         assert server.intake.n_waiting == len(held) - 1
-        server.intake.left("alice")
+        server.intake.hung_up("alice")
         assert server.intake.n_waiting == len(held) - 1
         upload.write(payload)
     assert server.intake.n_waiting == len(held) - 1

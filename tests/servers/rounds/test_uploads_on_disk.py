@@ -40,9 +40,9 @@ from precad.protos.tls.identity import Role
 from precad.servers.config import AggregatorConfig
 from precad.servers.errors import SetupError, StoreError
 from precad.servers.rounds import memory, receiving
+from precad.servers.rounds.dealt_blocks import blocks_of
 from precad.servers.rounds.intake import Intake
 from precad.servers.rounds.relayed_uploads import RelayedUploads
-from precad.servers.rounds.trimmed_sum import blocks_of
 from precad.servers.rounds.uploads import MemoryPayload, Payload, Spool
 from precad.servers.store.folder import spool_path
 from tests.harness.harness import AGGREGATORS, LeashedClient, Pki, asynchronous, running, small_task, until
@@ -54,7 +54,7 @@ CLIENTS = ("alice", "bob", "mallory")
 @contextmanager
 def spool(folder: Path, *, memory_bytes: int = 0, max_memory_upload: int = SLOT) -> Iterator[Spool]:
     with Spool(
-        folder / "uploads.spool", slot_bytes=SLOT, memory_bytes=memory_bytes, max_memory_upload=max_memory_upload
+        folder / "uploads.spool", most_bytes=SLOT, memory_bytes=memory_bytes, max_memory_upload=max_memory_upload
     ) as made:
         yield made
 
@@ -222,7 +222,7 @@ def test_what_a_crash_left_is_deleted_at_the_next_start(tmp_path: Path) -> None:
     code = (
         "import os, signal; from pathlib import Path; from precad.servers.rounds.uploads import Spool\n"
         f"path = Path({str(tmp_path)!r}) / 'uploads.spool'\n"
-        "uploads = Spool(path, slot_bytes=80, memory_bytes=0, max_memory_upload=0)\n"
+        "uploads = Spool(path, most_bytes=80, memory_bytes=0, max_memory_upload=0)\n"
         "uploads.new(80).write(bytes(80)); uploads.new(80).write(bytes(80))\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
@@ -267,7 +267,7 @@ def test_a_full_disk_refuses_the_upload_that_meets_it_and_no_other(tmp_path: Pat
 def test_a_relay_without_room_comes_empty_and_the_next_one_whole(tmp_path: Path) -> None:
     """B's side: vectors of two clients, of which the first meets a full disk, and one that is too long."""
     n, delivered = 1 << 20, list[tuple[int, str, bytes]]()
-    with Spool(tmp_path / "uploads.spool", slot_bytes=n, memory_bytes=0, max_memory_upload=0) as uploads:
+    with Spool(tmp_path / "uploads.spool", most_bytes=n, memory_bytes=0, max_memory_upload=0) as uploads:
         relays = RelayedUploads(uploads, n, lambda t, client, payload, _: delivered.append((t, client, payload[:])))
         with no_file_beyond(n - 1):
             relays.take(3, "alice", bytes(n // 2), False, b"")
