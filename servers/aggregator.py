@@ -154,7 +154,8 @@ class Aggregator:
         run = TaskRun(
             party=self.party,
             config=self.config,
-            addresses=self._addresses,
+            peer_address=self._addresses[0],
+            dealer_address=self._addresses[1],
             state=state,
             telemetry=self._telemetry,
             sessions=self._sessions,

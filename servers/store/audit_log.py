@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 from precad.mpc.errors import PeerMismatchError, raised_as
 from precad.servers.database.dialects import Dialect
@@ -28,14 +28,16 @@ from precad.servers.errors import AuditError, SetupError
 FIRST_CHAIN: Final = ""
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _HEXADECIMAL: Final = re.compile("[0-9a-f]{64}")
-_OF_RELEASE: Final = {
+FieldKind: TypeAlias = Literal["text", "integer", "64 hexadecimal digits", "list of names"]
+"""What a field of an entry holds, as errors say it."""
+_OF_RELEASE: Final[Mapping[str, FieldKind]] = {
     "round": "integer",
     "chosen": "list of names",
     "accepted": "list of names",
     "model": "64 hexadecimal digits",
     "ledger": "64 hexadecimal digits",
 }
-REQUIRED: Final[Mapping[str, Mapping[str, str]]] = {
+REQUIRED: Final[Mapping[str, Mapping[str, FieldKind]]] = {
     "task": {"task": "text", "config": "64 hexadecimal digits", "model": "64 hexadecimal digits"},
     "turns": {"coin": "text"},
     "checking": {"round": "integer", "active": "list of names"},
@@ -162,8 +164,8 @@ def _verified(rows: Sequence[tuple[int, str, str]]) -> Iterator[Entry]:
         yield entry
 
 
-def _is(kind: str, value: object) -> bool:
-    """Return whether a field's value is of one of the kinds in `REQUIRED`."""
+def _is(kind: FieldKind, value: object) -> bool:
+    """Return whether a field's value is of this kind."""
     match kind:
         case "text":
             return isinstance(value, str) and _SURROGATE.search(value) is None  # else no file could hold it
@@ -171,7 +173,7 @@ def _is(kind: str, value: object) -> bool:
             return isinstance(value, int) and not isinstance(value, bool)
         case "64 hexadecimal digits":
             return isinstance(value, str) and _HEXADECIMAL.fullmatch(value) is not None
-        case _:
+        case "list of names":
             return isinstance(value, list) and all(_is("text", name) for name in value)
 
 

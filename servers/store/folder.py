@@ -8,6 +8,7 @@
     rounds.jsonl      a record of every committed round, with its timings       for people and programs; made again from
     model.npy         the last model                                            the others when a crash cost one of them
     audit.json        what an attack showed, by `precad audit privacy`          `precad.servers.telemetry.audit_figures`
+    canary-noise.jsonl  own noise where an audit reads it                       `precad.servers.store.canary_noise`
     uploads.spool     uploads that memory has no room for; gone with the process
 
 A server that is started again in its folder goes on with the task (`precad.servers.store.standing`). The folder and

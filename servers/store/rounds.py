@@ -227,7 +227,7 @@ class TaskStore(Database):
             found = audit_log.last_of(run, "turns")
         return b"" if found is None else bytes.fromhex(found["coin"])
 
-    def deal_turns(self, coin: bytes) -> None:
+    def keep_turns_coin(self, coin: bytes) -> None:
         """Write down the coin that deals clients their turns, which is public. Before the first round is begun."""
         with self.transaction() as run:
             self._log(run, "turns", coin=coin.hex())

@@ -64,7 +64,7 @@ class Model:
 
     @classmethod
     def of(cls, parameters: NDArray[np.float32], past: Past) -> Self:
-        """Return the state of parameters (d,)."""
+        """Return the model of parameters (d,), its bytes made once."""
         as_bytes = convert.model_to_bytes(parameters)
         return cls(parameters, as_bytes, convert.sha256(as_bytes), past)
 

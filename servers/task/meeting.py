@@ -232,7 +232,7 @@ def _turns_coin(state: TaskState, channel: Channel, random_bytes: RandomBytes) -
         raise PeerMismatchError("turns (was a server given back an old state_dir?)", ours=said[0], peers=said[1])
     share, commitment = joint_coin.commit(f"{state.store.task_id}/turns", channel, random_bytes)
     coin = joint_coin.reveal(share, commitment, b"", channel)
-    state.store.deal_turns(coin.reveal())
+    state.store.keep_turns_coin(coin.reveal())
     return coin
 
 
@@ -255,7 +255,7 @@ def charge_bytes(task: Task, n_rounds: int) -> int:
 
 
 def _charges(message: bytes, task: Task, next_round: int) -> dict[int, tuple[str, ...]]:
-    """By round, all of them drawn already. Raises MalformedMessageError."""
+    """Return the other server's charges, by round, all of them drawn already. Raises MalformedMessageError."""
     try:
         charges = {int(number): tuple(chosen) for number, chosen in json.loads(message).items()}
     except (ValueError, TypeError, AttributeError, RecursionError):

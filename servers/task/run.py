@@ -56,6 +56,7 @@ from precad.servers.telemetry.model_figures import FILE
 log = structlog.get_logger(__name__)
 
 RETRY_S = 0.2
+"""Time between two tries to meet, and between two looks whether the server is to leave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +65,10 @@ class TaskRun:
 
     party: Party
     config: AggregatorConfig
-    addresses: tuple[str, str | None]
-    """Addresses of aggregator B (dialled by A) and of the dealer, which mode `proved` has not."""
+    peer_address: str
+    """Address of aggregator B, which A dials."""
+    dealer_address: str | None
+    """Address of the dealer, which mode `proved` has not."""
     state: TaskState
     telemetry: Telemetry
     """Told what happens here, for the services and for operators."""
@@ -101,7 +104,7 @@ class TaskRun:
                         self.config,
                         self.peer_servicer,
                         party=self.party,
-                        peer_address=self.addresses[0],
+                        peer_address=self.peer_address,
                         credentials=self.credentials,
                         timeout_s=patience.left_s,
                         random_bytes=self.compute.randomness.coin,
@@ -201,13 +204,12 @@ class TaskRun:
         return RoundRunner(self.state, links, self.compute, self.capacity, self.on_state)
 
     async def _show_taken_over(self) -> None:
-        """A round that the other server had committed and we had not, to operators."""
+        """Show operators the round that the other server had committed and we had not, if there is one."""
         for round in self.state.committed[len(self.telemetry.records) :]:
             await self._publish(round)
 
     def _tuple_source(self, task_id: str) -> TupleSource | NoDealer:
-        _, dealer_address = self.addresses
-        pins = self.credentials.dealer
+        dealer_address, pins = self.dealer_address, self.credentials.dealer
         if dealer_address is None or pins is None:
             return NoDealer()
 
@@ -267,7 +269,8 @@ class TaskRun:
         guards: tuple[asyncio.Task[None], asyncio.Task[None]],
         goodbye: common_pb2.Goodbye,
     ) -> bool:
-        """Says goodbye to the other servers and waits a while for theirs. Whether the other aggregator has finished."""
+        """Say goodbye to the other servers, and wait a while for theirs. Return whether the other aggregator has
+        finished."""
         timeout_s = LINGER_S if goodbye.finished else GOODBYE_S
         await link.say_goodbye(goodbye, timeout_s)
         tuples.say_goodbye(goodbye)

@@ -188,8 +188,8 @@ class Server:
         self.task_id, self.turns_coin, self.n_rounds = "task-1", coin, n_rounds
         self.dealt: list[bytes] = []
 
-    def deal_turns(self, coin: bytes) -> None:
-        """See `TaskStore.deal_turns`."""
+    def keep_turns_coin(self, coin: bytes) -> None:
+        """See `TaskStore.keep_turns_coin`."""
         self.dealt.append(coin)
 
 
