@@ -70,16 +70,19 @@ Train: TypeAlias = Callable[[NDArray[np.float32]], RingArray]
 
 Enter: TypeAlias = Callable[[str, int], None]
 """The run and the number of a round, as both servers state them, before its model is trained."""
+Inbox: TypeAlias = Waiting[aggregator_pb2.Invitation]
+"""Invitations of one server that are not answered yet."""
+News: TypeAlias = aggregator_pb2.Invitation | aggregator_pb2.Challenge
+"""Events that end a round's wait for its challenge, in mode `proved`."""
 
-WORTH_ASKING_AGAIN = frozenset(
+WORTH_ASKING_AGAIN: Final = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
         grpc.StatusCode.CANCELLED,  # the server is stopping
         grpc.StatusCode.ALREADY_EXISTS,  # it has not noticed yet that our last stream broke
     }
 )
-
-
+"""Statuses after which a server is asked to let us join again."""
 HONEST: Final = Honest()
 LATE_S: Final = 5.0
 """How long an upload may go on beyond its round by our clock: servers end it by their own."""
@@ -150,7 +153,9 @@ class ClientSession:
         self._log = log.bind(client=client)
 
     async def run(self) -> None:
-        """Raises: TlsFileError, ServerUnreachableError, TaskRefusedError, TaskEndedError, ProtocolError,
+        """Answer invitations until the servers have finished the task.
+
+        Raises: TlsFileError, ServerUnreachableError, TaskRefusedError, TaskEndedError, ProtocolError,
         UploadLimitError, StateFileError."""
         links = Links(self._addresses, self._tls, self._pins)
         invitations: tuple[Inbox, Inbox] = (Waiting(), Waiting())
@@ -187,7 +192,7 @@ class ClientSession:
                 self._log.warning("client.finished_by_one", gone=AGGREGATORS[server])
 
     async def _listen(self, links: Links, server: int, inbox: Inbox) -> None:
-        """Passes on one server's invitations until it says that the task is finished; joins again when it is lost.
+        """Pass on one server's invitations until it says that the task is finished; join again when it is lost.
 
         Raises the reason of the last loss when the server has been away for too long.
         """
@@ -238,14 +243,14 @@ class ClientSession:
         raise ServerUnreachableError(f"{AGGREGATORS[server]} hung up")
 
     def _tell(self, server: int, news: News) -> None:
-        """Mode `proved`: a round that waits for a challenge hears of it, and of the next round."""
+        """Tell a round that waits for its challenge of it, and of the next round, in mode `proved`."""
         if self.task.is_proved:
             self._news.put(server, news)
 
     async def _join(
         self, stub: BytesStub, server: int, patience: Patience
     ) -> AsyncGenerator[aggregator_pb2.ClientEvent, None]:
-        """Events of one stream, which this client opens when its turn comes. Raises: as `_events`."""
+        """Yield the events of one stream, which this client opens when its turn comes. Raises: as `_events`."""
         async with AsyncExitStack() as turn, aclosing(self._events(stub, server)) as events:
             await turn.enter_async_context(self._turns[server])
             patience.asks()
@@ -254,7 +259,7 @@ class ClientSession:
                 yield event
 
     async def _events(self, stub: BytesStub, server: int) -> AsyncGenerator[aggregator_pb2.ClientEvent, None]:
-        """Events of one open stream. Raises ServerUnreachableError, TaskRefusedError, ProtocolError."""
+        """Yield the events of one open stream. Raises ServerUnreachableError, TaskRefusedError, ProtocolError."""
         call = stub.Join(aggregator_pb2.JoinRequest(hello=hello_to(self.task)))
         try:
             async for data in call:
@@ -331,8 +336,11 @@ class ClientSession:
         return self._evaluation
 
     async def _take_part(self, stubs: list[BytesStub], work: Work, invitation: RoundInvitation) -> None:
-        """Model, Algorithm 2, submission. A server without room is asked again until the round is over: for the same
-        upload, which counts once. One that reads nothing keeps nobody beyond the round."""
+        """Download the model, run Algorithm 2, and submit.
+
+        A server without room is asked again until the round is over: for the same upload, which counts once. One that
+        reads nothing keeps nobody beyond the round.
+        """
         ends_at = time.monotonic() + self.task.submit_timeout_s
         parameters = await self._model(stubs, invitation, ends_at)
         share = functools.partial(make_submission, invitation=invitation, task=work.task, client=self.client)
@@ -414,7 +422,7 @@ class ClientSession:
     async def _take_part_and_prove(
         self, stubs: list[BytesStub], work: Work, invitation: Invitation, seed: Seed
     ) -> None:
-        """Mode `proved`: model, Algorithm 2, upload, and one proof for the challenge that both servers send.
+        """Download the model, run Algorithm 2, upload, and prove for the challenge of both servers: mode `proved`.
 
         No second invitation of a round is answered. Whoever waits for a challenge that does not come is silent. The
         upload and its share seed are let go at the round's end, and at the latest when the limits have passed. Those
@@ -478,7 +486,3 @@ class ClientSession:
             if convert.sha256(data) != invitation.model_digest:
                 raise ProtocolError("the downloaded model does not have the digest that both servers named")
             return convert.model_from_bytes(data, self.task.dim)
-
-
-News: TypeAlias = aggregator_pb2.Invitation | aggregator_pb2.Challenge
-Inbox: TypeAlias = Waiting[aggregator_pb2.Invitation]

@@ -95,9 +95,10 @@ class ProofCheck:
         """Take a proof as the holder, and return what the seeded server is to be told.
 
         slot: that of the caller's certificate, whatever the message says. payload: stays where it is, to be read again
-        by `open`. Raises ProofRefusedError, checking in the
-        protocol's order: `late`, `not_active`, `wrong_server`, `duplicate`, `wrong_client`, `wrong_binding`,
-        `wrong_challenge`, `wrong_length`, `malformed`, `wrong_digest`.
+        by `open`.
+
+        Raises ProofRefusedError, in the protocol's order: `late`, `not_active`, `wrong_server`, `duplicate`,
+        `wrong_client`, `wrong_binding`, `wrong_challenge`, `wrong_length`, `malformed`, `wrong_digest`.
         """
         binding = self.require_header(slot, proof)
         self._bound.add(slot)

@@ -1,7 +1,7 @@
 """Opening the noisy sum of mode `proved`: both servers send their shares in F_p and add, piece by piece, one round.
 
 A piece has 7 * 2^17 bytes, so that no element is cut. What is opened are the integers in (-p/2, p/2), which the sum and
-both servers' noise never leave (docs/reference/protocol-v2.md, section 4).
+both servers' noise never leave (docs/reference/protocol-v2.md, sections 4 and 10).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The seeded server's share of X is the stream SHARE of its seed, and its share of a proof is PROOF_SHARE. The holder has
 the differences, 7 bytes an element, in memory or on disk. Both are read in order, and from any element on, so the pass
-over the uploads reads them alike. Source: docs/reference/protocol-v2.md, sections 5 and 6.
+over the uploads reads them alike. Source: docs/reference/protocol-v2.md, sections 5 and 7.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ for each guess of X it knows the payload. A digest without a salt would say whic
 which has no place for a salt. It makes the binding itself, and counts an upload or a proof if and only if the client's
 statement fits, which the holder cannot make.
 
-Source: docs/reference/protocol-v2.md, sections 5 and 6.
+Source: docs/reference/protocol-v2.md, sections 5 and 7.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def holder_of(slot: int) -> Party:
 
 
 def seeded_of(slot: int) -> Party:
-    """Return the server that gives the share seed of a slot, and gets no data."""
-    return 0 if slot % 2 else 1
+    """Return the server that gives the share seed of a slot, and gets no data: the holder's peer."""
+    return 0 if holder_of(slot) else 1
 
 
 def slot_labels(selection: Seed, label: Label, enrolled: int, chosen: Sequence[str]) -> dict[str, int]:
@@ -215,6 +215,7 @@ def require_stated(found: StatedBinding, expected: Binding | ProofBinding) -> No
 
 
 def payload_digest_of(binding: Binding | ProofBinding) -> bytes:
+    """Return the salted digest of the payload that a binding is of."""
     return binding.payload_digest if isinstance(binding, Binding) else binding.proof_digest
 
 
