@@ -160,7 +160,7 @@ class ClientConfig(BaseModel, frozen=True, extra="forbid", defer_build=True):
     holdout: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] | None = None
     """The share of the records that is not trained on, each by a keyed hash of its content. The client evaluates models
     on them (`task.evaluation = "clients"`). None: a fifth in a local run on `records`, which measures the accuracy, or
-    with such a task; else nothing."""
+    of such a task; nothing elsewhere."""
     holdout_seed: Annotated[int, Field(ge=0)] = 0
     """Another one keeps other records. Protects nobody."""
     dealt: bool = False

@@ -44,7 +44,7 @@ def simulate(
         clients   an app for each client, with records, model and loss of your own, in place of those of the file
         seeds     how many, from 0 on; or which
         rounds    in place of the task's
-        folder    where files go; one of the same runs is gone on with. None: a new one, `runs/<task>-simulated-<time>`
+        folder    where files go; one of the same runs is continued. None: a new one, `runs/<task>-simulated-<time>`
         workers   trainings at once, a process each; 1 with `clients`
         ray       address of a Ray cluster that runs them
         progress  show a bar on standard error

@@ -138,8 +138,8 @@ class AggregatorConfig(ServerConfig, frozen=True):
     initial_model: ConfigPath
     """Flat float32 vector of the task's dimension (.npy). Both servers must hold the same bytes."""
     state_dir: ConfigPath
-    """Where the ledgers, the state of the task and the models are written, and uploads that memory has no room for. One
-    that holds this task is gone on with, one of another task is refused."""
+    """Where the ledgers, the state of the task and the models are written, and uploads that memory has no room for. A
+    folder of this task is continued, one of another task is refused."""
     revoked: ConfigPath | None = None
     """File of clients' certificates that are no longer accepted: a SHA-256 fingerprint a line
     (`precad.servers.door.revocation`). It may change while the server runs."""

@@ -38,7 +38,7 @@ class CoreFields(BaseModel):
     """T."""
     lost_rounds: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """How many rounds may be lost: their clients were drawn, and they do not commit. No round begins once so many are,
-    and the task ends. None: `most_lost_rounds`."""
+    and the task ends. None: 3 and a tenth of the rounds, `batches_ahead` + 2 at least."""
     client_rate: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
     """q: each enrolled client is in a round with this probability, independently (Poisson)."""
     record_rate: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
@@ -112,7 +112,8 @@ class CoreFields(BaseModel):
     submit_timeout_s: Positive = 60.0
     """How long a round waits for uploads before it is locked without the missing ones."""
     registration_timeout_s: Positive = 120.0
-    """How long the servers wait for the enrolled clients to register before the task is refused."""
+    """How long the servers wait for all enrolled clients. Then the task begins with those that registered, or is
+    refused where they are fewer than `min_clients`."""
     min_clients: Annotated[int, Field(ge=1)] = 1
     """Registered clients without which the task does not start, or a restarted server does not go on."""
     epsilon_budget_one_server: Positive | None = None
