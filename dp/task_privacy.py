@@ -21,10 +21,11 @@ With `records_per_person` = k every figure of a record is of k records of one pe
 are drawn one by one, each adds at most R, and `precad.dp.accountants.group_mixture` is exact for them.
 
 For a whole client no round is amplified by the draw of clients, in `user-dp-fedavg` as in the level that `precad` has
-beside its records. Servers know who was drawn. So may clients. An invitation names the place of its client among those
-drawn, in the order of ids. Two clients that collude can count who is between them. Adding or removing a client
-means that its updates are there or are zero; that it was drawn is hidden from nobody. Our derivation, from the wire
-format (docs/reference/protocol.md, sections 7 and 9).
+beside its records. Servers know who was drawn. So may clients. With a dealer, an invitation names the place of its
+client among those drawn, in the order of ids. Two clients that collude can count who is between them. Adding or
+removing a client means that its updates are there or are zero; that it was drawn is hidden from nobody. Our
+derivation, from the wire format
+(docs/reference/protocol.md, sections 7 and 9).
 """
 
 from __future__ import annotations

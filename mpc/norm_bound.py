@@ -22,7 +22,7 @@ WINDOW = 1 << WINDOW_BITS
 
 DEFAULT_ROWS = 64
 MAX_ENCODED_CLIP = 94_000_000
-"""C * 2^f at most: an honest client then fails with probability below 2^-40 (section 4, table)."""
+"""C * 2^f at most: an honest client then fails with probability below 2^-40 (section 15)."""
 
 
 def largest_frac_bits(clip_norm: float) -> int:
