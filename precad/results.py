@@ -260,9 +260,9 @@ class RunResult:
     missing: int
     rejected_clients: tuple[str, ...]
     epsilon_one_server: float
-    """One record, against a server that may discard draws, with any clients."""
+    """The task's unit, one record in PRECAD, against a server that may discard draws, with any clients."""
     epsilon_clients_only: float
-    """One record, against clients."""
+    """The same unit, against clients that may discard draws."""
     delta: float
     seconds_total: float
     folder: Path

@@ -36,9 +36,11 @@ def _show_version(is_wanted: bool) -> None:
     if is_wanted:
         from importlib import metadata
 
+        from precad.protos.task.proved_fields import PROTOCOL_VERSION as PROVED_VERSION
         from precad.protos.task.task import PROTOCOL_VERSION
 
-        typer.echo(f"precad {metadata.version('precad')}, protocol {PROTOCOL_VERSION}")
+        versions = f"protocols {PROTOCOL_VERSION} and {PROVED_VERSION}"
+        typer.echo(f"precad {metadata.version('precad')}, {versions}")
         raise typer.Exit
 
 
@@ -50,7 +52,7 @@ def precad(
             "--version",
             is_eager=True,
             callback=_show_version,
-            help="Show program and protocol, and exit.",
+            help="Show program and protocols, and exit.",
         ),
     ] = False,
 ) -> None:

@@ -29,6 +29,7 @@ from precad.deploy.cli.standard_output import checked
 from precad.deploy.errors import RunFailedError, exit_code_of
 from precad.dp import errors as dp_errors
 from precad.mpc import errors as mpc_errors
+from precad.protos.task.proved_fields import PROTOCOL_VERSION as PROVED_VERSION
 from precad.protos.task.task import PROTOCOL_VERSION
 from precad.protos.tls import files as tls_files
 from precad.protos.tls import identity, key_exchange
@@ -73,7 +74,8 @@ def test_the_version_is_the_packages_and_the_protocols() -> None:
     """Show what two operators compare when `protocol_version differs`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     shown = precad("--version")
-    assert (shown.exit_code, shown.stdout) == (0, f"precad {project['version']}, protocol {PROTOCOL_VERSION}\n")
+    versions = f"protocols {PROTOCOL_VERSION} and {PROVED_VERSION}"
+    assert (shown.exit_code, shown.stdout) == (0, f"precad {project['version']}, {versions}\n")
 
 
 @pytest.mark.parametrize("command", SUBCOMMANDS, ids=" ".join)
