@@ -262,7 +262,7 @@ class RunResult:
     epsilon_one_server: float
     """The task's unit, one record in PRECAD, against a server that may discard draws, with any clients."""
     epsilon_clients_only: float
-    """The same unit, against clients that may discard draws."""
+    """That unit, against clients that may discard draws."""
     delta: float
     seconds_total: float
     folder: Path

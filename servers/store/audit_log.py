@@ -29,7 +29,7 @@ FIRST_CHAIN: Final = ""
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _HEXADECIMAL: Final = re.compile("[0-9a-f]{64}")
 FieldKind: TypeAlias = Literal["text", "integer", "64 hexadecimal digits", "list of names"]
-"""What a field of an entry holds, as errors say it."""
+"""The kind of value that a field of an entry holds, as errors say it."""
 _OF_RELEASE: Final[Mapping[str, FieldKind]] = {
     "round": "integer",
     "chosen": "list of names",

@@ -74,7 +74,7 @@ def fractions(name: str, shape: tuple[int, ...], bits: int) -> NDArray[np.float6
 
 
 class Draws:
-    """Everything that a simulation draws, by name. See `precad.lab.simulation.Randomness`."""
+    """Everything that a simulation draws, by name. See `precad.lab.simulation.randomness.Sources`."""
 
     def chosen(self, t: int, clients: Sequence[str], client_rate: float) -> list[str]:
         """Draw by the servers' own function."""

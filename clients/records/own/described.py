@@ -26,7 +26,7 @@ class OwnRecords:
     """One source of records."""
 
     source: str
-    """`csv:PATH` and so on, or `module:function` (`precad.clients.config.KINDS`)."""
+    """`csv:PATH` and so on, or `module:function` (`precad.clients.config.FILE_KINDS`)."""
     field: str = "client.records"
     """Name of it, in messages."""
     label: str | Sequence[str] | None = None

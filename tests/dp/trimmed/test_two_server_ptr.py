@@ -143,4 +143,7 @@ def test_views_and_rounds():
     assert clients < one
     assert it.event(View.ONE_SERVER).epsilon(1, 1e-5) < one
     assert it.event(View.ONE_SERVER).epsilon(0, 1e-5) == 0.0
+    of_a_round = [round(it.event(view).epsilon(1, 1e-5), 2) for view in (View.ONE_SERVER, View.CLIENTS_ONLY)]
+    assert [*of_a_round, round(it.threshold, 2)] == [4.79, 3.55, 20.13], "docs/reference/protocol-trimmed-sums.md"
+    assert round(ptr_threshold(1.0, 1e-8), 2) == 17.73
     assert replace(it, mechanism=replace(it.mechanism, trim_count=3)).event(View.ONE_SERVER).epsilon(3, 1e-5) == one

@@ -82,7 +82,7 @@ class SimulatedLane:
 
 
 class LaneListener:
-    """In the place of `precad.servers.links.lane.LaneListener`."""
+    """In the place of `precad.servers.links.lane_listener.LaneListener`."""
 
     def __init__(self, network: Network, host: Host) -> None:
         self._network, self.host = network, host
@@ -92,7 +92,7 @@ class LaneListener:
         network.listeners[self.port] = self
 
     async def accept(self, timeout_s: float) -> SimulatedLane:
-        """See `precad.servers.links.lane.LaneListener`."""
+        """See `precad.servers.links.lane_listener.LaneListener`."""
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._arrived.get()

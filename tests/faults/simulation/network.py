@@ -317,13 +317,13 @@ class Network:
         return Server(self, self.here(), address), 1
 
     def lane_listener(self, address: str, context: Source[ssl.SSLContext]) -> LaneListener:
-        """See `precad.servers.links.lane.LaneListener`."""
+        """See `precad.servers.links.lane_listener.LaneListener`."""
         return LaneListener(self, self.here())
 
     async def open_lane(
         self, address: str, port: int, token: bytes, context: Source[ssl.SSLContext], timeout_s: float
     ) -> SimulatedLane:
-        """See `precad.servers.links.lane.open_lane`."""
+        """See `precad.servers.links.lane_opening.open_lane`."""
         await asyncio.sleep(self.trip_s())
         if (listener := self.listeners.get(port)) is None or listener.token != token:
             raise PeerUnreachableError("no lane: nobody listens")
