@@ -8,6 +8,7 @@ from typing import Final
 
 from precad.mpc.prg import Purpose
 from precad.protos.precad.v1 import aggregator_pb2, common_pb2, control_pb2, dealer_pb2, peer_pb2
+from precad.protos.task.algorithms import RULES
 from precad.protos.task.convex_fields import DIRECTIONS_FILE
 from precad.protos.task.task import Task
 
@@ -54,3 +55,18 @@ def test_each_field_of_a_task_is_named() -> None:
     """Whoever makes a task's canonical text from the pages needs all of them, but for a path that is in no text."""
     of_tables = " ".join(cell for page in (section(BASE, 3), section(PROVED, 4)) for row in rows(page) for cell in row)
     assert set(Task.model_fields) - set(re.findall(r"\w+", of_tables)) == {DIRECTIONS_FILE}
+
+
+def test_aggregation_says_of_each_algorithm_what_it_divides_by_and_who_adds_noise() -> None:
+    """By the sentences that list algorithms; the one of a task that names none is the general case."""
+    sentences = section(BASE, 13).replace("\n", " ").split(". ")
+
+    def listed(what: str) -> set[str]:
+        (sentence,) = (one for one in sentences if what in one)
+        return set(re.findall(r"`([a-z-]+)`", sentence))
+
+    others = [rules for rules in RULES.values() if not rules.is_default]
+    assert listed("(number of enrolled clients)") == {
+        rules.name for rules in others if rules.trains_locally and not rules.selects
+    }
+    assert listed("s = σ·C·2^f") == {rules.name for rules in others if rules.servers_add_noise}
