@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from precad.protos.task.algorithms import OF_AN_ALGORITHM, QUANTILE_FIELDS, AlgorithmRules
-from precad.protos.task.quantile import QuantileRule
+from precad.protos.task.quantile import LEARNT, QuantileRule
 
 MIN_NOISE_STD_ON_GRID, MAX_NOISE_STD_ON_GRID = 8.0, 2.0**40
 """With C * 2^f <= 9.4e7 and any number of clients below 9e10, the noisy sum then stays far from wrapping around."""
@@ -85,6 +85,12 @@ def refuse_budgets(rules: AlgorithmRules, given: Collection[str]) -> None:
     for name in rules.idle_budgets:
         if name in given:
             raise ValueError(f"{name}: {rules.name} proves nothing that it could limit, expected none")
+
+
+def refuse_learnt_bound(rules: AlgorithmRules, update_clipping: str) -> None:
+    """Refuse a bound that is learnt with the servers' noise where an algorithm learns none. Raises ValueError."""
+    if update_clipping in LEARNT and not set(QUANTILE_FIELDS) <= set(rules.own_fields):
+        raise ValueError(f"update_clipping: expected a fixed bound with algorithm {rules.name!r}, found a learnt one")
 
 
 def refuse_quantile_fields(update_clipping: str, given: Collection[str]) -> None:

@@ -105,6 +105,7 @@ class Task(DerivedFigures):
         refuse_function(self, given)
         refusals.refuse_rates(self.record_rates, self.clients, self.record_rate)
         refusals.refuse_fields_of_others(rules, given)
+        refusals.refuse_learnt_bound(rules, self.update_clipping)
         if self.non_colluding > len(self.clients):
             raise ValueError(
                 f"non_colluding must be at most the {len(self.clients)} enrolled, got {self.non_colluding}"

@@ -16,7 +16,6 @@ from pydantic import BaseModel, Field
 
 from precad.protos.task.parameters import TaskParameters
 from precad.protos.task.proved_fields import MODE as PROVED
-from precad.protos.task.quantile import LEARNT
 from precad.protos.task.refusals import MIN_NOISE_STD_ON_GRID
 
 if TYPE_CHECKING:
@@ -129,8 +128,6 @@ def refuse_unranked(task: TaskParameters, shared: str, checked: str, compared: s
         raise ValueError(f"mode: expected one with a dealer with algorithm {name!r}, whose {shared} are shared there")
     if not task.checks_norms:
         raise ValueError(f"validation: expected 'norm' with algorithm {name!r}, whose {checked}")
-    if task.update_clipping in LEARNT:
-        raise ValueError(f"update_clipping: expected a fixed bound with algorithm {name!r}, found a learnt one")
     if task.expected_clients > most_expected:
         raise ValueError(
             f"client_rate: expected at most {most_expected} clients of a round with algorithm {name!r}, which compares "

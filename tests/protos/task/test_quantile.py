@@ -140,3 +140,9 @@ def test_the_model_is_all_but_the_last_number() -> None:
 def test_what_cannot_be_learnt_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         learning_task(**changes)
+
+
+def test_an_algorithm_without_the_servers_noise_learns_no_bound() -> None:
+    """The field that is wrong is named, not the noise on a count that nobody asked for."""
+    with pytest.raises(ValidationError, match="update_clipping: expected a fixed bound with algorithm 'fedavg'"):
+        small_task(**LEARNT | {"algorithm": "fedavg"}, noise_multiplier=0.0)
