@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 from pathlib import Path
 from typing import Final
+
+from precad.mpc.gate_names import make_gate
+from precad.mpc.norm_bound import NormBound
+from precad.mpc.ring import WORD_BYTES
+from precad.mpc.robust.krum import Krum, blocks
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DOCS: Final = ROOT / "docs"
@@ -34,3 +40,19 @@ def test_the_exact_methods_lead_is_that_of_its_table() -> None:
     stated = f"tolerates {int(min(ratios))} to {int(max(ratios))} times the published one's attackers."
     page = " ".join((DOCS / "explanation" / "certificates.md").read_text().split())
     assert f"{stated} An attack needs at most {max(gaps)} more" in page
+
+
+def test_the_dealers_words_for_krum_outweigh_trim_tuples_where_the_page_says() -> None:
+    """By what a round of m clients draws: bytes of its comparisons against 8 d for each client."""
+    dim, said, each = 26_010, list[int](), list[int]()
+    for clip in (16.0, 1.0):
+        bound, m = NormBound(clip_norm=clip, dim=dim), 3
+        while sum(block.n_products for block in blocks(make_gate("native"), m, Krum(bound, 0, 1))) <= m * dim:
+            m += 1
+        said.append(m)
+        of_distances = blocks(make_gate("native"), m, Krum(bound, 0, 1))[:2]
+        each.append(round(sum(WORD_BYTES * block.n_products for block in of_distances) / (m * math.comb(m - 1, 2))))
+    assert NormBound(clip_norm=1.0, dim=dim).threshold.bit_length() == 33
+    page = (DOCS / "reference" / "protocol-krum.md").read_text()
+    assert f"From m = {said[0]}, or {said[1]}, comparisons outweigh trim tuples" in page
+    assert f"takes it {each[0]} bytes there, and {each[1]} with" in page
