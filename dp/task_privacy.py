@@ -246,8 +246,8 @@ def upload_events(task: PublicParameters, records_per_person: int) -> tuple[Samp
     of other clients. Where tau clients share the noise, the client's own draw alone protects from these. That is
     N(0, (sigma R)^2 / tau), rounded with its update. Where the task protects whole clients, a person may change
     the client's update by twice its bound: from one update within C to another. No account of propose-test-release
-    covers that, so there an upload costs everything. So it does where servers evaluate a function of the sum: how far
-    a record moves that is the word of their operators, which the record's holder cannot see kept.
+    covers that, so there an upload costs everything. It does, too, where servers evaluate a function of the sum. How
+    far a record moves that is the word of their operators, and its holder cannot see it kept.
     """
     privacy = task_privacy(task)
     if task.sum_function is not None:

@@ -9,8 +9,8 @@ Format. One JSON object per line, appended only. The first line holds the parame
 A charge counts twice. It counts for the clients it names, whose records meet one of `events`. It counts also as a round
 of the task, in which every enrolled client, drawn or not, meets each of `every_round`. The header has `every_round` if
 there is any such event. The header has `"unit":"client"` where `events` are about whole clients, not records. It has
-`steps_per_round` where an event happens more than once in a round, `slack` where the protocol takes a part of delta,
-and `earlier` where finished tasks of the same clients count as well. An event that is null leaves nothing protected.
+`steps_per_round` where an event happens more than once in a round, `slack` where the protocol takes a part of delta.
+It has `earlier` where finished tasks of the same clients count as well. An event that is null leaves nothing protected.
 
 Where an event is of records in bins (`precad.dp.accountants.bins_event`), rounds e T .. e T + T - 1 are an epoch. A
 client that was charged in one of them counts as charged in all of them, once. An epoch costs all that it can at its

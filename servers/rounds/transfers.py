@@ -79,8 +79,8 @@ class Transfers:
         n_told: int | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """limit: its name for max_places, in refusals. n_told: with how many clients hints to come back reckon, or as
-        many as wait where it is None, so that who is refused learns how many were drawn."""
+        """limit: its name for max_places, in refusals. n_told: of so many clients hints to come back reckon. None: as
+        many as wait, so that who is refused learns how many were drawn."""
         self._limit, self._max_places, self._max_bytes, self._now = limit, max_places, max_bytes, now
         self._min_bytes_s, self._grace_s, self._n_told = min_bytes_s, grace_s, n_told
         self._places: dict[str, Place] = {}

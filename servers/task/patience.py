@@ -14,7 +14,7 @@ GOODBYE_S = 2.0
 class Patience:
     """How long another server may still be away: connect_timeout_s at first, reconnect_timeout_s from each loss on.
 
-    Losses without a draw between them are one: who comes back only to hang up again, or to draw nobody, is waited for
+    Losses without a draw between them are one. Who comes back only to hang up again, or to draw nobody, is waited for
     no longer in all.
     """
 

@@ -69,7 +69,7 @@ def done_by(worlds: list[DeviatingWorld]) -> tuple[Counter[str], int]:
 
 @pytest.mark.parametrize("name", TASKS)
 def test_a_few_deviating_servers(place: Path, pki: Pki, name: str) -> None:
-    """The same ones each time. They deviate, and rounds are committed all the same."""
+    """Draw the same ones each time. They deviate, and rounds are committed all the same."""
     done, n_released = done_by([played(place, pki, TASKS[name], seed) for seed in range(6)])
     assert done.total() >= 10
     assert n_released >= 6
