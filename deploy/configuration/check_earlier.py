@@ -38,7 +38,10 @@ def _id_of(ledger: Path) -> str:
 
 
 def with_tasks(task: Task, earlier: Sequence[EarlierTask]) -> dict[str, str]:
-    """Say what a new ledger of the task states that counts these. Raises: SetupError, DpError."""
+    """Say what a new ledger of the task states that counts these. Raises: SetupError, DpError.
+
+    Ledgers do not say what an earlier task's figures rest on, such as a factor of a function of its sum.
+    """
     if not earlier or not task.rules.is_private:
         return {}
     with TemporaryDirectory(prefix="precad-check-") as scratch, open_ledger(Path(scratch), task, earlier) as ledger:
@@ -47,4 +50,4 @@ def with_tasks(task: Task, earlier: Sequence[EarlierTask]) -> dict[str, str]:
             for conduct in (Conduct.WATCHES, Conduct.MAY_DISCARD)
         )
     said = f"{before} before the first round; if it may discard draws, in the end {in_the_end}"
-    return {"privacy_with_earlier_tasks": f"against one server {said}"}
+    return {"privacy_with_earlier_tasks": f"against one server {said}; if what the earlier figures rest on holds, too"}

@@ -303,6 +303,8 @@ def test_a_server_is_told_what_its_ledger_will_state_with_earlier_tasks(
     shown = re.findall(r"<= ([0-9.]+)", report["aggregator_a"]["privacy_with_earlier_tasks"])
     assert [0 <= float(said) - epsilon < 0.01 for said, epsilon in zip(shown, stated, strict=True)] == [True, True]
     assert stated[0] > 0
+    said = report["aggregator_a"]["privacy_with_earlier_tasks"]
+    assert said.endswith("; if what the earlier figures rest on holds, too")  # a ledger does not say it
     with open_task_store(tmp_path / "before", task, bytes(4 * task.dim)) as store:
         store.begin("small-0123", Role.AGGREGATOR_A)
     said = precad("check", config).stdout  # by what both servers call it, where the log is beside the ledger
