@@ -98,10 +98,11 @@ def right_and_losses(model: nn.Module, records: Records, loss: Loss, device: tor
         with torch.no_grad(), deterministic():
             try:
                 outputs, found = _passed(model, one, loss, device)
+                share = _right(outputs, one, loss, threshold)
             except Exception:  # noqa: BLE001, S112 - the model's or the loss's, whose text may hold values of the record
                 continue
         if np.isfinite(outputs).all():
-            losses[i], right[i] = found, _right(outputs, one, loss, threshold)
+            losses[i], right[i] = found, share
     return right, losses
 
 

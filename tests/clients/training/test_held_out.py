@@ -122,6 +122,30 @@ def test_a_record_on_which_the_model_raises_counts_as_wrong() -> None:
     assert np.isfinite(losses[~is_refused]).all()
 
 
+class Ragged(nn.Linear):
+    """A model that gives some records outputs of another shape, which labels do not fit."""
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Give two rows where the first feature is negative."""
+        found = super().forward(features)
+        return torch.stack([found, found], dim=1) if (features[:, 0] < 0).any() else found
+
+
+def test_a_record_whose_outputs_fit_no_label_counts_as_wrong() -> None:
+    """Not as an error: the client would end, which tells of the record."""
+
+    def squares(model: nn.Module, record: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return (model(record[0]) ** 2).sum()
+
+    own = some(20)
+    odd = own.features[:, 0] < 0
+    right, losses = right_and_losses(Ragged(WIDTH, CLASSES).eval(), own, loss_of(squares), CPU)
+    assert not right[odd].any()
+    assert np.isinf(losses[odd]).all()
+    assert np.isfinite(losses[~odd]).all()
+    assert 0 < odd.sum() < 20
+
+
 def test_outputs_that_are_not_finite_count_as_wrong() -> None:
     """Class 0 is where the largest of them would be looked for."""
     broken = nn.Linear(WIDTH, CLASSES)
