@@ -21,7 +21,7 @@ Clients = Annotated[
     list[Path] | None, typer.Option(metavar="DIR", help="Read this state_dir of audit clients, beside --server.")
 ]
 Canaries = Annotated[
-    int | None, typer.Option(help="Hold so many canaries, 64 to 20000; else enough for 100000 observations.", min=1)
+    int | None, typer.Option(help="Hold so many canaries, 64 to 20000; else enough for 100000 observations.")
 ]
 Report = Annotated[
     Path | None,
