@@ -19,11 +19,10 @@ from precad.lab.bench.server_pair import PairResult
 from precad.lab.bench.workload import KRUM, Case, shape_of
 from precad.mpc.gate.native_gate import CarryGate
 from precad.mpc.tuples.held import DIGEST_BYTES, FIELD_WORDS
+from precad.protos.task import krum_fields
 
 NATIVE = "native"
 IMPLEMENTATIONS = (NATIVE, TESTED, TRIMMED, KRUM)
-MOST_OF_KRUM = 64
-"""Clients of a round that a task of Krum expects at most."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +43,7 @@ class Plan:
             Case(implementation=name, mode=self.mode, dim=self.dim, clients=n, repetitions=self.repetitions)
             for n in self.clients
             for name in self.implementations
-            if name != KRUM or n <= MOST_OF_KRUM
+            if name != KRUM or n <= krum_fields.MOST_EXPECTED
         ]
 
 
