@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from precad.clients.config import ClientConfig, require_source
 from precad.clients.upload_limit import require_covered
 from precad.deploy.configuration.faults import faults_of, toml_fault
-from precad.deploy.errors import ConfigError
+from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.shown.found import found_shown
 from precad.protos.config_path import ConfigPath
 from precad.protos.messages.spoken import shown
@@ -213,7 +213,8 @@ def _without_own(path: Path) -> tuple[dict[str, Any], Path | None]:
     if include is not None:
         found = {**_included(path, include, found), **found}
     own_path = None if own is None else _beside(path, "own", own)
-    return found, own_path if own_path is not None and own_path.exists() else None
+    with refusing(OSError, f"{path}: own: expected the name of a file, found"):
+        return found, own_path if own_path is not None and own_path.exists() else None
 
 
 def shared_text(path: Path) -> bytes | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, ObjectIdentifier
 
@@ -114,7 +114,12 @@ class TlsFiles:
             key = private_key.open_private_key(pem, passphrase)
         except PrivateKeyError as error:
             raise TlsFileError("key", self.key, expected=error.expected, found=error.found) from None
-        if key.public_key() != certificate.public_key():
+        try:
+            certified = certificate.public_key()
+        except (ValueError, UnsupportedAlgorithm):
+            found = "one of no key that is known"
+            raise TlsFileError("certificate", self.certificate, expected="a key's", found=found) from None
+        if key.public_key() != certified:
             raise TlsFileError(
                 "key", self.key, expected="the certificate's key", found="the key of another certificate"
             )

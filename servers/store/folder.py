@@ -20,6 +20,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from tokenize import TokenError
 
 import numpy as np
 from numpy.typing import NDArray
@@ -204,7 +205,7 @@ def load_final_model(state_dir: Path, dim: int) -> NDArray[np.float32]:
 def _load_model(field: str, path: Path, dim: int) -> NDArray[np.float32]:
     try:
         parameters = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError, MemoryError, OverflowError) as error:  # the last of a shape that it states
+    except (OSError, ValueError, EOFError, MemoryError, OverflowError, TokenError) as error:  # of what its head states
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise SetupError(f"{field}: expected a .npy file, found {path}: {why}") from None
     if (

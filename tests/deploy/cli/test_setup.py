@@ -169,6 +169,10 @@ def test_the_initial_model_is_the_tasks(organisations: Organisations) -> None:
     assert shown["aggregator_b"]["initial_model"] == convert.sha256(convert.model_to_bytes(expected)).hex()
 
 
+CUT_OFF = b"\x93NUMPY\x01\x00\x10\x00{'descr': '<f4', "
+"""The head of a .npy file, without its end."""
+
+
 def state_numbers(path: Path, n: int) -> None:
     """Write a .npy file that says it has so many numbers, and has none."""
     with path.open("wb") as file:
@@ -178,6 +182,7 @@ def state_numbers(path: Path, n: int) -> None:
 @pytest.mark.parametrize(
     ("role", "spoil", "fault"),
     [
+        (Role.AGGREGATOR_A, lambda f: (f / "initial.npy").write_bytes(CUT_OFF), "initial_model: expected a .npy file"),
         (Role.AGGREGATOR_A, lambda f: state_numbers(f / "initial.npy", 10**15), "initial_model: expected a .npy file"),
         (Role.AGGREGATOR_A, lambda f: state_numbers(f / "initial.npy", 10**30), "initial_model: expected a .npy file"),
         (Role.AGGREGATOR_A, lambda f: (f / "peers/aggregator-b.pem").unlink(), "pinned: expected a readable file"),
@@ -205,6 +210,7 @@ def state_numbers(path: Path, n: int) -> None:
         ),
     ],
     ids=[
+        "a head that is cut off",
         "more numbers than memory",
         "more numbers than machines count",
         "no pin",

@@ -6,12 +6,14 @@ import datetime as dt
 import json
 import re
 import shutil
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from precad.deploy import errors
 from precad.deploy.authority import pki
@@ -254,6 +256,14 @@ def reseal(project: Project, change: Callable[[Path], object], *, who: str = A, 
         (kit / name).write_bytes(content)
 
 
+def with_another_point(path: Path) -> None:
+    """Certify a point that is on no curve."""
+    certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    point = certificate.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)  # type: ignore[union-attr]
+    der = certificate.public_bytes(Encoding.DER).replace(point, point[:-1] + bytes([point[-1] ^ 1]))
+    path.write_text(ssl.DER_cert_to_PEM_cert(der))
+
+
 def sealed_by_another(project: Project) -> None:
     """Somebody on the way seals the kit with an authority of their own, which the kit does not hold."""
     manifest = Manifest.parse((project.kit(A) / MANIFEST).read_bytes(), project.kit(A))
@@ -307,6 +317,10 @@ def test_a_kit_that_was_changed_or_is_not_ours_is_refused_and_nothing_is_written
             f"{A}/peers/{B}.pem: expected SHA",
         ),
         (lambda kit: edit(kit / "task.toml", "rounds = 3", "rounds = 4"), "/task.toml: expected SHA-256"),
+        (
+            lambda kit: edit(kit / f"{A}.toml", '"own.toml"', f'"{"x" * 3000}"'),
+            "own: expected the name of a file, found: File name too long",
+        ),
     ],
 )
 def test_whoever_seals_kits_cannot_give_one_organisation_other_files(
@@ -408,6 +422,12 @@ def test_an_expired_certificate_is_named(project: Project) -> None:
     expired(project)
     code, said = joined(project, A, sha256((project.kit(A) / MANIFEST).read_bytes()))
     assert (code, "one valid at" in said) == (errors.INVALID_INPUT, True), said
+
+
+def test_a_certificate_of_no_key_is_named(project: Project) -> None:
+    reseal(project, lambda kit: with_another_point(kit / "cert.pem"), pins=True)
+    code, said = joined(project, A, sha256((project.kit(A) / MANIFEST).read_bytes()))
+    assert (code, "certificate: expected a key's, found one of no key" in said) == (errors.INVALID_INPUT, True), said
 
 
 def test_kits_of_two_projects_never_join_under_one_digest(project: Project, digest: str) -> None:
