@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, Protocol
 
+from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.accountants.pld import View
 
 OF_SERVERS: Final = {
@@ -57,3 +59,9 @@ def on_a_function(task: Evaluated, view: View) -> str:
     follow = "both servers and the dealer follow" if view is View.ONE_SERVER else "the dealer follows"
     moves = f"moves at most {task.sum_factor:g} times as far as the sum does, as operators say"
     return f"; if {task.sum_function} {moves}; if {follow} the protocol in its steps"
+
+
+def beside_earlier(why: str, earlier: Iterable[EarlierTask], view: View) -> str:
+    """Return what a figure rests on that counts earlier tasks as well. why: its own condition, or nothing."""
+    of_earlier = dict.fromkeys(task.rests_on[view] for task in earlier if task.rests_on.get(view))
+    return "; ".join(filter(None, (why, *(f"of an earlier task: {one}" for one in of_earlier))))

@@ -31,7 +31,7 @@ derivation, from the wire format
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -55,7 +55,7 @@ from precad.dp.accountants.precad_client import client_noise_multiplier
 from precad.dp.accountants.ptr_event import SampledProposeTestRelease
 from precad.dp.accountants.slack import with_slack
 from precad.dp.accountants.task_cost import Evaluations, Level, TaskCost
-from precad.dp.conditions import OF_DEALT_STEPS, OF_SERVERS, Evaluated, must_be_said, on_a_function
+from precad.dp.conditions import OF_DEALT_STEPS, OF_SERVERS, Evaluated, beside_earlier, must_be_said, on_a_function
 from precad.dp.noise.correlated import Strategy
 
 
@@ -162,6 +162,15 @@ class TaskPrivacy:
     def said(self) -> dict[View, str]:
         """Return the condition that a printed figure of each view has beside it; empty where none is needed."""
         return {view: self.rests_on[view] if self.says_conditions else "" for view in View}
+
+    def beside(self, earlier: Iterable[EarlierTask]) -> TaskPrivacy:
+        """Return the same rounds, whose figures count earlier tasks: they rest on what those of each rest on."""
+        tasks = [task for task in earlier if task.rests_on]
+        return replace(
+            self,
+            rests_on={view: beside_earlier(why, tasks, view) for view, why in self.rests_on.items()},
+            says_conditions=self.says_conditions or bool(tasks),
+        )
 
     @property
     def most_evaluations(self) -> int:

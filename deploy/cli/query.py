@@ -130,5 +130,6 @@ def costs_of(summary: Mapping[str, Any]) -> list[str]:
     return [
         f"{'one client':<18}moves the sum by at most {summary['most_of_a_client']:g} records",
         f"{whose:<17} {cost} against clients, at delta = {summary['delta']:g}, if draws may be discarded",
+        *(f"{'':<18}rests on: {condition}" for condition in summary.get("rests_on", ())),
         *([f"{'the grid':<18}{grid}"] if wider > _SHOWN_FACTOR else []),
     ]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.oversight.log_audit import check_log
+from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.accountants.pld import Conduct, PrivacyStatement, View
 from precad.dp.ledgers.ledger import Ledger, Level
 from precad.protos.messages import convert
@@ -45,6 +46,8 @@ class FinishedTask:
     """Draws that were given up before their charge (`Ledger.discarded_draws`)."""
     most_rounds: int | None
     """That a client can have been in, if draws may be discarded."""
+    earlier: tuple[EarlierTask, ...]
+    """Finished tasks that every statement counts as well."""
     views: Mapping[Conduct, Mapping[View, PrivacyStatement]]
     """Statements about what the algorithm protects, a record or a client, where most rounds were, or can have been."""
     levels: Mapping[Conduct, Mapping[Level, PrivacyStatement]]
@@ -96,6 +99,7 @@ def read_finished(state_dir: Path, task: Task, role: Role) -> FinishedTask:
             parameters=parameters,
             n_discarded=ledger.discarded_draws,
             most_rounds=ledger.most_rounds_of_a_client,
+            earlier=ledger.cost.earlier,
             views={conduct: {view: ledger.statement(view, conduct=conduct) for view in View} for conduct in Conduct},
             levels={
                 conduct: {level: ledger.task_statement(level, conduct) for level in Level if level in ledger.levels}

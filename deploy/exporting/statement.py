@@ -31,7 +31,7 @@ from precad.deploy.reporting.run_folder import Figures, deployed_statements
 from precad.dp.accountants.pld import Conduct, Label, PrivacyStatement, Unit, View, unit_words
 from precad.dp.certificates.prediction import LABELS, Method, Threat
 from precad.dp.ledgers.ledger import Level
-from precad.dp.task_privacy import DRAWS_HIDDEN, task_privacy
+from precad.dp.task_privacy import DRAWS_HIDDEN, TaskPrivacy, task_privacy
 
 FORMAT: Final = "precad/export/2"
 FORMAT_1: Final = "precad/export/1"
@@ -256,7 +256,8 @@ def statement_of(
     """State what is known of a finished task. names: of the parameters, in the order of the flat vector. certificate:
     or why there is none."""
     task = finished.task
-    words = deployed_statements(task, _figures(finished), finished.most_rounds)
+    privacy = task_privacy(task).beside(finished.earlier)
+    words = deployed_statements(task, privacy, _figures(finished), finished.most_rounds)
     return ExportStatement(
         task=TaskPart(
             name=task.name, algorithm=task.algorithm, id=finished.task_id, configuration_sha256=task.digest().hex()
@@ -274,14 +275,14 @@ def statement_of(
             ended=finished.ended,
             discarded=finished.n_discarded,
         ),
-        privacy=_privacy(finished),
+        privacy=_privacy(finished, privacy),
         poisoning=PoisoningPart(
             client_clip=task.client_clip,
             log2_probability=_upwards(task.norm_check.log2_soundness_error) if task.checks_norms else 0.0,
             certificate=certificate_part(certificate) if isinstance(certificate, RunCertificate) else None,
             why_none="" if isinstance(certificate, RunCertificate) else certificate,
         ),
-        guarantee=in_words(words, certificate, with_notes=task_privacy(task).says_conditions) + _of_all(certificate),
+        guarantee=in_words(words, certificate, with_notes=privacy.says_conditions) + _of_all(certificate),
         date=date,
     )
 
@@ -307,14 +308,13 @@ def _figures(finished: FinishedTask) -> dict[View | Level, Figures | None]:
     return found
 
 
-def _privacy(finished: FinishedTask) -> tuple[PrivacyPart, ...]:
+def _privacy(finished: FinishedTask, privacy: TaskPrivacy) -> tuple[PrivacyPart, ...]:
     """State both views of what the algorithm protects, and the levels that are accounted beside it.
 
     Where a record is protected, nothing is claimed of a whole client against a server. Every statement comes first as
     it holds if draws may be discarded.
     """
-    privacy, rows = task_privacy(finished.task), list[PrivacyPart]()
-    n = privacy.most_evaluations
+    rows, n = list[PrivacyPart](), privacy.most_evaluations
     beside = f"; beside the rounds, evaluations by clients count, at most {n} of them" if n else ""
     rests_on = {view: f"{why}{beside}" for view, why in privacy.rests_on.items()}
     against_clients = rests_on[View.CLIENTS_ONLY]

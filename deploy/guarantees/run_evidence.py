@@ -263,7 +263,7 @@ def _provenance(runs: list[_Run], task: Task, training: Training) -> dict[str, A
     most = max(together.values(), default=0)
     of_one = max((max(run.charged.values(), default=0) for run in runs), default=0)
     deployment, costs = runs[0].deployment, [run.costs for run in runs]
-    found = task_privacy(task)
+    found = task_privacy(task).beside(one for of_server in earlier_of_several(costs) for one in of_server)
     privacy: dict[str, Any] = {"unit": found.unit.value, "rounds_of_a_client": most, "delta": task.delta}
     if task.records_per_person > 1:
         privacy["records_per_person"] = task.records_per_person

@@ -53,6 +53,7 @@ from precad.deploy.run_files.public_quality import last_public_figures
 from precad.deploy.run_files.spent import costs_of_run, epsilon_of_a_client, larger_of, spent_in_run
 from precad.deploy.run_files.state import INTERRUPTED_RUN
 from precad.dp.accountants import pld
+from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.accountants.slack import why_no_bound
 from precad.dp.accountants.task_cost import TaskCost
 from precad.mpc.gate_names import require_gate
@@ -60,7 +61,8 @@ from precad.protos.precad.v1 import control_pb2
 from precad.protos.task.evaluation import n_due
 from precad.protos.task.model_update import has_diverged, learnt_bound
 from precad.protos.task.target import TARGET, said
-from precad.protos.tls.identity import Identity, Role
+from precad.protos.tls.identity import AGGREGATORS, Identity, Role
+from precad.servers.store.folder import read_earlier
 from precad.servers.store.record import to_message
 
 CERTIFICATES_AT_ONCE = 8
@@ -229,7 +231,7 @@ class LocalRun:
                 table.why_no_bound = why_no_bound(task.delta, task.delta_slack) if task.is_proved else ""
                 if (warning := warning_of(task)) is not None:
                     table.warn(warning)
-                for condition in conditions_of(task):
+                for condition in conditions_of(task, self._earlier):
                     table.note(f"every epsilon rests on: {condition}")
                 await self._watch_until_done(table, self._interrupted)
             is_over = True
@@ -378,6 +380,15 @@ class LocalRun:
         """Return what the ledgers count, earlier tasks too. The first round is charged before there is a line."""
         return costs_of_run(self.folder, self.deployment.task)
 
+    @cached_property
+    def _earlier(self) -> tuple[EarlierTask, ...]:
+        """Return the finished tasks that servers are told to count. Raises SetupError, DpError."""
+        servers = self.deployment.aggregator.a, self.deployment.aggregator.b
+        found = (
+            read_earlier(own, role) or () for own, role in zip(servers, AGGREGATORS, strict=True) if own is not None
+        )
+        return tuple(task for tasks in found for task in tasks)
+
     def _line(
         self, a: control_pb2.RoundRecord, b: control_pb2.RoundRecord, parameters: NDArray[np.float32] | None
     ) -> dict[str, Any]:
@@ -428,7 +439,7 @@ class LocalRun:
             **({} if (bound := learnt_bound(final, task)) is None else {"learnt_bound": bound}),
             **spent_in_run(self.folder, task, metrics[-1] if metrics else None),
             "delta": task.delta,
-            **({"rests_on": conditions} if (conditions := conditions_of(task)) else {}),
+            **({"rests_on": conditions} if (conditions := conditions_of(task, self._earlier)) else {}),
             "accepted": sum(len(m["accepted"]) for m in metrics),
             "rejected": sum(len(m["rejected"]) for m in metrics),
             "missing": sum(len(m["missing"]) for m in metrics),

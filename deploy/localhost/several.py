@@ -24,7 +24,7 @@ from precad.deploy.errors import ConfigError, UnfulfilledError
 from precad.deploy.localhost.summary import conditions_of
 from precad.deploy.localhost.whole import complete, folder_of, prepare
 from precad.deploy.run_files.folder import TRAININGS, RunFolder, each_training, require_new, write_trainings
-from precad.deploy.run_files.spent import costs_of_run, epsilon_of_several
+from precad.deploy.run_files.spent import costs_of_run, earlier_of_several, epsilon_of_several
 from precad.deploy.run_files.state import RunState, state_of
 from precad.deploy.shown import tables
 from precad.dp.accountants.pld import View, unit_words
@@ -125,6 +125,7 @@ def together(
     measured = [summary.get("metrics", {}) for summary in summaries]
     figures |= {name: [one[name] for one in measured if name in one] for one in measured for name in one}
     privacy, counted = task_privacy(task), costs or [[task_cost(task)]] * len(summaries)
+    earlier = [one for of_server in earlier_of_several(counted) for one in of_server]
     return {
         "trainings": [Path(summary["output"]).name for summary in summaries],
         **{name: spread(values) for name, values in figures.items() if values},
@@ -137,7 +138,7 @@ def together(
         },
         "epsilon_is_of": unit_words(privacy.unit, privacy.group_size),
         "delta": task.delta,
-        **({"rests_on": conditions} if (conditions := conditions_of(task)) else {}),
+        **({"rests_on": conditions} if (conditions := conditions_of(task, earlier)) else {}),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from rich.console import Console
@@ -13,6 +13,7 @@ from rich.text import Text
 from precad.deploy.run_files.client_evaluations import told
 from precad.deploy.shown import tables
 from precad.deploy.shown.figures import three_digits
+from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.accountants.pld import Conduct, Unit, View
 from precad.dp.accountants.slack import most_epsilon, why_no_bound
 from precad.dp.task_privacy import TaskPrivacy, task_privacy
@@ -29,9 +30,9 @@ _AGAINST: Final = {View.ONE_SERVER: "one server, any clients", View.CLIENTS_ONLY
 _PLAIN: Final[dict[str, Any]] = {"box": None, "pad_edge": False, "title_style": ""}
 
 
-def conditions_of(task: Task) -> list[str]:
-    """Return what the figures rest on, in words, where that must be said."""
-    return list(dict.fromkeys(filter(None, task_privacy(task).said.values())))
+def conditions_of(task: Task, earlier: Iterable[EarlierTask] = ()) -> list[str]:
+    """Return what the figures rest on that count these earlier tasks, in words, where that must be said."""
+    return list(dict.fromkeys(filter(None, task_privacy(task).beside(earlier).said.values())))
 
 
 def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> None:
@@ -58,7 +59,7 @@ def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> N
     table.add_row("rejected clients", ", ".join(summary["rejected_clients"]) or "none")
     table.add_row("privacy", _privacy(summary, task))
     table.add_row("", _counts(summary, task.record_bins))
-    for note in conditions_of(task):
+    for note in summary.get("rests_on", ()):
         table.add_row("", f"rests on: {note}")
     if (trainer := summary.get("trainer")) is not None:
         table.add_row("", f"one record: no figure; {trainer['no_epsilon_record']}")

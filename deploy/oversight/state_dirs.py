@@ -18,6 +18,7 @@ from precad.deploy.errors import ConfigError
 from precad.dp.accountants.bins_event import bins_of
 from precad.dp.accountants.pld import Release, Unit, View, release_of
 from precad.dp.accountants.task_cost import NOTHING_CHARGED, Charged, Level, TaskCost, evaluations_of
+from precad.dp.conditions import beside_earlier
 from precad.dp.errors import DpError
 from precad.dp.ledgers.earlier import tasks_of_header
 from precad.dp.ledgers.lines import participation, read_lines
@@ -191,7 +192,7 @@ def _epsilons(
             group_size=groups[view],
             spent=spent[view],
             delta=cost.delta,
-            rests_on=rests_on.get(view, ""),
+            rests_on=beside_earlier(rests_on.get(view, ""), earlier, view),
         )
         for view in View
     )

@@ -36,7 +36,7 @@ class Guarantee:
 
 def sentence(run: Run, certificate: RunCertificate | str) -> str:
     """Return all of it, shortly."""
-    text = in_words(run.statements, certificate, with_notes=run.is_simulation or task_privacy(run.task).says_conditions)
+    text = in_words(run.statements, certificate, with_notes=run.is_simulation or run.says_conditions)
     if not run.is_simulation:
         return text
     which = "any one of these trainings" if len(run.trainings) > 1 else "this training"

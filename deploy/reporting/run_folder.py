@@ -13,7 +13,7 @@ from pydantic import Field
 from precad.clients.config import ClientConfig
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.sections import Deployment
-from precad.deploy.errors import ConfigError
+from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.reporting.answers import Estimated, QueryAnswer
 from precad.deploy.reporting.files import Amount, Count, Epsilon, Share, Written, read_lines, read_object
 from precad.deploy.reporting.runs import (
@@ -31,10 +31,12 @@ from precad.deploy.reporting.settings import shown_configuration
 from precad.deploy.run_files.folder import RunFolder
 from precad.deploy.run_files.own_task import require_own_task
 from precad.deploy.run_files.public_quality import public_accuracy
+from precad.deploy.run_files.spent import earlier_in
 from precad.deploy.run_files.state import INTERRUPTED_RUN
 from precad.dp.accountants.pld import Unit, View
+from precad.dp.errors import DpError
 from precad.dp.ledgers.ledger import Level
-from precad.dp.task_privacy import DRAWN_OR_NOT, DRAWS_HIDDEN, budgets_of, task_cost, task_privacy
+from precad.dp.task_privacy import DRAWN_OR_NOT, DRAWS_HIDDEN, TaskPrivacy, budgets_of, task_cost, task_privacy
 from precad.protos.task.evaluation import n_due
 from precad.protos.task.task import Task
 
@@ -134,6 +136,8 @@ def read_deployed(path: Path) -> Run:
     summary = read_object(folder.summary, _Summary)
     lines = read_lines(folder.metrics, _Line, may_be_empty=summary.rounds == 0)  # of a run interrupted before one
     _require_agreement(path, deployment, summary, lines)
+    with refusing((DpError, OSError), f"{path}: expected ledgers of two servers, found"):
+        privacy = task_privacy(deployment.task).beside(earlier_in(folder))
     return Run(
         folder=path,
         label=path.absolute().name,
@@ -146,7 +150,8 @@ def read_deployed(path: Path) -> Run:
         names_other_code=is_import_path(deployment.task.model),
         reacting_attack=client.reacting_attack,
         trainings=(_training(folder, summary, lines),),
-        statements=_statements(deployment.task, summary, lines),
+        statements=_statements(deployment.task, privacy, summary, lines),
+        says_conditions=privacy.says_conditions,
         cost=_cost(summary, lines) if lines else None,
         answer=_answer(path, deployment.task, summary),
         configuration=shown_configuration(deployment),
@@ -279,7 +284,7 @@ def _training(folder: RunFolder, summary: _Summary, lines: Sequence[_Line]) -> T
     )
 
 
-def _statements(task: Task, summary: _Summary, lines: Sequence[_Line]) -> tuple[Statement, ...]:
+def _statements(task: Task, privacy: TaskPrivacy, summary: _Summary, lines: Sequence[_Line]) -> tuple[Statement, ...]:
     """Return both views of what the algorithm protects, and a whole client where there is an account of it."""
     figures = {name: _figures(task, summary, name) for name in (*View, Level.CLIENT, Level.HIDDEN_CLIENT)}
     by_round = {
@@ -287,7 +292,7 @@ def _statements(task: Task, summary: _Summary, lines: Sequence[_Line]) -> tuple[
         View.CLIENTS_ONLY: tuple(enumerate((line.epsilon_clients_only for line in lines), start=1)),
     }
     most = summary.most_rounds_of_a_client or task_cost(task).most_of_a_client
-    return deployed_statements(task, figures, most, by_round)
+    return deployed_statements(task, privacy, figures, most, by_round)
 
 
 def _figures(task: Task, summary: _Summary, name: View | Level) -> Figures | None:
@@ -312,13 +317,15 @@ class Figures:
 
 def deployed_statements(
     task: Task,
+    privacy: TaskPrivacy,
     figures: Mapping[View | Level, Figures | None],
     most_rounds: int | None,
     by_round: Mapping[View, tuple[tuple[int, float], ...]] | None = None,
 ) -> tuple[Statement, ...]:
-    """State what the epsilons of a task's ledger mean. A whole client stands first where a budget limits its
-    epsilon."""
-    privacy = task_privacy(task)
+    """State what the epsilons of a task's ledger mean. A whole client stands first where a budget limits its epsilon.
+
+    privacy: of the task, beside the earlier ones that the ledger counts.
+    """
     statements = []
     for view in View:
         found = figures[view]
@@ -338,7 +345,7 @@ def deployed_statements(
             )
         )
     if (hidden := figures.get(Level.HIDDEN_CLIENT)) is not None:
-        statements.append(_of_hidden_client(hidden, task))
+        statements.append(_of_hidden_client(hidden, task.delta, privacy))
     client, budget = figures.get(Level.CLIENT), task.epsilon_budget_client
     if client is None or (privacy.unit is Unit.CLIENT and budget is None):
         return tuple(statements)
@@ -353,15 +360,15 @@ def deployed_statements(
     return (whole, *statements) if budget is not None else (*statements, whole)
 
 
-def _of_hidden_client(found: Figures, task: Task) -> Statement:
+def _of_hidden_client(found: Figures, delta: float, privacy: TaskPrivacy) -> Statement:
     """State what a client that is drawn or not loses where nobody but it and the servers learns its draws."""
     return Statement(
         unit=Unit.CLIENT,
         against=f"{AGAINST[View.CLIENTS_ONLY]}{DRAWN_OR_NOT}",
         epsilon=found.if_discarded,
         realised=found.realised,
-        delta=task.delta,
-        note=f"{DRAWS_HIDDEN}; {task_privacy(task).rests_on[View.CLIENTS_ONLY]}",
+        delta=delta,
+        note=f"{DRAWS_HIDDEN}; {privacy.rests_on[View.CLIENTS_ONLY]}",
     )
 
 

@@ -148,6 +148,8 @@ class Run:
     """None for a simulation, and for a run that was interrupted before its first round."""
     answer: QueryAnswer | None = None
     """None unless the run is a query, which trains nothing."""
+    says_conditions: bool = False
+    """Whether no figure is printed without what it rests on."""
     counts_earlier_tasks: bool = False
     """Whether servers of a simulation count finished tasks in their budgets, whose ledgers a report does not read."""
     configuration: Mapping[str, str]

@@ -17,7 +17,7 @@ from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.accountants.pld import Conduct, View, release_of
 from precad.dp.accountants.task_cost import TaskCost
 from precad.dp.errors import LedgerCorruptedError
-from precad.dp.ledgers.earlier import tasks_of_header
+from precad.dp.ledgers.earlier import counted_in, tasks_of_header
 from precad.dp.ledgers.ledger import Ledger, Level
 from precad.dp.ledgers.lines import read_lines
 from precad.dp.task_privacy import task_cost
@@ -104,6 +104,11 @@ def costs_of_run(folder: RunFolder, task: Task) -> tuple[TaskCost, TaskCost]:
     """Return what the ledger of each server counts. Raises as `cost_in`."""
     of_a, of_b = (cost_in(ledger_path(folder.state_dir(letter)), task) for letter in ("a", "b"))
     return of_a, of_b
+
+
+def earlier_in(folder: RunFolder) -> tuple[EarlierTask, ...]:
+    """Return the earlier tasks that the ledgers of a run's servers count. Raises LedgerCorruptedError, OSError."""
+    return tuple(task for letter in ("a", "b") for task in counted_in(ledger_path(folder.state_dir(letter))))
 
 
 def epsilon_of_several(

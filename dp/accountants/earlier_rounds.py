@@ -32,6 +32,8 @@ class EarlierTask:
     """Part of delta that its protocol took, as eta (`precad.dp.accountants.slack`)."""
     chain: str
     """The last line's chain of its ledger."""
+    rests_on: Mapping[View, str] = field(default_factory=dict)
+    """Conditions that its figures have beside them, in words; of no view where none is needed."""
     path: Path | None = field(default=None, compare=False)
     """The ledger that it was read from; None where another ledger's header names it."""
 
@@ -63,6 +65,7 @@ class EarlierTask:
 
     def fields(self) -> dict[str, Any]:
         """Return what a ledger's header holds of it."""
+        rests_on = {"rests_on": {str(view): why for view, why in self.rests_on.items()}} if self.rests_on else {}
         return {
             "unit": str(self.unit),
             "events": {
@@ -73,6 +76,7 @@ class EarlierTask:
             "levels": {level: event_fields(event) for level, event in self.levels.items()},
             "slack": self.slack,
             "chain": self.chain,
+            **rests_on,
         }
 
     @classmethod
@@ -87,4 +91,16 @@ class EarlierTask:
             levels={level: SampledGaussian(**event) for level, event in fields["levels"].items()},
             slack=fields["slack"],
             chain=str(fields["chain"]),
+            rests_on=conditions_of_fields(fields),
         )
+
+
+def conditions_of_fields(fields: Mapping[str, Any]) -> dict[View, str]:
+    """Return the conditions among a header's fields, by view; those of earlier versions have none.
+
+    Raises ValueError for anything else.
+    """
+    found = fields.get("rests_on", {})
+    if not isinstance(found, dict) or not all(isinstance(why, str) for why in found.values()):
+        raise ValueError(f"rests_on must hold words by view, got {found!r:.60}")
+    return {View(view): why for view, why in found.items()}

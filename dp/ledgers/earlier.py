@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from precad.dp.accountants.bins_event import BinnedGaussian, bins_of
-from precad.dp.accountants.earlier_rounds import EarlierTask
+from precad.dp.accountants.earlier_rounds import EarlierTask, conditions_of_fields
 from precad.dp.accountants.pld import Release, SampledGaussian, Unit, View, event_of, release_of
 from precad.dp.accountants.task_cost import Evaluations, Level, evaluations_of, everybody_drawn
 from precad.dp.errors import LedgerCorruptedError, MostRoundsError
@@ -48,10 +48,14 @@ def described(tasks: Sequence[EarlierTask], names: Mapping[Path, str] = MappingP
     """
     each = [
         f"{'a ledger' if task.path is None else names.get(task.path, task.path)} (rounds {task.rounds}, "
-        f"most_rounds {task.most_rounds or 'not known'}, chain {task.chain[:16]})"
+        f"most_rounds {task.most_rounds or 'not known'}, chain {task.chain[:16]}{_resting(task)})"
         for task in tasks
     ]
     return f"{len(each)}: {', '.join(each)}" if each else "none"
+
+
+def _resting(task: EarlierTask) -> str:
+    return "".join(f", rests on: {why}" for why in dict.fromkeys(task.rests_on.values()))
 
 
 def _tasks(path: Path, most_rounds: int | None) -> list[EarlierTask]:
@@ -68,6 +72,7 @@ def _tasks(path: Path, most_rounds: int | None) -> list[EarlierTask]:
             levels={level: _drawn(event) for level, event in header.get("every_round", {}).items()} | _in_bins(events),
             slack=header.get("slack", 0.0),
             chain=chain,
+            rests_on=conditions_of_fields(header),
             path=path,
         )
         answered = max(participation(charges, is_evaluation=True).values(), default=0)

@@ -10,7 +10,8 @@ A charge counts twice. It counts for the clients it names, whose records meet on
 of the task, in which every enrolled client, drawn or not, meets each of `every_round`. The header has `every_round` if
 there is any such event. The header has `"unit":"client"` where `events` are about whole clients, not records. It has
 `steps_per_round` where an event happens more than once in a round, `slack` where the protocol takes a part of delta.
-It has `earlier` where finished tasks of the same clients count as well. An event that is null leaves nothing protected.
+It has `earlier` where finished tasks of the same clients count as well. It has `rests_on` where figures rest on
+conditions, in words that no restart compares. An event that is null leaves nothing protected.
 
 Where an event is of records in bins (`precad.dp.accountants.bins_event`), rounds e T .. e T + T - 1 are an epoch. A
 client that was charged in one of them counts as charged in all of them, once. An epoch costs all that it can at its
@@ -59,6 +60,7 @@ from precad.dp.ledgers.lines import Charge, charge_fields, charge_of, read_lines
 from precad.dp.ledgers.sealed_file import KeepsSealedFile, SealedFile
 
 _FORMAT: Final = 1
+_WORDS: Final = "rests_on"
 _UNITS: Final = {Level.CLIENT: Unit.CLIENT, Level.HIDDEN_CLIENT: Unit.CLIENT, Level.DRAWN_RECORD: Unit.RECORD}
 
 
@@ -80,6 +82,7 @@ class Ledger(KeepsSealedFile):
     - `separation`: how many rounds apart any two rounds of a client are, at least, as its caller draws clients.
     - `earlier`: finished tasks of the same clients, which every figure and budget counts as well.
     - `evaluations`: what an evaluation is, and how many there are at most; None: none can be charged.
+    - `rests_on`: conditions of the figures, by view, which a later task that counts this one prints as well.
     - `accountant`: what composes rounds, which must prove bounds; None: `PldAccountant`.
 
     For the life of the file, `events`, `delta`, `slack`, `every_round`, `unit`, `steps_per_round`, `earlier` and
@@ -106,6 +109,7 @@ class Ledger(KeepsSealedFile):
         separation: int = 1,
         earlier: Sequence[EarlierTask] = (),
         evaluations: Evaluations | None = None,
+        rests_on: Mapping[View, str] = MappingProxyType({}),
         accountant: PrivacyAccountant | None = None,
     ) -> None:
         if set(events) != set(View):
@@ -150,7 +154,8 @@ class Ledger(KeepsSealedFile):
         self._rounds, self._evaluated = set[int](), set[int]()
         self._participation, self._answered = Counter[str](), Counter[str]()
         self._of_epochs: dict[int, set[str]] = {}
-        self._file = SealedFile(path, self._header(), self._replay, "a ledger")
+        header = self._header() | ({_WORDS: {str(view): why for view, why in rests_on.items()}} if rests_on else {})
+        self._file = SealedFile(path, header, self._replay, "a ledger", words=(_WORDS,))
 
     @property
     def cost(self) -> TaskCost:

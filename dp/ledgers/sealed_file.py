@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -20,16 +20,25 @@ _ASKING_S: Final = 0.1
 class SealedFile:
     """The lines after a header. Without a path their chain alone is kept, in memory."""
 
-    def __init__(self, path: Path | None, header: Fields, entry: Callable[[Fields], None], kind: str) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        header: Fields,
+        entry: Callable[[Fields], None],
+        kind: str,
+        words: Collection[str] = (),
+    ) -> None:
         """Open the file, or begin it with `header`, and give the fields of every other line to `entry`.
 
         The file is changed only once all complete lines are known to be good. An incomplete last line is cut off.
-        kind: of file, for messages. Raises: LedgerCorruptedError, LedgerInUseError; OSError.
+        kind: of file, for messages. words: fields of the header that another version may say otherwise, or not at all.
+        Raises: LedgerCorruptedError, LedgerInUseError; OSError.
         """
         self.chain = FIRST_CHAIN
         """The last line's. Whoever keeps it notices every later change of the lines so far."""
         self.is_closed = False
         self._kind: Final = kind
+        self._words: Final = frozenset(words)
         self._fd = None if path is None else _open_alone(path)
         try:
             if path is not None and self._fd is not None:
@@ -66,7 +75,7 @@ class SealedFile:
     def _load(self, path: Path, fd: int, header: Fields, entry: Callable[[Fields], None]) -> None:
         content = path.read_bytes()
         end = content.rfind(b"\n") + 1
-        self.chain = replay(path, content[:end], lambda found: require_same(found, header), entry)
+        self.chain = replay(path, content[:end], lambda found: self._require_same(found, header), entry)
         if end < len(content):
             if end == 0 and not seal(header, FIRST_CHAIN)[0].startswith(content):
                 raise LedgerCorruptedError(path, line=1, problem=f"this is not the beginning of {self._kind}")
@@ -75,6 +84,11 @@ class SealedFile:
         if end == 0:
             self.append(header)
         sync_folder(path.parent)  # always: whoever began the file may have died before this
+
+    def _require_same(self, found: Fields, ours: Fields) -> None:
+        """Require every parameter in the header to be ours. Raises ValueError."""
+        theirs, wanted = ({name: each[name] for name in each.keys() - self._words} for each in (found, ours))
+        require_same(theirs, wanted)
 
 
 class KeepsSealedFile:

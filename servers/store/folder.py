@@ -126,6 +126,7 @@ def open_ledger(state_dir: Path, task: Task, earlier: Sequence[EarlierTask] | No
             separation=task.min_separation,
             earlier=counted_in(path) if earlier is None else earlier,
             evaluations=privacy.evaluations,
+            rests_on={view: why for view, why in privacy.said.items() if why},
         )
     except ValueError as error:
         raise SetupError(f"earlier_ledgers: {error}") from None

@@ -199,7 +199,8 @@ def epsilons_of(
     spent: as the last committed round states it. Where `charged` costs more, rounds were lost after their charge.
     cost: that of the ledger, which counts earlier tasks too; None: of this task alone.
     """
-    privacy, cost = task_privacy(task), cost or task_cost(task)
+    cost = cost or task_cost(task)
+    privacy = task_privacy(task).beside(cost.earlier)
     counted = (charged.most_of_a_client, charged.most_evaluations)
     spent = {v: max(spent[v], cost.of_view(v, *counted)) for v in View}
     found = [

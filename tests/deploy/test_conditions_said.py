@@ -20,6 +20,7 @@ from rich.console import Console
 
 from precad.deploy.cli.main import app
 from precad.deploy.configuration.check_privacy import privacy_facts
+from precad.deploy.configuration.sections import load
 from precad.deploy.configuration.trainers import promised_to_clients
 from precad.deploy.errors import ConfigError
 from precad.deploy.exporting.finished import read_finished
@@ -29,6 +30,7 @@ from precad.deploy.guarantees.planning import task_of_run
 from precad.deploy.guarantees.run_evidence import training_of
 from precad.deploy.localhost import several
 from precad.deploy.localhost.summary import conditions_of
+from precad.deploy.oversight.run_status import read_run
 from precad.deploy.oversight.status_shown import show_rounds, status_table
 from precad.deploy.reporting.certificates import uncertified
 from precad.deploy.reporting.guarantees import sentence
@@ -36,9 +38,13 @@ from precad.deploy.reporting.run_folder import Figures, deployed_statements, rea
 from precad.deploy.reporting.runs import Run
 from precad.deploy.tracking.points import labels_of
 from precad.dp.accountants.pld import View
+from precad.dp.conditions import OF_SERVERS
+from precad.dp.ledgers.earlier import earlier_tasks
+from precad.dp.task_privacy import task_privacy
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.servers.operations.metrics import StatusCollector
+from precad.servers.store.folder import ledger_path, open_ledger
 from precad.servers.telemetry.status import Status, epsilons_of
 from tests.deploy.exporting.test_export import TRAINED, write_state
 from tests.harness.command_line import CliRunner
@@ -116,10 +122,45 @@ def test_the_guarantee_of_an_exported_statement(tmp_path: Path) -> None:
 def test_the_sentence_of_a_report() -> None:
     said = []
     for task in (WITH, PLAIN):
-        statements = deployed_statements(task, dict.fromkeys(View, Figures(1.0, 0.5)), 3)
-        run = SimpleNamespace(statements=statements, is_simulation=False, task=task)
+        statements = deployed_statements(task, task_privacy(task), dict.fromkeys(View, Figures(1.0, 0.5)), 3)
+        run = SimpleNamespace(statements=statements, is_simulation=False, says_conditions=task is WITH, task=task)
         said.append(sentence(cast(Run, run), "none was asked for"))
     require_said(*said)
+
+
+def test_what_an_earlier_task_rests_on_is_said_of_all_that_counts_it(tmp_path: Path) -> None:
+    """By a server, its folder, a run and its end, an export and a report."""
+    said: dict[str, list[str]] = {}
+    for name, fields in (("with", FUNCTION), ("plain", {})):
+        before = tmp_path / name / "before"
+        write_state(before, small_task(noise_multiplier=4.0, model="mlp", dim=TRAINED.size, **fields))
+        earlier = earlier_tasks([(ledger_path(before), 12)])
+        root = deployed(tmp_path / name / "run")
+        task = load(root / "config.toml").task
+        for letter in ("a", "b"):
+            ledger_path(root / letter).unlink(missing_ok=True)
+            with open_ledger(root / letter, task, earlier) as ledger:
+                cost = ledger.cost
+        exported = small_task(noise_multiplier=4.0, model="mlp", dim=TRAINED.size)
+        with open_ledger(tmp_path / name / "after", exported, earlier):
+            pass
+        write_state(tmp_path / name / "after", exported)
+        stated = statement_of(read_finished(tmp_path / name / "after", exported, Role.AGGREGATOR_A), ["w"], "why")
+        texts = {
+            "server": [one.rests_on for one in epsilons_of(task, dict.fromkeys(View, 0.5), cost=cost)],
+            "folder": [one.rests_on for one in read_run(tmp_path / name / "after").epsilons],
+            "run": [one.rests_on for one in read_run(root).epsilons],
+            "end": conditions_of(task, earlier),
+            "export": [one.rests_on for one in stated.privacy if one.kind is not None],
+            "sentence": [stated.guarantee],
+            "report": [sentence(read_deployed(root), "none was asked for")],
+        }
+        for printer, found in texts.items():
+            said.setdefault(printer, []).append(" / ".join(found))
+    for printer, (with_function, plain) in said.items():
+        assert with_function.count(f"of an earlier task: {OF_SERVERS[View.ONE_SERVER]}; {OPERATORS_WORD}") >= 1, printer
+        assert with_function.count(OPERATORS_WORD) >= 2, printer
+        assert "earlier task" not in plain, printer
 
 
 def test_the_promise_to_clients_of_a_foreign_trainer() -> None:

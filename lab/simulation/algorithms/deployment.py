@@ -11,6 +11,7 @@ from precad.clients.errors import ArgumentError
 from precad.clients.training.round_update import Participant, require_runnable, round_updates
 from precad.dp.accountants.pld import Unit, View
 from precad.dp.accountants.task_cost import Level
+from precad.dp.conditions import beside_earlier
 from precad.dp.noise.correlated import SCALE_BITS, correlate
 from precad.dp.task_privacy import DRAWN_OR_NOT, DRAWS_HIDDEN, task_cost, task_privacy
 from precad.lab.simulation.algorithms.algorithm import Algorithm, Parameters, RoundOutcome
@@ -206,7 +207,8 @@ class Deployed(Algorithm):
         """Say on what a view's guarantee rests, and that it counts earlier tasks."""
         n = max(len(cost.earlier) for cost in self._costs)
         counted = f"counts {n} earlier task{'s' if n > 1 else ''} of the servers' ledgers" if n else ""
-        return "; ".join(filter(None, (self._privacy.rests_on[view], counted)))
+        earlier = [task for cost in self._costs for task in cost.earlier]
+        return "; ".join(filter(None, (beside_earlier(self._privacy.rests_on[view], earlier, view), counted)))
 
     def _of_client(self, level: Level, suffix: str, rounds: int, evaluations: int) -> Guarantee:
         """Return the guarantee of any whole client, drawn or not, as the servers' ledger has it."""

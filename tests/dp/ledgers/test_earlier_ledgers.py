@@ -16,8 +16,9 @@ from precad.dp.accountants.pld import Conduct, SampledGaussian, TwoStageSampledG
 from precad.dp.accountants.renyi import rdp_gaussian, rdp_sgm_poisson
 from precad.dp.accountants.renyi_accounting import eps_from_rdp
 from precad.dp.accountants.task_cost import TaskCost
+from precad.dp.conditions import beside_earlier
 from precad.dp.errors import BudgetExceededError, LedgerCorruptedError, MostRoundsError
-from precad.dp.ledgers.earlier import counted_in, earlier_tasks
+from precad.dp.ledgers.earlier import counted_in, described, earlier_tasks
 from precad.dp.ledgers.events import ledger_events
 from precad.dp.ledgers.ledger import Ledger, Level
 from precad.dp.ledgers.lines import FIRST_CHAIN, seal
@@ -175,3 +176,52 @@ def test_what_protocols_take_from_delta_adds_up_over_tasks() -> None:
     left = 1e-5 - (1 + math.exp(epsilon)) * 4 * slack
     assert delta_from_mu(epsilon, math.sqrt(4 / 36 + 5 / 64)) == pytest.approx(left, rel=1e-5)
     assert epsilon > TaskCost(events=events, delta=1e-5, earlier=(before,)).of_view(View.ONE_SERVER, 4)
+
+
+WORDS = {View.ONE_SERVER: "if operators say so", View.CLIENTS_ONLY: "if the dealer follows"}
+
+
+def test_conditions_of_an_earlier_task_are_counted_with_it(tmp_path: Path) -> None:
+    """By way of a task between, too; each once, though its evaluations are a task of their own there."""
+    paths = [tmp_path / f"{n}.jsonl" for n in range(3)]
+    with ledger(paths[0], TRAINING, rests_on=WORDS) as first:
+        first.charge(0, ["alice"])
+    with ledger(paths[1], QUERY, earlier=earlier_tasks([(paths[0], 40)])) as second:
+        second.charge(0, ["alice"])
+    tasks = earlier_tasks([(paths[1], 40)])
+    assert sorted(tuple(task.rests_on.items()) for task in tasks) == [(), tuple(WORDS.items())]
+    with ledger(paths[2], QUERY, earlier=tasks):
+        pass
+    assert counted_in(paths[2]) == tasks
+    assert described(tasks).count("rests on: if operators say so, rests on: if the dealer follows)") == 1
+    assert (
+        beside_earlier("its own", [*tasks, *tasks], View.ONE_SERVER)
+        == "its own; of an earlier task: if operators say so"
+    )
+    assert beside_earlier("", tasks[:0], View.ONE_SERVER) == ""
+
+
+@pytest.mark.parametrize("before", [{}, WORDS, {View.ONE_SERVER: "as another version says it"}])
+@pytest.mark.parametrize("after", [{}, WORDS])
+def test_a_ledger_of_another_version_goes_on_whatever_words_it_has(
+    tmp_path: Path, before: dict[View, str], after: dict[View, str]
+) -> None:
+    path = tmp_path / "ledger.jsonl"
+    with ledger(path, TRAINING, rests_on=before) as one:
+        one.charge(0, ["alice"])
+    with ledger(path, TRAINING, rests_on=after) as other:
+        other.charge(1, ["alice"])
+    assert earlier_tasks([(path, 40)])[0].rests_on == before
+    assert ("rests_on" in json.loads(path.read_text().splitlines()[0])) is bool(before)
+
+
+@pytest.mark.parametrize("words", ["none", [], {"one_server": 3}, {"everybody": "nothing"}])
+def test_conditions_that_are_no_words_are_refused(tmp_path: Path, words: object) -> None:
+    path = tmp_path / "ledger.jsonl"
+    with ledger(path, TRAINING):
+        pass
+    header = json.loads(path.read_text())
+    header.pop("chain")
+    path.write_bytes(seal({**header, "rests_on": words}, FIRST_CHAIN)[0])
+    with pytest.raises(LedgerCorruptedError, match="parameters"):
+        earlier_tasks([(path, 40)])
