@@ -14,6 +14,7 @@ texts hold roles, names and fingerprints, all public.
 
 from __future__ import annotations
 
+import datetime as dt
 import enum
 import functools
 import re
@@ -165,6 +166,16 @@ def peer_certificate(context: AuthenticatedCall) -> bytes:
 def peer_identity(context: AuthenticatedCall) -> Identity:
     """Return who makes this call. Raises: IdentityError."""
     return Identity.from_certificate(peer_certificate(context))
+
+
+def require_current(context: AuthenticatedCall) -> None:
+    """Require a certificate that is valid now. Raises: IdentityError.
+
+    TLS looks at its dates in a full handshake, and not where a connection resumes an earlier one's session.
+    """
+    certificate, now = parse_certificate(peer_certificate(context)), dt.datetime.now(dt.UTC)
+    if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
+        raise IdentityError(f"the peer's certificate must be valid now, and ends on {certificate.not_valid_after_utc}")
 
 
 def require_role(context: AuthenticatedCall, *allowed: Role) -> Identity:

@@ -33,7 +33,7 @@ from google.protobuf.message import DecodeError
 
 from precad.mpc.errors import MalformedMessageError
 from precad.protos.messages import convert
-from precad.protos.tls.identity import Identity, Role, peer_identity
+from precad.protos.tls.identity import Identity, Role, peer_identity, require_current
 from precad.protos.tls.key_exchange import GROUP_HINT, negotiated_group, require_hybrid
 from precad.protos.tls.transport import bind_server
 from precad.servers.config import ServerConfig
@@ -162,6 +162,8 @@ class Admission(grpc.aio.ServerInterceptor):
                 identity = peer_identity(context)
                 if self._config.require_pqc:
                     require_hybrid(context)
+                if not self._connections.knows(context.peer()):
+                    require_current(context)
                 caller, is_client = self._caller(identity, context), identity.role is Role.CLIENT
                 stack.enter_context(self._connections.call(caller, context.peer()))
                 if not identity.role.is_server:

@@ -71,6 +71,10 @@ class Connections:
             connection.n_calls -= 1
             connection.last_used = self._now()
 
+    def knows(self, peer: str) -> bool:
+        """Return whether a call came over the connection from `peer` before."""
+        return peer in self._caller_at
+
     def _connection(self, caller: str, peer: str) -> _Connection:
         now, ours = self._now(), self._of.setdefault(caller, {})
         if peer in ours:

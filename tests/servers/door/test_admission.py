@@ -7,6 +7,7 @@ out. It also means a refusal without a hint, or a log that callers can fill.
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import logging
 import random
 import resource
@@ -22,9 +23,10 @@ from typing import Any
 import grpc
 import pytest
 import structlog
+from grpc._cython import cygrpc
 
 from precad.clients.upload.patience import retry_after_s
-from precad.deploy.authority.pki import renew, request
+from precad.deploy.authority.pki import issue, renew, request
 from precad.protos.precad.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2
 from precad.protos.tls.address import split_address
 from precad.protos.tls.identity import Identity, Role, fingerprint
@@ -231,6 +233,36 @@ async def test_a_revoked_certificate_takes_nothing_from_whoever_was_certified_an
         for _ in range(3):
             await alice.Submit(iter(()))
         assert "calls a second" in str((await refused(scene.stub("eve").Submit(iter(())))).details())
+
+
+@asynchronous
+async def test_a_certificate_that_has_expired_resumes_no_session(tmp_path: Path) -> None:
+    """TLS asks for no certificate then. A connection that stands goes on."""
+    pki, lifetime = Pki.create(tmp_path / "pki", []), dt.timedelta(seconds=4)
+    born = dt.datetime.now(dt.UTC) - dt.timedelta(days=1)
+    tls = issue(pki.directory, Identity(Role.CLIENT, "alice"), days=1, now=born + lifetime)
+    read = [path.read_bytes() for path in (tls.authority, tls.key, tls.certificate)]
+    cache = cygrpc.SSLSessionCacheLRU(1)
+    options = [
+        ("grpc.ssl_target_name_override", A.server_name),
+        ("grpc.ssl_session_cache", cache),
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+    async with serving(pki, tmp_path) as scene:
+
+        def channel() -> grpc.aio.Channel:
+            scene.channels.append(
+                grpc.aio.secure_channel(scene.address, grpc.ssl_channel_credentials(*read), options=options)
+            )
+            return scene.channels[-1]
+
+        standing = aggregator_pb2_grpc.AggregatorStub(channel())
+        await standing.Submit(iter(()))
+        await asyncio.sleep((born + lifetime + dt.timedelta(days=1) - dt.datetime.now(dt.UTC)).total_seconds() + 0.1)
+        await standing.Submit(iter(()))
+        error = await refused(aggregator_pb2_grpc.AggregatorStub(channel()).Submit(iter(())))
+        assert error.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert "the peer's certificate must be valid now" in str(error.details())
 
 
 @asynchronous
