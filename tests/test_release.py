@@ -204,7 +204,8 @@ def test_the_bill_of_materials_names_what_precad_runs_on() -> None:
     assert {"torch", "grpcio", "numpy", "protobuf", "typing-extensions"} <= versions.keys()
     assert not {"pytest", "ruff", "crypten", "precad"} & versions.keys()
     locked: dict[str, set[Version]] = {}
-    for name, version in re.findall(r"^([\w.-]+)==([^\s;\\]+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE):
+    text = "".join((ROOT / name).read_text() for name in ("requirements.lock", "requirements-cuda.lock"))
+    for name, version in re.findall(r"^([\w.-]+)==([^\s;\\]+)", text, re.MULTILINE):
         locked.setdefault(name, set()).add(Version(version))
     wrong = {
         name: version for name, version in versions.items() if Version(Version(version).public) not in locked[name]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any, TextIO
 
 from precad.deploy.cli.common import say
@@ -66,3 +66,6 @@ def checked() -> Iterator[None]:
         raise SystemExit(FAILURE) from None
     except BrokenPipeError:
         raise SystemExit(FAILURE) from None
+    finally:
+        with suppress(OutputError, OSError):  # what is left in it: from 3.13 on Python prints a failure to drop that
+            stream.close()

@@ -15,7 +15,6 @@ from precad.deploy.shown.found import found_shown
 from precad.protos.messages.spoken import shown
 
 _OUR_WORDS: Final = {
-    "Input is not a valid path for <class 'pathlib.Path'>": "the name of a file",
     "Input should be ": "",
     "String should match pattern ": "a text of the pattern ",
     "String should have ": "a text of ",
@@ -70,6 +69,8 @@ def _line(error: Any, meant: str | None) -> str:
             return f"{field}: {text}" if field else text
         case kind if kind in _OF_BOUNDS and isinstance(error["input"], float) and math.isnan(error["input"]):
             message = "a finite number"
+        case "path_type":  # its own text names a class of Python's
+            message = "the name of a file"
     for of_library, ours in _OUR_WORDS.items():
         message = message.replace(of_library, ours)
     return f"{field}: expected {message}, found {found}"

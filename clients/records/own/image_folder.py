@@ -99,7 +99,7 @@ def _inside(folder: Path, root: Path) -> list[Path]:
         found = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     for path in found:
         with read_as(path, "a readable file or folder"):
-            if not path.resolve().is_relative_to(root.resolve()):
+            if not path.resolve(strict=True).is_relative_to(root.resolve()):
                 raise OwnRecordsError(path, f"a file inside {root}", "a link that leads out of it")
     return found
 

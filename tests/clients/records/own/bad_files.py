@@ -506,7 +506,8 @@ OF_FOLDERS: dict[str, Bad] = {
         images(a=lambda s: _link(s / "zz", Path("/etc"))), r"scans/zz: .* found a link that leads out"
     ),
     "a dangling link": Bad(
-        images(a=lambda s: _link(s / "yes" / "z.png", s / "none.png")), r"yes/z\.png: expected an image"
+        images(a=lambda s: _link(s / "yes" / "z.png", s / "none.png")),
+        r"yes/z\.png: expected a readable file or folder, found No such file",
     ),
     "an unknown class": Bad(
         images(a=lambda s: (s / "yes").rename(s / "maybe")), r"maybe/0\.png: expected one of the 2", task=NAMES
