@@ -62,6 +62,8 @@ def join(
 
         joined = install(kit, directory, agreed)
         tell(f"{joined.config}: installed")
+        for setting in joined.settings:
+            tell(f"set by the kit's maker: {setting}")
         if joined.replaced:
             edited = ", ".join(joined.replaced)
             tell(f"note: replaced by the kit's, as it was edited: {edited}. Settings of your own go into own.toml")

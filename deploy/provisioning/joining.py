@@ -13,10 +13,12 @@ own would bring back a pin that was taken out because its key was stolen.
 
 from __future__ import annotations
 
+import json
 import secrets
 import shutil
 import tempfile
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -54,6 +56,11 @@ from precad.servers.store.rehearsal import require_aggregator_opens
 _REVOKED_HEAD: Final = b"# SHA-256 fingerprints of clients' certificates that are no longer accepted, one a line\n"
 
 _NOT_SETTINGS: Final = IDENTITY_FIELDS | CONSENTS
+_USUAL: Final = (
+    *(("state_dir", "state"), ("state_dir", "client-state"), ("key", KEY)),
+    *(("operations_token", OPERATIONS_TOKEN), ("revoked", REVOKED)),
+)
+"""Fields of kits whose maker has chosen nothing."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,8 @@ class Joined:
     """The role's configuration, for `precad check`, `serve` and `client`."""
     replaced: tuple[str, ...]
     """Files of a kit that had been edited here, and are this kit's now."""
+    settings: tuple[str, ...]
+    """Fields that the maker of the kit has set for this role, which nobody else sees."""
 
 
 def join(kit: Path, directory: Path, agreed: str) -> Joined:
@@ -126,7 +135,7 @@ def _join(kit: Path, directory: Path, agreed: str) -> Joined:
         pki.replace_file(folder / OPERATIONS_TOKEN, f"{secrets.token_urlsafe(32)}\n".encode(), mode=0o600)
     if server is not None and server.revoked == folder.absolute() / REVOKED and not server.revoked.exists():
         pki.replace_file(server.revoked, _REVOKED_HEAD)
-    return Joined(own, folder / f"{name}.toml", replaced)
+    return Joined(own, folder / f"{name}.toml", replaced, _settings(folder / f"{name}.toml", own.role))
 
 
 def _edited(folder: Path, own: Identity) -> tuple[str, ...]:
@@ -158,6 +167,26 @@ def _as_installed(kit: Path, folder: Path, name: str) -> Deployment:
             raise ConfigError(str(error).replace(str(Path(scratch) / OWN), str(own))) from None
 
 
+def _section_in(found: Mapping[str, Any], role: Role) -> dict[str, Any]:
+    """Return the section of a role in what a kit's configuration holds."""
+    for name in SECTIONS[role]:
+        found = found.get(name, {})
+    return dict(found)
+
+
+def _settings(path: Path, role: Role) -> tuple[str, ...]:
+    """Return what a kit's maker has set in a role's section, by field, beyond what every kit says."""
+    section = _section_in(tomllib.loads(path.read_bytes().decode("utf-8-sig")), role)
+    chosen = {
+        name: value for name, value in section.items() if (name, value) not in _USUAL and name not in IDENTITY_FIELDS
+    }
+    return tuple(f"{'.'.join(SECTIONS[role])}.{name} = {_shown(value)}" for name, value in sorted(chosen.items()))
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, default=str)
+
+
 def _require_kit_s_form(path: Path, role: Role, task: Task) -> None:
     """Require the shared task, and this role's section alone, with the pins of the kit. Raises ConfigError.
 
@@ -165,9 +194,7 @@ def _require_kit_s_form(path: Path, role: Role, task: Task) -> None:
     in the operator's place.
     """
     found = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
-    section: Any = found
-    for name in SECTIONS[role]:
-        section = section.get(name, {})
+    section = _section_in(found, role)
     vouched = vouched_fields(role, task)
     wanted: Any = {name: value for name, value in section.items() if name not in _NOT_SETTINGS} | vouched
     for name in reversed(SECTIONS[role]):

@@ -31,8 +31,10 @@ class SealedFile:
         """Open the file, or begin it with `header`, and give the fields of every other line to `entry`.
 
         The file is changed only once all complete lines are known to be good. An incomplete last line is cut off.
-        kind: of file, for messages. words: fields of the header that another version may say otherwise, or not at all.
-        Raises: LedgerCorruptedError, LedgerInUseError; OSError.
+        Raises LedgerCorruptedError, LedgerInUseError, OSError.
+
+        - kind: of file, for messages
+        - words: fields of the header that another version may say otherwise, or not at all
         """
         self.chain = FIRST_CHAIN
         """The last line's. Whoever keeps it notices every later change of the lines so far."""
