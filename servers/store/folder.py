@@ -29,6 +29,7 @@ from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.errors import MostRoundsError
 from precad.dp.ledgers.earlier import counted_in, described, earlier_tasks
 from precad.dp.ledgers.ledger import Ledger
+from precad.dp.ledgers.sealed_file import is_open
 from precad.dp.task_privacy import budgets_of, task_privacy
 from precad.mpc.errors import raised_as
 from precad.protos.messages import convert
@@ -156,11 +157,20 @@ def require_started_with(ledger: Path, earlier: Sequence[EarlierTask]) -> None:
 
 
 def read_earlier(config: AggregatorConfig, role: Role) -> tuple[EarlierTask, ...] | None:
-    """Return the finished tasks that the ledger is to count as well; None where none are named. Raises as
-    `tasks_named`."""
+    """Return the finished tasks that the ledger is to count as well; None where none are named.
+
+    Raises as `tasks_named`. Raises SetupError for a ledger that a task still charges, before ours is begun: what it
+    charges later would count nowhere.
+    """
     if not config.earlier_ledgers:
         return None
-    return tasks_named(config.earlier_ledgers, f"aggregator.{role.value[-1]}.earlier_ledgers")
+    field = f"aggregator.{role.value[-1]}.earlier_ledgers"
+    found = tasks_named(config.earlier_ledgers, field)
+    in_use = [i for i, one in enumerate(config.earlier_ledgers) if is_open(one.path)]
+    if in_use and not ledger_path(config.state_dir).exists():
+        path = config.earlier_ledgers[in_use[0]].path
+        raise SetupError(f"{field}.{in_use[0]}.path: expected the ledger of a finished task, found {path}, in use")
+    return found
 
 
 def tasks_named(named: Sequence[EarlierLedger], field: str) -> tuple[EarlierTask, ...]:

@@ -28,9 +28,10 @@ from precad.dp.accountants.pld import Conduct, View
 from precad.dp.ledgers.earlier import earlier_tasks
 from precad.protos.messages import convert
 from precad.protos.tls.identity import Role
-from precad.servers.store.folder import ledger_path, open_ledger, open_task_store
+from precad.servers.store.folder import ledger_path, open_ledger, open_task_store, read_earlier
 from tests.harness.adapted_models import small
 from tests.harness.command_line import CliRunner
+from tests.harness.harness import free_addresses
 from tests.harness.organisations import CLIENTS, OF_THE_TABLE, OWN_RECORDS, SERVERS, Organisations
 
 
@@ -310,12 +311,19 @@ def test_a_server_is_told_what_its_ledger_will_state_with_earlier_tasks(
     assert [0 <= float(said) - epsilon < 0.01 for said, epsilon in zip(shown, stated, strict=True)] == [True, True]
     assert stated[0] > 0
     said = report["aggregator_a"]["privacy_with_earlier_tasks"]
-    assert said.endswith("; if what the earlier figures rest on holds, too")  # a ledger does not say it
+    assert said.endswith("; if what the earlier figures rest on holds, too")  # older ledgers do not say it
     with open_task_store(tmp_path / "before", task, bytes(4 * task.dim)) as store:
         store.begin("small-0123", Role.AGGREGATOR_A)
     said = precad("check", config).stdout  # by what both servers call it, where the log is beside the ledger
     assert f"earlier tasks 1: small-0123 (rounds 4, most_rounds 5, chain {chain})" in " ".join(said.split())
     assert not (organisations.folder(Role.AGGREGATOR_A) / "state").exists()
+
+
+def counting(config: Path, ledgers: str) -> None:
+    """Let A count these earlier ledgers, and listen where nobody else does."""
+    text = config.read_text().replace("state_dir =", f"earlier_ledgers = [{ledgers}]\nstate_dir =", 1)
+    (address,) = free_addresses(1)
+    config.write_text(text.replace("0.0.0.0:7001", address))
 
 
 @pytest.mark.parametrize("command", [("check",), COMMANDS[Role.AGGREGATOR_A]], ids=["check", "serve"])
@@ -330,11 +338,30 @@ def test_a_bound_below_the_rounds_of_an_earlier_ledger_is_named_by_its_field(
             for number in range(n_rounds):
                 ledger.charge(number, sorted(task.clients))
     one, two = (ledger_path(tmp_path / name) for name in ("one", "two"))
-    counted = f'earlier_ledgers = [{{ path = "{one}", most_rounds = 3 }}, {{ path = "{two}", most_rounds = 3 }}]\n'
-    config.write_text(config.read_text().replace("state_dir =", f"{counted}state_dir =", 1))
+    counting(config, f'{{ path = "{one}", most_rounds = 3 }}, {{ path = "{two}", most_rounds = 3 }}')
     result = precad(*command, config)
     said = f"aggregator.a.earlier_ledgers.1.most_rounds: expected at least 4, as {two} charged a client for so many"
     assert (result.exit_code, said in result.output) == (INVALID_INPUT, True), result.output
+
+
+@pytest.mark.parametrize("command", [("check",), COMMANDS[Role.AGGREGATOR_A]], ids=["check", "serve"])
+def test_an_earlier_task_that_still_runs_is_refused(
+    organisations: Organisations, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    """Nothing that it charges after our start would count. Once our own ledger is begun, a restart reads it all the
+    same, as whoever looks at it may have it open."""
+    config = organisations.config(Role.AGGREGATOR_A)
+    task, path = load(config).task, ledger_path(tmp_path / "before")
+    counting(config, f'{{ path = "{path}", most_rounds = 5 }}')
+    said = f"aggregator.a.earlier_ledgers.0.path: expected the ledger of a finished task, found {path}, in use"
+    with open_ledger(tmp_path / "before", task) as ledger:
+        ledger.charge(0, sorted(task.clients))
+        result = precad(*command, config)
+        assert (result.exit_code, said in result.output) == (INVALID_INPUT, True), result.output
+        server, earlier = load(config).aggregator.a, earlier_tasks([(path, 5)])
+        assert server is not None
+        with open_ledger(server.state_dir, task, earlier):
+            assert read_earlier(server, Role.AGGREGATOR_A) == earlier
 
 
 def test_a_check_says_that_the_weaker_wire_form_was_accepted(organisations: Organisations) -> None:
