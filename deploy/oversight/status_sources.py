@@ -23,6 +23,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError
 
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import UNREACHABLE, ConfigError, RunFailedError, refusing
@@ -40,7 +41,7 @@ PATIENCE_S = 30.0
 DATA = b"data: "
 MAX_LINE = 1 << 24
 _URL: Final = ("http://", "https://")
-ERRORS = (aiohttp.ClientError, OSError, TimeoutError, ValueError, KeyError)
+ERRORS = (aiohttp.ClientError, HttpProcessingError, OSError, TimeoutError, ValueError, KeyError)
 """Errors of a server that is not there, hangs, or is none of ours. (pydantic's and json's are ValueErrors.)"""
 
 
@@ -125,7 +126,7 @@ async def fetch(source: Source) -> Status:
             session.get("/status.json", allow_redirects=False, server_hostname=source.server_name) as answer,
         ):
             _require_ok(source, answer)
-            return Status.model_validate_json(await answer.read())
+            return Status.model_validate_json(await _whole(answer))
     except ERRORS as error:
         raise _unreachable(source, error) from None
 
@@ -143,6 +144,16 @@ async def follow(source: Source) -> AsyncIterator[Status]:
                     yield Status.model_validate(json.loads(line.removeprefix(DATA))["status"])
     except ERRORS as error:
         raise _unreachable(source, error) from None
+
+
+async def _whole(answer: aiohttp.ClientResponse) -> bytes:
+    """Return an answer of at most MAX_LINE bytes. Raises ValueError for a longer one: the server may be anybody's."""
+    found = bytearray()
+    async for part in answer.content.iter_any():
+        found += part
+        if len(found) > MAX_LINE:
+            raise ValueError(f"expected at most {MAX_LINE} bytes, found more")
+    return bytes(found)
 
 
 def session_with(source: Source, *, silence_s: float) -> aiohttp.ClientSession:
@@ -170,7 +181,7 @@ def _unreachable(source: Source, error: Exception) -> RunFailedError:
             why = "nothing listens there: is the server running?"
         case aiohttp.ClientConnectorError():
             why = error.os_error.strerror or str(error.os_error)
-        case ValueError() | KeyError():
+        case ValueError() | KeyError() | HttpProcessingError():  # the last of a line without end
             why = "expected a status in its answer, found something else"
         case _:
             why = str(error) or type(error).__name__
