@@ -24,10 +24,11 @@ from precad.mpc.tuples.held import FIELD_PRIME, ServerTuples
 from precad.protos.precad.v1 import aggregator_pb2
 from precad.protos.tls.identity import Role
 from precad.servers.links.lane import HEADER, _Incoming
-from precad.servers.rounds.dealt_form import DealtForm
+from precad.servers.rounds.dealt_form import DealtForm, _tuples_of
 from precad.servers.rounds.equipment import Compute, Links
 from precad.servers.rounds.form import Ground
 from precad.servers.rounds.round import RoundRunner
+from precad.servers.rounds.states import Collecting
 from precad.servers.rounds.transfers import Capacity
 from precad.servers.store.state import TaskState
 from precad.servers.task import run as task_run
@@ -115,23 +116,32 @@ class _Nothing:
 
 
 class DeviatingGround(Ground):
-    """Server B's, with other channels for the steps of MPC."""
+    """Server B's, with other channels for the steps of MPC, and other mask seeds."""
 
     wrap: ClassVar[Callable[[Channel], Channel]] = staticmethod(lambda channel: channel)
+    hands_out: ClassVar[Callable[[str, Seed], Seed]] = staticmethod(lambda client, dealt: dealt)
+    client_of: ClassVar[dict[int, str]] = {}
+    """By slot, of the round in flight."""
+
+    def invitation(
+        self, t: int, slot: int, seed: Seed | None, peer_mask_seed_digest: bytes = b""
+    ) -> aggregator_pb2.Invitation:
+        handed_out = None if seed is None else type(self).hands_out(self.client_of[slot], seed)
+        return super().invitation(t, slot, handed_out, peer_mask_seed_digest)
 
     def channel(self, t: int) -> Channel:
         return type(self).wrap(super().channel(t))
 
 
 class DeviatingForm(DealtForm):
-    """Server B's rounds, with an offset on the norm's share, and other mask seeds."""
+    """Server B's rounds, with an offset on the norm's share."""
 
     offset: Callable[[Sequence[str]], int | list[int]] = staticmethod(lambda active: 0)
-    hands_out: Callable[[str, Seed], Seed] = staticmethod(lambda client, dealt: dealt)
 
-    def _invitation(self, tuples: ServerTuples, client: str, mask_seed: Seed | None) -> aggregator_pb2.Invitation:
-        handed_out = None if mask_seed is None else type(self).hands_out(client, mask_seed)
-        return super()._invitation(tuples, client, handed_out)
+    async def invite(self, state: Collecting) -> frozenset[str]:
+        slot_of = _tuples_of(state).shape.slot_of
+        type(self._ground).client_of = {slot_of(client): client for client in state.chosen}
+        return await super().invite(state)
 
     def _validate(self, state: Any) -> validation.Validated:
         honest = validation.words_to_check
@@ -153,9 +163,9 @@ def deviating_b(
     hands_out: Callable[[str, Seed], Seed] = lambda client, dealt: dealt,
 ) -> Iterator[None]:
     """Within it, server B of a deployment in this process deviates so, and has no limits."""
-    ground = type("DeviatingGround", (DeviatingGround,), {"wrap": staticmethod(wrap)})
-    ways = {"offset": staticmethod(offset), "hands_out": staticmethod(hands_out)}
-    form = type("DeviatingForm", (DeviatingForm,), ways)
+    ways = {"wrap": staticmethod(wrap), "hands_out": staticmethod(hands_out)}
+    ground = type("DeviatingGround", (DeviatingGround,), ways)
+    form = type("DeviatingForm", (DeviatingForm,), {"offset": staticmethod(offset)})
     honest_limit = TaskState.require_rounds_left
 
     def made(state: TaskState, links: Links, compute: Compute, capacity: Capacity, *others: Any) -> RoundRunner:
