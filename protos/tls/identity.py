@@ -168,14 +168,20 @@ def peer_identity(context: AuthenticatedCall) -> Identity:
     return Identity.from_certificate(peer_certificate(context))
 
 
-def require_current(context: AuthenticatedCall) -> None:
-    """Require a certificate that is valid now. Raises: IdentityError.
+def is_current(context: AuthenticatedCall) -> bool:
+    """Return whether the caller's certificate is valid now. Raises: IdentityError.
 
     TLS looks at its dates in a full handshake, and not where a connection resumes an earlier one's session.
     """
-    certificate, now = parse_certificate(peer_certificate(context)), dt.datetime.now(dt.UTC)
-    if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
-        raise IdentityError(f"the peer's certificate must be valid now, and ends on {certificate.not_valid_after_utc}")
+    certificate = parse_certificate(peer_certificate(context))
+    return certificate.not_valid_before_utc <= dt.datetime.now(dt.UTC) <= certificate.not_valid_after_utc
+
+
+def require_current(context: AuthenticatedCall) -> None:
+    """Require a certificate that is valid now. Raises: IdentityError."""
+    if not is_current(context):
+        ends = parse_certificate(peer_certificate(context)).not_valid_after_utc
+        raise IdentityError(f"the peer's certificate must be valid now, and ends on {ends}")
 
 
 def require_role(context: AuthenticatedCall, *allowed: Role) -> Identity:

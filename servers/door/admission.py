@@ -9,10 +9,10 @@ A call over a limit is refused before a byte of its body is read. It is told whe
     open calls            of one caller; of all clients together                   max_calls_per_caller, max_calls
     uploads, downloads    under way at once (`precad.servers.rounds.transfers`)    max_uploads, max_upload_mb, ...
 
-Whoever holds a certificate is a caller. Clients that are not enrolled, or revoked, share one caller's part. Their
-number has no bound, and no thief takes the part of whoever was certified anew. The operator has a part of its own, and
-so has each server, at any rate. A server is refused by its pin at once or stays, and none of them is kept out by what
-clients do.
+Whoever holds a certificate is a caller. Clients that are not enrolled, or revoked, share one caller's part, and so does
+who comes with an expired one. Their number has no bound, and no thief takes the part of whoever was certified anew. The
+operator has a part of its own, and so has each server, at any rate. A server is refused by its pin at once or stays,
+and none of them is kept out by what clients do.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from google.protobuf.message import DecodeError
 
 from precad.mpc.errors import MalformedMessageError
 from precad.protos.messages import convert
-from precad.protos.tls.identity import Identity, Role, peer_identity, require_current
+from precad.protos.tls.identity import Identity, Role, is_current, peer_identity, require_current
 from precad.protos.tls.key_exchange import GROUP_HINT, negotiated_group, require_hybrid
 from precad.protos.tls.transport import bind_server
 from precad.servers.config import ServerConfig
@@ -162,12 +162,12 @@ class Admission(grpc.aio.ServerInterceptor):
                 identity = peer_identity(context)
                 if self._config.require_pqc:
                     require_hybrid(context)
-                if not self._connections.knows(context.peer()):
-                    require_current(context)
                 caller, is_client = self._caller(identity, context), identity.role is Role.CLIENT
                 stack.enter_context(self._connections.call(caller, context.peer()))
                 if not identity.role.is_server:
                     self._require_within_rate(caller)
+                if caller == STRANGERS:
+                    require_current(context)
                 self._require_room(caller, is_client=is_client)
             self._open[caller] += 1
             self._n_of_clients += is_client
@@ -181,10 +181,16 @@ class Admission(grpc.aio.ServerInterceptor):
             del self._open[caller]
 
     def _caller(self, identity: Identity, context: Context) -> str:
-        """Return the caller whose part a call takes from. A revoked certificate's is not that of its name's holder."""
+        """Return the caller whose part a call takes from.
+
+        A revoked certificate's is not that of its name's holder, nor is an expired one's. A connection that stands goes
+        on as it began.
+        """
         is_of_task = identity.name in self._enrolled and not self._revocations.holds(context)
-        is_stranger = identity.role is Role.CLIENT and not is_of_task
-        return STRANGERS if is_stranger else identity.uri
+        if identity.role is Role.CLIENT and not is_of_task:
+            return STRANGERS
+        stands = self._connections.knows(identity.uri, context.peer())
+        return identity.uri if stands or is_current(context) else STRANGERS
 
     def _require_within_rate(self, caller: str) -> None:
         rate, now = self._config.calls_per_caller_s, self._now()

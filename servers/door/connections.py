@@ -71,9 +71,13 @@ class Connections:
             connection.n_calls -= 1
             connection.last_used = self._now()
 
-    def knows(self, peer: str) -> bool:
-        """Return whether a call came over the connection from `peer` before."""
-        return peer in self._caller_at
+    def knows(self, caller: str, peer: str) -> bool:
+        """Return whether a call of this caller came over the connection from `peer` before.
+
+        After FORGOTTEN_S without one, gRPC has hung up, and what comes from this address is another connection.
+        """
+        found = self._of.get(caller, {}).get(peer)
+        return found is not None and (found.n_calls > 0 or self._now() - found.last_used <= FORGOTTEN_S)
 
     def _connection(self, caller: str, peer: str) -> _Connection:
         now, ours = self._now(), self._of.setdefault(caller, {})

@@ -237,7 +237,10 @@ async def test_a_revoked_certificate_takes_nothing_from_whoever_was_certified_an
 
 @asynchronous
 async def test_a_certificate_that_has_expired_resumes_no_session(tmp_path: Path) -> None:
-    """TLS asks for no certificate then. A connection that stands goes on."""
+    """TLS asks for no certificate then. Whoever resumes takes from the strangers' part: limits hold for it, too.
+
+    A connection that stands goes on.
+    """
     pki, lifetime = Pki.create(tmp_path / "pki", []), dt.timedelta(seconds=4)
     born = dt.datetime.now(dt.UTC) - dt.timedelta(days=1)
     tls = issue(pki.directory, Identity(Role.CLIENT, "alice"), days=1, now=born + lifetime)
@@ -248,7 +251,8 @@ async def test_a_certificate_that_has_expired_resumes_no_session(tmp_path: Path)
         ("grpc.ssl_session_cache", cache),
         ("grpc.use_local_subchannel_pool", 1),
     ]
-    async with serving(pki, tmp_path) as scene:
+    limits = {"calls_per_caller_s": 0.1, "call_burst": 3, "max_connections_per_caller": 2}
+    async with serving(pki, tmp_path, **limits) as scene:
 
         def channel() -> grpc.aio.Channel:
             scene.channels.append(
@@ -260,9 +264,14 @@ async def test_a_certificate_that_has_expired_resumes_no_session(tmp_path: Path)
         await standing.Submit(iter(()))
         await asyncio.sleep((born + lifetime + dt.timedelta(days=1) - dt.datetime.now(dt.UTC)).total_seconds() + 0.1)
         await standing.Submit(iter(()))
-        error = await refused(aggregator_pb2_grpc.AggregatorStub(channel()).Submit(iter(())))
-        assert error.code() is grpc.StatusCode.UNAUTHENTICATED
-        assert "the peer's certificate must be valid now" in str(error.details())
+        resumed = [aggregator_pb2_grpc.AggregatorStub(channel()) for _ in range(2)]
+        for stub in (*resumed, resumed[0]):
+            error = await refused(stub.Submit(iter(())))
+            assert error.code() is grpc.StatusCode.UNAUTHENTICATED
+            assert "the peer's certificate must be valid now" in str(error.details())
+        assert "calls a second" in str((await refused(resumed[1].Submit(iter(())))).details())
+        await standing.Submit(iter(()))
+        assert scene.pushed_back() == {Limit.RATE: 1}
 
 
 @asynchronous

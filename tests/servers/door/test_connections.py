@@ -85,6 +85,21 @@ def test_an_address_that_was_given_away_again_is_not_hung_up_on_for_its_former_h
     assert set(connections._caller_at) == {"first", "third", "fourth"}
 
 
+def test_a_connection_stands_for_its_own_caller_until_grpc_has_ended_it() -> None:
+    """Then an address is another connection's, also that of whoever had it: its session may be a resumed one."""
+    clock = Clock()
+    connections = Connections(2, lambda _: None, clock)
+    with connections.call("alice", "first"):
+        clock.now += 10 * FORGOTTEN_S
+        assert connections.knows("alice", "first")
+    clock.now += FORGOTTEN_S
+    assert connections.knows("alice", "first")
+    assert not connections.knows("bob", "first")
+    assert not connections.knows("alice", "second")
+    clock.now += 0.1
+    assert not connections.knows("alice", "first")
+
+
 def test_no_caller_has_ever_more_than_its_limit() -> None:
     """A random history of calls, against a recount: what was not ended, and carries a call or carried one lately."""
     draw, clock, alive = random.Random(3), Clock(), dict[str, str]()
