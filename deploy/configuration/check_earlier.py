@@ -40,7 +40,7 @@ def _id_of(ledger: Path) -> str:
 def with_tasks(task: Task, earlier: Sequence[EarlierTask]) -> dict[str, str]:
     """Say what a new ledger of the task states that counts these. Raises: SetupError, DpError.
 
-    Ledgers do not say what an earlier task's figures rest on, such as a factor of a function of its sum.
+    Ledgers of earlier versions do not say what a task's figures rest on, such as a factor of a function of its sum.
     """
     if not earlier or not task.rules.is_private:
         return {}

@@ -27,6 +27,8 @@ _OF_LOSSES: Final = ("interrupted", "unknown")
 """Kinds of entries that say why a round was lost, or what was with it."""
 _FILES: Final = ("ledger.jsonl", "model.npy", "rounds.jsonl")
 """Files that an aggregator keeps in its folder in any case, and that `precad export` and `precad status` read."""
+_NOT_COMPARED: Final = {"rounds": 0, "chain": "", "rests_on": {}}
+"""Fields of an earlier task that are no price. Words of what it rests on stand in ledgers of later versions alone."""
 
 
 def copy_state(deployment: Deployment, role: Role, folder: Path) -> list[Path]:
@@ -128,9 +130,7 @@ def _earlier_compared(ours: Sequence[EarlierTask], other: Path) -> dict[str, Any
         return {"not_compared": f"earlier tasks: found no {other}"}
     with refusing(OSError, f"{other}: expected a ledger to read", SetupError):
         theirs = counted_in(other)
-    prices = [
-        sorted(json.dumps({**task.fields(), "rounds": 0, "chain": ""}) for task in tasks) for tasks in (ours, theirs)
-    ]
+    prices = [sorted(json.dumps({**task.fields(), **_NOT_COMPARED}) for task in tasks) for tasks in (ours, theirs)]
     if prices[0] != prices[1]:
         raise PeerMismatchError("earlier_ledgers", ours=described(ours), peers=described(theirs))
     found: dict[str, Any] = {"agreed_earlier": len(ours)}

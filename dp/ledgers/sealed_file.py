@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from precad.dp.errors import LedgerCorruptedError, LedgerInUseError
 from precad.dp.ledgers.lines import FIRST_CHAIN, Fields, replay, require_same, seal
@@ -34,7 +34,7 @@ class SealedFile:
         Raises LedgerCorruptedError, LedgerInUseError, OSError.
 
         - kind: of file, for messages
-        - words: fields of the header that another version may say otherwise, or not at all
+        - words: fields in the header that another version may say otherwise, or not at all
         """
         self.chain = FIRST_CHAIN
         """The last line's. Whoever keeps it notices every later change of the lines so far."""
@@ -89,8 +89,14 @@ class SealedFile:
 
     def _require_same(self, found: Fields, ours: Fields) -> None:
         """Require every parameter in the header to be ours. Raises ValueError."""
-        theirs, wanted = ({name: each[name] for name in each.keys() - self._words} for each in (found, ours))
-        require_same(theirs, wanted)
+        require_same(_without(self._words, found), _without(self._words, ours))
+
+
+def _without(names: Collection[str], value: Any) -> Any:
+    """Return what a header holds without these fields, which the tasks that it counts have as well."""
+    if isinstance(value, dict):
+        return {name: _without(names, one) for name, one in value.items() if name not in names}
+    return [_without(names, one) for one in value] if isinstance(value, list) else value
 
 
 class KeepsSealedFile:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,20 @@ def test_a_ledger_of_another_version_goes_on_whatever_words_it_has(
         other.charge(1, ["alice"])
     assert earlier_tasks([(path, 40)])[0].rests_on == before
     assert ("rests_on" in json.loads(path.read_text().splitlines()[0])) is bool(before)
+
+
+def test_a_ledger_goes_on_whatever_words_another_version_read_of_an_earlier_task(tmp_path: Path) -> None:
+    """One that knows none had counted it alike. Another price is refused as before."""
+    before, after = tmp_path / "before.jsonl", tmp_path / "after.jsonl"
+    with ledger(before, TRAINING, rests_on=WORDS) as first:
+        first.charge(0, ["alice"])
+    tasks = earlier_tasks([(before, 40)])
+    with ledger(after, QUERY, earlier=[replace(task, rests_on={}) for task in tasks]):
+        pass
+    with ledger(after, QUERY, earlier=tasks) as second:
+        second.charge(0, ["alice"])
+    with pytest.raises(LedgerCorruptedError, match="started with earlier"):
+        ledger(after, QUERY, earlier=[replace(task, rounds=2) for task in tasks])
 
 
 @pytest.mark.parametrize("words", ["none", [], {"one_server": 3}, {"everybody": "nothing"}])

@@ -6,6 +6,7 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from precad.deploy.cli.main import app
 from precad.dp.accountants.earlier_rounds import EarlierTask
+from precad.dp.accountants.pld import View
 from precad.dp.ledgers.earlier import earlier_tasks
 from precad.dp.ledgers.lines import FIRST_CHAIN, seal
 from precad.mpc.errors import PeerMismatchError
@@ -318,6 +320,19 @@ def test_earlier_tasks_are_compared_with_the_other_servers(path: Path, tmp_path:
     (same / "ledger.jsonl").unlink()
     code, out, _ = command(ours, "--against", same)
     assert (code, f"not compared      earlier tasks: found no {same}/ledger.jsonl" in out) == (0, True), out
+
+
+def test_words_of_an_earlier_task_that_one_server_s_version_lacks_contradict_nothing(tmp_path: Path) -> None:
+    """Conditions of its figures stand in the ledger of a later version alone."""
+    before = write_rounds(tmp_path / "before", 2).parent / "ledger.jsonl"
+    (counted,) = earlier_tasks([(before, 4)])
+    said = replace(counted, rests_on={View.ONE_SERVER: "if the dealer follows"})
+    ours = write_rounds(tmp_path / "ours", 3, earlier=(counted,)).parent
+    theirs = write_rounds(tmp_path / "theirs", 3, earlier=(said,), role=Role.AGGREGATOR_B).parent
+    for pair in ((ours, theirs), (theirs, ours)):
+        code, out, error = command(pair[0], "--against", pair[1], "--json")
+        assert (code, error) == (0, "")
+        assert json.loads(out)["agreed_earlier"] == 1
 
 
 def test_an_earlier_task_of_other_rounds_at_the_other_server_is_shown(tmp_path: Path) -> None:
