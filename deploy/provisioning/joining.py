@@ -19,6 +19,7 @@ import shutil
 import tempfile
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -61,6 +62,7 @@ _USUAL: Final = (
     *(("operations_token", OPERATIONS_TOKEN), ("revoked", REVOKED)),
 )
 """Fields of kits whose maker has chosen nothing."""
+_SCRATCH: Final = ".precad-kit-"
 
 
 @dataclass(frozen=True)
@@ -84,14 +86,21 @@ def join(kit: Path, directory: Path, agreed: str) -> Joined:
 
     Every file of the kit is read once. Where somebody else may write, it could be another one after its check.
     """
-    beside = directory if directory.is_dir() else None
-    with tempfile.TemporaryDirectory(prefix=".precad-kit-", dir=beside) as scratch:
+    with _room_for_a_kit(directory) as scratch:
         _take(kit, Path(scratch))
         try:
             return _join(Path(scratch), directory, agreed)
         except Exception as error:
             error.args = tuple(a.replace(scratch, str(kit)) if isinstance(a, str) else a for a in error.args)
             raise
+
+
+def _room_for_a_kit(directory: Path) -> tempfile.TemporaryDirectory[str]:
+    """Return a folder of ours alone: beside where the kit goes, or where this user may write. Raises ConfigError."""
+    with suppress(OSError):
+        return tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=directory)
+    with refusing(OSError, f"{tempfile.gettempdir()}: expected room for a copy of the kit, found"):
+        return tempfile.TemporaryDirectory(prefix=_SCRATCH)
 
 
 def _take(kit: Path, own: Path) -> None:
@@ -164,7 +173,8 @@ def _as_installed(kit: Path, folder: Path, name: str) -> Deployment:
         try:
             return load(Path(scratch) / config, base=folder.absolute())
         except ConfigError as error:
-            raise ConfigError(str(error).replace(str(Path(scratch) / OWN), str(own))) from None
+            text = str(error).replace(str(Path(scratch) / OWN), str(own))
+            raise ConfigError(text.replace(scratch, str(kit))) from None
 
 
 def _section_in(found: Mapping[str, Any], role: Role) -> dict[str, Any]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import json
+import os
 import re
 import shutil
 import ssl
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -303,7 +307,7 @@ def test_a_kit_that_was_changed_or_is_not_ours_is_refused_and_nothing_is_written
     """Each by its field or file, with exit code 2."""
     wrong(project)
     code, said = joined(project, A, digest)
-    assert (code, words in said) == (errors.INVALID_INPUT, True), said
+    assert (code, words in said, "precad-join-" in said) == (errors.INVALID_INPUT, True, False), said
     assert not (project.home(A) / A / MANIFEST).exists()
 
 
@@ -329,7 +333,7 @@ def test_whoever_seals_kits_cannot_give_one_organisation_other_files(
     """With a valid seal, and the digest that goes with it."""
     reseal(project, change)
     code, said = joined(project, A, sha256((project.kit(A) / MANIFEST).read_bytes()))
-    assert (code, words in said) == (errors.INVALID_INPUT, True), said
+    assert (code, words in said, "precad-join-" in said) == (errors.INVALID_INPUT, True, False), said
     assert not (project.home(A) / A / MANIFEST).exists()
 
 
@@ -400,6 +404,25 @@ def test_a_kit_that_is_changed_while_it_is_joined_is_installed_as_it_was_verifie
     assert {server: (home / "peers" / f"{server}.pem").read_bytes() for server in (A, B)} == agreed
     assert [path.name for path in home.parent.iterdir()] == [CLIENT]
     assert f"{kit}/peers/{A}.pem: expected the kit's file" in joined(project, CLIENT, digest)[1]
+
+
+@pytest.mark.parametrize("n_denied", [1, 2])
+def test_a_kit_joins_where_its_own_folder_alone_may_be_written(
+    project: Project, digest: str, n_denied: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a folder of root's with one of each role's user. Where there is no room at all, it is said in one line."""
+    make, denied = os.mkdir, [project.home(CLIENT), Path(tempfile.gettempdir())][:n_denied]
+
+    def mkdir(path: Any, *arguments: Any, **named: Any) -> None:
+        if Path(path).parent in denied:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        make(path, *arguments, **named)
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    code, said = joined(project, CLIENT, digest)
+    assert (code, "room for a copy of the kit, found: Permission denied" in said) == (
+        (0, False) if n_denied == 1 else (errors.INVALID_INPUT, True)
+    ), said
 
 
 @pytest.mark.parametrize("name", ["project.json", "project.sig", "seal.pem", "cert.pem", "task.toml"])
