@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from contextlib import suppress
 from typing import Final
 
 from aiohttp import web
@@ -59,18 +58,17 @@ class Doorway:
 
     async def _open(self, connection: socket.socket, handlers: web.Server, tls: ssl.SSLContext | None) -> None:
         """Shake hands, and serve whoever asks for something soon."""
-        loop = asyncio.get_running_loop()
-
-        def make() -> web.RequestHandler:
-            protocol = handlers()
-            self._silent.add(protocol)
-            loop.call_later(self._silent_s, self._hang_up_if_silent, protocol)
-            return protocol
-
-        with suppress(OSError):  # of the handshake
+        loop, protocol = asyncio.get_running_loop(), handlers()
+        ends = loop.time() + self._silent_s
+        self._silent.add(protocol)
+        try:
             await loop.connect_accepted_socket(
-                make, connection, ssl=tls, ssl_handshake_timeout=self._silent_s if tls else None
+                lambda: protocol, connection, ssl=tls, ssl_handshake_timeout=self._silent_s if tls else None
             )
+        except OSError:  # of the handshake
+            self._silent.discard(protocol)
+        else:  # only now: at a time before its handshake is over, there is nothing to hang up on
+            loop.call_at(ends, self._hang_up_if_silent, protocol)
 
     def _hang_up_if_silent(self, protocol: web.RequestHandler) -> None:
         if protocol in self._silent and protocol.transport is not None:
