@@ -34,10 +34,10 @@ MAX_REQUEST_BYTES = 8192
 """A request for a key on P-256 has about 500."""
 READ_TIMEOUT_S = 10.0
 CERTIFICATE_DAYS = 30
-MAX_CONNECTIONS = 64
+MAX_CONNECTIONS = 512
 """At once, handshakes included. Whoever enrols needs two, for an instant."""
-CONNECTION_S = 30.0
-"""How long a connection lasts."""
+CONNECTION_S = 15.0
+"""How long a connection lasts. So strangers keep nobody out by less than 34 connections a second."""
 
 
 class Endpoint:

@@ -197,6 +197,27 @@ def test_handshakes_that_stall_are_bounded_and_keep_nobody_out_for_long(
     asyncio.run(scenario())
 
 
+def test_twenty_strangers_a_second_keep_nobody_out(
+    authority: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenth of both limits bounds the same rate."""
+    monkeypatch.setattr(endpoint_module, "MAX_CONNECTIONS", endpoint_module.MAX_CONNECTIONS // 10)
+    monkeypatch.setattr(endpoint_module, "CONNECTION_S", endpoint_module.CONNECTION_S / 10)
+
+    async def scenario() -> None:
+        async with serving(authority) as (url, tokens):
+            strangers = []
+            for _ in range(60):
+                strangers.append(await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2])))
+                await asyncio.sleep(0.05)
+            token = tokens.make(ALICE, valid=DAY, days=30)
+            await enrol(url, tmp_path / "new", ALICE, token, pin(authority))
+            for _, writer in strangers:
+                writer.close()
+
+    asyncio.run(scenario())
+
+
 def test_enrolling_again_after_a_lost_answer_gives_the_same_certificate(authority: Path, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(authority) as (url, tokens):
