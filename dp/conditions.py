@@ -62,6 +62,9 @@ def on_a_function(task: Evaluated, view: View) -> str:
 
 
 def beside_earlier(why: str, earlier: Iterable[EarlierTask], view: View) -> str:
-    """Return what a figure rests on that counts earlier tasks as well. why: its own condition, or nothing."""
-    of_earlier = dict.fromkeys(task.rests_on[view] for task in earlier if task.rests_on.get(view))
+    """Return what a figure rests on that counts earlier tasks as well: at both servers the same text.
+
+    Their ledgers may have the same tasks in another order. why: its own condition, or nothing.
+    """
+    of_earlier = sorted({task.rests_on[view] for task in earlier if task.rests_on.get(view)})
     return "; ".join(filter(None, (why, *(f"of an earlier task: {one}" for one in of_earlier))))

@@ -202,6 +202,18 @@ def test_conditions_of_an_earlier_task_are_counted_with_it(tmp_path: Path) -> No
     assert beside_earlier("", tasks[:0], View.ONE_SERVER) == ""
 
 
+def test_conditions_read_alike_in_whatever_order_a_ledger_has_its_tasks(tmp_path: Path) -> None:
+    """By chain values, which a round that one server alone charged changes. Both export the same statement."""
+    with ledger(tmp_path / "0.jsonl", TRAINING, rests_on=WORDS) as first:
+        first.charge(0, ["alice"])
+    (task,) = earlier_tasks([(tmp_path / "0.jsonl", 40)])
+    tasks = [task, replace(task, rests_on={View.ONE_SERVER: "if another function moves so far"})]
+    said = {beside_earlier("its own", order, View.ONE_SERVER) for order in (tasks, tasks[::-1])}
+    assert said == {
+        "its own; of an earlier task: if another function moves so far; of an earlier task: if operators say so"
+    }
+
+
 @pytest.mark.parametrize("before", [{}, WORDS, {View.ONE_SERVER: "as another version says it"}])
 @pytest.mark.parametrize("after", [{}, WORDS])
 def test_a_ledger_of_another_version_goes_on_whatever_words_it_has(
