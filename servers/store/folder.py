@@ -21,6 +21,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from tokenize import TokenError
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +45,9 @@ from precad.servers.store.burnt_tuples import TupleLedger
 from precad.servers.store.checkpoints import Checkpoints
 from precad.servers.store.record import from_line, to_line
 from precad.servers.store.rounds import CommittedRound, TaskStore
+
+_OF_A_HEAD: Final = (MemoryError, OverflowError, TokenError, SyntaxError)
+"""Errors of NumPy for the head of a file that states too much, or is no Python."""
 
 
 def require_usable(state_dir: Path, *, has_database: bool = False) -> None:
@@ -216,7 +220,7 @@ def load_final_model(state_dir: Path, dim: int) -> NDArray[np.float32]:
 def _load_model(field: str, path: Path, dim: int) -> NDArray[np.float32]:
     try:
         parameters = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError, MemoryError, OverflowError, TokenError) as error:  # of what its head states
+    except (OSError, ValueError, EOFError, *_OF_A_HEAD) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise SetupError(f"{field}: expected a .npy file, found {path}: {why}") from None
     if (

@@ -172,6 +172,8 @@ def test_the_initial_model_is_the_tasks(organisations: Organisations) -> None:
 
 CUT_OFF = b"\x93NUMPY\x01\x00\x10\x00{'descr': '<f4', "
 """The head of a .npy file, without its end."""
+NO_HEAD = b"\x93NUMPY\x01\x00\x08\x00  {}\n 1\n"
+"""One whose lines go back too little for Python."""
 
 
 def state_numbers(path: Path, n: int) -> None:
@@ -184,6 +186,7 @@ def state_numbers(path: Path, n: int) -> None:
     ("role", "spoil", "fault"),
     [
         (Role.AGGREGATOR_A, lambda f: (f / "initial.npy").write_bytes(CUT_OFF), "initial_model: expected a .npy file"),
+        (Role.AGGREGATOR_A, lambda f: (f / "initial.npy").write_bytes(NO_HEAD), "initial_model: expected a .npy file"),
         (Role.AGGREGATOR_A, lambda f: state_numbers(f / "initial.npy", 10**15), "initial_model: expected a .npy file"),
         (Role.AGGREGATOR_A, lambda f: state_numbers(f / "initial.npy", 10**30), "initial_model: expected a .npy file"),
         (Role.AGGREGATOR_A, lambda f: (f / "peers/aggregator-b.pem").unlink(), "pinned: expected a readable file"),
@@ -212,6 +215,7 @@ def state_numbers(path: Path, n: int) -> None:
     ],
     ids=[
         "a head that is cut off",
+        "a head that is no Python",
         "more numbers than memory",
         "more numbers than machines count",
         "no pin",

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,12 @@ def ran_otherwise(run: Path) -> None:
     with open_task_store(folder.state_dir("b"), task, bytes(4 * task.dim)) as store:
         store.begin("digits-0123456789abcdef", Role.AGGREGATOR_B)
     folder.config.write_text(folder.config.read_text().replace("[task]", "[task]\nlost_rounds = 1", 1))
+
+
+def no_head(run: Path) -> None:
+    """Put a member into the model whose head NumPy does not read as Python."""
+    with zipfile.ZipFile(run / "seed-0.npz", "w") as archive:
+        archive.writestr("parameters.npy", b"\x93NUMPY\x01\x00\x08\x00  {}\n 1\n")
 
 
 @pytest.mark.parametrize(
@@ -103,6 +110,7 @@ def test_a_folder_that_is_no_finished_run_is_refused(run: Path, spoil: Any, mess
             "expected the 4 rounds of summary.json, found 3 lines",
         ),
         (lambda run: (run / "seed-0.npz").write_bytes(b"PK"), "expected the model of a finished training"),
+        (no_head, "expected the model of a finished training"),
         (lambda run: (run / "seed-0.npz").unlink(), "expected the model of a finished training"),
         (
             lambda run: (run / "config.toml").write_text(
