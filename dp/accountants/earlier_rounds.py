@@ -101,6 +101,6 @@ def conditions_of_fields(fields: Mapping[str, Any]) -> dict[View, str]:
     Raises ValueError for anything else.
     """
     found = fields.get("rests_on", {})
-    if not isinstance(found, dict) or not all(isinstance(why, str) for why in found.values()):
-        raise ValueError(f"rests_on must hold words by view, got {found!r:.60}")
+    if not isinstance(found, dict) or not all(isinstance(why, str) and why.isprintable() for why in found.values()):
+        raise ValueError(f"rests_on must hold words by view, got {found!a:.60}")
     return {View(view): why for view, why in found.items()}

@@ -179,6 +179,7 @@ def test_what_protocols_take_from_delta_adds_up_over_tasks() -> None:
     assert epsilon > TaskCost(events=events, delta=1e-5, earlier=(before,)).of_view(View.ONE_SERVER, 4)
 
 
+UNPRINTABLE = [{"one_server": "if \ud800"}, {"clients_only": "if so\x1b[2J"}]
 WORDS = {View.ONE_SERVER: "if operators say so", View.CLIENTS_ONLY: "if the dealer follows"}
 
 
@@ -242,8 +243,9 @@ def test_a_ledger_goes_on_whatever_words_another_version_read_of_an_earlier_task
         ledger(after, QUERY, earlier=[replace(task, rounds=2) for task in tasks])
 
 
-@pytest.mark.parametrize("words", ["none", [], {"one_server": 3}, {"everybody": "nothing"}])
+@pytest.mark.parametrize("words", ["none", [], {"one_server": 3}, {"everybody": "nothing"}, *UNPRINTABLE])
 def test_conditions_that_are_no_words_are_refused(tmp_path: Path, words: object) -> None:
+    """Those that no page could hold, or that a terminal obeys, are none: the folder may be somebody else's."""
     path = tmp_path / "ledger.jsonl"
     with ledger(path, TRAINING):
         pass
