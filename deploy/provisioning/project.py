@@ -36,6 +36,8 @@ SECTIONS: Final = {
     Role.CLIENT: ("client",),
 }
 """Where a role's settings are."""
+_FILES: Final = frozenset({"own", "task"})
+"""Names without a kit: its configuration would be `own.toml` or `task.toml`, which every kit has a use for."""
 
 
 class ProjectSection(BaseModel, frozen=True, extra="forbid"):
@@ -118,6 +120,8 @@ def read(path: Path) -> Project:
             f"task.half_spaces: expected none in a project, whose kits bring no file of directions, found "
             f"{len(task.half_spaces)}"
         )
+    if taken := sorted(_FILES & task.clients.keys()):
+        raise ConfigError(f"task.clients: expected no name of another file of a kit, found {taken[0]!r}")
     if task.is_proved and "dealer" in raw:
         raise ConfigError("dealer: expected none in mode 'proved', which has no dealer, found one")
     return found

@@ -173,6 +173,8 @@ def of_another_key(project: Project) -> None:
         (in_task("rounds = 3", "rounds = 0"), "task.rounds: expected greater than or equal to 1, found 0"),
         (in_task("rounds = 3", "round = 3"), "task.round: expected no such key, but perhaps rounds, found 3"),
         (in_task("dim = 14", "dim = 15"), "task.dim: expected 14, found 15"),
+        (in_task("hospital-1 = ", "task = "), "task.clients: expected no name of another file of a kit, found 'task'"),
+        (in_task("hospital-1 = ", "own = "), "task.clients: expected no name of another file of a kit, found 'own'"),
         (in_project("[client]", '[client]\nauthority = "x"'), "client.authority: expected none: the kit has it"),
         (
             in_project("[client]", "[client]\nuploads_per_model = 9"),
