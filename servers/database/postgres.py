@@ -36,10 +36,10 @@ _CLIENT_KEEPALIVE: Final[dict[str, str]] = {
     "keepalives_count": "3",
     "tcp_user_timeout": str(1000 * PATIENCE_S),
 }
+_LIMITS: Final = ("statement_timeout", "idle_in_transaction_session_timeout")
 _SETTINGS: Final[dict[str, str]] = {
     "synchronous_commit": "on",
-    "statement_timeout": f"{PATIENCE_S}s",
-    "idle_in_transaction_session_timeout": f"{PATIENCE_S}s",
+    **dict.fromkeys(_LIMITS, f"{PATIENCE_S}s"),
     "tcp_keepalives_idle": "4",
     "tcp_keepalives_interval": "2",
     "tcp_keepalives_count": "3",
@@ -145,6 +145,8 @@ class Session:
         try:
             with self._turn, self._connection.transaction():
                 self._run("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+                for limit in _LIMITS:  # a long task takes a reader longer, and nobody waits for it
+                    self._run(f"SET LOCAL {limit} = 0")
                 yield self._run
         except psycopg.Error as error:
             raise SetupError(f"{self.where}: expected tables of this role: {one_line(error)}") from None

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,6 +37,7 @@ from tests.servers.conftest import PostgresPlaces, SqlitePlaces
 pytest.importorskip("psycopg", reason="precad[postgres]")
 import psycopg
 
+from precad.servers.database import postgres
 from precad.servers.database.postgres import Session
 from precad.servers.store.copy import copy_database
 
@@ -265,6 +267,16 @@ def test_both_kinds_of_database_tell_the_same_story(postgres_url: str, tmp_path:
         assert burns.burnt("small-1") == [(0, 0, "ada", TupleUse.CHECK)]
     with pytest.raises(SetupError, match="expected no such file"):
         copy_database(postgres_url, Role.AGGREGATOR_A, tmp_path / "copy")
+
+
+def test_a_copy_takes_longer_than_a_statement_of_the_leader_may(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long task's tables take a reader longer than any limit, and so does writing them down in between."""
+    for limit in ("statement_timeout", "idle_in_transaction_session_timeout"):
+        monkeypatch.setitem(postgres._SETTINGS, limit, "50ms")
+    with Session(url, Role.AGGREGATOR_A) as session, session.snapshot() as read:
+        read("SELECT pg_sleep(0.2)")
+        time.sleep(0.2)
+        assert read("SELECT 1").fetchone() == (1,)
 
 
 def test_tables_of_a_newer_version_are_refused(postgres_url: str) -> None:
