@@ -600,3 +600,28 @@ def test_a_server_that_deviates_asks_for_a_threshold_of_its_own(monkeypatch, fra
     assert all(audit(vectors, bound, gate=gate).verdicts)
     monkeypatch.setattr(validation, "words_to_check", shifted)
     assert audit(vectors, bound, gate=gate).verdicts == tuple(vectors[:, 0] ** 2 <= bound.threshold + offset)
+
+
+@pytest.mark.parametrize("fraction", [0.25, 0.75])
+def test_a_dealer_that_deviates_asks_for_a_threshold_of_its_own(fraction, gate):
+    """It deals other squares of masks, and both servers follow the protocol. One record then decides whether the whole
+    of an update is in the sum, beside noise for a record: no epsilon of records holds against who sees models."""
+    bound, clients = NormBound(1.0, 16, FRAC_BITS), tuple(f"c{i}" for i in range(9))
+    shape = shape_for(clients, bound, gate)
+    vectors = np.zeros((9, 16), dtype=np.int64)
+    vectors[:, 0] = np.linspace(0.1, 0.99, 9) * 2**FRAC_BITS
+    offset = bound.threshold - int(bound.threshold * fraction)
+    of_a, of_b = deal(shape)
+    sides = (
+        ServerTuples(0, shape, of_a),
+        ServerTuples(1, shape, replace(of_b, squared_masks=of_b.squared_masks + offset)),
+    )
+    uploads = {
+        client: sharing.mask(x, tuple(side.hand_out_mask_seed(client) for side in sides), shape.label(client))
+        for client, x in zip(clients, vectors, strict=True)
+    }
+    found = vectors[:, 0] ** 2 <= bound.threshold - offset
+    assert 0 < found.sum() < 9
+    results = validated(sides, uploads, bound, gate)
+    assert [result.verdicts for result in results] == [tuple(found)] * 2
+    assert_array_equal(sum(result.accepted_share_sum for result in results), vectors[found].sum(axis=0))
