@@ -88,6 +88,8 @@ def read_audit(path: Path, task: Task) -> Audit:
         raise ConfigError(f"{path}: expected no audit of a run of {task.algorithm}, as audits are of precad")
     if task.record_bins is not None:
         raise ConfigError(f"{path}: expected no audit of a run with record_bins, as audits are of Poisson's draws")
+    if task.sum_function is not None:
+        raise ConfigError(f"{path}: expected no audit of a run with sum_function, as audits are of sums as they are")
     for name in MECHANISM:
         ours, theirs = float(getattr(task, name)), found.mechanism.get(name)
         if ours != theirs:

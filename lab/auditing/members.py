@@ -111,6 +111,7 @@ def _require_auditable(plan: Plan) -> None:
         ("task.record_clipping", "flat", task.record_clipping),
         ("task.layer_clips", [], task.layer_clips),
         ("task.half_spaces", [], task.half_spaces),
+        ("task.sum_function", None, task.sum_function),
     )
     faults = [
         f"{name}: expected {wanted!r} in an audit, found {value!r}" for name, wanted, value in found if value != wanted

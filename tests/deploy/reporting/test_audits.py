@@ -98,6 +98,8 @@ def test_an_audit_is_of_the_algorithm_that_is_audited(run: Path, audited: dict[s
     assert read_audit(path, task).passed
     with pytest.raises(ConfigError, match="expected no audit of a run of local-dp, as audits are of precad"):
         read_audit(path, task.model_copy(update={"algorithm": "local-dp"}))
+    with pytest.raises(ConfigError, match="expected no audit of a run with sum_function, as audits are of sums"):
+        read_audit(path, task.model_copy(update={"sum_function": "own.module:halved"}))
     path.write_text(json.dumps(audited | {"seats": []}))
     with pytest.raises(ConfigError, match="seats: expected a list of at least 1 item, found"):
         read_audit(path, task)

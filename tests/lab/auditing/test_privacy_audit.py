@@ -300,6 +300,10 @@ def test_an_audit_moves_nothing_but_the_canaries_own_parameters() -> None:
             {"layer_clips": [1.0, 2.0], "accept_weak_wire_form": True},
             r"^task.layer_clips: expected \[\] in an audit, found \[1.0, 2.0\]$",
         ),
+        (
+            {"sum_function": "own.module:halved", "sum_function_sha256": "0" * 64, "sum_function_factor": 1.0},
+            "^task.sum_function: expected None in an audit, found 'own.module:halved'$",
+        ),
     ],
 )
 def test_a_setting_that_an_audit_cannot_judge_is_refused(change: dict[str, Any], said: str) -> None:
