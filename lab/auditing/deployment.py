@@ -7,6 +7,7 @@ The seat of clients reads released models alone. A server's seat needs the noise
 changed, and files are verified as far as they are sealed.
 
 An audit finds faults. It does not find a server that deceives it: everybody sees who audits, and in which coordinates.
+So can a malicious client upload there, within C: servers are then accused, or a lack of noise is hidden.
 """
 
 from __future__ import annotations

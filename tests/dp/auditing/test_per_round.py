@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -134,3 +135,14 @@ def test_shapes_that_differ_are_refused() -> None:
         Observed(seen.scores, seen.contributions, seen.present, seen.coins[:2])
     with pytest.raises(ValueError, match=r"contributions must have the shape of scores, \(2, 3\), got \(1, 3\)"):
         Observed(seen.scores, seen.contributions[:1], seen.present, seen.coins)
+
+
+def test_a_malicious_member_that_uploads_at_canaries_frames_a_sound_server_or_covers_a_silent_one() -> None:
+    """So few false alarms are promised of honest clients alone. The member stays within C, 16 R here."""
+    event, uploads = SampledGaussian(0.5, 1.0), np.random.default_rng(12).normal(0.0, 1.1, (6, 96))
+    assert np.linalg.norm(uploads, axis=1).max() < 16
+    sound, silent = observed(0.5, 1.0, m=96, T=6, seed=11), observed(0.5, 1.0, m=96, T=6, seed=11, std=0.0)
+    framed = replace(sound, scores=sound.scores + 15.9 / np.sqrt(96))
+    covered = replace(silent, scores=silent.scores + uploads)
+    alarms = [per_round.alarms(per_round.limits(one, event, 0.95), event) for one in (sound, framed, silent, covered)]
+    assert [bool(lines) for lines in alarms] == [False, True, True, False]
