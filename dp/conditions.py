@@ -9,9 +9,11 @@ from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.accountants.pld import View
 
 OF_SERVERS: Final = {
-    View.ONE_SERVER: "whether or not the corrupted server adds its own noise",
-    View.CLIENTS_ONLY: "if both servers follow the protocol",
+    View.ONE_SERVER: "whether or not the corrupted server adds its own noise; if all other servers follow the protocol",
+    View.CLIENTS_ONLY: "if all servers follow the protocol",
 }
+"""The dealer is one of the servers, where there is one. If it deviates it rejects honest updates above a length of its
+choice. So one record decides whether a whole update is in the sum."""
 OF_DEALT_STEPS: Final = "if both servers and the dealer follow the protocol"
 """Where dealt tuples make the sum: other tuples make another one, which moves further."""
 

@@ -154,8 +154,8 @@ class PoisoningPart(Part):
     """Against malicious clients."""
 
     client_clip: float
-    """C: an upload longer than that enters the sum with probability at most 2^`log2_probability`, if both servers
-    follow the protocol."""
+    """C: an upload longer than that enters the sum with probability at most 2^`log2_probability`, if all servers
+    follow the protocol, the dealer too."""
     log2_probability: float
     """0 where no norm was checked: any upload enters the sum."""
     certificate: CertificatePart | None

@@ -15,8 +15,9 @@ from precad.deploy.reporting.certificates import AT_MOST, RunCertificate
 from precad.deploy.reporting.numbers import power_of_ten, rounded_up
 from precad.deploy.reporting.runs import Run, Statement
 from precad.deploy.shown.figures import LARGEST_USEFUL, NO_USEFUL_BOUND, rounded_down, says_nothing
-from precad.dp.accountants.pld import Unit
+from precad.dp.accountants.pld import Unit, View
 from precad.dp.accountants.slack import NO_BOUND, why_no_bound
+from precad.dp.conditions import OF_SERVERS
 from precad.dp.task_privacy import task_privacy
 
 _NEXT_TO_NOTHING: Final = 10.0
@@ -181,13 +182,13 @@ def _of_norms(run: Run) -> Guarantee:
             against="clients that answer whatever they like",
             what=f"an answer of more than C = {run.task.client_clip:g} records enters the sum with probability "
             f"{probability}",
-            rests_on="per answer; if both servers follow the protocol. A lie of up to C records is not excluded",
+            rests_on=f"per answer; {OF_SERVERS[View.CLIENTS_ONLY]}. A lie of up to C records is not excluded",
             is_proved=True,
         )
     return Guarantee(
         against=against,
         what=f"an update longer than C = {run.task.client_clip:g} enters the sum with probability {probability}",
-        rests_on="per upload; if both servers follow the protocol. Poisoning within the bound is not excluded",
+        rests_on=f"per upload; {OF_SERVERS[View.CLIENTS_ONLY]}. Poisoning within the bound is not excluded",
         is_proved=True,
     )
 

@@ -233,3 +233,10 @@ def test_the_report_of_a_run_says_why_nothing_is_certified(tmp_path: Path) -> No
         found = uncertified(replace(run, task=task))
         assert found is not None
         assert found.startswith(f"expected a task {why}")
+
+
+def test_a_records_figures_rest_on_the_dealer_too() -> None:
+    """It can let one record decide whether a whole update is in the sum (`tests/mpc/test_secure_validation.py`)."""
+    rests_on = task_privacy(PLAIN).rests_on
+    assert rests_on[View.CLIENTS_ONLY] == "if all servers follow the protocol"
+    assert rests_on[View.ONE_SERVER].endswith("if all other servers follow the protocol")
