@@ -306,7 +306,7 @@ def with_folder(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         names += _attack_kinds(client.get("attacks"))
         if any(":" in name for name in names):
             beside = {"folder": "", **{name: client[name] for name in _OF_TRAINERS if name in client}}
-            paths = {name: str(folder / str(client.get(name, place))) for name, place in beside.items()}
+            paths = {name: _path_beside(folder, str(client.get(name, place))) for name, place in beside.items()}
             raw = {**raw, "client": {**client, **paths}}
     for path in _BESIDE:
         raw = _placed(raw, folder, *path)
@@ -318,7 +318,7 @@ def _placed(raw: Mapping[str, Any], folder: Path, *path: str) -> dict[str, Any]:
     (first, *rest), file = path, _value(raw, *path)
     if not isinstance(file, str | Path) or not file:
         return dict(raw)
-    return {**raw, first: _placed(raw[first], folder, *rest) if rest else str(folder / file)}
+    return {**raw, first: _placed(raw[first], folder, *rest) if rest else _path_beside(folder, file)}
 
 
 def _attack_kinds(attacks: object) -> list[str]:
@@ -335,8 +335,18 @@ def _with_evaluation_folder(raw: Mapping[str, Any], folder: Path) -> dict[str, A
     each = dict(aggregators)
     for letter, own in aggregators.items():
         if isinstance(own, Mapping) and "evaluation_records" in own:
-            each[letter] = {**own, "evaluation_folder": str(folder / own.get("evaluation_folder", ""))}
+            each[letter] = {**own, "evaluation_folder": _path_beside(folder, own.get("evaluation_folder", ""))}
     return {**raw, "aggregator": each}
+
+
+def _path_beside(folder: Path, file: str | Path) -> str:
+    """Return the path of a file in a configuration's folder. Raises ConfigError for one that TOML cannot hold."""
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        expected = "a configuration in a folder whose path is text in this locale"
+        raise ConfigError(f"CONFIG: expected {expected}, found other bytes in it") from None
+    return str(folder / file)
 
 
 def is_local(raw: Mapping[str, Any]) -> bool:

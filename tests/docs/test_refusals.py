@@ -71,7 +71,7 @@ ASKED = (
 """Modules that decide whether a configuration runs."""
 ELSEWHERE = {
     "sections.py": {
-        **dict.fromkeys(("_toml", "_beside", "_included", "_with_own"), "files, not what they say"),
+        **dict.fromkeys(("_toml", "_beside", "_included", "_path_beside", "_with_own"), "files, not what they say"),
         **dict.fromkeys(("load", "parse", "parse_section", "section"), "of a deployment over several machines"),
         "_check_dealer": "a run supplies the dealer's section, whose address is asked for first",
         "section_of": "of apps, accounts and simulations",

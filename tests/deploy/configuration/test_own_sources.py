@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -215,6 +216,17 @@ def test_a_section_that_no_source_fits_is_named(elsewhere: Path) -> None:
     raw["task"]["columns"]["age"]["std"] = 0
     with pytest.raises(ConfigError, match=r"task\.columns\.age\.std: expected greater than 0, found 0"):
         resolve(raw, RunFolder(elsewhere / "run"))
+
+
+def test_a_folder_that_is_no_text_is_refused_where_its_files_would_be_named(tmp_path: Path) -> None:
+    """Refuse what TOML, and so the run's own configuration, cannot hold."""
+    folder = tmp_path / os.fsdecode(b"K\xf6ln")
+    folder.mkdir()
+    (folder / "task.toml").write_text('[task]\nmodel = "my_model:net"\n')
+    with pytest.raises(ConfigError, match="in a folder whose path is text in this locale, found other bytes"):
+        read_local(folder / "task.toml")
+    (folder / "task.toml").write_text('[task]\nmodel = "mlp"\n')
+    assert read_local(folder / "task.toml")["task"] == {"model": "mlp"}
 
 
 def test_the_test_share_does_not_depend_on_who_else_is_there(elsewhere: Path) -> None:
