@@ -34,7 +34,7 @@ from precad.deploy.exporting.statement import ExportStatement, difference, file_
 from precad.deploy.files.whole import appearing
 from precad.deploy.reporting.certificates import RunCertificate, certificate_of
 from precad.deploy.reporting.run_folder import read_deployed
-from precad.deploy.run_files.folder import RunFolder
+from precad.deploy.run_files.folder import RunFolder, require_deployed
 from precad.deploy.run_files.spent import cost_in
 from precad.protos.tls.files import TlsMaterial
 from precad.servers.config import AggregatorConfig, require_own_role
@@ -59,6 +59,8 @@ def source_of(folder: Path, config: Path | None, letter: str | None) -> Source:
     """Return the source: a run folder, whose servers both sign unless `letter` names one. Or it is a server's state_dir
     or a copy of it, with its configuration. Raises ConfigError, TransportError."""
     run = RunFolder(folder)
+    if config is None:
+        require_deployed(folder, str(folder), "the folder of `precad run`, whose servers sign")
     if config is None and not run.config.is_file():
         raise ConfigError(
             f"{folder}: expected the folder of a run, or --config FILE beside a state_dir, found no {run.config.name}"

@@ -676,6 +676,15 @@ def test_what_is_no_finished_task_is_not_exported(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 
 
+def test_a_simulation_is_refused_as_one(tmp_path: Path) -> None:
+    """Say so, rather than ask for servers' files that it cannot have."""
+    (tmp_path / "simulated").mkdir()
+    (tmp_path / "simulated" / "config.toml").write_text('[task]\nname = "t"\n')
+    (tmp_path / "simulated" / "seed-0.jsonl").touch()
+    told = precad("export", tmp_path / "simulated", "--out", tmp_path / "out", exit_code=2)
+    assert "expected the folder of `precad run`, whose servers sign, found one of `precad simulate`" in told.stderr
+
+
 def test_a_state_dir_needs_its_configuration(finished: Path, tmp_path: Path) -> None:
     """And one section of it, or --role."""
     told = precad("export", finished / "a", "--out", tmp_path / "out", exit_code=2)
