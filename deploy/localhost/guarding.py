@@ -55,7 +55,8 @@ class Guard:
         return "\n".join([*lines, f"logs: {self._logs}"])
 
     def _exit_code(self) -> int:
-        """Return the run's exit code: that of the first server which says why. A killed server says nothing, and its
-        peers say 4."""
+        """Return the run's exit code: that of the first server which says why. A killed server says nothing, and peers
+        of one that is gone say 4."""
         codes = [child.exit_code for child in self._servers if child.exit_code not in (None, 0)]
-        return next((code for code in codes if code is not None and code > 1), UNREACHABLE if codes else FAILURE)
+        why = [code for code in codes if code is not None and code > 1 and code != UNREACHABLE]
+        return why[0] if why else UNREACHABLE if codes else FAILURE
