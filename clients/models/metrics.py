@@ -62,7 +62,7 @@ def metrics_of(wanted: Iterable[object]) -> dict[str, Metric]:
 
     Raises: UnknownNameError, ExtensionError, ArgumentError.
     """
-    if isinstance(wanted, str) or not isinstance(wanted, Iterable):
+    if isinstance(wanted, str | Mapping) or not isinstance(wanted, Iterable):
         raise ArgumentError(f"metrics: expected a list of names or functions, found {wanted!r:.60}")
     found: dict[str, Metric] = {}
     for one in wanted:

@@ -179,6 +179,7 @@ def test_a_regression_has_no_accuracy_but_metrics(tmp_path: Path) -> None:
         ([precad.App(model=lambda: precad.fix(norm()), records=arrays)] * 2, None, ""),
         ([replace(app, metrics="accuracy")] * 2, ArgumentError, "^metrics: expected a list .* found 'accuracy'$"),
         ([replace(app, metrics=len)] * 2, ArgumentError, "^metrics: expected a list of names or functions, found <b"),
+        ([replace(app, metrics={"auc": len})] * 2, ArgumentError, "^metrics: expected a list of names or functions"),
         ([precad.App(model=norm, records=arrays)] * 2, RecordMixingLayerError, r"precad.fix\(model\)"),
         ([precad.App(model=drop, records=arrays)] * 2, DropoutLayerError, r"precad.fix\(model\)"),
     ],
