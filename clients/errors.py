@@ -147,7 +147,7 @@ class UnsteadyModelError(ClientError):
     def __init__(self, model_type: str) -> None:
         super().__init__(
             f"model {model_type}: it draws or keeps what it has seen when it is evaluated; "
-            "draw nothing, and keep nothing between calls"
+            "draw nothing, keep nothing between calls, and change no input in place"
         )
 
 

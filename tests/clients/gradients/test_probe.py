@@ -207,10 +207,20 @@ class AlwaysDrops(TwoLayers):
         return nn.functional.dropout(super().hidden(images))
 
 
+class ScalesItsInput(TwoLayers):
+    def hidden(self, images):
+        return super().hidden(images.mul_(0.5))
+
+
 @pytest.mark.parametrize("make", [Averages, AlwaysDrops])
 def test_models_that_keep_records_or_draw_are_refused(make):
     with pytest.raises(UnsteadyModelError, match=f"model {make.__name__}: it draws or keeps"):
         RecordEngine(make(), torch.zeros(1, 8, 8), device="cpu")
+
+
+def test_a_model_that_writes_into_its_input_is_told_so():
+    with pytest.raises(UnsteadyModelError, match="change no input in place"):
+        RecordEngine(ScalesItsInput(), torch.zeros(1, 8, 8), device="cpu")
 
 
 class NoSuchShape(TwoLayers):
