@@ -112,7 +112,8 @@ def _said(value: Any) -> list[str]:
         return [str(value)]
     if all(isinstance(one, str) for one in value):
         return [", ".join(value)]
-    return [f"{loss['at']}  round {loss['round']}: {loss['why']}" for loss in value]
+    done = {True: " (released)", False: ""}
+    return [f"{loss['at']}  round {loss['round']}{done[loss['released']]}: {loss['why']}" for loss in value]
 
 
 @audit_app.command("events")

@@ -97,7 +97,7 @@ def check_log(state_dir: Path, *, against: Path | None = None, known: str | None
         "chain": log[-1].chain if log else audit_log.FIRST_CHAIN,
     }
     if lost := [entry for entry in log if entry.kind in _OF_LOSSES]:
-        report["losses"] = [_loss(entry) for entry in lost]
+        report["losses"] = [_loss(entry, releases) for entry in lost]
     if before := {task.chain for task in tasks_of_header(_ledger(state_dir), header)}:
         report["earlier_ledgers"] = sorted(before)
     if against is not None:
@@ -154,11 +154,14 @@ def _require_the_other_servers(ours: Sequence[audit_log.Entry], theirs: Sequence
         raise ConfigError(f"--against: expected the other aggregator's log, found one of {role or 'the same server'}")
 
 
-def _loss(entry: audit_log.Entry) -> dict[str, Any]:
-    """Return when what was lost, and why or whose."""
+def _loss(entry: audit_log.Entry, releases: Collection[int]) -> dict[str, Any]:
+    """Return when what was lost, and why or whose.
+
+    `released`: that round was done, mostly later, once all servers were back. So this cost other rounds or none.
+    """
     fields = entry.fields
     why = f"unknown verdicts of {', '.join(fields['clients'])}" if entry.kind == "unknown" else fields["reason"]
-    return {"at": entry.at, "round": fields["round"], "why": why}
+    return {"at": entry.at, "round": fields["round"], "released": fields["round"] in releases, "why": why}
 
 
 def _require_one_history(

@@ -421,6 +421,17 @@ def test_the_command_lists_what_was_lost_and_why(path: Path) -> None:
     ]
 
 
+def test_an_interruption_of_a_round_that_was_done_is_not_shown_as_its_loss(path: Path) -> None:
+    """After a planned stop the same round is done. Another one, lost in a crash of this server, has no entry here."""
+    with open_task_store(path.parent, TASK, INITIAL) as store:
+        store.interrupted(2, "aggregator-b was stopped by its operator")
+        store.interrupted(None, "gone")
+    losses = json.loads(command(path.parent, "--json")[1])["losses"]
+    assert [(loss["round"], loss["released"]) for loss in losses] == [(2, True), (3, False)]
+    shown = [line.partition("  round ")[2] for line in command(path.parent)[1].splitlines() if "losses " in line]
+    assert shown == ["2 (released): aggregator-b was stopped by its operator", "3: gone"]
+
+
 def test_the_command_refuses_a_release_that_the_ledger_does_not_hold(path: Path) -> None:
     ledger = path.parent / "ledger.jsonl"
     ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:-1]))
