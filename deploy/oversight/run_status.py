@@ -76,15 +76,16 @@ def _read_run(root: Path) -> Status:
 
 
 def _ended(state: RunState, n_rounds: int, planned: int) -> str:
-    """Say how a run ended, and where its rounds are if it ended early."""
+    """Say how a run ended, and what continues it if it ended early."""
     done = f"{n_rounds} of {planned} rounds done"
+    goes_on = "precad run RUN/config.toml --output RUN --resume continues"
     match state:
         case RunState.CRASHED:
-            return f"its process is gone, and said nothing; {done}"
+            return f"its process is gone, and said nothing; {done}; {goes_on}"
         case RunState.FAILED:
             return f"it failed: logs/ says why; {done}"
         case RunState.INTERRUPTED:
-            return f"interrupted; {done}"
+            return f"interrupted; {done}; {goes_on}"
     return done
 
 

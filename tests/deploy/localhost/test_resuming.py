@@ -348,7 +348,10 @@ def test_a_run_that_is_interrupted_before_a_round_keeps_the_initial_model(tmp_pa
     shown = Report.of([folder.root]).html()
     assert "interrupted after 0 of 4 rounds" in shown
     status = read_run(folder.root)
-    assert (status.state, status.ended) == (RunState.INTERRUPTED, "interrupted; 0 of 4 rounds done")
+    assert (status.state, status.ended) == (
+        RunState.INTERRUPTED,
+        "interrupted; 0 of 4 rounds done; precad run RUN/config.toml --output RUN --resume continues",
+    )
     print_summary(SILENT, summary, local.deployment.task)
     assert not folder.state_dir("a").exists()
     for letter in ROLES:

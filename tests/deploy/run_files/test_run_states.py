@@ -147,6 +147,7 @@ def test_status_and_watch_say_what_became_of_a_run(tmp_path: Path) -> None:
     status = read_run(run)
     assert (status.state, status.is_finished) == (RunState.CRASHED, False)
     assert status.ended.startswith("its process is gone, and said nothing; 3 of ")
+    assert status.ended.endswith("; precad run RUN/config.toml --output RUN --resume continues")
     assert "crashed" in precad("status", run).stdout
 
     async def watched() -> int:
