@@ -23,7 +23,7 @@ Folder: TypeAlias = str | os.PathLike[str]
 Config: TypeAlias = Mapping[str, Any] | str | os.PathLike[str]
 """A path to a TOML file, or its contents."""
 
-_FLAG: Final = re.compile(r"^(?:--?(?P<flag>[a-z][a-z-]*)|DIR):", re.MULTILINE)
+_FLAG: Final = re.compile(r"^(?:--?(?P<flag>[a-z][a-z-]*)(?=:| )|DIR(?=:))", re.MULTILINE)
 _OTHERWISE: Final = {None: "folder", "output": "folder", "run": "runs"}
 """Arguments whose name is not that of the command's flag; None is the command's DIR."""
 
@@ -35,7 +35,7 @@ def named() -> Iterator[None]:
 
     def name(found: re.Match[str]) -> str:
         flag = found["flag"]
-        return (_OTHERWISE[flag] if flag in _OTHERWISE else flag.replace("-", "_")) + ":"
+        return _OTHERWISE[flag] if flag in _OTHERWISE else str(flag).replace("-", "_")
 
     try:
         require_current_folder()

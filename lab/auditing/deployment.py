@@ -29,6 +29,7 @@ from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import ConfigError, UnfulfilledError, refusing
 from precad.deploy.files.whole import write_whole
 from precad.deploy.reporting.audits import FILE, MECHANISM
+from precad.deploy.run_files.folder import require_deployed
 from precad.deploy.shown.figures import audit_label
 from precad.dp.auditing.observed import Observed
 from precad.dp.auditing.shares import Shares
@@ -98,6 +99,7 @@ def audit_run(folder: Path, confidence: float = 0.95) -> dict[str, Any]:
 
     Raises: ConfigError, UnfulfilledError, AuditError, and what `evidence_of` raises.
     """
+    require_deployed(folder, str(folder))
     deployment = configuration.load(folder / "config.toml")
     if deployment.client is None:
         raise ConfigError(f"--run: expected the folder of a local run, found no clients in {folder}")

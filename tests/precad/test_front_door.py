@@ -413,6 +413,17 @@ def test_a_wrong_argument_is_named(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_simulation_in_the_place_of_a_run_is_named(tmp_path: Path) -> None:
+    """By the function's argument, not the command's flag; nothing asks for servers that it cannot have."""
+    (tmp_path / "config.toml").write_text("[task]\n[simulation]\n")
+    (tmp_path / "seed-0.jsonl").touch()
+    expected = f"{tmp_path}: expected a folder of `precad run`, found one of `precad simulate`"
+    with pytest.raises(precad.ConfigError, match=f"^runs {expected}$"):
+        precad.certify(runs=[tmp_path])
+    with pytest.raises(precad.ConfigError, match=f"^{expected}$"):
+        precad.audit(tmp_path)
+
+
 def test_unknown_names_and_data_are_value_errors(tmp_path: Path) -> None:
     """As the client raises them."""
     attacked = {**CONFIG, "simulation": {"attack": {"kind": "nothing", "clients": 1}}}
