@@ -59,6 +59,7 @@ async def enrol(
 
     Raises: PkiError, PeerUnreachableError when nobody answers."""
     _require_url(url)
+    pinned = _pinned(authority_fingerprint)
     folder = directory / identity.name
     if (folder / "cert.pem").exists():
         raise pki.PkiError(f"{folder} has a certificate already, which is never overwritten")
@@ -67,7 +68,7 @@ async def enrol(
         pki.request(directory, identity, passphrase=passphrase)
     try:
         async with asyncio.timeout(TIMEOUT_S), aiohttp.ClientSession() as session:
-            authority = await _authority(session, url, authority_fingerprint)
+            authority = await _authority(session, url, pinned)
             certificate = await _certificate(session, url, authority, token, (folder / "request.pem").read_bytes())
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         is_refused = isinstance(getattr(error, "os_error", None), ConnectionRefusedError)
@@ -95,6 +96,19 @@ def _require_url(url: str) -> None:
         raise pki.PkiError("URL: expected https://HOST:PORT, found another form of address")
 
 
+def _pinned(given: str) -> str:
+    """Return a fingerprint's digits. Refuse what is none before the endpoint shows its own: that would be believed.
+
+    Raises PkiError.
+    """
+    digits = given.strip().lower().replace(":", "")
+    if not re.fullmatch("[0-9a-f]{64}", digits):
+        raise pki.PkiError(
+            f"--authority-fingerprint: expected a SHA-256, 64 hexadecimal digits, found another text of {len(digits)}"
+        )
+    return digits
+
+
 async def _authority(session: aiohttp.ClientSession, url: str, expected: str) -> bytes:
     """Return the authority's certificate, over a connection that proves nothing: its fingerprint does."""
     async with session.get(f"{url}/ca.pem", ssl=False, allow_redirects=False) as answer:
@@ -103,7 +117,7 @@ async def _authority(session: aiohttp.ClientSession, url: str, expected: str) ->
         authority = parse_certificate(pem).public_bytes(Encoding.PEM)
     except IdentityError:
         raise pki.PkiError(f"{url}: expected an authority's certificate, found something else") from None
-    if (found := fingerprint(authority)) != expected.strip().lower().replace(":", ""):
+    if (found := fingerprint(authority)) != expected:
         raise pki.PkiError(f"--authority-fingerprint: expected {expected}, found an authority with {found} at {url}")
     return authority
 

@@ -270,6 +270,10 @@ def test_the_token_does_not_leave_for_another_endpoint(authority: Path, tmp_path
             await enrol(url, tmp_path / "new", ALICE, "secret", pin(authority))
         with pytest.raises(pki.PkiError, match="--authority-fingerprint: expected"):
             await enrol(url, tmp_path / "new", ALICE, "secret", pin(tmp_path / "foreign"))
+        for no_fingerprint in ("SHA256", "", pin(authority)[:-1]):
+            with pytest.raises(pki.PkiError, match="expected a SHA-256, 64 hexadecimal digits, found") as refused:
+                await enrol(url, tmp_path / "none", ALICE, "secret", no_fingerprint)
+            assert pin(authority)[:8] not in str(refused.value)  # whoever answers there
         assert asked_for == ["GET /ca.pem"] * 2
         for wrong in (
             url.replace("https", "http"),
