@@ -77,7 +77,8 @@ def _facts(status: Status) -> dict[str, str]:
     facts |= {} if status.checks_norms else {"validation": "none: no norm is checked, and nothing is enforced"}
     if status.rounds_lost:
         end = f" ({status.rounds_lost_at_most} end the task)" if status.rounds_lost_at_most else ""
-        facts["lost"] = f"{status.rounds_lost} rounds{end}"
+        n = status.rounds_lost
+        facts["lost"] = f"{n} round{'s' if n != 1 else ''}{end}"
     if status.verdicts_unknown:
         n_unknown, n_clients = sum(status.verdicts_unknown.values()), len(status.verdicts_unknown)
         facts["verdicts unknown"] = f"{n_unknown} uploads of {n_clients} clients, in lost rounds"

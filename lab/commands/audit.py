@@ -62,7 +62,7 @@ def privacy(
     encoding, check, noise and opening. With --run or --server it is a training that has been run, else a simulation, in
     which one more audit client has real records. A deployment has those of task.real_audit_clients.
     Exit code 1 says that a printed epsilon, or what it rests on, was contradicted. At 95 % that happens to a sound
-    system of honest clients in at most one audit of twenty, from all seats and in all ways together. Malicious ones,
+    system of honest clients in at most one audit of twenty, all seats and ways together. Malicious ones,
     which upload at canaries, can frame servers or cover them. Figures of guesses in one run hold
     each by itself.
     """

@@ -605,7 +605,7 @@ def test_a_server_that_deviates_asks_for_a_threshold_of_its_own(monkeypatch, fra
 @pytest.mark.parametrize("fraction", [0.25, 0.75])
 def test_a_dealer_that_deviates_asks_for_a_threshold_of_its_own(fraction, gate):
     """It deals other squares of masks, and both servers follow the protocol. One record then decides whether the whole
-    of an update is in the sum, beside noise for a record: no epsilon of records holds against who sees models."""
+    of an update is in the sum. The noise is for a record: no epsilon holds against who sees models."""
     bound, clients = NormBound(1.0, 16, FRAC_BITS), tuple(f"c{i}" for i in range(9))
     shape = shape_for(clients, bound, gate)
     vectors = np.zeros((9, 16), dtype=np.int64)
