@@ -69,7 +69,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     command = [*PRECAD, "run", str(root / "run.toml"), "--output", str(root / "out")]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=250)
     assert done.returncode == 0, done.stderr
-    return root / "out", done.stderr
+    return root / "out", done.stdout + done.stderr
 
 
 def test_every_client_uploads_in_every_round(mixed: tuple[Path, str]) -> None:
