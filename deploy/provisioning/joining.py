@@ -27,7 +27,7 @@ from typing import Any, Final
 from precad.deploy.authority import pki
 from precad.deploy.configuration.sections import CONSENTS, IDENTITY_FIELDS, Deployment, load
 from precad.deploy.errors import ConfigError, refusing
-from precad.deploy.provisioning.kits import KEY, OPERATIONS_TOKEN, OWN, REVOKED, vouched_fields
+from precad.deploy.provisioning.kits import KEY, OPERATIONS_TOKEN, OWN, REVOKED, usual_fields, vouched_fields
 from precad.deploy.provisioning.manifest import (
     ADAPTER,
     AUTHORITY,
@@ -57,11 +57,6 @@ from precad.servers.store.rehearsal import require_aggregator_opens
 _REVOKED_HEAD: Final = b"# SHA-256 fingerprints of clients' certificates that are no longer accepted, one a line\n"
 
 _NOT_SETTINGS: Final = IDENTITY_FIELDS | CONSENTS
-_USUAL: Final = (
-    *(("state_dir", "state"), ("state_dir", "client-state"), ("key", KEY)),
-    *(("operations_token", OPERATIONS_TOKEN), ("revoked", REVOKED)),
-)
-"""Fields of kits whose maker has chosen nothing."""
 _SCRATCH: Final = ".precad-kit-"
 
 
@@ -128,7 +123,7 @@ def _join(kit: Path, directory: Path, agreed: str) -> Joined:
     renewed = renewed_in(folder, files, own) if is_again else ()
     _require_own_key(folder, own, *(folder / n if n in renewed else kit / n for n in (CERTIFICATE, AUTHORITY)))
     deployment = _as_installed(kit, folder, name)
-    _require_kit_s_form(kit / f"{name}.toml", own.role, deployment.task)
+    section = _section_of_form(kit / f"{name}.toml", own.role, deployment.task)
     _require_no_other_task(verified.manifest, kit, folder, deployment)
     _require_url(deployment)
     if (server := _aggregator(deployment, own.role)) is not None:
@@ -144,7 +139,7 @@ def _join(kit: Path, directory: Path, agreed: str) -> Joined:
         pki.replace_file(folder / OPERATIONS_TOKEN, f"{secrets.token_urlsafe(32)}\n".encode(), mode=0o600)
     if server is not None and server.revoked == folder.absolute() / REVOKED and not server.revoked.exists():
         pki.replace_file(server.revoked, _REVOKED_HEAD)
-    return Joined(own, folder / f"{name}.toml", replaced, _settings(folder / f"{name}.toml", own.role))
+    return Joined(own, folder / f"{name}.toml", replaced, _settings(section, own.role))
 
 
 def _edited(folder: Path, own: Identity) -> tuple[str, ...]:
@@ -177,34 +172,26 @@ def _as_installed(kit: Path, folder: Path, name: str) -> Deployment:
             raise ConfigError(text.replace(scratch, str(kit))) from None
 
 
-def _section_in(found: Mapping[str, Any], role: Role) -> dict[str, Any]:
-    """Return the section of a role in what a kit's configuration holds."""
-    for name in SECTIONS[role]:
-        found = found.get(name, {})
-    return dict(found)
-
-
-def _settings(path: Path, role: Role) -> tuple[str, ...]:
+def _settings(section: Mapping[str, Any], role: Role) -> tuple[str, ...]:
     """Return what a kit's maker has set in a role's section, by field, beyond what every kit says."""
-    section = _section_in(tomllib.loads(path.read_bytes().decode("utf-8-sig")), role)
-    chosen = {
-        name: value for name, value in section.items() if (name, value) not in _USUAL and name not in IDENTITY_FIELDS
-    }
-    return tuple(f"{'.'.join(SECTIONS[role])}.{name} = {_shown(value)}" for name, value in sorted(chosen.items()))
+    where, usual = ".".join(SECTIONS[role]), usual_fields(role, section)
+    return tuple(
+        f"{where}.{name} = {json.dumps(value, default=str)}"
+        for name, value in sorted(section.items())
+        if name not in IDENTITY_FIELDS and usual.get(name) != value
+    )
 
 
-def _shown(value: Any) -> str:
-    return json.dumps(value, default=str)
-
-
-def _require_kit_s_form(path: Path, role: Role, task: Task) -> None:
-    """Require the shared task, and this role's section alone, with the pins of the kit. Raises ConfigError.
+def _section_of_form(path: Path, role: Role, task: Task) -> dict[str, Any]:
+    """Return a role's section of a kit's configuration, which must have the shared task, and the pins of the kit.
 
     All kits share those, and nobody else sees this file. Its maker could name other servers in it, pin none, or agree
-    in the operator's place.
+    in the operator's place. Raises ConfigError where it has more, or less.
     """
     found = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
-    section = _section_in(found, role)
+    section: Any = found
+    for name in SECTIONS[role]:
+        section = section.get(name, {})
     vouched = vouched_fields(role, task)
     wanted: Any = {name: value for name, value in section.items() if name not in _NOT_SETTINGS} | vouched
     for name in reversed(SECTIONS[role]):
@@ -213,6 +200,7 @@ def _require_kit_s_form(path: Path, role: Role, task: Task) -> None:
     names = sorted(found.keys() | wanted.keys())
     if faults := [line for name in names for line in differences(name, wanted.get(name), found.get(name))]:
         raise ConfigError("\n".join(f"{path}: {line}" for line in faults))
+    return dict(section)
 
 
 def _aggregator(deployment: Deployment, role: Role) -> AggregatorConfig | None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import datetime as dt
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -130,7 +130,7 @@ def _configuration(project: Project, who: Identity) -> str:
     given = {**project.sections[who.role]}
     if who.role is Role.CLIENT:
         given.pop("adapter", None)  # the kit has the file, under the name that is looked for
-    section: dict[str, Any] = {**dict(_supplied(project, who.role, given)), **given}
+    section: dict[str, Any] = {**vouched_fields(who.role, project.task), **usual_fields(who.role, given), **given}
     for name in reversed(SECTIONS[who.role]):
         section = {name: section}
     parse({**project.shared, **section}, base=Path())
@@ -138,17 +138,16 @@ def _configuration(project: Project, who: Identity) -> str:
     return head + tomli_w.dumps({"include": TASK, "own": OWN, **section})
 
 
-def _supplied(project: Project, role: Role, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the fields that a kit brings, and folders beside it where the project names none."""
-    yield from vouched_fields(role, project.task).items()
+def usual_fields(role: Role, given: Mapping[str, Any]) -> dict[str, str]:
+    """Return where files and folders of a role lie beside its kit, unless the project says otherwise.
+
+    given: the role's section, or what the project has of it.
+    """
     if role is Role.CLIENT:
-        yield "state_dir", "client-state"
-    else:
-        yield from (("key", KEY), ("state_dir", "state"))
-        if "operations_listen" in given:
-            yield "operations_token", OPERATIONS_TOKEN
-        if role is not Role.DEALER:
-            yield "revoked", REVOKED
+        return {"state_dir": "client-state"}
+    token = {"operations_token": OPERATIONS_TOKEN} if "operations_listen" in given else {}
+    revoked = {"revoked": REVOKED} if role in AGGREGATORS else {}
+    return {"key": KEY, "state_dir": "state", **token, **revoked}
 
 
 def vouched_fields(role: Role, task: Task) -> dict[str, str]:
