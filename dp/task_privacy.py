@@ -24,8 +24,7 @@ For a whole client no round is amplified by the draw of clients, in `user-dp-fed
 beside its records. Servers know who was drawn. So may clients. With a dealer, an invitation names the place of its
 client among those drawn, in the order of ids. Two clients that collude can count who is between them. Adding or
 removing a client means that its updates are there or are zero; that it was drawn is hidden from nobody. Our
-derivation, from the wire format
-(docs/reference/protocol.md, sections 7 and 9).
+derivation, from the wire format (docs/reference/protocol.md, sections 7 and 9).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from precad.deploy.configuration.sections import Deployment, section
 from precad.deploy.errors import ConfigError, refusing
-from precad.dp.accountants.earlier_rounds import EarlierTask
+from precad.dp.accountants.earlier_rounds import CONDITIONS, EarlierTask
 from precad.dp.ledgers.earlier import counted_in, described, tasks_of_header
 from precad.dp.ledgers.events import ledger_events
 from precad.dp.ledgers.lines import Charge, Fields, chains, read_lines
@@ -27,7 +27,7 @@ _OF_LOSSES: Final = ("interrupted", "unknown")
 """Kinds of entries that say why a round was lost, or what was with it."""
 _FILES: Final = ("ledger.jsonl", "model.npy", "rounds.jsonl")
 """Files that an aggregator keeps in its folder in any case, and that `precad export` and `precad status` read."""
-_NOT_COMPARED: Final = {"rounds": 0, "chain": "", "rests_on": {}}
+_NOT_COMPARED: Final = {"rounds": 0, "chain": "", CONDITIONS: {}}
 """Fields of an earlier task that are no price. Words of what it rests on stand in ledgers of later versions alone."""
 
 

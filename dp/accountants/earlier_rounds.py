@@ -11,6 +11,8 @@ from precad.dp.accountants.bins_event import BinnedGaussian
 from precad.dp.accountants.pld import Release, SampledGaussian, Unit, View, event_fields, release_of
 from precad.dp.checks import require_count, require_non_negative
 
+CONDITIONS: Final = "rests_on"
+"""Field of a header for what figures rest on, in words, which another version may say otherwise, or not at all."""
 _WHOLE_CLIENT: Final = ("client", "hidden_client")
 """The levels of `precad.dp.accountants.task_cost` that are of no record."""
 
@@ -65,7 +67,6 @@ class EarlierTask:
 
     def fields(self) -> dict[str, Any]:
         """Return what a ledger's header holds of it."""
-        rests_on = {"rests_on": {str(view): why for view, why in self.rests_on.items()}} if self.rests_on else {}
         return {
             "unit": str(self.unit),
             "events": {
@@ -76,7 +77,7 @@ class EarlierTask:
             "levels": {level: event_fields(event) for level, event in self.levels.items()},
             "slack": self.slack,
             "chain": self.chain,
-            **rests_on,
+            **fields_of_conditions(self.rests_on),
         }
 
     @classmethod
@@ -95,12 +96,17 @@ class EarlierTask:
         )
 
 
+def fields_of_conditions(rests_on: Mapping[View, str]) -> dict[str, Any]:
+    """Return what a header holds of conditions by view: nothing where there are none."""
+    return {CONDITIONS: {str(view): why for view, why in rests_on.items()}} if rests_on else {}
+
+
 def conditions_of_fields(fields: Mapping[str, Any]) -> dict[View, str]:
     """Return the conditions among a header's fields, by view; those of earlier versions have none.
 
     Raises ValueError for anything else.
     """
-    found = fields.get("rests_on", {})
+    found = fields.get(CONDITIONS, {})
     if not isinstance(found, dict) or not all(isinstance(why, str) and why.isprintable() for why in found.values()):
-        raise ValueError(f"rests_on must hold words by view, got {found!a:.60}")
+        raise ValueError(f"{CONDITIONS} must hold words by view, got {found!a:.60}")
     return {View(view): why for view, why in found.items()}

@@ -39,7 +39,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from precad.dp.accountants.earlier_rounds import EarlierTask
+from precad.dp.accountants.earlier_rounds import CONDITIONS, EarlierTask, fields_of_conditions
 from precad.dp.accountants.pld import (
     Conduct,
     Event,
@@ -60,7 +60,6 @@ from precad.dp.ledgers.lines import Charge, charge_fields, charge_of, read_lines
 from precad.dp.ledgers.sealed_file import KeepsSealedFile, SealedFile
 
 _FORMAT: Final = 1
-_WORDS: Final = "rests_on"
 _UNITS: Final = {Level.CLIENT: Unit.CLIENT, Level.HIDDEN_CLIENT: Unit.CLIENT, Level.DRAWN_RECORD: Unit.RECORD}
 
 
@@ -154,8 +153,8 @@ class Ledger(KeepsSealedFile):
         self._rounds, self._evaluated = set[int](), set[int]()
         self._participation, self._answered = Counter[str](), Counter[str]()
         self._of_epochs: dict[int, set[str]] = {}
-        header = self._header() | ({_WORDS: {str(view): why for view, why in rests_on.items()}} if rests_on else {})
-        self._file = SealedFile(path, header, self._replay, "a ledger", words=(_WORDS,))
+        header = self._header() | fields_of_conditions(rests_on)
+        self._file = SealedFile(path, header, self._replay, "a ledger", words=(CONDITIONS,))
 
     @property
     def cost(self) -> TaskCost:
