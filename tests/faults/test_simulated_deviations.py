@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from precad.protos.task.task import Task
 from precad.servers.store.state import TaskState
 from tests.faults.simulation.deviation import DeviatingWorld
 from tests.faults.simulation.oracle import ViolationError
-from tests.faults.test_simulated_faults import CLIENTS, MEMORY, a_late_charge, no_charge, the_same_number_again
+from tests.faults.test_simulated_faults import CLIENTS, a_late_charge, no_charge, the_same_number_again
 from tests.harness.harness import small_task
 from tests.harness.pki import Pki
 
@@ -34,13 +34,6 @@ TASKS = {
     "tests": small_task(CLIENTS, rounds=3, algorithm="tsgd-ptr", trim_noise=0.01, trim_failure=0.4, **OF_ALL),
 }
 RATES = (0.01, 0.04, 0.1)
-
-
-@pytest.fixture(scope="module")
-def place() -> Iterator[Path]:
-    """In memory where there is a file system for it."""
-    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None, prefix="precad-simulation-") as folder:
-        yield Path(folder)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ from precad.servers.store import audit_log
 from precad.servers.store.folder import ledger_path, store_path
 from tests.faults.deployment import committed
 from tests.faults.simulation.world import SERVERS, Death, Plan, World
-from tests.faults.test_simulated_faults import CLIENTS, MEMORY, PLANS, UNHURRIED
+from tests.faults.test_simulated_faults import CLIENTS, PLANS, UNHURRIED
 from tests.harness.harness import small_task
 from tests.harness.pki import AGGREGATORS, Pki
 
@@ -39,13 +38,6 @@ TASK = small_task(
     evaluation_noise=5.0,
 )
 A, B = AGGREGATORS
-
-
-@pytest.fixture(scope="module")
-def place() -> Iterator[Path]:
-    """In memory where there is a file system for it."""
-    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None, prefix="precad-simulation-") as folder:
-        yield Path(folder)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,14 +50,6 @@ TASK = small_task(CLIENTS, rounds=3, client_rate=0.8, gate="native", dim=6, lost
 A, B = AGGREGATORS
 MOST_TRANSITIONS = 60
 """More than a server goes through in a task that is interrupted twice."""
-MEMORY = Path("/dev/shm")
-
-
-@pytest.fixture(scope="module")
-def place() -> Iterator[Path]:
-    """In memory where there is a file system for it: each transition is synchronized to disk."""
-    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None, prefix="precad-simulation-") as folder:
-        yield Path(folder)
 
 
 @pytest.fixture(scope="module")
