@@ -2,6 +2,7 @@
 
     ServerError
     ├── PeerUnreachableError        another process of the deployment is gone          exit code 4
+    │   └── PeerLateError           the other aggregator was too late with its step    exit code 4
     ├── SetupError                  a file or folder of this server cannot be used     exit code 2
     ├── TaskRefusedError            the protocol refuses to go on                      exit code 3
     ├── StoreError                  what must be on disk first cannot be written       exit code 3
@@ -33,7 +34,7 @@ from typing import Final
 import grpc
 from google.protobuf.message import DecodeError
 
-from precad.mpc.errors import MalformedMessageError, ParameterError, PeerMismatchError
+from precad.mpc.errors import ChannelClosedError, MalformedMessageError, ParameterError, PeerMismatchError
 from precad.protos.tls.identity import IdentityError, PinRefusedError, RoleRefusedError
 from precad.protos.tls.key_exchange import KeyExchangeRefusedError
 
@@ -44,6 +45,10 @@ class ServerError(Exception):
 
 class PeerUnreachableError(ServerError):
     """The link to another process broke without a goodbye."""
+
+
+class PeerLateError(PeerUnreachableError, ChannelClosedError):
+    """The other aggregator's part of a step has not come in time, whatever it says of itself by then."""
 
 
 class SetupError(ServerError):

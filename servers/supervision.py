@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from precad.servers.errors import ServerError, TaskRefusedError
+from precad.servers.errors import PeerLateError, ServerError, TaskRefusedError
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ async def first_error_or_result(work: Awaitable[T], guards: Sequence[asyncio.Tas
     """Return the result of `work`, unless a guard raises first: then raise that error.
 
     A guard that ends in peace is no end. When several have failed at once, the error that the others follow from wins.
-    An error that refuses to continue comes first, then one that says who is gone.
+    An error that refuses to continue comes first, then what we found of the other aggregator, then who is gone.
     """
     main = asyncio.ensure_future(work)
     waiting: set[asyncio.Future[Any]] = {main, *guards}
@@ -101,7 +101,9 @@ async def _ended(task: asyncio.Future[Any]) -> None:
 def _rank(error: BaseException) -> int:
     if isinstance(error, TaskRefusedError):
         return 0
-    return 1 if isinstance(error, ServerError) else 2
+    if isinstance(error, PeerLateError):
+        return 1  # a server that stalls may say what it likes, once we hang up
+    return 2 if isinstance(error, ServerError) else 3
 
 
 def _errors(tasks: set[asyncio.Future[Any]]) -> list[BaseException]:

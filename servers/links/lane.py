@@ -36,6 +36,7 @@ from precad.mpc.errors import ChannelClosedError, MalformedMessageError, PeerMis
 from precad.mpc.sharing import Party
 from precad.protos.tls.files import PinFile, TlsContext, TlsFiles
 from precad.protos.tls.identity import Role
+from precad.servers.errors import PeerLateError
 from precad.servers.links.lane_seal import Connection, SealedConnection
 from precad.servers.links.step_limits import StepLimits
 
@@ -118,7 +119,7 @@ class Lane:
                 self._read_all(incoming)
             except _LateError:
                 self._hang_up()  # half of a frame may have come, and half of ours may have left
-                raise ChannelClosedError(
+                raise PeerLateError(
                     f"step {label!r}: expected the part of {_other(self.party)} within {limit_s:g} s, "
                     f"found {incoming.n_read} bytes of it"
                 ) from None

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from precad.servers.errors import StoreError, TaskRefusedError
+from precad.servers.errors import PeerLateError, PeerUnreachableError, StoreError, TaskRefusedError
 from precad.servers.supervision import beside, first_error_or_result, guarded, to_the_end
 from tests.harness.harness import asynchronous
 
@@ -164,3 +164,16 @@ async def test_work_and_write_both_end_in_peace() -> None:
     assert not task.done()
     slow.may_end.set()
     assert await task == 3
+
+
+@asynchronous
+async def test_what_we_found_of_a_server_counts_before_what_it_says() -> None:
+    """A server that stalled says goodbye as soon as we hang up, and is heard first."""
+
+    async def raises(error: Exception, after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        raise error
+
+    goodbye = asyncio.create_task(raises(PeerUnreachableError("the other aggregator ended the task: tired"), 0))
+    with pytest.raises(PeerLateError, match="0 bytes of it"):
+        await first_error_or_result(raises(PeerLateError("found 0 bytes of it"), 0.01), (goodbye,))

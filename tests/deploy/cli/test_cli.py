@@ -284,6 +284,7 @@ EXIT_CODES = {
     4: [
         "mpc.ChannelClosedError",
         "servers.PeerUnreachableError",
+        "servers.PeerLateError",
         "servers.LeadLostError",
         "clients.ServerUnreachableError",
         "clients.ServerBusyError",
