@@ -20,6 +20,7 @@ Modules:
     relayed_uploads  what server A passes on of them, put together at B
     transfers  uploads and downloads under way: who gets a place, and who makes room
     uploads    where uploads lie: in memory while there is room, else in a file
+    pages      the room of long uploads in memory, which is kept for the next ones
     memory     what a budget of memory leaves for uploads
     sessions   the clients that are registered and connected
 """

@@ -10,7 +10,6 @@ An extent is read by position: one open file serves any number of uploads. Proof
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
 import threading
 from bisect import insort
@@ -30,6 +29,7 @@ from precad.mpc.ring import WORD_BYTES
 from precad.protos.messages import convert
 from precad.servers.errors import SetupError, StoreError
 from precad.servers.private_files import private
+from precad.servers.rounds import pages
 
 _PAGED_BYTES: Final = 1 << 20
 """Rooms of so many bytes are pages of the system's own."""
@@ -124,17 +124,8 @@ class MemoryPayload:
 
 
 def _memory(n_bytes: int) -> memoryview:
-    """Return bytes that are not set. A bytearray that grows would be copied, and its pages cleared, again and again.
-
-    Many bytes are pages of the system's own, which are in use once they are written, and gone when they are let go. The
-    C library would fill them at once (`precad.servers.freed_memory`): a header alone would take the whole room.
-    """
-    if n_bytes < _PAGED_BYTES:
-        return np.empty(n_bytes, dtype=np.uint8).data
-    pages = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(AttributeError, OSError):  # only faster: pages of 2 MiB, on systems that have them
-        pages.madvise(mmap.MADV_HUGEPAGE)
-    return memoryview(pages)
+    """Return bytes that are not set. A bytearray that grows would be copied, and its pages cleared, again and again."""
+    return np.empty(n_bytes, dtype=np.uint8).data if n_bytes < _PAGED_BYTES else pages.room(n_bytes)
 
 
 class FilePayload:
