@@ -67,11 +67,28 @@ def test_few_rare_draws_of_unlike_records_are_accused_no_more_often() -> None:
 
 
 def test_the_bound_of_a_sum_is_above_its_exact_quantile_and_near_it() -> None:
-    """A binomial number of 200 equal moves is drawn. At both sides the bound is 1.3 of the quantile, about."""
+    """A binomial number of 200 equal moves is drawn. At both sides the bound is 1.35 to 1.66 of the quantile."""
     for rate in (0.05, 0.5):
         for sign, exact in ((1.0, binom.isf(0.005, 200, rate)), (-1.0, -binom.ppf(0.005, 200, rate))):
             quantile = exact - sign * 200 * rate
-            assert quantile <= _reach(np.full(200, sign), rate, 0.005) <= 1.35 * quantile
+            assert quantile <= _reach(np.full(200, sign), rate, 0.005) <= 1.7 * quantile
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.5])
+def test_others_who_stop_pulling_when_it_looks_unlikely_accuse_no_more_often(rate: float) -> None:
+    """They know who was drawn, pull the harder from round to round, and stop at the bound: at 5 %, of 200 runs.
+
+    Tilts that are chosen after the fact are exceeded in 16 and 22 %.
+    """
+    draws, exceeded = np.random.default_rng(4), 0
+    for _ in range(200):
+        drawn, moves = draws.random(30) < rate, 1.5 ** np.arange(30.0)
+        for n in range(4, 30):
+            if (drawn[:n] - rate) @ moves[:n] > _reach(moves[:n], rate, 0.05):
+                moves[n:] = 0.0
+                break
+        exceeded += (drawn - rate) @ moves > _reach(moves, rate, 0.05)
+    assert exceeded <= int(binom.ppf(1 - 1e-4, 200, 0.05))
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.5])
