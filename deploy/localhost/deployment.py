@@ -34,13 +34,13 @@ from precad.deploy.configuration.local import resolve
 from precad.deploy.configuration.measures import learning_of, public_measures, remark_on_classes
 from precad.deploy.configuration.sections import Deployment
 from precad.deploy.configuration.trainers import NO_RECORD_FIGURE, counted
-from precad.deploy.errors import REFUSED, ConfigError, InterruptedRunError, RunFailedError
+from precad.deploy.errors import REFUSED, UNREACHABLE, ConfigError, InterruptedRunError, RunFailedError
 from precad.deploy.localhost import resuming
 from precad.deploy.localhost.dashboards import Dashboards
 from precad.deploy.localhost.fork_server import CLIENTS, SERVERS
 from precad.deploy.localhost.forks import ForkedChildren, Forks
 from precad.deploy.localhost.grouping import client_groups
-from precad.deploy.localhost.guarding import Guard
+from precad.deploy.localhost.guarding import Guard, until_over
 from precad.deploy.localhost.needs import require_engines_and_memory, require_free_ports, require_room, require_trainer
 from precad.deploy.localhost.observing import Observation, Observers, Progress, round_metrics
 from precad.deploy.localhost.processes import Child, Children
@@ -70,8 +70,6 @@ _LOOKED_AT = 16
 """Test records on which a model is looked at for numbers that are not finite."""
 _SHARE_OF_LOOKS = 0.02
 """Share of the time that these looks take, where rounds are short. The first model is looked at, and the last."""
-DIAGNOSIS_S = 5.0
-"""How long a failed run waits for the process that failed to say why."""
 _INTERRUPTED = "interrupted; every process was stopped"
 T = TypeVar("T")
 
@@ -284,24 +282,34 @@ class LocalRun:
         if why := self._children.refusal:
             table.warn(f"each process loads its code by itself, which takes longer: {why}")
         guard = Guard(servers, self._children, self.folder.logs, self._progress)
-        watching = asyncio.create_task(Observers(self.deployment, self._progress, self._take_in).run(table))
+        observers = Observers(self.deployment, self._progress, self._take_in)
+        watching = asyncio.create_task(observers.run(table))
         guarding = asyncio.create_task(guard.run(table))
         linking = asyncio.create_task(self._dashboards.show_links(self._console, table.note))
         try:
-            done, _ = await asyncio.wait((watching, stopping, guarding), return_when=asyncio.FIRST_COMPLETED)
-            if stopping in done:
+            await until_over(watching, guarding, stopping, observers)
+            if stopping.done():
                 raise InterruptedRunError(_INTERRUPTED)
-            if watching in done and watching.exception() is not None:
-                await asyncio.wait((guarding,), timeout=DIAGNOSIS_S)  # who died says more than what we missed
-            if guarding.done():
-                guarding.result()
-            watching.result()
+            if not watching.done():
+                watching.cancel()
+                await asyncio.to_thread(self._take_missed, table)
             if (alone := guard.why_alone()) is not None:  # rounds without anybody are soon over
                 raise alone
         finally:
             for task in (watching, stopping, guarding, linking):
                 task.cancel()
             await asyncio.gather(watching, stopping, guarding, linking, return_exceptions=True)
+
+    def _take_missed(self, table: LiveTable) -> None:
+        """Take in a short task that was over before we watched it. Raises RunFailedError, as `resuming.read_before`."""
+        before, progress = resuming.read_before(self.folder, self.deployment), self._progress
+        if not before.ended:
+            raise RunFailedError("both aggregators ended before the task was over", exit_code=UNREACHABLE)
+        n_known = len(progress.metrics)
+        progress.task_id, progress.ended = before.task_id, before.ended
+        self._take_rounds(before)
+        for metrics in progress.metrics[n_known:]:
+            table.add(metrics)
 
     async def _unless_stopped(self, work: Callable[[], T], stopping: asyncio.Task[Any]) -> T:
         """Do what may wait for code to be loaded. Raises InterruptedRunError."""

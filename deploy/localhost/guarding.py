@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Final
 
 from precad.deploy.errors import FAILURE, REFUSED, UNREACHABLE, RunFailedError
-from precad.deploy.localhost.observing import POLL_S, Progress
+from precad.deploy.localhost.observing import POLL_S, Observers, Progress
 from precad.deploy.localhost.processes import Child, Children
 from precad.deploy.localhost.watch import LiveTable
+
+DIAGNOSIS_S: Final = 5.0
+"""How long a failed run waits for the process that failed to say why."""
 
 
 class Guard:
@@ -19,8 +23,8 @@ class Guard:
         self._servers, self._children, self._logs, self._progress = servers, children, logs, progress
 
     async def run(self, table: LiveTable) -> None:
-        """Raises RunFailedError when a server has ended with an error, or every client before the first round. Any
-        other client that ends is reported, no more."""
+        """Return when every server has ended in peace. Raises RunFailedError when one has ended with an error, or
+        every client before the first round. Any other client that ends is reported, no more."""
         reported: set[str] = set()
         while True:
             for child in self._children.all:
@@ -34,6 +38,8 @@ class Guard:
             if (alone := self.why_alone()) is not None:
                 await asyncio.sleep(1.0)  # their last rounds arrive
                 raise alone
+            if all(server.exit_code == 0 for server in self._servers):
+                return
             await asyncio.sleep(POLL_S)
 
     def why_alone(self) -> RunFailedError | None:
@@ -60,3 +66,23 @@ class Guard:
         codes = [child.exit_code for child in self._servers if child.exit_code not in (None, 0)]
         why = [code for code in codes if code is not None and code > 1 and code != UNREACHABLE]
         return why[0] if why else UNREACHABLE if codes else FAILURE
+
+
+async def until_over(
+    watching: asyncio.Task[None], guarding: asyncio.Task[None], stopping: asyncio.Task[Any], observers: Observers
+) -> None:
+    """Wait until the task's end was seen, or a stop was asked for. Raises what ended the run early.
+
+    Return with `watching` undone also when all servers have ended in peace before the observers joined them.
+    """
+    done, _ = await asyncio.wait((watching, stopping, guarding), return_when=asyncio.FIRST_COMPLETED)
+    if guarding in done and guarding.exception() is None and observers.are_joined:  # the last events are on the way
+        done, _ = await asyncio.wait((watching, stopping), return_when=asyncio.FIRST_COMPLETED)
+    if stopping in done:
+        return
+    if watching in done and watching.exception() is not None:
+        await asyncio.wait((guarding,), timeout=DIAGNOSIS_S)  # who died says more than what we missed
+    if guarding.done():
+        guarding.result()
+    if watching.done():
+        watching.result()

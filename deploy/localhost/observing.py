@@ -57,6 +57,12 @@ class Observers:
     ) -> None:
         """take_in: writes down and shows a finished round. progress: of a run that is continued, what is known."""
         self._deployment, self._progress, self._take_in = deployment, progress, take_in
+        self._up = [asyncio.Event(), asyncio.Event()]
+
+    @property
+    def are_joined(self) -> bool:
+        """Whether both aggregators report to us, or did."""
+        return all(event.is_set() for event in self._up)
 
     async def run(self, table: LiveTable) -> None:
         """Join the two aggregators' records round by round, until both say that the task is finished."""
@@ -65,12 +71,11 @@ class Observers:
         addresses = ((network.aggregator_a, Role.AGGREGATOR_A), (network.aggregator_b, Role.AGGREGATOR_B))
         channels = [dial(address, role, operator) for address, role in addresses]
         inboxes: list[asyncio.Queue[Observation | None]] = [asyncio.Queue(), asyncio.Queue()]
-        up = [asyncio.Event(), asyncio.Event()]
         observers = [
-            asyncio.create_task(self._observe(channels[i], inboxes[i], up[i], table if i == 0 else None))
+            asyncio.create_task(self._observe(channels[i], inboxes[i], self._up[i], table if i == 0 else None))
             for i in (0, 1)
         ]
-        joining = asyncio.create_task(self._join_records(inboxes, up, table))
+        joining = asyncio.create_task(self._join_records(inboxes, table))
         try:
             for finished in asyncio.as_completed((*observers, joining)):
                 await finished
@@ -81,10 +86,8 @@ class Observers:
             for channel in channels:
                 await channel.close()
 
-    async def _join_records(
-        self, inboxes: list[asyncio.Queue[Observation | None]], up: list[asyncio.Event], table: LiveTable
-    ) -> None:
-        for event in up:
+    async def _join_records(self, inboxes: list[asyncio.Queue[Observation | None]], table: LiveTable) -> None:
+        for event in self._up:
             await event.wait()
         n_known = len(self._progress.metrics)  # of a run that is continued
         for index in itertools.count():

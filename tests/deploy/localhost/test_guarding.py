@@ -38,3 +38,19 @@ def test_a_run_ends_with_the_code_of_the_cause(tmp_path: Path, ends: tuple[str, 
     finally:
         children.close()
     assert failed.value.exit_code == expected
+
+
+def test_servers_that_end_in_peace_are_no_failure(tmp_path: Path) -> None:
+    """The task is over. A client that ended otherwise is reported, no more."""
+    children, printed = Children(tmp_path), io.StringIO()
+    programs = {"client": "exit 4", "server-a": "sleep 1", "server-b": "exit 0"}
+    client, *servers = (children.start_program(name, "sh", "-c", program) for name, program in programs.items())
+    try:
+        client.process.wait(10)
+        table = LiveTable(Console(file=printed, width=100), title="")
+        progress = Progress(metrics=[{"round": 0}])
+        asyncio.run(asyncio.wait_for(Guard(servers, children, tmp_path, progress).run(table), 20))
+    finally:
+        children.close()
+    assert [server.exit_code for server in servers] == [0, 0]
+    assert "client ended with code 4" in printed.getvalue()
