@@ -134,6 +134,14 @@ def test_every_round_has_a_line_and_every_seed_a_file(config: Path, tmp_path: Pa
     assert models[0] == models[1]
 
 
+def test_several_models_say_that_their_epsilons_add_up(config: Path, tmp_path: Path) -> None:
+    """Each line is of one model; one model alone has nothing to add."""
+    several = precad("simulate", config, "--seeds", 2, "--rounds", 2, "--output", tmp_path / "several")
+    alone = precad("simulate", config, "--seeds", 1, "--rounds", 2, "--output", tmp_path / "alone")
+    said = "who sees several of them adds up their epsilons, and their deltas"
+    assert [said in " ".join(done.output.split()) for done in (several, alone)] == [True, False]
+
+
 LEARNING = {"algorithm": "user-dp-fedavg", "update_clipping": "private-quantile", "evaluate_every": 2}
 """With a bound that rounds hand on."""
 
