@@ -29,9 +29,10 @@ from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import UNREACHABLE, ConfigError, RunFailedError, refusing
 from precad.deploy.given_paths import require_path
 from precad.deploy.oversight.run_status import read_run
+from precad.deploy.run_files.folder import shown_trainings
 from precad.protos.tls.address import is_loopback
 from precad.protos.tls.identity import Role
-from precad.servers.config import ServerConfig
+from precad.servers.config import AggregatorConfig, ServerConfig
 from precad.servers.operations.access import ENVIRONMENT_VARIABLE
 from precad.servers.telemetry.status import Status
 
@@ -55,6 +56,8 @@ class Source:
     tls: ssl.SSLContext | None = None
     server_name: str | None = None
     """In the certificate, where it is not the URL's host."""
+    left_in: Path | None = None
+    """Where the server writes what `precad status` reads as well, once it is gone."""
 
 
 def place_of(target: str | None) -> str | Path:
@@ -62,7 +65,11 @@ def place_of(target: str | None) -> str | Path:
     if target is not None and target.startswith(_URL):
         return target
     if target is not None:
-        return path if (path := require_path("CONFIG|URL|FOLDER", target)).is_dir() else target
+        if not (path := require_path("CONFIG|URL|FOLDER", target)).is_dir():
+            return target
+        if several := shown_trainings(path):
+            raise ConfigError(f"FOLDER: expected that of one run, found {several}")
+        return path
     runs = [path.parent for path in Path("runs").glob("*/config.toml")]
     if not runs:
         raise ConfigError("expected CONFIG, URL or FOLDER, or a run under runs/, found none")
@@ -99,10 +106,11 @@ def _source_of_url(url: str, token_file: Path | None) -> Source:
 
 def _source_of_server(role: Role, config: ServerConfig, token_file: Path | None) -> Source:
     token = _token(token_file or config.operations_token)
+    left_in = config.state_dir if isinstance(config, AggregatorConfig) else None
     if not config.operations_tls:
-        return Source(role, f"http://{config.operations_listen}", token)
+        return Source(role, f"http://{config.operations_listen}", token, left_in=left_in)
     tls = ssl.create_default_context(cafile=config.authority)
-    return Source(role, f"https://{config.operations_listen}", token, tls, role.server_name)
+    return Source(role, f"https://{config.operations_listen}", token, tls, role.server_name, left_in)
 
 
 def _token(path: Path | None) -> str:
@@ -179,6 +187,8 @@ def _unreachable(source: Source, error: Exception) -> RunFailedError:
     match error:
         case aiohttp.ClientConnectorError(os_error=ConnectionRefusedError()):
             why = "nothing listens there: is the server running?"
+            if source.left_in is not None and source.left_in.is_dir():
+                why += f" Once it has ended: precad status {source.left_in}"
         case aiohttp.ClientConnectorError():
             why = error.os_error.strerror or str(error.os_error)
         case ValueError() | KeyError() | HttpProcessingError():  # the last of a line without end

@@ -13,6 +13,7 @@ from precad.deploy.joined import RUN_READERS, joined
 from precad.deploy.reporting.audits import with_audit
 from precad.deploy.reporting.run_folder import read_deployed
 from precad.deploy.reporting.runs import Run, RunReader
+from precad.deploy.run_files.folder import shown_trainings
 
 MOST_RUNS: Final = 6
 """So many colours can be told apart."""
@@ -37,6 +38,7 @@ def require_run_folder(path: Path) -> None:
     if not (path / "config.toml").is_file():
         is_state_dir = (path / "task.sqlite").is_file()
         instead = ", a server's state_dir, which precad status, audit log and export read" if is_state_dir else ""
+        instead = f", which holds {several}" if (several := shown_trainings(path)) else instead
         raise ConfigError(
             f"RUN: expected the folder of precad demo, run or simulate, found no config.toml in {path}{instead}"
         )

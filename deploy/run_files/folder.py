@@ -53,6 +53,15 @@ def each_training(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
+def shown_trainings(folder: Path) -> str:
+    """Name the runs of a folder of several, for whoever asks for one; nothing where it is no such folder. Raises
+    ConfigError."""
+    if not (folder / TRAININGS).exists():
+        return ""
+    runs = [str(run) for run in each_training(folder)]
+    return f"{len(runs)} trainings, each a run of its own: {', '.join(runs[:3])}{', ..' if len(runs) > 3 else ''}"
+
+
 def write_trainings(folder: Path, found: dict[str, Any]) -> None:
     """Write what several trainings came to, which names the finished ones in `trainings`."""
     write_whole(folder / TRAININGS, (json.dumps(found, indent=2) + "\n").encode())

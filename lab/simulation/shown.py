@@ -33,8 +33,7 @@ def print_simulation(console: Console, summary: Mapping[str, Any]) -> None:
             table.add_row("", f"rejected {run['rejected']} times: {', '.join(run['rejected_clients'])}")
         for guarantee in run["guarantees"]:
             table.add_row("", guarantee["sentence"])
-    bounds = [run for run in summary["seeds"] if any(guarantee["epsilon"] is not None for guarantee in run["guarantees"])]
-    if len(bounds) > 1:
+    if sum(any(one["epsilon"] is not None for one in run["guarantees"]) for run in summary["seeds"]) > 1:
         table.add_row("all models", "who sees several of them adds up their epsilons, and their deltas")
     if (paid := summary.get("holder_uploads_paid")) is not None:
         said = f"{sum(paid.values())} uploads of {len(paid)} clients" if paid else "nothing: all of it was paid before"

@@ -35,6 +35,7 @@ from precad.deploy.oversight import run_status, status_sources
 from precad.deploy.oversight.run_status import read_run
 from precad.deploy.oversight.status_shown import metrics_of, show_rounds, status_table
 from precad.deploy.oversight.status_sources import Source, as_it_goes, place_of, server_as_it_goes, sources_of
+from precad.deploy.run_files.folder import write_trainings
 from precad.protos.tls.identity import Role
 from precad.servers.operations.access import Token, load_token
 from precad.servers.operations.opening import operations_port
@@ -295,6 +296,29 @@ def test_the_runner_gives_every_server_a_port_of_its_own_and_one_token(run: Path
     assert {source.token for source in sources} == {token}
     assert token not in repr(sources)
     assert token not in (run / "config.toml").read_text()
+
+
+def test_servers_that_have_ended_name_the_folders_that_they_left(run: Path) -> None:
+    """Their files are read there; a dealer leaves no status."""
+    for letter in "ab":
+        (run / letter).mkdir()
+    gone = precad("status", run / "config.toml", "--json")
+    assert gone.exit_code == 4
+    of_a, of_b, of_dealer = json.loads(gone.stdout)["unreachable"]
+    for letter, fault in (("a", of_a), ("b", of_b)):
+        assert fault.endswith(f"is the server running? Once it has ended: precad status {run / letter}")
+    assert of_dealer.endswith("is the server running?")
+
+
+def test_a_folder_of_several_trainings_names_them(tmp_path: Path) -> None:
+    folder = tmp_path / "several"
+    folder.mkdir()
+    write_trainings(folder, {"trainings": [f"seed-{n}" for n in range(4)]})
+    for command in ("status", "watch", "report"):
+        refused = precad(command, folder)
+        assert refused.exit_code == 2
+        several = ", ".join(str(folder / f"seed-{n}") for n in range(3))
+        assert f"4 trainings, each a run of its own: {several}, .." in refused.stderr
 
 
 def test_a_server_is_shown_and_one_that_is_gone_is_code_4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
