@@ -12,9 +12,9 @@ runs in threads of its own, and MPC in exactly one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
-from typing import TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, suppress
+from typing import TypeVar, cast
 
 import grpc
 import structlog
@@ -152,9 +152,13 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
 Part = TypeVar("Part", aggregator_pb2.SubmitPart, aggregator_pb2.ProvePart)
 
 
-async def _receive(intake: Receiving, client: str, parts: AsyncIterator[Part]) -> None:
-    """Take one upload or proof, part by part. Raises SubmissionRefusedError, OverloadedError."""
-    async with intake.upload(client) as upload:
+async def _receive(intake: Receiving, client: str, requests: AsyncIterator[Part]) -> None:
+    """Take one upload or proof, part by part. Raises SubmissionRefusedError, OverloadedError.
+
+    gRPC's stream of a call that is refused would keep the last part, in a cycle with its error (S4). So it is closed.
+    """
+    parts = cast("AsyncGenerator[Part, None]", aiter(requests))
+    async with aclosing(parts), intake.upload(client) as upload:
         header = await _header(parts)
         upload.begin(header.binding, header.statement, header.salt)
         upload.write(header.chunk.data)

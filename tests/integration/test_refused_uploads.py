@@ -45,14 +45,19 @@ def uncollected() -> Iterator[None]:
 
 
 def kept() -> list[Any]:
-    """Return the uploads, and the parts of some, that are still in this process, which is both servers."""
-    return [one for one in gc.get_objects() if isinstance(one, Upload)] + [
-        value
-        for frame in gc.get_objects()
-        if type(frame).__name__ == "frame" and "/servers/" in frame.f_code.co_filename
-        for value in frame.f_locals.values()
-        if isinstance(value, aggregator_pb2.SubmitPart)
-    ]
+    """Return the uploads, and the parts of some, that are still in this process, which is both servers.
+
+    Parts are in frames of ours, or in gRPC's stream of a call's requests.
+    """
+    uploads, held = list[Any](), list[Any]()
+    for one in gc.get_objects():
+        if isinstance(one, Upload):
+            uploads.append(one)
+        elif type(one).__name__ == "frame" and "/servers/" in one.f_code.co_filename:
+            held += one.f_locals.values()
+        elif type(one).__name__.endswith("async_message_receiver"):
+            held += gc.get_referents(one)
+    return uploads + [one for one in held if isinstance(one, aggregator_pb2.SubmitPart)]
 
 
 class Caller:
