@@ -439,7 +439,8 @@ class ClientSession:
         upload = await self._made(work, make, parameters, invitation, ends_at)
         most_s = max(0.0, ends_at - time.monotonic()) + 2 * self.task.proof_timeout_s
         try:
-            await asyncio.wait_for(self._upload_and_prove(stubs, upload, ends_at), most_s)
+            async with asyncio.timeout(most_s):  # `wait_for` would keep an error's frames in a cycle, and so the upload
+                await self._upload_and_prove(stubs, upload, ends_at)
         except TimeoutError:
             self._log.warning("client.silent", task=upload.task, round=upload.round, reason=f"no end in {most_s:.0f} s")
 
