@@ -1,8 +1,8 @@
 """Where a server's uploads lie until their round is over: in memory while there is room, else in one file.
 
 An upload has an extent of the file, as long as itself: the first gap that it fits into. The file is made when the first
-upload needs it, shrinks to nothing when no extent is in use, and goes with the process. A file that a crash left is
-deleted at the next start. In it lie this server's halves of uploads, encrypted under keys that only this process has
+upload needs it, ends behind the last extent in use, and goes with the process. A file that a crash left is deleted at
+the next start. In it lie this server's halves of uploads, encrypted under keys that only this process has
 (`precad.mpc.local.encrypted_region`). So a disk, a backup or what a crash left helps nobody who has the other halves.
 An extent is read by position: one open file serves any number of uploads. Proofs of mode `proved` lie here alike.
 """
@@ -241,9 +241,10 @@ class Spool:
     def _release_extent(self, extent: tuple[int, int]) -> None:
         with self._turn:
             self._used.remove(extent)
-            if not self._used and self._file is not None and not self._file.closed:
+            end = self._used[-1][1] if self._used else 0
+            if end < extent[1] and self._file is not None and not self._file.closed:
                 with suppress(OSError):  # then it is only longer than it need be
-                    os.ftruncate(self._file.fileno(), 0)
+                    os.ftruncate(self._file.fileno(), end)
 
     def close(self) -> None:
         """Delete the file. Whoever still reads gets an error."""

@@ -103,6 +103,24 @@ def test_the_spool_holds_no_output_that_others_can_read(tmp_path: Path) -> None:
     assert not (tmp_path / "spool").exists()
 
 
+def test_no_upload_stays_in_the_file_beside_past_noise(tmp_path: Path) -> None:
+    """Its key goes with its round, but stays where memory is not overwritten: so the file ends behind the noise."""
+    path, length = tmp_path / "spool", 8 * DIM
+    with spool_at(tmp_path, 0) as spool:
+        noise = OwnNoise(task_of(2), source := Source(), spool)
+        first = noise.draw().copy()
+        for order in ((0, 1, 2), (2, 0, 1)):
+            uploads = [spool.new(length) for _ in order]
+            for upload in uploads:
+                upload.write(bytes(length))
+            assert path.stat().st_size == 4 * length
+            for which in order:
+                uploads[which].discard()
+            assert path.stat().st_size == length
+        second = noise.draw().copy()
+        assert_array_equal([first, second], expected(source.draws, task_of(2).strategy.coefficients))
+
+
 def test_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> Callable[[], None]:
         raise OSError(28, "No space left on device")
