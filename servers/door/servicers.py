@@ -80,10 +80,11 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
         self._revocations.require_valid(context)
         return name
 
-    async def Join(  # noqa: N802
-        self, request: aggregator_pb2.JoinRequest, context: Context
-    ) -> AsyncIterator[aggregator_pb2.ClientEvent]:
-        """Register the caller and stream its invitations."""
+    async def Join(self, request: aggregator_pb2.JoinRequest, context: Context) -> None:  # noqa: N802
+        """Register the caller and stream its invitations.
+
+        Each is written: gRPC would keep one that is yielded, with its seed, until the next, rounds later (S4).
+        """
         sessions, telemetry = self._sessions, self._telemetry
         async with refusing("Join", context, telemetry):
             client = self._client(context)
@@ -95,11 +96,12 @@ class AggregatorServicer(aggregator_pb2_grpc.AggregatorServicer):
         try:
             log.info("client.joined", client=client)
             await sessions.notify()
-            yield aggregator_pb2.ClientEvent(welcome=aggregator_pb2.Welcome())
+            await context.write(aggregator_pb2.ClientEvent(welcome=aggregator_pb2.Welcome()))
             async for event in events_of(queue):
                 async with refusing("Join", context, telemetry):
                     self._revocations.require_valid(context)
-                yield event
+                await context.write(event)
+                del event
         finally:
             sessions.leave(client)
             log.info("client.left", client=client)

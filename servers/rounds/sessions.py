@@ -102,9 +102,10 @@ def _clock(seconds: float) -> str:
 async def events_of(
     queue: asyncio.Queue[aggregator_pb2.ClientEvent],
 ) -> AsyncIterator[aggregator_pb2.ClientEvent]:
-    """Yield events until, and with, the goodbye."""
-    while True:
+    """Yield events until, and with, the goodbye. One that was taken is not kept while the next is awaited (S4)."""
+    is_over = False
+    while not is_over:
         event = await queue.get()
+        is_over = event.WhichOneof("event") == "goodbye"
         yield event
-        if event.WhichOneof("event") == "goodbye":
-            return
+        del event

@@ -124,3 +124,17 @@ async def test_nothing_of_a_refused_upload_stays_with_its_holder(
             assert "is locked" in await refusal(holder, cut_off())
             assert kept() == []
     assert [r.getMessage() for r in caplog.records if r.name.startswith("grpc")] == []
+
+
+@asynchronous
+async def test_no_invitation_stays_with_its_server_once_it_has_left(tmp_path: Path) -> None:
+    """A client that is no longer active hears nothing more in the round: its share seed would wait for the next one."""
+    pki = Pki.create(tmp_path / "pki", CLIENTS)
+    task = proved_task(CLIENTS, rounds=1)
+    async with running(task, pki, tmp_path, noises=(silence, silence)) as deployment:
+        callers = [Caller(name, task, pki, deployment) for name in CLIENTS]
+        with uncollected():
+            await asyncio.gather(*(caller.invited() for caller in callers))
+            await asyncio.sleep(0.1)
+            held = [one for holder in gc.get_objects() for one in gc.get_referents(holder) if isinstance(one, Event)]
+        assert [event for event in held if event.invitation.mask_seed] == []
