@@ -310,7 +310,7 @@ async def test_the_dealer_is_done_when_both_say_so(pki: Pki) -> None:
         assert not desk.over.done()
         async with desk.source(1):
             pass
-        await asyncio.wait_for(desk.over, 1)
+        await asyncio.wait_for(desk.over, 20)
 
 
 @asynchronous
@@ -456,7 +456,7 @@ async def test_both_servers_must_ask_for_one_shape(pki: Pki, changes: dict[str, 
         assert code is STATUS.FAILED_PRECONDITION
         assert "batch of round 0 differs" in text
         with pytest.raises(PeerUnreachableError, match="aggregator-b is gone"):
-            await asyncio.wait_for(desk.over, 1)
+            await asyncio.wait_for(desk.over, 20)
 
 
 MALFORMED: dict[str, tuple[tuple[dealer_pb2.DealRequest, ...], grpc.StatusCode, str]] = {

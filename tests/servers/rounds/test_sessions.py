@@ -98,11 +98,11 @@ async def test_waiting_for_clients_to_come_and_to_go() -> None:
         assert not coming.done()
         sessions.enter(client)
         await sessions.notify()
-    await asyncio.wait_for(coming, 1)
+    await asyncio.wait_for(coming, 20)
     going = asyncio.create_task(sessions.wait_until_gone())
     for client in ("alice", "bob"):
         await asyncio.sleep(0.01)
         assert not going.done()
         sessions.leave(client)
         await sessions.notify()
-    await asyncio.wait_for(going, 1)
+    await asyncio.wait_for(going, 20)
