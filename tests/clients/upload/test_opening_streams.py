@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from precad.clients.upload import patience as patience_module
 from precad.clients.upload.patience import Patience, Turns
 from precad.clients.upload.session import ClientSession
 from tests.clients.upload.test_undecodable_replies import GOODBYE, TASK, WELCOME, Scripted, listening, trained
+from tests.harness.clock import Clock
 from tests.harness.harness import AGGREGATORS, Pki, asynchronous
 
 N_CLIENTS = 12
@@ -27,16 +29,20 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
 
 
 class Slow(Scripted):
-    """An aggregator that takes its time for a welcome, and ends the task when all are there."""
+    """An aggregator that welcomes nobody before `n_awaited` wait at once, and ends the task when all are there."""
 
-    def __init__(self) -> None:
+    def __init__(self, n_awaited: int) -> None:
         super().__init__(WELCOME)
         self.n_opening = self.n_welcome = self.most = 0
+        self._n_awaited, self._are_here = n_awaited, asyncio.Event()
 
     async def join(self, _: bytes, __: Any) -> AsyncIterator[bytes]:
         self.n_opening += 1
         self.most = max(self.most, self.n_opening)
-        await asyncio.sleep(0.05)
+        if self.n_opening == self._n_awaited:
+            self._are_here.set()
+        await self._are_here.wait()
+        await asyncio.sleep(0.05)  # for more than these
         self.n_opening, self.n_welcome = self.n_opening - 1, self.n_welcome + 1
         yield WELCOME
         if self.n_welcome == N_CLIENTS:
@@ -45,9 +51,9 @@ class Slow(Scripted):
         yield GOODBYE
 
 
-async def all_join(pki: Pki, turns: list[Turns]) -> tuple[int, int]:
-    """Let a client join for each turn. Return how many each server saw opening at once."""
-    slow = (Slow(), Slow())
+async def all_join(pki: Pki, turns: list[Turns], *, n_awaited: int) -> tuple[int, int]:
+    """Let a client join for each turn. Return how many each server saw opening at once; it awaits n_awaited."""
+    slow = (Slow(n_awaited), Slow(n_awaited))
     async with contextlib.AsyncExitStack() as stack, asyncio.timeout(60):
         a, b = [
             await stack.enter_async_context(listening(pki, role, server))
@@ -61,19 +67,20 @@ async def all_join(pki: Pki, turns: list[Turns]) -> tuple[int, int]:
 
 @asynchronous
 async def test_a_process_opens_few_streams_at_once_and_all_in_the_end(pki: Pki) -> None:
-    assert await all_join(pki, [Turns(3)] * N_CLIENTS) == (3, 3)
+    assert await all_join(pki, [Turns(3)] * N_CLIENTS, n_awaited=3) == (3, 3)
 
 
 @asynchronous
 async def test_processes_do_not_wait_for_one_another(pki: Pki) -> None:
-    assert min(await all_join(pki, [Turns(3) for _ in range(N_CLIENTS)])) > 3
+    assert min(await all_join(pki, [Turns(3) for _ in range(N_CLIENTS)], n_awaited=4)) > 3
 
 
-def test_the_time_to_connect_begins_with_the_first_attempt() -> None:
+def test_the_time_to_connect_begins_with_the_first_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience_module, "time", SimpleNamespace(monotonic=(clock := Clock())))
     patience = Patience(0.05, 0.0)
-    time.sleep(0.06)  # behind other clients
+    clock.now += 0.06  # behind other clients
     patience.asks()
     assert patience.next_pause_s() is not None
-    time.sleep(0.06)
+    clock.now += 0.06
     patience.asks()
     assert patience.next_pause_s() is None

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 
+from precad.clients.upload import patience as patience_module
 from precad.clients.upload.patience import LONGEST_HINT_S, Patience, longest_pause_s, retry_after_s, until_admitted
 from precad.protos.tls.transport import RETRY_HINT
+from tests.harness.clock import Clock
 from tests.harness.harness import asynchronous
 
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -70,12 +73,20 @@ async def test_a_client_comes_back_when_it_was_told_to_and_not_before() -> None:
 
 
 @asynchronous
-async def test_a_client_gives_up_when_its_time_is_up_with_the_servers_reason() -> None:
-    busy = Busy(float("inf"), refusal("20"))
+async def test_a_client_gives_up_when_its_time_is_up_with_the_servers_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock of ours, which only its own pauses move on."""
+    busy, clock = Busy(float("inf"), refusal("20")), Clock()
+
+    async def sleep(seconds: float) -> None:
+        clock.now += seconds
+
+    monkeypatch.setattr(patience_module, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(patience_module, "asyncio", SimpleNamespace(sleep=sleep))
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await asyncio.wait_for(until_admitted(busy, 0.5), 30)
+        await until_admitted(busy, 0.5)
     assert caught.value.details() == "busy"
-    assert len(busy.called_at) >= 2
+    assert len(busy.called_at) >= 3
+    assert 0.45 < clock.now - Clock.now <= 0.5 + 1e-9
 
 
 @asynchronous

@@ -114,7 +114,7 @@ async def test_a_server_that_reads_nothing_costs_one_round(
 ) -> None:
     """In a mode with a dealer, where nobody but the servers' own clocks bounded the call."""
     monkeypatch.setattr(session_module, "LATE_S", LIMIT_S)
-    task = small_task(["alice", "bob"], dim=1, rounds=20, mode="shares", submit_timeout_s=1.0)
+    task = small_task(["alice", "bob"], dim=1, rounds=20, mode="shares", submit_timeout_s=5.0)
     servers = [Inviting([{}, {}], "shares"), Inviting([{}, {}], "shares")]
     servers[deviating] = ReadsNothing([{}, {}], "shares")
     with structlog.testing.capture_logs() as lines:

@@ -164,7 +164,7 @@ class Refusing:
 @asynchronous
 async def test_an_upload_is_let_go_whatever_servers_say_of_it(stub: Silent | Refusing) -> None:
     """At once: no collection of garbage is needed, which may be rounds away."""
-    task = small_task(["alice", "bob"], mode="proved", submit_timeout_s=1.0, proof_timeout_s=0.15)
+    task = small_task(["alice", "bob"], mode="proved", submit_timeout_s=4.0, proof_timeout_s=0.15)
     train, addresses = (lambda _: upload_of(task)[2]), ("a:1", "b:1")
     session = ClientSession(client="alice", task=task, addresses=addresses, tls=None, train=train)  # type: ignore[arg-type]
     kept: list[weakref.ref[Any]] = []
@@ -180,7 +180,7 @@ async def test_an_upload_is_let_go_whatever_servers_say_of_it(stub: Silent | Ref
 
     invitation, seed, x = upload_of(task)
     first = make(x, invitation, Seed(seed.reveal()), task=task, client="alice", conduct=session._conduct)
-    first.prepare()  # compiles, for longer than the times of this task
+    first.prepare()  # compiles, for as long as the times of this task
     gc.collect()
     begun = time.monotonic()
     with pytest.MonkeyPatch.context() as patch:
