@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import grpc
@@ -34,7 +34,7 @@ from precad.protos.task.task import Task
 from precad.protos.tls.transport import dial
 from precad.servers.rounds.form import Ground
 from precad.servers.rounds.sessions import Sessions
-from precad.servers.rounds.states import Committed, RoundState
+from precad.servers.rounds.states import Committed, RoundState, Selecting
 from tests.harness.harness import Deployment, asynchronous, running, small_task
 from tests.harness.pki import AGGREGATORS, Pki
 
@@ -171,13 +171,20 @@ def noting(sent: dict[tuple[int, str], float]) -> Callable[..., None]:
 async def test_nothing_is_told_before_its_time(pki: Pki, tmp_path: Path) -> None:
     """A challenge waits for its time, a round and the end of the task for the period, though everybody is quick.
 
-    Read at the servers, whose clock no load makes early.
+    Read at the servers, whose clock no load makes early. A round's period is from its beginning at the first of them:
+    a stalled machine may invite later than that.
     """
     sent: dict[tuple[int, str], float] = {}
+    began: dict[int, float] = {}
+
+    def on_state(party: int, state: RoundState) -> None:
+        if isinstance(state, Selecting):
+            began.setdefault(state.round, time.monotonic())
+
     task = task_of(3, client_rate=1.0, submit_timeout_s=0.4, proof_timeout_s=0.3, round_period_s=1.6)
     nothing = (lambda std, dim: np.zeros(dim, dtype=np.int64),) * 2
     with patch.object(Sessions, "send", noting(sent)):
-        async with running(task, pki, tmp_path, noises=nothing) as deployment:
+        async with running(task, pki, tmp_path, noises=nothing, on_state=on_state) as deployment:
             await asyncio.gather(*(session.run() for session in sessions(task, deployment, [])))
             await deployment.finish()
     assert {t for t, kind in sent if kind == "invitation"} == {0, 1, 2}
@@ -187,8 +194,8 @@ async def test_nothing_is_told_before_its_time(pki: Pki, tmp_path: Path) -> None
     for t in challenged:  # the first invitation is A's or B's, and either waits from its own
         assert sent[t, "challenge"] - sent[t, "invitation"] >= 0.55 - 1e-3
     for t in range(2):
-        assert sent[t + 1, "invitation"] - sent[t, "invitation"] >= 1.6 - 0.3  # of one server or the other
-    assert sent[END, "goodbye"] - sent[2, "invitation"] >= 1.6 - 0.3  # or the last round's work would tell
+        assert sent[t + 1, "invitation"] - began[t] >= 1.6 - 0.3
+    assert sent[END, "goodbye"] - began[2] >= 1.6 - 0.3  # or the last round's work would tell
 
 
 @pytest.mark.parametrize("later_s", [0.0, 0.5])
@@ -224,9 +231,17 @@ async def listening(address: str) -> None:
         await asyncio.sleep(0.02)
 
 
-async def asked(address: str, stub: aggregator_pb2_grpc.AggregatorStub, found: list[tuple[str, float]]) -> None:
-    """Ask server A again and again to take nothing at all, until it is gone. Note when it still took uploads, or
-    proofs."""
+class Answer(NamedTuple):
+    """Whether a server still took uploads, or proofs, between a question and its answer."""
+
+    phase: str
+    asked_at: float
+    answered_at: float
+    is_taken: bool
+
+
+async def asked(address: str, stub: aggregator_pb2_grpc.AggregatorStub, found: list[Answer]) -> None:
+    """Ask server A again and again to take nothing at all, until it is gone. Note what it answers."""
     await listening(address)
     while True:
         for phase, ask in (("invitation", stub.Submit), ("challenge", stub.Prove)):
@@ -235,10 +250,9 @@ async def asked(address: str, stub: aggregator_pb2_grpc.AggregatorStub, found: l
             try:
                 await ask(iter(()))
             except grpc.aio.AioRpcError as error:
-                if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED and not any(
-                    over in str(error.details()) for over in ("no round is open", "is locked")
-                ):
-                    found.append((phase, at))
+                if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    is_over = any(over in str(error.details()) for over in ("no round is open", "is locked"))
+                    found.append(Answer(phase, at, time.monotonic(), not is_over))
             except asyncio.CancelledError:
                 asking = asyncio.current_task()
                 if asking is None or asking.cancelling():
@@ -250,35 +264,54 @@ async def asked(address: str, stub: aggregator_pb2_grpc.AggregatorStub, found: l
 async def test_questions_do_not_tell_when_the_others_were_done(pki: Pki, tmp_path: Path) -> None:
     """A phase ends at its time, not with the last one's answer, whoever asks.
 
-    Else the slow client's rounds are known by their longer phases, though everything is told at fixed times.
+    Else the slow client's rounds are known by their longer phases, though everything is told at fixed times. Phases in
+    which a stalled machine let nobody ask, or answer, say nothing; there are three of each kind.
     """
     sent: dict[tuple[int, str], float] = {}
-    still: list[tuple[str, float]] = []
+    answers: list[Answer] = []
     task = task_of(3, client_rate=1.0, submit_timeout_s=1.2, proof_timeout_s=1.2, round_period_s=4.0)
     nothing = (lambda std, dim: np.zeros(dim, dtype=np.int64),) * 2
     with patch.object(Sessions, "send", noting(sent)):
         async with running(task, pki, tmp_path, noises=nothing) as deployment:
             async with dial(deployment.addresses[0], AGGREGATORS[0], pki.tls(COLLUDERS[0])) as channel:
                 stub = aggregator_pb2_grpc.AggregatorStub(channel)
-                asking = asyncio.create_task(asked(deployment.addresses[0], stub, still))
+                asking = asyncio.create_task(asked(deployment.addresses[0], stub, answers))
                 await asyncio.gather(*(session.run() for session in sessions(task, deployment, [])))
                 asking.cancel()
                 await asyncio.gather(asking, return_exceptions=True)
             await deployment.finish()
     del sent[END, "goodbye"]
-    assert len(sent) == 2 * task.rounds
+    judged: set[str] = set()
     for (t, kind), at in sent.items():  # all uploads are there after 0.3 s, all proofs sooner
-        assert any(phase == kind and 0.7 < when - at < 1.3 for phase, when in still), (t, kind)
+        late = [one for one in answers if one.phase == kind and at + 0.7 < one.asked_at and one.answered_at < at + 1.1]
+        if late:
+            judged.add(kind)
+            assert any(one.is_taken for one in late), (t, kind)
+    assert judged == {"invitation", "challenge"}
 
 
 Told = Counter[tuple[str, bytes]]
+TRIES = 3
+"""A stalled machine may cost a client its round. That says nothing of who was drawn, and does not happen every time."""
 
 
 async def told_when(drawn: Collection[str], pki: Pki, folder: Path, *, slow_s: float = 0.0) -> Told:
     """Run a round of these clients, all coins and noise fixed. Return what the colluders were told, and how often.
 
-    slow_s: for which the victim trains.
+    slow_s: for which the victim trains, so that nobody else is missing. A round with others missing is run again.
     """
+    found: list[list[str]] = []
+    for i in range(TRIES):
+        (own := folder / f"{i}").mkdir(parents=True)
+        told, missing = await told_once(drawn, pki, own, slow_s=slow_s)
+        found.append(missing)
+        if missing == ([VICTIM] if slow_s else []):
+            return told
+    raise AssertionError(f"missing: {found}")
+
+
+async def told_once(drawn: Collection[str], pki: Pki, folder: Path, *, slow_s: float) -> tuple[Told, list[str]]:
+    """See `told_when`. Return who was missing too."""
     told: Told = Counter()
     send = Sessions.send
 
@@ -298,9 +331,8 @@ async def told_when(drawn: Collection[str], pki: Pki, folder: Path, *, slow_s: f
         async with running(task, pki, folder, noises=nothing, coins=coins) as deployment:
             await asyncio.gather(*(session.run() for session in sessions(task, deployment, [])))
             await deployment.finish()
-    missing = [record["missing"] for record in deployment.rounds(0)]
-    assert missing == [[VICTIM] if slow_s else []]
-    return told
+    (record,) = deployment.rounds(0)
+    return told, record["missing"]
 
 
 def without_draws(event: aggregator_pb2.ClientEvent) -> bytes:
@@ -319,9 +351,7 @@ async def test_what_clients_are_told_does_not_tell_who_was_drawn(pki: Pki, tmp_p
     """Byte by byte: invitations, models' digests, challenges and goodbyes, with the victim, without, and missing."""
     told = []
     for name, drawn, slow_s in (("in", EVERYBODY, 0.0), ("out", COLLUDERS, 0.0), ("late", EVERYBODY, 4.0)):
-        folder = tmp_path / name
-        folder.mkdir()
-        told.append(await told_when(drawn, pki, folder, slow_s=slow_s))
+        told.append(await told_when(drawn, pki, tmp_path / name, slow_s=slow_s))
     assert {client for client, _ in told[0]} == set(COLLUDERS)
     assert told[0].total() == 2 * 2 * 3  # of both servers to both: an invitation, a challenge, goodbye
     assert told[0] == told[1] == told[2]
