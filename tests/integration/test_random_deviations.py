@@ -174,8 +174,17 @@ async def attacked_at_random(pki: Pki, folder: Path, seed: int) -> list[str]:
 @pytest.mark.parametrize("seed", [11, 12])
 @asynchronous
 async def test_one_server_that_deviates_at_random(pki: Pki, tmp_path: Path, seed: int) -> None:
-    """Many deviations in few seconds: none of them is one that the honest server waits for."""
-    assert len(await attacked_at_random(pki, tmp_path, seed)) >= 5
+    """Many deviations in few seconds: none of them is one that the honest server waits for.
+
+    How many fit into a task depends on how events interleave, which a stalled machine changes. So several tasks may
+    be attacked until there are five; mostly one has more.
+    """
+    done: list[str] = []
+    for i in range(5):
+        done += await attacked_at_random(pki, tmp_path / f"{i}", seed + 100 * i)
+        if len(done) >= 5:
+            return
+    raise AssertionError(done)
 
 
 @pytest.mark.slow
