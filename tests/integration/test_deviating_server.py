@@ -320,7 +320,7 @@ async def test_charges_of_rounds_that_were_never_drawn_burn_no_budget(
 @asynchronous
 async def test_a_client_that_gets_another_mask_seed_than_dealt_uploads_nothing(tmp_path: Path) -> None:
     """B would have a linear function of alice's update, of its own seed, added to her norm. Bob gets the dealt seed."""
-    task = small_task(CLIENTS, rounds=1, submit_timeout_s=3.0, gate="native")
+    task = small_task(CLIENTS, rounds=1, submit_timeout_s=10.0, gate="native")
 
     def foreign(client: str, dealt: Seed) -> Seed:
         return Seed(bytes(16)) if client == "alice" else dealt

@@ -94,7 +94,7 @@ def require_model_of(task: Task, names: list[str], counted: Mapping[str, int], s
 async def test_what_is_forged_does_not_count_and_everything_else_does(tmp_path: Path, mode: str) -> None:
     conducts = {**ATTACKERS, "replays": Replay(), **dict.fromkeys(HONEST, Honest())}
     names = sorted(conducts)
-    task = small_task(names, mode=mode, rounds=2, submit_timeout_s=2.0)
+    task = small_task(names, mode=mode, rounds=2, submit_timeout_s=6.0)
     told, deployment = await told_by(task, conducts, tmp_path)
     too_late = {reason for client, reason in told if client == "late"}
     assert too_late  # where the next round has begun, it says so

@@ -137,7 +137,7 @@ async def test_a_plain_server_beside_the_programs(pki: Pki, tmp_path: Path, plai
 @asynchronous
 async def test_plain_clients_beside_the_programs(pki: Pki, tmp_path: Path, names: tuple[str, ...]) -> None:
     """One who is over the bound is silent, which the round waits for: the sum is that of the others."""
-    task = proved_task((*names, "short"), rounds=1, proof_timeout_s=3.0, **FEW_BITS)
+    task = proved_task((*names, "short"), rounds=1, proof_timeout_s=8.0, **FEW_BITS)
     states: tuple[list[RoundState], list[RoundState]] = ([], [])
 
     def silence(std: float, dim: int) -> Any:
