@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -26,12 +27,12 @@ from precad.protos.tls.identity import Role
 from precad.protos.tls.transport import bind_server, dial
 from precad.servers.door.servicers import MAX_INBOX, PeerServicer
 from precad.servers.errors import PeerUnreachableError
-from precad.servers.links import peer, step_limits
+from precad.servers.links import lane, peer, step_limits
 from precad.servers.links.lane import HEADER
 from precad.servers.links.peer import MAX_MESSAGE_BYTES, PeerLink, dial_peer
 from precad.servers.links.step_limits import StepLimits
 from precad.servers.telemetry.events import Telemetry
-from tests.harness.harness import Pki, asynchronous, small_task
+from tests.harness.harness import Pki, asynchronous, small_task, until
 from tests.servers.links.test_lane import BIG, lane_pair
 
 LIMIT_S = 0.3
@@ -143,6 +144,7 @@ async def test_a_server_that_takes_nothing_in_stops_reading(pki: Pki) -> None:
                 n_sent += 1
 
         flooding = asyncio.create_task(flood())
+        await until(lambda: inbox._items.qsize() == MAX_INBOX)
         seen = -1
         while seen < n_sent:  # until it is stuck
             seen = n_sent
@@ -241,19 +243,27 @@ async def test_a_step_of_many_pieces_has_one_limit(pki: Pki) -> None:
 
 
 @asynchronous
-async def test_what_we_compute_between_pieces_is_not_the_peers_time(pki: Pki) -> None:
-    """An honest one is not cut off by our own disk."""
+async def test_what_we_compute_between_pieces_is_not_the_peers_time(pki: Pki, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An honest one is not cut off by our own disk. Here the clock goes on by a minute for each piece."""
     a, b = await lane_pair(pki)
-    b.limits = StepLimits(every=LIMIT_S)
+    b.limits, computed_s = StepLimits(every=100.0), 0.0
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + computed_s, perf_counter=time.perf_counter)
+    monkeypatch.setattr(lane, "time", clock)
 
     def pieces() -> Iterator[bytes]:
+        nonlocal computed_s
         for _ in range(4):
-            time.sleep(LIMIT_S / 2)
+            computed_s += 60.0
             yield b"b"
+
+    def waited_for() -> Iterator[bytes]:
+        for _ in range(4):
+            time.sleep(0.03)
+            yield b"a"
 
     ours, theirs = await asyncio.gather(
         asyncio.to_thread(lambda: list(b.exchange_pieces("step", pieces()))),
-        asyncio.to_thread(lambda: list(a.exchange_pieces("step", [b"a"] * 4))),
+        asyncio.to_thread(lambda: list(a.exchange_pieces("step", waited_for()))),
     )
     assert (ours, theirs) == ([b"a"] * 4, [b"b"] * 4)
     a.close()
