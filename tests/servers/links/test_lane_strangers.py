@@ -3,7 +3,8 @@
 Failure means: whoever can reach the port keeps the servers apart, or costs server B a thread or a handshake each. It
 also means: what crosses the network lets its reader in.
 
-The times are promises of the threat model, not of speed: two seconds where the servers alone take hundredths.
+The times are promises of the threat model, not of speed: two seconds where the servers alone take hundredths. Stalls
+of this process, which holds both servers, are left out.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import errno
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from precad.servers.links.lane import Lane
 from precad.servers.links.lane_listener import LaneListener
 from precad.servers.links.lane_opening import ANSWER_BYTES, CHALLENGE_BYTES, answer_to, open_lane
 from tests.harness.harness import Pki, asynchronous, free_addresses, small_task, until
+from tests.harness.stalls import RunningTime
 from tests.servers.links.test_lane import both, listener, of_a
 
 FLOOD = Path(__file__).parents[2] / "harness" / "lane_flood.py"
@@ -58,9 +59,11 @@ def flood(port: int, how: str, n: int) -> Iterator[None]:
 
 async def met(pki: Pki, at_b: LaneListener) -> tuple[Lane, Lane]:
     """Both ends, in time, and a step over them."""
-    start = time.monotonic()
-    a, b = await asyncio.gather(open_lane("127.0.0.1:1", at_b.port, at_b.token, of_a(pki, pki), 10), at_b.accept(10))
-    assert time.monotonic() - start < MOST_DELAY_S
+    with RunningTime() as took:
+        a, b = await asyncio.gather(
+            open_lane("127.0.0.1:1", at_b.port, at_b.token, of_a(pki, pki), 20), at_b.accept(20)
+        )
+    assert took.seconds < MOST_DELAY_S
     assert await both(lambda: a.exchange("x", b"1"), lambda: b.exchange("x", b"2")) == [b"2", b"1"]
     return a, b
 
@@ -151,16 +154,16 @@ async def test_silent_connections_are_hung_up_on(pki: Pki, monkeypatch: pytest.M
     monkeypatch.setattr(listener_module, "ANSWER_S", 0.2)
     at_b = listener(pki)
     silent, dribbling = (socket.create_connection(("127.0.0.1", at_b.port), timeout=5) for _ in range(2))
-    for _ in range(3):
-        dribbling.send(b"x")
-        await asyncio.sleep(0.05)
     for connection in (silent, dribbling):
-        with connection:
-            said = await asyncio.to_thread(connection.recv, 2 * CHALLENGE_BYTES)
-            assert len(said) == CHALLENGE_BYTES
-            with contextlib.suppress(ConnectionResetError):
-                assert await asyncio.to_thread(connection.recv, 1) == b""
-    assert len(at_b._waiting) == 0
+        assert len(await asyncio.to_thread(connection.recv, 2 * CHALLENGE_BYTES)) == CHALLENGE_BYTES
+    with contextlib.suppress(ConnectionError):  # on a stalled machine the time is over before the third byte
+        for _ in range(3):
+            dribbling.send(b"x")
+            await asyncio.sleep(0.05)
+    for connection in (silent, dribbling):
+        with connection, contextlib.suppress(ConnectionResetError):
+            assert await asyncio.to_thread(connection.recv, 1) == b""
+    await until(lambda: len(at_b._waiting) == 0)
     at_b.close()
 
 
@@ -301,11 +304,11 @@ async def seconds_to_meet(folder: Path, how: str, n: int) -> float:
                 strangers = flood(int(lane.rpartition(":")[2]), how, n)
                 await asyncio.to_thread(stack.enter_context, strangers)  # they wait for B's port
             await until(lambda: b._telemetry.state == "linking")
-            start = time.monotonic()
-            runs.append(asyncio.create_task(a.run()))
-            async with asyncio.timeout(30):
-                await until(lambda: {a._telemetry.state, b._telemetry.state} == {"registering clients"})
-            return time.monotonic() - start
+            with RunningTime() as took:
+                runs.append(asyncio.create_task(a.run()))
+                async with asyncio.timeout(30):
+                    await until(lambda: {a._telemetry.state, b._telemetry.state} == {"registering clients"})
+            return took.seconds
         finally:
             for run in runs:
                 run.cancel()
