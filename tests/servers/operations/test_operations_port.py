@@ -376,7 +376,7 @@ async def test_handshakes_that_stall_are_no_more_than_the_connections(
     pki: Pki, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The descriptors are the server's, and whoever comes beyond the limit is hung up on at once."""
-    monkeypatch.setattr(port_module, "SILENT_S", 3.0)
+    monkeypatch.setattr(port_module, "SILENT_S", 6.0)
     monkeypatch.setattr(port_module, "MAX_CONNECTIONS", 4)
     tls = pki.tls(Role.DEALER)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -386,7 +386,8 @@ async def test_handshakes_that_stall_are_no_more_than_the_connections(
     async with operations.listening("127.0.0.1:0", context) as number:
         strangers = [await asyncio.open_connection("127.0.0.1", number) for _ in range(12)]
         ends = [asyncio.create_task(reader.read()) for reader, _ in strangers]
-        await asyncio.sleep(1.0)
+        await until(lambda: sum(end.done() for end in ends) >= 8)
+        await asyncio.sleep(0.5)
         assert sum(end.done() for end in ends) == 8
         await asyncio.wait(ends)
         own = ssl.create_default_context(cafile=str(tls.authority))
