@@ -259,7 +259,7 @@ def test_a_certificate_of_tomorrow_is_taken_when_it_is_valid(
     put(tmp_path / "skewed" / ALICE / "cert.pem", files.certificate)
     assert latest.load().certificate == files.certificate.read_bytes()
     before = latest.load()
-    starts = dt.datetime.now(dt.UTC) + dt.timedelta(minutes=5, seconds=2)
+    starts = dt.datetime.now(dt.UTC) + dt.timedelta(minutes=5, seconds=6)
     put(another(pki, Identity(Role.CLIENT, ALICE), tmp_path / "soon", now=starts).key, files.key)
     put(tmp_path / "soon" / ALICE / "cert.pem", files.certificate)
     with structlog.testing.capture_logs() as lines:
@@ -269,7 +269,7 @@ def test_a_certificate_of_tomorrow_is_taken_when_it_is_valid(
     with structlog.testing.capture_logs() as lines:
         assert latest.load() is before
         latest._retry_at = 0.0  # as if RETRY_S had passed
-        time.sleep(2)
+        time.sleep(6)
         assert latest.load().certificate == files.certificate.read_bytes()
     assert [line["event"] for line in lines] == ["tls.renewed"]
 
