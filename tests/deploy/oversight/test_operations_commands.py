@@ -17,6 +17,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,6 +44,7 @@ from precad.servers.operations.port import OperationsPort
 from precad.servers.operations.snapshot import of_dealer
 from precad.servers.telemetry.events import Telemetry
 from precad.servers.telemetry.status import AbsentClient, LiveRound, Status
+from tests.harness.clock import Clock
 from tests.harness.command_line import CliRunner
 from tests.harness.harness import Pki, asynchronous, free_addresses
 
@@ -95,7 +97,7 @@ def serving(status: Status) -> Iterator[str]:
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
-    assert started.wait(10)
+    assert started.wait(60)
     try:
         yield found["url"]
     finally:
@@ -208,8 +210,9 @@ async def test_watching_a_run_shows_each_round_once_and_ends_with_it(run: Path) 
 
 @asynchronous
 async def test_a_server_that_was_quiet_for_long_is_sought_for_as_long_as_any(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It trains for longer than `watch` has patience, and then restarts."""
-    monkeypatch.setattr(status_sources, "PATIENCE_S", 1.0)
+    """It trains for longer than `watch` has patience, by a clock of ours, and then restarts."""
+    clock = Clock()
+    monkeypatch.setattr(status_sources, "time", SimpleNamespace(monotonic=clock))
     monkeypatch.setattr(status_sources, "POLL_S", 0.05)
     telemetry = Telemetry(Role.AGGREGATOR_A)
     quiet = of_dealer(telemetry, n_connected=2, n_waiting=0)
@@ -228,11 +231,11 @@ async def test_a_server_that_was_quiet_for_long_is_sought_for_as_long_as_any(mon
     async with restarted().listening("127.0.0.1:0", None) as number:
         watching = asyncio.create_task(watch(Source("a", f"http://127.0.0.1:{number}", TOKEN)))
         await first.wait()
-        await asyncio.sleep(1.2)
+        clock.now += 2 * status_sources.PATIENCE_S
     await asyncio.sleep(0.3)
     assert not watching.done()
     async with restarted("all rounds").listening(f"127.0.0.1:{number}", None):
-        await asyncio.wait_for(watching, 10.0)
+        await asyncio.wait_for(watching, 30.0)
     assert [status.ended for status in seen] == ["", "all rounds"]
 
 

@@ -153,7 +153,7 @@ def test_status_and_watch_say_what_became_of_a_run(tmp_path: Path) -> None:
     async def watched() -> int:
         return len([status async for status in as_it_goes(run, None)])
 
-    assert asyncio.run(asyncio.wait_for(watched(), 5)) == 1
+    assert asyncio.run(asyncio.wait_for(watched(), 30)) == 1
     (run / "metrics.jsonl").unlink()
     shown = precad("watch", run)
     assert (shown.exit_code, "ended early: its process is gone" in shown.stderr) == (4, True)

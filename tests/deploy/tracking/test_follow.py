@@ -80,7 +80,7 @@ def serving(state_dir, status):
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
-    assert started.wait(10)
+    assert started.wait(60)
     try:
         yield found["url"]
     finally:
