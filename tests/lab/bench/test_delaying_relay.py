@@ -10,6 +10,8 @@ from precad.lab.bench.delaying_relay import DelayingRelay
 from precad.lab.bench.server_pair import free_ports
 
 DELAY_S = 0.15
+MOST_S = 10.0
+"""For two delays: what no stall of a busy machine takes."""
 DATA = bytes(range(256)) * 4096
 
 
@@ -37,7 +39,7 @@ def test_an_answer_takes_two_delays_and_nothing_is_lost(echo):
         start = time.perf_counter()
         connection.sendall(b"?")
         assert connection.recv(1) == b"?"
-        assert 2 * DELAY_S <= time.perf_counter() - start < 2 * DELAY_S + 1.0
+        assert 2 * DELAY_S <= time.perf_counter() - start < MOST_S
         threading.Thread(target=connection.sendall, args=(DATA,)).start()
         found = b""
         while len(found) < len(DATA):
