@@ -209,7 +209,7 @@ class Runner:
     def end(self) -> tuple[int, str]:
         """Exit code and standard error, given that it ends by itself and leaves no process behind."""
         _, stderr = self.process.communicate(timeout=END_S)
-        wait_for("no process left", lambda: not processes_of(self.folder), within_s=5.0)
+        wait_for("no process left", lambda: not processes_of(self.folder), within_s=30.0)
         return self.process.returncode, stderr.decode()
 
 
@@ -294,7 +294,7 @@ def test_children_do_not_outlive_a_killed_runner(start: Start) -> None:
     children = processes_of(runner.folder).keys() - {runner.process.pid}
     assert len(children) == 4
     runner.process.kill()
-    wait_for("no process left", lambda: not processes_of(runner.folder), within_s=5.0)
+    wait_for("no process left", lambda: not processes_of(runner.folder), within_s=30.0)
 
 
 def test_ctrl_c_in_a_round_ends_the_run_with_code_130(start: Start) -> None:

@@ -71,7 +71,7 @@ class Command:
     def end(self) -> tuple[int, str]:
         assert self.process is not None
         _, stderr = self.process.communicate(timeout=START_S + END_S)
-        wait_for("no process left", lambda: not processes_of(self.folder.root), within_s=5.0)
+        wait_for("no process left", lambda: not processes_of(self.folder.root), within_s=30.0)
         return self.process.returncode, stderr.decode()
 
 
@@ -245,7 +245,7 @@ def test_dashboards_stay_until_enter_on_a_terminal(tmp_path: Path) -> None:
         output, _ = process.communicate(timeout=END_S)
         assert process.returncode == SUCCESS
         assert json.loads(output) == json.loads(folder.summary.read_text())
-        wait_for("no process left", lambda: not processes_of(folder.root), within_s=5.0)
+        wait_for("no process left", lambda: not processes_of(folder.root), within_s=30.0)
     finally:
         process.kill()
         process.communicate()

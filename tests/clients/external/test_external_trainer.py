@@ -157,11 +157,11 @@ def stragglers():
 
 def test_a_hanging_round_ends_at_its_deadline_with_all_that_it_started(trainer, namespaces):
     """A child of its own that has left the session ends too, since its namespace's first process does."""
-    ours = trainer("hang", timeout_s=1.5, config={"marker": MARKER})
+    ours = trainer("hang", timeout_s=6.0, config={"marker": MARKER})
     assert outcome(ours)[0] is not None
     begun = time.monotonic()
     assert outcome(ours) == (None, ["it took longer than client.trainer_timeout_s"])
-    assert time.monotonic() - begun < 4
+    assert time.monotonic() - begun < 20
     assert stragglers() == []
     assert outcome(ours)[0] is not None  # the next round: a new process, whose first round it is
 
@@ -207,9 +207,9 @@ def test_closing_ends_a_training_at_once(trainer):
     time.sleep(0.3)
     begun = time.monotonic()
     ours.close()
-    waiting.join(5)
+    waiting.join(20)
     assert not waiting.is_alive()
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20
     assert ours.train(START) is None
 
 

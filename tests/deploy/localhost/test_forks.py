@@ -33,7 +33,7 @@ from precad.deploy.localhost.forks import ForkedChildren, Forks
 children = ForkedChildren(Path(sys.argv[1]), Forks("native"))
 child = children.start("authority", "pki", "serve", sys.argv[2], "--listen", "127.0.0.1:0")
 print(children._forks._process.pid, child.process.pid, type(child.process).__name__, flush=True)
-time.sleep(60)
+time.sleep(200)
 """
 TWO_THREADS = """
 import json, os, signal, socket, sys, threading
@@ -133,7 +133,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def wait_for(what: str, is_so: Callable[[], bool], *, within_s: float = 20.0) -> None:
+def wait_for(what: str, is_so: Callable[[], bool], *, within_s: float = 60.0) -> None:
     deadline = time.monotonic() + within_s
     while not is_so():
         assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}"
@@ -160,7 +160,7 @@ def orphans_are_ours() -> Iterator[None]:
 def test_a_fork_logs_both_streams_and_ends_with_its_own_code(children: ForkedChildren, tmp_path: Path) -> None:
     version = children.start("version", "--version")
     refused = children.start("refused", "check", str(tmp_path / "none.toml"))
-    assert (version.process.wait(20), refused.process.wait(20)) == (0, 2)
+    assert (version.process.wait(60), refused.process.wait(60)) == (0, 2)
     assert isinstance(version.process, ForkedProcess)
     assert version.last_words().startswith("precad ")
     assert stat.S_IMODE(version.log.stat().st_mode) == 0o600  # code of a user's own may print records
@@ -183,7 +183,7 @@ def test_a_fork_is_a_process_like_any_other(children: ForkedChildren, authority:
     with pytest.raises(subprocess.TimeoutExpired):
         child.process.wait(0.05)
     assert child.process.send_signal(signal.SIGTERM) is None
-    assert child.process.wait(20) == 0
+    assert child.process.wait(60) == 0
     child.process.kill()  # of what has ended, nothing
     assert child.exit_code == 0
 
@@ -191,7 +191,7 @@ def test_a_fork_is_a_process_like_any_other(children: ForkedChildren, authority:
 def test_forks_draw_different_keys(children: ForkedChildren, tmp_path: Path) -> None:
     """A generator whose state was copied would give both the same."""
     made = [children.start(f"authority-{i}", "pki", "init", str(tmp_path / str(i))) for i in range(2)]
-    assert [child.process.wait(20) for child in made] == [0, 0], [child.last_words() for child in made]
+    assert [child.process.wait(60) for child in made] == [0, 0], [child.last_words() for child in made]
     keys = [(tmp_path / str(i) / "ca.key").read_bytes() for i in range(2)]
     serials = [(tmp_path / str(i) / "ca.pem").read_bytes() for i in range(2)]
     assert keys[0] != keys[1]
@@ -199,7 +199,7 @@ def test_forks_draw_different_keys(children: ForkedChildren, tmp_path: Path) -> 
 
 
 def test_the_fork_server_runs_nothing_of_the_folder_that_it_starts_in(children: ForkedChildren, here: Path) -> None:
-    assert children.start("again", "--version").process.wait(20) == 0
+    assert children.start("again", "--version").process.wait(60) == 0
     assert executed(here) == []
 
 
@@ -304,7 +304,7 @@ def test_whoever_waits_for_a_loading_server_goes_on_when_the_run_ends(tmp_path: 
     for thread in (preparing, starting, closing):
         thread.start()
     for thread in (preparing, starting, closing):
-        thread.join(20)
+        thread.join(60)
     assert not any(thread.is_alive() for thread in (preparing, starting, closing))
 
 
@@ -314,7 +314,7 @@ def test_a_server_that_hangs_is_done_without(tmp_path: Path, monkeypatch: pytest
     os.kill(hung._process.pid, signal.SIGSTOP)
     try:
         assert hung.start(["--version"], tmp_path / "log") is None
-        assert hung._process.wait(20) == -signal.SIGKILL
+        assert hung._process.wait(60) == -signal.SIGKILL
     finally:
         hung.close()
 

@@ -32,7 +32,7 @@ def test_a_run_ends_with_the_code_of_the_cause(tmp_path: Path, ends: tuple[str, 
     table = LiveTable(Console(file=io.StringIO()), title="")
     try:
         for server in servers:
-            server.process.wait(10)
+            server.process.wait(60)
         with pytest.raises(RunFailedError) as failed:
             asyncio.run(Guard(servers, children, tmp_path, Progress()).run(table))
     finally:
