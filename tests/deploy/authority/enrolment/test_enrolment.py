@@ -37,6 +37,7 @@ from precad.protos.tls.identity import Identity, Role, fingerprint
 from precad.servers.errors import PeerUnreachableError, SetupError
 from precad.servers.operations.access import MAX_FAILURES
 from tests.harness.command_line import CliRunner
+from tests.harness.harness import until
 
 ALICE, BOB = (Identity(Role.CLIENT, name) for name in ("alice", "bob"))
 DAY = dt.timedelta(days=1)
@@ -181,14 +182,15 @@ def test_handshakes_that_stall_are_bounded_and_keep_nobody_out_for_long(
 ) -> None:
     """Strangers who connect and say nothing hold a few descriptors, and those not for ever."""
     monkeypatch.setattr(endpoint_module, "MAX_CONNECTIONS", 4)
-    monkeypatch.setattr(endpoint_module, "CONNECTION_S", 2.0)
+    monkeypatch.setattr(endpoint_module, "CONNECTION_S", 6.0)
 
     async def scenario() -> None:
         async with serving(authority) as (url, tokens):
             port = int(url.rpartition(":")[2])
             strangers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(12)]
             ends = [asyncio.create_task(reader.read()) for reader, _ in strangers]
-            await asyncio.sleep(1.0)
+            await until(lambda: sum(end.done() for end in ends) >= 8)
+            await asyncio.sleep(0.5)
             assert sum(end.done() for end in ends) == 8
             await asyncio.wait(ends)
             token = tokens.make(ALICE, valid=DAY, days=30)
