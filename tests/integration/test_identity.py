@@ -523,7 +523,7 @@ async def test_a_client_that_pins_talks_to_nobody_else(
             tls=certificates.pki.tls("eve"),
             train=lambda parameters: vector_of("alice", 0),
             pins=pins,
-            connect_timeout_s=1.2,
+            connect_timeout_s=5.0,
         )
         expected = (ClientRefusedError, "not enrolled")
         if not are_theirs:
@@ -542,7 +542,7 @@ async def test_a_client_that_waits_for_servers_says_why_once(certificates: Certi
         addresses=(addresses[0], addresses[1]),
         tls=certificates.pki.tls("eve"),
         train=lambda parameters: vector_of("alice", 0),
-        connect_timeout_s=1.0,
+        connect_timeout_s=5.0,
     )
     with structlog.testing.capture_logs() as lines, pytest.raises(ServerUnreachableError, match="nothing listens"):
         await session.run()
@@ -562,14 +562,14 @@ async def test_a_second_server_a_ends_with_a_clear_error(
         before = await scene.snapshot()
         config = certificates.pki.aggregator(0, listen=free_addresses(1)[0], folder=tmp_path)
         config = config.model_copy(update={"state_dir": tmp_path / "second"})
-        config = config.model_copy(update={"connect_timeout_s": 2.0})
+        config = config.model_copy(update={"connect_timeout_s": 6.0})
         if impostor == "another certificate":
             theirs = certificates.second_a
             config = config.model_copy(update={"certificate": theirs.certificate, "key": theirs.key})
         second = Aggregator(party=0, task=TASK, config=config, addresses=(scene.address(B), scene.address(DEALER)))
         refused = (TaskRefusedError, "aggregator B refused the link: .*must be the pinned one")
         if impostor == "the same certificate":  # it may be A that lost its link, so it asks for a while
-            refused = (PeerUnreachableError, "no link within 2 s: .*linked with another aggregator A")
+            refused = (PeerUnreachableError, "no link within 6 s: .*linked with another aggregator A")
         with pytest.raises(refused[0], match=refused[1]):
             await second.run()
         assert await scene.snapshot() == before

@@ -125,7 +125,7 @@ async def test_an_end_for_want_of_clients_names_them_to_operators_alone(pki: Pki
         await alice.join()
         for aggregator in deployment.aggregators:
             (absent,) = aggregator._snapshots.take().absent
-            assert (absent.client, absent.since <= aggregator._telemetry.started_at + 1) == ("bob", True)
+            assert (absent.client, absent.since <= aggregator._telemetry.started_at + 20) == ("bob", True)
         assert (await alice.goodbye()).reason == "min_clients: expected 2 registered within 0.5 s, got 1"
         ends = await asyncio.gather(*deployment._runs, return_exceptions=True)
         last_lines = [str(error) for error in ends if isinstance(error, TooFewClientsError)]

@@ -58,10 +58,13 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
     return Pki.create(tmp_path_factory.mktemp("pki"), TASK.clients)
 
 
-def aggregator_a(pki: Pki, folder: Path, *, listen: str = "127.0.0.1:0", task: Task = TASK) -> Aggregator:
+def aggregator_a(
+    pki: Pki, folder: Path, *, listen: str = "127.0.0.1:0", task: Task = TASK, connect_timeout_s: float = 0.3
+) -> Aggregator:
     """One that finds neither B nor a dealer."""
     np.save(folder / "initial.npy", np.zeros(task.dim, dtype=np.float32))
-    config = pki.aggregator(0, listen=listen, folder=folder).model_copy(update={"connect_timeout_s": 0.3})
+    waits = {"connect_timeout_s": connect_timeout_s}
+    config = pki.aggregator(0, listen=listen, folder=folder).model_copy(update=waits)
     b, dealer = free_addresses(2)
     return Aggregator(party=0, task=task, config=config, addresses=(b, dealer))
 
@@ -136,7 +139,7 @@ async def test_a_server_started_again_shows_its_last_commit_and_losses_before_it
 async def test_a_start_that_found_no_peer_can_be_tried_again(pki: Pki, tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(PeerUnreachableError, match=r"no link within .* nothing listens there"):
-            await aggregator_a(pki, tmp_path).run()
+            await aggregator_a(pki, tmp_path, connect_timeout_s=3.0).run()  # enough to find that out
 
 
 def _answers(address: str) -> bool:

@@ -620,7 +620,7 @@ async def test_without_a_dealer_the_wait_ends_and_says_why(pki: Pki) -> None:
     (address,) = free_addresses(1)
     async with source_at(pki, address, 0) as (a, _):
         with pytest.raises(PeerUnreachableError, match=rf"no dealer within .* at {address}: nothing listens"):
-            await a.wait_until_greeted(0.5)
+            await a.wait_until_greeted(3.0)
 
 
 @asynchronous
