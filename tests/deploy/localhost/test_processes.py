@@ -159,12 +159,12 @@ def test_a_child_that_ignores_sigterm_is_killed(children: Children, monkeypatch:
 
 
 def test_closing_stops_everybody_and_gives_the_pipe_back(tmp_path: Path, anything: None) -> None:
-    before = os.listdir("/proc/self/fd")
+    before = set(os.listdir("/proc/self/fd"))
     children = Children(tmp_path)
     running = children.start("running", "sleep", "60")
     children.close()
     assert running.exit_code == -signal.SIGTERM
-    assert os.listdir("/proc/self/fd") == before
+    assert set(os.listdir("/proc/self/fd")) <= before  # another test's may be closed meanwhile
 
 
 def test_children_exit_when_the_parent_is_killed(tmp_path: Path) -> None:
@@ -223,9 +223,9 @@ def test_a_process_started_by_hand_has_no_lifeline(value: str | None, monkeypatc
     monkeypatch.delenv(LIFELINE_VARIABLE, raising=False)
     if value is not None:
         monkeypatch.setenv(LIFELINE_VARIABLE, value)
-    threads = set(map(id, threading.enumerate()))
+    threads = set(threading.enumerate())
     watch_lifeline()
-    assert set(map(id, threading.enumerate())) == threads
+    assert set(threading.enumerate()) <= threads  # another test's may end meanwhile
 
 
 def test_who_is_stopped_first_has_ended_before_others_are_asked(children: Children, tmp_path: Path) -> None:
