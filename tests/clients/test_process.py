@@ -379,7 +379,7 @@ def test_a_download_that_ends_with_its_client_is_made_again_by_the_others():
         assert leaving.cancelled()
         assert not any(one.done() for one in others)
         cache._download.cancel()
-        for model in await asyncio.wait_for(asyncio.gather(*others), 5.0):
+        for model in await asyncio.wait_for(asyncio.gather(*others), 30.0):
             assert_array_equal(model, [2.0])
         with pytest.raises(asyncio.CancelledError):
             await own

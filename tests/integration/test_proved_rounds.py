@@ -237,7 +237,7 @@ async def test_a_client_that_vanishes_before_its_proof_costs_itself_alone(pki: P
     task, watched = proved_task(("at-bound", "short"), rounds=1, proof_timeout_s=60.0), Watched()
     async with rounds_of(task, pki, tmp_path, watched) as (deployment, clients):
         with patch.object(proved.RoundUpload, "hears", _vanishing(clients, proved.RoundUpload.hears)):
-            await asyncio.wait_for(deployment.finish(), 30.0)
+            await asyncio.wait_for(deployment.finish(), 50.0)
     (record,) = deployment.rounds(0)
     assert (record["accepted"], record["rejected"], record["missing"]) == (["short"], [], ["at-bound"])
 
@@ -256,7 +256,7 @@ async def test_a_full_disk_ends_the_round_before_the_proofs_time_is_up(pki: Pki,
             patch.object(TaskStore, "checking", full),
             pytest.raises(StoreError, match="no space left"),
         ):
-            await asyncio.wait_for(deployment.finish(), 30.0)
+            await asyncio.wait_for(deployment.finish(), 50.0)
 
 
 @asynchronous
@@ -291,7 +291,7 @@ async def test_a_proof_under_way_is_cut_off_before_the_query(pki: Pki, tmp_path:
     watched.react = lambda party, state: left.append(n_under_way()) if isinstance(state, Charged) else None
     with patch.object(proved, "proof_parts", stalling):
         async with rounds_of(task, pki, tmp_path, watched) as (deployment, _):
-            await asyncio.wait_for(deployment.finish(), 30.0)
+            await asyncio.wait_for(deployment.finish(), 50.0)
     assert (n_begun, left) == (1, [0, 0])
     assert deployment.rounds(0)[0]["missing"] == ["at-bound"]
 

@@ -74,7 +74,7 @@ async def test_whoever_takes_part_in_a_round_has_forgotten_what_came_before_its_
         client._tell(server, told)
     answering = asyncio.create_task(client._answer([], inboxes))
     try:
-        assert await asyncio.wait_for(found.get(), 5.0) == 0
+        assert await asyncio.wait_for(found.get(), 30.0) == 0
     finally:
         answering.cancel()
 
@@ -92,7 +92,7 @@ async def test_a_share_seed_is_held_by_no_frame_while_the_next_round_is_awaited(
         inbox.put(server, whole_invitation(client, server, CHALLENGE))
     answering = asyncio.create_task(client._answer([], inboxes))
     try:
-        await asyncio.wait_for(ended.wait(), 5.0)
+        await asyncio.wait_for(ended.wait(), 30.0)
         await asyncio.sleep(0.01)
         held, coroutine = list[Any](), answering.get_coro()
         while (frame := getattr(coroutine, "cr_frame", None)) is not None:
@@ -130,7 +130,7 @@ async def test_no_second_upload_is_made_in_a_round_whose_first_one_broke_off() -
             inbox.put(server, whole_invitation(client, server, seed))
     answering = asyncio.create_task(client._answer([None, None], inboxes))  # type: ignore[list-item]
     try:
-        assert await asyncio.wait_for(begun.get(), 5.0) == 0
+        assert await asyncio.wait_for(begun.get(), 30.0) == 0
         while any(len(inbox) for inbox in inboxes):
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)
@@ -154,10 +154,10 @@ async def test_an_invitation_of_an_earlier_task_that_one_server_made_alone_costs
         for server in (1 - first, first):
             inboxes[server].put(server, invitation("new", t))
     if costs:
-        differing = await asyncio.wait_for(client._invited_by_both(*inboxes), 5.0)
+        differing = await asyncio.wait_for(client._invited_by_both(*inboxes), 30.0)
         assert {told.task for told in differing} == {"old", "new"}
     for t in range(costs, 9):
-        both = await asyncio.wait_for(client._invited_by_both(*inboxes), 5.0)
+        both = await asyncio.wait_for(client._invited_by_both(*inboxes), 30.0)
         assert [(told.task, told.round) for told in both] == [("new", t)] * 2
 
 
@@ -168,7 +168,7 @@ async def test_rounds_of_two_tasks_that_come_crosswise_end_in_common_rounds() ->
     for server, task, t in [(0, "new", 0), (1, "old", 7), (0, "new", 1), (1, "new", 0), (1, "new", 1), (0, "new", 2)]:
         inboxes[server].put(server, invitation(task, t))
     inboxes[1].put(1, invitation("new", 2))
-    found = [await asyncio.wait_for(client._invited_by_both(*inboxes), 5.0) for _ in range(2)]
+    found = [await asyncio.wait_for(client._invited_by_both(*inboxes), 30.0) for _ in range(2)]
     assert [[(told.task, told.round) for told in both] for both in found] == [[("new", t)] * 2 for t in (1, 2)]
 
 
@@ -179,11 +179,11 @@ async def test_a_client_answers_both_servers_and_waits_for_none_once_another_rou
         client._tell(0, aggregator_pb2.Challenge(round=5, challenge=CHALLENGE))
         client._tell(0, invitation("old", 5))
         client._tell(1, told)
-        assert await asyncio.wait_for(client._proof(upload), 5.0) is None
+        assert await asyncio.wait_for(client._proof(upload), 30.0) is None
         assert upload.heard == {0: CHALLENGE}
     client, upload = session(), upload_of("old", 5)
     for server in (0, 1):
         client._tell(server, aggregator_pb2.Challenge(round=4, challenge=bytes(16)))
         client._tell(server, aggregator_pb2.Challenge(round=5, challenge=CHALLENGE))
-    assert await asyncio.wait_for(client._proof(upload), 5.0) == "proof"
+    assert await asyncio.wait_for(client._proof(upload), 30.0) == "proof"
     assert upload.heard == {0: CHALLENGE, 1: CHALLENGE}

@@ -162,7 +162,7 @@ async def test_a_longer_frame_than_the_step_can_need_is_refused(
     """When its lengths are known, and before any of its payload has come: none of it follows here."""
     a, b = await lane_pair(pki)
     a._socket.send(frame)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         with pytest.raises(error, match=message):
             await asyncio.to_thread(b.exchange, "step", b"xy", at_most)
     a.close()
@@ -245,7 +245,7 @@ async def test_the_end_of_a_lane_wakes_whoever_waits(pki: Pki, closes: str) -> N
     await asyncio.sleep(0.05)
     assert not waiting.done()
     (b if closes == "ours" else a).close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         with pytest.raises(ChannelClosedError, match="the other aggregator left, at step 'step'"):
             await waiting
         with pytest.raises(ChannelClosedError):
@@ -261,7 +261,7 @@ async def test_a_close_wakes_a_writer_whose_peer_does_not_read(pki: Pki) -> None
     await asyncio.sleep(0.1)
     assert not writing.done()
     a.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         with pytest.raises(ChannelClosedError):
             await writing
     b.close()

@@ -127,7 +127,7 @@ class Pair:
         peer_locked = asyncio.Event()
         peer_locked.set()
         for intake in self.intakes:
-            await asyncio.wait_for(intake.wait(invited=CLIENTS, peer_locked=peer_locked), 2)
+            await asyncio.wait_for(intake.wait(invited=CLIENTS, peer_locked=peer_locked), 15)
         return [intake.close() for intake in self.intakes]
 
     def validate(self, bindings: list[dict[str, bytes]]) -> tuple[tuple[tuple[str, ...], RingArray], ...]:
