@@ -356,6 +356,6 @@ def test_seeding_anew_forgets_the_copied_state() -> None:
 
 
 def test_closing_gives_every_descriptor_back(tmp_path: Path) -> None:
-    before = os.listdir("/proc/self/fd")
+    before = set(os.listdir("/proc/self/fd"))
     ForkedChildren(tmp_path, Forks("native")).close()
-    assert os.listdir("/proc/self/fd") == before
+    assert set(os.listdir("/proc/self/fd")) <= before  # another test's may be closed meanwhile

@@ -38,7 +38,7 @@ from precad.servers.telemetry import quality as quality_module
 from precad.servers.telemetry.events import Telemetry
 from precad.servers.telemetry.model_figures import FILE, restored
 from precad.servers.telemetry.quality import MOST_FAULTS, Program, Quality
-from tests.harness.harness import LeashedClient, Pki, asynchronous, running, small_task
+from tests.harness.harness import LeashedClient, Pki, asynchronous, running, small_task, until
 
 D = 24
 OWN_CODE = """
@@ -287,10 +287,11 @@ async def test_what_the_operators_code_leaves_behind_ends_with_it(
     await quality.settled(30.0)
     assert time.monotonic() - began < 20.0
     assert telemetry.measuring_fault is (MeasuringFault.CRASHED if dies else None)
+    n_left = 0 if dies else 4  # keeper, worker, what was left when the metric was tried, and now
+    await until(lambda: len(below(os.getpid()) - before) == n_left)
     started = below(os.getpid()) - before
-    assert len(started) == (0 if dies else 4)  # keeper, worker, what was left when the metric was tried, and now
     await quality.close()
-    assert not {pid for pid in started if Path(f"/proc/{pid}").exists()}
+    await until(lambda: not {pid for pid in started if Path(f"/proc/{pid}").exists()})
 
 
 def test_a_program_ends_with_its_server(pki: Pki, folder: Path) -> None:
