@@ -9,7 +9,7 @@ from precad.mpc.channel import memory_pair, run_pair
 from precad.mpc.errors import ChannelClosedError, PeerMismatchError
 
 # A hang is a failure, and one that only ends with the process: the parties' threads are waited for on the way out.
-pytestmark = pytest.mark.timeout(30, method="thread")
+pytestmark = pytest.mark.timeout(120, method="thread")
 
 
 def test_an_exchange_swaps_the_payloads():
