@@ -260,19 +260,37 @@ async def asked(address: str, stub: aggregator_pb2_grpc.AggregatorStub, found: l
                 return  # gRPC cancels who awaits a call of a server that has gone
 
 
+TRIES = 3
+"""A stalled machine may cost a client its round, or let nobody ask in a phase. Neither says who was drawn, and neither
+happens every time."""
+
+
 @asynchronous
 async def test_questions_do_not_tell_when_the_others_were_done(pki: Pki, tmp_path: Path) -> None:
     """A phase ends at its time, not with the last one's answer, whoever asks.
 
-    Else the slow client's rounds are known by their longer phases, though everything is told at fixed times. Phases in
-    which a stalled machine let nobody ask, or answer, say nothing; there are three of each kind.
+    Else the slow client's rounds are known by their longer phases, though everything is told at fixed times.
+    """
+    judged: set[str] = set()
+    for i in range(TRIES):
+        (folder := tmp_path / f"{i}").mkdir()
+        judged |= await judged_phases(pki, folder)
+        if judged == {"invitation", "challenge"}:
+            return
+    raise AssertionError(judged)
+
+
+async def judged_phases(pki: Pki, folder: Path) -> set[str]:
+    """Run three rounds, and require of each phase in which somebody could ask late that it was still open.
+
+    Return the kinds of these phases.
     """
     sent: dict[tuple[int, str], float] = {}
     answers: list[Answer] = []
     task = task_of(3, client_rate=1.0, submit_timeout_s=1.2, proof_timeout_s=1.2, round_period_s=4.0)
     nothing = (lambda std, dim: np.zeros(dim, dtype=np.int64),) * 2
     with patch.object(Sessions, "send", noting(sent)):
-        async with running(task, pki, tmp_path, noises=nothing) as deployment:
+        async with running(task, pki, folder, noises=nothing) as deployment:
             async with dial(deployment.addresses[0], AGGREGATORS[0], pki.tls(COLLUDERS[0])) as channel:
                 stub = aggregator_pb2_grpc.AggregatorStub(channel)
                 asking = asyncio.create_task(asked(deployment.addresses[0], stub, answers))
@@ -287,12 +305,10 @@ async def test_questions_do_not_tell_when_the_others_were_done(pki: Pki, tmp_pat
         if late:
             judged.add(kind)
             assert any(one.is_taken for one in late), (t, kind)
-    assert judged == {"invitation", "challenge"}
+    return judged
 
 
 Told = Counter[tuple[str, bytes]]
-TRIES = 3
-"""A stalled machine may cost a client its round. That says nothing of who was drawn, and does not happen every time."""
 
 
 async def told_when(drawn: Collection[str], pki: Pki, folder: Path, *, slow_s: float = 0.0) -> Told:
