@@ -74,7 +74,7 @@ def serving(
     try:
         yield f"127.0.0.1:{port}"
     finally:
-        asyncio.run_coroutine_threadsafe(stop_server(server, 0), loop).result(10)
+        asyncio.run_coroutine_threadsafe(stop_server(server, 0), loop).result(60)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
