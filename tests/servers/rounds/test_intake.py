@@ -38,7 +38,7 @@ SERVERS = [("masked", 0), ("shares", 0), ("shares", 1)]
 SEEDS = (Seed(bytes(16)), Seed(bytes([1] * 16)))
 """Both halves of everybody's mask seed."""
 SOON_S, GRACE_S = 10.0, 15.0
-"""What no stall of a busy machine takes, and how long the wait for a locked peer is unless a test says otherwise.
+"""Longer than a stall of a busy machine, and how long the wait for a locked peer is unless a test says otherwise.
 
 A round that waits for somebody takes longer than SOON_S: so long, or for all of its 20 s.
 """
