@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, aclosing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
 import numpy as np
@@ -93,6 +93,17 @@ alone may say so falsely."""
 
 def _enter_nothing(task_id: str, number: int) -> None:
     """Let training begin whatever the round's number is."""
+
+
+def _event_of(data: bytes | Any, server: int) -> aggregator_pb2.ClientEvent | None:
+    """Return a server's event; None at the end of its stream. Raises ProtocolError."""
+    if data is grpc.aio.EOF:
+        return None
+    who = AGGREGATORS[server]
+    if len(data) > MOST_EVENT_BYTES:
+        raise ProtocolError(f"{who}: expected events of at most {MOST_EVENT_BYTES} bytes, found {len(data)}")
+    with refusing_nonsense():
+        return decoded(aggregator_pb2.ClientEvent, data, who)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +251,7 @@ class ClientSession:
                     raise TaskEndedError(f"{AGGREGATORS[server]} ended the task: {reason}")
                 case other:
                     raise ProtocolError(f"{AGGREGATORS[server]} sent {other or 'an empty event'}")
+            del event  # an invitation has a share seed, and the next event may be rounds away
         raise ServerUnreachableError(f"{AGGREGATORS[server]} hung up")
 
     def _tell(self, server: int, news: News) -> None:
@@ -257,19 +269,15 @@ class ClientSession:
             async for event in events:
                 await turn.aclose()  # the first one is here, so that the stream is open
                 yield event
+                del event
 
     async def _events(self, stub: BytesStub, server: int) -> AsyncGenerator[aggregator_pb2.ClientEvent, None]:
         """Yield the events of one open stream. Raises ServerUnreachableError, TaskRefusedError, ProtocolError."""
         call = stub.Join(aggregator_pb2.JoinRequest(hello=hello_to(self.task)))
         try:
-            async for data in call:
-                if len(data) > MOST_EVENT_BYTES:
-                    raise ProtocolError(
-                        f"{AGGREGATORS[server]}: expected events of at most {MOST_EVENT_BYTES} bytes, found {len(data)}"
-                    )
-                with refusing_nonsense():
-                    event = decoded(aggregator_pb2.ClientEvent, data, AGGREGATORS[server])
+            while (event := _event_of(await call.read(), server)) is not None:  # a loop over the call keeps the last
                 yield event
+                del event
         except grpc.aio.AioRpcError as error:
             reason = explain(error, AGGREGATORS[server], self._addresses[server], self._tls.certificate)
             if (hint_s := retry_after_s(error)) is not None:

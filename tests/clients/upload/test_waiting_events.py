@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+import structlog
 
 from precad.clients.errors import ProtocolError, ServerUnreachableError
 from precad.clients.upload import proved
@@ -82,23 +83,35 @@ class Flooding(aggregator_pb2_grpc.AggregatorServicer):
         await asyncio.Event().wait()
 
 
+async def serving(
+    stack: contextlib.AsyncExitStack, servicers: tuple[aggregator_pb2_grpc.AggregatorServicer, ...], pki: Pki
+) -> list[int]:
+    """Return the ports of A and B, which serve until the stack is closed."""
+    ports = []
+    for role, servicer in zip(AGGREGATORS, servicers, strict=True):
+        server, port = bind_server("127.0.0.1:0", pki.tls(role))
+        aggregator_pb2_grpc.add_AggregatorServicer_to_server(servicer, server)
+        await server.start()
+        stack.push_async_callback(server.stop, None)
+        ports.append(port)
+    return ports
+
+
+def session_at(ports: list[int], mode: str, pki: Pki) -> ClientSession:
+    return ClientSession(
+        client="alice",
+        task=small_task(["alice", "bob"], dim=1, mode=mode),
+        addresses=(f"127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}"),
+        tls=pki.tls("alice"),
+        train=lambda _: np.zeros(1, dtype=np.int64),
+    )
+
+
 async def end_of_client(flooding: Flooding, mode: str, pki: Pki) -> Exception:
     """Return what ends a client of which A floods, and B sends nothing."""
     async with contextlib.AsyncExitStack() as stack:
-        ports = []
-        for role, servicer in zip(AGGREGATORS, (flooding, Flooding(None)), strict=True):
-            server, port = bind_server("127.0.0.1:0", pki.tls(role))
-            aggregator_pb2_grpc.add_AggregatorServicer_to_server(servicer, server)
-            await server.start()
-            stack.push_async_callback(server.stop, None)
-            ports.append(port)
-        session = ClientSession(
-            client="alice",
-            task=small_task(["alice", "bob"], dim=1, mode=mode),
-            addresses=(f"127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}"),
-            tls=pki.tls("alice"),
-            train=lambda _: np.zeros(1, dtype=np.int64),
-        )
+        ports = await serving(stack, (flooding, Flooding(None)), pki)
+        session = session_at(ports, mode, pki)
         with pytest.raises((ServerUnreachableError, ProtocolError)) as raised:
             await asyncio.wait_for(session.run(), 30.0)
         return raised.value
@@ -126,6 +139,32 @@ async def test_an_event_that_is_too_large_is_refused(pki: Pki) -> None:
     error = await end_of_client(Flooding(aggregator_pb2.ClientEvent(invitation=reason)), "masked", pki)
     assert isinstance(error, ProtocolError)
     assert f"aggregator-a: expected events of at most {MOST_EVENT_BYTES} bytes" in str(error)
+
+
+class Inviting(aggregator_pb2_grpc.AggregatorServicer):
+    """Invites to one round, with a share seed, and says nothing more."""
+
+    async def Join(self, request: Any, context: Any) -> None:
+        invitation = aggregator_pb2.Invitation(task="small-1", dim=1, mask_seed=bytes(range(16)))
+        for event in ({"welcome": aggregator_pb2.Welcome()}, {"invitation": invitation}):
+            await context.write(aggregator_pb2.ClientEvent(**event))
+        await asyncio.Event().wait()
+
+
+@asynchronous
+async def test_no_stream_keeps_the_share_seed_of_its_last_event(pki: Pki) -> None:
+    """Both servers give one, so the client answers nothing."""
+    async with contextlib.AsyncExitStack() as stack:
+        ports = await serving(stack, (Inviting(), Inviting()), pki)
+        running = asyncio.create_task(session_at(ports, "proved", pki).run())
+        stack.callback(running.cancel)
+        with structlog.testing.capture_logs() as logs:
+            await until(lambda: any(line["event"] == "client.skipped" for line in logs))
+        held = {id(one): one for holder in gc.get_objects() for one in gc.get_referents(holder)}.values()
+        events = [one for one in held if isinstance(one, aggregator_pb2.ClientEvent) and one.invitation.mask_seed]
+        raw = [one for one in held if isinstance(one, bytes) and len(one) < 100 and bytes(range(16)) in one]
+    assert not events
+    assert set(raw) <= {bytes(range(16))}
 
 
 def upload_of(task: Task) -> tuple[Invitation, Seed, np.ndarray]:
