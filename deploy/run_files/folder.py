@@ -54,9 +54,12 @@ def each_training(folder: Path) -> list[Path]:
 
 
 def shown_trainings(folder: Path) -> str:
-    """Name the runs of a folder of several, for whoever asks for one; nothing where it is no such folder. Raises
-    ConfigError."""
-    if not (folder / TRAININGS).exists():
+    """Name the runs of a folder of several, for whoever asks for one; nothing where it is no such folder, or where
+    nobody may look into it. Raises ConfigError."""
+    try:
+        if not (folder / TRAININGS).exists():
+            return ""
+    except OSError:
         return ""
     runs = [str(run) for run in each_training(folder)]
     return f"{len(runs)} trainings, each a run of its own: {', '.join(runs[:3])}{', ..' if len(runs) > 3 else ''}"
