@@ -168,7 +168,7 @@ def test_the_least_multiplier_is_monotone(k, FA, q, T):
 
 
 def test_a_search_takes_seconds():
-    """25 choices for one wish, from nothing: under 15 s of a slow core; the second time it is cached."""
+    """25 choices for one wish, from nothing: under 5 s on one core; the second time it is cached."""
     for cached in (
         planner._least_multiplier,
         planner.least_sigma_for_epsilon,
@@ -178,10 +178,10 @@ def test_a_search_takes_seconds():
         cached.cache_clear()
     start = time.process_time()
     search(replace(WISH, attackers=5), TASK)
-    assert time.process_time() - start < 15
+    assert time.process_time() - start < 5
     start = time.process_time()
     search(replace(WISH, attackers=5), TASK)
-    assert time.process_time() - start < 0.2
+    assert time.process_time() - start < 0.05
 
 
 @pytest.mark.parametrize(
