@@ -124,13 +124,7 @@ class Ledger(KeepsSealedFile):
         self._earlier = tuple(task.of_groups(_group_size(events)) for task in earlier)
         if foreign := [task.unit for task in self._earlier if task.unit is not self._unit]:
             raise ValueError(f"earlier must be of tasks about a {self._unit}, got one about a {foreign[0]}")
-        self._budgets = {
-            Level(key) if key in set(Level) else View(key): budget for key, budget in (budgets or {}).items()
-        }
-        for key, budget in self._budgets.items():
-            require_positive(f"budget of {key}", budget)
-            if isinstance(key, Level) and key not in self._every_round:
-                raise ValueError(f"every_round must have {key}, which has a budget, got {', '.join(self._every_round)}")
+        self._budgets = _budgets_of(budgets or {}, self._every_round)
         self._events = {view: events[view] for view in View}
         self._delta, self._slack, self._evaluations = delta, slack, evaluations
         accountant = PldAccountant() if accountant is None else accountant
@@ -408,6 +402,18 @@ class Ledger(KeepsSealedFile):
 
 def _group_size(events: Mapping[View, Release | None]) -> int:
     return max((event.group_size for event in events.values() if event is not None), default=1)
+
+
+def _budgets_of(budgets: Mapping[View | Level, float], every_round: Mapping[Level, Event]) -> dict[View | Level, float]:
+    """Return budgets by the members that their keys may only equal. Raises ValueError."""
+    found: dict[View | Level, float] = {
+        Level(key) if key in set(Level) else View(key): budget for key, budget in budgets.items()
+    }
+    for key, budget in found.items():
+        require_positive(f"budget of {key}", budget)
+        if isinstance(key, Level) and key not in every_round:
+            raise ValueError(f"every_round must have {key}, which has a budget, got {', '.join(every_round)}")
+    return found
 
 
 def verified_charges(path: Path) -> dict[int, list[str]]:
