@@ -73,7 +73,9 @@ class Inviting(aggregator_pb2_grpc.AggregatorServicer):
 
 
 @contextlib.asynccontextmanager
-async def serving(pki: Pki, servers: Sequence[Inviting]) -> AsyncIterator[tuple[str, str]]:
+async def serving(
+    pki: Pki, servers: Sequence[aggregator_pb2_grpc.AggregatorServicer]
+) -> AsyncIterator[tuple[str, str]]:
     """Addresses of A and B."""
     async with contextlib.AsyncExitStack() as stack:
         ports = []

@@ -27,8 +27,8 @@ from precad.mpc.prg import Seed
 from precad.mpc.proved.client import Invitation
 from precad.protos.precad.v1 import aggregator_pb2, aggregator_pb2_grpc
 from precad.protos.task.task import Task
-from precad.protos.tls.transport import bind_server
-from tests.harness.harness import AGGREGATORS, Pki, asynchronous, small_task, until
+from tests.clients.upload.test_repeated_invitations import serving
+from tests.harness.harness import Pki, asynchronous, small_task, until
 
 
 @asynchronous
@@ -83,25 +83,11 @@ class Flooding(aggregator_pb2_grpc.AggregatorServicer):
         await asyncio.Event().wait()
 
 
-async def serving(
-    stack: contextlib.AsyncExitStack, servicers: tuple[aggregator_pb2_grpc.AggregatorServicer, ...], pki: Pki
-) -> list[int]:
-    """Return the ports of A and B, which serve until the stack is closed."""
-    ports = []
-    for role, servicer in zip(AGGREGATORS, servicers, strict=True):
-        server, port = bind_server("127.0.0.1:0", pki.tls(role))
-        aggregator_pb2_grpc.add_AggregatorServicer_to_server(servicer, server)
-        await server.start()
-        stack.push_async_callback(server.stop, None)
-        ports.append(port)
-    return ports
-
-
-def session_at(ports: list[int], mode: str, pki: Pki) -> ClientSession:
+def session_at(addresses: tuple[str, str], mode: str, pki: Pki) -> ClientSession:
     return ClientSession(
         client="alice",
         task=small_task(["alice", "bob"], dim=1, mode=mode),
-        addresses=(f"127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}"),
+        addresses=addresses,
         tls=pki.tls("alice"),
         train=lambda _: np.zeros(1, dtype=np.int64),
     )
@@ -109,9 +95,8 @@ def session_at(ports: list[int], mode: str, pki: Pki) -> ClientSession:
 
 async def end_of_client(flooding: Flooding, mode: str, pki: Pki) -> Exception:
     """Return what ends a client of which A floods, and B sends nothing."""
-    async with contextlib.AsyncExitStack() as stack:
-        ports = await serving(stack, (flooding, Flooding(None)), pki)
-        session = session_at(ports, mode, pki)
+    async with serving(pki, (flooding, Flooding(None))) as addresses:
+        session = session_at(addresses, mode, pki)
         with pytest.raises((ServerUnreachableError, ProtocolError)) as raised:
             await asyncio.wait_for(session.run(), 30.0)
         return raised.value
@@ -154,9 +139,8 @@ class Inviting(aggregator_pb2_grpc.AggregatorServicer):
 @asynchronous
 async def test_no_stream_keeps_the_share_seed_of_its_last_event(pki: Pki) -> None:
     """Both servers give one, so the client answers nothing."""
-    async with contextlib.AsyncExitStack() as stack:
-        ports = await serving(stack, (Inviting(), Inviting()), pki)
-        running = asyncio.create_task(session_at(ports, "proved", pki).run())
+    async with serving(pki, (Inviting(), Inviting())) as addresses, contextlib.AsyncExitStack() as stack:
+        running = asyncio.create_task(session_at(addresses, "proved", pki).run())
         stack.callback(running.cancel)
         with structlog.testing.capture_logs() as logs:
             await until(lambda: any(line["event"] == "client.skipped" for line in logs))
