@@ -304,7 +304,9 @@ class LocalRun:
         """Take in a short task that was over before we watched it. Raises RunFailedError, as `resuming.read_before`."""
         before, progress = resuming.read_before(self.folder, self.deployment), self._progress
         if not before.ended:
-            raise RunFailedError("both aggregators ended before the task was over", exit_code=UNREACHABLE)
+            raise RunFailedError(
+                "both aggregators ended, and no file of theirs says that the task is over", exit_code=UNREACHABLE
+            )
         n_known = len(progress.metrics)
         progress.task_id, progress.ended = before.task_id, before.ended
         self._take_rounds(before)

@@ -80,5 +80,8 @@ def test_servers_that_leave_in_peace_before_the_task_is_over_end_the_run_at_once
                 child.process.send_signal(signal.SIGTERM)
         await asyncio.wait_for(running, observing.START_TIMEOUT_S)
 
-    with elsewhere(()), pytest.raises(RunFailedError, match="both aggregators ended before the task was over"):
+    with (
+        elsewhere(()),
+        pytest.raises(RunFailedError, match="both aggregators ended, and no file of theirs says that the task is over"),
+    ):
         asyncio.run(stopped())
