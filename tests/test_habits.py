@@ -419,6 +419,7 @@ def test_the_changelog_keeps_its_form() -> None:
     assert set(re.findall(r"^### (.*)$", text, re.MULTILINE)) <= set(KINDS)
     unreleased = text.split("## [Unreleased]")[1].split("\n## ")[0].strip().splitlines()
     assert len(unreleased) < 60
+    assert max(map(len, text.splitlines())) <= 120
     for part in "\n".join(unreleased).split("### ")[1:]:
         assert part.splitlines()[1].startswith("- "), part
 
