@@ -34,6 +34,8 @@ LEAST_MULTIPLIER: Final = 0.25
 
 _MOST_MULTIPLIER: Final = 1e4
 _HALVINGS: Final = 4
+_ROOM: Final = 1e-9
+"""What a plan leaves of epsilon, for rounding."""
 
 
 def most_draws(rounds: int, lost_rounds: int | None, batches_ahead: int) -> int:
@@ -285,9 +287,19 @@ def least_sigma_for_epsilon(
         return _least_beside(epsilon, SampledGaussian(rate, 1.0, together), rounds, left, beside)
     if rate == 0 or rounds == 0:
         return LEAST_MULTIPLIER
-    if rate == 1:  # exactly Gaussian
-        return together * math.sqrt(rounds) / mu_from_eps_delta(epsilon, left) * (1 + 1e-9)
+    if rate == 1:
+        return _least_without_sampling(epsilon, SampledGaussian(1.0, 1.0, together), rounds, left)
     return _least(margin, together * rate * math.sqrt(rounds) / mu_from_eps_delta(epsilon, left))
+
+
+def _least_without_sampling(epsilon: float, event: SampledGaussian, rounds: int, left: float) -> float | None:
+    """Return the least multiplier of such rounds that keeps epsilon at `left` of delta, as ledgers round it up."""
+    found, step = event.group_size * math.sqrt(rounds) / mu_from_eps_delta(epsilon, left), _ROOM
+    while found <= _MOST_MULTIPLIER:
+        if composed_epsilon([(replace(event, noise_multiplier=found), rounds)], left) + _ROOM < epsilon:
+            return found
+        found, step = found * (1 + step), 2 * step
+    return None
 
 
 def _least_beside(

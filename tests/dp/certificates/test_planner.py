@@ -129,6 +129,20 @@ def test_a_plan_for_a_persons_records():
         replace(TASK, records_per_person=0)
 
 
+@pytest.mark.parametrize(("epsilon", "rounds", "k"), [(1.0, 1, 1), (5.0, 10, 3), (0.01, 100, 1), (2.0, 500, 64)])
+def test_noise_without_sampling_keeps_epsilon_as_ledgers_have_it(epsilon, rounds, k):
+    """Ledgers round the closed form up: a budget of the wished epsilon allows all rounds, and not with less noise."""
+    found = least_sigma_for_epsilon(epsilon, 1.0, rounds, 1e-5, together=k)
+    assert PldAccountant().epsilon(SampledGaussian(1.0, found, k), rounds, 1e-5) <= epsilon
+    assert PldAccountant().epsilon(SampledGaussian(1.0, found * (1 - 1e-4), k), rounds, 1e-5) > epsilon
+
+
+def test_no_noise_is_planned_that_ledgers_do_not_count():
+    """Noise above 10^4 counts as 10^4, so a wish that needs more is out of reach, sampled or not."""
+    for rate in (0.999, 1.0):
+        assert least_sigma_for_epsilon(0.1, rate, 10_000_000, 1e-5) is None
+
+
 def test_no_noise_makes_a_lead_of_nothing():
     """A tie survives nobody, in no alternative; more attackers need more noise."""
     tie = replace(WISH, FA=0.5, FB=0.5)
