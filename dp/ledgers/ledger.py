@@ -266,7 +266,12 @@ class Ledger(KeepsSealedFile):
             self._cost.of_view(view, max(coming[0], now.most_of_a_client), max(coming[1], now.most_evaluations))
 
     def would_exceed(
-        self, clients: Collection[str], next_round: int | None = None, *, is_evaluation: bool = False
+        self,
+        clients: Collection[str],
+        next_round: int | None = None,
+        *,
+        is_evaluation: bool = False,
+        evaluations_due: int = 0,
     ) -> bool:
         """Tell whether the coming round would take any of `clients` over a budget, if that client were chosen.
 
@@ -274,9 +279,11 @@ class Ledger(KeepsSealedFile):
         drew. Discarding would leave the accepted rounds with another law than Poisson selection has.
 
         `next_round` is the coming round's number, where rounds were given up. Budgets of levels count the rounds given
-        up: their clients were drawn as well.
+        up: their clients were drawn as well. `evaluations_due` of them were evaluations, charged or given up.
         """
-        return self._exceeded_by(sorted_ids(clients), next_round, is_evaluation=is_evaluation) is not None
+        chosen = sorted_ids(clients)
+        found = self._exceeded_by(chosen, next_round, is_evaluation=is_evaluation, evaluations_due=evaluations_due)
+        return found is not None
 
     def statement(self, view: View, client: str | None = None, conduct: Conduct = Conduct.WATCHES) -> PrivacyStatement:
         """Return the bound on what one client's units lose, or those of the client with most rounds.
@@ -323,7 +330,7 @@ class Ledger(KeepsSealedFile):
         )
 
     def _exceeded_by(
-        self, clients: Collection[str], next_round: int | None, *, is_evaluation: bool
+        self, clients: Collection[str], next_round: int | None, *, is_evaluation: bool, evaluations_due: int = 0
     ) -> BudgetExceededError | None:
         """Return an error for the first budget that the coming round would break; None if it would break none.
 
@@ -334,8 +341,10 @@ class Ledger(KeepsSealedFile):
         before = self.charged_before(next_round or 0)
         for key, budget in self._budgets.items():
             if isinstance(key, Level):
-                n_drawn, n_charged = (n + (not is_evaluation) for n in (before.n_drawn, before.n_charged))
-                evaluations = before.n_evaluations + is_evaluation
+                given_up = max(0, evaluations_due - before.n_evaluations)
+                drawn = (before.n_drawn - given_up, before.n_charged)
+                n_drawn, n_charged = (n + (not is_evaluation) for n in drawn)
+                evaluations = before.n_evaluations + given_up + is_evaluation
                 would_be = self._cost.level_after_draws(key, n_drawn, n_charged, evaluations)
             elif worst is None:
                 continue

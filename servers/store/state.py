@@ -26,7 +26,7 @@ from precad.mpc.opening import norm
 from precad.mpc.prg import Label, Seed
 from precad.mpc.ring import RingArray
 from precad.protos.messages import convert
-from precad.protos.task.evaluation import is_due
+from precad.protos.task.evaluation import is_due, n_due
 from precad.protos.task.model_update import Past, updated
 from precad.protos.task.task import Task
 from precad.servers.database.tables import Backend
@@ -231,7 +231,10 @@ class TaskState:
         coming, n = next(self.coming(number), None), self.n_committed
         if coming is None:
             return rounds_done(n)
-        if not self.ledger.would_exceed(tuple(self.task.clients), number, is_evaluation=coming[1] is not self.task):
+        is_evaluation = coming[1] is not self.task
+        due = n_due(self.task.evaluation_every, n) - is_evaluation
+        clients = tuple(self.task.clients)
+        if not self.ledger.would_exceed(clients, number, is_evaluation=is_evaluation, evaluations_due=due):
             return None
         return rounds_done(n) if n >= self.task.rounds else f"the privacy budget is spent after {n} rounds"
 

@@ -121,6 +121,18 @@ def test_a_levels_budget_counts_no_evaluation_as_a_round() -> None:
         assert spent.would_exceed(["bob"], 18)
 
 
+def test_a_levels_budget_counts_evaluations_that_were_due_and_given_up() -> None:
+    """Of 17 numbers 12 are charged rounds, 3 charged evaluations, and one of the two lost ones was an evaluation."""
+    round_, evaluation = LEVELS[Level.DRAWN_RECORD], EVALUATIONS.levels[Level.DRAWN_RECORD]
+    after = composed_epsilon([(round_, 14), (evaluation, 4)], DELTA)
+    with trained(budgets={Level.DRAWN_RECORD: after}) as spent:
+        assert not spent.would_exceed(["bob"], 17, evaluations_due=4)
+        assert spent.would_exceed(["bob"], 17, evaluations_due=5)
+        assert spent.would_exceed(["bob"], 17, is_evaluation=True, evaluations_due=4)
+        assert spent.would_exceed(["bob"], 18, evaluations_due=4)
+        assert not spent.would_exceed(["bob"], 17, evaluations_due=2)  # charged are more than were due
+
+
 def test_there_are_no_more_evaluations_than_were_fixed() -> None:
     with ledger(None) as spent:
         for number in range(5):

@@ -18,6 +18,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from precad.dp.accountants.task_cost import Level
+from precad.dp.task_privacy import task_cost
 from precad.mpc.errors import PeerMismatchError
 from precad.protos.messages import convert
 from precad.protos.task.model_update import updated
@@ -252,6 +254,21 @@ def test_an_evaluation_that_only_the_other_server_began_is_no_lost_round(tmp_pat
         behind.take_over(0, *sum_and_digest(behind))
         assert behind.lost == frozenset()
         behind.require_rounds_left()
+
+
+def test_a_given_up_evaluation_counts_as_one_in_the_budget_of_a_whole_client(tmp_path: Path) -> None:
+    """Whoever breaks it off may have seen whom it drew, and its noise may be less than a training round's."""
+    evaluation = {"evaluation": "clients", "evaluation_every": 1, "evaluation_noise": 5.0}
+    budget = task_cost(small_task(("alice", "bob"), **evaluation)).of_level(Level.CLIENT, 1, 1)
+    task = small_task(("alice", "bob"), epsilon_budget_client=budget, **evaluation)
+    with TaskStateOf(tmp_path, task) as state:
+        state.store.begin("small-1", Role.AGGREGATOR_A)
+        validated(state, 0)
+        state.take_over(0, *sum_and_digest(state))
+        assert state.why_over_at(1) is None
+        state.store.reserve(1)
+        state.refresh()
+        assert state.why_over_at(2) == "the privacy budget is spent after 1 rounds"
 
 
 def test_a_sum_that_makes_another_model_than_was_said_is_not_taken_over(tmp_path: Path) -> None:
