@@ -1,9 +1,9 @@
 """Before the first record: whether a model's records have gradients of their own, and the fastest right way to them.
 
 The model is tried in float64 on a few made-up records. A record's logits must be the same beside others and alone, and
-the second time, and no buffer may change. The first path whose gradients are those of the loop over records is the
-model's. Code that takes float32 alone is tried in that, where rounding hides too much: it is for the loop, in which no
-record meets another.
+the second time, after records of every magnitude, and no buffer may change. The first path whose gradients are those of
+the loop over records is the model's. Code that takes float32 alone is tried in that, where rounding hides too much: it
+is for the loop, in which no record meets another.
 
 The model's parameters are shaken first. A layer that starts at zero, as heads of networks do, hides the layers before
 it, their gradients and whatever they mix. A model whose calls depend on what records hold, as routing does, is for the
@@ -13,7 +13,7 @@ loop. In one pass a record would choose the kernels of the others.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -61,6 +61,8 @@ _CLOSE: Final = {torch.float64: _SAME, torch.float32: 1e-4}
 """How close a record's outputs are beside others and alone."""
 _BRIGHTNESS: Final = (0.5, 1.0, 0.1, 0.75)
 """Brightness of the made-up records. In no order: a model that sorts its records brings them into another order."""
+_STRANGE: Final = (1e3, -1e3, 1e30, -1e30, 1e-30, math.nan)
+"""Multiples of them, seen in between: a model that keeps the largest value so far, or the least, is another then."""
 
 _LOOKING: Final = frozenset(
     (
@@ -192,7 +194,8 @@ def shaken(model: nn.Module, features: Tensor, precision: Precision) -> nn.Modul
             n_inputs = max(4, parameter[0].numel() if parameter.dim() > 1 else 4)
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
             parameter.add_(noise / (2 * math.sqrt(n_inputs)))
-    return shaken if bool(_outputs(shaken, features).isfinite().all()) else copied(model).to(precision.dtype)
+    is_borne = bool(_outputs(copied(shaken), features).isfinite().all())  # the result has seen no record
+    return shaken if is_borne else copied(model).to(precision.dtype)
 
 
 def _equals(expected: Tensor, take: Callable[[], list[LayerGradients]]) -> bool:
@@ -280,17 +283,22 @@ def _outputs(model: nn.Module, features: Tensor) -> Tensor:
 def _require_separate_records(model: nn.Module, features: Tensor, loss: Loss) -> None:
     """Require a record's outputs to be the same whatever the others are, and whatever the model has seen before.
 
+    model: one that has seen no record.
     Raises: ModelInputError, also where the loss reads others; UnsteadyModelError, RecordMixingLayerError.
     """
     buffers = [buffer.clone() for buffer in model.buffers()]
-    together, again = _outputs(model, features), _outputs(model, features)
+    alone = torch.cat([_outputs(copied(model), record.unsqueeze(0)) for record in features])
+    together = _outputs(model, features)
+    for others in _strange(features):
+        with suppress(ModelInputError):
+            _outputs(model, others)
+    again = _outputs(model, features)
     if expected := loss.misfit(tuple(together.shape[1:])):
         got = tuple(together.shape[1:])
         raise ModelInputError(tuple(features.shape[1:]), f"expected {expected}, got outputs of shape {got} a record")
     is_kept = all(torch.equal(*pair) for pair in zip(buffers, model.buffers(), strict=True))
     if not is_kept or not _are_close(together, again):
         raise UnsteadyModelError(type(model).__name__)
-    alone = torch.cat([_outputs(model, record.unsqueeze(0)) for record in features])
     if not _are_close(together, alone, _CLOSE[together.dtype]):
         raise RecordMixingLayerError("model", type(model).__name__)
 
@@ -304,7 +312,11 @@ def _require_steady_loss(model: nn.Module, features: Tensor, labels: Tensor, los
         return
     try:
         with torch.no_grad():
-            first, second = (loss.each(model, features, labels) for _ in range(2))
+            first = loss.each(model, features, labels)
+            for others in _strange(features):
+                with suppress(*REFUSALS):
+                    loss.each(model, others, labels)
+            second = loss.each(model, features, labels)
     except REFUSALS:
         return  # whoever asks for gradients next says so
     if not _are_close(first, second):
@@ -312,6 +324,11 @@ def _require_steady_loss(model: nn.Module, features: Tensor, labels: Tensor, los
             f"task.loss: {loss.name!r} gives the same record another number each time: draw nothing, and keep nothing "
             "between calls"
         )
+
+
+def _strange(features: Tensor) -> Iterator[Tensor]:
+    """Yield records of every magnitude, and such that are no numbers; of texts the same records."""
+    return (features * factor if features.is_floating_point() else features for factor in _STRANGE)
 
 
 def _are_close(found: Tensor, expected: Tensor, close: float = _SAME) -> bool:

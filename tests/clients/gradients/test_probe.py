@@ -212,10 +212,64 @@ class ScalesItsInput(TwoLayers):
         return super().hidden(images.mul_(0.5))
 
 
-@pytest.mark.parametrize("make", [Averages, AlwaysDrops])
+class KeepsTheLargest(ZeroHead):
+    """Scales by the largest number so far, of which no buffer tells."""
+
+    largest = 1e-3
+
+    def hidden(self, images):
+        self.largest = max(self.largest, float(images.max()))
+        return super().hidden(images / self.largest)
+
+
+class BuffersTheLargest(ZeroHead):
+    """The same in a buffer, which made-up records do not move twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("largest", torch.tensor(1e-3))
+
+    def hidden(self, images):
+        self.largest.copy_(torch.maximum(self.largest, images.max()))
+        return super().hidden(images / self.largest)
+
+
+@pytest.mark.parametrize("make", [Averages, AlwaysDrops, KeepsTheLargest, BuffersTheLargest])
 def test_models_that_keep_records_or_draw_are_refused(make):
     with pytest.raises(UnsteadyModelError, match=f"model {make.__name__}: it draws or keeps"):
         RecordEngine(make(), torch.zeros(1, 8, 8), device="cpu")
+
+
+class KeepsTheLongest(nn.Module):
+    """Divides a text's sum by the length of the longest so far."""
+
+    longest = 1
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.last = nn.Embedding(5, 8), nn.Linear(8, 10)
+
+    def forward(self, texts):
+        self.longest = max(self.longest, int((texts != 0).sum(dim=1).max()))
+        return self.last(self.embedding(texts).sum(dim=1) / self.longest)
+
+
+def test_a_model_that_keeps_the_longest_text_is_refused():
+    """One full text shows all that others can: only a model that has seen none tells."""
+    with pytest.raises(RecordMixingLayerError, match="KeepsTheLongest"):
+        RecordEngine(KeepsTheLongest(), torch.zeros(6, dtype=torch.int64), device="cpu")
+
+
+def test_a_loss_that_keeps_the_largest_is_refused():
+    largest = [1.0]
+
+    def relative(model, record):
+        images, labels = record
+        largest[0] = max(largest[0], float(images.max()))
+        return nn.functional.cross_entropy(model(images / largest[0]), labels)
+
+    with pytest.raises(ArgumentError, match="keep nothing between calls"):
+        RecordEngine(TwoLayers(), torch.zeros(1, 8, 8), loss=OwnLoss(relative, "relative"), device="cpu")
 
 
 def test_a_model_that_writes_into_its_input_is_told_so():
