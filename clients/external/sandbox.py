@@ -11,6 +11,9 @@ lead out. Sockets that are there at the start are hidden. What holds neither soc
 daemon that starts again makes its socket where nobody here sees it. Landlock (Linux 5.13) closes named pipes to
 writers. From its ABI 9 on (Linux 7.1) it closes sockets, too, that others make later. On an older kernel a socket that
 is made later stays open, if it is outside /run or in a folder of /run that stayed.
+
+No namespace holds devices: a terminal is a file to whoever may open it, and root may open disks. So /dev keeps those
+that calculate, or lead nowhere. Nor does one hold sockets between virtual machines: a filter of calls (seccomp) does.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import os
 import resource
 import stat
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 NETWORK, PROCESSES, KEYS, FILES, PIPES, LATER_SOCKETS = 1, 2, 4, 8, 16, 32
@@ -36,6 +39,20 @@ _SET_DUMPABLE, _SET_NO_NEW_PRIVILEGES, _DROP_BOUNDING, _LAST_CAPABILITY = 4, 38,
 _CAPABILITY_VERSION = 0x20080522
 _RUNTIME = ("/run", "/var/run")
 """Where other programs keep their sockets and pipes. A container sees sockets there that /proc does not name."""
+_DEVICES = frozenset(
+    (
+        *("null", "zero", "full", "random", "urandom", "shm", "fd", "stdin", "stdout", "stderr"),
+        *("dri", "kfd", "dxg", "accel"),
+    )
+)
+_DEVICES_BEGIN = "nvidia"
+"""Entries of /dev that stay: those that lead nowhere, links to a process's own, and what calculates."""
+_SECCOMP, _FILTER, _VSOCK = 22, 2, 40
+_OF_MACHINES = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}
+"""By machine, how the kernel's filters call it, and the number of the call that makes a socket."""
+_FAMILIES = (1, 2, 10, 16)
+"""Sockets that namespaces hold: of files, the internet's, the kernel's own."""
+_IO_URING, _FOREIGN_CALLS, _NO_CALL, _NO_FAMILY = 425, 0x40000000, 0x50026, 0x50061
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF, _VERSION, _PATH_BENEATH = 444, 445, 446, 1, 1
 _WRITE_FILE, _RESOLVE_UNIX, _KNOWS_SOCKETS = 1 << 1, 1 << 16, 9
 """Landlock's rights to open a file or pipe for writing, and to reach a socket by name; the ABI that has the latter."""
@@ -74,11 +91,14 @@ def shut_off(
         return found
     for folder in dict.fromkeys(map(os.path.realpath, runtime)):
         _freeze(folder, open_doors, [home, *needed])
+    has_few_devices = _cover("/dev", _stays_in_dev)
     for bit, paths in ((NETWORK, open_doors), (KEYS, hidden)):
         is_hidden = [_hide(path) for path in paths]
         if all(is_hidden):
             found |= bit
-    if _make_read_only(home, memory_bytes):
+    if not _close_families():
+        found &= ~NETWORK
+    if _make_read_only(home, memory_bytes) and has_few_devices:
         found |= FILES
     return found
 
@@ -107,20 +127,51 @@ def _freeze(folder: str, open_doors: Iterable[str], needed: Iterable[str]) -> No
 
     What comes later is not in it. Where that cannot be done, the doors in it are hidden one by one.
     """
-    if not os.path.isdir(folder) or folder == "/":
-        return
     places, stays = ([os.path.realpath(path) for path in paths] for paths in (open_doors, needed))
+    if os.path.isdir(folder) and folder != "/":
+        _cover(folder, lambda path: _holds(path, stays) or not _holds(path, places))
+
+
+def _cover(folder: str, stays: Callable[[str], bool]) -> bool:
+    """Put a folder in memory over this one, with those of its entries that stay. Return whether that could be done."""
     kept: list[tuple[os.DirEntry[str], int]] = []
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            if _holds(entry.path, stays) or not _holds(entry.path, places):
+            if stays(entry.path):
                 kept.append((entry, os.open(entry.path, os.O_PATH | os.O_NOFOLLOW)))
-    if _mount("tmpfs", folder, "tmpfs", _NO_SUID | _NO_DEVICES, "size=4m,mode=0755"):
-        for entry, descriptor in kept:
-            with suppress(OSError):
+    is_covered = _mount("tmpfs", folder, "tmpfs", _NO_SUID | _NO_DEVICES, "size=4m,mode=0755")
+    for entry, descriptor in kept:
+        with suppress(OSError):
+            if is_covered:
                 _put_back(entry, descriptor)
-    for _, descriptor in kept:
         os.close(descriptor)
+    return is_covered
+
+
+def _stays_in_dev(path: str) -> bool:
+    name = os.path.basename(path)
+    return name in _DEVICES or name.startswith(_DEVICES_BEGIN)
+
+
+def _close_families() -> bool:
+    """Make no socket of a family that no namespace holds, by a filter of calls. Return whether none can be made.
+
+    Neither by the ring of the kernel's that makes sockets without that call, nor by calls of another machine's numbers.
+    """
+    machine, call = _OF_MACHINES.get(os.uname().machine, (0, 0))
+    if machine and struct.calcsize("P") == 8:
+        steps = [
+            *((0x20, 0, 0, 4), (0x15, 0, 10, machine), (0x20, 0, 0, 0), (0x35, 8, 0, _FOREIGN_CALLS)),
+            *((0x15, 7, 0, _IO_URING), (0x15, 0, 7, call), (0x20, 0, 0, 16)),
+            *((0x15, 5 - i, 0, family) for i, family in enumerate(_FAMILIES)),
+            *((0x06, 0, 0, _NO_FAMILY), (0x06, 0, 0, _NO_CALL), (0x06, 0, 0, 0x7FFF0000)),
+        ]
+        code = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *step) for step in steps))
+        _LIBC.prctl(_SECCOMP, _FILTER, struct.pack("<H6xQ", len(steps), ctypes.addressof(code)), 0, 0)
+    made = _LIBC.socket(_VSOCK, 1, 0)
+    if made >= 0:
+        os.close(made)
+    return bool(made < 0)
 
 
 def _holds(folder: str, paths: Iterable[str]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import pty
 import socket
 import subprocess
 import sys
@@ -39,8 +40,10 @@ def answer(way, path):
                 listening.bind(path)
                 listening.listen()
                 ours.connect(path)
+        elif way == "family":
+            socket.socket(int(path), socket.SOCK_STREAM).close()
         else:
-            os.close(os.open(path, {"write": os.O_WRONLY, "read": os.O_RDONLY}[way] | os.O_NONBLOCK))
+            os.close(os.open(path, {"write": os.O_WRONLY, "read": os.O_RDONLY}[way] | os.O_NONBLOCK | os.O_NOCTTY))
     except OSError:
         return False
     return True
@@ -69,8 +72,8 @@ class Inside:
             self.close()
             pytest.skip("the kernel grants no namespaces")
 
-    def can(self, way: str, path: Path) -> bool:
-        """Ask whether it can connect to this, read it or write to it."""
+    def can(self, way: str, path: Path | int) -> bool:
+        """Ask whether it can connect to this, read it or write to it, or make a socket of this family."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps([way, str(path)]) + "\n")
@@ -170,3 +173,37 @@ def test_a_socket_that_is_made_later_elsewhere_is_not_reached_where_the_kernel_k
     stack.callback(inside.close)
     is_closed = landlock_version() >= 9
     assert inside.can("connect", listening(stack, tmp_path / "later")) is not is_closed
+
+
+def test_an_operators_terminal_is_not_reached(tmp_path):
+    """It is a file of the same user's: what is typed could be read, and commands could be typed for it."""
+    ours, theirs = pty.openpty()
+    try:
+        terminal, inside = Path(os.ttyname(theirs)), Inside(tmp_path)
+        assert not inside.can("read", terminal)
+        assert not inside.can("write", terminal)
+        assert all(inside.can("write", Path("/dev", name)) for name in ("null", "zero"))
+        assert all(inside.can("read", Path("/dev", name)) for name in ("null", "urandom"))
+        inside.close()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_only_sockets_that_namespaces_hold_can_be_made(tmp_path):
+    """Those between virtual machines reach the host of a machine, whatever the network's namespace."""
+    inside = Inside(tmp_path)
+    held = {socket.AF_UNIX, socket.AF_INET, socket.AF_INET6}
+    assert {family for family in range(64) if inside.can("family", family)} == {
+        int(family) for family in held if can_make(family)
+    }
+    inside.close()
+
+
+def can_make(family: int) -> bool:
+    """Tell whether this kernel makes such a socket at all."""
+    try:
+        socket.socket(family, socket.SOCK_STREAM).close()
+    except OSError:
+        return False
+    return True
