@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
+
+_KNOWN: Final = (torch.float16, torch.float32, torch.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +43,16 @@ class ModelArrays:
         constants, entries = bytearray(), []
         for name, values in model.state_dict(keep_vars=True).items():
             is_trained = id(values) in places
-            array = values.detach().cpu().numpy()
+            array = _numbers(values.detach().cpu()).numpy()
             dtype = "<f4" if is_trained else np.dtype(array.dtype).newbyteorder("<").str
             at = places[id(values)] if is_trained else len(constants)
             entries.append(Entry(name, list(array.shape), dtype, int(array.size), is_trained, at))
             if not is_trained:
                 constants += np.ascontiguousarray(array).tobytes()
         return cls(tuple(entries), bytes(constants), begin // 4)
+
+
+def _numbers(values: Tensor) -> Tensor:
+    """Return the same numbers, in float32 where NumPy knows no such type as theirs: bfloat16."""
+    is_unknown = values.is_floating_point() and values.dtype not in _KNOWN
+    return values.float() if is_unknown else values

@@ -110,7 +110,7 @@ def _rows_by_layer(model: nn.Module, rows: dict[str, Tensor]) -> list[LayerGradi
     layers: list[LayerGradients] = []
     for name, layer in owners(model):
         names = [f"{name}.{own}" if name else own for own, _ in layer.named_parameters(recurse=False)]
-        blocks = [rows[full].flatten(start_dim=1).double() for full in names if full in rows]
+        blocks = [rows[full].reshape(len(rows[full]), -1).double() for full in names if full in rows]
         if blocks:
             layers.append(Rows(tuple(blocks), (None,) * len(blocks)))
     return layers

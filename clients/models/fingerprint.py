@@ -61,7 +61,10 @@ def model_digest(model: nn.Module, example: Tensor, loss: Loss = CROSS_ENTROPY, 
 @torch.no_grad()
 def _digest(model: nn.Module, example: Tensor, loss: Loss, label: Tensor, precision: Precision) -> str:
     """Return the digest if the user's code takes numbers so. Raises as `model_digest`."""
-    twin = copy.deepcopy(model).cpu().eval().to(precision.dtype)
+    try:
+        twin = copy.deepcopy(model).cpu().eval().to(precision.dtype)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's model raises
+        raise ArgumentError(f"model {type(model).__name__}: it cannot be copied: {first_line(error)}") from None
     for name, parameter in twin.named_parameters():
         parameter.copy_(fixed_numbers(name, tuple(parameter.shape)))
     features = fixed_features("input", 1, example, precision)
@@ -160,4 +163,5 @@ def _rounded(output: Tensor, digits: int) -> list[str | int | None]:
 
 
 def _sha256(values: Tensor) -> str:
-    return hashlib.sha256(values.detach().cpu().contiguous().numpy().tobytes()).hexdigest()
+    own = values.detach().cpu().contiguous().reshape(-1)
+    return hashlib.sha256(own.view(torch.uint8).numpy().tobytes()).hexdigest()  # NumPy knows no bfloat16

@@ -74,6 +74,8 @@ def build(
     with_constants(made)
     require_constant_base(made)
     load_constants(made, constants)
+    if sparse := sorted({str(own.layout) for own in made.buffers() if own.layout is not torch.strided}):
+        raise ModelImportError(name, f"its constants must be dense tensors, found {sparse[0]}")
     others = sorted({str(one.dtype).removeprefix("torch.") for one in made.parameters()} - {"float32"})
     if others or not parameter_count(made):
         found = f"found {', '.join(others)}" if others else "found none"

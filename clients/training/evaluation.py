@@ -163,5 +163,5 @@ def outputs(
             features = model_inputs(torch.tensor(records.features[start : start + size]).to(device), torch.float32)
             if features.dim() == IMAGE_AXES and device.type == "cpu":  # pooling is several times faster
                 features = channels_last(features)
-            parts.append(outputs_of(functional_call(model, weights, (features,))).cpu().numpy())
+            parts.append(outputs_of(functional_call(model, weights, (features,))).cpu().float().numpy())
     return np.concatenate(parts)

@@ -115,7 +115,7 @@ def _passed(model: nn.Module, one: Records, loss: Loss, device: torch.device) ->
     found = loss.each(
         _given(outputs) if loss.takes_batches else model, features, torch.from_numpy(one.labels).to(device)
     )
-    return outputs.cpu().numpy(), float(found.double().reshape(()).cpu())
+    return outputs.cpu().float().numpy(), float(found.double().reshape(()).cpu())
 
 
 def _given(outputs: Tensor) -> nn.Module:

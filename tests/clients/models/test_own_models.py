@@ -24,8 +24,10 @@ from precad.clients.errors import (
     ModelImportError,
     RecordMixingLayerError,
 )
+from precad.clients.external.arrays import ModelArrays
 from precad.clients.gradients.engine import RecordEngine
 from precad.clients.gradients.probe import quiet_copy
+from precad.clients.gradients.record_clipping import RecordClip
 from precad.clients.models import networks
 from precad.clients.models.constants import with_constants
 from precad.clients.models.extension import imported
@@ -33,6 +35,9 @@ from precad.clients.models.fingerprint import CLASS, model_digest, require_same_
 from precad.clients.models.fixing import fix
 from precad.clients.models.losses import CROSS_ENTROPY, LOSSES, OwnLoss
 from precad.clients.models.outputs import outputs_of
+from precad.clients.records import Records
+from precad.clients.training.evaluation import outputs
+from precad.clients.training.held_out import right_and_losses
 from tests.harness.harness import small_task
 
 HERE = __name__
@@ -134,6 +139,51 @@ class Backbone(nn.Module):
         """(n, 4) -> (n, 2)."""
         found: Tensor = self.head(torch.tanh(self.frozen(rows)) * self.drawn)
         return found
+
+
+class HasHalves(nn.Module):
+    """Has constants of a type that NumPy lacks, a single number that is trained, and outputs of that type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last, self.warmth = nn.Linear(4, 2), nn.Parameter(torch.tensor(1.0))
+        self.register_buffer("halves", torch.full((4,), 0.5, dtype=torch.bfloat16))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        halves = cast("Tensor", self.halves).to(rows.dtype)
+        outputs: Tensor = self.last(rows * halves) * self.warmth
+        return outputs if rows.dtype == torch.float64 else outputs.bfloat16()
+
+
+def test_a_model_with_bfloat16_and_a_single_number_is_taken() -> None:
+    model = HasHalves()
+    records = Records(np.eye(4, dtype=np.float32), np.array([0, 1, 0, 1]))
+    engine = RecordEngine(model, ROW, device="cpu")
+    sums = engine.clipped_sums(networks.flatten(model), [records], RecordClip(0.5))
+    assert 0 < np.linalg.norm(sums) <= 4 * 0.5
+    other = HasHalves()
+    cast("Tensor", other.halves)[0] = 0.25
+    assert model_digest(model, ROW) != model_digest(other, ROW)
+    assert outputs(networks.flatten(model), model, records, torch.device("cpu")).dtype == np.float32
+    _, losses = right_and_losses(model, records, CROSS_ENTROPY, torch.device("cpu"))
+    assert np.isfinite(losses).all()
+    entry = next(one for one in ModelArrays.of(model).entries if one.name == "halves")
+    assert (entry.dtype, entry.count) == ("<f4", 4)
+
+
+def test_what_has_no_digest_is_told_and_no_traceback() -> None:
+    old = nn.utils.weight_norm(nn.Linear(4, 2))  # the form that PyTorch cannot copy
+    with pytest.raises(ArgumentError, match="model Linear: it cannot be copied"):
+        model_digest(old, ROW)
+    with pytest.raises(ModelImportError, match=r"must be dense tensors, found torch\.sparse_coo"):
+        networks.build(f"{HERE}:sparse")
+
+
+def sparse() -> nn.Module:
+    """Return a model with a graph's edges, as one writes them for many nodes."""
+    model = net(3)
+    model.register_buffer("edges", torch.eye(4).to_sparse())
+    return model
 
 
 def test_the_digest_says_what_the_model_is_and_not_what_it_has_learnt() -> None:
