@@ -82,7 +82,7 @@ def _value(name: str, metric: Callable[[Any, Any], object], found: NDArray[np.fl
         return ArgumentError(f"metric {name!r}: expected a number, found {type(error).__name__} raised")
 
     with Unspoken(spoken, EXHAUSTED):
-        value: object = metric(found, labels)
+        value: object = metric(found.copy(), labels.copy())  # which it may change
         if isinstance(value, (str, bytes)):  # of which `float` reads some
             raise ArgumentError(f"metric {name!r}: expected a number, found a {type(value).__name__}")
         return float(value)  # type: ignore[arg-type]  # whatever is no number is refused

@@ -43,6 +43,24 @@ def worded(outputs: Any, labels: Any) -> Any:
     return f"sekret {labels}"
 
 
+def shifting(outputs: Any, labels: Any) -> float:
+    """A metric that works in place, as one does to save memory."""
+    outputs -= outputs.max(axis=1, keepdims=True)
+    labels += 1
+    return 0.0
+
+
+def test_a_metric_that_works_in_place_changes_no_record_and_no_other_metric() -> None:
+    model, labels = nn.Linear(2, 2), RECORDS.labels.copy()
+    seen: list[Any] = []
+    wanted = {"own": shifting, "seen": lambda outputs, labels: seen.append((outputs, labels)) or 0.0}
+    evaluation.measured(flatten(model), model, RECORDS, wanted)
+    np.testing.assert_array_equal(RECORDS.labels, labels)
+    np.testing.assert_array_equal(seen[0][1], labels)
+    outputs = evaluation.outputs(flatten(model), model, RECORDS, evaluation.CPU)
+    np.testing.assert_array_equal(seen[0][0], outputs)
+
+
 @pytest.mark.parametrize(
     ("model", "metric", "error", "why"),
     [
