@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from precad.deploy.errors import ConfigError
+
+_MOST: Final = 1_000_000
+"""Clients of a task that are named by their number."""
 
 
 def require_ids(ids: list[Any]) -> None:
@@ -24,8 +27,8 @@ def require_ids(ids: list[Any]) -> None:
 def ids_of(clients: object) -> list[Any]:
     """Return ids of a number of clients, or a list of them. Raises ConfigError."""
     if isinstance(clients, int) and not isinstance(clients, bool):
-        if not 2 <= clients <= 1_000_000:
-            raise ConfigError(f"task.clients: expected between 2 and 1000000 clients, found {clients}")
+        if not 2 <= clients <= _MOST:
+            raise ConfigError(f"task.clients: expected between 2 and {_MOST} clients, found {clients}")
         return _numbered(clients)
     if isinstance(clients, list):
         return clients
@@ -42,6 +45,8 @@ def with_clients(raw: Mapping[str, Any], n_clients: int) -> dict[str, Any]:
     if not isinstance(given, int) or isinstance(given, bool) or given < 1:
         belongs = "; names of clients belong in task.clients" if isinstance(given, list | tuple | dict) else ""
         raise ConfigError(f"--clients: expected a positive integer, found {given!r:.60}{belongs}")
+    if given > _MOST:
+        raise ConfigError(f"--clients: expected at most {_MOST}, found {given}")
     task = raw.get("task", {})
     if not isinstance(task, Mapping):
         raise ConfigError(f"task: expected a section, found {task!r:.60}")

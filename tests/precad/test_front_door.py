@@ -371,6 +371,7 @@ REFUSED: list[tuple[str, Callable[[], object], str]] = [
         lambda: precad.run(CONFIG, clients=["a", "b"]),  # type: ignore[arg-type]
         r"^clients: expected a positive integer, found \['a', 'b'\]; names of clients belong in task\.clients$",
     ),
+    ("clients beyond number", lambda: precad.run(CONFIG, clients=1_000_001), "^clients: expected at most 1000000"),
     ("a full folder", lambda: precad.simulate(CONFIG, folder=ROOT), "^folder: expected a new or empty folder"),
     ("a full run folder", lambda: precad.run(CONFIG, ROOT), "^folder: expected a new or empty folder"),
     ("missing", lambda: precad.account(sigma=1.0, q=0.1, rounds=3), "^p: expected a value.*\ndelta: expected a value"),
