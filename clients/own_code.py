@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import site
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -140,6 +142,15 @@ def is_brought(path: str) -> bool:
     """Tell whether each organisation brings code of its own for `package.module:Name`: PyTorch and precad are none."""
     module, colon, _ = path.partition(":")
     return bool(colon) and module.partition(".")[0] not in _THE_SAME_EVERYWHERE
+
+
+def is_installed(module: str) -> bool:
+    """Tell whether a module that is loaded is Python's own or of an installed package, and none of the user's."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None or module.partition(".")[0] in _THE_SAME_EVERYWHERE:
+        return True
+    places = (*map(sysconfig.get_path, ("stdlib", "platstdlib")), *site.getsitepackages(), site.getusersitepackages())
+    return any(Path(file).resolve().is_relative_to(Path(place).resolve()) for place in places)
 
 
 def line_of(error: BaseException, places: Sequence[Path] | None = None) -> str:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from inspect import isroutine
+from typing import Final, get_type_hints
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from precad.clients.app import App
 from precad.clients.errors import (
     ArgumentError,
     ClientError,
@@ -35,7 +37,7 @@ from precad.clients.models.fixing import unsized
 from precad.clients.models.losses import CROSS_ENTROPY, Loss, Shape
 from precad.clients.models.output_range import require_logits
 from precad.clients.models.outputs import outputs_of
-from precad.clients.own_code import first_line
+from precad.clients.own_code import first_line, is_installed
 from precad.clients.records.records import Split, example
 from precad.protos.task.learning import Argument
 from precad.protos.task.task import Task
@@ -102,7 +104,34 @@ def _factory(name: str, arguments: Mapping[str, Argument]) -> Callable[[], objec
     if isinstance(found, str):
         return _factory(found, arguments)
     assert callable(found)  # `imported` says so
+    if not (_gives_models(found) or isinstance(imported("model", name), App) or _is_own(found, name)):
+        raise ModelImportError(
+            name,
+            "found code of an installed package that does not say it gives one: put a function that calls it into a "
+            "module beside the configuration",
+        )
     return _called(name, found, arguments)
+
+
+def _is_own(found: Callable[..., object], name: str) -> bool:
+    """Tell whether it was written in a module of the user's, whatever that imports from others."""
+    is_written = isroutine(found) or isinstance(found, type)
+    return not is_installed(str(found.__module__) if is_written else name.partition(":")[0])
+
+
+def _gives_models(found: Callable[..., object]) -> bool:
+    """Tell whether it is a model's class, or annotated to return one.
+
+    Whoever fills in a task names this and its arguments. What ran anything, as `os:system`, would let its author run
+    that on the machine of everybody who takes part.
+    """
+    if isinstance(found, type):
+        return issubclass(found, nn.Module)
+    try:
+        given = get_type_hints(found).get("return")
+    except Exception:  # noqa: BLE001 - of names that only a type checker imports, or of no function
+        return False
+    return isinstance(given, type) and issubclass(given, nn.Module)
 
 
 def _called(name: str, factory: Callable[..., object], arguments: Mapping[str, Argument]) -> Callable[[], object]:

@@ -3,6 +3,7 @@
 import hashlib
 import subprocess
 import sys
+from os import system  # noqa: F401 - for a task that names it here
 
 import numpy as np
 import pytest
@@ -140,6 +141,32 @@ def test_a_model_of_the_user_s_own():
 def test_what_is_no_model_is_refused(path, why):
     with pytest.raises(ModelImportError, match=why):
         networks.build(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "arguments"),
+    [
+        ("os:system", {"command": "touch ran"}),
+        ("subprocess:Popen", {"args": "touch ran", "shell": True}),
+        ("torch.hub:load", {"repo_or_dir": ".", "model": "net", "source": "local"}),
+        (f"{__name__}:system", {"command": "touch ran"}),
+        ("runpy:run_path", {"path_name": "hubconf.py"}),
+    ],
+)
+def test_a_task_s_author_runs_no_code_by_a_model_s_name(path, arguments, tmp_path, monkeypatch):
+    """Kits carry names and arguments to machines of others. A folder with code stands for what is on the net."""
+    (tmp_path / "hubconf.py").write_text(
+        "import pathlib, torch\npathlib.Path('ran').touch()\ndef net():\n    return torch.nn.Linear(2, 2)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelImportError, match="found code of an installed package"):
+        networks.build(path, arguments=arguments)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_model_s_class_of_an_installed_package_is_taken():
+    found = networks.build("torch.nn:Linear", arguments={"in_features": 3, "out_features": 2})
+    assert networks.parameter_count(found) == 8
 
 
 def test_records_that_do_not_fit_are_named():
