@@ -231,11 +231,12 @@ def confine(granted: int, home: str, memory_bytes: int) -> int:
     write to.
     """
     if granted & KEYS:
-        _mount("proc", "/proc", "proc", _NO_SUID | _NO_DEVICES | _NO_EXEC)  # of its own processes alone
+        # of its own processes alone; root, whatever it may do here, would else write the kernel's settings
+        _mount("proc", "/proc", "proc", _READ_ONLY | _NO_SUID | _NO_DEVICES | _NO_EXEC)
     for number in range(_LAST_CAPABILITY + 1):
         _LIBC.prctl(_DROP_BOUNDING, number, 0, 0, 0)
     _LIBC.prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-    closed = close_doors([home, "/dev", "/proc", "/proc/self/fd/1"]) if granted & FILES else 0
+    closed = close_doors([home, "/dev", "/proc/self/fd/1"]) if granted & FILES else 0
     header = struct.pack("<Ii", _CAPABILITY_VERSION, 0)
     _LIBC.capset(header, bytes(24))
     _limit(resource.RLIMIT_CORE, 0)

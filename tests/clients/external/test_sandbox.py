@@ -190,6 +190,15 @@ def test_an_operators_terminal_is_not_reached(tmp_path):
         os.close(theirs)
 
 
+def test_the_kernel_s_settings_are_not_written(tmp_path):
+    """Root's trainer would name the program that the kernel runs, as root, for whatever ends with a core dump."""
+    inside = Inside(tmp_path)
+    for name in ("sys/kernel/core_pattern", "sys/vm/swappiness", "self/comm"):
+        assert inside.can("read", Path("/proc", name))
+        assert not inside.can("write", Path("/proc", name))
+    inside.close()
+
+
 def test_only_sockets_that_namespaces_hold_can_be_made(tmp_path):
     """Those between virtual machines reach the host of a machine, whatever the network's namespace."""
     inside = Inside(tmp_path)
