@@ -68,7 +68,7 @@ _LOOKING: Final = frozenset(
     (
         *("item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__index__", "__complex__"),
         *("__contains__", "is_nonzero", "equal", "allclose", "nonzero", "argwhere", "masked_select", "unique"),
-        *("unique_consecutive", "repeat_interleave", "bincount"),
+        *("unique_consecutive", "repeat_interleave", "bincount", "__dlpack__"),
     )
 )
 """PyTorch's functions by which what a model does next can depend on the values of a tensor."""
@@ -77,9 +77,10 @@ _LOOKING_KERNELS: Final = frozenset(
     (
         *("_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique", "_unique2", "unique_dim"),
         *("unique_consecutive", "unique_dim_consecutive", "repeat_interleave", "bincount"),
+        *("_pack_padded_sequence", "_to_sparse"),
     )
 )
-"""Those of ATen, by which a scripted function does the same."""
+"""Those of ATen, by which a scripted function does the same, and those that read values for a shape by themselves."""
 
 
 def quiet_copy(model: nn.Module) -> nn.Module:

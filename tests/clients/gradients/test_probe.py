@@ -500,3 +500,26 @@ def test_buffers_are_those_of_the_architecture_whatever_the_seed_of_a_task():
         predicted = saved(torch.from_numpy(IMAGES.features)).argmax(dim=1).numpy()
     assert np.mean(predicted == IMAGES.labels) == accuracy(parameters, name, IMAGES)
     assert_array_equal(flatten(saved), parameters)
+
+
+class PacksWords(nn.Module):
+    """Weighs the words of texts side by side, without padding: how many there are decides a kernel's shape."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("words", torch.randn(5, 1000, generator=torch.Generator().manual_seed(0)))
+        self.register_buffer("weights", torch.ones(1000, 1))
+        self.last = nn.Linear(1, 2)
+
+    def forward(self, texts):
+        lengths = (texts != 0).sum(dim=1).clamp(min=1)
+        packed = nn.utils.rnn.pack_padded_sequence(self.words[texts], lengths, batch_first=True, enforce_sorted=False)
+        weighed = packed._replace(data=torch.relu(packed.data @ self.weights))
+        unpacked, _ = nn.utils.rnn.pad_packed_sequence(weighed, batch_first=True, total_length=texts.shape[1])
+        return self.last(unpacked.sum(dim=1))
+
+
+def test_lengths_that_decide_shapes_unseen_take_one_record_a_pass():
+    """PyTorch reads the lengths of packed sequences by itself. In one pass, other texts moved a record's last bit."""
+    engine = RecordEngine(PacksWords(), torch.zeros(6, dtype=torch.int64), device="cpu")
+    assert (engine.path, engine.passes.n_tile) == (Path.ONE_BY_ONE, 1)
