@@ -129,6 +129,8 @@ def write_json(report: Mapping[str, Any], *, allow_nan: bool = True) -> None:
     stream.flush()  # whoever reads need not wait for a command that stays until Enter
 
 
+_LEFT_OUT: Final = {"torch": "PyTorch", "sklearn": "scikit-learn"}
+"""Libraries that the servers' image goes without (deploy/hosts/docker/Dockerfile), by the names that are imported."""
 _FOR_PROGRAMS: Final[list[TextIO]] = []
 """Standard output, where it is for one JSON object alone."""
 
@@ -159,6 +161,9 @@ def exit_codes(*, explains_denied: bool = True) -> Iterator[None]:
     except Exception as error:
         if explains_denied and isinstance(error, PermissionError) and error.filename is not None:
             error = ConfigError(f"{error.filename}: expected one that this user may open, found: {error.strerror}")
+        if isinstance(error, ModuleNotFoundError) and error.name in _LEFT_OUT:
+            library = _LEFT_OUT[error.name]
+            error = ConfigError(f"expected {library}, found none: this needs all of precad, not the servers' image")
         if not errors.is_known(error):
             raise  # a defect of ours: the traceback is what helps
         code = errors.exit_code_of(error)

@@ -380,6 +380,16 @@ def test_a_defect_of_ours_keeps_its_traceback() -> None:
         raise ZeroDivisionError
 
 
+def test_a_library_that_the_servers_image_lacks_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """A command that needs it says so in a line. Another module that is missing is a defect."""
+    with pytest.raises(typer.Exit) as ended, exit_codes():
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+    said = "precad: expected PyTorch, found none: this needs all of precad, not the servers' image\n"
+    assert (ended.value.exit_code, capsys.readouterr().err) == (2, said)
+    with pytest.raises(ModuleNotFoundError), exit_codes():
+        raise ModuleNotFoundError("No module named 'precad.lost'", name="precad.lost")
+
+
 def test_the_command_as_a_process() -> None:
     """The exit code reaches the shell; errors go to standard error alone."""
     command = [sys.executable, "-P", "-m", "precad.deploy.cli.main"]
