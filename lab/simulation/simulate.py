@@ -26,6 +26,7 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -230,7 +231,7 @@ class Runs:
         """Raises ConfigError when the folder holds something else, or more rounds."""
         self.plan, self.folder = plan, folder
         config = folder / "config.toml"
-        with refusing(OSError, f"--output: expected a folder to write to, found {folder}"):
+        with _writing_to(folder):
             folder.mkdir(parents=True, exist_ok=True)
             if config.exists():
                 _require_same(plan, config)
@@ -247,24 +248,30 @@ class Runs:
         on_round: Callable[[RoundMetrics], None] = lambda metrics: None,
         engine: RecordEngine | None = None,
     ) -> dict[str, Any]:
-        """Run one seed to its end, from wherever it stands; return its summary."""
+        """Run one seed to its end, from wherever it stands; return its summary. Raises ConfigError."""
         simulation = self.plan.simulation(seed, engine)
         metrics = self.folder / f"seed-{seed}.jsonl"
         self._resume(simulation, seed, metrics)
-        start = time.perf_counter()
-        with metrics.open("a") as file:
-            for done in simulation.run():
-                file.write(json.dumps(done.to_json()) + "\n")
-                on_round(done)
-                if done.is_evaluated:
-                    file.flush()
-                    self._save(simulation, seed)
-        self._save(simulation, seed)
+        start, lines = time.perf_counter(), list[str]()
+        for done in simulation.run():
+            lines.append(json.dumps(done.to_json()) + "\n")
+            on_round(done)
+            if done.is_evaluated:
+                self._keep(simulation, seed, metrics, lines)
+        self._keep(simulation, seed, metrics, lines)
         return self._summary(simulation, seed, metrics, time.perf_counter() - start)
 
     def jobs(self, seeds: Sequence[int]) -> list[Callable[[], dict[str, Any]]]:
         """Return `run` of each seed as something that can be pickled: a worker reads the data set itself."""
         return [partial(_train_seed, self.plan.raw, self.folder.absolute(), seed) for seed in seeds]
+
+    def _keep(self, simulation: Simulation, seed: int, metrics: Path, lines: list[str]) -> None:
+        """Write the rounds' lines, which are then forgotten, and where the run stands. Raises ConfigError."""
+        with _writing_to(self.folder):
+            with metrics.open("a") as file:
+                file.writelines(lines)
+            lines.clear()
+            self._save(simulation, seed)
 
     def _save(self, simulation: Simulation, seed: int) -> None:
         """Save in one step: a run that is killed here finds the old file or the new one."""
@@ -298,7 +305,8 @@ class Runs:
                     simulation.algorithm.restore(tuple(saved["algorithm"].tolist()))
                 simulation.algorithm.past = Past(rounds, moments_in(saved, simulation.task))
         # Rounds after the last save are trained again, to the same bits.
-        write_whole(metrics, kept_lines(metrics, rounds))
+        with _writing_to(self.folder):
+            write_whole(metrics, kept_lines(metrics, rounds))
 
     def _require_allowed(self, simulation: Simulation, seed: int, rounds: int) -> None:
         """Refuse rounds that budgets do not allow beside earlier ledgers, which may have grown since.
@@ -439,8 +447,14 @@ def _run_all(
         **({} if charge is None else {"holder_uploads_paid": dict(charge.uploads)}),
         "seeds": summaries,
     }
-    write_whole(folder / "summary.json", (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode())
+    with _writing_to(folder):
+        write_whole(folder / "summary.json", (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode())
     return summary
+
+
+def _writing_to(folder: Path) -> AbstractContextManager[None]:
+    """Raise ConfigError in place of what the system says against a file of the run, such as that its disk is full."""
+    return refusing(OSError, f"--output: expected a folder to write to, found {folder}")
 
 
 def _to_train(folder: Path, plan: Plan) -> Plan:

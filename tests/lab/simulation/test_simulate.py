@@ -271,12 +271,27 @@ def test_a_full_disk_leaves_the_rounds_that_were_there(
     runs.run(0)
     old = (tmp_path / "run" / "seed-0.jsonl").read_text()
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(ConfigError, match="No space left"):
         runs.run(0)
     assert (tmp_path / "run" / "seed-0.jsonl").read_text() == old
     with pytest.raises(ConfigError, match="No space left"):
         Runs(resolve(SMALL), tmp_path / "run")
     assert "rounds = 2" in (tmp_path / "run" / "config.toml").read_text()
+
+
+def test_a_disk_that_fills_up_while_it_trains_is_told_in_a_line(config: Path, tmp_path: Path) -> None:
+    """A save that does not fit ends the command with code 2. With room again it goes on, to the same bits."""
+    folder, other = tmp_path / "run", tmp_path / "other"
+    assert precad("simulate", config, "--output", folder, "--rounds", 2).exit_code == 0
+    (folder / ".seed-0.npz").symlink_to("/dev/full")
+    ended = precad("simulate", config, "--output", folder)
+    said = f"precad: --output: expected a folder to write to, found {folder}: No space left on device"
+    assert (ended.exit_code, ended.stderr.splitlines()[-1]) == (2, said)
+    (folder / ".seed-0.npz").unlink()
+    for one in (folder, other):
+        assert precad("simulate", config, "--output", one).exit_code == 0
+    saved = [np.load(one / "seed-0.npz")["parameters"].tobytes() for one in (folder, other)]
+    assert saved[0] == saved[1]
 
 
 @pytest.mark.parametrize("rule", ["sum", "median"])
