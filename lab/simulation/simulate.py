@@ -365,19 +365,19 @@ def _require_same(plan: Plan, config: Path) -> None:
         )
     found["task"]["rounds"] = plan.task.rounds
     with refusing(ConfigError, f"--output: expected a configuration of this version, found {config}"):
-        is_same = _completed(found) == _completed(plan.raw)
+        wanted, given = _completed(found), _completed(plan.raw)
     ours, theirs = section_of(plan.raw, "app"), section_of(found, "app")
     if ours != theirs:  # of objects, which the file cannot hold: digests of records and code
         names = ", ".join(f"app.{name}" for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name))
         raise ConfigError(f"--output: expected the same records and code of apps, found others in {config}: {names}")
     if section_of(plan.raw, "aggregator") != section_of(found, "aggregator"):
         raise ConfigError(f"--output: expected the same earlier ledgers, found others in {config}")
-    if not is_same:
-        raise ConfigError(f"--output: expected the same configuration, found another in {config}")
+    for name in (name for name in given if given[name] != wanted[name]):
+        raise ConfigError(f"{name}: expected {wanted[name]!r:.60}, as in {config}, found {given[name]!r:.60}")
 
 
-def _completed(resolved: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return its sections with all defaults: a file from before there was a field says what that field's default says.
+def _completed(resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return its sections' fields with all defaults: a file from before there was a field says what its default says.
     Where an initial model lies is left out: its digest says which it is.
 
     Raises ConfigError.
@@ -387,7 +387,9 @@ def _completed(resolved: Mapping[str, Any]) -> list[dict[str, Any]]:
         client_of(section_of(resolved, "client")),
         parse_section(SimulationSettings, section_of(resolved, "simulation"), "simulation", base=Path()),
     )
-    return [section.model_dump(exclude={"initial_model"}) for section in sections]
+    fields = (section.model_dump(exclude={"initial_model"}) for section in sections)
+    named = zip(("task", "client", "simulation"), fields, strict=True)
+    return {f"{section}.{name}": value for section, values in named for name, value in values.items()}
 
 
 def _mean_of_last(lines: Sequence[Mapping[str, Any]], measure: str) -> float | None:

@@ -81,7 +81,7 @@ def test_a_folder_knows_the_model_by_its_values(tmp_path: Path, monkeypatch: pyt
     assert written["initial_model"] == str(moved)
     for other in (raw(initial_model=saved(path, seed=8)), raw()):
         refused = simulate(other, tmp_path / "run")
-        assert (refused.exit_code, "expected the same configuration" in refused.stderr) == (2, True)
+        assert (refused.exit_code, "simulation.initial_model_sha256: expected " in refused.stderr) == (2, True)
     Runs(resolve(written_config(tmp_path)), tmp_path / "run")  # what a worker does
     saved(tmp_path / "moved.npy", seed=8)
     refused = simulate(written_config(tmp_path), tmp_path / "again")
