@@ -41,7 +41,10 @@ def read_run(root: Path) -> Status:
 
 def _read_run(root: Path) -> Status:
     folder = RunFolder(root.absolute())
-    require_deployed(root, str(root), "a folder of `precad run` or an aggregator's state_dir")
+    wanted = "a folder of `precad run` or an aggregator's state_dir"
+    require_deployed(root, str(root), wanted)
+    if not folder.config.exists():
+        raise ConfigError(f"{root}: expected {wanted}, found neither config.toml nor task.sqlite")
     deployment = configuration.load(folder.config)
     rounds, most_of_a_client = read_rounds(folder, deployment.task.record_bins or 1)
     epsilons = _epsilons(folder, deployment.task, rounds, most_of_a_client)

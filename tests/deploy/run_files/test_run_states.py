@@ -247,6 +247,13 @@ def test_what_a_state_dir_does_not_say_is_null(tmp_path: Path) -> None:
     assert (found["rounds_done"], found["rounds_lost"], found["verdicts_unknown"]) == (0, 0, {})
 
 
+def test_a_folder_of_neither_kind_is_named(tmp_path: Path) -> None:
+    for command in ("status", "watch"):
+        said = "expected a folder of `precad run` or an aggregator's state_dir, found neither"
+        refused = precad(command, tmp_path)
+        assert (refused.exit_code, refused.stderr) == (2, f"precad: {tmp_path}: {said} config.toml nor task.sqlite\n")
+
+
 def test_where_clients_evaluate_a_state_dir_does_not_count_lost_rounds(tmp_path: Path) -> None:
     """A number without a commit may be an evaluation's."""
     task = small_task(evaluation="clients", evaluation_every=1, evaluation_noise=5.0)
