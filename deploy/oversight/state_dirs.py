@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from precad.deploy.errors import ConfigError
 from precad.dp.accountants.bins_event import bins_of
@@ -31,6 +31,8 @@ from precad.servers.store.record import from_line
 from precad.servers.store.rounds import CommittedRound
 from precad.servers.telemetry.model_figures import FILE, restored
 from precad.servers.telemetry.status import MAX_NAMED, NORM_EXCEEDED, ClientOutcome, Epsilon, RoundSummary, Status
+
+RECORDS: Final = "rounds.jsonl"
 
 
 def is_state_dir(folder: Path) -> bool:
@@ -52,7 +54,7 @@ def _read(folder: Path) -> Status:
     ledger = ledger_path(folder)
     header = json.loads(ledger.read_bytes().partition(b"\n")[0] or b"{}")
     modified = store_path(folder).stat().st_mtime
-    kept = _kept(folder / "rounds.jsonl")
+    kept = _kept(folder / RECORDS)
     figures = restored(folder / FILE, {record.number: record.model_digest.hex() for record in kept})
     times = {e.fields["round"]: datetime.fromisoformat(e.at).timestamp() for e in log if e.kind == "committed"}
     rounds = [_summary(record, figures.get(record.number, {}), times.get(record.number)) for record in kept]
@@ -69,20 +71,27 @@ def _read(folder: Path) -> Status:
         is_ready=is_held,
         is_finished=bool(ended),
         ended=str(ended) if ended or is_held else _why_not(log),
-        rounds_done=len(rounds),
+        rounds_done=max(len(rounds), len(times)),
         last_commit_at=max(times.values(), default=None),
-        uploads={
-            "accepted": sum(round.n_accepted for round in rounds),
-            "rejected": sum(round.n_rejected for round in rounds),
-            "missing": sum(round.n_missing for round in rounds),
-        },
-        bytes=dict(sum((Counter(record.bytes_by_link) for record in kept), Counter())),
+        **({} if times and not (folder / RECORDS).exists() else _sums(kept, rounds)),
         evaluations_done=sum(entry.kind == "evaluated" for entry in log),
         **_losses(folder, log, header, is_held=is_held),
         hides_draws=Level.HIDDEN_CLIENT in header.get("every_round", {}),
         epsilons=_epsilons(ledger, header, rounds, task.get("rests_on", {})),
         rounds=tuple(rounds),
     )
+
+
+def _sums(kept: Sequence[CommittedRound], rounds: Sequence[RoundSummary]) -> dict[str, Any]:
+    """Return what the records say of all rounds together. A copy for `precad audit log` goes without them."""
+    return {
+        "uploads": {
+            "accepted": sum(round.n_accepted for round in rounds),
+            "rejected": sum(round.n_rejected for round in rounds),
+            "missing": sum(round.n_missing for round in rounds),
+        },
+        "bytes": dict(sum((Counter(record.bytes_by_link) for record in kept), Counter())),
+    }
 
 
 def _losses(

@@ -49,6 +49,11 @@ def _shown(text: str) -> Text:
     return Text(shown(text))
 
 
+def _rounds(status: Status) -> str:
+    """Return how many rounds are done, of how many where the source says it: a state_dir does not."""
+    return f"{status.rounds_done}" + (f" of {status.rounds_planned}" if status.rounds_planned else "")
+
+
 def _facts(status: Status) -> dict[str, str]:
     """Return the cells of one column, by row. Values of servers are shown as they are, not as markup."""
     facts = {"task": status.task or "-", "state": status.state + (", draining" if status.is_draining else "")}
@@ -60,8 +65,7 @@ def _facts(status: Status) -> dict[str, str]:
             "batches dealt": str(status.n_batches_dealt),
             **({"ended": status.ended} if status.ended else {}),
         }
-    planned = f" of {status.rounds_planned}" if status.rounds_planned else ""  # a state_dir does not say
-    facts["rounds"] = f"{status.rounds_done}{planned}"
+    facts["rounds"] = _rounds(status)
     if status.live is not None:
         facts["in flight"] = (
             f"round {status.live.round}: {status.live.phase}, "
@@ -73,7 +77,8 @@ def _facts(status: Status) -> dict[str, str]:
         named = ", ".join(f"{one.client} since {datetime.fromtimestamp(one.since):%H:%M:%S}" for one in status.absent)
         n_more = status.n_enrolled - status.n_connected - len(status.absent)
         facts["absent"] = named + (f" and {n_more} more" if n_more > 0 else "")
-    facts["uploads"] = ", ".join(f"{n} {verdict}" for verdict, n in status.uploads.items())
+    if status.uploads:  # of which a copy of a log and a ledger says nothing
+        facts["uploads"] = ", ".join(f"{n} {verdict}" for verdict, n in status.uploads.items())
     facts |= {} if status.checks_norms else {"validation": "none: no norm is checked, and nothing is enforced"}
     if status.rounds_lost:
         end = f" ({status.rounds_lost_at_most} end the task)" if status.rounds_lost_at_most else ""
@@ -215,6 +220,6 @@ async def show_rounds(statuses: AsyncIterator[Status], console: Console, *, titl
                 table.measured(metrics_of(found[number]))
             measured |= found.keys()
             task = shown(f"{last.task}: {last.state}")
-            table.say(f"{task}; {last.rounds_done} of {last.rounds_planned} rounds")
+            table.say(f"{task}; {_rounds(last)} rounds")
     if last is not None and last.ended and not last.is_finished:
         raise RunFailedError(f"the task ended early: {shown(last.ended)}", exit_code=UNREACHABLE)

@@ -247,6 +247,24 @@ def test_what_a_state_dir_does_not_say_is_null(tmp_path: Path) -> None:
     assert (found["rounds_done"], found["rounds_lost"], found["verdicts_unknown"]) == (0, 0, {})
 
 
+def test_a_copy_for_the_other_operator_counts_the_rounds_of_its_log(tmp_path: Path) -> None:
+    """It holds the log and the ledger alone: not even a zero stands for what the records say."""
+    with open_ledger(tmp_path, TASK) as ledger, open_task_store(tmp_path, TASK, b"model") as store:
+        store.begin("small-0123456789abcdef", Role.AGGREGATOR_B)
+        for number in range(2):
+            store.reserve(number)
+            store.checking(number, chosen=("alice", "bob", "carol"), active=("alice", "bob"))
+            ledger.charge(number, ("alice", "bob", "carol"))
+            store.validated(number, accepted=("alice",), rejected=("bob",))
+            store.commit(committed(number), noisy_sum_digest=bytes(32), ledger_chain=ledger.chain)
+    found = in_json(tmp_path)
+    assert (found["rounds_done"], found["uploads"], found["bytes"]) == (2, None, None)
+    shown = precad("status", tmp_path).stdout
+    assert re.search(r"rounds +2 *\n", shown)
+    assert "uploads" not in shown
+    assert "small-0123456789abcdef: not running; 2 rounds" in precad("watch", tmp_path).output
+
+
 def test_a_folder_of_neither_kind_is_named(tmp_path: Path) -> None:
     for command in ("status", "watch"):
         said = "expected a folder of `precad run` or an aggregator's state_dir, found neither"
