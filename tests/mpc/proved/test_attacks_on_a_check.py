@@ -16,7 +16,7 @@ from precad.mpc.proved import field, prover, query, sums, verifier
 from precad.mpc.proved.check import ProofCheck
 from precad.mpc.proved.prover import ProofMasks
 from precad.mpc.proved.shares import HeldBytes, PackedShare, seeded_share
-from precad.mpc.proved.submission import PayloadIntake, holder_of
+from precad.mpc.proved.submission import Binding, PayloadIntake, holder_of
 from precad.mpc.upload_binding import salted_digest
 from tests.mpc.fixed_randomness import random_bytes_of
 from tests.mpc.proved.test_proof_check import CHALLENGE, LABELS, ROUND, SIZES, Round, vectors
@@ -120,6 +120,33 @@ def test_parts_of_another_shape_are_refused():
     for operation in (field.add, field.subtract):
         with pytest.raises(ParameterError, match="elements: expected arrays of one shape"):
             operation(np.zeros(8, dtype=np.uint64), np.zeros(7, dtype=np.uint64))
+
+
+def test_nothing_of_another_shape_is_opened():
+    """The loops read what the sizes say, so that a short array would be read behind its end. A query is for sizes."""
+    tables, other = query.prepare(POINTS, SIZES), replace(SIZES, dim=SIZES.dim + 1)
+    rows, wires = np.zeros(64, dtype=np.uint64), np.zeros((2, SIZES.n_wires), dtype=np.uint64)
+    proof, room = np.zeros(SIZES.proof_elements, dtype=np.uint64), np.zeros(SIZES.dim, dtype=np.uint64)
+    assert verifier.opened_share(0, rows, wires, proof, tables, SIZES).shape == (2, SIZES.opened_elements)
+    for wrong in ((rows[1:], wires, proof), (rows, wires[:, 1:], proof), (rows, wires[:1], proof), (rows, wires, rows)):
+        with pytest.raises(ParameterError, match="proof: expected rows, wires and elements of shapes"):
+            verifier.opened_share(0, *wrong, tables, SIZES)
+    assert (other.n_wires, other.proof_elements) == (SIZES.n_wires, SIZES.proof_elements)
+    with pytest.raises(ParameterError, match="and a query for them"):
+        verifier.opened_share(0, rows, wires, proof, tables, other)
+    for wrong_room in (room[1:], np.zeros(SIZES.dim + 1, dtype=np.uint64), room.reshape(1, -1)):
+        with pytest.raises(ParameterError, match="share_sum: expected 40 elements, found shape"):
+            sums.wire_sums([seeded_share(CHALLENGE, ROUND)], tables, SIZES, wrong_room)
+
+
+def test_the_binding_of_an_upload_is_no_proofs():
+    """With a payload of a proof's length, from a caller that has both kinds."""
+    round_ = Round(vectors(1))
+    message, payload = round_.proof(LABELS[0])
+    upload = Binding(ROUND.task, ROUND.round, "client-2", bytes(32), bytes(32), SIZES.dim, message.binding.proof_digest)
+    with pytest.raises(ProofRefusedError, match="wrong_binding: binding: expected that of a proof"):
+        round_.servers[0].take_proof(LABELS[0], replace(message, binding=upload), payload)
+    round_.servers[0].take_proof(LABELS[0], message, payload)
 
 
 def test_a_payload_with_an_element_that_is_none_stays_refused():

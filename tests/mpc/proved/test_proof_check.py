@@ -359,6 +359,8 @@ def test_no_seed_share_or_opening_is_left_after_the_round():
         assert any(isinstance(one, secret) for one in reached(server))
         server.forget()
         assert not [one for one in reached(server) if isinstance(one, secret)]
+        with pytest.raises(ProofRefusedError, match="late"):
+            server.require_header(LABELS[0], given_up.proof(LABELS[0])[0])
 
 
 def test_nothing_is_opened_before_the_intake_is_closed_or_without_a_proof():
