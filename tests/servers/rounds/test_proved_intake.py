@@ -24,6 +24,7 @@ from precad.mpc.upload_binding import SALT_BYTES
 from precad.protos.messages import proved
 from precad.servers.errors import OverloadedError, RefusalReason, SubmissionRefusedError
 from precad.servers.rounds.proved_intake import ProvedUploads
+from precad.servers.rounds.receiving import Upload
 from tests.harness.harness import asynchronous, small_task
 from tests.harness.room import roomy
 
@@ -191,6 +192,26 @@ async def test_an_upload_that_ends_as_the_phase_is_closed_is_late() -> None:
         await ends_with_the_phase()
     assert (refused.value.reason, at_a.told) == (RefusalReason.LATE, [])
     assert not at_a.intake.complete
+
+
+@asynchronous
+async def test_a_binding_that_comes_after_the_close_is_late_and_takes_no_room() -> None:
+    """The call was let in before, and nothing of it was cut off: it had not begun."""
+    at_a = AtA()
+    sent, _ = at_a.upload("alice", Seed(bytes(16)))
+    found: list[Upload] = []
+
+    async def begins_late() -> None:
+        assert isinstance(sent.binding, Binding)
+        async with at_a.intake.upload("alice") as upload:
+            found.append(upload)
+            at_a.intake.close()
+            upload.begin(proved.binding_message(sent.binding), sent.statement, sent.salt)
+
+    with pytest.raises(SubmissionRefusedError) as refused:
+        await begins_late()
+    assert (refused.value.reason, at_a.told) == (RefusalReason.LATE, [])
+    assert [upload.payload for upload in found] == [None]
 
 
 @asynchronous
