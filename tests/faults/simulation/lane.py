@@ -39,7 +39,9 @@ class SimulatedLane:
         """See `precad.mpc.channel.Channel`."""
         assert self._out is not None
         assert self._host.strand is not None
-        if not self.is_closed and not self._host.is_dead:
+        if self.is_closed:  # whatever came before: nobody gets our part any more
+            raise ChannelClosedError(f"the other aggregator left, at step {label!r}")
+        if not self._host.is_dead:
             self._network.on_step(self._host, self, label, payload)
             self._out.send((label, payload))
             self.bytes_sent += len(payload)

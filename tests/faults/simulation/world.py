@@ -117,6 +117,9 @@ class Process:
 class World:
     """One task under one plan."""
 
+    servers: tuple[Role, ...] = SERVERS
+    kind_of_oracle: type[Oracle] = Oracle
+
     def __init__(self, folder: Path, task: Task, pki: Pki, plan: Plan) -> None:
         self.folder, self.task, self._pki, self._plan = folder, task, pki, plan
         self.draw = random.Random(plan.seed)
@@ -125,7 +128,7 @@ class World:
         self.network = Network(self.loop, CURRENT.get, lambda: CURRENT.get().context)
         self.network.mishaps = dict(plan.mishaps)
         self.network.on_reply, self.network.on_step = self._on_reply, self._on_step
-        self.oracle = Oracle(task)
+        self.oracle = self.kind_of_oracle(task)
         self.running: dict[str, Process] = {}
         self.lives: Counter[str] = Counter()
         self.transitions: Counter[str] = Counter()
@@ -148,11 +151,11 @@ class World:
                 raise AssertionError(f"the task does not go on: {error}; {self.trace[-3:]}") from error
             finally:
                 self._bury()
-        for role in SERVERS:
+        for role in self.servers:
             shutil.copytree(self.running[role].disk, self.folder / role)
 
     async def _run(self) -> None:
-        for name in (*SERVERS, *sorted(self.task.clients)):
+        for name in (*self.servers, *sorted(self.task.clients)):
             folder = self.folder / f"{name}-0"
             folder.mkdir()
             np.save(folder / "initial.npy", np.zeros(self.task.dim, dtype=np.float32))
@@ -172,7 +175,7 @@ class World:
         main.add_done_callback(functools.partial(self._ended, process))
 
     def _program(self, process: Process) -> Any:
-        if process.name not in SERVERS:
+        if process.name not in self.servers:
             evaluation = UploadLimit(process.name, self.task.digest(), most=1)
             session = (Mallory if process.name == "mallory" else Honest)(
                 client=process.name,
@@ -225,7 +228,7 @@ class World:
             self._over.set()
             return
         self._finished.add(process.name)
-        if self._finished >= {*SERVERS, *self.task.clients}:
+        if self._finished >= {*self.servers, *self.task.clients}:
             self._over.set()
 
     def _has_every_round(self) -> bool:
