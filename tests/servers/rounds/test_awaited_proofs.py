@@ -1,4 +1,4 @@
-"""Whom servers tell the challenge of mode `proved`, and whose proof they await.
+"""Whom servers tell the challenge of mode `proved`, whose proof they await, and whom they charge.
 
 Failure means: a client that is gone by then holds a round up for the whole of proof_timeout_s. Or one whose upload is
 not locked hears a challenge that it cannot answer.
@@ -14,9 +14,11 @@ import pytest
 
 from precad.clients.training.conduct import Honest
 from precad.clients.upload.proved import RoundUpload, agree
+from precad.dp.ledgers.ledger import verified_charges
 from precad.protos.precad.v1 import aggregator_pb2
 from precad.servers.errors import SubmissionRefusedError
-from tests.harness.harness import ServerInProcess, asynchronous, small_task
+from precad.servers.store.folder import ledger_path
+from tests.harness.harness import AGGREGATORS, ServerInProcess, asynchronous, small_task
 from tests.servers.rounds.test_order_of_steps import prove, send
 from tests.servers.rounds.test_round import both_servers
 
@@ -56,6 +58,7 @@ async def upload_nonsense(client: str, servers: Servers, queues: Queues) -> None
 
 @asynchronous
 async def test_who_is_gone_or_not_locked_hears_no_challenge_and_is_not_awaited(tmp_path: Path) -> None:
+    """All three are charged: who sent nothing that counts was drawn all the same."""
     queues: Queues = []
     async with both_servers(TASK, tmp_path) as servers:
         for server in servers:
@@ -71,3 +74,5 @@ async def test_who_is_gone_or_not_locked_hears_no_challenge_and_is_not_awaited(t
             await asyncio.gather(*clients)
     assert [(record.accepted, record.missing) for record in records] == [(("alice",), ("bob", "carol"))] * 2
     assert [queue.qsize() for queue in queues] == [0, 0]
+    for role in AGGREGATORS:
+        assert verified_charges(ledger_path(tmp_path / role)) == {0: list(CLIENTS)}
