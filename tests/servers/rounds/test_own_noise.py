@@ -1,15 +1,17 @@
 """A server's own noise over the rounds of one meeting, in memory and in the spool.
 
 Failure means one of these:
-- the outputs are not the recursion's;
+- the outputs are not the recursion's, or not what the servers' rounds add to their sums;
 - outputs of one meeting enter the noise of the next;
 - an output lies on a disk where another process can read it.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,16 +21,18 @@ from numpy.typing import NDArray
 from precad.protos.task.task import Task
 from precad.servers.errors import StoreError
 from precad.servers.rounds.own_noise import OwnNoise
+from precad.servers.rounds.states import Opened
 from precad.servers.rounds.uploads import Spool
-from tests.harness.harness import small_task
+from tests.harness.harness import asynchronous, small_task
+from tests.servers.rounds.test_round import both_servers
 
 DIM, SCALE = 5000, 1 << 16
 
 
-def task_of(bands: int) -> Task:
+def task_of(bands: int, **changes: Any) -> Task:
     """Four clients take turns of four rounds."""
     turns = {"algorithm": "user-dp-fedavg", "min_separation": 4, "noise_bands": bands}
-    return small_task(("alice", "bob", "carol", "dave"), dim=DIM, noise_multiplier=2.0, **turns)
+    return small_task(("alice", "bob", "carol", "dave"), **{"dim": DIM, "noise_multiplier": 2.0, **turns, **changes})
 
 
 class Source:
@@ -77,6 +81,28 @@ def test_outputs_are_the_recursion_and_a_new_meeting_begins_a_new_block(
     assert_array_equal(first, expected(source.draws[:7], task.strategy.coefficients))
     assert_array_equal(second, expected(source.draws[7:], task.strategy.coefficients))
     assert (second[1] != expected(source.draws[6:9], task.strategy.coefficients)[2]).any()
+
+
+@pytest.mark.parametrize("mode", ["masked", "proved"])
+@asynchronous
+async def test_what_servers_release_has_the_noise_of_the_recursion(mode: str, tmp_path: Path) -> None:
+    """Rounds with nobody in them. Independent noise of this size would cost more than is accounted for."""
+    task = task_of(4, mode=mode, dim=24, rounds=4, **({"frac_bits": 8} if mode == "proved" else {}))
+    stds: list[float] = []
+
+    def draw(std: float, dim: int) -> NDArray[np.int64]:
+        stds.append(std)
+        return np.full(dim, int(std), dtype=np.int64)
+
+    async with both_servers(task, tmp_path, noise=draw) as servers:
+        for server in servers:
+            server.link.begin(0, n_phases=2 if mode == "proved" else 1)
+        for t in range(task.rounds):
+            await asyncio.gather(*(server.runner.run_round(t) for server in servers))
+        sums = [state.noisy_sum for state in servers[0].of_kind(Opened) if isinstance(state, Opened)]
+    draws = [np.full(task.dim, int(task.noise_std_on_grid * SCALE), dtype=np.int64)] * task.rounds
+    assert stds == [task.noise_std_on_grid * SCALE] * 2 * task.rounds
+    assert_array_equal(sums, [2 * noise for noise in expected(draws, task.strategy.coefficients)])
 
 
 def test_independent_noise_is_what_the_source_gives_and_nothing_is_kept(tmp_path: Path) -> None:
