@@ -35,7 +35,7 @@ LEAST_MULTIPLIER: Final = 0.25
 _MOST_MULTIPLIER: Final = 1e4
 _HALVINGS: Final = 4
 _ROOM: Final = 1e-9
-"""What a plan leaves of epsilon, for rounding."""
+"""A plan leaves so much of epsilon for rounding."""
 
 
 def most_draws(rounds: int, lost_rounds: int | None, batches_ahead: int) -> int:

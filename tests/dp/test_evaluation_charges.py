@@ -122,7 +122,7 @@ def test_a_levels_budget_counts_no_evaluation_as_a_round() -> None:
 
 
 def test_a_levels_budget_counts_evaluations_that_were_due_and_given_up() -> None:
-    """Of 17 numbers 12 are charged rounds, 3 charged evaluations, and one of the two lost ones was an evaluation."""
+    """Count 17 numbers: 12 charged rounds, 3 charged evaluations, and two lost ones, of which one was an evaluation."""
     round_, evaluation = LEVELS[Level.DRAWN_RECORD], EVALUATIONS.levels[Level.DRAWN_RECORD]
     after = composed_epsilon([(round_, 14), (evaluation, 4)], DELTA)
     with trained(budgets={Level.DRAWN_RECORD: after}) as spent:

@@ -223,7 +223,7 @@ class KeepsTheLargest(ZeroHead):
 
 
 class BuffersTheLargest(ZeroHead):
-    """The same in a buffer, which made-up records do not move twice."""
+    """Keeps it in a buffer, which made-up records do not move twice."""
 
     def __init__(self):
         super().__init__()
