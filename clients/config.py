@@ -216,7 +216,8 @@ class ClientConfig(BaseModel, frozen=True, extra="forbid", defer_build=True):
     trainer_timeout_s: Annotated[float, Field(gt=0, le=604_800, allow_inf_nan=False)] | None = None
     """How long a round's training may take; at most, and unless set, four fifths of `task.submit_timeout_s`."""
     trainer_memory_mb: Annotated[int, Field(ge=64)] = 8192
-    """Memory that each of its processes may take, and the size of the folders in memory that it may write to."""
+    """Private memory that each of its processes may take, and the size of the folders in memory that it may write to.
+    Memory that processes share, and how many there are, only your service manager bounds."""
     trainer_threads: Annotated[int, Field(ge=1, le=1024)] = 1
     """Threads that its numerical libraries are told to take."""
     trainer_isolation: Literal["required", "best-effort"] = "required"
