@@ -142,7 +142,10 @@ def _written(label: object, at: At, row: int) -> str:
     if isinstance(label, np.generic):
         label = label.item()
     if isinstance(label, bytes):
-        label = label.decode("utf-8", errors="replace")
+        try:
+            label = label.decode()
+        except UnicodeDecodeError:  # replaced, two classes would become one
+            raise OwnRecordsError(at(row), "UTF-8 as its label", "another encoding") from None
     if isinstance(label, bool):
         label = int(label)
     if isinstance(label, float):

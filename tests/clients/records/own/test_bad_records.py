@@ -174,6 +174,10 @@ def test_bad_data_sets_on_disk_are_refused_alike(name: str, tmp_path: Path) -> N
         ),
         ({"x": [1.0, 2.0], "diagnosis": [{SECRET: 1}] * 2}, "row 1, column 'diagnosis': expected a class as its label"),
         ({"x": [1.0, 2.0], "diagnosis": [2**63 - 1, 0]}, "row 1, column 'diagnosis': expected a class in"),
+        (
+            {"x": [1.0, 2.0, 3.0], "diagnosis": [b"a", b"\xff", b"\xfe"]},
+            "row 2, column 'diagnosis': expected UTF-8 as its label, found another encoding",
+        ),
         ({"x": [1.0, 2.0]}, "expected a column 'diagnosis', found none of that name"),
         ({"x": [], "diagnosis": []}, "expected at least one record, found none"),
     ],
