@@ -294,7 +294,8 @@ def _require_bit_exact(task: Task, engine: RecordEngine) -> None:
     if task.rules.protects_records and not engine.passes.is_bit_exact:
         raise ArgumentError(
             "client.device: expected one on which a record's gradient is the same bits every time, "
-            f"found {engine.device} with {torch.get_num_threads()} threads; use another, or 'cpu'"
+            f"found {engine.device} with {torch.get_num_threads()} threads; use another, or 'cpu', "
+            "and a model and a loss that keep nothing between calls"
         )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 import torch
@@ -34,18 +35,29 @@ def is_bit_exact(take: Take, example: Tensor, label: Tensor, *, n_tile: int) -> 
     tile.
 
     Beside other neighbours, in other places, with padding, beside records of every magnitude and such that are not
-    finite, and once more. False too where such a pass cannot be made. example: of one record's features, without the
-    batch axis. A model that mixes records only beyond a threshold that none of these crosses is not found.
+    finite, or after them, and once more. False too where such a pass cannot be made. A model that mixes records only
+    beyond a threshold that none of these crosses is not found.
+
+    example: of one record's features, without the batch axis.
     """
     features, labels = made_up_records(example, n_tile), probe_labels(label, n_tile)
     try:
         expected = _bits(take(features, labels))
+        if n_tile == 1:  # nobody is beside it; others may have been before it
+            _show(take, features, labels)
         return all(
             _are_same(_bits(take(others, labels[order])), is_kept, expected, order[is_kept])
             for others, order, is_kept in _arrangements(features)
         )
     except (*REFUSALS, ClientError):
         return False
+
+
+def _show(take: Take, features: Tensor, labels: Tensor) -> None:
+    """Take passes of records of every magnitude: a model or a loss that keeps the largest is another then."""
+    for filling in _FILLINGS if features.is_floating_point() else ():
+        with suppress(*REFUSALS, ClientError):
+            take(torch.full_like(features, filling), labels)
 
 
 def is_as_in_tile(take: Take, example: Tensor, label: Tensor, *, n_rows: int, n_tile: int) -> bool:

@@ -139,7 +139,7 @@ class RecordEngine:
         self._load(self._shaken)
         paths = PASSES if self._path is Path.NARROW_PASS else (self._path,)
         ways = [(path, n_tile) for n_tile in (self._n_tile, 1) for path in paths]
-        for path, n_tile in (*ways, (Path.ONE_BY_ONE, 1)):
+        for path, n_tile in dict.fromkeys((*ways, (Path.ONE_BY_ONE, 1))):  # what failed is not tried again
             if n_tile > 1 and (path is Path.ONE_BY_ONE or not self.loss.takes_batches):
                 continue
 

@@ -272,6 +272,21 @@ def test_a_loss_that_keeps_the_largest_is_refused():
         RecordEngine(TwoLayers(), torch.zeros(1, 8, 8), loss=OwnLoss(relative, "relative"), device="cpu")
 
 
+def test_a_loss_that_keeps_the_largest_while_it_learns_is_not_bit_exact():
+    """The trial of its values finds nothing, as no gradient is asked for there."""
+    largest = [1.0]
+
+    def relative(model, record):
+        images, labels = record
+        found = nn.functional.cross_entropy(model(images), labels)
+        if found.requires_grad:
+            largest[0] = max(largest[0], float(found.detach()))
+        return found / largest[0]
+
+    engine = RecordEngine(TwoLayers(), torch.zeros(1, 8, 8), loss=OwnLoss(relative, "relative"), device="cpu")
+    assert not engine.passes.is_bit_exact
+
+
 def test_a_model_that_writes_into_its_input_is_told_so():
     with pytest.raises(UnsteadyModelError, match="change no input in place"):
         RecordEngine(ScalesItsInput(), torch.zeros(1, 8, 8), device="cpu")
