@@ -197,6 +197,18 @@ def test_slots_are_used_again(tmp_path: Path) -> None:
         assert [places[i][:1] for i in (0, 2, 3)] == [b"\x00", b"\x02", b"\x09"]
 
 
+def test_an_upload_that_is_discarded_again_takes_nobodys_room(tmp_path: Path) -> None:
+    """Its extent is another's by then, and would be given away once more under it."""
+    with spool(tmp_path) as place:
+        first = filled(place.new(SLOT), b"1" * SLOT)
+        first.discard()
+        second = filled(place.new(SLOT), b"2" * SLOT)
+        first.discard()
+        third = filled(place.new(SLOT), b"3" * SLOT)
+        assert [bytes(one[0:SLOT]) for one in (second, third)] == [b"2" * SLOT, b"3" * SLOT]
+        assert place.n_in_file == 2
+
+
 def test_short_uploads_take_the_gap_of_a_long_one(tmp_path: Path) -> None:
     """As proofs do, which come when uploads are there, and are far shorter."""
     with spool(tmp_path) as uploads:
