@@ -97,10 +97,13 @@ async def test_many_relays_with_one_of_another_phase_end_the_link_there() -> Non
 
 @asynchronous
 async def test_modes_with_a_dealer_take_no_relays_in_one_message() -> None:
-    ours = Ours()
+    """Nor does a server there that takes relays, one by one."""
+    ours, taken = Ours(), list[str]()
     ours.link.begin(3)
+    ours.link.on_relay = lambda t, client, *_: taken.append(client)
     with pytest.raises(PeerMismatchError):
-        await ours.hears(relays(relay(3, 0)))
+        await ours.hears(relay(3, 0), relays(relay(3, 0)))
+    assert taken == ["alice"]
 
 
 @asynchronous
