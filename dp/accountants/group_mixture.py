@@ -33,6 +33,7 @@ from scipy.special import ndtr
 from scipy.stats import binom
 
 from precad.dp.accountants.gaussian_dp import delta_from_mu
+from precad.dp.accountants.precad_client import participation_quantile
 from precad.dp.accountants.privacy_loss import Array, DeltaCurve, LossDistribution
 from precad.dp.accountants.renyi import log_binomial_weights
 from precad.dp.checks import integral, require_positive, require_probability
@@ -51,6 +52,7 @@ LEAST_NOISE: Final = 0.01
 """Multiplier below which a release is taken to show how many were drawn: it errs by e^-1250."""
 _N_SIGMAS: Final = 8.5  # of a Gaussian of mass one, under 1e-17 lies beyond
 _MOST_POINTS: Final = 1 << 20
+_MOST_TERMS: Final = 1 << 22  # of mixtures at several points at a time: tables of 32 MiB
 _CURVE_POINTS: Final = 4096
 _FINE: Final = 1e-3  # largest grid step for one value
 _COARSE: Final = 0.02  # and for the curves of many units
@@ -128,9 +130,10 @@ def one_round_on_grid(K: int, q: float, sigma: float, direction: Direction, step
 
 def _pair(K: int, q: float, sigma: float) -> _Mixture:
     log_weights = log_binomial_weights(K, q) if q < 1 else np.asarray([-math.inf] * K + [0.0])
+    most = K
     if K > 16 and q < 1:  # the far tail of Bin(K, q) only makes the arrays longer
-        log_weights = log_weights[: int(binom.isf(_CUT, K, q)) + 2]
-    return _Mixture(np.asarray(log_weights), sigma)
+        most = max(1, participation_quantile(K, q, _CUT))
+    return _Mixture(np.asarray(log_weights)[: most + 1], sigma, float(binom.sf(most, K, q)))
 
 
 def _on_grid(pair: _Mixture, direction: Direction, step: float) -> LossDistribution:
@@ -153,10 +156,11 @@ class _Mixture:
     when P is measured, and a smaller P overstates the loss when Q is.
     """
 
-    def __init__(self, log_weights: Array, sigma: float) -> None:
+    def __init__(self, log_weights: Array, sigma: float, cut: float = 0.0) -> None:
+        """cut: the mass of the weights that were left out, which may be too small to show in the sum of the others."""
         self.log_weights, self.sigma = log_weights, sigma
         self.k = np.arange(len(log_weights), dtype=np.float64)
-        self.missing = max(0.0, 1.0 - float(np.exp(log_weights).sum()))
+        self.missing = max(cut, 1.0 - float(np.exp(log_weights).sum()))
 
     def highest_mean(self, cut: float) -> float:
         """Return the number of drawn units that is exceeded with probability below `cut`."""
@@ -186,6 +190,10 @@ class _Mixture:
 
     def _loss_and_slope(self, x: Array) -> tuple[Array, Array]:
         """Return ln sum_k w_k e^{(2 k x - k^2)/(2 sigma^2)}, and its derivative E[k | x] / sigma^2."""
+        if len(x) > (at_once := max(1, _MOST_TERMS // len(self.k))):
+            pieces = [self._loss_and_slope(x[start : start + at_once]) for start in range(0, len(x), at_once)]
+            losses, slopes = zip(*pieces, strict=True)
+            return np.concatenate(losses), np.concatenate(slopes)
         exponents = self.log_weights[:, None] + self.k[:, None] * (x - self.k[:, None] / 2) / self.sigma**2
         top = exponents.max(axis=0)
         terms = np.exp(exponents - top)

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, Protocol
 
+from precad.dp.accountants.precad_client import participation_quantile
+
 if TYPE_CHECKING:
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
@@ -49,11 +51,9 @@ def largest_loss(event: Sampled) -> float:
     """Return a loss beyond which nearly nothing lies, where the records are added: at least the grid's end."""
     k, p, sigma = event.group_size, event.sampling_rate, event.noise_multiplier
     if k > 1:
-        from scipy.stats import binom
-
-        k = min(k, int(binom.isf(_CUT, k, p)) + 1)
+        k = max(1, participation_quantile(k, p, _CUT))
     at_the_end = k * (k / 2 + _N_SIGMAS * sigma) / sigma**2
-    if k > 1 or p == 1:
+    if event.group_size > 1 or p == 1:
         return at_the_end
     with_record, without = math.log(p) + at_the_end, math.log1p(-p)
     return max(with_record, without) + math.log1p(math.exp(-abs(with_record - without)))

@@ -2,6 +2,7 @@
 
 import math
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -204,6 +205,26 @@ def test_visible_selection_scales_one_round():
     full, half = (loss_distribution(1, 0.3, 1.0, 1, ATTACKED, visible=w) for w in (1.0, 0.5))
     for epsilon in (0.0, 0.4, 1.1):
         assert half.delta(epsilon) == pytest.approx(full.delta(epsilon) / 2, rel=1e-9)
+
+
+def test_many_units_are_a_table_of_those_that_are_drawn():
+    """A rare tail has no quantile from the other side: 1 - 1e-18 is 1 in float64. What is cut counts as missing."""
+    for K, q in ((1000, 0.05), (1000, 1e-7), (17, 1e-30)):
+        pair = group_mixture._pair(K, q, 2.0)
+        most = len(pair.k) - 1
+        assert 1 <= most < K * q + 9 * math.sqrt(K * q) + 10
+        assert binom.sf(most, K, q) <= min(1e-18, pair.missing)
+
+
+def test_losses_of_many_units_take_no_gigabytes():
+    """As many as a task may count of one person: tables are made of some points of the grid at a time."""
+    pair, x = group_mixture._pair(1000, 0.3, 30.0), np.linspace(-300.0, 700.0, 200_000)
+    tracemalloc.start()
+    found = pair._losses(x)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 200e6
+    assert [pair.loss(float(at)) for at in x[::40_000]] == pytest.approx(found[::40_000], rel=1e-13)
 
 
 @pytest.mark.parametrize("direction", BOTH)
