@@ -135,7 +135,8 @@ def _epsilon(counts: tuple[tuple[Event, int], ...], delta: float) -> float:
     """Return epsilon of at least two kinds of rounds."""
     bounded = [(*_bounded(event), n) for event, n in counts if isinstance(event, Gaussian)]
     tested = [(event, n) for event, n in counts if isinstance(event, SampledProposeTestRelease)]
-    whole = math.fsum(n / event.noise_multiplier**2 for event, visible, n in bounded if _is_whole(event, visible))
+    unsampled = [(event.noise_multiplier, n) for event, visible, n in bounded if _is_whole(event, visible)]
+    whole = math.fsum(n / sigma / sigma for sigma, n in unsampled)  # a square of next to no noise would be 0
     sampled = [one for one in bounded if not _is_whole(one[0], one[1])]
     if not sampled and not tested:
         return gaussian_epsilon(whole**-0.5, delta)

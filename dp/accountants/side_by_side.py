@@ -126,7 +126,7 @@ def _eps_of_limit_of_group(event: Event, rounds: float, delta: float) -> float:
     k, p = event.group_size, _rates(event)[1]
     drawn = np.arange(k + 1)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        of_other = np.log1p(p * np.expm1(drawn / event.noise_multiplier**2))
+        of_other = np.log1p(p * np.expm1(drawn / np.square(np.float64(event.noise_multiplier))))
         chi_squared = float(np.sum(binom.pmf(drawn, k, p) * np.expm1(k * of_other)))
     mu = math.sqrt(rounds * chi_squared) if math.isfinite(chi_squared) else math.inf
     return eps_from_mu(delta, mu) if math.isfinite(mu) else math.inf

@@ -84,6 +84,12 @@ def test_a_round_without_noise_costs_everything() -> None:
     assert composed_epsilon([], DELTA) == 0
 
 
+def test_next_to_no_noise_is_no_division_by_zero() -> None:
+    """Its square is 0 in float64. Beside another kind of round, too, it hides nothing."""
+    for other in (SampledGaussian(1.0, 5.0), SampledGaussian(0.1, 5.0)):
+        assert composed_epsilon([(SampledGaussian(1.0, 1e-300), 3), (other, 2)], 1e-5) == math.inf
+
+
 def test_each_kind_of_round_is_made_once_for_all_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     """For more rounds and for other deltas; the bits are those of the first question of a new process."""
     made: list[float] = []

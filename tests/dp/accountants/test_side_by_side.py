@@ -11,6 +11,7 @@ from precad.dp.accountants.pld import Label, PldAccountant, SampledGaussian, Two
 from precad.dp.accountants.side_by_side import (
     ACCOUNTANTS,
     GdpAccountant,
+    GdpCltAccountant,
     PrecadAccountant,
     RdpAccountant,
     side_by_side,
@@ -138,3 +139,9 @@ def test_calibration_by_the_default_accountant():
 def test_calibration_says_when_there_is_no_such_noise():
     with pytest.raises(ValueError, match="target_epsilon must be reachable"):
         smallest_noise_multiplier(1e-9, lambda _: SampledGaussian(1.0, 1.0), 10, 1e-5, GdpAccountant())
+
+
+@pytest.mark.parametrize(("sigma", "epsilon"), [(1e300, 0.0), (1e-300, math.inf)])
+def test_a_group_in_noise_whose_square_no_float_holds(sigma, epsilon):
+    """The limit of a group's mixture is that of all noise, or none."""
+    assert GdpCltAccountant().epsilon(SampledGaussian(0.1, sigma, 2), 10, 1e-5) == epsilon
