@@ -22,6 +22,8 @@ from precad.clients.errors import ArgumentError, ClientError, ExtensionError
 
 _BESIDE: Final[list[Path]] = []
 """Folders of configurations, in the order in which they were read. Like `sys.path`, which they join, of a process."""
+_LEFT_OUT: Final[list[Path]] = []
+"""Folders in which nothing is looked for, unless a configuration is there."""
 _THE_SAME_EVERYWHERE: Final = frozenset(("torch", "precad"))
 """Packages whose code no organisation brings."""
 USUAL_ADAPTER: Final = "adapter.safetensors"
@@ -74,10 +76,17 @@ def look_in(folder: Path) -> None:
         _BESIDE.append(absolute)
 
 
+def leave_out_current_folder() -> None:
+    """Look in this folder no more, unless a configuration is there. Somebody else's kit may have been unpacked here."""
+    if (here := Path.cwd()) not in _LEFT_OUT:
+        _LEFT_OUT.append(here)
+
+
 def folders(beside: Path | None = None) -> tuple[Path, ...]:
     """Return where files and modules of the user's own are looked for: `beside` the configuration first."""
     known = _BESIDE if beside is None else [beside.absolute()]
-    return tuple(dict.fromkeys([*known, Path.cwd()]))
+    here = [] if Path.cwd() in _LEFT_OUT else [Path.cwd()]
+    return tuple(dict.fromkeys([*known, *here]))
 
 
 def offer(*names: str | None) -> None:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from precad.clients.config import ClientConfig, require_source
+from precad.clients.own_code import leave_out_current_folder
 from precad.clients.upload_limit import require_covered
 from precad.deploy.configuration.faults import faults_of, toml_fault
 from precad.deploy.errors import ConfigError, refusing
@@ -212,6 +213,8 @@ def _without_own(path: Path) -> tuple[dict[str, Any], Path | None]:
     include, own = found.pop("include", None), found.pop("own", None)
     if include is not None:
         found = {**_included(path, include, found), **found}
+    if own is not None:  # as kits have: their maker names modules, and packs the folder that they come in
+        leave_out_current_folder()
     own_path = None if own is None else _beside(path, "own", own)
     with refusing(OSError, f"{path}: own: expected the name of a file, found"):
         return found, own_path if own_path is not None and own_path.exists() else None

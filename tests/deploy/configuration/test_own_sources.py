@@ -18,7 +18,7 @@ from numpy.testing import assert_array_equal
 import precad
 from precad.clients import own_code
 from precad.clients.config import ClientConfig
-from precad.clients.errors import DataError, ModelInputError
+from precad.clients.errors import DataError, ModelImportError, ModelInputError
 from precad.clients.models import networks
 from precad.clients.models.fingerprint import model_digest
 from precad.clients.process import load_records
@@ -27,7 +27,7 @@ from precad.deploy.cli import main as cli
 from precad.deploy.configuration.check_records import local_records
 from precad.deploy.configuration.demo import demo_config
 from precad.deploy.configuration.local import draft, resolve
-from precad.deploy.configuration.sections import Deployment, load, parse, read_local
+from precad.deploy.configuration.sections import Deployment, load, parse, read_local, read_toml
 from precad.deploy.errors import ConfigError
 from precad.deploy.run_files.folder import RunFolder
 from precad.mpc.convex_set import ConvexSet
@@ -42,6 +42,22 @@ def _own_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where this test's modules are looked for is forgotten after it."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(own_code, "_BESIDE", [])
+    monkeypatch.setattr(own_code, "_LEFT_OUT", [])
+
+
+def test_a_kit_s_folder_brings_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its maker names the model, and packed the folder that lies where `precad join` is called."""
+    (tmp_path / "ward-1").mkdir()
+    (tmp_path / "ward-1" / "brought.py").write_text(
+        "import pathlib, torch\npathlib.Path('ran').touch()\ndef net():\n    return torch.nn.Linear(2, 2)\n"
+    )
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "client.toml").write_text('own = "own.toml"\n')
+    monkeypatch.chdir(tmp_path)
+    read_toml(tmp_path / "etc" / "client.toml")
+    with pytest.raises(ModelImportError, match="No module named 'ward-1'"):
+        networks.build("ward-1.brought:net")
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.fixture

@@ -142,7 +142,7 @@ def joined_and_ended(installed: Path, project: Project, digest: str) -> dict[str
         for name in HOSTILE:
             (home / name).symlink_to(project.root / name)
         if who not in SERVERS:
-            (home / "ward.py").write_text(OWN_MODEL)
+            (project.home(who) / who / "ward.py").write_text(OWN_MODEL)
         command = [python, "-P", "-m", "precad.deploy.cli.main", *project.join(who, digest)]
         with (project.root / f"{who}.log").open("wb") as log:
             started[who] = subprocess.Popen(
@@ -175,6 +175,7 @@ def test_the_installed_package_trains_a_model_of_one_s_own_in_mode_proved(instal
     (hostile / "ward.py").write_text(OWN_MODEL)
     for who in SERVERS:
         home = project.home(who) / who
+        (home / "ward.py").write_text(OWN_MODEL)
         run(installed, hostile, "export", str(home / "state"), "--config", str(home / f"{who}.toml"), "--out", who[-1])
     authority = str(project.start / "authority" / "ca.pem")
     verified = "".join(run(installed, hostile, "verify-export", "a", "--against", "b", "--authority", authority))

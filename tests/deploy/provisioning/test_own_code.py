@@ -114,7 +114,7 @@ def test_a_client_with_other_code_is_told_before_it_starts(project: Project) -> 
     other_model, other_loss = MODEL.replace("Tanh", "ReLU"), MODEL.replace("), label)", "), label) * 2")
     said = {}
     for client, code in {"hospital-1": MODEL, "hospital-2": other_model, "hospital-3": other_loss}.items():
-        (project.home(client).parent / "ward.py").write_text(code)
+        (project.home(client) / client / "ward.py").write_text(code)
         if client == "hospital-3":
             joined = in_a_process(project.home(client).parent, *project.join(client, digest), "--no-start")
             said[client] = joined.returncode, joined.stderr.splitlines()[-1]
