@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from docs.generate.markdown import page
@@ -12,7 +12,8 @@ INTRODUCTION: Final = """\
 Each block is what `precad COMMAND --help` prints. Results go to standard output, as text or as JSON; everything else
 goes to standard error."""
 _EXIT_CODES: Final = re.compile(r"^Exit codes:\n\n(.*?)\n*\Z", re.MULTILINE | re.DOTALL)
-_WIDTH: Final = 80
+_WIDTH: Final = 78
+"""Columns that the help takes of a terminal of 80."""
 
 
 def commands_page() -> str:
@@ -25,8 +26,10 @@ def commands_page() -> str:
     codes = _EXIT_CODES.search(errors.__doc__ or "")
     assert codes is not None, "precad.deploy.errors: expected the exit codes at the docstring's end"
     parts = ["## Exit codes", f"```text\n{codes[1]}\n```"]
-    for name, command in _walk(get_group(app), "precad"):
-        parts += [f"## {name}", f"```text\n{_help(command, name)}\n```"]
+    group = get_group(app)
+    inherited = {"help_option_names": group.context_settings["help_option_names"], "terminal_width": _WIDTH}
+    for name, command in _walk(group, "precad"):
+        parts += [f"## {name}", f"```text\n{_help(command, name, inherited)}\n```"]
     return page("Commands", INTRODUCTION, *parts)
 
 
@@ -40,9 +43,8 @@ def _walk(group: Any, name: str) -> Iterator[tuple[str, Any]]:
             yield f"{name} {child}", command
 
 
-def _help(command: Any, name: str) -> str:
-    """Return what a command's `--help` prints on a terminal of 80 columns."""
-    settings = {"terminal_width": _WIDTH, "max_content_width": _WIDTH}
-    with command.make_context(name, [], resilient_parsing=True, **settings) as context:
+def _help(command: Any, name: str, inherited: Mapping[str, Any]) -> str:
+    """Return what a command's `--help` prints on a terminal of 80 columns. inherited: what `precad` gives each one."""
+    with command.make_context(name, [], resilient_parsing=True, **inherited) as context:
         text: str = command.get_help(context)
     return "\n".join(line.rstrip() for line in text.strip().splitlines())

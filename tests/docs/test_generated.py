@@ -77,6 +77,16 @@ def test_commands_are_those_that_the_help_lists() -> None:
     assert set(said) == set(re.findall(r"^  ([\w-]+)", listed, re.MULTILINE))
 
 
+@pytest.mark.parametrize("name", ["demo", "check", "pki renew"])
+def test_a_block_is_what_the_help_prints(name: str) -> None:
+    """On a terminal of 80 columns, of which the help takes 78."""
+    from precad.deploy.cli.main import app
+
+    shown = CliRunner().invoke(app, [*name.split(), "--help"], terminal_width=78, prog_name="precad").stdout
+    block = text_of("reference/commands.md").partition(f"\n## precad {name}\n\n```text\n")[2].partition("\n```")[0]
+    assert [line.rstrip() for line in shown.strip().splitlines()] == block.splitlines()
+
+
 def test_every_name_of_the_front_door_has_a_heading() -> None:
     said = re.findall(r"^### precad\.(\w+)", text_of("reference/python.md"), re.MULTILINE)
     assert sorted(said) == sorted(set(precad.__all__) - {"__version__"})
