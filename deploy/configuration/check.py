@@ -219,6 +219,8 @@ def lines(report: dict[str, Any], indent: str = "") -> list[str]:
         if isinstance(value, list):
             facts = ["  ".join(map(str, item.values())) for item in value] or ["whatever the authority signs"]
             shown.extend(f"{label:<16}  {fact}" for fact in facts)
+        elif value == {}:  # such as the links of a server that dials nobody
+            shown.append(f"{label:<16}  none")
         elif isinstance(value, dict) and "sha256" not in value:
             shown += [label, *lines(value, indent + "  ")]
         else:

@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Thread
 
 import grpc
+import numpy as np
 import pytest
 
 from precad.deploy import errors
@@ -245,3 +246,14 @@ def test_each_role_dials_the_links_of_the_architecture(tmp_path: Path) -> None:
         for link in check_links.links(load(made.config(source)))
     }
     assert found == {tuple(link) for link in expected}
+
+
+def test_a_server_that_dials_nobody_is_told_so(tmp_path: Path) -> None:
+    """B of mode `proved` waits for A and for clients: no heading stands there with nothing below it."""
+    made = Organisations.create(tmp_path, has_dealer=False)
+    made.write_configs()
+    config = made.config(Role.AGGREGATOR_B)
+    np.save(made.folder(Role.AGGREGATOR_B) / "initial.npy", np.zeros(load(config).task.dim, np.float32))
+    command = ["check", str(config), "--connect"]
+    found = CliRunner().invoke(cli.app, command, prog_name="precad")
+    assert (found.exit_code, found.output.splitlines()[-1]) == (0, "links             none"), found.output
