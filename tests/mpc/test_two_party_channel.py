@@ -5,8 +5,8 @@ from concurrent.futures import Future
 
 import pytest
 
-from precad.mpc.channel import memory_pair, run_pair
-from precad.mpc.errors import ChannelClosedError, PeerMismatchError
+from precad.mpc.channel import exchange_alike, memory_pair, run_pair
+from precad.mpc.errors import ChannelClosedError, MalformedMessageError, PeerMismatchError
 
 # A hang is a failure, and one that only ends with the process: the parties' threads are waited for on the way out.
 pytestmark = pytest.mark.timeout(120, method="thread")
@@ -24,6 +24,15 @@ def test_an_exchange_swaps_the_payloads():
     assert at_a == [b"\x01\x00", b"\x01\x01" * 2, b"\x01\x02" * 3]
     assert at_b == [b"\x00\x00", b"\x00\x01" * 2, b"\x00\x02" * 3]
     assert (sent_a, sent_b, rounds_a, rounds_b) == (12, 12, 3, 3)
+
+
+@pytest.mark.parametrize("n_bytes", [0, 7, 9])
+def test_a_step_of_equal_lengths_takes_no_other(n_bytes):
+    """Neither a shorter payload of the peer's nor a longer one, which a caller would cut."""
+    ours, theirs = memory_pair()
+    theirs._peer._inbox.put(("step", bytes(n_bytes)))
+    with pytest.raises(MalformedMessageError, match=f"step 'step' has 8 bytes, got {n_bytes}"):
+        exchange_alike(ours, "step", bytes(8))
 
 
 def test_run_pair_returns_the_results_in_the_order_of_the_parties():
