@@ -105,6 +105,7 @@ def test_crashes_anywhere_never_part_the_servers(rounds: list[list[int]]) -> Non
 
 
 NEW = Server().standing
+AT_ONE = Server(FRESH, [0], 1, {0}).standing
 AT_TWO = Server(FRESH, [0, 1], 2, {0, 1}).standing
 AT_THREE = Server(FRESH, [0, 1, 2], 3, {0, 1, 2}).standing
 
@@ -115,6 +116,8 @@ AT_THREE = Server(FRESH, [0, 1, 2], 3, {0, 1, 2}).standing
         (AT_TWO, replace(AT_TWO, task_id="task-2"), "task"),
         (AT_TWO, NEW, "committed rounds"),
         (NEW, AT_TWO, "committed rounds"),
+        (AT_ONE, NEW, "has a server lost its state_dir"),
+        (NEW, AT_ONE, "has a server lost its state_dir"),
         (AT_TWO, replace(AT_THREE, n_committed=4), "committed rounds"),
         (AT_TWO, replace(AT_TWO, model_digest=model_after([0, 7])), "model"),
         (AT_TWO, replace(AT_TWO, last_round=5), "last committed round"),
