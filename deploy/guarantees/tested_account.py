@@ -66,6 +66,8 @@ def _of(bound: Bound, rounds: int) -> tuple[float, str]:
         return _quietly(bound, rounds), ""
     except ValueError as error:
         return math.nan, str(error).removeprefix("Theorem 4.4 conditions violated: ")
+    except ArithmeticError:
+        return math.nan, "its numbers are beyond float64"
 
 
 def _quietly(bound: Bound, rounds: int) -> float:

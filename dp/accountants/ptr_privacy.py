@@ -16,6 +16,7 @@ All values are bounds. `precad.dp.accountants.ptr_loss` has a smaller one for ma
 import functools
 import math
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 from scipy.special import logsumexp
@@ -24,6 +25,8 @@ from precad.dp.accountants.renyi import log_binomial_weights, log_expm1, rdp_com
 from precad.dp.accountants.renyi_accounting import eps_from_rdp
 from precad.dp.checks import integral, require_positive, require_probability
 
+_FARTHEST: Final = 1e100
+"""Of noise, or one over it: beyond, it has no square in float64."""
 INTEGER_ORDERS = (*range(2, 65), 80, 96, 128, 160, 192, 256)
 
 
@@ -46,7 +49,12 @@ def subsampled_ptr_rdp_closed(alpha: float, q: float, sigma1: float, tau: float,
     alpha = integral("alpha", alpha, at_least=2)
     require_probability("q", q)
     require_ptr(sigma1, tau, b, delta0)
-    return 0.0 if q == 0 else _closed(alpha, float(q), float(sigma1), float(tau), float(b), float(delta0))
+    if q == 0:
+        return 0.0
+    sigma1, b = min(float(sigma1), _FARTHEST), min(float(b), _FARTHEST)  # less noise bounds what more does
+    if min(tau * sigma1, b) < 1 / _FARTHEST:
+        return math.inf
+    return _closed(alpha, float(q), sigma1, float(tau), b, float(delta0))
 
 
 @functools.lru_cache(maxsize=1 << 12)

@@ -64,6 +64,13 @@ def test_one_release_has_theorem_4_2_and_no_4_4() -> None:
     assert "one server that is trusted" in said
 
 
+def test_noise_whose_square_is_beyond_float64_has_bounds_and_no_theorem() -> None:
+    found = {name: bounds("--sigma", sigma, "--rounds", 2, *DELTA) for name, sigma in (("no", 1e-300), ("all", 1e300))}
+    assert [found["no"][name]["epsilon"] for name in ("loss distributions", "Renyi divergences")] == ["inf", "inf"]
+    assert 0 < found["all"]["loss distributions"]["epsilon"] < 10
+    assert {rows["Theorem 4.3"]["reason"] for rows in found.values()} == {"its numbers are beyond float64"}
+
+
 def test_a_picture_has_each_bound_and_says_which_is_proved(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     account("--ptr", *TEST, "--sigma", 8, "--rounds", 2, *DELTA, "--plot", tmp_path / "ptr.png")

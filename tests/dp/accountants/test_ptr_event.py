@@ -73,3 +73,12 @@ def test_what_has_no_account_of_it_says_so() -> None:
         with pytest.raises(UnsupportedEventError):
             ACCOUNTANTS[name].epsilon(ROUND, 3, DELTA)
     assert isinstance(dp_event(ROUND, 3), dp_accounting.NonPrivateDpEvent)
+
+
+@pytest.mark.parametrize("field", ["noise_multiplier", "laplace_scale"])
+def test_numbers_without_a_square_in_float64_are_bounds_too(field: str) -> None:
+    """Next to nothing hides nothing; where more noise has no square, that much less is counted."""
+    assert replace(ROUND, **{field: 1e-300}).epsilon(3, DELTA) == math.inf
+    much, all_of_it = (replace(ROUND, **{field: value}).epsilon(3, DELTA) for value in (1e100, 1e300))
+    assert all_of_it == pytest.approx(much)
+    assert 0 < replace(ROUND, tau=1e-300).epsilon(3, DELTA) < math.inf  # a test passed wrongly is a part of delta
