@@ -180,6 +180,10 @@ def of_another_key(project: Project) -> None:
             in_project("[client]", "[client]\nuploads_per_model = 9"),
             "uploads_per_model: expected none: each org",
         ),
+        (
+            in_project("[client]", '[client]\nfolder = "/home/operator/Downloads"'),
+            "client.folder: expected none: each organisation says it in own.toml",
+        ),
         (in_project("[client]", "[client]\nuploads = 1"), "client.uploads: expected no such key, found 1"),
         (in_project("[client]", "[clients]"), "expected no section clients in a project"),
         (in_project('include = "task.toml"', 'include = "other.toml"'), "expected a readable file"),
