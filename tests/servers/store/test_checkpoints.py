@@ -273,6 +273,18 @@ def test_deaths_between_checkpoint_and_commit_never_cost_the_last_release(tmp_pa
             state.checkpoints.save(number, MODEL - np.float32(number), SUM)
 
 
+def test_a_checkpoint_of_another_model_than_was_committed_is_refused(tmp_path: Path) -> None:
+    """Whole, and of the right round: an older copy of the file, say. Clients would train what nobody released."""
+    task, initial = small_task(("alice", "bob"), dim=5, rounds=9), np.zeros(5, dtype=np.float32)
+    with ExitStack() as stack:
+        state = TaskState.open(stack, tmp_path, task, initial)
+        state.store.begin("small-1", Role.AGGREGATOR_A)
+        store_round(state, 1, MODEL)
+        state.checkpoints.save(1, MODEL + np.float32(1), SUM)
+    with ExitStack() as stack, pytest.raises(SetupError, match="the checkpoint of round 1 is another model"):
+        TaskState.open(stack, tmp_path, task, initial)
+
+
 def store_round(state: TaskState, number: int, model: NDArray[np.float32]) -> None:
     """As a round does."""
     state.store.reserve(number)

@@ -119,6 +119,33 @@ def test_a_server_that_is_a_number_further_is_gone_on_with(next_round: int) -> N
 
 
 @pytest.mark.parametrize("party", [0, 1])
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"protocol_version": "precad/v0"},
+            "^protocol_version differs between the servers: ours precad/v1.1, peer's precad/v0$",
+        ),
+        (
+            {"config_digest": bytes(32)},
+            "^config_digest differs between the servers: ours [0-9a-f]{16}, peer's 0000000000000000$",
+        ),
+        ({"config_digest": bytes(32), "task_fields": {"rounds": "9"}}, "^config_digest: .*task.rounds.*9"),
+    ],
+)
+def test_a_server_of_another_version_or_task_is_refused(party: Any, changed: dict[str, Any], message: str) -> None:
+    """Before anything is computed: of different parameters, no epsilon is that of both."""
+    theirs = standing()
+    for name, value in changed.items():
+        if isinstance(value, dict):
+            theirs.task_fields.update(value)
+        else:
+            setattr(theirs, name, value)
+    with pytest.raises(PeerMismatchError, match=message):
+        compare(party, TASK, standing(), theirs)
+
+
+@pytest.mark.parametrize("party", [0, 1])
 def test_a_server_that_is_further_than_a_draw_together_leads_to_is_refused(party: Any) -> None:
     """One hello used up all numbers below its own, and with them what a budget allows."""
     with pytest.raises(PeerMismatchError, match=r"^next_round \(was a server .* ours 2, peer's 4$"):
