@@ -122,12 +122,21 @@ def test_sums_differences_and_multiples():
 
 @pytest.mark.parametrize("n", [1, 8, 127, 128, 129, 1000])
 def test_products_of_limbs_do_not_overflow(n):
-    """All limbs at their maximum, and random elements."""
+    """The largest elements, and random ones."""
     for x, y in (
         (np.full(n, P - 1, dtype=np.uint64), np.full(n, 2**56 - 1, dtype=np.uint64)),
         (some(n), some(n)[::-1].copy()),
     ):
         assert field.dot(x, y) == sum(i * j for i, j in zip(x.tolist(), y.tolist(), strict=True)) % P
+
+
+@pytest.mark.parametrize("n", [127, 128, 129, 255, 256, 257, 1000])
+def test_products_of_the_largest_limbs_do_not_overflow(n):
+    """Both halves of 28 bits at their largest below p, for longer than one block of sums."""
+    largest = ((2**28 - 17) << 28) + 2**28 - 1
+    assert largest < P
+    x = np.full(n, largest, dtype=np.uint64)
+    assert field.dot(x, x) == n * largest**2 % P
 
 
 def test_integers_and_back():
