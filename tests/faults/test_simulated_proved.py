@@ -126,6 +126,18 @@ def test_both_servers_die_wherever_they_are_at_a_few_places(place: Path, pki: Pk
         assert played(place, pki, Plan(seed=1, deaths=deaths)).lives.total() >= 1
 
 
+def test_a_server_that_dies_again_and_again_before_it_uses_a_number_up_is_not_left_behind(
+    place: Path, pki: Pki
+) -> None:
+    """The other one has used it up each time. So they would be further apart than one draw, and meet no more."""
+    role, deaths = AGGREGATORS[1], tuple[Death, ...]()
+    for n_deaths in range(4):
+        world = played(place, pki, Plan(seed=1, deaths=deaths))
+        assert world.lives[role] == n_deaths
+        found = [name for _, of, name in world.trace if of == role]
+        deaths += (Death(role, found.index("reserve", deaths[-1].transition + 1 if deaths else 0), after=False),)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_both_servers_die_wherever_they_are(place: Path, pki: Pki) -> None:
