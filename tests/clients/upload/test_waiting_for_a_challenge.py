@@ -7,6 +7,8 @@ uploads a second time in a round.
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -187,3 +189,27 @@ async def test_a_client_answers_both_servers_and_waits_for_none_once_another_rou
         client._tell(server, aggregator_pb2.Challenge(round=5, challenge=CHALLENGE))
     assert await asyncio.wait_for(client._proof(upload), 30.0) == "proof"
     assert upload.heard == {0: CHALLENGE, 1: CHALLENGE}
+
+
+@asynchronous
+async def test_a_refused_upload_ends_once_nothing_is_computed_of_it() -> None:
+    """Rule S4 at the client: no thread goes on with the update and its seed when the round is over for it."""
+    client, began, may_end = session(), threading.Event(), threading.Event()
+    ended = list[str]()
+
+    async def submit(parts: Any) -> bytes:
+        while not began.is_set():
+            await asyncio.sleep(0.01)
+        asyncio.get_running_loop().call_later(0.2, may_end.set)
+        raise ProtocolError("refused")
+
+    def prepare() -> None:
+        began.set()
+        assert may_end.wait(30)
+        ended.append("prepare")
+
+    upload: Any = SimpleNamespace(task="t", round=0, holder=0, parts=lambda: None, prepare=prepare)
+    stubs: Any = [SimpleNamespace(Submit=submit)] * 2
+    with pytest.raises(ProtocolError, match="refused"):
+        await client._upload_and_prove(stubs, upload, time.monotonic() + 30)
+    assert ended == ["prepare"]
