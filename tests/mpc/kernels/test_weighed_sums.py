@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from precad.mpc.errors import ParameterError
 from precad.mpc.kernels.vectors import VECTORS_PER_BLOCK
 from precad.mpc.proved.accumulators import CpuWires
 from precad.mpc.proved.field import P
@@ -37,3 +38,13 @@ def test_both_weighted_sums_are_the_integers(length: int, start: int, size: int)
                 expected[e][i // length] += 2 * x * int(weights[e, i % length])
         assert wires.sums()[0].tolist() == [[value % P for value in row] for row in expected]
         assert total.tolist() == [5 + 2 * x for x in share.tolist()]
+
+
+@pytest.mark.parametrize(("start", "size", "room"), [(17, 16, 16), (0, 33, 33), (0, 16, 15), (0, 15, 16)])
+def test_no_tile_is_taken_that_ends_behind_the_wires_or_the_sum(start: int, size: int, room: int) -> None:
+    """The loops would write there: two wires of 16 places, and a sum of as many elements as the tile has."""
+    wires = CpuWires(1, 2, np.ones((2, 16), dtype=np.uint64))
+    wires.open_tile(start, np.zeros(room, dtype=np.uint64))
+    with pytest.raises(ParameterError, match=f"share: expected {room} elements of wires, found {size}"):
+        wires.add(0, np.ones((1, size), dtype=np.uint64))
+    assert not wires.sums().any()
