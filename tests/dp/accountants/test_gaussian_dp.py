@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.special import ndtri
 
 from precad.dp.accountants.gaussian_dp import delta_from_mu, eps_from_mu, gdp_clt, gdp_composed_mu, mu_from_eps_delta
-from precad.dp.accountants.precad_client import participation_quantile
+from precad.dp.accountants.precad_client import expected_participation, participation_quantile
 from precad.dp.published.gaussian import analytic_gaussian_eps, classical_gaussian_eps, gdp_tradeoff
 from precad.dp.published.precad import (
     client_level_mu,
@@ -108,6 +108,11 @@ def test_the_printed_parameter_is_too_small_by_the_root_of_q():
         f(0.04, 0.05, 1.0, 100) for f in (gdp_mu_precad_clients_only, gdp_mu_precad_clients_only_corrected)
     )
     assert corrected / printed == pytest.approx(5.0)
+
+
+def test_the_expected_participation_is_rounded_up():
+    """A client that may be drawn is counted in a round, however rarely. Rounding of a product counts for nothing."""
+    assert [expected_participation(q, 30) for q in (0.0, 1e-12, 0.1, 0.11, 1.0)] == [0, 1, 3, 4, 30]
 
 
 @given(T=st.integers(0, 60), q=st.floats(0, 1), beta=st.floats(0, 1))
