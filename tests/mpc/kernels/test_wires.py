@@ -66,3 +66,18 @@ def test_the_longest_wires_do_not_overflow() -> None:
         x[1::3] *= -1
         squares, tops = by_kernel(x, masks, length)
         assert (squares.tolist(), tops.tolist()) == one_by_one(x, masks, length)
+
+
+def test_more_wires_than_a_word_takes_squares() -> None:
+    """3000 of them, as of nine million parameters: the sums of their squares are folded in time."""
+    length, n_wires = 16, 3000
+    random = np.random.default_rng(1)
+    x = random.integers(-LARGEST, LARGEST + 1, length * n_wires)
+    masks = random.integers(0, P, (2, n_wires), dtype=np.uint64)
+    squares, _ = by_kernel(x, masks, length)
+    in_groups = [
+        by_kernel(x[length * i : length * (i + 8)], masks[:, i : i + 8].copy(), length)[0].tolist()
+        for i in range(0, n_wires, 8)
+    ]
+    expected = [[sum(column) % P for column in zip(*part, strict=True)] for part in zip(*in_groups, strict=True)]
+    assert squares.tolist() == expected
