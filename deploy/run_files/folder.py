@@ -54,8 +54,8 @@ def each_training(folder: Path) -> list[Path]:
 
 
 def shown_trainings(folder: Path) -> str:
-    """Name the runs of a folder of several, for whoever asks for one. Nothing is named where it is none, or where nobody
-    may look into it. Raises ConfigError."""
+    """Name the runs of a folder of several, for whoever asks for one. Nothing is named where it is none, or where it
+    may not be looked into. Raises ConfigError."""
     try:
         if not (folder / TRAININGS).exists():
             return ""

@@ -25,7 +25,7 @@ def client_noise_multiplier(sigma: float, R: float, C: float, n_servers: int = 2
 
 
 def expected_participation(q: float, rounds: int) -> int:
-    """Return the expected number of rounds that a client is in, q T, rounded up: at least one where it may be in any."""
+    """Return the expected number of rounds that a client is in, q T, rounded up: at least one if it may be in any."""
     return max(int(q * rounds > 0), math.ceil(q * rounds - _ROUNDING))
 
 
