@@ -44,8 +44,8 @@ IDENTITY_FIELDS: Final = frozenset(
 )
 """Fields that say who a role is, whom it trusts, and what it starts from: a kit's alone."""
 CONSENTS: Final = frozenset({"attacks", "queries", "sum_function", "uploads_per_model", "folder", "evaluation_folder"})
-"""Fields by which an operator agrees to more than a role does otherwise, or says where its code is: `own`'s alone where
-a kit is joined."""
+"""Fields by which an operator agrees to more than a role does otherwise, or says where its code is. Where a kit is
+joined, they are `own`'s alone."""
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 

@@ -26,7 +26,7 @@ from precad.dp.accountants.renyi_accounting import eps_from_rdp
 from precad.dp.checks import integral, require_positive, require_probability
 
 _FARTHEST: Final = 1e100
-"""Of noise, or one over it: beyond, it has no square in float64."""
+"""Noise, or one over it, has no square in float64 beyond."""
 INTEGER_ORDERS = (*range(2, 65), 80, 96, 128, 160, 192, 256)
 
 

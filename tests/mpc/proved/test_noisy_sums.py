@@ -27,7 +27,7 @@ def test_both_servers_open_the_integers_that_shares_add_up_to():
 @pytest.mark.parametrize("element", [P, P + 1, 2**56 - 1])
 @pytest.mark.parametrize("at", [0, SUM.size - 1])
 def test_a_share_with_an_element_that_is_none_is_malformed(element, at):
-    """Of a step, and when the servers meet."""
+    """Refuse it in a step, and when the servers meet."""
     sent = bytearray(7 * SUM.size)
     sent[7 * at : 7 * at + 7] = element.to_bytes(7, "little")
     ours, theirs = memory_pair()
