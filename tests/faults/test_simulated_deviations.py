@@ -8,8 +8,6 @@ that waits for what cannot come, or ends for no reason of its own. Mode `proved`
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +17,7 @@ import pytest
 
 from precad.protos.task.task import Task
 from precad.servers.store.state import TaskState
+from tests.faults.simulation import playing
 from tests.faults.simulation.deviation import DeviatingWorld
 from tests.faults.simulation.oracle import ViolationError
 from tests.faults.test_simulated_faults import CLIENTS, a_late_charge, no_charge, the_same_number_again
@@ -43,13 +42,7 @@ def pki(place: Path) -> Pki:
 
 def played(place: Path, pki: Pki, task: Task, seed: int) -> DeviatingWorld:
     """A world whose honest server has ended; its folder is gone again. Raises what was found wrong."""
-    folder = Path(tempfile.mkdtemp(dir=place))
-    try:
-        world = DeviatingWorld(folder, task, pki, seed, rate=RATES[seed % len(RATES)])
-        world.run()
-        return world
-    finally:
-        shutil.rmtree(folder)
+    return playing.played(place, lambda folder: DeviatingWorld(folder, task, pki, seed, rate=RATES[seed % len(RATES)]))
 
 
 def done_by(worlds: list[DeviatingWorld]) -> tuple[Counter[str], int]:

@@ -7,8 +7,6 @@ once, or costs nothing though its check began. Or the servers charge differently
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -20,6 +18,7 @@ from precad.protos.tls.identity import Role
 from precad.servers.store import audit_log
 from precad.servers.store.folder import ledger_path, store_path
 from tests.faults.deployment import committed
+from tests.faults.simulation import playing
 from tests.faults.simulation.world import SERVERS, Death, Plan, World
 from tests.faults.test_simulated_faults import CLIENTS, PLANS, UNHURRIED
 from tests.harness.harness import small_task
@@ -47,14 +46,7 @@ def pki(place: Path) -> Pki:
 
 def played(place: Path, pki: Pki, plan: Plan) -> World:
     """A world whose task is over, found sound; its folder is gone again."""
-    folder = Path(tempfile.mkdtemp(dir=place))
-    try:
-        world = World(folder, TASK, pki, plan)
-        world.run()
-        assert_sound(world)
-        return world
-    finally:
-        shutil.rmtree(folder)
+    return playing.played(place, lambda folder: World(folder, TASK, pki, plan), assert_sound)
 
 
 def assert_sound(world: World) -> None:

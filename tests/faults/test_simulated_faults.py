@@ -9,8 +9,6 @@ same run. Faults that are planted in the servers show that the oracle sees what 
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -33,12 +31,11 @@ from precad.servers.rounds.dealt_form import DealtForm
 from precad.servers.rounds.form import Ground
 from precad.servers.rounds.round import RoundRunner
 from precad.servers.rounds.states import Validated
-from precad.servers.store import audit_log
 from precad.servers.store import state as task_state_module
 from precad.servers.store.burnt_tuples import TupleLedger
-from precad.servers.store.folder import store_path
 from precad.servers.store.rounds import TaskStore
-from tests.faults.deployment import assert_ledgers, assert_tuples_used_once, committed
+from tests.faults.deployment import assert_ledgers, assert_tuples_used_once
+from tests.faults.simulation import playing
 from tests.faults.simulation.network import Mishap
 from tests.faults.simulation.oracle import ViolationError
 from tests.faults.simulation.world import SERVERS, Accident, Death, Plan, World
@@ -59,32 +56,13 @@ def pki(place: Path) -> Pki:
 
 def played(place: Path, pki: Pki, plan: Plan) -> World:
     """A world whose task is over; its folder is gone again. Raises what was found wrong."""
-    folder = Path(tempfile.mkdtemp(dir=place))
-    try:
-        world = World(folder, TASK, pki, plan)
-        world.run()
-        assert_sound(world)
-        return world
-    finally:
-        shutil.rmtree(folder)
+    return playing.played(place, lambda folder: World(folder, TASK, pki, plan), assert_sound)
 
 
 def assert_sound(world: World) -> None:
     """Assert that both servers have on disk in the end what the oracle saw leave them."""
-    a, b = (committed(world.folder, world.task, role) for role in AGGREGATORS)
-    assert [(r.number, r.chosen, r.accepted, r.rejected) for r in a] == [
-        (r.number, r.chosen, r.accepted, r.rejected) for r in b
-    ]
-    assert len(a) == world.task.rounds
-    rounds = {round.number: round for round in a}
-    assert rounds.keys() == world.oracle.commits[A].keys() == world.oracle.commits[B].keys()
-    expected = world.oracle.in_the_clear(rounds)
-    for role in AGGREGATORS:
-        assert np.load(world.folder / role / "model.npy").tobytes() == expected.tobytes()
-    assert_ledgers(world, a)
+    assert_ledgers(world, playing.assert_as_seen(world))
     assert_tuples_used_once(world)
-    logs = [audit_log.read(store_path(world.folder / role)) for role in AGGREGATORS]
-    assert audit_log.compare(*logs) == world.task.rounds
 
 
 # -- generated programs ------------------------------------------------------------------------------------------------

@@ -9,13 +9,10 @@ from __future__ import annotations
 import itertools
 import os
 import random
-import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,9 +23,8 @@ from precad.mpc.prg import Seed
 from precad.servers.rounds import proved_form
 from precad.servers.rounds.proved_form import ProvedForm
 from precad.servers.rounds.round import RoundRunner
-from precad.servers.store import audit_log
-from precad.servers.store.folder import ledger_path, store_path
-from tests.faults.deployment import committed
+from precad.servers.store.folder import ledger_path
+from tests.faults.simulation import playing
 from tests.faults.simulation.oracle import ViolationError
 from tests.faults.simulation.proved_world import ProvedWorld
 from tests.faults.simulation.world import Accident, Death, Plan
@@ -65,32 +61,14 @@ def pki(place: Path) -> Pki:
 
 def played(place: Path, pki: Pki, plan: Plan) -> ProvedWorld:
     """A world whose task is over, found sound; its folder is gone again."""
-    folder = Path(tempfile.mkdtemp(dir=place))
-    try:
-        world = ProvedWorld(folder, TASK, pki, plan)
-        world.run()
-        assert_sound(world)
-        return world
-    finally:
-        shutil.rmtree(folder)
+    return playing.played(place, lambda folder: ProvedWorld(folder, TASK, pki, plan), assert_sound)
 
 
 def assert_sound(world: ProvedWorld) -> None:
     """Assert that both servers have on disk in the end what the oracle saw leave them, and the same charges."""
-    a, b = (committed(world.folder, world.task, role) for role in AGGREGATORS)
-    assert [(r.number, r.chosen, r.accepted, r.rejected) for r in a] == [
-        (r.number, r.chosen, r.accepted, r.rejected) for r in b
-    ]
-    assert len(a) == world.task.rounds
-    rounds = {round.number: round for round in a}
-    assert rounds.keys() == world.oracle.commits[AGGREGATORS[0]].keys() == world.oracle.commits[AGGREGATORS[1]].keys()
-    expected = world.oracle.in_the_clear(rounds)
-    for role in AGGREGATORS:
-        assert np.load(world.folder / role / "model.npy").tobytes() == expected.tobytes()
+    playing.assert_as_seen(world)
     charges = [read_lines(ledger_path(world.folder / role))[1] for role in AGGREGATORS]
     assert charges[0] == charges[1]
-    logs = [audit_log.read(store_path(world.folder / role)) for role in AGGREGATORS]
-    assert audit_log.compare(*logs) == world.task.rounds
 
 
 @settings(max_examples=4, derandomize=True, suppress_health_check=UNHURRIED)

@@ -11,28 +11,22 @@ Forbidden, beside what `tests.faults.simulation.oracle` names and this mode has:
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from precad.clients.attacks.attack import Attack
-from precad.clients.upload_limit import UploadLimit
 from precad.mpc.proved import field
 from precad.mpc.proved.submission import seeded_of
 from precad.mpc.ring import RingArray
 from precad.protos.precad.v1 import aggregator_pb2
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
-from precad.servers.aggregator import Aggregator
-from precad.servers.rounds.equipment import Randomness
 from precad.servers.store.folder import store_path
 from tests.faults.simulation.malice import FORGED, TOO_LARGE, Honest
 from tests.faults.simulation.network import Call
 from tests.faults.simulation.oracle import Oracle, _rows, value_of
-from tests.faults.simulation.world import ADDRESSES, PATIENCE_S, Process, World
+from tests.faults.simulation.world import Process, World
 from tests.harness.pki import AGGREGATORS
 
 CHECK = ("validation/proofs", "validation/verifier", "validation/accepted", "noisy sum")
@@ -148,42 +142,11 @@ class ProvedWorld(World):
 
     servers = AGGREGATORS
     kind_of_oracle = ProvedOracle
+    kinds_of_clients = (Prover, Forger)
     oracle: ProvedOracle
 
-    def _program(self, process: Process) -> Any:
-        return self._server(process) if process.name in self.servers else self._client(process)
-
-    def _client(self, process: Process) -> Any:
-        is_forger = process.name == "mallory"
-        evaluation = UploadLimit(process.name, self.task.digest(), most=1)
-        limit = UploadLimit(process.name, self.task.digest(), most=3)
-        session = (Forger if is_forger else Prover)(
-            client=process.name,
-            task=self.task,
-            addresses=(ADDRESSES[AGGREGATORS[0]], ADDRESSES[AGGREGATORS[1]]),
-            tls=self._pki.tls(process.name),
-            train=lambda parameters: np.zeros(self.task.dim, dtype=np.int64),
-            reconnect_timeout_s=PATIENCE_S,
-            limit=limit,
-            evaluate=(lambda _: session.evaluation(), evaluation),
-            **({"conduct": Attack()} if is_forger else {}),
-        )
-        limit.most = 1_000_000  # more than a client may be configured with: servers die often
-        session.draw, session.oracle = self.draw, self.oracle
-        return session.run()
-
-    def _server(self, process: Process) -> Any:
-        role, folder = Role(process.name), process.folder
-        party = AGGREGATORS.index(role)
-        changes = {"listen": ADDRESSES[role], "folder": folder, "reconnect_timeout_s": PATIENCE_S}
-        noise = functools.partial(self.noise, process, party)
-        return Aggregator(
-            party=party,
-            task=self.task,
-            config=self._pki.aggregator(party, dealer_certificate=None, **changes),
-            addresses=(ADDRESSES[AGGREGATORS[1]], None),
-            randomness=Randomness(coin=self.draw.randbytes, share_seeds=self.draw.randbytes, noise=noise),
-        ).run()
+    def _client(self, process: Process, **more: Any) -> Any:
+        return super()._client(process, **({"conduct": Attack()} if process.name == "mallory" else {}), **more)
 
     def _on_reply(self, call: Call, message: Any) -> None:
         server: Any = call.server

@@ -119,6 +119,8 @@ class World:
 
     servers: tuple[Role, ...] = SERVERS
     kind_of_oracle: type[Oracle] = Oracle
+    kinds_of_clients: tuple[type[Any], type[Any]] = (Honest, Mallory)
+    """First clients that follow the protocol, then the one that does not."""
 
     def __init__(self, folder: Path, task: Task, pki: Pki, plan: Plan) -> None:
         self.folder, self.task, self._pki, self._plan = folder, task, pki, plan
@@ -176,31 +178,42 @@ class World:
 
     def _program(self, process: Process) -> Any:
         if process.name not in self.servers:
-            evaluation = UploadLimit(process.name, self.task.digest(), most=1)
-            session = (Mallory if process.name == "mallory" else Honest)(
-                client=process.name,
-                task=self.task,
-                addresses=(ADDRESSES[AGGREGATORS[0]], ADDRESSES[AGGREGATORS[1]]),
-                tls=self._pki.tls(process.name),
-                train=lambda parameters: np.zeros(self.task.dim, dtype=np.int64),
-                reconnect_timeout_s=PATIENCE_S,
-                limit=UploadLimit(process.name, self.task.digest(), most=1_000_000),
-                evaluate=(lambda _: session.evaluation(), evaluation),
-            )
-            session.draw, session.oracle = self.draw, self.oracle
-            return session.run()
-        role, folder = Role(process.name), process.folder
-        changes = {"listen": ADDRESSES[role], "folder": folder, "reconnect_timeout_s": PATIENCE_S}
+            return self._client(process)
+        folder = process.folder
+        role, changes = Role(process.name), {"folder": folder, "reconnect_timeout_s": PATIENCE_S}
+        changes["listen"] = ADDRESSES[role]
         if role is Role.DEALER:
             return Dealer(task=self.task, config=self._pki.dealer(**changes)).run()
-        party = AGGREGATORS.index(role)
+        has_dealer, party = Role.DEALER in self.servers, AGGREGATORS.index(role)
+        if not has_dealer:
+            changes["dealer_certificate"] = None
+        draw = self.draw.randbytes
         return Aggregator(
             party=party,
             task=self.task,
             config=self._pki.aggregator(party, **changes),
-            addresses=(ADDRESSES[AGGREGATORS[1]], ADDRESSES[Role.DEALER]),
-            randomness=Randomness(coin=self.draw.randbytes, noise=functools.partial(self.noise, process, party)),
+            addresses=(ADDRESSES[AGGREGATORS[1]], ADDRESSES[Role.DEALER] if has_dealer else None),
+            randomness=Randomness(coin=draw, share_seeds=draw, noise=functools.partial(self.noise, process, party)),
         ).run()
+
+    def _client(self, process: Process, **more: Any) -> Any:
+        honest, other = self.kinds_of_clients
+        evaluation = UploadLimit(process.name, self.task.digest(), most=1)
+        limit = UploadLimit(process.name, self.task.digest(), most=1)
+        session = (other if process.name == "mallory" else honest)(
+            client=process.name,
+            task=self.task,
+            addresses=(ADDRESSES[AGGREGATORS[0]], ADDRESSES[AGGREGATORS[1]]),
+            tls=self._pki.tls(process.name),
+            train=lambda parameters: np.zeros(self.task.dim, dtype=np.int64),
+            reconnect_timeout_s=PATIENCE_S,
+            limit=limit,
+            evaluate=(lambda _: session.evaluation(), evaluation),
+            **more,
+        )
+        limit.most = 1_000_000  # more than mode `proved` lets anybody configure: servers die often
+        session.draw, session.oracle = self.draw, self.oracle
+        return session.run()
 
     def noise(self, process: Process, party: int, std: float, dim: int) -> RingArray:
         """Says which draw it is."""
