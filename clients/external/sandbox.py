@@ -52,7 +52,14 @@ _OF_MACHINES = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}
 """By machine, how the kernel's filters call it, and the number of the call that makes a socket."""
 _FAMILIES = (1, 2, 10, 16)
 """Sockets that namespaces hold: of files, the internet's, the kernel's own."""
-_IO_URING, _FOREIGN_CALLS, _NO_CALL, _NO_FAMILY = 425, 0x40000000, 0x50026, 0x50061
+_IO_URING, _FOREIGN_CALLS = 425, 0x40000000
+"""The call that makes a ring, by which sockets are made too; from where on numbers are of another kind of program."""
+_LOAD, _IS, _IS_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+"""Steps of the kernel's filters of calls (classic BPF)."""
+_CALL, _MACHINE, _FIRST_ARGUMENT = 0, 4, 16
+"""Where a filter finds these (`struct seccomp_data`)."""
+_ALLOW, _NO_CALL, _NO_FAMILY = 0x7FFF0000, 0x50026, 0x50061
+"""Ends of a filter: make the call; or fail as a kernel without it (ENOSYS), or without the family (EAFNOSUPPORT)."""
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF, _VERSION, _PATH_BENEATH = 444, 445, 446, 1, 1
 _WRITE_FILE, _RESOLVE_UNIX, _KNOWS_SOCKETS = 1 << 1, 1 << 16, 9
 """Landlock's rights to open a file or pipe for writing, and to reach a socket by name; the ABI that has the latter."""
@@ -160,11 +167,19 @@ def _close_families() -> bool:
     """
     machine, call = _OF_MACHINES.get(os.uname().machine, (0, 0))
     if machine and struct.calcsize("P") == 8:
-        steps = [
-            *((0x20, 0, 0, 4), (0x15, 0, 10, machine), (0x20, 0, 0, 0), (0x35, 8, 0, _FOREIGN_CALLS)),
-            *((0x15, 7, 0, _IO_URING), (0x15, 0, 7, call), (0x20, 0, 0, 16)),
-            *((0x15, 5 - i, 0, family) for i, family in enumerate(_FAMILIES)),
-            *((0x06, 0, 0, _NO_FAMILY), (0x06, 0, 0, _NO_CALL), (0x06, 0, 0, 0x7FFF0000)),
+        n = len(_FAMILIES)
+        steps = [  # (what, steps to skip if it is so, if not, value)
+            (_LOAD, 0, 0, _MACHINE),
+            (_IS, 0, n + 6, machine),  # else no call
+            (_LOAD, 0, 0, _CALL),
+            (_IS_AT_LEAST, n + 4, 0, _FOREIGN_CALLS),  # no call
+            (_IS, n + 3, 0, _IO_URING),  # no call
+            (_IS, 0, n + 3, call),  # else allow
+            (_LOAD, 0, 0, _FIRST_ARGUMENT),
+            *((_IS, n + 1 - i, 0, family) for i, family in enumerate(_FAMILIES)),  # allow
+            (_RETURN, 0, 0, _NO_FAMILY),
+            (_RETURN, 0, 0, _NO_CALL),
+            (_RETURN, 0, 0, _ALLOW),
         ]
         code = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *step) for step in steps))
         _LIBC.prctl(_SECCOMP, _FILTER, struct.pack("<H6xQ", len(steps), ctypes.addressof(code)), 0, 0)
