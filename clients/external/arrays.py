@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Self
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-_KNOWN: Final = (torch.float16, torch.float32, torch.float64)
+from precad.clients.models.outputs import array_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +42,10 @@ class ModelArrays:
         constants, entries = bytearray(), []
         for name, values in model.state_dict(keep_vars=True).items():
             is_trained = id(values) in places
-            array = _numbers(values.detach().cpu()).numpy()
+            array = array_of(values)
             dtype = "<f4" if is_trained else np.dtype(array.dtype).newbyteorder("<").str
             at = places[id(values)] if is_trained else len(constants)
             entries.append(Entry(name, list(array.shape), dtype, int(array.size), is_trained, at))
             if not is_trained:
                 constants += np.ascontiguousarray(array).tobytes()
         return cls(tuple(entries), bytes(constants), begin // 4)
-
-
-def _numbers(values: Tensor) -> Tensor:
-    """Return the same numbers, in float32 where NumPy knows no such type as theirs: bfloat16."""
-    is_unknown = values.is_floating_point() and values.dtype not in _KNOWN
-    return values.float() if is_unknown else values

@@ -20,7 +20,7 @@ from precad.clients.models import metrics, networks
 from precad.clients.models.losses import Labels, Loss
 from precad.clients.models.metrics import Metric
 from precad.clients.models.output_range import Scale, scale_of
-from precad.clients.models.outputs import outputs_of
+from precad.clients.models.outputs import array_of, outputs_of
 from precad.clients.own_code import Unspoken
 from precad.clients.records import IMAGE_AXES, Records, channels_last, example_of, model_inputs
 from precad.protos.task.model_update import has_diverged
@@ -163,5 +163,5 @@ def outputs(
             features = model_inputs(torch.tensor(records.features[start : start + size]).to(device), torch.float32)
             if features.dim() == IMAGE_AXES and device.type == "cpu":  # pooling is several times faster
                 features = channels_last(features)
-            parts.append(outputs_of(functional_call(model, weights, (features,))).cpu().float().numpy())
+            parts.append(array_of(outputs_of(functional_call(model, weights, (features,)))))
     return np.concatenate(parts)

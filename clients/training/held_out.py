@@ -22,7 +22,7 @@ from precad.clients.models.learning import Learning
 from precad.clients.models.losses import IGNORED, Loss
 from precad.clients.models.metrics import accuracy, has_accuracy
 from precad.clients.models.output_range import scale_of
-from precad.clients.models.outputs import outputs_of
+from precad.clients.models.outputs import array_of, outputs_of
 from precad.clients.records import IMAGE_AXES, Records, channels_last, example_of, model_inputs
 from precad.clients.training.conduct import Conduct, Vector
 from precad.clients.training.projection import project
@@ -115,7 +115,7 @@ def _passed(model: nn.Module, one: Records, loss: Loss, device: torch.device) ->
     found = loss.each(
         _given(outputs) if loss.takes_batches else model, features, torch.from_numpy(one.labels).to(device)
     )
-    return outputs.cpu().float().numpy(), float(found.double().reshape(()).cpu())
+    return array_of(outputs), float(found.double().reshape(()).cpu())
 
 
 def _given(outputs: Tensor) -> nn.Module:
