@@ -372,7 +372,10 @@ def _require_same(plan: Plan, config: Path) -> None:
         raise ConfigError(f"--output: expected the same records and code of apps, found others in {config}: {names}")
     if section_of(plan.raw, "aggregator") != section_of(found, "aggregator"):
         raise ConfigError(f"--output: expected the same earlier ledgers, found others in {config}")
-    for name in (name for name in given if given[name] != wanted[name]):
+    if others := [name for name in given if given[name] != wanted[name]]:
+        name = others[0]
+        if name.startswith("client."):  # where a trainer's settings are, which may be secrets
+            raise ConfigError(f"{name}: expected what {config} says, found another value")
         raise ConfigError(f"{name}: expected {wanted[name]!r:.60}, as in {config}, found {given[name]!r:.60}")
 
 

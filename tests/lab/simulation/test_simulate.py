@@ -405,6 +405,10 @@ def test_a_damaged_checkpoint_and_another_configuration_are_refused(config: Path
     assert other.exit_code == 2
     where = tmp_path / "run" / "config.toml"
     assert other.stderr == f"precad: task.client_clip: expected 8.0, as in {where}, found 9.0\n"
+    raw = {**SMALL, "client": {"partition_seed": 7717}}
+    (tmp_path / "other.toml").write_text(tomli_w.dumps(raw))
+    other = precad("simulate", tmp_path / "other.toml", "--output", tmp_path / "run")
+    assert other.stderr == f"precad: client.partition_seed: expected what {where} says, found another value\n"
     good = (tmp_path / "run" / "config.toml").read_text()
     for bad in ("[task", "[task]\nrounds = []", "task = 1", "[task]\n", "a = " + "[" * 5000):
         (tmp_path / "run" / "config.toml").write_text(bad)
