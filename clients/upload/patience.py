@@ -16,7 +16,7 @@ from typing import TypeVar
 import grpc
 
 from precad.protos.tls.address import is_loopback
-from precad.protos.tls.transport import RETRY_HINT
+from precad.protos.tls.transport import RETRY_HINT, require_not_cancelled
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 2.0
 LOOPBACK_PAUSE_S_EACH = 0.02
@@ -115,6 +115,7 @@ async def until_admitted(call: Callable[[], Awaitable[T]], limit_s: float) -> T:
         try:
             return await call()
         except grpc.aio.AioRpcError as error:
+            require_not_cancelled()
             hint_s, left_s = retry_after_s(error), ends_at - time.monotonic()
             if hint_s is None or hint_s > left_s or (pause_s := patience.next_pause_s(hint_s)) is None:
                 raise

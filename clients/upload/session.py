@@ -60,7 +60,7 @@ from precad.protos.task.task import Task
 from precad.protos.task.task_fields import hello_to
 from precad.protos.tls.files import TlsFiles
 from precad.protos.tls.identity import AGGREGATORS
-from precad.protos.tls.transport import explain
+from precad.protos.tls.transport import explain, require_not_cancelled
 
 log = structlog.get_logger(__name__)
 
@@ -279,6 +279,7 @@ class ClientSession:
                 yield event
                 del event
         except grpc.aio.AioRpcError as error:
+            require_not_cancelled()
             reason = explain(error, AGGREGATORS[server], self._addresses[server], self._tls.certificate)
             if (hint_s := retry_after_s(error)) is not None:
                 raise ServerBusyError(reason, hint_s) from None
@@ -309,6 +310,7 @@ class ClientSession:
         except ProtocolError as error:
             self._log.warning("client.skipped", task=from_a.task, round=from_a.round, reason=str(error))
         except grpc.aio.AioRpcError as error:
+            require_not_cancelled()
             if error.code() is grpc.StatusCode.UNAVAILABLE:
                 await asyncio.sleep(1.0)  # the listener knows whether the server is gone, and says so
             reason = shown(error.details() or "", LONGEST_REASON)

@@ -21,7 +21,7 @@ from precad.protos.messages import convert
 from precad.protos.messages.undecoded import decoded, stub_of_bytes
 from precad.protos.precad.v1 import control_pb2
 from precad.protos.tls.identity import Role
-from precad.protos.tls.transport import dial
+from precad.protos.tls.transport import dial, require_not_cancelled
 
 _CONTROL: Final = control_pb2.DESCRIPTOR.services_by_name["Control"]
 START_TIMEOUT_S: Final = 120.0
@@ -134,6 +134,7 @@ class Observers:
                             return
                 raise RunFailedError("an aggregator hung up", exit_code=UNREACHABLE)
             except grpc.aio.AioRpcError as error:
+                require_not_cancelled()
                 if up.is_set() or time.monotonic() > deadline:
                     raise RunFailedError(f"lost an aggregator: {error.details()}", exit_code=UNREACHABLE) from None
                 await asyncio.sleep(POLL_S)

@@ -190,6 +190,17 @@ async def stop_server(server: grpc.aio.Server, grace_s: float) -> None:
         await asyncio.wait(handlers, timeout=HANDLERS_END_S)
 
 
+def require_not_cancelled() -> None:
+    """Raise CancelledError where the running task was cancelled, whatever gRPC made of that.
+
+    Where a call's status comes just as its caller is cancelled, gRPC raises the status, and the cancellation is lost.
+    So whoever makes a call anew after an error asks this first. Else neither a time limit nor a stop would end it.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
 _NOT_ISSUED = "its certificate is not the pinned one, or comes from another authority"
 _CAUSES = (
     ("unable to get local issuer certificate", _NOT_ISSUED),

@@ -16,7 +16,7 @@ from precad.protos.messages import convert
 from precad.protos.messages.undecoded import decoded, stub_of_bytes
 from precad.protos.precad.v1 import common_pb2, dealer_pb2
 from precad.protos.tls.identity import Role
-from precad.protos.tls.transport import explain
+from precad.protos.tls.transport import explain, require_not_cancelled
 from precad.servers.errors import PeerUnreachableError, TaskRefusedError
 from precad.servers.links.peer import WORTH_ASKING_AGAIN
 
@@ -105,6 +105,7 @@ class TupleSource:
         except MalformedMessageError as error:
             raise TaskRefusedError(str(error)) from None
         except grpc.aio.AioRpcError as error:
+            require_not_cancelled()
             if error.code() not in WORTH_ASKING_AGAIN:
                 raise TaskRefusedError(f"the dealer refused: {error.details()}") from None
             self._why_not = explain(error, Role.DEALER, self._address, self._certificate)

@@ -32,7 +32,7 @@ from precad.protos.messages import convert, proved
 from precad.protos.messages.undecoded import decoded, stub_of_bytes
 from precad.protos.precad.v1 import common_pb2, peer_pb2
 from precad.protos.tls.identity import Role
-from precad.protos.tls.transport import explain
+from precad.protos.tls.transport import explain, require_not_cancelled
 from precad.servers.errors import PeerUnreachableError, TaskRefusedError
 from precad.servers.links.step_limits import SLOWEST_LINE_BYTES_S
 from precad.servers.links.words import WORDS_AT_ONCE, Words
@@ -295,6 +295,7 @@ async def dial_peer(
                         code, why = error.code(), explain(error, Role.AGGREGATOR_B, address, certificate)
                 if code not in WORTH_ASKING_AGAIN:
                     raise TaskRefusedError(f"aggregator B refused the link: {why}")
+                require_not_cancelled()
                 await asyncio.sleep(RETRY_S)
     except TimeoutError:
         raise PeerUnreachableError(f"no link within {round(timeout_s, 1):g} s: {why}") from None
@@ -306,12 +307,9 @@ def _reader(call: grpc.aio.StreamStreamCall[Any, Any]) -> Receive:
     async def receive() -> peer_pb2.PeerMessage | None:
         try:
             data: Any = await call.read()
-        except grpc.aio.AioRpcError:
+        except (grpc.aio.AioRpcError, asyncio.CancelledError):
+            require_not_cancelled()  # the call may have been, not we
             return None
-        except asyncio.CancelledError:
-            if call.done():  # the call was cancelled, not we
-                return None
-            raise
         if data is grpc.aio.EOF:
             return None
         _require_short(len(data))
