@@ -11,6 +11,7 @@ Modules:
     payments      what each upload pays from the holder's ledger
     loading       their records, as the configuration says
     process       several clients in a process
+    one_process   keeps a client of a task to one process
     config        what an operator configures
     query_consent the columns that a client answers queries about, and its limit
     app           a user's model, records, loss and metrics as one object

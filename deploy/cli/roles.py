@@ -105,6 +105,7 @@ def client(
     conducts = conducts_of(ids, own, deployment.task)
     for name in ids:
         _require_identity(own.tls(name), name)
+    from precad.clients.one_process import one_process
     from precad.clients.process import ClientProcess
 
     if own.trainer is not None:
@@ -114,7 +115,8 @@ def client(
         for line in promised_to_clients(deployment.task):
             say(line)
     addresses = (deployment.network.aggregator_a, deployment.network.aggregator_b)
-    serve(lambda: ClientProcess(task=deployment.task, config=own, conducts=conducts, addresses=addresses))
+    with one_process(own.state_dir, ids[0], deployment.task.digest()):
+        serve(lambda: ClientProcess(task=deployment.task, config=own, conducts=conducts, addresses=addresses))
 
 
 def _require_identity(tls: TlsFiles, client_id: str) -> None:

@@ -17,13 +17,13 @@ import pytest
 
 from precad.clients.models import networks
 from precad.deploy.configuration.sections import load
-from precad.deploy.errors import REFUSED
+from precad.deploy.errors import INVALID_INPUT, REFUSED
 from precad.protos.messages import convert
 from precad.protos.precad.v1 import aggregator_pb2, aggregator_pb2_grpc, common_pb2
 from precad.protos.tls.files import TlsFiles
 from precad.protos.tls.identity import Role
 from precad.protos.tls.transport import bind_server
-from tests.harness.harness import free_addresses
+from tests.harness.harness import asynchronous, free_addresses
 from tests.harness.organisations import CLIENTS, ROOT, Organisations
 from tests.harness.pki import AGGREGATORS
 
@@ -105,6 +105,38 @@ async def lives(tmp_path: Path) -> None:
     why = f"precad: {CLIENTS[0]} stops: expected at most {FEW} uploads for one model (client.uploads_per_model), found"
     assert said.decode().count(f"{why} {FEW} after 0 committed rounds") == 1
     assert servers[0].n_begun == FEW
+
+
+@asynchronous
+async def test_a_client_that_runs_is_not_started_twice(tmp_path: Path) -> None:
+    """The second ends, the first goes on; after a kill of the first there is room."""
+    organisations = Organisations.create(tmp_path)
+    organisations.write_configs(
+        dict(zip((*AGGREGATORS, Role.DEALER), free_addresses(3), strict=True)),
+    )
+    config = organisations.config(Role.CLIENT)
+    first = await started(config)
+    await trains(first)
+    second = await started(config)
+    _, said = await second.communicate()
+    assert (second.returncode, first.returncode) == (INVALID_INPUT, None)
+    expected = (
+        f"precad: client.state_dir: expected no other process of client {CLIENTS[0]} in this task, found one that"
+    )
+    assert said.decode().startswith(expected)
+    first.kill()
+    await first.wait()
+    third = await started(config)
+    await trains(third)
+    third.kill()
+    await third.wait()
+
+
+async def trains(process: asyncio.subprocess.Process) -> None:
+    """Wait until it says what it trains on."""
+    assert process.stderr is not None
+    while b"client.engine" not in (line := await process.stderr.readline()):
+        assert line, "it ended before"
 
 
 async def started(config: Path) -> asyncio.subprocess.Process:
