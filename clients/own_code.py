@@ -40,7 +40,8 @@ class Unspoken:
     """Turns an error of a user's code, or of a library that reads records, into one of ours without its text.
 
     The text, and the chain of errors in a traceback, may hold values of a record. Errors that `passes` has keep theirs.
-    Code that ends the process is in error like any other: so are errors of kinds of its own. Ctrl-C is none.
+    Code that ends the process or a task is in error like any other: so are errors of kinds of its own. Ctrl-C is none,
+    nor is the end of a generator that we close.
     """
 
     def __init__(self, spoken: Callable[[Any], ClientError], passes: tuple[type[Exception], ...] = ()) -> None:
@@ -52,15 +53,8 @@ class Unspoken:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Raise ours in its place."""
-        if error is not None and not isinstance(error, self._passes) and not _ends_from_outside(error):
+        if error is not None and not isinstance(error, (*self._passes, KeyboardInterrupt, GeneratorExit)):
             raise self._spoken(error) from None
-
-
-def _ends_from_outside(error: BaseException) -> bool:
-    """Return whether it ends a process, a generator or a task."""
-    import asyncio  # late: commands that refuse a configuration start without it
-
-    return isinstance(error, (KeyboardInterrupt, GeneratorExit, asyncio.CancelledError))
 
 
 def first_line(error: BaseException) -> str:

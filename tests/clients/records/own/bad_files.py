@@ -699,6 +699,11 @@ OF_MODULES: dict[str, Bad] = {
         "found one that raises SystemExit",
         "own_leaves:load",
     ),
+    "a function that cancels a task": Bad(
+        module(f"import asyncio\ndef load(): raise asyncio.CancelledError('{SECRET}')", "own_cancels"),
+        "found one that raises CancelledError",
+        "own_cancels:load",
+    ),
     "masked values": Bad(
         module(_MASKED + "def load(): return masked, np.arange(4) % 2", "own_masked"),
         "own_masked:load, inputs: expected values for all of it, found masked ones",
