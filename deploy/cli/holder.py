@@ -48,7 +48,7 @@ def holder_charge(
     ] = None,
 ) -> None:
     """Pay for steps that no client of precad took, such as tuning on the same records elsewhere."""
-    from precad.deploy.guarantees.holder import charge, lines_of, statement
+    from precad.deploy.guarantees.holder import charge, figures_of, statement
 
     _require_ledger(ledger)
     given = {"limit_epsilon": limit_epsilon, "delta": delta, "records_per_person": records_per_person}
@@ -62,7 +62,7 @@ def holder_charge(
         rounds=rounds,
         terms={name: value for name, value in given.items() if value is not None},
     )
-    for line in lines_of(statement(ledger))[:5]:
+    for line in figures_of(statement(ledger)):
         tell(line)
 
 

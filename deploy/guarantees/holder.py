@@ -109,18 +109,25 @@ def _read(path: Path) -> tuple[Account, str]:
         return read(path)
 
 
-def lines_of(found: Mapping[str, Any]) -> list[str]:
-    """Return the statement for people."""
+def figures_of(found: Mapping[str, Any]) -> list[str]:
+    """Return what the statement says of everything together, for people: the limit, and what was lost so far."""
     k, epsilon = found["records_per_person"], found["epsilon_so_far"]
     whose = "a record loses" if k == 1 else f"{k} records of one person together lose"
     so_far = NO_USEFUL_BOUND if says_nothing(float(epsilon)) else f"epsilon <= {rounded_up(epsilon, 3)}"
     delta = f"at delta = {found['delta']:g}"
-    lines = [
+    return [
         f"{'ledger':<12}{found['ledger']}",
         *(f"{'' if i else 'against':<12}{line}" for i, line in enumerate(textwrap.wrap(found["adversary"], 88))),
         f"{'limit':<12}{whose} epsilon <= {found['limit_epsilon']:g} {delta} in everything below and to come,",
         f"{'':<12}however later tasks are chosen; {rounded_up(100 * found['share_spent'], 1)}% of it is spent",
         f"{'so far':<12}{so_far} {delta}, if no task or round was chosen for what had been released",
+    ]
+
+
+def lines_of(found: Mapping[str, Any]) -> list[str]:
+    """Return the statement for people: its figures, then a line for what was paid alike."""
+    lines = [
+        *figures_of(found),
         "",
         f"{'task':<14}{'client':<14}{'for':<12}{'rounds':>8}{'rate':>8}{'noise':>9}  from, until",
     ]

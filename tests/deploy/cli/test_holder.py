@@ -91,6 +91,17 @@ def test_a_file_keeps_its_limit(tmp_path: Path) -> None:
     assert file.read_bytes() == before
 
 
+def test_a_payment_by_hand_says_what_was_lost_with_it(tmp_path: Path) -> None:
+    """The figures of the statement, each with what it rests on, and none of its rows."""
+    file = tmp_path / "ledger"
+    code, told, _ = precad("charge", file, *TUNED, *NEW)
+    stated = precad("statement", file)[1]
+
+    assert (code, told) == (0, stated[: stated.index("\ntask ")])
+    assert "so far" in told
+    assert "if no task or round was chosen for what had been released" in told
+
+
 def test_a_file_without_its_first_line_is_a_new_one(tmp_path: Path) -> None:
     """As a full disk leaves it: its terms are given again, and it is not called a ledger that has its own."""
     file = tmp_path / "ledger"
