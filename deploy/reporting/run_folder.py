@@ -37,10 +37,10 @@ from precad.dp.accountants.pld import Unit, View
 from precad.dp.errors import DpError
 from precad.dp.ledgers.ledger import Level
 from precad.dp.task_privacy import DRAWN_OR_NOT, DRAWS_HIDDEN, TaskPrivacy, budgets_of, task_cost, task_privacy
+from precad.protos.messages.phases import in_order
 from precad.protos.task.evaluation import n_due
 from precad.protos.task.task import Task
 
-_PHASES: Final = ("select", "collect", "lock", "charge", "validate", "noise", "open", "commit")
 _ROUNDING: Final = 1e-6
 """Part of an epsilon by which another machine's arithmetic may differ."""
 _LINKS: Final = ("clients_to_a", "clients_to_b", "a_to_b", "b_to_a", "dealer_to_a", "dealer_to_b")
@@ -374,14 +374,10 @@ def _of_hidden_client(found: Figures, delta: float, privacy: TaskPrivacy) -> Sta
 
 def _cost(summary: _Summary, lines: Sequence[_Line]) -> Cost:
     n = len(lines)
-    phases = dict.fromkeys((*_PHASES, *(name for line in lines for name in line.seconds)))
+    phases = in_order(name for line in lines for name in line.seconds)
     return Cost(
         bytes_by_link={link: sum(line.bytes.get(link, 0) for line in lines) / n for link in _LINKS},
-        seconds_by_phase={
-            phase: sum(line.seconds.get(phase, 0.0) for line in lines) / n
-            for phase in phases
-            if any(phase in line.seconds for line in lines)
-        },
+        seconds_by_phase={phase: sum(line.seconds.get(phase, 0.0) for line in lines) / n for phase in phases},
         bytes_from_clients=summary.bytes_client_up,
         bytes_between_servers=summary.bytes_server_link,
         seconds_total=summary.seconds_total,

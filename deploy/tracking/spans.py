@@ -22,7 +22,8 @@ from urllib.parse import urlsplit
 
 from precad.deploy.errors import UNREACHABLE, RunFailedError
 from precad.deploy.tracking.journal import Journal
-from precad.servers.telemetry.status import PHASES, RoundSummary, Status
+from precad.protos.messages.phases import in_order
+from precad.servers.telemetry.status import RoundSummary, Status
 
 TRACES: Final = "/v1/traces"
 """Path of an endpoint that names none."""
@@ -113,7 +114,7 @@ def spans_of(training: str, round: RoundSummary, end: float) -> Iterator[dict[st
     began = end - round.seconds_total
     common = {"traceId": trace, "kind": _INTERNAL}
     yield {**common, "spanId": parent, "name": _SPAN, **_times(began, end), "attributes": attributes}
-    for phase in sorted(round.seconds, key=lambda phase: PHASES.index(phase) if phase in PHASES else len(PHASES)):
+    for phase in in_order(round.seconds):
         until = began + round.seconds[phase]
         yield {
             **common,

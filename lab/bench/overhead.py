@@ -38,9 +38,10 @@ from precad.lab.bench.plain_training import LOCAL_DP_PIPES, PlainTraining
 from precad.lab.bench.processor_time import ProcessorTime
 from precad.lab.bench.proved import PROVED
 from precad.lab.bench.statistics import Spread
+from precad.protos.messages.phases import PHASES as OF_A_RECORD
 
 PROCESSES = 4
-PHASES = ("select", "collect", "lock", "prove", "charge", "validate", "noise", "open", "commit", "update")
+PHASES = (*OF_A_RECORD, "update")
 """In the order of a round; `update` is all that the baselines do after `collect`."""
 OF_VALIDATION = {"prove", "validate"}
 PRECAD, WITHOUT_VALIDATION = "precad", "precad-without-validation"

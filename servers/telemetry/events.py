@@ -17,13 +17,14 @@ import prometheus_client as prometheus
 from numpy.typing import NDArray
 
 from precad.dp.accountants.task_cost import NOTHING_CHARGED, TaskCost
+from precad.protos.messages.phases import PHASES
 from precad.protos.precad.v1 import common_pb2
 from precad.protos.tls.identity import Role
 from precad.servers.errors import Limit, MeasuringFault, RefusalReason, SubmissionRefusedError
 from precad.servers.rounds.receiving import Receiving
 from precad.servers.rounds.states import Aborted, Collecting, Locked, Proving, RoundState, Selecting, Validated
 from precad.servers.store.rounds import Attempt, CommittedRound, EvaluatedRound
-from precad.servers.telemetry.status import MAX_DETAILED, PHASE_OF_STATE, PHASES, VERDICTS
+from precad.servers.telemetry.status import MAX_DETAILED, PHASE_OF_STATE, VERDICTS
 
 SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """Upper ends of the histograms' buckets."""

@@ -26,8 +26,6 @@ MAX_DETAILED = 12
 MAX_NAMED = 100
 """Clients that a round names; the rejected and missing come first."""
 
-PHASES = ("select", "collect", "lock", "prove", "charge", "validate", "noise", "open", "commit")
-"""Phases of a round, in order, as its record times them."""
 
 PHASE_OF_STATE = {
     "selecting": "select",
@@ -40,7 +38,7 @@ PHASE_OF_STATE = {
     "committed": "commit",
     "evaluated": "commit",
 }
-"""The phase that a server in this state is in. A state that is not here is of no round."""
+"""The phase that a server in this state is in (`precad.protos.messages.phases`). Other states are of no round."""
 
 ACCURACY = "accuracy"
 """The figure of quality that is a share, in [0, 1]."""

@@ -37,6 +37,7 @@ from precad.deploy.localhost.processes import Children
 from precad.deploy.oversight.status_sources import Source, fetch, follow
 from precad.dp.ledgers.sealed_file import is_open
 from precad.mpc.ring import RingArray
+from precad.protos.messages.phases import PHASES
 from precad.protos.precad.v1 import aggregator_pb2
 from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
@@ -44,7 +45,7 @@ from precad.protos.tls.transport import dial
 from precad.servers.errors import StoppedError
 from precad.servers.store.folder import ledger_path
 from precad.servers.telemetry import logs
-from precad.servers.telemetry.status import PHASES, Status
+from precad.servers.telemetry.status import Status
 from tests.harness.harness import (
     AGGREGATORS,
     Deployment,

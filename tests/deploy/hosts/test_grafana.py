@@ -19,13 +19,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import precad.deploy
 from precad.dp.accountants.pld import View
+from precad.protos.messages.phases import PHASES
 from precad.protos.tls.identity import Role
 from precad.servers import dealer
 from precad.servers.operations.metrics import StatusCollector, expose
 from precad.servers.store.rounds import CommittedRound
 from precad.servers.task import run
 from precad.servers.telemetry.events import LINKS, Telemetry
-from precad.servers.telemetry.status import PHASES, Epsilon, LiveRound, Queue, RoundSummary, Status
+from precad.servers.telemetry.status import Epsilon, LiveRound, Queue, RoundSummary, Status
 
 FOLDER = Path(precad.deploy.__file__).parent / "hosts" / "grafana"
 ADDED_BY_PROMETHEUS = {"instance", "job", "le"}

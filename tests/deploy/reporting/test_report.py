@@ -37,6 +37,7 @@ from precad.deploy.run_files.folder import RunFolder
 from precad.deploy.run_files.public_quality import last_public_figures
 from precad.dp.accountants.pld import PldAccountant, View, round_event
 from precad.lab.simulation import SeededRandomness
+from precad.protos.messages.phases import PHASES
 from precad.protos.task.task import Task
 from tests.harness.harness import small_task
 from tests.harness.report_page import report
@@ -167,6 +168,13 @@ def test_the_plots_are_the_rounds(run: Path) -> None:
     assert links["clients to A"] == (0, 2000)
     assert links["A to B"] == (2, 512)
     assert page.tags["figure"] == len(page.charts) == 5
+
+
+def test_phases_stand_in_the_order_of_a_round(run: Path) -> None:
+    """Those of mode `proved` among them, however lines name them; one of another version comes last."""
+    lines = [line | {"seconds": {"later": 0.1, **dict.fromkeys(reversed(PHASES), 0.1)}} for line in lines_of(run)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert report(run).charts["phases"]["categories"] == [*PHASES, "later"]
 
 
 def test_the_sentence_says_what_is_proved_against_whom(run: Path) -> None:
