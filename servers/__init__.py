@@ -6,6 +6,7 @@ Modules:
     supervision    work that goes on only as long as its guards do
     dealer         the dealer's process
     private_files  files and folders that are the server's user's alone
+    sources        what counts as one source of connections: an address, or a network
     freed_memory   what a server frees is overwritten, and kept for what follows
     config         what one configures
     errors         everything that can go wrong, and the one table of status codes

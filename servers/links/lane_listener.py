@@ -31,7 +31,8 @@ from precad.protos.tls.transport import CONNECT_TIMEOUT_S
 from precad.servers.errors import PeerUnreachableError
 from precad.servers.links.lane import Lane, reason_of
 from precad.servers.links.lane_opening import ANSWER_BYTES, CHALLENGE_BYTES, TOKEN_BYTES, answer_to
-from precad.servers.links.waiting_room import Caller, WaitingRoom, source_of
+from precad.servers.links.waiting_room import Caller, WaitingRoom
+from precad.servers.sources import source_of
 
 log = structlog.get_logger(__name__)
 

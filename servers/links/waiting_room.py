@@ -7,14 +7,10 @@ one address, whoever answers before `capacity` others have come is heard.
 
 from __future__ import annotations
 
-import ipaddress
 import itertools
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-
-PREFIX_BITS_IPV6 = 64
-"""Bits of an address that name its source: what one network has at its disposal is one source."""
 
 
 @dataclass(eq=False, slots=True)
@@ -23,6 +19,7 @@ class Caller:
 
     connection: socket.socket
     source: str
+    """As `precad.servers.sources` names it."""
     challenge: bytes
     deadline: float
     """On the monotonic clock."""
@@ -78,13 +75,3 @@ class WaitingRoom:
     def late(self, now: float) -> list[Caller]:
         """Return those whose time is over."""
         return list(itertools.takewhile(lambda caller: caller.deadline <= now, self._callers))
-
-
-def source_of(host: str) -> str:
-    """Return what counts as one source: an IPv4 address, or an IPv6 network of 64 bits."""
-    address = ipaddress.ip_address(host.partition("%")[0])
-    if isinstance(address, ipaddress.IPv4Address):
-        return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(ipaddress.ip_network((address, PREFIX_BITS_IPV6), strict=False))

@@ -16,7 +16,6 @@ from __future__ import annotations
 import codecs
 import hashlib
 import hmac
-import ipaddress
 import logging
 import os
 import re
@@ -161,18 +160,6 @@ class FailureLimit:
     def _failures(self, address: str) -> float:
         failures, at = self._buckets.get(address, (0.0, 0.0))
         return max(0.0, failures - (self._clock() - at) / RECOVERY_S)
-
-
-def address_of(remote: str | None) -> str:
-    """Return whose failures count together: an IPv4 address, or the /64 network of an IPv6 one.
-
-    Empty for what is no address.
-    """
-    try:
-        address = ipaddress.ip_address(remote or "")
-    except ValueError:
-        return ""
-    return str(ipaddress.ip_network((address, 64), strict=False)) if address.version == 6 else str(address)
 
 
 def _digest(text: str) -> bytes:

@@ -44,11 +44,11 @@ from precad.servers.operations.access import (
     FailureLimit,
     OneTimeLinks,
     Token,
-    address_of,
 )
 from precad.servers.operations.doorway import Doorway
 from precad.servers.operations.metrics import CONTENT_TYPE, expose
 from precad.servers.operations.snapshot import CHECKPOINTS
+from precad.servers.sources import source_of
 from precad.servers.telemetry.events import Telemetry
 from precad.servers.telemetry.status import Status
 
@@ -194,7 +194,7 @@ class OperationsPort:
             return None
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            if (wait_s := self._limit.wait_s(address_of(request.remote))) > 0:
+            if (wait_s := self._limit.wait_s(source_of(request.remote))) > 0:
                 return _too_often(wait_s)
             if self._shows_token(request, token.strip()):
                 return None
@@ -212,12 +212,12 @@ class OperationsPort:
         return False
 
     def _failed(self, request: web.Request) -> None:
-        self._limit.failed(address_of(request.remote))
+        self._limit.failed(source_of(request.remote))
         self._telemetry.login_failed()
         log.warning("operations.wrong_token", address=request.remote)
 
     def _too_many_failures(self, request: web.Request) -> web.Response | None:
-        if (wait_s := self._limit.wait_s(address_of(request.remote))) <= 0:
+        if (wait_s := self._limit.wait_s(source_of(request.remote))) <= 0:
             return None
         refusal = self._form(TOO_OFTEN.format(wait=math.ceil(wait_s)), status=429)
         refusal.headers["Retry-After"] = str(math.ceil(wait_s))

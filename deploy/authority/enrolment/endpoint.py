@@ -24,8 +24,9 @@ from precad.deploy.authority.enrolment.tokens import TokenRefusedError, Tokens
 from precad.protos.tls.address import require_free, split_address
 from precad.protos.tls.identity import Identity, fingerprint, parse_certificate
 from precad.servers.errors import StoreError
-from precad.servers.operations.access import SILENT, FailureLimit, address_of
+from precad.servers.operations.access import SILENT, FailureLimit
 from precad.servers.operations.doorway import Doorway
+from precad.servers.sources import source_of
 
 log = structlog.get_logger(__name__)
 
@@ -104,7 +105,7 @@ class Endpoint:
         return web.Response(body=self._authority, content_type="application/x-pem-file")
 
     async def _enrol(self, request: web.Request) -> web.Response:
-        address = address_of(request.remote)
+        address = source_of(request.remote)
         if self._limit.wait_s(address) > 0:
             return _refusal(429, "too many wrong tokens; try again later")
         try:

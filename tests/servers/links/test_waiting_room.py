@@ -10,7 +10,7 @@ import socket
 
 import pytest
 
-from precad.servers.links.waiting_room import Caller, WaitingRoom, source_of
+from precad.servers.links.waiting_room import Caller, WaitingRoom
 
 CAPACITY = 8
 NO_CONNECTION = socket.socket()
@@ -73,18 +73,3 @@ def test_whoever_gives_way_is_of_a_largest_source_and_its_oldest() -> None:
         room.enter(present[-1])
         assert list(room) == present
         assert room.late(step - 3) == [one for one in present if one.deadline <= step - 3]
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "is_same"),
-    [
-        ("192.0.2.1", "192.0.2.1", True),
-        ("192.0.2.1", "192.0.2.2", False),
-        ("192.0.2.1", "::ffff:192.0.2.1", True),
-        ("2001:db8:0:1::1", "2001:db8:0:1:ffff::9", True),
-        ("2001:db8:0:1::1", "2001:db8:0:2::1", False),
-        ("fe80::1%eth0", "fe80::2", True),
-    ],
-)
-def test_a_source_is_an_ipv4_address_or_a_network_of_ipv6(one: str, other: str, is_same: bool) -> None:
-    assert (source_of(one) == source_of(other)) is is_same
