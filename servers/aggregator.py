@@ -29,6 +29,7 @@ from precad.mpc.sharing import Party
 from precad.protos.precad.v1 import aggregator_pb2_grpc, common_pb2, control_pb2_grpc, peer_pb2_grpc
 from precad.protos.task.model_update import has_diverged
 from precad.protos.task.task import Task
+from precad.protos.tls.identity import AGGREGATORS
 from precad.protos.tls.transport import stop_server
 from precad.servers.config import AggregatorConfig
 from precad.servers.database.replicas import lead, while_leading
@@ -37,7 +38,7 @@ from precad.servers.door.operator import ControlServicer, add_health
 from precad.servers.door.revocation import Revocations
 from precad.servers.door.servicers import AggregatorServicer, PeerServicer
 from precad.servers.errors import TaskUnfulfilledError
-from precad.servers.links.credentials import ROLES, Credentials, require_dealer, watched
+from precad.servers.links.credentials import Credentials, require_dealer, watched
 from precad.servers.operations.opening import operations_port
 from precad.servers.operations.snapshot import AggregatorSnapshots
 from precad.servers.rounds import memory
@@ -87,9 +88,9 @@ class Aggregator:
         self._addresses, self._randomness, self._on_state = addresses, randomness, on_state
         self._sessions, self._capacity = (
             Sessions(task.clients),
-            memory.capacity_of(config, task, ROLES[party], function_bytes=memory_bytes(task, self._function)),
+            memory.capacity_of(config, task, AGGREGATORS[party], function_bytes=memory_bytes(task, self._function)),
         )
-        self._telemetry = Telemetry(ROLES[party])
+        self._telemetry = Telemetry(AGGREGATORS[party])
         self._snapshots = AggregatorSnapshots(
             task, self._telemetry, self._sessions, self._capacity.spool, config.state_dir
         )
@@ -97,7 +98,7 @@ class Aggregator:
         self._clients = AggregatorServicer(task, self._sessions, self._telemetry, self._revocations)
         self._control = ControlServicer(self._telemetry, lambda: len(self._sessions.connected))
         self._quality = None if measuring is None else Quality(measuring, config.state_dir, self._telemetry)
-        self._drain = Drain(ROLES[party], config.drain_timeout_s, self._telemetry)
+        self._drain = Drain(AGGREGATORS[party], config.drain_timeout_s, self._telemetry)
 
     def stop(self) -> None:
         """End the task at the next possible moment (SIGINT)."""
@@ -137,7 +138,7 @@ class Aggregator:
 
         initial: the model that the task starts from, (d,). Raises as `run`.
         """
-        session = await self._drain.until_stopped(lead(stack, ROLES[self.party], self.config))
+        session = await self._drain.until_stopped(lead(stack, AGGREGATORS[self.party], self.config))
         server, port = admission.bind(self.config, self.task.clients, self._telemetry, self._revocations)
         admission.reserve_descriptors(self.config.max_connections)
         state = self._open_state(stack, initial, session)
@@ -174,10 +175,10 @@ class Aggregator:
     def _open_state(self, stack: AsyncExitStack, initial: NDArray[np.float32], session: Session | None) -> TaskState:
         """Open what is durable, and the room for uploads. Raises SetupError, StoreError, DpError."""
         backends = None if session is None else (session.tables("task"), session.tables("tuples"))
-        earlier = read_earlier(self.config, ROLES[self.party])
+        earlier = read_earlier(self.config, AGGREGATORS[self.party])
         state = TaskState.open(stack, self.config.state_dir, self.task, initial, backends, earlier)
         if self.config.keep_canary_noise:
-            state.canary_noise = CanaryNoise(self.config.state_dir, self.task, ROLES[self.party].value)
+            state.canary_noise = CanaryNoise(self.config.state_dir, self.task, AGGREGATORS[self.party].value)
             stack.callback(state.canary_noise.close)
         self._telemetry.cost = state.ledger.cost
         self._telemetry.charged = state.ledger.charged_before(state.store.next_round)
@@ -211,7 +212,7 @@ class Aggregator:
         await server.start()
         self._telemetry.is_listening = True
         stack.push_async_callback(stop_server, server, LINGER_S)  # at once when no call is open
-        log.info("aggregator.listening", role=ROLES[self.party], port=port)
+        log.info("aggregator.listening", role=AGGREGATORS[self.party], port=port)
         if not self.task.rules.is_private:
             log.warning("aggregator.not_private", algorithm=self.task.algorithm)  # by its name, and for comparison
         if self.task.krum_rule is not None:
@@ -235,7 +236,7 @@ class Aggregator:
                 goodbye.reason = await self._drain.until_stopped(task)
             goodbye.finished = True
         except Exception as error:
-            goodbye.reason = public_reason(ROLES[self.party], error)
+            goodbye.reason = public_reason(AGGREGATORS[self.party], error)
             self._note_state(Aborted(self._telemetry.round, goodbye.reason))
             raise
         finally:

@@ -24,12 +24,13 @@ from precad.deploy.run_files.folder import RunFolder
 from precad.dp.ledgers.earlier import counted_in
 from precad.mpc.gate_names import require_gate, usual_gate
 from precad.mpc.local.engines import make_engine
+from precad.mpc.sharing import Party
 from precad.protos.messages import convert
 from precad.protos.task.function_fields import function_claim
 from precad.protos.task.task import Task
 from precad.protos.task.validation_fields import UNCHECKED
 from precad.protos.tls.files import PinFile
-from precad.protos.tls.identity import Identity, Role, fingerprint, parse_certificate, parse_certificates
+from precad.protos.tls.identity import AGGREGATORS, Identity, Role, fingerprint, parse_certificate, parse_certificates
 from precad.servers.config import AggregatorConfig, DealerConfig, ServerConfig, require_own_role
 from precad.servers.database.replicas import connect, url_of
 from precad.servers.door.revocation import Revocations
@@ -79,11 +80,10 @@ def check(deployment: Deployment) -> dict[str, Any]:
     dealer = deployment.network.dealer
     if task.servers_follow_protocol:
         report["servers"] = "must follow the protocol: no noise protects one client's update from one that deviates"
-    roles = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
     if (own := deployment.aggregator.a) is not None:
-        report["aggregator_a"] = _aggregator(task, own, roles, dealer) | _public_records(task, "a", own)
+        report["aggregator_a"] = _aggregator(task, own, 0, dealer) | _public_records(task, "a", own)
     if (own := deployment.aggregator.b) is not None:
-        report["aggregator_b"] = _aggregator(task, own, (roles[1], roles[0]), dealer) | _public_records(task, "b", own)
+        report["aggregator_b"] = _aggregator(task, own, 1, dealer) | _public_records(task, "b", own)
     if deployment.dealer is not None:
         report["dealer"] = _dealer(deployment.dealer)
     if deployment.client is not None:
@@ -106,9 +106,9 @@ def _require_usable_server(config: ServerConfig, role: Role) -> None:
         connect(url, role).close()
 
 
-def _aggregator(task: Task, config: AggregatorConfig, roles: tuple[Role, Role], dealer: str | None) -> dict[str, Any]:
-    """roles: its own, and its peer's. dealer: its address."""
-    role, peer = roles
+def _aggregator(task: Task, config: AggregatorConfig, party: Party, dealer: str | None) -> dict[str, Any]:
+    """Return an aggregator's part of the report. dealer: its address."""
+    role, peer = AGGREGATORS[party], AGGREGATORS[1 - party]
     require_dealer(task, config, dealer)
     require_function(task, config)
     _require_usable_server(config, role)
@@ -177,7 +177,7 @@ def _clients(task: Task, config: ClientConfig) -> dict[str, Any]:
         "certificates": [_shown((certificates / client / "cert.pem").read_bytes()) for client in here],
         "trusts": [
             shown
-            for path, role in zip(config.pins, (Role.AGGREGATOR_A, Role.AGGREGATOR_B), strict=True)
+            for path, role in zip(config.pins, AGGREGATORS, strict=True)
             if path is not None
             for shown in _pinned(path, role)
         ],

@@ -17,7 +17,7 @@ import grpc
 
 from precad.deploy.configuration.sections import Deployment
 from precad.protos.tls.files import PinFile, TlsFiles
-from precad.protos.tls.identity import Role
+from precad.protos.tls.identity import AGGREGATORS, Role
 from precad.protos.tls.key_exchange import GROUP_HINT, HYBRID_GROUP
 from precad.protos.tls.transport import dial, explain
 from precad.servers.errors import PeerUnreachableError
@@ -53,7 +53,7 @@ def links(deployment: Deployment) -> Iterator[Link]:
     if (client := deployment.client) is not None:
         addresses = (network.aggregator_a, network.aggregator_b)
         here = client.certified(deployment.task.clients)
-        for role, address, pin in zip((Role.AGGREGATOR_A, Role.AGGREGATOR_B), addresses, client.pins, strict=True):
+        for role, address, pin in zip(AGGREGATORS, addresses, client.pins, strict=True):
             yield from (Link(role, address, client.tls(name), pin) for name in here)
 
 

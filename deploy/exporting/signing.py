@@ -26,10 +26,10 @@ from precad.deploy.errors import ConfigError, ExportRefusedError, refusing
 from precad.deploy.exporting.finished import FinishedTask
 from precad.deploy.exporting.statement import Count, Date, Part, Sha256, canonical, parse, sha256
 from precad.protos.tls.files import TlsFileError, TlsMaterial, require_issuer
-from precad.protos.tls.identity import Identity, IdentityError, Role, fingerprint
+from precad.protos.tls.identity import AGGREGATORS, Identity, IdentityError, Role, fingerprint
 
 FORMAT: Final = "precad/export-signature/1"
-SIGNERS: Final = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
+SIGNERS: Final = AGGREGATORS
 
 
 class Endorsement(Part):

@@ -27,7 +27,7 @@ from precad.deploy.run_files.state import RunState, state_of
 from precad.dp.ledgers.sealed_file import is_open
 from precad.protos.task.task import Task
 from precad.protos.task.task_fields import first_difference
-from precad.servers.links.credentials import ROLES
+from precad.protos.tls.identity import AGGREGATORS
 from precad.servers.store.folder import ledger_path, load_initial_model, restore_records, store_path
 from precad.servers.store.rounds import CommittedRound
 from precad.servers.store.state import TaskState
@@ -176,7 +176,7 @@ def _server(folder: RunFolder, deployment: Deployment, letter: str) -> _Server:
     task: Task = deployment.task
     with ExitStack() as stack:
         state = TaskState.open(stack, folder.state_dir(letter), task, load_initial_model(folder.initial_model, task))
-        state.store.require_role(ROLES[LETTERS.index(letter)])
+        state.store.require_role(AGGREGATORS[LETTERS.index(letter)])
         parameters = state.model.parameters
         records = restore_records(folder.state_dir(letter), state.committed, parameters)
         ended = state.why_over if state.store.is_finished else None

@@ -37,10 +37,9 @@ from precad.protos.precad.v1 import common_pb2, peer_pb2_grpc
 from precad.protos.task.task import PROTOCOL_VERSION
 from precad.protos.tls.address import with_port
 from precad.protos.tls.files import PinFile, TlsContext, TlsFiles
-from precad.protos.tls.identity import Role
+from precad.protos.tls.identity import AGGREGATORS, Role
 from precad.protos.tls.transport import bind_server, dial
 from precad.servers.door.servicers import PeerServicer
-from precad.servers.links.credentials import ROLES
 from precad.servers.links.lane import Lane, lane_context
 from precad.servers.links.lane_listener import LaneListener
 from precad.servers.links.lane_opening import open_lane
@@ -75,12 +74,12 @@ class Job:
     def tls(self, party: Party) -> TlsFiles:
         """Return one server's certificate and key."""
         folder = Path(self.pki)
-        own = folder / ROLES[party]
+        own = folder / AGGREGATORS[party]
         return TlsFiles(certificate=own / "cert.pem", key=own / "key.pem", authority=folder / "ca.pem")
 
     def pinned(self, party: Party) -> PinFile:
         """Return the certificate that the other server pins."""
-        return PinFile(self.tls(party).certificate, ROLES[party])
+        return PinFile(self.tls(party).certificate, AGGREGATORS[party])
 
     def lane(self, party: Party) -> TlsContext:
         """Return what a server shows and trusts on the lane."""
@@ -138,7 +137,7 @@ class BenchmarkServer:
         server, _ = bind_server(job.address, job.tls(1))
         listener = LaneListener(with_port(job.address, 0), job.lane(1))
         hello.lane_port, hello.lane_token = listener.port, listener.token
-        servicer = PeerServicer(job.pinned(0), Telemetry(ROLES[1]))
+        servicer = PeerServicer(job.pinned(0), Telemetry(AGGREGATORS[1]))
         peer_pb2_grpc.add_PeerServicer_to_server(servicer, server)
         await server.start()
         stack.push_async_callback(server.stop, 1.0)

@@ -17,8 +17,7 @@ from precad.lab.bench.measured import Measured
 from precad.lab.bench.server import Job
 from precad.lab.bench.statistics import Spread
 from precad.lab.bench.workload import Case
-from precad.protos.tls.identity import Identity
-from precad.servers.links.credentials import ROLES
+from precad.protos.tls.identity import AGGREGATORS, Identity
 
 POLL_S = 0.05
 
@@ -77,7 +76,7 @@ def measure(cases: Sequence[Case], *, timeout_s: float = 7200.0) -> list[PairRes
     with tempfile.TemporaryDirectory(prefix="precad-bench-") as folder:
         root = Path(folder)
         pki.create_authority(root / "pki", name="precad benchmark")
-        for role in ROLES:
+        for role in AGGREGATORS:
             pki.issue(root / "pki", Identity(role, role.value))
         job, result = root / "job.json", {letter: root / f"{letter}.json" for letter in ("a", "b")}
         Job(f"127.0.0.1:{free_ports(1)[0]}", str(root / "pki"), tuple(cases)).write(job)

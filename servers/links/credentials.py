@@ -20,7 +20,7 @@ import structlog
 from precad.mpc.sharing import Party
 from precad.protos.task.task import Task
 from precad.protos.tls.files import Pins, TlsMaterial, renewable, renewable_pins
-from precad.protos.tls.identity import Role
+from precad.protos.tls.identity import AGGREGATORS, Role
 from precad.protos.tls.renewable import LastGood
 from precad.protos.tls.validity import valid_between
 from precad.servers.config import AggregatorConfig, require_own_role
@@ -31,7 +31,6 @@ log = structlog.get_logger(__name__)
 
 WATCH_S = 60.0
 _SOON = dt.timedelta(days=1)
-ROLES: tuple[Role, Role] = (Role.AGGREGATOR_A, Role.AGGREGATOR_B)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +47,10 @@ class Credentials:
     def read(cls, config: AggregatorConfig, party: Party) -> Self:
         """Read every certificate that will be needed, and require that it fits. Raises: TlsFileError,
         TransportError."""
-        require_own_role(config.tls, ROLES[party])
+        require_own_role(config.tls, AGGREGATORS[party])
         return cls(
             renewable(config.tls),
-            renewable_pins(config.peer_certificate, ROLES[1 - party]),
+            renewable_pins(config.peer_certificate, AGGREGATORS[1 - party]),
             None if config.dealer_certificate is None else renewable_pins(config.dealer_certificate, Role.DEALER),
             lane_context(party, config.tls, config.peer_certificate).renewable(),
         )

@@ -35,7 +35,7 @@ from precad.mpc.channel import Channel, require_at_most
 from precad.mpc.errors import ChannelClosedError, MalformedMessageError, PeerMismatchError
 from precad.mpc.sharing import Party
 from precad.protos.tls.files import PinFile, TlsContext, TlsFiles
-from precad.protos.tls.identity import Role
+from precad.protos.tls.identity import AGGREGATORS
 from precad.servers.errors import PeerLateError
 from precad.servers.links.lane_seal import Connection, SealedConnection
 from precad.servers.links.step_limits import StepLimits
@@ -120,7 +120,7 @@ class Lane:
             except _LateError:
                 self._hang_up()  # half of a frame may have come, and half of ours may have left
                 raise PeerLateError(
-                    f"step {label!r}: expected the part of {_other(self.party)} within {limit_s:g} s, "
+                    f"step {label!r}: expected the part of {AGGREGATORS[1 - self.party]} within {limit_s:g} s, "
                     f"found {incoming.n_read} bytes of it"
                 ) from None
             except (OSError, ValueError) as error:  # ValueError: closed before we came
@@ -265,11 +265,7 @@ class _Incoming:
 
 def lane_context(party: Party, tls: TlsFiles, pinned: Path) -> TlsContext:
     """Return what a server shows and trusts on the lane; pinned: the other one's certificate."""
-    return TlsContext(tls=tls, pinned=PinFile(pinned, _other(party)), server_side=party == 1)
-
-
-def _other(party: Party) -> Role:
-    return Role.AGGREGATOR_B if party == 0 else Role.AGGREGATOR_A
+    return TlsContext(tls=tls, pinned=PinFile(pinned, AGGREGATORS[1 - party]), server_side=party == 1)
 
 
 def reason_of(error: OSError) -> str:

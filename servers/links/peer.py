@@ -31,7 +31,7 @@ from precad.mpc.sharing import Party
 from precad.protos.messages import convert, proved
 from precad.protos.messages.undecoded import decoded, stub_of_bytes
 from precad.protos.precad.v1 import common_pb2, peer_pb2
-from precad.protos.tls.identity import Role
+from precad.protos.tls.identity import AGGREGATORS, Role
 from precad.protos.tls.transport import explain, require_not_cancelled
 from precad.servers.errors import PeerUnreachableError, TaskRefusedError
 from precad.servers.links.step_limits import SLOWEST_LINE_BYTES_S
@@ -70,7 +70,7 @@ class PeerLink:
 
     def __init__(self, party: Party, send: Send, receive: Receive) -> None:
         self.party: Party = party
-        self._peer = Role.AGGREGATOR_B if party == 0 else Role.AGGREGATOR_A
+        self._peer = AGGREGATORS[1 - party]
         self._send, self._receive = send, receive
         self._outbox: asyncio.Queue[Iterator[peer_pb2.PeerMessage]] = asyncio.Queue()
         self._closed_by_peer: dict[Phase, asyncio.Event] = {}

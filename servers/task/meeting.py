@@ -29,12 +29,12 @@ from precad.protos.precad.v1 import common_pb2
 from precad.protos.task.task import Task
 from precad.protos.task.task_fields import differences
 from precad.protos.tls.address import with_port
-from precad.protos.tls.identity import Role
+from precad.protos.tls.identity import AGGREGATORS, Role
 from precad.protos.tls.transport import CONNECT_TIMEOUT_S, dial
 from precad.servers.config import AggregatorConfig
 from precad.servers.door.servicers import PeerServicer
 from precad.servers.links import lane_seal
-from precad.servers.links.credentials import ROLES, Credentials
+from precad.servers.links.credentials import Credentials
 from precad.servers.links.lane import Lane
 from precad.servers.links.lane_listener import LaneListener
 from precad.servers.links.lane_opening import open_lane
@@ -109,7 +109,7 @@ async def meet(
     lane.limits = limits = StepLimits.of(state.task, config)
     link.begin(agreement.next_round, patience_s=limits.every, n_phases=2 if state.task.is_proved else 1)
     peer = " or ".join(credentials.peer.load().fingerprints)
-    await to_the_end(state.store.begin, agreement.task_id, ROLES[party])
+    await to_the_end(state.store.begin, agreement.task_id, AGGREGATORS[party])
     await to_the_end(state.store.joined, agreement.next_round, peer)
     await to_the_end(state.skip_to, agreement.next_round)
     return Meeting(link, lane, agreement, standing_of(theirs))

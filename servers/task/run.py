@@ -28,12 +28,12 @@ from precad.mpc.sharing import Party
 from precad.protos.messages.spoken import LONGEST_REASON, shown
 from precad.protos.precad.v1 import common_pb2
 from precad.protos.task.task_fields import hello_to
-from precad.protos.tls.identity import Role
+from precad.protos.tls.identity import AGGREGATORS, Role
 from precad.protos.tls.transport import dial
 from precad.servers.config import AggregatorConfig
 from precad.servers.door.servicers import PeerServicer
 from precad.servers.errors import PeerUnreachableError, ServerError, SetupError, StoreError, TooFewClientsError
-from precad.servers.links.credentials import ROLES, Credentials
+from precad.servers.links.credentials import Credentials
 from precad.servers.links.dealer import NoDealer, TupleSource
 from precad.servers.links.peer import PeerLink
 from precad.servers.rounds.equipment import Compute, Links
@@ -190,7 +190,7 @@ class TaskRun:
             await asyncio.to_thread(self.state.store.finished, goodbye.reason)
             goodbye.finished = True
         except Exception as error:
-            goodbye.reason = public_reason(ROLES[self.party], error)
+            goodbye.reason = public_reason(AGGREGATORS[self.party], error)
             raise
         finally:
             has_peer_finished = await self._leave(link, tuples, guards, goodbye)
