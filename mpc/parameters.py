@@ -27,6 +27,8 @@ class Mode(enum.StrEnum):
     PROVED = "proved"
 
 
+PROVED_VERSION: Final = "precad/v2"
+"""Version of the protocol in mode `proved`."""
 DEALT_MODES: Final = (Mode.MASKED, Mode.SHARES)
 """Modes in which a dealer's tuples serve the check."""
 

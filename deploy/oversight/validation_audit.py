@@ -26,7 +26,6 @@ from precad.mpc.parameters import Mode
 from precad.mpc.prg import Label
 from precad.mpc.proved import field
 from precad.mpc.proved.sizes import N_ROWS, ProofSizes
-from precad.mpc.proved.submission import MODE as PROVED
 from precad.mpc.ring import RingArray
 from precad.mpc.tuples.dealt import deal
 from precad.mpc.tuples.held import BatchShape, ServerTuples
@@ -116,7 +115,7 @@ def audit_file(
     A vector's verdict is `accept` if any of the runs accepted it. Raises ConfigError, ParameterError.
     """
     vectors = load_vectors(path)
-    if mode == PROVED:
+    if mode == Mode.PROVED:
         return _audit_proofs(vectors, clip=clip, frac_bits=frac_bits, n_rows=n_rows, seed_count=seed_count)
     bound = NormBound(clip_norm=clip, dim=vectors.shape[1], frac_bits=frac_bits, n_rows=n_rows)
     chosen_gate = make_gate(gate)
@@ -137,7 +136,7 @@ def _audit_proofs(vectors: RingArray, *, clip: float, frac_bits: int, n_rows: in
     runs = [proved_round(uploads, Label("audit", t), sizes) for t in range(seed_count)]
     verdicts = [tuple(run.verdicts.values()) for run in runs]
     cost = {"rounds": runs[0].exchanges, "bytes_per_direction": runs[0].bytes_per_direction}
-    return {**_report(verdicts, sizes), "gate": None, "mode": PROVED, **cost}
+    return {**_report(verdicts, sizes), "gate": None, "mode": Mode.PROVED.value, **cost}
 
 
 def _report(verdicts: list[tuple[bool, ...]], bound: NormBound | ProofSizes) -> dict[str, Any]:

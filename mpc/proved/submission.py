@@ -19,14 +19,13 @@ import numpy as np
 
 from precad.mpc import prg
 from precad.mpc.errors import MalformedMessageError, ParameterError, ProofRefusedError
+from precad.mpc.parameters import PROVED_VERSION, Mode
 from precad.mpc.prg import SYSTEM_BYTES, Label, Purpose, RandomBytes, Seed
 from precad.mpc.proved import field as elements
 from precad.mpc.proved.field import ELEMENT_BYTES
 from precad.mpc.sharing import Party
 from precad.mpc.upload_binding import SALT_BYTES, fields_digest, salted_digest, statement
 
-PROTOCOL_VERSION = "precad/v2"
-MODE = "proved"
 DIGEST_BYTES = 32
 
 
@@ -96,8 +95,8 @@ class Binding:
     dim: int
     payload_digest: bytes
     """`salted_digest` of the payload."""
-    protocol_version: str = PROTOCOL_VERSION
-    mode: str = MODE
+    protocol_version: str = PROVED_VERSION
+    mode: str = Mode.PROVED.value
 
     def digest(self) -> bytes:
         """Return 32 bytes that the servers lock."""
@@ -127,7 +126,7 @@ class ProofBinding:
     challenge: bytes
     proof_digest: bytes
     """`salted_digest` of the payload."""
-    protocol_version: str = PROTOCOL_VERSION
+    protocol_version: str = PROVED_VERSION
 
     def digest(self) -> bytes:
         """Return 32 bytes that the servers compare in `validation/proofs`."""

@@ -19,6 +19,7 @@ from precad.protos.task.function_fields import FunctionFields
 from precad.protos.task.krum_fields import KrumFields, KrumRule
 from precad.protos.task.learning import LearningFields
 from precad.protos.task.proved_fields import ETA_OF_AN_UPLOAD, ProvedFields, eta
+from precad.protos.task.proved_fields import MODE as PROVED
 from precad.protos.task.quantile import BY_LAYER, LEARNT, QuantileRule, count_noise
 from precad.protos.task.query import QueryFields
 from precad.protos.task.record_fields import RecordFields
@@ -164,7 +165,7 @@ class DerivedFigures(
     @property
     def is_proved(self) -> bool:
         """Return whether clients prove their norms, and nobody deals tuples."""
-        return self.mode == "proved"
+        return self.mode == PROVED
 
     @property
     def hides_draws(self) -> bool:

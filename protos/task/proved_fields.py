@@ -11,12 +11,13 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, Field
 
+from precad.mpc.parameters import PROVED_VERSION, Mode
 from precad.protos.task.parameters import TaskParameters
 
-MODE: Final = "proved"
+MODE: Final = Mode.PROVED.value
 STANDING: Final = "rests on proofs of our own, which nobody outside the project has read"
 """Caution of the commands that offer the mode."""
-PROTOCOL_VERSION: Final = "precad/v2"
+PROTOCOL_VERSION: Final = PROVED_VERSION
 OF_A_DEALER: Final = ("gate", "batches_ahead", "accept_weak_wire_form")
 """Fields that say nothing in this mode."""
 MOST_UPLOADS_PER_MODEL: Final = 3

@@ -21,9 +21,8 @@ from precad.dp.accountants.pld import PldAccountant, SampledGaussian, View
 from precad.dp.accountants.slack import with_slack
 from precad.dp.task_privacy import noise_left, task_privacy
 from precad.mpc.errors import ParameterError
-from precad.mpc.proved import submission
 from precad.mpc.proved.sizes import check_round, largest_frac_bits
-from precad.protos.task.proved_fields import MODE, PROTOCOL_VERSION, STANDING
+from precad.protos.task.proved_fields import STANDING
 from precad.protos.task.task import Task
 from precad.protos.task.task_fields import hello_to
 from tests.harness.harness import small_task
@@ -186,8 +185,3 @@ def test_nothing_calls_the_mode_experimental_and_commands_and_pages_say_what_is_
     read_by = re.compile(r"[Nn]obody\s+outside\s+the\s+project\s+has\s+read")
     pages = ("explanation/proved.md", "reference/protocol-v2.md")
     assert all(read_by.search(text) for text in (STANDING, *((ROOT / "docs" / page).read_text() for page in pages)))
-
-
-def test_a_task_and_its_bindings_name_one_version_and_mode() -> None:
-    """Each is written down twice, as reading a configuration loads no arrays."""
-    assert (PROTOCOL_VERSION, MODE) == (submission.PROTOCOL_VERSION, submission.MODE)
