@@ -5,6 +5,7 @@
     │   └── PeerLateError           the other aggregator was too late with its step    exit code 4
     ├── SetupError                  a file or folder of this server cannot be used     exit code 2
     ├── TaskRefusedError            the protocol refuses to go on                      exit code 3
+    │   └── TooFewClientsError      fewer clients than the task needs are here         exit code 3
     ├── StoreError                  what must be on disk first cannot be written       exit code 3
     │   └── LeadLostError           another replica of this server may lead by now     exit code 4
     ├── AuditError                  an audit log is not what was written                exit code 3

@@ -580,6 +580,26 @@ def test_the_map_of_a_folder_names_what_is_in_it(folder: str) -> None:
     assert there <= named, f"{folder}/__init__.py does not name {sorted(there - named)}"
     lines = re.findall(r"^ {4}([a-z0-9_]+)/? {2,}", text, flags=re.MULTILINE)
     assert sorted(set(lines)) == sorted(lines), f"{folder}/__init__.py has two lines for one name"
+    in_order = set(re.findall(r"`(\w+)`", text.partition("Reading order:")[2]))
+    assert in_order <= there, f"{folder}/__init__.py: no {sorted(in_order - there)} to read there"
+
+
+@pytest.mark.parametrize("module", sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("*/errors.py")))
+def test_the_tree_of_errors_is_that_of_the_classes(module: str) -> None:
+    """Each class has a line in the docstring's tree, below one that it is derived from."""
+    parsed = ast.parse((ROOT / module).read_text())
+    kinds = {node.name: node.bases for node in parsed.body if isinstance(node, ast.ClassDef)}
+    bases = {name: {ast.unparse(base) for base in found} for name, found in kinds.items() if name.endswith("Error")}
+    above: list[tuple[int, str]] = []
+    drawn: dict[str, str] = {}
+    for branch, name in re.findall(r"^([ │├└─]*)(\w+Error)\b", ast.get_docstring(parsed) or "", flags=re.MULTILINE):
+        above = [(depth, parent) for depth, parent in above if depth < len(branch)]
+        drawn[name] = above[-1][1] if above else ""
+        above.append((len(branch), name))
+
+    assert drawn.keys() == bases.keys()
+    wrong = [name for name, parent in drawn.items() if parent and parent not in bases[name]]
+    assert not wrong, f"{module}: {wrong} are derived from others than the tree says"
 
 
 def test_only_comparisons_take_up_published_formulas() -> None:

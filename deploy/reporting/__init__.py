@@ -17,7 +17,7 @@
     settings      The configuration of a run, for people
     write         A report from run folders to files
 
-Reading order: `runs` (what a folder is read into), `deployed` (the folder of a deployment), `charts` (what is drawn),
-`page` (HTML) and `figures` (PNG), `write`. `simulated` and `replay` read the folder of a simulation; they belong to the
-laboratory and join by an entry point (`precad.deploy.joined`).
+Reading order: `runs` (what a folder is read into), `run_folder` (the folder of a deployment), `charts` (what is drawn),
+`page` (HTML) and `figures` (PNG), `write`. The reader of a simulation's folder, `precad.lab.simulation.reported`,
+belongs to the laboratory and joins by an entry point (`precad.deploy.joined`).
 """
