@@ -1,7 +1,7 @@
 """Differential privacy of a PRECAD round: noise, accounting and the record of what was spent.
 
     task_privacy   what a round of a deployment's task is, by its algorithm
-    conditions     what its figures rest on, and when that must be said beside them
+    conditions     against whom its figures are, what they rest on, and when that must be said
     ptr_side_by_side
                    propose-test-release by every formula: proved bounds beside those that its paper prints
     errors         what may go wrong, as one tree

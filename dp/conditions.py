@@ -1,4 +1,4 @@
-"""Conditions that printed figures of a task rest on, in words, and when they must be said beside them."""
+"""Adversaries, and conditions that printed figures rest on, in words; and when these must be said beside them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ from typing import Final, Protocol
 from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.accountants.pld import View
 
+AGAINST: Final = {
+    View.ONE_SERVER: "one aggregation server and any other clients",
+    View.CLIENTS_ONLY: "any other clients, no server",
+}
+"""Adversaries, as statements about a run name them, whether it was deployed or simulated."""
+AGAINST_BRIEFLY: Final = {View.ONE_SERVER: "one server and any other clients", View.CLIENTS_ONLY: "any other clients"}
+"""Name them within a sentence."""
 OF_SERVERS: Final = {
     View.ONE_SERVER: "whether or not the corrupted server adds its own noise; if all other servers follow the protocol",
     View.CLIENTS_ONLY: "if all servers follow the protocol",

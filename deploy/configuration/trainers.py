@@ -10,7 +10,7 @@ from precad.clients.config import NVFLARE, SCRIPT, ClientConfig
 from precad.deploy.configuration.sections import Deployment, parse_section, section
 from precad.deploy.errors import ConfigError
 from precad.deploy.shown.figures import at_most
-from precad.dp.accountants.pld import View
+from precad.dp.conditions import AGAINST_BRIEFLY
 from precad.dp.task_privacy import task_cost, task_privacy
 from precad.protos.task.task import Task
 
@@ -18,7 +18,6 @@ NO_RECORD_FIGURE: Final = (
     "the trainer is foreign code: nothing holds it to clipping single records, so no figure is about one; C bounds "
     "whole clients, whatever it does"
 )
-_AGAINST: Final = {View.ONE_SERVER: "one server and any other clients", View.CLIENTS_ONLY: "any other clients"}
 
 
 def with_trainer(deployment: Deployment, base: Path, kind: str, named: str | None, python: Path | None) -> Deployment:
@@ -47,7 +46,7 @@ def with_trainer(deployment: Deployment, base: Path, kind: str, named: str | Non
 def promised_to_clients(task: Task) -> Iterator[str]:
     """Yield what a task of whole clients proves at its end, line by line, and why no record has a figure."""
     cost, privacy = task_cost(task), task_privacy(task)
-    for view, against in _AGAINST.items():
+    for view, against in AGAINST_BRIEFLY.items():
         planned = at_most(privacy.epsilon(view, task.rounds_of_a_client, task.delta))
         most = at_most(cost.view_if_discarded(view))
         yield (

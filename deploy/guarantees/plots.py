@@ -17,7 +17,7 @@ from precad.deploy.errors import ConfigError
 from precad.deploy.guarantees.certificates_shown import against
 from precad.deploy.shown.drawing import load_pyplot
 from precad.deploy.shown.figures import at_most, rounded_up
-from precad.dp.accountants.pld import Label, Unit, View, unit_words
+from precad.dp.accountants.pld import VIEW_WORDS, Label, Unit, View, unit_words
 from precad.dp.certificates.planner import LEAST_MULTIPLIER
 
 SIZE: Final = (9.6, 5.0)  # inches; with DPI, 1200 pixels wide
@@ -25,7 +25,6 @@ DPI: Final = 125
 _LINE_INCHES: Final = 0.5
 """Height of a picture that is one line of text."""
 
-VIEWS: Final = {View.ONE_SERVER: "one server corrupted", View.CLIENTS_ONLY: "only clients corrupted"}
 
 # Okabe and Ito's, which colour-blind readers tell apart; the orange is darker, to be read as text.
 _BLUE, _ORANGE, _RED, _GREEN = "#0072B2", "#C98B00", "#D55E00", "#009E73"
@@ -68,10 +67,10 @@ def require_plot(path: Path) -> None:
 def plot_account(report: Mapping[str, Any], path: Path) -> None:
     """Draw epsilon by round, a panel for each view: what is proved, the limit, and PRECAD's formula."""
     found = report["by_round"]
-    ends = {view: {name: _number(found[view.value][name][-1]) for name in CURVES} for view in VIEWS}
+    ends = {view: {name: _number(found[view.value][name][-1]) for name in CURVES} for view in VIEW_WORDS}
     xlabel = "rounds that the client took part in" if found["is_realised"] else "rounds t"
-    with figure_in(path, columns=len(VIEWS), sharey=True) as (figure, axes):
-        for axis, (view, who) in zip(axes, VIEWS.items(), strict=True):
+    with figure_in(path, columns=len(VIEW_WORDS), sharey=True) as (figure, axes):
+        for axis, (view, who) in zip(axes, VIEW_WORDS.items(), strict=True):
             for name, (label, _, style) in CURVES.items():
                 axis.plot(found["rounds"], [_number(value) for value in found[view.value][name]], label=label, **style)
             if (target := report.get("calibrated")) is not None:
@@ -80,14 +79,16 @@ def plot_account(report: Mapping[str, Any], path: Path) -> None:
             axis.set(title=title, xlabel=xlabel, xlim=(0, max(found["rounds"][-1], 1)))
             axis.grid(visible=True, alpha=0.25)
         axes[0].set_ylim(bottom=0)
-        for axis, view in zip(axes, VIEWS, strict=True):
+        for axis, view in zip(axes, VIEW_WORDS, strict=True):
             _name_ends(axis, ends[view])
         if all(math.isnan(value) for of_view in ends.values() for value in of_view.values()):
             axes[0].set_yticks([])
         axes[0].set_ylabel(
             f"ε of {unit_words(Unit.RECORD, report.get('records_per_person', 1))} at δ = {report['delta']:g}"
         )
-        said = [textwrap.fill(f"{VIEWS[View(view)]}: {why}", 130) for view, why in report.get("rests_on", {}).items()]
+        said = [
+            textwrap.fill(f"{VIEW_WORDS[View(view)]}: {why}", 130) for view, why in report.get("rests_on", {}).items()
+        ]
         rates = f"σ = {report['sigma']:.4g}, client rate q = {report['q']:g}, record rate p = {report['p']:g}"
         figure.suptitle("\n".join([rates, *said]), fontsize=8 if said else 11)
         look = {"loc": "outside lower center", "ncols": 2, "fontsize": 9, "frameon": False}

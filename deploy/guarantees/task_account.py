@@ -19,7 +19,7 @@ from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.guarantees.training_plan import TASK_FIELDS
 from precad.deploy.shown.figures import plain, shown
 from precad.deploy.shown.tables import titled
-from precad.dp.accountants.pld import Label, Unit, View, unit_words
+from precad.dp.accountants.pld import VIEW_WORDS, Label, Unit, View, unit_words
 from precad.dp.accountants.precad_client import expected_participation
 from precad.dp.accountants.task_cost import Level
 from precad.dp.checks import require_count
@@ -39,7 +39,6 @@ _LEVELS: Final = {
     Level.HIDDEN_CLIENT: "a whole client, whose draw nobody else learns",
     Level.DRAWN_RECORD: "a record of any client, drawn or not",
 }
-_WORDS: Final = {View.ONE_SERVER: "one server corrupted", View.CLIENTS_ONLY: "only clients corrupted"}
 
 
 def account_of_other(
@@ -158,7 +157,7 @@ def print_task_account(console: Console, report: Mapping[str, Any]) -> None:
     title = f"epsilon of {report['algorithm']} at delta = {report['delta']:g}, add/remove {whose}"
     heads = ("against", "in the rounds of a client", "if draws may be discarded")
     table = titled(title, *heads, words=heads[:1])
-    for view, words in _WORDS.items():
+    for view, words in VIEW_WORDS.items():
         found = report[view.value]
         table.add_row(words, *(shown(one, Label.BOUND) for one in (found["bound"], found["if_discarded"]["epsilon"])))
     console.print(table)
@@ -175,7 +174,7 @@ def print_task_account(console: Console, report: Mapping[str, Any]) -> None:
             f"{most // bins} if draws may be discarded",
             highlight=False,
         )
-    for view, words in _WORDS.items():
+    for view, words in VIEW_WORDS.items():
         console.print(f"  {words}: {report[view.value]['rests_on']}", highlight=False)
     for level, found in report["levels"].items():
         console.print(

@@ -16,9 +16,10 @@ from pydantic import Field, model_validator
 from precad.deploy.errors import ConfigError
 from precad.deploy.reporting.files import Amount, Count, Share, Written, read_object
 from precad.deploy.reporting.numbers import rounded_up
-from precad.deploy.reporting.runs import AGAINST, Run
+from precad.deploy.reporting.runs import Run
 from precad.deploy.shown.figures import AUDIT_METHODS, audit_label
 from precad.dp.accountants.pld import Unit, View, unit_words
+from precad.dp.conditions import AGAINST
 from precad.protos.task.task import Task
 
 FILE: Final = "audit.json"

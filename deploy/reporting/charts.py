@@ -12,10 +12,11 @@ from typing import Any, Final
 from precad.deploy.reporting.answers import QueryAnswer
 from precad.deploy.reporting.certificates import RunCertificate
 from precad.deploy.reporting.numbers import Format, power_of_ten, shown
-from precad.deploy.reporting.runs import AGAINST, Cost, Round, Run, Statement
+from precad.deploy.reporting.runs import Cost, Round, Run, Statement
 from precad.deploy.shown.error_bars import percent
 from precad.deploy.shown.figures import LARGEST_USEFUL, rounded_down
 from precad.dp.accountants.pld import Unit, View
+from precad.dp.conditions import AGAINST
 
 MOST_POINTS: Final = 400
 """Most points of a line. A longer line has one point in every so many rounds, and the last."""

@@ -17,7 +17,6 @@ from precad.deploy.errors import ConfigError, refusing
 from precad.deploy.reporting.answers import Estimated, QueryAnswer
 from precad.deploy.reporting.files import Amount, Count, Epsilon, Share, Written, read_lines, read_object
 from precad.deploy.reporting.runs import (
-    AGAINST,
     Cost,
     Evaluation,
     PublicQuality,
@@ -34,6 +33,7 @@ from precad.deploy.run_files.public_quality import public_accuracy
 from precad.deploy.run_files.spent import earlier_in
 from precad.deploy.run_files.state import INTERRUPTED_RUN
 from precad.dp.accountants.pld import Unit, View
+from precad.dp.conditions import AGAINST
 from precad.dp.errors import DpError
 from precad.dp.ledgers.ledger import Level
 from precad.dp.task_privacy import DRAWN_OR_NOT, DRAWS_HIDDEN, TaskPrivacy, budgets_of, task_cost, task_privacy

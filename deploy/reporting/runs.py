@@ -9,14 +9,8 @@ from typing import Protocol
 
 from precad.clients.config import ClientConfig
 from precad.deploy.reporting.answers import Estimated, QueryAnswer
-from precad.dp.accountants.pld import Unit, View, unit_words
+from precad.dp.accountants.pld import Unit, unit_words
 from precad.protos.task.task import Task
-
-AGAINST: Mapping[View, str] = {
-    View.ONE_SERVER: "one aggregation server and any other clients",
-    View.CLIENTS_ONLY: "any other clients, no server",
-}
-"""The views in the words of simulations, so that both kinds of run have the same."""
 
 
 def is_import_path(name: str) -> bool:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
-from precad.dp.accountants.pld import View, unit_words
+from precad.dp.accountants.pld import unit_words
 from precad.dp.accountants.task_cost import Level
+from precad.dp.conditions import AGAINST_BRIEFLY
 from precad.servers.telemetry.status import Epsilon, RoundSummary, Status
 
-_AGAINST: Final = {View.ONE_SERVER: "one server and any other clients", View.CLIENTS_ONLY: "any other clients"}
 _SPENT, _MOST, _LEFT = "no_draw_discarded", "draws_discarded_or_not", "budget_left"
 
 
@@ -61,7 +60,7 @@ def labels_of(status: Status) -> dict[str, str]:
     for epsilon in status.epsilons:
         whose = unit_words(epsilon.unit, epsilon.group_size)
         drawn = ", drawn or not" if epsilon.is_level else " in the rounds that it was drawn for"
-        about = f"for {whose}{drawn}, against {_AGAINST[epsilon.view]}, at delta = {epsilon.delta:g}"
+        about = f"for {whose}{drawn}, against {AGAINST_BRIEFLY[epsilon.view]}, at delta = {epsilon.delta:g}"
         about += f", {epsilon.rests_on}" if epsilon.rests_on else ""
         found[f"epsilon/{epsilon.name}/{_SPENT}"] = f"Proved epsilon so far {about}. Holds if no draw is discarded."
         if epsilon.if_discarded is not None:

@@ -89,7 +89,8 @@ _LABEL_WORDS: Final = {
     Label.APPROXIMATION: "approximation, not a guarantee",
     Label.PUBLISHED_REPRODUCTION: "published formula, not a guarantee",
 }
-_VIEW_WORDS: Final = {View.ONE_SERVER: "one server corrupted", View.CLIENTS_ONLY: "only clients corrupted"}
+VIEW_WORDS: Final = {View.ONE_SERVER: "one server corrupted", View.CLIENTS_ONLY: "only clients corrupted"}
+"""The views, as statements and tables of accounts say them."""
 _CONDUCT_WORDS: Final = {
     None: "",
     Conduct.MAY_DISCARD: ", draws may be discarded",
@@ -124,7 +125,7 @@ class PrivacyStatement:
     def __str__(self) -> str:
         is_bound = self.label is Label.BOUND
         three_digits = Context(prec=3, rounding=ROUND_CEILING if is_bound else ROUND_HALF_EVEN)
-        against = f"{_VIEW_WORDS[self.view]}{_CONDUCT_WORDS[self.conduct]}"
+        against = f"{VIEW_WORDS[self.view]}{_CONDUCT_WORDS[self.conduct]}"
         return (
             f"epsilon {'<=' if is_bound else '~'} {three_digits.plus(Decimal(self.epsilon)):f} at delta = {self.delta} "
             f"({_LABEL_WORDS[self.label]}, {against}, add/remove {unit_words(self.unit, self.group_size)})"

@@ -11,7 +11,7 @@ from precad.clients.errors import ArgumentError
 from precad.clients.training.round_update import Participant, require_runnable, round_updates
 from precad.dp.accountants.pld import Unit, View
 from precad.dp.accountants.task_cost import Level
-from precad.dp.conditions import beside_earlier
+from precad.dp.conditions import AGAINST, beside_earlier
 from precad.dp.noise.correlated import SCALE_BITS, correlate
 from precad.dp.task_privacy import DRAWN_OR_NOT, DRAWS_HIDDEN, task_cost, task_privacy
 from precad.lab.simulation.algorithms.algorithm import Algorithm, Parameters, RoundOutcome
@@ -29,10 +29,6 @@ from precad.protos.task.evaluation import is_due, n_due
 from precad.protos.task.task import Task
 from precad.protos.task.trim_fields import Tested
 
-_AGAINST: Final = {
-    View.ONE_SERVER: "one aggregation server and any other clients",
-    View.CLIENTS_ONLY: "any other clients, no server",
-}
 _HIDDEN: Final = ", of a client whose draw nobody else learns"
 
 
@@ -187,7 +183,7 @@ class Deployed(Algorithm):
                 delta=self.task.delta,
                 note=self._note(view),
             )
-            for view, against in _AGAINST.items()
+            for view, against in AGAINST.items()
         ]
         if Level.CLIENT in self._costs[0].budgets:
             suffix = DRAWN_OR_NOT if privacy.unit is Unit.CLIENT else ""
@@ -216,7 +212,7 @@ class Deployed(Algorithm):
         realised = max(cost.of_level(level, rounds, evaluations) for cost in self._costs)
         return Guarantee(
             unit="client",
-            against=f"{_AGAINST[View.CLIENTS_ONLY]}{suffix}",
+            against=f"{AGAINST[View.CLIENTS_ONLY]}{suffix}",
             epsilon=min(if_discarded, realised),
             epsilon_if_discarded=if_discarded,
             delta=self.task.delta,

@@ -15,8 +15,8 @@ from precad.deploy.errors import ConfigError
 from precad.deploy.reporting.audits import MECHANISM, read_audit, sentence_of
 from precad.deploy.reporting.folders import read_folders
 from precad.deploy.reporting.numbers import rounded_up
-from precad.deploy.reporting.runs import AGAINST
 from precad.dp.accountants.pld import View
+from precad.dp.conditions import AGAINST
 from precad.dp.task_privacy import task_cost
 from precad.lab.auditing import audit as auditing
 from precad.lab.simulation.simulate import resolve, run_plan
