@@ -7,7 +7,6 @@ members. So it says something of a run only where both have the same mechanism. 
 from __future__ import annotations
 
 from dataclasses import replace
-from decimal import ROUND_FLOOR, Context, Decimal
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
@@ -15,9 +14,8 @@ from pydantic import Field, model_validator
 
 from precad.deploy.errors import ConfigError
 from precad.deploy.reporting.files import Amount, Count, Share, Written, read_object
-from precad.deploy.reporting.numbers import rounded_up
 from precad.deploy.reporting.runs import Run
-from precad.deploy.shown.figures import AUDIT_METHODS, audit_label
+from precad.deploy.shown.figures import AUDIT_METHODS, audit_label, three_digits_down, three_digits_up
 from precad.dp.accountants.pld import Unit, View, unit_words
 from precad.dp.conditions import AGAINST
 from precad.protos.task.task import Task
@@ -116,13 +114,8 @@ def sentence_of(audit: Audit) -> str:
     for view in View:
         if seats := [seat for seat in audit.seats if seat.view == view.value]:
             least = {name: min(getattr(seat.figures, name) for seat in seats) for name in AUDIT_METHODS}
-            lower = ", ".join(f"{AUDIT_METHODS[name]} {_three_digits(figure)}" for name, figure in least.items())
-            proved = rounded_up(max(seat.printed for seat in seats))
+            lower = ", ".join(f"{AUDIT_METHODS[name]} {three_digits_down(figure)}" for name, figure in least.items())
+            proved = three_digits_up(max(seat.printed for seat in seats))
             said.append(f"{lower}, of {proved} proved against {AGAINST[view]}")
     ended = "contradicts nothing" if audit.passed else "CONTRADICTS what is proved"
     return f"{label}, {audit.rounds} rounds, {audit.observations} observations: {'; '.join(said)}. It {ended}."
-
-
-def _three_digits(lower: float) -> str:
-    """Return a lower figure, rounded down."""
-    return f"{Context(prec=3, rounding=ROUND_FLOOR).plus(Decimal(lower)):f}"

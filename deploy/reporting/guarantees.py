@@ -12,9 +12,9 @@ from typing import Final
 
 from precad.deploy.configuration.trainers import NO_RECORD_FIGURE
 from precad.deploy.reporting.certificates import AT_MOST, RunCertificate
-from precad.deploy.reporting.numbers import power_of_ten, rounded_up
+from precad.deploy.reporting.numbers import power_of_ten
 from precad.deploy.reporting.runs import Run, Statement
-from precad.deploy.shown.figures import LARGEST_USEFUL, NO_USEFUL_BOUND, rounded_down, says_nothing
+from precad.deploy.shown.figures import LARGEST_USEFUL, NO_USEFUL_BOUND, rounded_down, says_nothing, three_digits_up
 from precad.dp.accountants.pld import Unit, View
 from precad.dp.accountants.slack import NO_BOUND, why_no_bound
 from precad.dp.conditions import OF_SERVERS
@@ -68,10 +68,10 @@ def _privacy(statements: Sequence[Statement], *, with_notes: bool) -> str:
 def _bound(statement: Statement) -> str:
     """Return the bound with the second figure, of whoever assumes more."""
     assert statement.epsilon is not None  # of those that are proved
-    text = f"ε\u00a0≤\u00a0{rounded_up(statement.epsilon)}"
+    text = f"ε\u00a0≤\u00a0{three_digits_up(statement.epsilon)}"
     if statement.realised is None:
         return text
-    return f"{text} ({rounded_up(statement.realised)} if no draw is discarded)"
+    return f"{text} ({three_digits_up(statement.realised)} if no draw is discarded)"
 
 
 def _who(statement: Statement) -> str:

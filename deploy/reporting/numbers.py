@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from decimal import ROUND_CEILING, Context, Decimal
 from enum import StrEnum
 
-from precad.deploy.shown.figures import NO_USEFUL_BOUND, says_nothing
+from precad.deploy.shown.figures import NO_USEFUL_BOUND, says_nothing, three_digits_up
 from precad.dp.accountants.slack import NO_BOUND
 
 
@@ -28,18 +27,13 @@ def shown(value: float | None, kind: Format) -> str:
         case Format.SHARE:
             return f"{value:.3f}"
         case Format.EPSILON:
-            return NO_USEFUL_BOUND if says_nothing(value) else rounded_up(value)
+            return NO_USEFUL_BOUND if says_nothing(value) else three_digits_up(value)
         case Format.COUNT:
             return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
         case Format.SECONDS:
             return _seconds(value)
         case Format.BYTES:
             return _bytes(value)
-
-
-def rounded_up(epsilon: float) -> str:
-    """Return three digits, upwards: a bound stays one."""
-    return f"{Context(prec=3, rounding=ROUND_CEILING).plus(Decimal(epsilon)):f}"
 
 
 _ALMOST = 0.9995

@@ -6,7 +6,7 @@ A bound above `LARGEST_USEFUL` is written as no useful bound. Its figure is in J
 from __future__ import annotations
 
 import math
-from decimal import ROUND_CEILING, Context, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Final
 
 from precad.deploy.shown.error_bars import percent
@@ -60,7 +60,17 @@ def three_digits(epsilon: float) -> str:
         return NO_USEFUL_BOUND
     if not math.isfinite(epsilon):
         return NO_BOUND
-    return f"<= {Context(prec=3, rounding=ROUND_CEILING).plus(Decimal(epsilon)):f}"
+    return f"<= {three_digits_up(epsilon)}"
+
+
+def three_digits_up(epsilon: float) -> str:
+    """Return three significant digits, rounded up: a bound stays one."""
+    return _significant(epsilon, 3, ROUND_CEILING)
+
+
+def three_digits_down(epsilon: float) -> str:
+    """Return three significant digits, rounded down: what an attack showed stays shown."""
+    return _significant(epsilon, 3, ROUND_FLOOR)
 
 
 def shown(epsilon: float | str, label: Label) -> str:
@@ -79,4 +89,9 @@ def within(radius: float, width: float = 1.0) -> str:
 
 def at_least(noise: float) -> str:
     """Return four digits, rounded up: noise that is enough stays enough when it is typed in again."""
-    return f"{Context(prec=4, rounding=ROUND_CEILING).plus(Decimal(noise)):f}"
+    return _significant(noise, 4, ROUND_CEILING)
+
+
+def _significant(value: float, n_digits: int, rounding: str) -> str:
+    """Return so many significant digits, without an exponent."""
+    return f"{Context(prec=n_digits, rounding=rounding).plus(Decimal(value)):f}"

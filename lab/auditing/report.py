@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from decimal import ROUND_FLOOR, Context, Decimal
 from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Column, Table
 
-from precad.deploy.reporting.numbers import rounded_up
-from precad.deploy.shown.figures import AUDIT_METHODS
+from precad.deploy.shown.figures import AUDIT_METHODS, three_digits_down, three_digits_up
 from precad.dp.accountants.pld import Unit, unit_words
 
 _SEATS: Final = {
@@ -27,8 +25,9 @@ def print_audit(console: Console, report: Mapping[str, Any]) -> None:
     seat_column = Column(f"epsilon at delta = {report['delta']:g}", no_wrap=True)
     table = Table(seat_column, *of_figures, box=None, pad_edge=False)
     for seat in report["seats"]:
-        found = [lower(seat["figures"][method]) for method in AUDIT_METHODS]
-        table.add_row(f"{_SEATS[seat['seat']]}, {seat['participation']} rounds", *found, rounded_up(seat["printed"]))
+        found = [three_digits_down(seat["figures"][method]) for method in AUDIT_METHODS]
+        who = f"{_SEATS[seat['seat']]}, {seat['participation']} rounds"
+        table.add_row(who, *found, three_digits_up(seat["printed"]))
     console.print(table, highlight=False)
     console.print(
         f"{label} <= true <= proved{_whose(report)}; {report['canaries']} canaries in "
@@ -59,18 +58,14 @@ def _whose(report: Mapping[str, Any]) -> str:
 
 def _of_real(seat: Mapping[str, Any]) -> str:
     """Return what real records showed at one seat."""
-    found = ", ".join(f"{lower(seat[name])} ({method})" for name, method in AUDIT_METHODS.items() if name in seat)
-    return f"{_SEATS[seat['seat']]} {found} of {rounded_up(seat['printed'])}"
+    methods = [(name, method) for name, method in AUDIT_METHODS.items() if name in seat]
+    found = ", ".join(f"{three_digits_down(seat[name])} ({method})" for name, method in methods)
+    return f"{_SEATS[seat['seat']]} {found} of {three_digits_up(seat['printed'])}"
 
 
 def _share(report: Mapping[str, Any]) -> str:
     """Return the share of the printed noise below which the best seat finds it, in percent."""
     return f"{100 * max(seat['finds_noise_below'] for seat in report['seats']):.1f} %"
-
-
-def lower(epsilon: float) -> str:
-    """Return a lower figure in three digits, rounded down."""
-    return f"{Context(prec=3, rounding=ROUND_FLOOR).plus(Decimal(epsilon)):f}"
 
 
 def faults_of(report: Mapping[str, Any]) -> list[str]:

@@ -14,7 +14,7 @@ from rich.console import Console
 from precad.deploy.errors import ConfigError
 from precad.deploy.reporting.audits import MECHANISM, read_audit, sentence_of
 from precad.deploy.reporting.folders import read_folders
-from precad.deploy.reporting.numbers import rounded_up
+from precad.deploy.shown.figures import three_digits_up
 from precad.dp.accountants.pld import View
 from precad.dp.conditions import AGAINST
 from precad.dp.task_privacy import task_cost
@@ -126,7 +126,7 @@ def test_an_audit_is_of_as_many_records_of_one_person_as_the_run(audited: dict[s
     said = sentence_of(read_audit(path, three.task))
     assert said.startswith("audit (95 %), 3 records of one person, 2 rounds, ")
     for view in View:
-        assert f"of {rounded_up(charged[view])} proved against {AGAINST[view]}" in said
+        assert f"of {three_digits_up(charged[view])} proved against {AGAINST[view]}" in said
     with pytest.raises(ConfigError, match="expected an audit with records_per_person = 1, found 3"):
         read_audit(path, resolve(CONFIG).task)
 

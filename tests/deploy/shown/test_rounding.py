@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from precad.deploy.guarantees.certificates_shown import print_certificates
-from precad.deploy.shown.figures import rounded_down, rounded_up, within
+from precad.deploy.shown.figures import (
+    audit_label,
+    rounded_down,
+    rounded_up,
+    three_digits_down,
+    three_digits_up,
+    within,
+)
 
 SHARES = st.floats(0.0, 1.0, exclude_max=True)
 
@@ -36,3 +43,8 @@ def test_certified_accuracy_is_printed_downwards() -> None:
     print_certificates(Console(file=said, width=100), report)
     assert "0.666" in said.getvalue()
     assert "0.499" in said.getvalue()
+
+
+def test_an_audit_is_printed_to_the_cautious_side() -> None:
+    assert (audit_label(0.95), audit_label(0.999999999)) == ("audit (95 %)", "audit (99.9999999 %)")
+    assert (three_digits_down(2.5379), three_digits_up(2.5371), three_digits_down(0.0)) == ("2.53", "2.54", "0")

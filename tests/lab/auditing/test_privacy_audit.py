@@ -27,8 +27,6 @@ from precad.clients.models import networks
 from precad.clients.records import Records
 from precad.deploy.cli.main import app
 from precad.deploy.errors import ConfigError
-from precad.deploy.reporting.numbers import rounded_up
-from precad.deploy.shown.figures import audit_label
 from precad.dp.accountants.pld import SampledGaussian, View
 from precad.dp.auditing import per_round
 from precad.dp.auditing.shares import Shares
@@ -36,7 +34,7 @@ from precad.dp.task_privacy import task_privacy
 from precad.lab.auditing import audit as auditing
 from precad.lab.auditing.deployment_round import Seen
 from precad.lab.auditing.members import AuditedTask, with_canaries
-from precad.lab.auditing.report import faults_of, lower, print_audit
+from precad.lab.auditing.report import faults_of, print_audit
 from precad.lab.auditing.seats import Seat
 from precad.lab.simulation import SeededRandomness
 from precad.lab.simulation.randomness import Sources
@@ -382,8 +380,3 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_training(
     found = precad("audit", "privacy", "--output", tmp_path / output)
     assert (found.exit_code, begun) == (2, [])
     assert "--output: expected a file in an existing folder, found" in found.stderr
-
-
-def test_figures_are_rounded_to_the_cautious_side() -> None:
-    assert (audit_label(0.95), audit_label(0.999999999)) == ("audit (95 %)", "audit (99.9999999 %)")
-    assert (lower(2.5379), rounded_up(2.5371), lower(0.0)) == ("2.53", "2.54", "0")
