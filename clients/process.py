@@ -94,9 +94,8 @@ class Trainer:
         noise: StepNoise = secure_noise,
     ) -> None:
         """`conducts`: one for each client (`precad.clients.training.conduct`). `draws`: which records a round's sample
-        is of; None: all, at the task's rate. `random_bytes` draws the records of a
-        round, client by client; `noise` is what clients add by themselves, where the algorithm wants it. Fixed streams
-        in tests.
+        is of; None: all, at the task's rate. `random_bytes` draws the records of a round, client by client; `noise` is
+        what clients add by themselves, where the algorithm wants it. Both are fixed streams in tests.
 
         Raises: ArgumentError (also ModelInputError, UnknownNameError), RecordMixingLayerError."""
         self._task, self._conducts, self._random_bytes, self._noise = task, conducts, random_bytes, noise
@@ -299,28 +298,32 @@ def _require_bit_exact(task: Task, engine: RecordEngine) -> None:
         )
 
 
-def load_records(
-    task: Task, config: ClientConfig, clients: Sequence[str], conducts: Mapping[str, Conduct] | None = None
-) -> dict[str, Records]:
-    """Return the clients' records, or what their conducts make of the deal.
+def load_records(task: Task, config: ClientConfig, clients: Sequence[str]) -> dict[str, Records]:
+    """Return the clients' records, as the source deals them.
 
     Raises DataError, also for a label or token that the model has no place for; ModelInputError where the model does
     not take them.
-
-    A client may hold another number of records than it declares. The declared one is a public constant, and one that
-    must be exact would tell of a record whether it is there.
     """
-    return records_of(load_split_of(task, config, clients), task, conducts)
+    return _of_each_client(load_split_of(task, config, clients), task)
 
 
-def records_of(loaded: Loaded, task: Task, conducts: Mapping[str, Conduct] | None) -> dict[str, Records]:
-    """Return the clients' records, or what their conducts make of the deal; see `load_records`."""
-    found = loaded.of_client
-    for client, records in found.items():
+def _of_each_client(loaded: Loaded, task: Task) -> dict[str, Records]:
+    """Return the clients' records, and warn where a client holds another number than it declares.
+
+    It may. The declared number is a public constant, and one that must be exact would tell of a record whether it is
+    there.
+    """
+    for client, records in loaded.of_client.items():
         audits = client in task.audit_clients or client in task.real_audit_clients  # which holds what it declares
         if len(records) != task.clients[client] and not audits:
             log.warning("client.declares_another_number", client=client, found=len(records))
-    if conducts is None or not loaded.is_dealt:
+    return loaded.of_client
+
+
+def _after_the_deal(loaded: Loaded, task: Task, conducts: Mapping[str, Conduct]) -> dict[str, Records]:
+    """Return the clients' records, or what their conducts make of a deal."""
+    found = _of_each_client(loaded, task)
+    if not loaded.is_dealt:
         return found
     return {
         client: conducts[client].on_deal(own, functools.partial(loaded.of_others, client))
@@ -361,7 +364,7 @@ def _own_training(
     loaded = load_split_of(task, config, list(conducts))
     trainer = Trainer(
         task=task,
-        records=records_of(loaded, task, conducts),
+        records=_after_the_deal(loaded, task, conducts),
         conducts=conducts,
         device=config.device,
         memory_mb=config.memory_mb,

@@ -34,10 +34,9 @@ def local_updates(
 
     Units are those of the aggregate. A client's Delta theta is the negative sum of the sampled records' gradients,
     each clipped to R. The sum is projected onto the ball of radius C = `client_clip_norm`; C = infinity leaves the sum
-    as it is. Each record is in the sample with probability p = `sample_rate`, one for all
-    clients or one for each, independently. Adding or removing one
-    record of the sample moves the result by at most min(R, 2C), the others' draws held fixed. The computed result
-    obeys this as far as docs/explanation/privacy.md says.
+    as it is. Each record is in the sample with probability p = `sample_rate`, one for all clients or one for each,
+    independently. Adding or removing one record of the sample moves the result by at most min(R, 2C), the others'
+    draws held fixed. The computed result obeys this as far as docs/explanation/privacy.md says.
     `parameters` is the global model theta_t (d,). Clients share no randomness; their samples are drawn in their order.
     Raises: ArgumentError (also DimensionError), NonFiniteModelError; NonFiniteGradientError where R is infinite. Then
     nothing may be uploaded.
