@@ -69,7 +69,7 @@ class TupleSource:
         self._party: Party = party
         self._address, self._burns, self._certificate = address, burns, certificate
         self._hello = hello
-        self._requests: asyncio.Queue[dealer_pb2.DealRequest] = asyncio.Queue()
+        self._requests: asyncio.Queue[dealer_pb2.DealRequest | None] = asyncio.Queue()
         self._replies: asyncio.Queue[dealer_pb2.DealReply | None] = asyncio.Queue()
         self._room = asyncio.Semaphore(MOST_WAITING)
         self._turn = asyncio.Lock()
@@ -111,6 +111,7 @@ class TupleSource:
             self._why_not = explain(error, Role.DEALER, self._address, self._certificate)
             if self._greeted.is_set():
                 raise PeerUnreachableError(f"lost the {self._why_not}") from None
+            self._end_outgoing()
             return self._is_leaving
         if not self._said_goodbye:
             raise PeerUnreachableError("the dealer closed the link")
@@ -125,11 +126,21 @@ class TupleSource:
             raise PeerUnreachableError(f"no dealer within {round(timeout_s, 1):g} s: {self._why_not}") from None
 
     async def _outgoing(self) -> AsyncIterator[dealer_pb2.DealRequest]:
+        requests = self._requests
         yield dealer_pb2.DealRequest(hello=self._hello)
-        while not self._said_goodbye:
-            request = await self._requests.get()
+        while not self._said_goodbye and (request := await requests.get()) is not None:
             self._said_goodbye = request.WhichOneof("request") == "goodbye"
             yield request
+
+    def _end_outgoing(self) -> None:
+        """End the requests of a call that nobody answered.
+
+        gRPC does not: they would take the first request of the next call, and it would reach nobody.
+        """
+        over, self._requests = self._requests, asyncio.Queue()
+        while not over.empty():
+            self._requests.put_nowait(over.get_nowait())
+        over.put_nowait(None)
 
     def say_goodbye(self, goodbye: common_pb2.Goodbye) -> None:
         """Send the dealer the last message, if it is there: who leaves does not wait for one that is gone."""

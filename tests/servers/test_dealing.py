@@ -615,6 +615,28 @@ async def test_a_server_waits_for_a_dealer_that_comes_up_later(pki: Pki) -> None
             assert_fit_together(*await asyncio.wait_for(waiting, 10))
 
 
+class LostAtFirst(DealerServicer):
+    """Hears the first hello, and is gone before it answers."""
+
+    is_lost = False
+
+    async def Deal(self, request_iterator: AsyncIterator[Any], context: Any) -> AsyncIterator[dealer_pb2.DealReply]:
+        """See the class."""
+        if not self.is_lost:
+            self.is_lost = (await anext(aiter(request_iterator))).HasField("hello")
+            await context.abort(STATUS.UNAVAILABLE, "lost")
+        async for reply in super().Deal(request_iterator, context):
+            yield reply
+
+
+@asynchronous
+async def test_no_request_goes_out_over_a_call_that_is_over(pki: Pki, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the server would wait for tuples that nobody was asked for."""
+    monkeypatch.setattr(f"{__name__}.DealerServicer", LostAtFirst)
+    async with dealing(pki) as desk, desk.source(0) as a, desk.source(1) as b:
+        assert_fit_together(*await asyncio.wait_for(asyncio.gather(a.batch(shape_of()), b.batch(shape_of())), 10))
+
+
 @asynchronous
 async def test_without_a_dealer_the_wait_ends_and_says_why(pki: Pki) -> None:
     (address,) = free_addresses(1)
