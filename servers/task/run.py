@@ -284,7 +284,7 @@ class TaskRun:
         """Wait for all clients, for at most registration_timeout_s.
 
         In a task that goes on, wait for enough of them, for reconnect_timeout_s if that is longer. Then wait for the
-        others, for at most rejoin_timeout_s.
+        others, for at most rejoin_timeout_s, and again for enough if some leave meanwhile.
 
         n_before: connected at the start of the last round of this process. After the loss of another server, as many
         are enough: clients that rounds went on without are not waited for again.
@@ -293,16 +293,23 @@ class TaskRun:
         sessions, n_all = self.sessions, len(self.state.task.clients)
         n_enough = self.state.task.min_clients if n_before is None else min(self.state.task.min_clients, n_before)
         timeout_s = max(self.state.task.registration_timeout_s, self.config.reconnect_timeout_s if is_resumed else 0.0)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await sessions.wait_for(n_enough if is_resumed else n_all)
-        if is_resumed:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self.config.rejoin_timeout_s):
-                    await sessions.wait_for(n_all)
+        ends_at = time.monotonic() + timeout_s
+        await self._until_connected(n_enough if is_resumed else n_all, timeout_s)
+        while is_resumed:
+            await self._until_connected(n_all, self.config.rejoin_timeout_s)
+            left_s = ends_at - time.monotonic()
+            if len(sessions.connected) >= n_enough or left_s <= 0:
+                break
+            await self._until_connected(n_enough, left_s)  # some have left again
         if (n := len(sessions.connected)) < n_enough:
             expected = f"min_clients: expected {n_enough} registered within {timeout_s:g} s, got {n}"
             raise TooFewClientsError(expected, sessions.describe_absent())
+
+    async def _until_connected(self, n_clients: int, timeout_s: float) -> None:
+        """Return when at least n_clients are connected, or the time is over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self.sessions.wait_for(n_clients)
 
     async def _publish(self, record: CommittedRound) -> None:
         """Show the new model and the round's record to operators, and write both down for them."""

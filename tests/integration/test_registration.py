@@ -77,6 +77,29 @@ async def test_after_a_dealers_restart_absent_clients_are_not_waited_for_again(p
         await alice.leave()
 
 
+@asynchronous
+async def test_clients_that_leave_while_others_are_waited_for_may_come_back(tmp_path: Path) -> None:
+    """There were enough, and there are again before the time is over."""
+    task = small_task((*CLIENTS, "carol"), rounds=100, min_clients=2, registration_timeout_s=LONG_S, gate="native")
+    waits = {"reconnect_timeout_s": LONG_S, "rejoin_timeout_s": 1.0}
+    three = Pki.create(tmp_path / "pki", task.clients)
+    async with running(task, three, tmp_path, noises=(silence, silence), **waits) as deployment:
+        alice, bob, carol = clients = [LeashedClient(client, deployment) for client in task.clients]
+        await asyncio.gather(*(client.join() for client in clients))
+        numbers = await asyncio.gather(*(take_part(client, after=-1) for client in clients))
+        await carol.leave()
+        await restart_dealer(deployment)
+        servers = [aggregator._telemetry for aggregator in deployment.aggregators]
+        await until(lambda: all(server.state == "registering clients" for server in servers))
+        await bob.leave()
+        await asyncio.sleep(2 * waits["rejoin_timeout_s"])
+        bob = LeashedClient("bob", deployment)
+        async with asyncio.timeout(LONG_S / 4):
+            await bob.join()
+            await asyncio.gather(*(take_part(client, after=numbers[0]) for client in (alice, bob)))
+        await asyncio.gather(alice.leave(), bob.leave())
+
+
 MEASURES_ON_WORD = """
 import pathlib, sys, time
 sys.stdin.buffer.readline()
