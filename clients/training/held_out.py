@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from precad.clients.errors import ArgumentError
+from precad.clients.errors import ArgumentError, ClientError, ModelRecordError
 from precad.clients.gradients.engine import deterministic, resolve_device
 from precad.clients.models import networks
 from precad.clients.models.learning import Learning
@@ -23,6 +23,7 @@ from precad.clients.models.losses import IGNORED, Loss
 from precad.clients.models.metrics import accuracy, has_accuracy
 from precad.clients.models.output_range import scale_of
 from precad.clients.models.outputs import array_of, outputs_of
+from precad.clients.own_code import Unspoken
 from precad.clients.records import IMAGE_AXES, Records, channels_last, example_of, model_inputs
 from precad.clients.training.conduct import Conduct, Vector
 from precad.clients.training.projection import project
@@ -97,9 +98,10 @@ def right_and_losses(model: nn.Module, records: Records, loss: Loss, device: tor
         one = records.take(np.array([i]))
         with torch.no_grad(), deterministic():
             try:
-                outputs, found = _passed(model, one, loss, device)
-                share = _right(outputs, one, loss, threshold)
-            except Exception:  # noqa: BLE001, S112 - the model's or the loss's, whose text may hold values of the record
+                with Unspoken(ModelRecordError):  # whatever the model or the loss raises, an exit of the process too
+                    outputs, found = _passed(model, one, loss, device)
+                    share = _right(outputs, one, loss, threshold)
+            except ClientError:
                 continue
         if np.isfinite(outputs).all():
             losses[i], right[i] = found, share

@@ -98,22 +98,23 @@ def test_a_client_without_held_out_records_adds_nothing() -> None:
 class Touchy(nn.Module):
     """A model that raises on some records."""
 
-    def __init__(self) -> None:
+    def __init__(self, error: type[BaseException]) -> None:
         super().__init__()
-        self.linear = nn.Linear(WIDTH, CLASSES)
+        self.linear, self.error = nn.Linear(WIDTH, CLASSES), error
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Refuse a negative first feature."""
         if (features[:, 0] < 0).any():
-            raise ValueError("what a record holds")
+            raise self.error("what a record holds")
         found: torch.Tensor = self.linear(features)
         return found
 
 
-def test_a_record_on_which_the_model_raises_counts_as_wrong() -> None:
-    """With the largest loss, and without a word."""
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_a_record_on_which_the_model_raises_counts_as_wrong(error: type[BaseException]) -> None:
+    """With the largest loss, and without a word. An exit would end the client, and print what the record holds."""
     own = some(30)
-    right, losses = right_and_losses(Touchy().eval(), own, LOSSES["cross-entropy"], CPU)
+    right, losses = right_and_losses(Touchy(error).eval(), own, LOSSES["cross-entropy"], CPU)
     is_refused = own.features[:, 0] < 0
     assert is_refused.any()
     assert not is_refused.all()
