@@ -170,7 +170,7 @@ def program_of(task: Task, config: ClientConfig, client: str) -> Program:
     require_task(task)
     assert config.trainer is not None  # whoever asks has one
     kind, path = split_trainer(config.trainer)
-    ids = list(task.clients)
+    ids = sorted(task.clients)  # in the file's order, two parties of one digest could count them otherwise
     standing = {"partition-id": ids.index(client), "num-partitions": len(ids), "client": client}
     longest = _SHARE_OF_ROUND * task.submit_timeout_s
     python = {} if config.trainer_python is None else {"python": config.trainer_python}

@@ -261,6 +261,16 @@ def test_a_round_leaves_time_to_upload(tmp_path):
     assert {path.name for path in found.hidden} == {"pki", "state"}
 
 
+def test_a_place_follows_from_the_task_whatever_the_order_of_the_file(tmp_path):
+    """Files that list clients otherwise have one digest: none of them may give two clients the same partition."""
+    there = task()
+    here = there.model_copy(update={"clients": dict(reversed(there.clients.items()))})
+    assert here.digest() == there.digest()
+    assert list(here.clients) != list(there.clients)
+    programs = program_of(here, config(tmp_path), "alice"), program_of(there, config(tmp_path), "bob")
+    assert [program.node["partition-id"] for program in programs] == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
