@@ -125,6 +125,17 @@ def test_projection_ends_inside_the_ball_in_high_dimension(seed, bound):
     assert norm_is_at_most(project(vector, bound), bound)
 
 
+@pytest.mark.parametrize("bound", [1.0, 0.7, 3e-5, 1e6])
+def test_projection_ends_inside_the_ball_from_a_rounding_above_it(bound):
+    """The norm of such a vector may be computed as the bound: only what is surely within is left as it was."""
+    above = Fraction(bound) ** 2 * Fraction(1 + 2**48, 2**48)
+    for seed in range(100):
+        direction = np.random.default_rng(seed).normal(size=7)
+        vector = direction * (bound / math.sqrt(math.fsum(direction * direction)) * (1 + 2.0**-50))
+        assert Fraction(bound) ** 2 < sum(Fraction(float(entry)) ** 2 for entry in vector) < above
+        assert norm_is_at_most(project(vector, bound), bound)
+
+
 @given(vector=vectors, bound=bounds)
 def test_projection_is_idempotent(vector, bound):
     once = project(vector, bound)
