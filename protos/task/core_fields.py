@@ -83,7 +83,7 @@ class CoreFields(BaseModel):
     quantile_noise: Annotated[float, Field(gt=0, le=1e9)] | None = None
     """`private-quantile`: sigma_b, half of each server's noise on the count of updates within the bound. None: q n / 20
     or 1.2 sigma, whichever is more."""
-    non_colluding: Annotated[int, Field(ge=1)] = 1
+    non_colluding: Annotated[int, Field(ge=1, le=MOST_RECORDS)] = 1
     """tau: of every round's uploads, how many are of clients that follow the protocol and collude with nobody. A round
     with fewer uploads releases nothing."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5

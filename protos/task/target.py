@@ -83,4 +83,4 @@ def _least(task: TaskParameters) -> float:
 
 def least_noise(clip: float, frac_bits: int) -> float:
     """Return the least multiplier of noise that the grid can hold, where one party adds all of it."""
-    return MIN_NOISE_STD_ON_GRID / math.ldexp(clip, frac_bits)
+    return math.ldexp(MIN_NOISE_STD_ON_GRID / clip, -frac_bits)  # in this order nothing overflows

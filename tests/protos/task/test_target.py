@@ -106,6 +106,7 @@ def test_the_least_noise_of_the_grid_is_enough_for_a_large_target() -> None:
         ({"min_clients": 9}, "min_clients must be at most the 3 enrolled"),
         ({"record_rate": 2.0}, "record_rate\n"),
         ({"target_epsilon": 1e-12}, "target_epsilon must be reachable|must be between 8"),
+        ({"record_clip": 1e308}, "noise_multiplier"),
     ],
 )
 def test_a_section_that_cannot_be_resolved_is_refused(changed: dict[str, Any], message: str) -> None:

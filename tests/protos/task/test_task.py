@@ -303,6 +303,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("local_momentum", 1.0, "less than 1"),
     ("local_weight_decay", -0.1, "greater than or equal to 0"),
     ("non_colluding", 0, "greater than or equal to 1"),
+    ("non_colluding", 2**53 + 1, "less than or equal to 9007199254740992"),
     ("update_clipping", "per_layer", "'flat', 'per-layer', 'private-quantile' or"),
     ("quantile", 1.0, "less than 1"),
     ("quantile_rate", 0.0, "greater than 0"),
