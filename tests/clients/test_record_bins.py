@@ -6,6 +6,7 @@ epoch that its holder does not pay for.
 
 from __future__ import annotations
 
+import resource
 import stat
 import threading
 from pathlib import Path
@@ -120,6 +121,19 @@ def test_half_a_line_of_a_process_that_died_never_was(tmp_path: Path) -> None:
         assert (tmp_path / "alice.bins").read_bytes() == whole
         with pytest.raises(ProtocolError, match="expected a number above 1"):
             opened(tmp_path).begin("small-1", 1, RECORDS)
+
+
+def test_a_round_whose_line_the_disk_does_not_take_is_not_begun(tmp_path: Path) -> None:
+    """The disk has room for half of it: the client trains for the round once there is more."""
+    bins, file = opened(tmp_path), tmp_path / "alice.bins"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size + 20, before[1]))
+    try:
+        with pytest.raises(StateFileError, match=r"expected a file of bins to .*alice\.bins: the disk is full$"):
+            bins.begin("small-1", 0, RECORDS)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert bins.begin("small-1", 0, RECORDS)
 
 
 def test_half_a_key_is_none_yet(tmp_path: Path) -> None:
