@@ -125,7 +125,11 @@ class Trainer:
         self._engine.clipped_sums(networks.flatten(self._engine.model_copy()), [_made_up(some)], record_clip(task))
 
     def close(self) -> None:
-        """End whatever conducts hold open."""
+        """End what is computed, and whatever conducts hold open.
+
+        A thread cannot be cancelled: the process would stay, and count uploads that never leave, for all of a training.
+        """
+        self._engine.stop()
         for conduct in self._conducts.values():
             conduct.close()
 

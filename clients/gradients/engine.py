@@ -25,7 +25,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from precad.clients.errors import ArgumentError, ClientError, ModelRecordError, NonFiniteGradientError, UnknownNameError
+from precad.clients.errors import (
+    ArgumentError,
+    ClientError,
+    ModelRecordError,
+    NonFiniteGradientError,
+    StoppedError,
+    UnknownNameError,
+)
 from precad.clients.gradients.bit_exactness import is_as_in_tile, is_bit_exact
 from precad.clients.gradients.layers import LayerGradients, require_layer_sizes
 from precad.clients.gradients.narrow_pass import NarrowPasses
@@ -116,9 +123,18 @@ class RecordEngine:
         n_fit = max(fewest, self._n_fit // _TILE_SHARE)
         self._n_tile = min(_SHORT if varies else _MOST[self.device.type], n_fit)
         self._most = min(_LONG, n_fit) if varies else self._n_tile
+        self._is_stopped = False
         self._tried: dict[int, Passes] = {}
         self._lengths: dict[int, PassLengths] = {}
         _ = self.passes
+
+    def stop(self) -> None:
+        """Take no gradient any more, from any thread: who asks for one, or waits for one, gets StoppedError soon."""
+        self._is_stopped = True
+
+    def _require_going_on(self) -> None:
+        if self._is_stopped:
+            raise StoppedError("the client was stopped by its operator")
 
     @property
     def passes(self) -> Passes:
@@ -193,6 +209,7 @@ class RecordEngine:
         everything, firsts = joined(clients), np.cumsum(sizes) - sizes
         with self._taking(passes.path) as take:
             for tile, n_rows in tiles:
+                self._require_going_on()
                 chosen = np.concatenate([np.arange(p.start, p.stop) + firsts[p.client] for p in tile])
                 features, labels = _padded(everything, chosen, n_rows)
                 try:
@@ -258,6 +275,7 @@ class RecordEngine:
         weights = {name: weight.detach().requires_grad_() for name, weight in self._model.named_parameters()}
         total = np.zeros(self.dim)
         for start in range(0, len(records), self._n_fit):
+            self._require_going_on()
             tile = slice(start, start + self._n_fit)
             features, labels = torch.from_numpy(records.features[tile]), torch.from_numpy(records.labels[tile])
             with Unspoken(self.spoken, EXHAUSTED), torch.enable_grad(), deterministic():
@@ -273,6 +291,7 @@ class RecordEngine:
         return ModelRecordError(error, own_loss="" if self.loss.takes_batches else self.loss.name)
 
     def _load(self, parameters: NDArray[np.float32] | NDArray[np.float64]) -> None:
+        self._require_going_on()
         with torch.no_grad():
             weights = unflatten(torch.tensor(parameters), self._model)
             for name, parameter in self._model.named_parameters():

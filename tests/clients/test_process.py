@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import gc
+import queue
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ from precad.clients.errors import (
     ModelRecordError,
     NonFiniteGradientError,
     ProtocolError,
+    StoppedError,
     TargetError,
 )
 from precad.clients.models import networks
@@ -125,6 +127,26 @@ def test_what_fails_for_all_of_a_pass_is_tried_again_by_each():
     assert found[unlucky] == "out of memory"
     for client in set(IDS) - {unlucky}:
         assert_array_equal(expected[client], found[client])
+
+
+def test_a_client_that_is_stopped_ends_the_trainings_of_all(monkeypatch):
+    """The one that runs, and those that wait for it, though each would take minutes."""
+    ours = trainer(algorithm="user-dp-fedavg", local_steps=1_000_000)
+    begun, original = threading.Event(), ours._engine._load
+    monkeypatch.setattr(ours._engine, "_load", lambda parameters: (begun.set(), original(parameters)))
+    ended = queue.Queue()
+
+    def train(client):
+        try:
+            ours.train(client, START)
+        except StoppedError:
+            ended.put(client)
+
+    for client in IDS:
+        threading.Thread(target=train, args=(client,), daemon=True).start()
+    assert begun.wait(10)
+    ours.close()
+    assert sorted(ended.get(timeout=10) for _ in IDS) == IDS
 
 
 def test_clients_with_different_models_do_not_mix():
