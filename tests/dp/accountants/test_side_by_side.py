@@ -5,8 +5,11 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.stats import binom, norm
 
 from precad.dp.accountants.calibration import most_rounds, smallest_noise_multiplier
+from precad.dp.accountants.gaussian_dp import delta_from_mu
 from precad.dp.accountants.pld import Label, PldAccountant, SampledGaussian, TwoStageSampledGaussian, View
 from precad.dp.accountants.side_by_side import (
     ACCOUNTANTS,
@@ -145,3 +148,22 @@ def test_calibration_says_when_there_is_no_such_noise():
 def test_a_group_in_noise_whose_square_no_float_holds(sigma, epsilon):
     """The limit of a group's mixture is that of all noise, or none."""
     assert GdpCltAccountant().epsilon(SampledGaussian(0.1, sigma, 2), 10, 1e-5) == epsilon
+
+
+@pytest.mark.parametrize(
+    ("event", "visible"), [(SampledGaussian(0.1, 1.5, 3), 1.0), (TwoStageSampledGaussian(0.4, 0.1, 1.5, 3), 0.4)]
+)
+def test_the_limit_of_a_group_has_the_chi_squared_divergence_of_its_mixture(event, visible):
+    """By quadrature of P^2 / Q; the mixture is of three records. The paper's own is k times that of one record."""
+    odds = binom.pmf(range(4), 3, 0.1)
+
+    def squared(x):
+        mixture = sum(weight * norm.pdf(x, j, 1.5) for j, weight in enumerate(odds))
+        return mixture**2 / norm.pdf(x, 0, 1.5)
+
+    chi_squared = quad(squared, -20, 30, limit=200)[0] - 1
+    found = GdpCltAccountant().epsilon(event, 20, 1e-5)
+    assert delta_from_mu(found, math.sqrt(20 * visible * chi_squared)) == pytest.approx(1e-5, rel=1e-5)
+    printed = PrecadAccountant().epsilon(event, 20, 1e-5)
+    mu = 3 * visible * 0.1 * math.sqrt(20 * math.expm1(1.5**-2))
+    assert delta_from_mu(printed, mu) == pytest.approx(1e-5, rel=1e-5)
