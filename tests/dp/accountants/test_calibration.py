@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from precad.dp.accountants.calibration import most_rounds, smallest_noise_multiplier
+from precad.dp.accountants.calibration import largest, most_rounds, smallest_noise_multiplier
 from precad.dp.accountants.pld import Event, Label, SampledGaussian
 
 CURVES: Final[dict[str, Callable[[float, int], float]]] = {
@@ -52,7 +52,7 @@ def test_most_rounds_is_what_counting_finds(name: str, target: float, at_most: i
     assert curve.asked <= 3 * math.log2(at_most + 1) + 3
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", [*TARGETS, 1e6])
 @pytest.mark.parametrize("name", CURVES)
 def test_the_noise_is_enough_and_a_little_less_is_not(name: str, target: float) -> None:
     """To a ten-thousandth, wherever the curve lies."""
@@ -60,6 +60,13 @@ def test_the_noise_is_enough_and_a_little_less_is_not(name: str, target: float) 
     found = smallest_noise_multiplier(target, lambda sigma: SampledGaussian(0.1, sigma), rounds, 1e-5, curve)
     assert CURVES[name](found, rounds) <= target
     assert found == 1e-2 or CURVES[name](found / 1.0002, rounds) > target
+
+
+@pytest.mark.parametrize("last", [*range(10), 99, 100, 101, 1000])
+@pytest.mark.parametrize("at_most", [0, 1, 2, 7, 100])
+def test_the_largest_number_is_what_counting_finds(last: int, at_most: int) -> None:
+    """That of rounds which a budget allows, or of attackers who are tolerated: none at all among them."""
+    assert largest(lambda n: n <= last, at_most) == min(last, at_most)
 
 
 def test_a_target_out_of_reach_is_refused() -> None:
