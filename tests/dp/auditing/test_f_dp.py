@@ -65,6 +65,16 @@ def test_a_gaussian_is_accused_in_at_most_17_of_200_runs() -> None:
     assert accused <= 17
 
 
+def test_guesses_that_refute_nothing_show_nothing() -> None:
+    """Half of them are right by chance, which no noise contradicts; and nobody's are the best."""
+    event, by_chance = SampledGaussian(1.0, 1.0), Guesses(400, 100, 50)
+    assert f_dp.refuted_epsilon(by_chance, event, 1, 1e-5, 0.95) == 0
+    assert f_dp.best_of([by_chance, Guesses(400, 100, 90)], event, 1, 0.95) == 1
+    assert f_dp.best_of([by_chance, by_chance], event, 1, 0.95) == 0
+    for few in (Guesses(400, 0, 0), Guesses(400, 1, 1), Guesses(400, 50, 0)):
+        assert f_dp.refuted_epsilon(few, event, 1, 1e-5, 0.95) == 0
+
+
 def of_curves(event: SampledGaussian, m: int, T: int) -> Plan:
     """The plan of an audit by curves, of clients that are in every round."""
     best = functools.partial(f_dp.best_of, event=event, rounds=T, confidence=0.95)
