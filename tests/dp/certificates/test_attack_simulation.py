@@ -26,6 +26,21 @@ def test_attackers_in_every_round_are_a_shifted_gaussian(threat, shift, rounds):
 
 
 @pytest.mark.parametrize("threat", Threat)
+def test_of_few_sampled_rounds_the_statistic_is_the_best_one(threat):
+    """Two rounds by Neyman and Pearson, on a grid of both releases: no predictor gives way sooner at its F_A."""
+    q, sigma, k = 0.5, 0.5, 1
+    found = simulate(k, 0.9, Training(SampledGaussian(q, sigma), 2), threat, n_draws=N, failure=FAILURE, seed=7)
+    x = np.linspace(-1 - 8 * sigma, 1 + 8 * sigma, 1201)
+    pushed = {sign: (1 - q) * norm.pdf(x, 0, sigma) + q * norm.pdf(x, sign, sigma) for sign in (-1, 1)}
+    benign = pushed[-1] if threat is Threat.REPLACE else norm.pdf(x, 0, sigma)
+    ratio = np.log(pushed[1] / benign)
+    order = np.argsort(np.add.outer(ratio, ratio).ravel())
+    left, attacked = (np.cumsum(np.outer(law, law).ravel()[order]) / law.sum() ** 2 for law in (benign, pushed[1]))
+    expected = float(attacked[np.searchsorted(left, 0.9 + found.radius)])
+    assert found.attacked == pytest.approx(expected, abs=3 * found.radius)
+
+
+@pytest.mark.parametrize("threat", Threat)
 def test_no_certificate_is_beaten(threat):
     """At the exact method's number, the largest, more than half of the prediction is left after 300,000 trainings.
 

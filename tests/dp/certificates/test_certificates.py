@@ -245,6 +245,13 @@ def test_four_inequalities_are_the_gaussian_closed_form(L, mu):
     assert (low, high) == pytest.approx((exact_low, exact_high), abs=2e-3)
 
 
+@pytest.mark.parametrize("B", [0.0, -1.0, math.inf])
+def test_a_loss_without_a_bound_is_refused(B):
+    nothing = DeltaCurve(np.zeros(1), np.zeros(1))
+    with pytest.raises(ValueError, match="B must be > 0 and finite"):
+        robust_bounds(0.0, B, nothing, nothing)
+
+
 def test_theorem_2_edges():
     assert precad_theorem2_bounds(0.0, 1.0, 0.5, 2) == (0.0, 0.0)
     assert precad_theorem2_bounds(2.0, 2.0, 0.5, 2) == (pytest.approx(2 * 0.6170750774519738), 2.0)

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
 from precad.dp.accountants import group_mixture
+from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.accountants.gaussian_dp import eps_from_mu
-from precad.dp.accountants.pld import PldAccountant, SampledGaussian
+from precad.dp.accountants.pld import PldAccountant, SampledGaussian, Unit, View
 from precad.dp.certificates import planner
 from precad.dp.certificates.planner import (
     LEAST_MULTIPLIER,
@@ -137,6 +138,32 @@ def test_noise_without_sampling_keeps_epsilon_as_ledgers_have_it(epsilon, rounds
     assert PldAccountant().epsilon(SampledGaussian(1.0, found * (1 - 1e-4), k), rounds, 1e-5) > epsilon
 
 
+@pytest.mark.parametrize("dim", [None, 400])
+def test_noise_beside_earlier_tasks_and_what_protocols_take_is_that_of_the_closed_form(dim):
+    """Squares of mu add up, and delta pays (1 + e^epsilon) for the slack of all tasks; the worse server's decides."""
+    slack, before, grid = 2e-8, [(4, 9.0, 1e-8), (1, 30.0, 5e-8)], {"dim": dim, "frac_bits": 6}
+    earlier = [
+        EarlierTask(
+            unit=Unit.RECORD, events=dict.fromkeys(View, SampledGaussian(1.0, sigma)), rounds=n, levels={}, slack=eta,
+            chain="",
+        )
+        for n, sigma, eta in before
+    ]  # fmt: skip
+    both = replace(TASK, p=1.0, slack=slack, **grid, earlier=((earlier[0],), (earlier[0], earlier[1])))
+    each = [replace(both, earlier=servers) for servers in ((both.earlier[0],), (both.earlier[1],), ())]
+    found = [task.least_sigma(2.0, 5) for task in each]
+    lost = 1 if dim is None else 1 + math.sqrt(dim) / 2**6 / TASK.record_clip
+    for sigma, tasks in zip(found, (before[:1], before, []), strict=True):
+        mu = math.sqrt(5 * (lost / sigma) ** 2 + sum(n / other**2 for n, other, _ in tasks))
+        eta = slack + sum(task[2] for task in tasks)
+        of_gaussian = norm.cdf(mu / 2 - 2.0 / mu) - math.exp(2.0) * norm.cdf(-mu / 2 - 2.0 / mu)
+        assert 0.99 * 1e-5 <= of_gaussian + (1 + math.exp(2.0)) * eta <= 1e-5 * (1 + 1e-9)
+    assert found[2] < found[0] < found[1] == both.least_sigma(2.0, 5)
+    unknown = replace(earlier[0], most_rounds=None)
+    assert replace(both, earlier=((unknown,),)).least_sigma(2.0, 5, discarded=True) is None
+    assert replace(both, earlier=((replace(unknown, most_rounds=4),),)).least_sigma(2.0, 5, discarded=True) == found[0]
+
+
 def test_no_noise_is_planned_that_ledgers_do_not_count():
     """Noise above 10^4 counts as 10^4, so a wish that needs more is out of reach, sampled or not."""
     for rate in (0.999, 1.0):
@@ -166,6 +193,8 @@ def test_the_search_has_ends():
     assert least_multiplier_for_attackers(0, 0.9, 0.1, 0.1, 30, Threat.ADD) == LEAST_MULTIPLIER
     assert least_multiplier_for_attackers(5000, 0.50001, 0.5, 1.0, 100, Threat.ADD) is None
     assert plan(replace(WISH, epsilon=1e-6), replace(TASK, delta=1e-15, rounds=1)) is None
+    for rate, rounds in ((0.0, 30), (0.1, 0), (1.0, 0)):
+        assert least_sigma_for_epsilon(1.0, rate, rounds, 1e-5) == LEAST_MULTIPLIER
 
 
 @settings(max_examples=5, deadline=None)
