@@ -80,6 +80,20 @@ def test_queries_after_queries_are_one_gaussian(tmp_path: Path) -> None:
     assert delta_from_mu(after, math.sqrt(2 / 25 + 1 / 9)) == pytest.approx(DELTA, rel=1e-4)
 
 
+def test_a_task_that_protects_nothing_leaves_no_bound_to_later_ones(tmp_path: Path) -> None:
+    """Through another task's header, and from the file opened again; also to a client that was in no round of it."""
+    nothing, after, last = (tmp_path / name for name in ("nothing.jsonl", "after.jsonl", "last.jsonl"))
+    for number in range(2):
+        with Ledger(nothing, events=dict.fromkeys(View), delta=DELTA) as spent:
+            assert spent.statement(View.ONE_SERVER).epsilon == (math.inf if number else 0)
+            spent.charge(number, ["alice"])
+    for _ in range(2):
+        with ledger(after, QUERY, earlier=earlier_tasks([(nothing, 2)])) as query:
+            assert query.statement(View.CLIENTS_ONLY, "bob").epsilon == math.inf
+    with ledger(last, SECOND, earlier=counted_in(after)) as query:
+        assert query.statement(View.CLIENTS_ONLY).epsilon == math.inf
+
+
 def test_a_budget_counts_what_was_spent_before(trained: Path, tmp_path: Path) -> None:
     """The query alone would fit, and does not behind the training: nothing is charged, in no restart either."""
     path, budget = tmp_path / "query.jsonl", {View.ONE_SERVER: 2.0}

@@ -28,7 +28,7 @@ from precad.dp.accountants.pld import (
 )
 from precad.dp.accountants.side_by_side import GdpCltAccountant
 from precad.dp.errors import BudgetExceededError, LedgerClosedError, LedgerCorruptedError, LedgerInUseError
-from precad.dp.ledgers.ledger import Ledger, Level
+from precad.dp.ledgers.ledger import Ledger, Level, verified_charges
 from tests.dp.ledgers.charge_forever import DELTA, EVENTS, clients_of
 
 
@@ -320,6 +320,19 @@ def test_a_budget_on_participation_takes_hiding_in_the_draw_away():
     assert by_level.task_statement(Level.CLIENT).epsilon == pld.epsilon(CLIENT_EVENT, 1, DELTA)
 
 
+def test_whoever_only_watches_learns_no_more_than_whoever_may_discard():
+    """Where the end of the task depends on draws, the figure of all draws that there can be is the smaller one."""
+    ledger = open_ledger(None, every_round=EVERY_ROUND, budgets={View.ONE_SERVER: 50.0}, most_rounds=6)
+    for number in range(6):
+        ledger.charge(number, ["alice"])
+    for level in (Level.CLIENT, Level.DRAWN_RECORD):
+        watched, discarded = (
+            ledger.task_statement(level, conduct).epsilon for conduct in (Conduct.WATCHES, Conduct.MAY_DISCARD)
+        )
+        assert watched <= discarded
+    assert watched < PldAccountant().epsilon(SampledGaussian(0.05, 2.1), 6, DELTA)
+
+
 def test_a_ledger_without_levels_makes_no_statement_of_them(charged):
     """And its file is the one that it always was; one with levels is refused to a server without them, by name."""
     with open_ledger(charged) as ledger, pytest.raises(ValueError, match="level must be one of none, got client"):
@@ -337,6 +350,10 @@ def test_a_ledger_without_levels_makes_no_statement_of_them(charged):
         ({"delta": 0.0}, "delta must be in"),
         ({"budgets": {View.ONE_SERVER: math.nan}}, "budget of one_server must be > 0"),
         ({"budgets": {"everybody": 1.0}}, "not a valid View"),
+        ({"most_rounds": 0}, "most_rounds must be an integer >= 1"),
+        ({"separation": 0}, "separation must be an integer >= 1"),
+        ({"steps_per_round": 0}, "steps_per_round must be an integer >= 1"),
+        ({"slack": -1e-9}, "slack must be >= 0"),
     ],
 )
 def test_arguments_are_checked_before_the_file_is_touched(path, changes, message):
@@ -356,6 +373,8 @@ def test_a_torn_last_line_is_cut_off(charged, torn_to):
         ledger.charge(6, ["bob", "dora"])
     last = charged.read_bytes()[len(whole) :]
     charged.write_bytes(whole + last[:torn_to])
+    assert set(verified_charges(charged)) == {0, 1, 5}  # by whoever reads alone, and changes nothing
+    assert charged.read_bytes() == whole + last[:torn_to]
 
     with open_ledger(charged) as ledger:
         assert charged.read_bytes() == whole
