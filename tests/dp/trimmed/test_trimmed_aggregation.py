@@ -74,6 +74,20 @@ def test_clipping_is_the_projection_and_never_leaves_the_ball(seed, log10_size, 
     assert np.all(np.abs(exact - grid) < 1 + 1e-6)
 
 
+@pytest.mark.parametrize("largest", [1.0, -1.0, 1e200, -1e200, 1.7e308, -1.7e308, 1e-300, -1e-300])
+def test_one_long_coordinate_of_either_sign_is_cut_to_the_ball(largest):
+    """Also where no float64 holds its square: all that is left is the coordinate, R long, or as long as it was."""
+    (row,) = clip_to_grid(np.array([[largest, 0.0, 0.0]]), 0.5, 16)
+    assert row.tolist() == [math.trunc(math.copysign(min(abs(largest), 0.5), largest) * 2**16), 0, 0]
+
+
+@pytest.mark.parametrize("bits", [3, 30, 31, 32, 40])
+def test_squares_add_exactly_beyond_a_word(bits):
+    """As Python's integers do, up to the longest coordinate that a grid may have."""
+    vector = [2**bits, -(2**bits), 1 - 2**bits, 5, 0]
+    assert squared_norm(np.array(vector, dtype=np.int64)) == sum(v**2 for v in vector)
+
+
 @settings(max_examples=60)
 @given(seed=st.integers(0, 2**32 - 1), m=st.integers(0, 6), F=st.integers(0, 4))
 def test_a_trimmed_sum_moves_by_one_vector_at_most(seed, m, F):
