@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting import pld as library
 
 from precad.dp.accountants.earlier_rounds import EarlierTask
@@ -78,6 +79,26 @@ def test_queries_after_queries_are_one_gaussian(tmp_path: Path) -> None:
 
     assert delta_from_mu(before, math.sqrt(2) / 5) == pytest.approx(DELTA, rel=1e-4)
     assert delta_from_mu(after, math.sqrt(2 / 25 + 1 / 9)) == pytest.approx(DELTA, rel=1e-4)
+
+
+def test_events_of_rounds_of_several_steps_compose_to_the_ledgers_epsilon(tmp_path: Path) -> None:
+    """By the library alone, from what the file says; with the task that it counts, whose rounds have steps as well."""
+    first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
+    with ledger(first, TRAINING, steps_per_round=3) as spent:
+        spent.charge(0, ["alice"])
+        spent.charge(1, ["alice"])
+    with ledger(second, QUERY, steps_per_round=2, earlier=earlier_tasks([(first, 2)])) as spent:
+        spent.charge(0, ["alice"])
+        found = spent.statement(View.ONE_SERVER, "alice").epsilon
+    by_hand, accountant = library.PLDAccountant(), library.PLDAccountant()
+    by_hand.compose(PoissonSampledDpEvent(0.1, GaussianDpEvent(1.5)), 6)
+    by_hand.compose(GaussianDpEvent(5.0), 2)
+    assert by_hand.get_epsilon(DELTA) == pytest.approx(found, rel=2e-3)
+    exported = ledger_events(second)
+    for events in (exported["views"]["one_server"]["1"], exported["earlier"][0]["one_server"]):
+        accountant.compose(from_json(events))
+    assert accountant.get_epsilon(DELTA) == pytest.approx(found, rel=2e-3)
+    assert set(exported["views"]["one_server"]) == {"1"}
 
 
 def test_a_task_that_protects_nothing_leaves_no_bound_to_later_ones(tmp_path: Path) -> None:

@@ -111,6 +111,12 @@ def test_statement_is_the_accountants_bound(charged):
         assert "nobody" not in ledger.participation
 
 
+def test_without_a_limit_of_rounds_nothing_is_proved_against_whoever_discards(charged):
+    with open_ledger(charged) as ledger:
+        assert ledger.most_rounds_of_a_client is None
+        assert ledger.statement(View.ONE_SERVER, conduct=Conduct.MAY_DISCARD).epsilon == math.inf
+
+
 def test_participation_cannot_be_changed_from_outside(charged):
     with open_ledger(charged) as ledger, pytest.raises(TypeError):
         ledger.participation["alice"] = 0

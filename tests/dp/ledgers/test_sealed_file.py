@@ -9,7 +9,7 @@ import pytest
 
 from precad.dp.errors import LedgerCorruptedError
 from precad.dp.ledgers.lines import FIRST_CHAIN, Fields, seal
-from precad.dp.ledgers.sealed_file import SealedFile
+from precad.dp.ledgers.sealed_file import SealedFile, is_open
 
 HEADER: Fields = {"format": 1, "of": "a test"}
 
@@ -49,6 +49,15 @@ def test_every_cut_of_the_file_is_opened_with_its_complete_lines(tmp_path: Path)
         cut.close()
         assert found == []
         assert (tmp_path / "cut").read_bytes() == whole[:header_ends]
+
+
+def test_a_file_is_open_from_its_opening_to_its_end(tmp_path: Path) -> None:
+    """Whoever asks changes nothing, and leaves it to be opened."""
+    file, _ = opened(tmp_path / "lines")
+    assert is_open(tmp_path / "lines")
+    file.close()
+    assert not is_open(tmp_path / "lines")
+    opened(tmp_path / "lines")[0].close()
 
 
 def test_another_files_beginning_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
