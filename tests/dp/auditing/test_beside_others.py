@@ -49,10 +49,11 @@ def test_the_limit_is_too_small_in_at_most_a_twentieth_of_runs(others: Callable[
 
 
 def rounds(factor: float, rate: float, draws: np.random.Generator) -> Draws:
-    """Ten records in 60 rounds, beside noise of 2 R and others who pull along the records' directions."""
-    weights = (draws.random((60, 10)) < rate).astype(np.float64)
+    """Ten unlike records in 60 rounds, beside noise of 2 R and others who pull along the records' directions."""
+    expected = np.tile(np.linspace(0.4, 1.6, 10), (60, 1))
+    weights = (draws.random((60, 10)) < rate) * expected
     left = (factor - 1) * weights + draws.normal(0.7, 2.0, weights.shape)
-    return Draws(weights.ravel(), np.ones(600), left.ravel(), weights.ravel())
+    return Draws(weights.ravel(), expected.ravel(), left.ravel(), weights.ravel())
 
 
 def test_few_rare_draws_of_unlike_records_are_accused_no_more_often() -> None:
@@ -99,6 +100,15 @@ def test_uploads_arrive_whole_however_others_pull(rate: float) -> None:
     assert sum(not low <= 1 <= high for low, high in found) <= MOST_OF_RUNS
     turned = [arrival(rounds(-2.0, rate, draws), rate, 0.05) for _ in range(50)]
     assert sum(high < 1 for _, high in turned) >= 45
+
+
+def test_who_was_drawn_is_centred_by_what_each_would_have_added() -> None:
+    """Half of each kind of record are drawn, so that others who pull along one kind the harder tell nothing."""
+    expected, others = np.array([2.0, 2.0, 0.5, 0.5]), np.array([1.0, 1.0, 3.0, 3.0])
+    weights = expected * [1, 0, 1, 0]
+    low, high = arrival(Draws(weights, expected, others, weights), 0.5, 0.05)
+    assert (low + high) / 2 == pytest.approx(1.0, abs=1e-12)
+    assert low < 1 < high
 
 
 def test_nothing_is_told_without_chance() -> None:

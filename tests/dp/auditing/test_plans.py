@@ -7,6 +7,7 @@ import pytest
 
 from precad.dp.accountants.pld import SampledGaussian
 from precad.dp.auditing.guesses import Guesses, log_likelihood_ratios, right_at_ends
+from precad.dp.auditing.observed import Observed
 from precad.dp.auditing.plans import expected_right, planned
 
 
@@ -32,6 +33,13 @@ def test_clients_of_many_numbers_of_rounds_or_of_none_have_a_plan() -> None:
 
     assert (np.diff(right, axis=1) >= -1e-9).all()
     assert right[:, -1] == pytest.approx([30, 30], abs=1e-6)
+
+
+def test_a_figure_is_of_the_rounds_of_the_canary_whose_client_was_in_most() -> None:
+    """Others were in fewer, or in none: what is printed beside it is for the client with most of them."""
+    present = np.arange(5)[:, None] < np.array([0, 2, 4, 3])[None]
+    seen = Observed(np.zeros((5, 4)), np.zeros((5, 4)), present, np.ones(4, dtype=np.bool_))
+    assert (seen.most_rounds, seen.canaries) == (4, 4)
 
 
 def test_the_plan_is_that_of_the_best_guesses_on_the_grid() -> None:
