@@ -180,7 +180,7 @@ def test_certified_integers():
     """Strictly below K; 2 k below K to replace."""
     assert [certified_integer(K) for K in (0.0, 0.5, 1.0, 2.29, 3.0, math.inf)] == [0, 0, 0, 2, 2, math.inf]
     assert [certified_integer(K, "replace") for K in (0.5, 2.0, 2.1, 4.0, 4.5)] == [0, 0, 1, 1, 2]
-    assert xie_certified_k(1.0, 0.0, 0.5, 0.0) == math.inf
+    assert xie_certified_k(1.0, 0.0, 0.5, 0.0) == xie_certified_k(0.9, 0.1, 0.0, 0.0) == math.inf
     assert xie_certified_k(0.9, 0.0, 800.0, 1e-5) == pytest.approx((800 + math.log(0.9e5)) / 1600)
     assert xie_condition_one(0.9, 0.0, 800.0, 0.0)
     assert not xie_condition_one(0.9, 0.0, 800.0, 1e-5)
@@ -199,10 +199,11 @@ def test_the_number_in_multiprecision(FB, epsilon, delta):
     assert best_certified_k(0.95, FB, curve) == pytest.approx(exact, rel=1e-9)
 
 
+@pytest.mark.parametrize("sigma", [0.02, 1e-160])
 @pytest.mark.parametrize("method", [Method.PUBLISHED, Method.PLD])
-def test_hardly_any_noise_tolerates_nobody(method):
-    """sigma = 0.02 with a lead of everything: group privacy proves nothing, whatever underflows."""
-    training = Training(SampledGaussian(0.5, 0.02), 1)
+def test_hardly_any_noise_tolerates_nobody(method, sigma):
+    """A lead of everything: group privacy proves nothing, whatever underflows, or is infinite."""
+    training = Training(SampledGaussian(0.5, sigma), 1)
     for FB in (0.0, 1e-320, 1e-30):
         assert certify(0.95, FB, training, method=method, delta=1e-5).tolerated == 0
 
