@@ -272,6 +272,42 @@ def test_inefficacy_bounds_are_symmetric_and_contain_j(J, k, epsilon, delta):
     assert wide == pytest.approx((2 * low - 1, 2 * high - 1), abs=1e-9 + rounding)
 
 
+@pytest.mark.parametrize("sign", ["nonneg", "nonpos", "mixed"])
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_inefficacy_bounds_are_reached_by_the_worst_pair(k, sign):
+    """Each of k steps multiplies chances by e^epsilon and adds delta, as the worst laws of three outcomes do.
+
+    The cost is the highest on what an attack makes likelier, else the lowest; then the other way round.
+    """
+    epsilon, delta, Cbar = 0.3, 0.01, 2.0
+    least, most = {"nonneg": (0.0, Cbar), "nonpos": (-Cbar, 0.0), "mixed": (-Cbar, Cbar)}[sign]
+    before = after = 0.05
+    for _ in range(k):
+        after = math.exp(epsilon) * after + delta
+    J, attacked = (least + chance * (most - least) for chance in (before, after))
+    bounds = xie_attack_inefficacy_bounds(J, k, epsilon, delta, Cbar, sign)
+    back = xie_attack_inefficacy_bounds(attacked, k, epsilon, delta, Cbar, sign)
+    if sign == "nonpos":  # bounds are of the cost's distance from 0
+        mirrored = xie_attack_inefficacy_bounds(-before * Cbar, k, epsilon, delta, Cbar, sign)
+        assert mirrored[0] == pytest.approx(-after * Cbar, rel=1e-12)
+    else:
+        assert bounds[1] == pytest.approx(attacked, rel=1e-12)
+        assert back[0] == pytest.approx(J, rel=1e-12)
+    curve = DeltaCurve(np.array([epsilon, 50.0]), np.array([delta, 0.9]))
+    low, high = inefficacy_bounds_over_curve(before * Cbar, k, curve, Cbar)
+    assert high == pytest.approx(after * Cbar, rel=1e-12)
+    assert inefficacy_bounds_over_curve((1 - before) * Cbar, k, curve, Cbar)[0] == pytest.approx(
+        Cbar - after * Cbar, rel=1e-12
+    )
+    assert inefficacy_bounds_over_curve(after * Cbar, k, curve, Cbar)[0] == pytest.approx(before * Cbar, rel=1e-12)
+    assert low < before * Cbar
+
+
+def test_no_attackers_are_needed_to_lower_nothing():
+    assert xie_corollary_k(0.0, 2.0, 0.4, 0.0, 0.5, "nonneg") == 0
+    assert xie_corollary_k(0.0, 2.0, 0.4, 0.01, 0.5, "nonneg") == 0
+
+
 @settings(max_examples=25, deadline=None)
 @given(J=UNIT, k=st.integers(0, 8), point=st.integers(0, 100), Cbar=st.floats(0.5, 3))
 def test_inefficacy_over_the_curve_is_between_one_point_and_the_exact_law(J, k, point, Cbar):
