@@ -59,6 +59,8 @@ _SAME: Final = 1e-9
 """How close outputs of the same call are the second time; in float32 the bits are the same."""
 _CLOSE: Final = {torch.float64: _SAME, torch.float32: 1e-4}
 """How close a record's outputs are beside others and alone."""
+Made = tuple[str | tuple[int, ...] | None, ...]
+"""A kernel's name, and the shapes of what it made."""
 _BRIGHTNESS: Final = (0.5, 1.0, 0.1, 0.75)
 """Brightness of the made-up records. In no order: a model that sorts its records brings them into another order."""
 _STRANGE: Final = (1e3, -1e3, 1e30, -1e30, 1e-30, math.nan)
@@ -68,7 +70,8 @@ _LOOKING: Final = frozenset(
     (
         *("item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__index__", "__complex__"),
         *("__contains__", "is_nonzero", "equal", "allclose", "nonzero", "argwhere", "masked_select", "unique"),
-        *("unique_consecutive", "repeat_interleave", "bincount", "__dlpack__"),
+        *("unique_consecutive", "repeat_interleave", "bincount", "__dlpack__", "segment_reduce"),
+        *("_nested_tensor_from_mask", "_nested_tensor_from_mask_left_aligned", "_grouped_mm", "_scaled_grouped_mm"),
     )
 )
 """PyTorch's functions by which what a model does next can depend on the values of a tensor."""
@@ -77,7 +80,8 @@ _LOOKING_KERNELS: Final = frozenset(
     (
         *("_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique", "_unique2", "unique_dim"),
         *("unique_consecutive", "unique_dim_consecutive", "repeat_interleave", "bincount"),
-        *("_pack_padded_sequence", "_to_sparse"),
+        *("_pack_padded_sequence", "_to_sparse", "segment_reduce"),
+        *("_nested_tensor_from_mask", "_nested_tensor_from_mask_left_aligned", "_grouped_mm", "_scaled_grouped_mm"),
     )
 )
 """Those of ATen, by which a scripted function does the same, and those that read values for a shape by themselves."""
@@ -218,10 +222,26 @@ def _has_rules(model: nn.Module) -> bool:
 
 
 def _looks_at_no_value(model: nn.Module, features: Tensor) -> bool:
-    """Tell whether neither its calls nor the shapes of what it makes depend on what records hold."""
-    with torch.no_grad(), _Kernels() as kernels, _Watch() as watch:
-        model(features)
-    return not (watch.is_looked_at or kernels.is_looked_at)
+    """Tell whether neither its calls nor the shapes of what it makes depend on what records hold.
+
+    Functions that are known to look are known by name. Others show by what they make of other records.
+    """
+    made: list[list[Made]] = []
+    for some in (features, *_others(features)):
+        with torch.no_grad(), _Kernels() as kernels, _Watch() as watch, suppress(*REFUSALS):
+            model(some)
+            made.append(kernels.made)
+        if watch.is_looked_at or kernels.is_looked_at:
+            return False
+    return all(one == made[0] for one in made)
+
+
+def _others(features: Tensor) -> Iterator[Tensor]:
+    """Yield other records of the same shapes: of other magnitude and sign, or of the same two tokens elsewhere."""
+    if features.is_floating_point():
+        yield from (features * factor for factor in (1e3, -1e3, math.nan))
+    else:
+        yield from (1 - features, torch.zeros_like(features), torch.ones_like(features))
 
 
 class _Watch(TorchFunctionMode):
@@ -235,7 +255,9 @@ class _Watch(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         is_mask = name == "__getitem__" and _has_mask(args[1])
         is_places = name == "where" and len(args) + len(kwargs or {}) == 1
-        self.is_looked_at |= name in _LOOKING or is_mask or is_places
+        others = (*args[1:], *(kwargs or {}).values())
+        is_cut = name == "tensor_split" and any(isinstance(one, Tensor) for one in others)
+        self.is_looked_at |= name in _LOOKING or is_mask or is_places or is_cut
         return func(*args, **(kwargs or {}))
 
 
@@ -245,6 +267,7 @@ class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of PyTorc
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.is_looked_at = False
+        self.made: list[Made] = []
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -259,7 +282,14 @@ class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of PyTorc
     ) -> Any:
         name = str(func.overloadpacket.__name__)
         self.is_looked_at |= name in _LOOKING_KERNELS or (name == "index" and _has_mask(tuple(args[1])))
-        return func(*args, **(kwargs or {}))
+        found = func(*args, **(kwargs or {}))
+        several = found if isinstance(found, tuple | list) else (found,)
+        self.made.append((name, *(_shape(one) for one in several)))
+        return found
+
+
+def _shape(made: object) -> tuple[int, ...] | None:
+    return tuple(made.shape) if isinstance(made, Tensor) and not made.is_nested else None
 
 
 def _has_mask(index: object) -> bool:

@@ -283,7 +283,8 @@ def test_a_loss_that_keeps_the_largest_while_it_learns_is_not_bit_exact():
             largest[0] = max(largest[0], float(found.detach()))
         return found / largest[0]
 
-    engine = RecordEngine(TwoLayers(), torch.zeros(1, 8, 8), loss=OwnLoss(relative, "relative"), device="cpu")
+    model = build(f"{__name__}:TwoLayers")  # at one in six initial models, made-up records show the largest at once
+    engine = RecordEngine(model, torch.zeros(1, 8, 8), loss=OwnLoss(relative, "relative"), device="cpu")
     assert not engine.passes.is_bit_exact
 
 
@@ -538,3 +539,64 @@ def test_lengths_that_decide_shapes_unseen_take_one_record_a_pass():
     """PyTorch reads the lengths of packed sequences by itself. In one pass, other texts moved a record's last bit."""
     engine = RecordEngine(PacksWords(), torch.zeros(6, dtype=torch.int64), device="cpu")
     assert (engine.path, engine.passes.n_tile) == (Path.ONE_BY_ONE, 1)
+
+
+class FrozenEncoder(nn.Module):
+    """Trains a head on what PyTorch's own encoder, which is frozen, makes of texts without their padding."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.words, self.encoder = nn.Embedding(9, 16), nn.TransformerEncoder(layer, 2)
+        self.requires_grad_(requires_grad=False)
+        self.head = nn.Linear(16, 2)
+
+    def forward(self, texts):
+        is_padding = texts == 0
+        read = self.encoder(self.words(texts), src_key_padding_mask=is_padding)
+        return self.head(read.masked_fill(is_padding[..., None], 0.0).sum(dim=1))
+
+
+class SplitsByExpert(nn.Module):
+    """Gives the records with a large first number to another frozen layer, all of them at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(4, 8) for _ in range(2)).requires_grad_(requires_grad=False)
+        self.head = nn.Linear(8, 2)
+
+    def parts(self, features, n_small):
+        return torch.tensor_split(features, n_small)
+
+    def forward(self, features):
+        is_large = (features[:, 0] > 5).long()
+        order = is_large.argsort(stable=True)
+        parts = self.parts(features[order], (1 - is_large).sum().reshape(1))
+        read = torch.cat([expert(part) for expert, part in zip(self.experts, parts, strict=True)])
+        return self.head(read[order.argsort()])
+
+
+@torch.library.custom_op("precad_test_probe::cut", mutates_args=())
+def cut(features: torch.Tensor, place: torch.Tensor, begins: bool) -> torch.Tensor:
+    """Return what is before a place, or behind it: a user's own operator, of which PyTorch shows shapes alone."""
+    at = int(place)
+    return (features[:at] if begins else features[at:]).clone()
+
+
+class CutsByExpert(SplitsByExpert):
+    def parts(self, features, n_small):
+        return cut(features, n_small, True), cut(features, n_small, False)
+
+
+@pytest.mark.parametrize(
+    ("make", "example"),
+    [
+        (FrozenEncoder, torch.zeros(6, dtype=torch.int64)),
+        (SplitsByExpert, torch.zeros(4)),
+        (CutsByExpert, torch.zeros(4)),
+    ],
+)
+def test_values_that_pytorch_reads_by_itself_take_one_record_a_pass(make, example):
+    """In one pass, another text moved eight others' gradients across a kink, by 8.5 R together."""
+    engine = RecordEngine(build(f"{__name__}:{make.__name__}"), example, device="cpu")
+    assert (engine.path in (Path.ONE_BY_ONE, Path.VMAP), engine.passes.n_tile) == (True, 1)
