@@ -15,14 +15,17 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize
 
+from precad.clients.encoding import encode_update
 from precad.clients.errors import ArgumentError
 from precad.clients.gradients.record_clipping import ROUNDING_SLACK
 from precad.clients.training.convex_projection import ball_factors, project_onto
 from precad.clients.training.projection import project
 from precad.mpc import fixed_point
 from precad.mpc.convex_set import ConvexSet, HalfSpace, LayerBall
+from precad.mpc.errors import ParameterError
 from precad.mpc.parameters import MAX_HALF_SPACES
 from tests.harness.examples import examples
+from tests.harness.harness import small_task
 from tests.mpc.ring_strategies import generator
 
 
@@ -165,3 +168,14 @@ def test_vectors_without_a_finite_norm_are_refused(value):
     v[-1] = value
     with pytest.raises(ArgumentError, match="finite norm"):
         project_onto(v, it)
+
+
+def test_a_vector_of_the_ball_that_is_outside_the_set_is_not_encoded():
+    """Servers would reject it, whose word on a client tells of its records. Without the set it is encoded."""
+    bounds = {"layer_clips": [0.25, 1.0], "layer_sizes": [10, 20], "accept_weak_wire_form": True}
+    task, ball = small_task(dim=30, client_clip=1.0, **bounds), small_task(dim=30, client_clip=1.0)
+    vector = np.repeat([0.1, 0.0], [10, 20])  # of norm 0.32 in its first layer
+    assert encode_update(vector, ball).any()
+    assert encode_update(project_onto(vector, task.convex_set), task).any()
+    with pytest.raises(ParameterError, match="the vector is outside the task's set by more than rounding"):
+        encode_update(vector, task)
