@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -243,8 +245,9 @@ class DerivedFigures(
         count. Where clients send differences of models, W is the expected number of clients."""
         if self.rules.trains_locally:
             return self.expected_clients
-        if self.record_rates:  # in the order of ids, which all parties know
-            return self.client_rate * sum(self.rate_of(name) * n for name, n in sorted(self.clients.items()))
+        if self.record_rates:  # in the order of ids, which all parties know; `sum` adds otherwise from Python 3.12 on
+            each = (self.rate_of(name) * n for name, n in sorted(self.clients.items()))
+            return self.client_rate * functools.reduce(operator.add, each, 0.0)
         return self.client_rate * self.record_rate * (sum(self.clients.values()) - self.n_canaries)
 
     @property

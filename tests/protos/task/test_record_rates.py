@@ -12,6 +12,7 @@ import pytest
 
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian, TwoStageSampledGaussian, View
 from precad.dp.task_privacy import task_privacy
+from precad.protos.task import derived
 from tests.harness.harness import small_task
 
 RATES = {"bob": 0.25, "alice": 0.1}
@@ -26,6 +27,14 @@ def test_the_divisor_counts_each_client_at_its_rate() -> None:
     other = small_task(dict(reversed(clients.items())), client_rate=0.5, record_rate=0.5, record_rates=RATES)
     assert other.divisor == task.divisor
     assert small_task(clients, algorithm="user-dp-fedavg", record_rates=RATES).divisor == 3
+
+
+def test_the_divisor_is_the_same_under_every_version_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 3.12 on, `sum` carries what it rounds away. Servers of both kinds would make two models of one sum."""
+    clients = {f"client-{i}": 1 for i in range(10)}
+    monkeypatch.setattr(derived, "sum", math.fsum, raising=False)
+    task = small_task(clients, client_rate=1.0, record_rate=0.2, record_rates=dict.fromkeys(clients, 0.1))
+    assert task.divisor == 0.9999999999999999  # 0.1 and 0.1 and so on, each sum rounded
 
 
 def test_ledgers_charge_the_largest_rate() -> None:

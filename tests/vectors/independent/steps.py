@@ -424,7 +424,9 @@ def update(case: Json) -> Json:
         training = [n for name, n in task["clients"].items() if name not in task.get("audit_clients", ())]
         weight = server.divisor(task["client_rate"], task["record_rate"], training)
         if rates := task.get("record_rates"):
-            drawn = sum(rates.get(name, task["record_rate"]) * n for name, n in sorted(task["clients"].items()))
+            drawn = 0.0
+            for name, n in sorted(task["clients"].items()):  # `sum` adds otherwise from Python 3.12 on
+                drawn += rates.get(name, task["record_rate"]) * n
             weight = task["client_rate"] * drawn
         model = server.updated(given, noisy_sum, task["frac_bits"], task["learning_rate"], weight)
     if "n_steps" in case:
