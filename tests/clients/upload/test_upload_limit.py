@@ -6,9 +6,12 @@ That holds after a restart, beside another process, and after a death in the mid
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import resource
 import stat
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -151,6 +154,25 @@ def test_processes_and_threads_share_one_count(tmp_path: Path) -> None:
         ours = sum(threads.map(_n_counted, [file] * 4))
         assert ours + sum(theirs.get(60)) == 20
     assert file.read_bytes().count(b"\n") == 20
+
+
+def test_a_count_waits_for_whoever_counts(tmp_path: Path) -> None:
+    """Know what another process has counted by then."""
+    file = tmp_path / "alice.uploads"
+    limit, begun = limit_of(file, most=1), threading.Event()
+
+    def count() -> None:
+        begun.set()
+        limit.count(MODEL, 0)
+
+    with ThreadPoolExecutor(1) as threads, file.open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        counting = threads.submit(count)
+        assert begun.wait(10)
+        time.sleep(0.1)
+        other.write(f"{DIGEST.hex()} 0 {MODEL.hex()}\n".encode())
+    with pytest.raises(UploadLimitError):
+        counting.result()
 
 
 def _n_counted(file: Path) -> int:
