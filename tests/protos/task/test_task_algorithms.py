@@ -93,6 +93,7 @@ def test_central_dp_is_another_name_of_user_dp_fedavg() -> None:
     assert (central.algorithm, central, central.digest()) == ("user-dp-fedavg", own, own.digest())
 
 
+MANY = {f"client-{i}": 1 for i in range(1025)}
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "precad",
@@ -128,6 +129,17 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"noise_multiplier": 11.3 / 2**16},
         r"record_clip / sqrt\(non_colluding\) \* 2\^frac_bits must be",
     ),
+    ("tsgd-ptr", {"mode": "proved"}, "mode: expected one with a dealer with algorithm 'tsgd-ptr', whose norms"),
+    ("tsgd-gaussian", {"mode": "proved"}, "mode: expected one with a dealer with algorithm 'tsgd-gaussian'"),
+    (
+        "krum",
+        {"mode": "proved", "servers_follow_protocol": True},
+        "mode: expected one with a dealer with algorithm 'krum', whose distances",
+    ),
+    ("tsgd-gaussian", {"clients": MANY}, "client_rate: expected at most 512 clients of a round .*, found 512.5"),
+    ("tsgd-ptr", {"dim": 2**28 * 2 // 3}, r"dim: expected at most 2\^28 dealt words of a round with .* 'tsgd-ptr'"),
+    ("tsgd-ptr", {"noise_multiplier": 15.9 / 2**17}, r"trim_tau \* noise_multiplier \* client_clip \* 2\^frac_bits"),
+    ("tsgd-ptr", {"trim_tau": 1e-5, "noise_multiplier": 99.0}, "trim_tau: expected at least two steps of the grid"),
 ]
 
 
