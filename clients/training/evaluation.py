@@ -28,17 +28,16 @@ from precad.protos.task.model_update import has_diverged
 CPU: Final = torch.device("cpu")
 _BATCH, _BATCH_OF_ACCELERATOR = 256, 4096
 
-
 Model = str | nn.Module
 """A model's name; or one with any parameters, which evaluation replaces."""
 
 
 def accuracy(parameters: NDArray[np.float32], model: Model, records: Records, *, device: torch.device = CPU) -> float:
-    """Share of `records`, in [0, 1], whose label has the largest logit under the model with `parameters` (d,).
+    """Return the share of `records` whose label has the largest logit under the model with `parameters` (d,).
 
     Other labels than classes: `precad.clients.models.metrics.accuracy`. device: where it is computed.
 
-    Raises: ArgumentError without records, UnknownNameError, DimensionError.
+    Raises: ArgumentError without records, UnknownNameError, DimensionError; ModelRecordError where the model raises.
     """
     found = outputs(parameters, model, records, device)
     return metrics.accuracy(found, records.labels, _scale(found, model, records).threshold)
@@ -48,7 +47,7 @@ def _scale(found: NDArray[np.floating[Any]], model: Model, records: Records) -> 
     """Tell whether the model gives probabilities. It is asked only where all that it gave could be some."""
     if not ((found >= 0) & (found <= 1)).all():
         return Scale.LOGITS
-    return scale_of(networks.build(model) if isinstance(model, str) else copy.deepcopy(model), example_of(records))
+    return scale_of(_own_copy(model), example_of(records))
 
 
 def measured(
@@ -109,7 +108,7 @@ def confidences(parameters: NDArray[np.float32], model: Model, records: Records)
 def attack_success(
     parameters: NDArray[np.float32], model: Model, wanted: Records | None, *, device: torch.device = CPU
 ) -> float | None:
-    """Share of the records that the model labels as the attackers want, whose labels `wanted` has.
+    """Return the share of the records that the model labels as the attackers want, whose labels `wanted` has.
 
     None where they aim at nothing, or no test record shows it. Raises: as `accuracy`.
     """
@@ -132,8 +131,7 @@ def is_finite(parameters: NDArray[np.float32], model: Model, records: Records, l
 
 def _is_loss_finite(parameters: NDArray[np.float32], model: Model, some: Records, loss: Loss) -> bool:
     """Tell whether the loss of one of these records is finite. A loss that raises passes: clients say so."""
-    built = networks.build(model) if isinstance(model, str) else copy.deepcopy(model)
-    built = networks.trained(built, parameters).eval()
+    built = networks.trained(_own_copy(model), parameters).eval()
     for i in range(len(some)):
         one = some.take(np.array([i]))
         features, label = model_inputs(torch.tensor(one.features), torch.float32), torch.tensor(one.labels)
@@ -152,16 +150,22 @@ def outputs(
 ) -> NDArray[np.float32]:
     """Return the outputs of the model with `parameters` (d,) for every record, (n, ..).
 
-    Raises: as `accuracy`; ModelRecordError where the model raises."""
+    Raises: as `accuracy`.
+    """
     if len(records) == 0:
-        raise ArgumentError("accuracy needs at least one record, got none")
-    model = (networks.build(model) if isinstance(model, str) else copy.deepcopy(model)).eval().to(device)
-    weights = networks.unflatten(torch.tensor(parameters, dtype=torch.float32, device=device), model)
+        raise ArgumentError("records: expected at least one record, found none")
+    built = _own_copy(model).eval().to(device)
+    weights = networks.unflatten(torch.tensor(parameters, dtype=torch.float32, device=device), built)
     parts, size = [], _BATCH if device.type == "cpu" else _BATCH_OF_ACCELERATOR
     with Unspoken(ModelRecordError, EXHAUSTED), torch.inference_mode(), deterministic():
         for start in range(0, len(records), size):
             features = model_inputs(torch.tensor(records.features[start : start + size]).to(device), torch.float32)
             if features.dim() == IMAGE_AXES and device.type == "cpu":  # pooling is several times faster
                 features = channels_last(features)
-            parts.append(array_of(outputs_of(functional_call(model, weights, (features,)))))
+            parts.append(array_of(outputs_of(functional_call(built, weights, (features,)))))
     return np.concatenate(parts)
+
+
+def _own_copy(model: Model) -> nn.Module:
+    """Return a model to set to evaluation and to move: the caller's own stays as it is."""
+    return networks.build(model) if isinstance(model, str) else copy.deepcopy(model)
