@@ -493,7 +493,7 @@ class ClientSession:
         replies = stub_of_a.GetModel(aggregator_pb2.ModelRequest(round=invitation.round))
         chunks = (decoded(common_pb2.Chunk, data, AGGREGATORS[0]) async for data in replies)
         with refusing_nonsense():
-            data = await convert.collect(chunks, limit=4 * self.task.dim)
+            data = await convert.collect(chunks, limit=convert.model_bytes(self.task.dim))
             if convert.sha256(data) != invitation.model_digest:
                 raise ProtocolError("the downloaded model does not have the digest that both servers named")
             return convert.model_from_bytes(data, self.task.dim)

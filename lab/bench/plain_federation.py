@@ -312,9 +312,8 @@ class PlainClients:
     async def _download(
         self, stub: aggregator_pb2_grpc.AggregatorStub, invitation: aggregator_pb2.Invitation
     ) -> NDArray[np.float32]:
-        data = await convert.collect(
-            stub.GetModel(aggregator_pb2.ModelRequest(round=invitation.round)), limit=4 * self._task.dim
-        )
+        chunks = stub.GetModel(aggregator_pb2.ModelRequest(round=invitation.round))
+        data = await convert.collect(chunks, limit=convert.model_bytes(self._task.dim))
         if convert.sha256(data) != invitation.model_digest:
             raise ProtocolError("the downloaded model does not have the digest that the server named")
         return convert.model_from_bytes(data, self._task.dim)

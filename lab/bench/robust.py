@@ -18,7 +18,6 @@ from precad.lab.bench.checks import TESTED, TRIMMED, gate_blocks
 from precad.lab.bench.server_pair import PairResult
 from precad.lab.bench.workload import KRUM, Case, shape_of
 from precad.mpc.gate.native_gate import CarryGate
-from precad.mpc.tuples.held import DIGEST_BYTES, FIELD_WORDS
 from precad.protos.task import krum_fields
 
 NATIVE = "native"
@@ -70,13 +69,6 @@ def _row(result: PairResult) -> dict[str, Any]:
         "bytes_link": result.bytes_link,
         "rounds": result.rounds,
         "dealer_ms": 1e3 * dealer.median,
-        "bytes_dealer": bytes_dealt(case),
+        "bytes_dealer": shape_of(case, gate_blocks(case, CarryGate())).bytes_to_server_b,  # framing left out
         "peak_rss_bytes": result.peak_rss,
     }
-
-
-def bytes_dealt(case: Case) -> int:
-    """Count what the dealer sends server B for a round, framing left out."""
-    shape = shape_of(case, gate_blocks(case, CarryGate()))
-    per_client = DIGEST_BYTES + 8 * (1 + 3 * FIELD_WORDS)
-    return case.clients * per_client + 8 * (shape.n_products + shape.n_trim_words + shape.n_pairs)

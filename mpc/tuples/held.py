@@ -115,6 +115,13 @@ class BatchShape:
         """Count the words of squared norms of the masks' layers: the dealer's corrections to server B."""
         return len(self.clients) * len(self.layer_sizes)
 
+    @property
+    def bytes_to_server_b(self) -> int:
+        """Count what the dealer sends server B beyond its key. Server A gets the digests of it alone."""
+        per_client = ring.WORD_BYTES * (1 + 3 * FIELD_WORDS) + DIGEST_BYTES  # <r, r>; equality; the seed's digest
+        n_words = self.n_products + self.n_trim_words + self.n_pairs + self.n_layer_squares
+        return len(self.clients) * per_client + ring.WORD_BYTES * n_words
+
     def slot_of(self, client: str) -> int:
         """Return the client's place in the round. Streams are labelled by it: the dealer need not know who was
         chosen."""

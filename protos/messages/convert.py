@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from precad.mpc import ring
 from precad.mpc.errors import MalformedMessageError, ParameterError
 from precad.mpc.parameters import Mode
-from precad.mpc.prg import Seed
+from precad.mpc.prg import SEED_BYTES, Seed
 from precad.mpc.ring import WORD_BYTES
 from precad.mpc.sharing import Party
 from precad.mpc.tuples.correlations import (
@@ -105,15 +105,20 @@ def sha256(data: bytes | bytearray | memoryview) -> bytes:
     return hashlib.sha256(data).digest()
 
 
+def model_bytes(dim: int) -> int:
+    """Return the length of a model on the wire: 4d bytes."""
+    return 4 * dim
+
+
 def model_to_bytes(parameters: NDArray[np.float32]) -> bytes:
     """Return a model on the wire: float32, little-endian, in the order of its flat vector."""
     return parameters.astype("<f4", copy=False).tobytes()
 
 
 def model_from_bytes(data: bytes, dim: int) -> NDArray[np.float32]:
-    """Raises MalformedMessageError on another length."""
-    if len(data) != 4 * dim:
-        raise MalformedMessageError(f"a model of {dim} parameters has {4 * dim} bytes, got {len(data)}")
+    """Return the flat vector, (d,). Raises MalformedMessageError on another length."""
+    if len(data) != model_bytes(dim):
+        raise MalformedMessageError(f"a model of {dim} parameters has {model_bytes(dim)} bytes, got {len(data)}")
     return np.frombuffer(data, dtype="<f4").astype(np.float32)
 
 
@@ -122,7 +127,7 @@ def upload_bytes(mode: Mode, party: Party, dim: int) -> int:
     other."""
     if mode is Mode.MASKED:
         return WORD_BYTES * dim if party == 0 else 0
-    return 16 if party == 0 else WORD_BYTES * dim
+    return SEED_BYTES if party == 0 else WORD_BYTES * dim
 
 
 def binding(

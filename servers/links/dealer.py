@@ -11,7 +11,7 @@ import grpc
 from precad.mpc.errors import MalformedMessageError
 from precad.mpc.sharing import Party
 from precad.mpc.tuples.burning import Burns
-from precad.mpc.tuples.held import DIGEST_BYTES, BatchShape, ServerTuples
+from precad.mpc.tuples.held import BatchShape, ServerTuples
 from precad.protos.messages import convert
 from precad.protos.messages.undecoded import decoded, stub_of_bytes
 from precad.protos.precad.v1 import common_pb2, dealer_pb2
@@ -162,9 +162,7 @@ class TupleSource:
         if key.round != shape.round:
             raise MalformedMessageError(f"the dealer sent a batch of round {key.round}, asked for {shape.round}")
         parts = {name: bytearray() for name in convert.DEALT_PARTS}
-        n_words = shape.n_products + shape.n_trim_words + shape.n_pairs + shape.n_layer_squares
-        limit = 8 * n_words + (7 * 8 + DIGEST_BYTES) * len(shape.clients)
-        is_complete = False
+        limit, is_complete = shape.bytes_to_server_b, False
         while not is_complete:
             corrections = (await self._reply("corrections")).corrections
             for name, received in parts.items():

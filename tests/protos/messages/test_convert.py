@@ -227,7 +227,8 @@ def test_a_dealt_part_survives_the_wire(
     party: int, n_clients: int, blocks: tuple[Block, ...], more: tuple[bool, bool, tuple[int, ...]]
 ) -> None:
     clients = tuple(f"client-{i}" for i in range(n_clients))
-    dealt = deal(BatchShape("small-1", 2, clients, 24, blocks, *more))[party]
+    shape = BatchShape("small-1", 2, clients, 24, blocks, *more)
+    dealt = deal(shape)[party]
     assert dealt.trims.size == (25 * n_clients if more[0] and party == 1 else 0)
     assert dealt.pairs.size == (n_clients * (n_clients - 1) // 2 if more[1] and party == 1 else 0)
     assert dealt.layer_squares.size == (n_clients * len(more[2]) if party == 1 else 0)
@@ -236,6 +237,7 @@ def test_a_dealt_part_survives_the_wire(
     assert [message.corrections.last for message in messages[1:]] == [False] * (len(messages) - 2) + [True]
     assert max(message.ByteSize() for message in messages) <= CHUNK + 100
     n_bytes = sum(map(len, parts_of(messages[1:]).values()))
+    assert n_bytes == (shape.bytes_to_server_b if party == 1 else 32 * n_clients)
     assert len(messages) - 1 <= 1 + 2 * n_bytes // CHUNK  # two messages in a row are more than a chunk together
     back = convert.dealt_from_parts(messages[0].key.key, parts_of(messages[1:]))
     assert back.key == dealt.key
