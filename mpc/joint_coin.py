@@ -96,6 +96,7 @@ def select_poisson(seed: Seed, label: Label, clients: Sequence[str], sampling_ra
 
     The empty selection is a possible and proper outcome (the round then releases noise). Rounding q down by at most
     2^-64 can only lower a client's participation. Source: PRECAD, Algorithm 1, line 2, as Poisson sampling.
+    Raises ParameterError for a q outside [0, 1].
     """
     if not 0 <= sampling_rate <= 1:
         raise ParameterError(f"sampling_rate must be in [0, 1], got {sampling_rate}")
@@ -110,6 +111,7 @@ def turns(seed: Seed, label: Label, clients: Sequence[str], n_turns: int) -> dic
     """Deal every client a turn below `n_turns`: as many clients to each, or one fewer. Run by both servers.
 
     Clients are sorted by 64-bit words of their own, equal words by their places. The i-th of them has turn i mod b.
+    Raises ParameterError for fewer turns than one.
     """
     if n_turns < 1:
         raise ParameterError(f"n_turns must be >= 1, got {n_turns}")

@@ -38,7 +38,7 @@ def lock_list(
 
     bindings: for every upload this server holds complete, 32 bytes that bind it to its content and its round. The
     active set is the intersection; an upload that one server lacks, or holds with another binding, is left out.
-    label: of the round. Run by both servers.
+    label: of the round. Run by both servers. Raises MalformedMessageError.
     """
     coin = CoinShare.draw(channel.party, f"{label.task}/{label.round}/challenge", random_bytes)
     ours = [bindings.get(client, bytes(BINDING_BYTES)) for client in clients]

@@ -84,7 +84,10 @@ class ExternalTraining:
         return conduct.encode(conduct.on_update(self.update(client, parameters)), self._task)
 
     def update(self, client: str, parameters: NDArray[np.float32]) -> Vector:
-        """Return the round's update before conduct and encoding: norm at most C. Counts what was clipped."""
+        """Return the round's update before conduct and encoding: norm at most C. Counts what was clipped.
+
+        Raises NonFiniteModelError.
+        """
         if not np.isfinite(parameters).all():
             raise NonFiniteModelError
         own = parameters[: self._task.n_parameters]

@@ -267,7 +267,10 @@ def _read_request(path: Path) -> bytes:
 
 
 def requested_key(pem: bytes, source: str, identity: Identity) -> ec.EllipticCurvePublicKey:
-    """Return the key of a request that proves to hold it and asks for `identity`. source: where it came from."""
+    """Return the key of a request that proves to hold it and asks for `identity`. source: where it came from.
+
+    Raises PkiError.
+    """
     try:
         asked = x509.load_pem_x509_csr(pem)
         names = asked.extensions.get_extension_for_class(x509.SubjectAlternativeName).value

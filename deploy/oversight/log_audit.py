@@ -65,6 +65,7 @@ def check_log(state_dir: Path, *, against: Path | None = None, known: str | None
 
     `earlier_ledgers` of the report: last chain values of ledgers that the ledger counts as well.
     Raises SetupError when a file is not there. Raises AuditError, LedgerCorruptedError when something was changed.
+    Raises ConfigError for a `known` that is no chain value.
     Raises PeerMismatchError when the servers' logs, or the earlier tasks that their ledgers count, contradict each
     other.
     """

@@ -197,7 +197,7 @@ def require_new(root: Path) -> None:
 
 
 def default_output(name: str) -> Path:
-    """Return runs/<name>-<time>, a folder that does not exist yet."""
+    """Return runs/<name>-<time>, a folder that does not exist yet. Raises ConfigError."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     candidates = (Path("runs") / f"{name}-{stamp}{suffix}" for suffix in ("", *(f"-{i}" for i in range(2, 1000))))
     with suppress(StopIteration):

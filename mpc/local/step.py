@@ -209,7 +209,10 @@ def require_length(vectors: Sequence[Words], dim: int) -> None:
 
 
 def read_tile(words: Words, tile: slice) -> RingArray:
-    """Return one tile, aligned and contiguous, of exactly the length that compiled loops will read."""
+    """Return one tile, aligned and contiguous, of exactly the length that compiled loops will read.
+
+    Raises MalformedMessageError.
+    """
     read = np.asarray(words[tile])
     if read.dtype != np.int64 or not (read.flags.c_contiguous and read.flags.aligned):
         read = np.require(read, dtype=np.int64, requirements=["C", "A"])

@@ -29,7 +29,7 @@ def opened_share(
     """Return this server's part of a verifier message for one client: per point f of each wire, F, u and q.
 
     Shapes: rows (64,) and wires (2, c) of `share_sums`; proof (sizes.proof_elements,), a share; result (2, c + 3).
-    Server A adds the constants b and T, whether it is the holder or the seeded server.
+    Server A adds the constants b and T, whether it is the holder or the seeded server. Raises ParameterError.
     """
     expected = ((N_ROWS,), (N_POINTS, sizes.n_wires), (sizes.proof_elements,))
     if (rows.shape, wires.shape, proof.shape) != expected or query.sizes != sizes:

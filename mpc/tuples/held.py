@@ -124,7 +124,10 @@ class BatchShape:
 
     def slot_of(self, client: str) -> int:
         """Return the client's place in the round. Streams are labelled by it: the dealer need not know who was
-        chosen."""
+        chosen.
+
+        Raises ParameterError for a client outside the batch.
+        """
         if client not in self._slots:
             raise ParameterError(f"{client!r} is not among the {len(self.clients)} clients of round {self.round}")
         return self._slots[client]

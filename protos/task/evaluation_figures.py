@@ -18,7 +18,7 @@ def figures_of(task: Task, noisy_sum: Sequence[int]) -> Figures:
     """Return the figures that the opened sum of an evaluation gives, (3,) on the grid, with 95 % error bars.
 
     They hold for the held-out records of those clients whose answers were accepted, if these told the truth and both
-    servers added their noise.
+    servers added their noise. Raises ValueError for a task without evaluations.
     """
     of_round = task.evaluation_round
     if of_round is None:

@@ -44,7 +44,7 @@ def with_port(address: str, port: int) -> str:
 
 
 def require_free(address: str) -> None:
-    """No other process listens on any address that the name stands for.
+    """Require that no other process listens on any address that the name stands for. Raises TransportError.
 
     gRPC itself goes on when one of several is taken: localhost may be 127.0.0.1, in use, and ::1, free.
     """

@@ -184,6 +184,7 @@ class RoundRunner:
 
         A sum that no round of this task has moves no model: the other server may have sent anything as its share. The
         digest that we send says that our copy is on disk; so no server begins a round that the other may not know.
+        Raises PeerMismatchError.
         """
         with self._phase("commit"):
             model = await self._ground.in_mpc_thread(self._state.model_after, state.noisy_sum, len(state.accepted))
@@ -204,7 +205,10 @@ class RoundRunner:
         return Committed(record, model.parameters)
 
     async def evaluate(self, state: Opened) -> Evaluated:
-        """Take in the sum of an evaluation, equal at both servers or the task ends. It moves no model."""
+        """Take in the sum of an evaluation, equal at both servers or the task ends. It moves no model.
+
+        Raises PeerMismatchError.
+        """
         with self._phase("commit"):
             require_possible_sum(state.noisy_sum, self._ground.round_task(state.round), len(state.accepted))
             evaluated = EvaluatedRound(

@@ -165,7 +165,8 @@ class TaskState:
     def trim_count(self) -> int:
         """Return F of the coming round, by the outcome of the last test that both servers committed; else the first.
 
-        A round that was lost moves no F: one server may not have seen its margin.
+        A round that was lost moves no F: one server may not have seen its margin. Raises ValueError where the servers
+        trim no sums.
         """
         rule = self.task.trim_rule
         if rule is None:
