@@ -281,11 +281,12 @@ def certify(
         runs         folders that `precad.run` or `precad run` left, all of one configuration
         q, sigma     rate of attacking units in a round, and noise over the clip of one such unit
         rounds       T
-        trainings    that the confidences are means of: all bounds then hold with probability 1 - psi. None: exact
+        trainings    that the confidences are means of; None: exact
         delta        of the published method; None: 1e-5, or the runs'
         threat       attackers join ("add"), or take the place of benign units ("replace")
         method       how attackers are bounded: "exact" and "pld" are proved, "published" is a paper's formula
         at_most      where the search for more attackers stops
+        psi          bounds of means, or of runs, all hold with probability 1 - psi
 
     Raises: ConfigError naming the argument; errors of the client for runs whose model or data cannot be loaded.
     Source: docs/explanation/certificates.md.
