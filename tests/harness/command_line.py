@@ -23,7 +23,7 @@ USAGE_ERROR = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ 
 """Click's, which typer does not export by name."""
 
 
-def precad(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def in_a_process(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run `precad ARGUMENTS` in a folder, in a process of its own."""
     return subprocess.run(
         [sys.executable, "-P", "-m", "precad.deploy.cli.main", *arguments],
@@ -48,6 +48,11 @@ class CliRunner(testing.CliRunner):
         command = _JsonAlone(command_of(made)) if "--json" in args else command_of(made)
         with mock.patch.object(testing, "_get_command", return_value=command):
             return super().invoke(made, args, **how)
+
+
+def precad(*arguments: object) -> testing.Result:
+    """Run `precad ARGUMENTS` in this process, at a width that breaks no line."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], terminal_width=200, prog_name="precad")
 
 
 class _JsonAlone:

@@ -10,10 +10,8 @@ from typing import Any
 
 import tomli_w
 import torch
-from typer.testing import Result
 
 from precad.clients.models import networks
-from precad.deploy.cli.main import app
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.configuration.local import resolve
 from precad.deploy.localhost.observing import round_metrics
@@ -24,7 +22,7 @@ from precad.dp.task_privacy import task_cost
 from precad.protos.precad.v1 import control_pb2
 from precad.protos.task.query import Query
 from precad.servers.store.folder import open_ledger
-from tests.harness.command_line import CliRunner
+from tests.harness.command_line import precad
 
 TASK: dict[str, Any] = {
     "name": "small",
@@ -51,11 +49,6 @@ ROUNDS = (
     {"accepted": ["a"], "rejected": ["c"], "missing": [], "accuracy": 0.5, "epsilons": (0.75, 0.41)},
     {"accepted": ["b"], "rejected": ["c"], "missing": ["a"], "accuracy": 0.625, "epsilons": (1.0001, 0.6)},
 )
-
-
-def precad(*arguments: object) -> Result:
-    """The command in this process."""
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], terminal_width=200, prog_name="precad")
 
 
 def deployed(root: Path, **task: Any) -> Path:

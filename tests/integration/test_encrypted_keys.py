@@ -14,14 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import Result
 
-from precad.deploy.cli import main as cli
 from precad.deploy.configuration.init import HOSTS
 from precad.protos.tls.files import TlsFileError
 from precad.servers.aggregator import Aggregator
 from precad.servers.dealer import Dealer
-from tests.harness.command_line import CliRunner
+from tests.harness.command_line import precad
 from tests.harness.harness import LeashedClient, Pki, asynchronous, running, small_task
 from tests.harness.organisations import CLIENTS as HOSPITALS
 from tests.harness.organisations import SAMPLES
@@ -74,10 +72,6 @@ async def test_a_wrong_passphrase_starts_nothing_and_changes_nothing(tmp_path: P
     assert everything(tmp_path) == before
     with pytest.raises(TlsFileError):
         replace(pki.tls("alice"), key_passphrase_file=None).load()
-
-
-def precad(*arguments: object) -> Result:
-    return CliRunner().invoke(cli.app, [str(a) for a in arguments], terminal_width=200, prog_name="precad")
 
 
 def test_the_command_line_makes_such_keys_and_checks_them(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from precad.deploy.cli.main import app
 from precad.dp.ledgers.holder import read
-from tests.harness.command_line import CliRunner, precad
+from tests.harness.command_line import CliRunner, in_a_process
 from tests.harness.harness import read_rounds
 from tests.harness.hospital import hospital
 
@@ -36,7 +36,7 @@ def test_a_limit_over_all_tasks_ends_a_run_and_refuses_the_next(
     assert 2 <= room < 40
     assert not (tmp_path / "paid").exists()
 
-    first = precad(tmp_path, "run", str(config), "--output", "first")
+    first = in_a_process(tmp_path, "run", str(config), "--output", "first")
     assert first.returncode == 3, first.stderr
     assert "no client is left" in first.stderr
     assert "must stay <= 3.5 at delta = 1e-05" in first.stderr

@@ -8,11 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from typer.testing import Result
 
-from precad.deploy.cli import main as cli
 from precad.deploy.configuration.sections import is_local, read_toml
-from tests.harness.command_line import CliRunner
+from tests.harness.command_line import precad
 from tests.harness.organisations import SAMPLES
 
 TASK = """
@@ -34,10 +32,6 @@ from torch import nn
 app = precad.App(model=lambda: nn.Linear(3, 2), records="csv:patients.csv", label="sick")
 other = precad.App(model="mlp", records="csv:patients.csv", label="sick")
 """
-
-
-def precad(*arguments: object) -> Result:
-    return CliRunner().invoke(cli.app, [str(a) for a in arguments], terminal_width=200, prog_name="precad")
 
 
 @pytest.fixture

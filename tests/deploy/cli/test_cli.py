@@ -17,7 +17,6 @@ from typing import TextIO
 
 import pytest
 import typer
-from typer.testing import Result
 
 from precad.clients import errors as client_errors
 from precad.deploy import errors as deploy_errors
@@ -37,7 +36,7 @@ from precad.protos.tls.files import TlsFiles
 from precad.protos.tls.identity import Identity, Role
 from precad.servers import errors as server_errors
 from precad.servers.errors import RefusalReason, SubmissionRefusedError
-from tests.harness.command_line import CliRunner, command_of
+from tests.harness.command_line import command_of, precad
 
 
 def commands_of(group: typer.core.TyperGroup, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -51,13 +50,6 @@ def commands_of(group: typer.core.TyperGroup, path: tuple[str, ...] = ()) -> Ite
 
 ROOT = Path(__file__).parents[3]
 SUBCOMMANDS = list(commands_of(command_of(cli.app)))
-
-
-def precad(*arguments: object) -> Result:
-    """The command in this process, at a width that breaks no line."""
-    return CliRunner().invoke(
-        cli.app, [str(argument) for argument in arguments], terminal_width=200, prog_name="precad"
-    )
 
 
 # -- help --------------------------------------------------------------------------------------------------------------

@@ -11,18 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import Result
 
 from precad.clients import own_code
-from precad.deploy.cli import main as cli
 from precad.deploy.configuration.init import HOSTS, ORGANISATIONS
 from precad.protos.tls.identity import Role
-from tests.harness.command_line import CliRunner
+from tests.harness.command_line import precad
 from tests.harness.organisations import Organisations
-
-
-def precad(*arguments: object) -> Result:
-    return CliRunner().invoke(cli.app, [str(a) for a in arguments], terminal_width=200, prog_name="precad")
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from precad.protos.task.task import Task
 from precad.protos.tls.identity import Role
 from precad.servers.rounds.sum_function import require_function
 from precad.servers.store.folder import open_ledger, open_task_store
-from tests.harness.command_line import CliRunner, precad
+from tests.harness.command_line import CliRunner, in_a_process
 from tests.harness.hospital import hospital
 from tests.protos.task.test_query_task import query_task
 
@@ -200,7 +200,7 @@ def test_a_query_of_processes_looks_for_no_model(tmp_path: Path) -> None:
 def test_a_price_is_named_once(tmp_path: Path) -> None:
     """By epsilon or by noise; code 2 and one line otherwise."""
     flags = ("--column", "age", "--low", "0", "--high", "120")
-    done = precad(tmp_path, "query", str(folder_of(tmp_path)), "mean", *flags)
+    done = in_a_process(tmp_path, "query", str(folder_of(tmp_path)), "mean", *flags)
 
     assert done.returncode == 2
     assert done.stderr.strip() == "precad: --epsilon, --noise: expected one of both, found none"
@@ -231,7 +231,7 @@ def test_an_answer_of_real_processes(tmp_path: Path) -> None:
     """The mean of a column over two servers, a dealer and four clients; no record is in a log or a figure."""
     config = folder_of(tmp_path)
     flags = ("--column", "age", "--low", "0", "--high", "120", "--epsilon", "1", "--output", "out", "--json")
-    done = precad(tmp_path, "query", str(config), "mean", *flags)
+    done = in_a_process(tmp_path, "query", str(config), "mean", *flags)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     rows = (tmp_path / "patients.csv").read_text().splitlines()[1:]
@@ -244,12 +244,12 @@ def test_an_answer_of_real_processes(tmp_path: Path) -> None:
     logs = "".join(log.read_text() for log in sorted((tmp_path / "out" / "logs").glob("*.log")))
     assert "client.answers" in logs
     assert [row for row in rows if row in logs] == []
-    assert precad(tmp_path, "audit", "log", "out/a", "--against", "out/b").returncode == 0
-    at_a = json.loads(precad(tmp_path, "answer", "out/config.toml", "--role", "a", "--json").stdout)
+    assert in_a_process(tmp_path, "audit", "log", "out/a", "--against", "out/b").returncode == 0
+    at_a = json.loads(in_a_process(tmp_path, "answer", "out/config.toml", "--role", "a", "--json").stdout)
     assert {name: found[name] for name in at_a} == at_a
 
     config.write_text(config.read_text().replace("[task]", "[task]\nepsilon_budget_one_server = 1.2"))
-    after = precad(tmp_path, "query", str(config), "mean", *flags[:-3], "--after", "out", "--output", "more")
+    after = in_a_process(tmp_path, "query", str(config), "mean", *flags[:-3], "--after", "out", "--output", "more")
     assert after.returncode == 3
     assert "the privacy budget is spent after 0 rounds" in after.stderr
     assert (tmp_path / "more" / "pki" / "ca.pem").read_bytes() == (tmp_path / "out" / "pki" / "ca.pem").read_bytes()

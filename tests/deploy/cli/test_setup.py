@@ -12,14 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from typer.testing import Result
 
 from precad.clients.models import networks
 from precad.clients.models.adapter_files import a_of
 from precad.clients.models.adapters import adapted
 from precad.clients.models.safetensors_file import read_tensors
 from precad.clients.records import DataSource, digits
-from precad.deploy.cli import main as cli
 from precad.deploy.cli.common import wrapped
 from precad.deploy.configuration.check import lines
 from precad.deploy.configuration.sections import load
@@ -30,13 +28,9 @@ from precad.protos.messages import convert
 from precad.protos.tls.identity import Role
 from precad.servers.store.folder import ledger_path, open_ledger, open_task_store, read_earlier
 from tests.harness.adapted_models import small
-from tests.harness.command_line import CliRunner
+from tests.harness.command_line import precad
 from tests.harness.harness import free_addresses
 from tests.harness.organisations import CLIENTS, OF_THE_TABLE, OWN_RECORDS, SERVERS, Organisations
-
-
-def precad(*arguments: object) -> Result:
-    return CliRunner().invoke(cli.app, [str(a) for a in arguments], terminal_width=200, prog_name="precad")
 
 
 @pytest.fixture

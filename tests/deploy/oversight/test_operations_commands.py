@@ -24,9 +24,7 @@ import pytest
 import tomli_w
 from aiohttp import web
 from rich.console import Console
-from typer.testing import Result
 
-from precad.deploy.cli import main as cli
 from precad.deploy.configuration.demo import demo_config
 from precad.deploy.configuration.earlier_run import go_on
 from precad.deploy.configuration.local_servers import with_operations
@@ -45,7 +43,7 @@ from precad.servers.operations.snapshot import of_dealer
 from precad.servers.telemetry.events import Telemetry
 from precad.servers.telemetry.status import AbsentClient, LiveRound, Status
 from tests.harness.clock import Clock
-from tests.harness.command_line import CliRunner
+from tests.harness.command_line import precad
 from tests.harness.harness import Pki, asynchronous, free_addresses
 
 TOKEN = "token-of-the-server-in-these-tests-1"
@@ -63,10 +61,6 @@ ROUND: dict[str, Any] = {
     "accuracy": 0.5,
     "model_digest": "ab" * 32,
 }
-
-
-def precad(*arguments: object) -> Result:
-    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments], terminal_width=200)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from precad.clients.models.adapter_files import write_adapter
 from precad.clients.models.safetensors_file import write_tensors
 from precad.deploy import errors
 from precad.deploy.provisioning.manifest import MANIFEST
-from tests.harness.command_line import precad as in_a_process
+from tests.harness.command_line import in_a_process
 from tests.harness.kits import PARTICIPANTS, SERVERS, Project, precad, tried
 
 ADDRESSES = {"aggregator-a": "127.0.0.1:9", "aggregator-b": "127.0.0.1:10", "lane": "127.0.0.1:11"}

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from precad.deploy.reporting.write import Report
+from tests.harness.command_line import precad
 from tests.harness.report_page import Page, report
 from tests.harness.run_folders import (
     asked,
     changed,
     deployed,
     of_bins,
-    precad,
 )
 
 

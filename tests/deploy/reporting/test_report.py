@@ -39,6 +39,7 @@ from precad.dp.accountants.pld import PldAccountant, View, round_event
 from precad.lab.simulation import SeededRandomness
 from precad.protos.messages.phases import PHASES
 from precad.protos.task.task import Task
+from tests.harness.command_line import precad
 from tests.harness.harness import small_task
 from tests.harness.report_page import report
 from tests.harness.run_folders import (
@@ -48,7 +49,6 @@ from tests.harness.run_folders import (
     costing_more,
     deployed,
     lines_of,
-    precad,
     simulated,
 )
 

@@ -23,6 +23,7 @@ from precad.deploy.reporting.charts import MOST_COLUMNS, MOST_POINTS, Kind
 from precad.deploy.reporting.numbers import Format, power_of_ten, shown
 from tests.harness import browser
 from tests.harness.browser import chromium, find_chromium
+from tests.harness.command_line import precad
 from tests.harness.harness import asynchronous
 from tests.harness.report_page import Page, report
 from tests.harness.run_folders import (
@@ -30,7 +31,6 @@ from tests.harness.run_folders import (
     changed,
     deployed,
     of_bins,
-    precad,
 )
 
 

@@ -21,12 +21,12 @@ from precad.deploy.run_files.folder import RunFolder
 from precad.dp.accountants.pld import View
 from precad.protos.tls.identity import Role
 from precad.servers.store.folder import open_task_store
+from tests.harness.command_line import precad
 from tests.harness.run_folders import (
     changed,
     costing_more,
     deployed,
     lines_of,
-    precad,
 )
 
 

@@ -26,9 +26,7 @@ import numpy as np
 import pytest
 import tomli_w
 from rich.console import Console
-from typer.testing import Result
 
-from precad.deploy.cli import main as cli
 from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import ConfigError, InterruptedRunError, RunFailedError
 from precad.deploy.oversight import state_dirs
@@ -47,15 +45,11 @@ from precad.protos.tls.identity import Role
 from precad.servers.store.folder import ledger_path, open_ledger, open_task_store, write_round
 from precad.servers.store.rounds import CommittedRound
 from precad.servers.telemetry.status import epsilons_of
-from tests.harness.command_line import CliRunner
+from tests.harness.command_line import precad
 from tests.harness.harness import small_task
 from tests.harness.run_folders import deployed
 
 TASK = small_task()
-
-
-def precad(*arguments: object) -> Result:
-    return CliRunner().invoke(cli.app, [str(a) for a in arguments], terminal_width=200, prog_name="precad")
 
 
 def ending(folder: Path, error: Exception | None = None) -> None:

@@ -25,7 +25,6 @@ from precad.clients.gradients.engine import RecordEngine
 from precad.clients.gradients.record_clipping import RecordClip
 from precad.clients.models import networks
 from precad.clients.records import Records
-from precad.deploy.cli.main import app
 from precad.deploy.errors import ConfigError
 from precad.dp.accountants.pld import SampledGaussian, View
 from precad.dp.auditing import per_round
@@ -40,7 +39,7 @@ from precad.lab.simulation import SeededRandomness
 from precad.lab.simulation.randomness import Sources
 from precad.lab.simulation.simulate import Plan, resolve
 from precad.servers.store.folder import ledger_path, open_ledger
-from tests.harness.command_line import CliRunner
+from tests.harness.command_line import precad
 from tests.harness.harness import small_task
 from tests.lab.auditing import planted
 from tests.lab.auditing.faulty import CONFIG, faulty_clients
@@ -328,10 +327,6 @@ def test_earlier_ledgers_end_an_audited_training_as_a_simulated_one(tmp_path: Pa
     rounds = [len(list(resolve(each).simulation(0).run())) for each in (config, counted)]
     assert 0 < rounds[1] < rounds[0] < 20
     assert auditing.audit(resolve(counted), canaries=64, seed=0)["rounds"] == rounds[1]
-
-
-def precad(*arguments: object) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], terminal_width=200, prog_name="precad")
 
 
 def test_the_help_has_the_range_that_is_refused_beyond() -> None:

@@ -19,16 +19,14 @@ import numpy as np
 import pytest
 import tomli_w
 from rich.console import Console
-from typer.testing import Result
 
 from precad.clients.config import ClientConfig
-from precad.deploy.cli.main import app
 from precad.deploy.errors import ConfigError
 from precad.dp.accountants.pld import PldAccountant
 from precad.lab.simulation import Simulation
 from precad.lab.simulation.simulate import Runs, resolve, run_plan
 from precad.protos.task.task import Task
-from tests.harness.command_line import CliRunner
+from tests.harness.command_line import precad
 
 SMALL: dict[str, Any] = {
     "task": {
@@ -46,11 +44,6 @@ SMALL: dict[str, Any] = {
 }
 ROOT = Path(__file__).parents[3]
 DEVICE = ClientConfig.model_fields["device"].default
-
-
-def precad(*arguments: object) -> Result:
-    """The command in this process."""
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], terminal_width=200, prog_name="precad")
 
 
 @pytest.fixture

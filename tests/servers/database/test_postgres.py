@@ -18,9 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import Result
 
-from precad.deploy.cli import main as cli
 from precad.deploy.configuration.sections import load
 from precad.mpc.errors import TupleReusedError
 from precad.mpc.tuples.burning import TupleUse
@@ -30,7 +28,7 @@ from precad.servers.store import audit_log
 from precad.servers.store.burnt_tuples import TupleLedger
 from precad.servers.store.folder import open_ledger
 from precad.servers.store.rounds import CommittedRound, TaskStore
-from tests.harness.command_line import CliRunner
+from tests.harness.command_line import precad
 from tests.harness.organisations import Organisations
 from tests.servers.conftest import PostgresPlaces, SqlitePlaces
 
@@ -289,10 +287,6 @@ def test_tables_of_a_newer_version_are_refused(postgres_url: str) -> None:
 
 
 # The command line
-
-
-def precad(*arguments: object) -> Result:
-    return CliRunner().invoke(cli.app, [str(a) for a in arguments], terminal_width=200, prog_name="precad")
 
 
 def test_an_auditor_gets_files_of_what_is_in_the_database(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from precad.lab.papers.precad import mnist as precad_mnist
-from tests.lab.simulation.test_simulate import precad
+from tests.harness.command_line import precad
 
 
 def test_figure_2_in_small(tmp_path: Path) -> None:
