@@ -34,6 +34,7 @@ from precad.deploy.localhost.fork_server import SERVERS as SERVERS_LOADED
 from precad.deploy.localhost.forks import ForkedChildren, Forks
 from precad.deploy.localhost.processes import Child
 from precad.deploy.run_files.state import RunState, state_of
+from tests.harness.waiting import wait_for
 
 PRECAD = [sys.executable, "-P", "-m", "precad.deploy.cli.main"]
 SERVERS = ["aggregator-a", "aggregator-b", "dealer"]
@@ -66,13 +67,6 @@ def grouped(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 ENDLESS = deployment(clients=2, rounds=100_000)
-
-
-def wait_for(what: str, is_so: Callable[[], bool], *, within_s: float) -> None:
-    deadline = time.monotonic() + within_s
-    while not is_so():
-        assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}"
-        time.sleep(0.05)
 
 
 def exit_codes(children: list[Child]) -> dict[str, int | None]:

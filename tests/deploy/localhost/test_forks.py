@@ -12,8 +12,7 @@ import stat
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +24,7 @@ from precad.deploy.localhost import fork_server, forks
 from precad.deploy.localhost.forks import GONE, ForkedChildren, ForkedProcess, Forks
 from precad.deploy.localhost.processes import Child
 from tests.harness.hostile_folder import executed, hostile_folder
+from tests.harness.waiting import is_running, wait_for
 
 KILLED_RUNNER = """
 import sys, time
@@ -131,21 +131,6 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("authority")
     pki.create_authority(folder)
     return folder
-
-
-def wait_for(what: str, is_so: Callable[[], bool], *, within_s: float = 60.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not is_so():
-        assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}"
-        time.sleep(0.02)
-
-
-def is_running(pid: int) -> bool:
-    """Neither gone nor a zombie."""
-    try:
-        return " Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 @pytest.fixture

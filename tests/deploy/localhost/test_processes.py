@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ import pytest
 from precad.deploy.localhost import processes
 from precad.deploy.localhost.processes import LIFELINE_VARIABLE, Children, isolated_python, watch_lifeline
 from tests.harness.hostile_folder import executed, hostile_folder
+from tests.harness.waiting import is_running, wait_for
 
 ON_THE_LIFELINE = """
 import time
@@ -79,21 +80,6 @@ def children(tmp_path: Path, anything: None) -> Iterator[Children]:
     started = Children(logs)
     yield started
     started.close()
-
-
-def wait_for(what: str, is_so: Callable[[], bool], *, within_s: float = 60.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not is_so():
-        assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}"
-        time.sleep(0.02)
-
-
-def is_running(pid: int) -> bool:
-    """Neither gone nor a zombie."""
-    try:
-        return " Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def test_a_child_logs_both_streams_and_ends_with_its_own_code(children: Children) -> None:

@@ -7,8 +7,6 @@ import importlib.util
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +14,10 @@ import pytest
 import tomli_w
 
 from precad.lab.simulation.workers import _join
+from tests.harness.command_line import precad
 from tests.harness.examples import IS_THOROUGH
-from tests.lab.simulation.test_simulate import SMALL, precad
+from tests.harness.waiting import is_running, wait_for
+from tests.lab.simulation.test_simulate import SMALL
 
 
 @pytest.fixture(scope="module")
@@ -80,28 +80,14 @@ def test_workers_end_soon_after_who_started_them_was_killed(tmp_path: Path) -> N
         [sys.executable, "-P", "-m", "precad.deploy.cli.main", *map(str, command)], stderr=subprocess.DEVNULL
     )
     try:
-        until(lambda: all((tmp_path / f"run/seed-{seed}.jsonl").exists() for seed in range(2)), seconds=120)
+        logs = [tmp_path / f"run/seed-{seed}.jsonl" for seed in range(2)]
+        wait_for("both seeds have begun", lambda: all(log.exists() for log in logs), within_s=120)
         children = Path(f"/proc/{starter.pid}/task/{starter.pid}/children").read_text().split()
     finally:
         starter.kill()
         starter.wait()
     assert len(children) >= 2
-    until(lambda: not any(is_running(child) for child in children), seconds=30)
-
-
-def is_running(pid: str) -> bool:
-    """And not merely unburied."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def until(condition: Callable[[], bool], *, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_for("workers have ended", lambda: not any(is_running(int(child)) for child in children), within_s=30)
 
 
 @pytest.mark.slow
