@@ -189,8 +189,8 @@ def _read(path: Path) -> _Run:
     deployment = configuration.load(folder.config)
     if deployment.client is None:
         raise ConfigError(f"--run: expected a [client] section in {folder.config}, found none")
-    for letter in ("a", "b"):
-        require_own_task(folder.state_dir(letter), deployment.task, folder.config, where="--run")
+    for state_dir in folder.state_dirs:
+        require_own_task(state_dir, deployment.task, folder.config, where="--run")
     deployment.client.look_around()
     with refusing(ClientError, f"--run: expected a model that can be built in {path}"):
         networks.of_task(deployment.task)
@@ -214,9 +214,9 @@ def _charged(folder: RunFolder, task: Task) -> Counter[str]:
     """
     ledger_path(folder.state_dir("a")).stat()  # opening would make one
     found = Counter[str]()
-    for letter in ("a", "b"):
-        if ledger_path(folder.state_dir(letter)).exists():
-            with open_ledger(folder.state_dir(letter), task) as ledger:
+    for state_dir in folder.state_dirs:
+        if ledger_path(state_dir).exists():
+            with open_ledger(state_dir, task) as ledger:
                 found |= Counter(ledger.participation)
     return found
 

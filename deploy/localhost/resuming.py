@@ -27,12 +27,11 @@ from precad.deploy.run_files.state import RunState, state_of
 from precad.dp.ledgers.sealed_file import is_open
 from precad.protos.task.task import Task
 from precad.protos.task.task_fields import first_difference
-from precad.protos.tls.identity import AGGREGATORS
+from precad.protos.tls.identity import AGGREGATORS, Role
 from precad.servers.store.folder import ledger_path, load_initial_model, restore_records, store_path
 from precad.servers.store.rounds import CommittedRound
 from precad.servers.store.state import TaskState
 
-LETTERS: Final = ("a", "b")
 CLOSING_S: Final = 30.0
 """How long servers that end, or were killed with their run, may still hold their ledgers."""
 _MAY_CHANGE: Final = frozenset({"device", "memory_mb", "connect_timeout_s", "reconnect_timeout_s"})
@@ -72,7 +71,7 @@ def _needed(folder: RunFolder, deployment: Deployment) -> list[Path]:
 def wait_until_closed(folder: RunFolder) -> None:
     """Return once no server holds a ledger of the run. Raises ConfigError."""
     deadline = time.monotonic() + CLOSING_S
-    for path in (ledger_path(folder.state_dir(letter)) for letter in LETTERS):
+    for path in map(ledger_path, folder.state_dirs):
         while path.exists() and is_open(path):
             if time.monotonic() > deadline:
                 raise ConfigError(f"--output: expected servers that have ended, found one that holds {path}")
@@ -131,10 +130,11 @@ def read_before(folder: RunFolder, deployment: Deployment) -> Before:
     """
     lines = _lines(folder)
     seconds = _seconds(folder, lines)
-    if not all(store_path(folder.state_dir(letter)).is_file() for letter in LETTERS):
+    if not all(store_path(state_dir).is_file() for state_dir in folder.state_dirs):
         _require_no_rollback(folder, deployment, 0)
         return Before(lines, [], None, "", "", seconds)
-    a, b = (_server(folder, deployment, letter) for letter in LETTERS)
+    states = zip(folder.state_dirs, AGGREGATORS, strict=True)
+    a, b = (_server(folder, deployment, state_dir, role) for state_dir, role in states)
     n_rounds = min(len(a.records), len(b.records))
     _require_agreement(folder, lines, a.records[:n_rounds])
     _require_no_rollback(folder, deployment, n_rounds)
@@ -171,14 +171,14 @@ def _seconds(folder: RunFolder, lines: Sequence[dict[str, Any]]) -> float:
         return of_rounds  # it was killed, and wrote no summary
 
 
-def _server(folder: RunFolder, deployment: Deployment, letter: str) -> _Server:
+def _server(folder: RunFolder, deployment: Deployment, state_dir: Path, role: Role) -> _Server:
     """Open a server's files as its next process will."""
     task: Task = deployment.task
     with ExitStack() as stack:
-        state = TaskState.open(stack, folder.state_dir(letter), task, load_initial_model(folder.initial_model, task))
-        state.store.require_role(AGGREGATORS[LETTERS.index(letter)])
+        state = TaskState.open(stack, state_dir, task, load_initial_model(folder.initial_model, task))
+        state.store.require_role(role)
         parameters = state.model.parameters
-        records = restore_records(folder.state_dir(letter), state.committed, parameters)
+        records = restore_records(state_dir, state.committed, parameters)
         ended = state.why_over if state.store.is_finished else None
         return _Server(records, parameters, state.store.task_id, ended or "")
 

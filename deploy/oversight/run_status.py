@@ -146,7 +146,7 @@ def _epsilons(folder: RunFolder, task: Task, rounds: list[RoundSummary], most_of
     """
     due = n_due(task.evaluation_every, max(len(rounds) - 1, 0))
     found = [Charged(rounds[-1].round + 1 - due if rounds else 0, len(rounds), most_of_a_client)]
-    ledgers = [ledger_path(folder.state_dir(letter)) for letter in ("a", "b")]
+    ledgers = [ledger_path(state_dir) for state_dir in folder.state_dirs]
     try:
         found += [charged_in(ledger) for ledger in ledgers]
         costs = costs_of_run(folder, task)

@@ -131,8 +131,8 @@ def read_deployed(path: Path) -> Run:
     folder = RunFolder(path)
     deployment = configuration.load(folder.config)
     client = _client(deployment, path)
-    for letter in ("a", "b"):
-        require_own_task(folder.state_dir(letter), deployment.task, folder.config, where=str(path))
+    for state_dir in folder.state_dirs:
+        require_own_task(state_dir, deployment.task, folder.config, where=str(path))
     summary = read_object(folder.summary, _Summary)
     lines = read_lines(folder.metrics, _Line, may_be_empty=summary.rounds == 0)  # of a run interrupted before one
     _require_agreement(path, deployment, summary, lines)

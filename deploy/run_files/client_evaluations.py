@@ -23,7 +23,8 @@ def client_evaluations(folder: RunFolder, task: Task, rounds: Sequence[Mapping[s
     if task.evaluation != BY_CLIENTS:
         return {}
     digests = {line["round"]: line["model_digest"] for line in rounds}
-    found = {**restored(folder.state_dir("b") / FILE, digests), **restored(folder.state_dir("a") / FILE, digests)}
+    of_a, of_b = (restored(state_dir / FILE, digests) for state_dir in folder.state_dirs)
+    found = {**of_b, **of_a}
     n_done = {line["round"]: n for n, line in enumerate(rounds, start=1)}
     evaluations = [{"round": t, "rounds_done": n_done[t], "figures": with_bars(found[t])} for t in sorted(found)]
     return {"evaluations": evaluations}

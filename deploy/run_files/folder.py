@@ -149,6 +149,11 @@ class RunFolder:
         """Return the state folder of aggregator a or b."""
         return self.root / letter
 
+    @property
+    def state_dirs(self) -> tuple[Path, Path]:
+        """Return the state folders of both aggregators, that of A first."""
+        return self.state_dir("a"), self.state_dir("b")
+
     def write_config(self, raw: dict[str, Any]) -> None:
         """Write the resolved configuration, as TOML."""
         write_whole(self.config, tomli_w.dumps(raw).encode())

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from precad.deploy.run_files.folder import RunFolder
 from precad.protos.task.task import Task
 from precad.servers.telemetry.model_figures import FILE, restored
 from precad.servers.telemetry.status import ACCURACY
-
-LETTERS: Final = ("a", "b")
 
 
 def public_accuracy(folder: RunFolder, digests: Mapping[int, str]) -> dict[int, dict[str, float]]:
@@ -43,5 +41,5 @@ def _figures(folder: RunFolder, digests: Mapping[int, str]) -> dict[str, dict[in
 
     digests: of each round's model, in hexadecimal. A figure of another model is left out.
     """
-    found = {letter: restored(folder.state_dir(letter) / FILE, digests) for letter in LETTERS}
+    found = {letter: restored(folder.state_dir(letter) / FILE, digests) for letter in ("a", "b")}
     return {letter: of_rounds for letter, of_rounds in found.items() if of_rounds}

@@ -59,7 +59,7 @@ def spent_in_run(folder: RunFolder, task: Task, last: Mapping[str, Any] | None) 
 
     Raises: SetupError, DpError.
     """
-    return larger_of(*(spent_epsilons(folder.state_dir(letter), task, last) for letter in ("a", "b")))
+    return larger_of(*(spent_epsilons(state_dir, task, last) for state_dir in folder.state_dirs))
 
 
 def larger_of(one: Written, other: Written) -> Written:
@@ -102,13 +102,13 @@ def epsilon_of_a_client(cost: TaskCost, round: int, evaluations: int = 0) -> Wri
 
 def costs_of_run(folder: RunFolder, task: Task) -> tuple[TaskCost, TaskCost]:
     """Return what the ledger of each server counts. Raises as `cost_in`."""
-    of_a, of_b = (cost_in(ledger_path(folder.state_dir(letter)), task) for letter in ("a", "b"))
+    of_a, of_b = (cost_in(ledger_path(state_dir), task) for state_dir in folder.state_dirs)
     return of_a, of_b
 
 
 def earlier_in(folder: RunFolder) -> tuple[EarlierTask, ...]:
     """Return the earlier tasks that the ledgers of a run's servers count. Raises LedgerCorruptedError, OSError."""
-    return tuple(task for letter in ("a", "b") for task in counted_in(ledger_path(folder.state_dir(letter))))
+    return tuple(task for state_dir in folder.state_dirs for task in counted_in(ledger_path(state_dir)))
 
 
 def epsilon_of_several(
