@@ -7,6 +7,7 @@ import functools
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +29,7 @@ from precad.clients.loading import Loaded, load_split_of
 from precad.clients.models import networks
 from precad.clients.models.adapters import train_first
 from precad.clients.models.learning import Learning
+from precad.clients.one_process import one_process
 from precad.clients.own_code import Unspoken
 from precad.clients.payments import payments_of, payments_of_answers
 from precad.clients.queries.answers import Answers
@@ -424,6 +426,7 @@ class ClientProcess:
         if not task.checks_norms:
             log.warning("client.no_norm_is_checked", validation=task.validation)
         require_writable(config.state_dir)
+        self._alone = one_process(config.state_dir, clients[0], task.digest())
         payments = payments_of(task, clients, config.holder)
         of_evaluations = payments_of_answers(task, clients, config)
         if task.record_bins is None:  # else what a client goes on with is paid
@@ -469,21 +472,26 @@ class ClientProcess:
         self._stop.set()
 
     async def run(self) -> None:
-        """Returns when every client's task is finished. Raises what ended one of them early; StoppedError."""
+        """Returns when every client's task is finished. Called once.
+
+        Raises what ended one of them early; StoppedError; StateFileError where another process hosts them.
+        """
         threads = ThreadPoolExecutor(len(self._sessions) + _SPARE_THREADS)  # every client may wait for its update
         asyncio.get_running_loop().set_default_executor(threads)
-        sessions = [asyncio.create_task(session.run()) for session in self._sessions]
-        stopping = asyncio.create_task(self._stop.wait())
-        try:
-            waiting = {*sessions, stopping}
-            while any(not session.done() for session in sessions):
-                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                if stopping in done:
-                    raise StoppedError("the client was stopped by its operator")
-                for session in done:
-                    session.result()
-        finally:
-            for task in (*sessions, stopping):
-                task.cancel()
-            await asyncio.to_thread(self._trainer.close)
-            await asyncio.gather(*sessions, stopping, return_exceptions=True)
+        stopping, sessions = asyncio.create_task(self._stop.wait()), list[asyncio.Task[None]]()
+        with ExitStack() as alone:
+            try:
+                alone.enter_context(self._alone)
+                sessions = [asyncio.create_task(session.run()) for session in self._sessions]
+                waiting = {*sessions, stopping}
+                while any(not session.done() for session in sessions):
+                    done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                    if stopping in done:
+                        raise StoppedError("the client was stopped by its operator")
+                    for session in done:
+                        session.result()
+            finally:
+                for task in (*sessions, stopping):
+                    task.cancel()
+                await asyncio.to_thread(self._trainer.close)
+                await asyncio.gather(*sessions, stopping, return_exceptions=True)

@@ -105,7 +105,6 @@ def client(
     conducts = conducts_of(ids, own, deployment.task)
     for name in ids:
         _require_identity(own.tls(name), name)
-    from precad.clients.one_process import one_process
     from precad.clients.process import ClientProcess
 
     if own.trainer is not None:
@@ -115,8 +114,7 @@ def client(
         for line in promised_to_clients(deployment.task):
             say(line)
     addresses = (deployment.network.aggregator_a, deployment.network.aggregator_b)
-    with one_process(own.state_dir, ids[0], deployment.task.digest()):
-        serve(lambda: ClientProcess(task=deployment.task, config=own, conducts=conducts, addresses=addresses))
+    serve(lambda: ClientProcess(task=deployment.task, config=own, conducts=conducts, addresses=addresses))
 
 
 def _require_identity(tls: TlsFiles, client_id: str) -> None:

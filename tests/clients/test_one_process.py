@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import re
 from pathlib import Path
 
@@ -22,8 +23,25 @@ def test_a_client_of_a_task_is_one_process(tmp_path: Path) -> None:
         expected = "client.state_dir: expected no other process of client alice in this task, found one that holds "
         with pytest.raises(StateFileError, match=f"^{re.escape(expected)}.*alice-0000000000000000.lock"):
             one_process(folder, "alice", TASK).__enter__()
-    with one_process(folder, "alice", TASK):
         assert folder.stat().st_mode & 0o777 == 0o700
+    assert not list(folder.iterdir())
+    with one_process(folder, "alice", TASK):
+        pass
+
+
+def test_a_file_that_was_removed_meanwhile_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever opened it before its holder ended holds the new one, which all others find."""
+    first, flock = one_process(tmp_path, "alice", TASK), fcntl.flock
+
+    def ending(*of: int) -> None:
+        monkeypatch.undo()
+        first.__exit__(None, None, None)
+        flock(*of)
+
+    first.__enter__()
+    monkeypatch.setattr(fcntl, "flock", ending)
+    with one_process(tmp_path, "alice", TASK), pytest.raises(StateFileError, match="no other process of client alice"):
+        one_process(tmp_path, "alice", TASK).__enter__()
 
 
 def test_a_folder_that_is_none_is_told(tmp_path: Path) -> None:
