@@ -26,7 +26,7 @@ from precad.deploy.run_files.folder import RunFolder
 from precad.mpc.errors import ParameterError
 from precad.mpc.norm_bound import NormBound
 from precad.protos.task.algorithms import BUDGETS
-from precad.protos.task.grid import largest_frac_bits
+from precad.protos.task.evaluation import frac_bits_of
 from precad.protos.task.query import Query
 from precad.protos.task.target import TARGET
 
@@ -42,7 +42,6 @@ _OF_TRAINING: Final = (
 """Fields of a server that are of its training's task, and that a server of a query refuses."""
 REGISTRATION_TIMEOUT_S: Final = 20.0
 """How long a local query waits for clients that may have refused, where the file says nothing."""
-_MOST_FRAC_BITS: Final = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +126,6 @@ def _supply(task: dict[str, Any], question: Question, query: Query) -> None:
 def _finest_grid(clip: float, dim: int) -> int:
     """Return the most fractional bits that the norm check has room for. Raises ConfigError where it has none."""
     try:
-        largest = min(_MOST_FRAC_BITS, largest_frac_bits(None, clip))
-        return NormBound(clip_norm=clip, dim=dim, frac_bits=largest).frac_bits
+        return NormBound(clip_norm=clip, dim=dim, frac_bits=frac_bits_of(None, clip)).frac_bits
     except ParameterError as error:
         raise ConfigError(f"--most-records: {str(error).replace('clip_norm', 'C')}") from None

@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from pydantic import BaseModel, Field, ValidationError
 
+from precad.clients.own_code import USUAL_ADAPTER
 from precad.deploy.authority import pki
 from precad.deploy.configuration.sections import Network, parse_section, read_toml
 from precad.deploy.errors import ConfigError, refusing
@@ -38,7 +39,7 @@ SEAL: Final = "seal.pem"
 TASK: Final = "task.toml"
 """`[task]` and `[network]`, the same in every kit."""
 AUTHORITY: Final = "ca.pem"
-ADAPTER: Final = "adapter.safetensors"
+ADAPTER: Final = USUAL_ADAPTER
 CERTIFICATE: Final = "cert.pem"
 INITIAL_MODEL: Final = "initial.npy"
 _PINS: Final = "peers/"

@@ -107,7 +107,7 @@ def round_fields(task: TaskParameters) -> dict[str, Any]:
 
 
 def frac_bits_of(mode: Any, clip: float) -> int:
-    """Return f of the grid of evaluations with this C, in records. Raises ParameterError."""
+    """Return f of the grid of evaluations, or of answers to a query, with this C in records. Raises ParameterError."""
     return min(_MOST_FRAC_BITS, largest_frac_bits(mode, clip))
 
 
