@@ -45,6 +45,8 @@ _OF_FRESHNESS: Final = 1 / 3
 """Share of freshness that each of its tests has: repetition, parts in common, values that come again."""
 _OF_LIMITS: Final = 0.6
 """Share of it that noise and rate have together."""
+_POWER: Final = 0.95
+"""Chance to find noise that is weaker by `least_deficit`."""
 _SPLITS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
@@ -142,14 +144,14 @@ def chances(
     return _OF_LIMITS * share * alpha / seats, _OF_LIMITS * (1 - share) * alpha / draws
 
 
-def least_deficit(observations: int, chance: float, power: float = 0.95) -> float:
-    """Return how far below the printed noise the true one must be to be found with that power, as a share of it.
+def least_deficit(observations: int, chance: float) -> float:
+    """Return how far below the printed noise the true one must be to be found so often (`_POWER`), as a share of it.
 
     Noise is found where a chi-squared variable falls below a limit. That is its quantile at the limit's chance, over
     the square of what is left of the noise.
     """
     level = float(chi2.ppf(chance, observations))
-    return 1 - math.sqrt(level / float(chi2.ppf(power, observations)))
+    return 1 - math.sqrt(level / float(chi2.ppf(_POWER, observations)))
 
 
 def alarms(found: Limits, event: SampledGaussian, rounding: float = 0.0, least: float = 0.0) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -126,12 +126,12 @@ class TlsFiles:
         return private_key.to_pem(key)
 
 
-def read_passphrase(path: Path | None, environment: Mapping[bytes, bytes] = os.environb) -> bytes | None:
+def read_passphrase(path: Path | None) -> bytes | None:
     """Read a passphrase from the file or, without one, from the environment; None where neither is.
 
     Raises: TlsFileError.
     """
-    content = environment.get(ENVIRONMENT_VARIABLE.encode()) if path is None else _read("key_passphrase_file", path)
+    content = os.environb.get(ENVIRONMENT_VARIABLE.encode()) if path is None else _read("key_passphrase_file", path)
     try:
         return None if content is None else private_key.parse_passphrase(content)
     except PrivateKeyError as error:

@@ -20,9 +20,9 @@ def valid_between(certificate: Path) -> tuple[dt.datetime, dt.datetime] | None:
     return found.not_valid_before_utc, found.not_valid_after_utc
 
 
-def why_not_valid(certificate: Path, now: dt.datetime | None = None) -> str:
+def why_not_valid(certificate: Path) -> str:
     """Say that the certificate in a file is not valid now, by this machine's clock; empty where it is."""
-    now, dates = now or dt.datetime.now(dt.UTC), valid_between(certificate)
+    now, dates = dt.datetime.now(dt.UTC), valid_between(certificate)
     if dates is None or dates[0] <= now <= dates[1]:
         return ""
     what = "has expired" if now > dates[1] else "is not valid yet"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -39,9 +39,9 @@ TAKE_OVER_S: Final = 15.0
 """How long a replica that has waited gives the last leader, if it still runs, to notice and to hang up."""
 
 
-def url_of(configured: SecretStr | None, environment: Mapping[str, str] = os.environ) -> str | None:
+def url_of(configured: SecretStr | None) -> str | None:
     """Return the URL of the configuration or, without one, of the environment; None where neither has one."""
-    return environment.get(ENVIRONMENT_VARIABLE) if configured is None else configured.get_secret_value()
+    return os.environ.get(ENVIRONMENT_VARIABLE) if configured is None else configured.get_secret_value()
 
 
 def connect(url: str, role: Role) -> Session:
