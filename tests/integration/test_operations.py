@@ -31,7 +31,7 @@ from rich.console import Console
 
 from precad.clients.submission import Submission
 from precad.clients.upload.sending import parts_of
-from precad.deploy.errors import SUCCESS, UNREACHABLE, RunFailedError
+from precad.deploy.errors import SUCCESS, UNREACHABLE, ConfigError, RunFailedError
 from precad.deploy.localhost.deployment import LocalRun
 from precad.deploy.localhost.processes import Children
 from precad.deploy.oversight.status_sources import Source, fetch, follow
@@ -235,7 +235,7 @@ async def test_the_round_in_flight_is_seen_from_outside(pki: Pki, tmp_path: Path
         assert metrics["precad_queue_depth", "uploads_complete"] == 1
         assert metrics[("precad_connected",)] == metrics[("precad_enrolled",)] == 3
         assert metrics["precad_info", "aggregator-a", status.task, status.version] == 1  # labels in alphabetical order
-        with pytest.raises(Exception, match="refused ours"):
+        with pytest.raises(ConfigError, match="refused ours"):
             await fetch(Source("a", watch.sources[0].url, TOKEN.upper()))
 
 

@@ -20,6 +20,7 @@ from scipy.stats import binom
 from precad.dp.accountants.composed import composed_epsilon
 from precad.dp.accountants.group_privacy import group_dp
 from precad.dp.accountants.pld import PldAccountant, PrivacyStatement, SampledGaussian, TwoStageSampledGaussian, View
+from precad.dp.errors import LedgerCorruptedError
 from precad.dp.ledgers.earlier import earlier_tasks
 from precad.dp.ledgers.events import ledger_events
 from precad.dp.ledgers.ledger import Ledger
@@ -192,7 +193,7 @@ def test_a_ledger_counts_groups_and_one_of_single_records_stays_as_it_was(tmp_pa
         assert ("add/remove 2 records of one person" in str(said)) is (k == 2)
     header = json.loads((tmp_path / "1").read_text().splitlines()[0])
     assert "group_size" not in str(header)
-    with pytest.raises(Exception, match="group_size"):
+    with pytest.raises(LedgerCorruptedError, match="group_size"):
         _ledger(tmp_path / "2", 3)
 
 

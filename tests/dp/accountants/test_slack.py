@@ -17,7 +17,7 @@ from precad.dp.accountants.pld import Label, PldAccountant, SampledGaussian, Two
 from precad.dp.accountants.side_by_side import ACCOUNTANTS, side_by_side
 from precad.dp.accountants.slack import WithSlack, left_of_delta, with_slack
 from precad.dp.certificates.planner import least_sigma_for_epsilon
-from precad.dp.errors import BudgetExceededError
+from precad.dp.errors import BudgetExceededError, LedgerCorruptedError
 from precad.dp.ledgers.ledger import Ledger
 
 PLD = PldAccountant()
@@ -195,5 +195,5 @@ def test_a_ledgers_file_keeps_its_slack(tmp_path) -> None:
         epsilon = kept.statement(View.ONE_SERVER).epsilon
     with ledger(1e-9, path, budget=None) as kept:
         assert kept.statement(View.ONE_SERVER).epsilon == epsilon
-    with pytest.raises(Exception, match="slack = 1e-09, and is opened with None"):
+    with pytest.raises(LedgerCorruptedError, match="slack = 1e-09, and is opened with None"):
         ledger(0.0, path, budget=None)

@@ -25,7 +25,7 @@ from precad.dp.accountants.pld import Conduct, PldAccountant, SampledGaussian, V
 from precad.dp.accountants.side_by_side import RdpAccountant
 from precad.dp.accountants.slack import least_with_slack
 from precad.dp.accountants.task_cost import Charged
-from precad.dp.errors import BudgetExceededError, UnsupportedEventError
+from precad.dp.errors import BudgetExceededError, LedgerCorruptedError, UnsupportedEventError
 from precad.dp.ledgers.earlier import earlier_tasks
 from precad.dp.ledgers.events import ledger_events
 from precad.dp.ledgers.ledger import Ledger, Level
@@ -240,7 +240,7 @@ def test_events_say_how_many_rounds_an_epoch_has() -> None:
 def test_a_ledger_of_bins_and_one_without_refuse_each_other(tmp_path: Path) -> None:
     with open_ledger(tmp_path, task_of()):
         pass
-    with pytest.raises(Exception, match="the file was started with"):
+    with pytest.raises(LedgerCorruptedError, match="the file was started with"):
         open_ledger(tmp_path, small_task(rounds=10, record_rate=1 / T, noise_multiplier=1.2))
 
 

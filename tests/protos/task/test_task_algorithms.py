@@ -19,7 +19,7 @@ from scipy.stats import binom
 from precad.dp.accountants.gaussian_dp import delta_from_mu, eps_from_mu
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian, TwoStageSampledGaussian, Unit, View
 from precad.dp.accountants.side_by_side import ACCOUNTANTS
-from precad.dp.errors import BudgetExceededError
+from precad.dp.errors import BudgetExceededError, LedgerCorruptedError
 from precad.dp.ledgers.ledger import Level
 from precad.dp.task_privacy import task_privacy
 from precad.mpc.tuples.held import BatchShape
@@ -287,7 +287,7 @@ def test_the_ledger_says_what_every_caller_of_task_privacy_gets(algorithm: str, 
 def test_a_ledger_of_another_algorithm_is_refused(algorithm: str, tmp_path: Path) -> None:
     """The header holds what the rounds were, so a folder cannot go on under another account."""
     charged(task_of(algorithm), tmp_path).close()
-    with pytest.raises(Exception, match="the file was started with"):
+    with pytest.raises(LedgerCorruptedError, match="the file was started with"):
         open_ledger(tmp_path, small_task(client_clip=2.0, client_rate=0.5))
 
 

@@ -22,7 +22,7 @@ import pytest
 import structlog
 
 from precad.clients.upload.links import Links
-from precad.deploy.authority.pki import create_authority, issue, renew
+from precad.deploy.authority.pki import PkiError, create_authority, issue, renew
 from precad.protos.precad.v1 import common_pb2, peer_pb2_grpc
 from precad.protos.tls import renewable as last_good
 from precad.protos.tls.files import TlsContext, TlsFileError, TlsFiles, renewable, renewable_pins, switching
@@ -334,7 +334,7 @@ def test_renewing_keeps_name_and_key_and_the_certificate_before(pki: Pki) -> Non
     assert path == files.certificate
     assert (after.identity, after.key) == (before.identity, before.key)
     assert after.certificate != before.certificate == path.with_name("previous.pem").read_bytes()
-    with pytest.raises(Exception, match="expected the certificate to renew"):
+    with pytest.raises(PkiError, match="expected the certificate to renew"):
         renew(pki.directory, Identity(Role.CLIENT, "nobody"))
 
 
