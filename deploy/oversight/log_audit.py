@@ -69,6 +69,7 @@ def check_log(state_dir: Path, *, against: Path | None = None, known: str | None
     Raises PeerMismatchError when the servers' logs, or the earlier tasks that their ledgers count, contradict each
     other.
     """
+    _require_chain_value(known)
     log = audit_log.read(store_path(state_dir))
     releases, evaluated = audit_log.releases(log), audit_log.releases(log, ("evaluated",))
     header, charged, _ = read_lines(_ledger(state_dir))
@@ -82,8 +83,6 @@ def check_log(state_dir: Path, *, against: Path | None = None, known: str | None
     _require_one_history(releases, header, charged)
     if uncharged := audit_log.checked(log) - charged.keys():
         raise AuditError(f"round {min(uncharged)} was checked, and the ledger does not hold it")
-    if known is not None and not re.fullmatch("[0-9a-f]{64}", known):
-        raise ConfigError(f"--known: expected a chain value, 64 hexadecimal digits, found {known!r:.80}")
     if known is not None and known not in {entry.chain for entry in log}:
         raise AuditError(
             f"--known: expected the chain value of an entry, found {known!r}: the log was rewritten or cut"
@@ -108,6 +107,11 @@ def check_log(state_dir: Path, *, against: Path | None = None, known: str | None
         _require_charged(audit_log.releases(theirs, ("evaluated",)), charged.keys())
         report |= _earlier_compared(tasks_of_header(_ledger(state_dir), header), ledger_path(against))
     return report
+
+
+def _require_chain_value(known: str | None) -> None:
+    if known is not None and not re.fullmatch("[0-9a-f]{64}", known):
+        raise ConfigError(f"--known: expected a chain value, 64 hexadecimal digits, found {known!r:.80}")
 
 
 def _require_charged(theirs: Collection[int], charged: Collection[int]) -> None:

@@ -383,6 +383,11 @@ def test_a_chain_value_of_another_form_accuses_nobody(path: Path, known: str) ->
     assert (code, "--known: expected a chain value, 64 hexadecimal digits, found" in error) == (2, True)
 
 
+def test_a_chain_value_of_another_form_is_refused_before_the_log_is_read(tmp_path: Path) -> None:
+    code, _, error = command(tmp_path, "--known", "zz")
+    assert (code, "--known: expected a chain value" in error) == (2, True), error
+
+
 def test_the_command_counts_uploads_of_a_charged_check_that_has_not_ended(path: Path) -> None:
     """A server that waits for a silent one and is stopped then: nobody has written `unknown`."""
 
