@@ -12,7 +12,7 @@ from typing import Any, Final
 from precad.deploy.reporting.answers import QueryAnswer
 from precad.deploy.reporting.certificates import RunCertificate
 from precad.deploy.reporting.numbers import Format, power_of_ten, shown
-from precad.deploy.reporting.runs import Cost, Round, Run, Statement
+from precad.deploy.reporting.runs import Cost, Link, Round, Run, Statement
 from precad.deploy.shown.error_bars import percent
 from precad.deploy.shown.figures import LARGEST_USEFUL, rounded_down
 from precad.dp.accountants.pld import Unit, View
@@ -409,7 +409,7 @@ def _ended(curve: Sequence[float], length: int) -> list[float]:
     return [*curve, *[0.0] * (length - len(curve))] if curve[-1] == 0 else list(curve)
 
 
-_LINKS: Final = {
+_LINKS: Final[Mapping[Link, str]] = {
     "clients_to_a": "clients to A",
     "clients_to_b": "clients to B",
     "a_to_b": "A to B",

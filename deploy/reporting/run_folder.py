@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field
 
@@ -19,6 +19,7 @@ from precad.deploy.reporting.files import Amount, Count, Epsilon, Share, Written
 from precad.deploy.reporting.runs import (
     Cost,
     Evaluation,
+    Link,
     PublicQuality,
     Round,
     Run,
@@ -43,7 +44,7 @@ from precad.protos.task.task import Task
 
 _ROUNDING: Final = 1e-6
 """Part of an epsilon by which another machine's arithmetic may differ."""
-_LINKS: Final = ("clients_to_a", "clients_to_b", "a_to_b", "b_to_a", "dealer_to_a", "dealer_to_b")
+_LINKS: Final[tuple[Link, ...]] = get_args(Link)
 
 
 class _Line(Written):
@@ -54,7 +55,7 @@ class _Line(Written):
     accepted: list[str]
     rejected: list[str]
     missing: list[str]
-    bytes: dict[Literal["clients_to_a", "clients_to_b", "a_to_b", "b_to_a", "dealer_to_a", "dealer_to_b"], Count]
+    bytes: dict[Link, Count]
     seconds: dict[str, Amount]
     seconds_total: Amount
     epsilon_one_server: Epsilon

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from precad.clients.config import ClientConfig
 from precad.deploy.reporting.answers import Estimated, QueryAnswer
 from precad.dp.accountants.pld import Unit, unit_words
 from precad.protos.task.task import Task
+
+Link = Literal["clients_to_a", "clients_to_b", "a_to_b", "b_to_a", "dealer_to_a", "dealer_to_b"]
+"""Links whose bytes a line of metrics.jsonl has (`precad.deploy.localhost.observing`)."""
 
 
 def is_import_path(name: str) -> bool:
@@ -105,7 +108,7 @@ class Statement:
 class Cost:
     """Hold what a deployment took. Bytes as the servers counted them."""
 
-    bytes_by_link: Mapping[str, float]
+    bytes_by_link: Mapping[Link, float]
     """Mean of a round."""
     seconds_by_phase: Mapping[str, float]
     """Mean of a round, of server A's clock."""
