@@ -96,7 +96,7 @@ async def test_clients_that_leave_while_others_are_waited_for_may_come_back(tmp_
         bob = LeashedClient("bob", deployment)
         async with asyncio.timeout(LONG_S / 4):
             await bob.join()
-            await asyncio.gather(*(take_part(client, after=numbers[0]) for client in (alice, bob)))
+            await asyncio.gather(*(take_part(client, after=numbers[0] + 1) for client in (alice, bob)))
         await asyncio.gather(alice.leave(), bob.leave())
 
 
