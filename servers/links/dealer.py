@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import grpc
 from precad.mpc.errors import MalformedMessageError
 from precad.mpc.sharing import Party
 from precad.mpc.tuples.burning import Burns
-from precad.mpc.tuples.held import BatchShape, ServerTuples
+from precad.mpc.tuples.held import BatchShape, Dealt, ServerTuples
 from precad.protos.messages import convert
 from precad.protos.messages.undecoded import decoded, stub_of_bytes
 from precad.protos.precad.v1 import common_pb2, dealer_pb2
@@ -19,6 +20,7 @@ from precad.protos.tls.identity import Role
 from precad.protos.tls.transport import explain, require_not_cancelled
 from precad.servers.errors import PeerUnreachableError, TaskRefusedError
 from precad.servers.links.peer import WORTH_ASKING_AGAIN
+from precad.servers.links.step_limits import NO_LIMITS, StepLimits
 
 _SERVICE = dealer_pb2.DESCRIPTOR.services_by_name["Dealer"]
 RETRY_S = 0.2
@@ -61,14 +63,15 @@ class TupleSource:
         address: str,
         burns: Burns,
         certificate: Path | None = None,
+        limits: StepLimits = NO_LIMITS,
     ) -> None:
         """dial: a new channel to the dealer, for each attempt. burns: where the tuples are recorded as used.
 
-        certificate: the file of ours.
+        certificate: the file of ours. limits: how long tuples may take.
         """
         self._party: Party = party
         self._address, self._burns, self._certificate = address, burns, certificate
-        self._hello = hello
+        self._hello, self._limits = hello, limits
         self._requests: asyncio.Queue[dealer_pb2.DealRequest | None] = asyncio.Queue()
         self._replies: asyncio.Queue[dealer_pb2.DealReply | None] = asyncio.Queue()
         self._room = asyncio.Semaphore(MOST_WAITING)
@@ -155,9 +158,16 @@ class TupleSource:
         """
         self._requests.put_nowait(dealer_pb2.DealRequest(batch=convert.batch_request(shape)))
         async with self._turn:
-            return await self._take_batch(shape)
+            limit_s = self._limits.dealing(shape.bytes_to_server_b)
+            try:
+                async with asyncio.timeout(None if limit_s == math.inf else limit_s):
+                    dealt = await self._dealt(shape)
+            except TimeoutError:
+                expected = f"expected the tuples of round {shape.round} within {limit_s:g} s, found no end of them"
+                raise PeerUnreachableError(f"the dealer: {expected}") from None
+            return await asyncio.to_thread(ServerTuples, self._party, shape, dealt, self._burns)
 
-    async def _take_batch(self, shape: BatchShape) -> ServerTuples:
+    async def _dealt(self, shape: BatchShape) -> Dealt:
         key = (await self._reply("key")).key
         if key.round != shape.round:
             raise MalformedMessageError(f"the dealer sent a batch of round {key.round}, asked for {shape.round}")
@@ -170,8 +180,7 @@ class TupleSource:
             if sum(map(len, parts.values())) > limit:
                 raise MalformedMessageError(f"the dealer's corrections exceed {limit} bytes")
             is_complete = corrections.last
-        dealt = convert.dealt_from_parts(key.key, {name: bytes(part) for name, part in parts.items()})
-        return await asyncio.to_thread(ServerTuples, self._party, shape, dealt, self._burns)
+        return convert.dealt_from_parts(key.key, {name: bytes(part) for name, part in parts.items()})
 
     async def _reply(self, kind: str) -> dealer_pb2.DealReply:
         reply = await self._replies.get()

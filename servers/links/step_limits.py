@@ -1,8 +1,9 @@
-"""How long the other aggregator may take over its part of a step, before the round is given up.
+"""How long the other aggregator may take over its part of a step, and the dealer over a round's tuples.
 
-A server that keeps its connections open and answers nothing would stall a round for ever. One that computes, or waits
-for its disk, its dealer or its clients, is honest. So a limit is what the slowest of these may need, and never less
-than `step_timeout_s`. It is one for the whole step, however few bytes come at a time.
+A server that keeps its connections open and answers nothing would stall a round for ever, and so would a dealer. One
+that computes, or waits for its disk, its dealer or its clients, is honest. So a limit is what the slowest of these may
+need, and never less than `step_timeout_s`. It is one for the whole step, however few bytes come at a time. Then the
+round is given up.
 """
 
 from __future__ import annotations
@@ -56,3 +57,10 @@ class StepLimits:
         of_steps = ((DRAW, self.draw), (LOCK, self.lock), (PROOFS, self.proofs))
         more = next((seconds for step, seconds in of_steps if label.endswith(step)), 0.0)
         return self.every + more + n_bytes / SLOWEST_LINE_BYTES_S
+
+    def dealing(self, n_bytes: int) -> float:
+        """Return the limit for tuples that are next in turn. n_bytes: of them, at most."""
+        return self.every + n_bytes / SLOWEST_LINE_BYTES_S
+
+
+NO_LIMITS = StepLimits()

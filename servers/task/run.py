@@ -36,6 +36,7 @@ from precad.servers.errors import PeerUnreachableError, ServerError, SetupError,
 from precad.servers.links.credentials import Credentials
 from precad.servers.links.dealer import NoDealer, TupleSource
 from precad.servers.links.peer import PeerLink
+from precad.servers.links.step_limits import StepLimits
 from precad.servers.rounds.equipment import Compute, Links
 from precad.servers.rounds.fixed_times import note_if_late
 from precad.servers.rounds.round import RoundRunner
@@ -217,8 +218,8 @@ class TaskRun:
             return dial(dealer_address, Role.DEALER, self.credentials.tls, pins)
 
         hello = hello_to(self.state.task, task_id=task_id)
-        ours = self.config.tls.certificate
-        return TupleSource(self.party, channel, hello, dealer_address, self.state.burns, ours)
+        ours, limits = self.config.tls.certificate, StepLimits.of(self.state.task, self.config)
+        return TupleSource(self.party, channel, hello, dealer_address, self.state.burns, ours, limits)
 
     async def _rounds(
         self, tuples: TupleSource | NoDealer, runner: RoundRunner, next_round: int, patience: Patience

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import shutil
 import tempfile
 import threading
@@ -47,6 +48,7 @@ from precad.servers import dealer as dealer_module
 from precad.servers.dealer import Dealer, DealerServicer
 from precad.servers.errors import PeerUnreachableError, TaskRefusedError
 from precad.servers.links.dealer import TupleSource
+from precad.servers.links.step_limits import NO_LIMITS, StepLimits
 from precad.servers.store.dealt_parts import DealLedger
 from precad.servers.telemetry.events import Telemetry
 from tests.harness.harness import AGGREGATORS, Pki, asynchronous, free_addresses, small_task, until
@@ -175,7 +177,7 @@ async def dealing(pki: Pki, address: str = "127.0.0.1:0", task: Task = TASK) -> 
 
 @contextlib.asynccontextmanager
 async def source_at(
-    pki: Pki, address: str, party: int, hello: common_pb2.Hello = HELLO
+    pki: Pki, address: str, party: int, hello: common_pb2.Hello = HELLO, limits: StepLimits = NO_LIMITS
 ) -> AsyncIterator[tuple[TupleSource, asyncio.Task[None]]]:
     """A server's link to whatever is at this address, and the task that runs it."""
 
@@ -183,7 +185,7 @@ async def source_at(
         pin = PinFile(pki.tls(Role.DEALER).certificate, Role.DEALER)
         return dial(address, Role.DEALER, pki.tls(AGGREGATORS[party]), pin)
 
-    source = TupleSource(party, channel, hello, address, MemoryBurns())
+    source = TupleSource(party, channel, hello, address, MemoryBurns(), limits=limits)
     run = asyncio.create_task(source.run())
     try:
         yield source, run
@@ -635,6 +637,41 @@ async def test_no_request_goes_out_over_a_call_that_is_over(pki: Pki, monkeypatc
     monkeypatch.setattr(f"{__name__}.DealerServicer", LostAtFirst)
     async with dealing(pki) as desk, desk.source(0) as a, desk.source(1) as b:
         assert_fit_together(*await asyncio.wait_for(asyncio.gather(a.batch(shape_of()), b.batch(shape_of())), 10))
+
+
+class Slow(DealerServicer):
+    """Answers a hello, and keeps the end of each batch until it may leave."""
+
+    may_leave = asyncio.Event()
+
+    async def Deal(self, request_iterator: AsyncIterator[Any], context: Any) -> AsyncIterator[dealer_pb2.DealReply]:
+        """See the class."""
+        async for reply in super().Deal(request_iterator, context):
+            if reply.HasField("corrections") and reply.corrections.last:
+                await self.may_leave.wait()
+            yield reply
+
+
+@asynchronous
+async def test_a_dealer_that_ends_no_batch_is_waited_for_as_long_as_is_said(
+    pki: Pki, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stays connected, so nothing else ends the wait. Without limits, `step_timeout_s = 0`, none ends it."""
+    monkeypatch.setattr(f"{__name__}.DealerServicer", Slow)
+    limits, batch = StepLimits(every=0.5), shape_of()
+    async with (
+        dealing(pki) as desk,
+        source_at(pki, desk.address, 0, limits=limits) as (a, _),
+        source_at(pki, desk.address, 1) as (b, _),
+    ):
+        waiting = asyncio.ensure_future(b.batch(batch))
+        limit_s = limits.dealing(batch.bytes_to_server_b)
+        expected = f"the dealer: expected the tuples of round 0 within {limit_s:g} s, found no end of them"
+        with pytest.raises(PeerUnreachableError, match=f"^{re.escape(expected)}$"):
+            await asyncio.wait_for(a.batch(batch), 10)
+        assert not waiting.done()
+        Slow.may_leave.set()
+        assert (await asyncio.wait_for(waiting, 10)).shape == batch
 
 
 @asynchronous
