@@ -7,7 +7,7 @@ import os
 
 import numpy as np
 import pytest
-from scipy.stats import binom
+from scipy.stats import binom, norm
 
 from precad.dp.noise import rounded_gaussian
 from precad.dp.queries.encodings import Encoding, Values
@@ -171,3 +171,59 @@ def test_impossible_arguments_are_refused(noisy: np.ndarray, std: float, level: 
     """Argument, condition and value."""
     with pytest.raises(ValueError, match=r"noisy_sum|noise_std|level"):
         answer(Encoding(kind=Kind.MEAN, low=0.0, high=1.0, frac_bits=8), noisy, std, level=level)
+
+
+T, CUT = 10.0, 25.0
+"""Noise, and how far each number of the sum is off beside it."""
+
+
+def pushed(combination: np.ndarray, z: float, cut: float) -> np.ndarray:
+    """Return what moves a combination of numbers the most: noise of z standard deviations, and all numbers off."""
+    return z * T * combination / np.linalg.norm(combination) + cut * np.sign(combination)
+
+
+@pytest.mark.parametrize("cut", [0.0, CUT])
+@pytest.mark.parametrize("level", [0.5, 0.95])
+def test_the_error_bar_of_a_mean_reaches_the_truth_at_its_level(level: float, cut: float) -> None:
+    """All records at the lower bound, where the sum of both numbers says how far the mean is above it: exactly."""
+    encoding = Encoding(kind=Kind.MEAN, low=10.0, high=30.0, frac_bits=FRAC_BITS)
+    exact = encoding.total(np.full(100_000, 10.0))
+    off = pushed(1 / encoding.weights, norm.isf((1 - level) / 2), cut)
+    found = answer(encoding, exact + off, T, rounding=Rounding(cut=cut), level=level).estimate
+    assert found.value > 10.0
+    assert found.low == pytest.approx(10.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("cut", [0.0, CUT])
+@pytest.mark.parametrize("level", [0.5, 0.95])
+def test_the_error_bar_of_a_variance_reaches_the_truth_at_its_level(level: float, cut: float) -> None:
+    """All records at the upper bound. A twentieth of the failures are the mean's, so that z is of the others alone."""
+    encoding = Encoding(kind=Kind.VARIANCE, low=-1.0, high=1.0, frac_bits=FRAC_BITS)
+    exact = encoding.total(np.ones(1_000_000))
+    off = pushed(np.array([1.5, -2.0, 1.0]) / encoding.weights, norm.isf(0.95 * (1 - level) / 2), cut)
+    found = answer(encoding, exact + off, T, rounding=Rounding(cut=cut), level=level).estimate
+    assert found.value > 1e-6
+    assert found.low <= 1e-12
+    too_far = pushed(np.array([1.5, -2.0, 1.0]) / encoding.weights, 1.05 * norm.isf(0.95 * (1 - level) / 2), 1.1 * cut)
+    assert answer(encoding, exact + too_far, T, rounding=Rounding(cut=cut), level=level).estimate.low > 1e-8
+
+
+@pytest.mark.parametrize("cut", [0.0, CUT])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_the_error_bar_of_a_quantile_has_the_bin_whose_edge_the_level_allows(share: float, cut: float) -> None:
+    """The rank at that edge is next to 0. Noise of z, and all that bins are off, hide that bin and the one beside it."""
+    encoding = Encoding(kind=Kind.QUANTILE, low=0.0, high=10.0, frac_bits=FRAC_BITS, bins=10)
+    counts = np.full(10, 10_000.0)
+    edge = round(10 * share)  # where that share of the records is below
+    combination = np.where(np.arange(10) < edge, 1 - share, -share)
+    noise = pushed(combination, norm.isf(0.025), 0.0)
+    off = np.zeros(10)
+    off[0 if share < 0.5 else -1] = cut if share < 0.5 else -cut  # the bin that counts for more
+    above = answer(encoding, counts + 0.999 * (noise + off), T, rounding=Rounding(cut=cut), share=share).estimate
+    below = answer(encoding, counts - 0.999 * (noise + off), T, rounding=Rounding(cut=cut), share=share).estimate
+    assert above.low < edge < above.high or above.high == edge + 1 > above.low
+    assert below.low < edge <= below.high
+    assert above.low <= edge <= above.high
+    if cut == 0:
+        far = answer(encoding, counts + 1.01 * noise, T, share=share).estimate
+        assert far.high == edge

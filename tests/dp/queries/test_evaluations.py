@@ -139,3 +139,23 @@ def test_wrong_arguments_are_refused() -> None:
         ENCODING.figures(np.zeros(3), 1.0, level=1.0)
     with pytest.raises(ValueError, match="loss_bound"):
         EvaluationEncoding(loss_bound=0.0, frac_bits=12)
+
+
+@pytest.mark.parametrize("cut", [0.0, 25.0])
+@pytest.mark.parametrize("level", [0.5, 0.95])
+def test_the_error_bars_of_a_share_reach_the_truth_at_their_level(level: float, cut: float) -> None:
+    """A model that is wrong about all records. The sum of both numbers over their weights says how far it is from that.
+
+    Noise of z standard deviations and all numbers off move that sum the most; the bound of what is off is for any sum.
+    """
+    std, n = 10.0, 200_000
+    exact = ENCODING.total(np.zeros(n), np.zeros(n))
+    combination = 1 / ENCODING.weights * [1, 1, 0]
+    length = float(np.linalg.norm(combination))
+    noise = NormalDist().inv_cdf((1 + level) / 2) * std * combination / length
+    for off, is_reached in ((cut * np.sign(combination), True), (cut * math.sqrt(2) * combination / length, False)):
+        found = ENCODING.figures(exact + noise + off, std, rounding=Rounding(cut=cut), level=level).accuracy
+        assert found.value > 0
+        assert found.low <= 1e-9
+        far = ENCODING.figures(exact + 1.02 * noise + 1.02 * off, std, rounding=Rounding(cut=cut), level=level).accuracy
+        assert is_reached or far.low > 1e-7
