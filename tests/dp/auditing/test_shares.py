@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import binom
+from scipy.stats import binom, chi2
 
 from precad.dp.accountants.pld import SampledGaussian
 from precad.dp.auditing import per_round
@@ -40,6 +40,18 @@ def test_limits_of_the_noise_and_tests_are_divided_among_seats_and_the_rate_amon
     for seats, draws in ((1, 1), (3, 1), (3, 2)):
         noise, rate = per_round.chances(1000, 300, 0.25, 0.05, seats, draws)
         assert seats * noise + draws * rate == pytest.approx(0.6 * 0.05)
+
+
+@pytest.mark.parametrize(("seats", "draws"), [(1, 1), (3, 1), (3, 2)])
+def test_limits_fail_with_the_chances_of_their_seats_and_draws(seats: int, draws: int) -> None:
+    """Each read off the law that it was made of: the other way round, from the limit to its chance."""
+    seen, event = observed(0.25, 1.5, m=60, T=5, seed=3), SampledGaussian(0.25, 1.5)
+    found = per_round.limits(seen, event, 0.95, seats, draws)
+    energy, trials = float(np.square(seen.residuals).sum()), int((seen.present & seen.coins).sum())
+    of_noise = chi2.cdf(energy / found.noise_at_most**2, 300)
+    of_rate = binom.sf(found.drawn - 1, trials, found.rate_at_least)
+    assert of_noise == pytest.approx(found.noise_chance, rel=1e-6)
+    assert seats * of_noise + draws * of_rate == pytest.approx(0.6 * 0.05, rel=1e-6)
 
 
 def seats_of(seed: int) -> dict[float, Observed]:

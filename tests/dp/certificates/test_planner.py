@@ -144,11 +144,15 @@ def test_noise_beside_earlier_tasks_and_what_protocols_take_is_that_of_the_close
     slack, before, grid = 2e-8, [(4, 9.0, 1e-8), (1, 30.0, 5e-8)], {"dim": dim, "frac_bits": 6}
     earlier = [
         EarlierTask(
-            unit=Unit.RECORD, events=dict.fromkeys(View, SampledGaussian(1.0, sigma)), rounds=n, levels={}, slack=eta,
+            unit=Unit.RECORD,
+            events={View.ONE_SERVER: SampledGaussian(1.0, sigma), View.CLIENTS_ONLY: SampledGaussian(1.0, 2 * sigma)},
+            rounds=n,
+            levels={},
+            slack=eta,
             chain="",
         )
         for n, sigma, eta in before
-    ]  # fmt: skip
+    ]
     both = replace(TASK, p=1.0, slack=slack, **grid, earlier=((earlier[0],), (earlier[0], earlier[1])))
     each = [replace(both, earlier=servers) for servers in ((both.earlier[0],), (both.earlier[1],), ())]
     found = [task.least_sigma(2.0, 5) for task in each]

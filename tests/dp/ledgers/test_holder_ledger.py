@@ -18,7 +18,7 @@ from precad.dp.accountants.composed import composed_epsilon
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian
 from precad.dp.accountants.slack import least_with_slack
 from precad.dp.errors import HolderLimitError, LedgerCorruptedError
-from precad.dp.ledgers.holder import Account, HolderLedger, Line, Payment, Terms, read
+from precad.dp.ledgers.holder import MOST_TIMES, Account, HolderLedger, Line, Payment, Terms, read
 from precad.dp.ledgers.lines import FIRST_CHAIN, seal
 
 TERMS = Terms(limit_epsilon=3.0, delta=1e-5)
@@ -96,6 +96,28 @@ def test_the_statement_of_two_tasks_is_a_quadrature_over_both_releases(tmp_path:
         return float(max(added.sum(), removed.sum()))
 
     assert largest_delta(found) <= delta * (1 + 1e-4) < largest_delta(found - 1e-3)
+
+
+def test_the_share_spent_is_of_delta_where_that_is_nearer_its_end() -> None:
+    """A quarter of delta is for protocols, of which half is taken; the rest is next to nothing, and no room is short."""
+    account, half = Account(TERMS), 0.25 * TERMS.delta / (1 + math.exp(TERMS.limit_epsilon)) / 2
+    little = payment(SampledGaussian(1.0, 1e4), slack=half)
+    assert account.share_spent == 0
+    account.take(Line("2026-01-01T00:00:00Z", little))
+    assert account.share_spent == pytest.approx(0.5, rel=1e-9)
+    assert account.payments_left(replace(little, slack=0.4 * half)) == 2
+    assert account.is_ended_by_delta(little)
+    nothing = payment(SampledGaussian(0.0, 1.0))
+    assert account.payments_left(nothing) == MOST_TIMES
+    assert not account.is_ended_by_delta(nothing)
+
+
+def test_payments_are_of_groups_as_large_as_the_ledgers_or_of_a_whole_client() -> None:
+    account = Account(replace(TERMS, records_per_person=3))
+    for size in (1, 3):
+        assert account.has_room(payment(SampledGaussian(1.0, 100.0, size)))
+    with pytest.raises(ValueError, match="event must be of 3 records of one person, got 2"):
+        account.has_room(payment(SampledGaussian(1.0, 100.0, 2)))
 
 
 def test_a_figure_never_passes_the_limit(tmp_path: Path) -> None:
