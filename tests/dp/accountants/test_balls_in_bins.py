@@ -13,6 +13,7 @@ from scipy.stats import norm
 from precad.dp.accountants import balls_in_bins
 from precad.dp.accountants.balls_in_bins import BallsInBins
 from precad.dp.accountants.gaussian import gaussian_epsilon
+from precad.dp.accountants.gaussian_dp import delta_from_mu
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian
 
 DELTA = 1e-5
@@ -172,3 +173,13 @@ def test_the_grid_moves_the_figure_upwards_only(monkeypatch: pytest.MonkeyPatch)
 def test_what_is_outside_its_range_is_refused(bins: int, sigma: float, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         BallsInBins(bins=bins, noise_multiplier=sigma)
+
+
+@pytest.mark.parametrize(("epochs", "delta"), [(1, 1.4e-11), (8, 1.1e-10), (30, 4e-10)])
+def test_below_what_rounding_moves_the_bins_are_taken_to_be_known(epochs: int, delta: float) -> None:
+    """Each epoch's masses pass through 2^17 additions of float64 in one place, so as many errors of 2^-53."""
+    assert delta < epochs * 2**17 * 2.0**-53
+    found = BallsInBins(bins=4, noise_multiplier=3.0).epsilon(4 * epochs, delta)
+    assert delta_from_mu(found, math.sqrt(epochs) / 3.0) == pytest.approx(delta, rel=1e-6)
+    above = BallsInBins(bins=4, noise_multiplier=3.0).epsilon(4 * epochs, 1e4 * delta)
+    assert delta_from_mu(above, math.sqrt(epochs) / 3.0) > 1.5e4 * delta

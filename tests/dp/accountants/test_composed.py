@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precad.dp.accountants import composed
+from precad.dp.accountants.bins_event import BinnedGaussian
 from precad.dp.accountants.composed import composed_epsilon
 from precad.dp.accountants.gaussian import gaussian_epsilon
-from precad.dp.accountants.gaussian_dp import delta_from_mu
+from precad.dp.accountants.gaussian_dp import delta_from_mu, eps_from_mu
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian
 from precad.dp.accountants.renyi import rdp_gaussian, rdp_sgm_poisson
 from precad.dp.accountants.renyi_accounting import eps_from_rdp
@@ -75,6 +76,22 @@ def test_evaluations_of_a_whole_client_with_little_noise_beside_a_training(sigma
     alone = gaussian_epsilon(sigma, DELTA)
     together = composed_epsilon([TRAINING, (SampledGaussian(1.0, sigma), 1)], DELTA)
     assert alone <= together < 1.01 * alone + composed_epsilon([TRAINING], DELTA)
+
+
+@pytest.mark.parametrize("sigma", [0.04, 0.01])
+def test_beside_next_to_no_noise_each_part_has_half_of_delta(sigma: float) -> None:
+    """Epsilons add up where deltas do, and both parts together have no more than all of it."""
+    together = composed_epsilon([TRAINING, (SampledGaussian(1.0, sigma), 1)], DELTA)
+    of_parts = eps_from_mu(DELTA / 2, 1 / sigma) + PldAccountant().epsilon(*TRAINING, DELTA / 2)
+    assert together == pytest.approx(of_parts, rel=1e-7)
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_epochs_of_a_group_beside_a_query_are_longer_releases(k: int) -> None:
+    """All of a person's records are at worst in the same bin, so a release moves k times as far."""
+    binned, query = BinnedGaussian(4, 6.0, k), SampledGaussian(1.0, 5.0)
+    found = composed_epsilon([(binned, 6), (query, 1)], DELTA)
+    assert delta_from_mu(found, math.sqrt(2 * (k / 6) ** 2 + 1 / 25)) == pytest.approx(DELTA, rel=1e-6)
 
 
 def test_a_round_without_noise_costs_everything() -> None:

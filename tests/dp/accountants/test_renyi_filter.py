@@ -15,6 +15,7 @@ from scipy.stats import binom
 from precad.dp.accountants.calibration import most_rounds
 from precad.dp.accountants.pld import PldAccountant, SampledGaussian
 from precad.dp.accountants.renyi import rdp_sgm_group, rdp_sgm_poisson
+from precad.dp.accountants.renyi_accounting import rdp_to_eps_balle
 from precad.dp.accountants.renyi_filter import SLACK_SHARE, divergence, most, most_slack, usual_orders
 from tests.dp.accountants.optional_stopping import Vector, losses
 
@@ -138,6 +139,15 @@ def _expected(after: Vector, kind: SampledGaussian, step: float, is_added: bool)
     spread = fftconvolve(padded, law.masses[::-1], mode="valid")
     start = law.first + low
     return np.asarray(np.clip(spread[start : start + len(after)], 0.0, 1.0))
+
+
+@pytest.mark.parametrize("orders", [(5.0,), (5.9, 4.1), (2.0, 7.5, 40.0)])
+def test_deltas_of_all_orders_and_of_protocols_add_up_to_delta(orders: tuple[float, ...]) -> None:
+    """Each order at its limit is the limit's epsilon at an equal part of three quarters of delta."""
+    limit, delta = 30.0, 1e-5
+    for alpha, largest in zip(orders, most(limit, delta, orders), strict=True):
+        assert rdp_to_eps_balle(alpha, largest, 0.75 * delta / len(orders)) == pytest.approx(limit, rel=1e-12)
+    assert most_slack(limit, delta) * (1 + math.exp(limit)) == pytest.approx(0.25 * delta)
 
 
 @pytest.mark.parametrize("limit", [0.1, 1.0, 8.0, 60.0])

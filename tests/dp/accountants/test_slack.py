@@ -6,6 +6,7 @@ Failure means: an epsilon is printed at a delta at which it does not hold, or a 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from precad.dp.accountants.calibration import short_noise_multiplier
 from precad.dp.accountants.pld import Label, PldAccountant, SampledGaussian, TwoStageSampledGaussian, Unit, View
 from precad.dp.accountants.side_by_side import ACCOUNTANTS, side_by_side
 from precad.dp.accountants.slack import WithSlack, left_of_delta, with_slack
+from precad.dp.accountants.task_cost import Evaluations, TaskCost
 from precad.dp.certificates.planner import least_sigma_for_epsilon
 from precad.dp.errors import BudgetExceededError, LedgerCorruptedError
 from precad.dp.ledgers.ledger import Ledger
@@ -154,6 +156,19 @@ def test_calibrated_noise_meets_its_target_with_the_slack() -> None:
     planned = least_sigma_for_epsilon(2.0, 1.0, 10, 1e-5, 1e-7)
     assert planned == pytest.approx(sigma, rel=1e-3)
     assert least_sigma_for_epsilon(5.0, 1.0, 10, 1e-5, 1e-7) is None  # (1 + e^5) 1e-7 is above 1e-5
+
+
+@pytest.mark.parametrize("n_tasks", [1, 3])
+def test_every_task_of_several_takes_its_part(n_tasks: int) -> None:
+    """All rounds are one Gaussian; delta pays for each task's protocol, and for the evaluations that each can have."""
+    events, slack = dict.fromkeys(View, SampledGaussian(1.0, 9.0)), 3e-8
+    evaluations = Evaluations(events=dict.fromkeys(View, SampledGaussian(1.0, 20.0)), levels={}, most=2)
+    cost = TaskCost(events=events, delta=1e-5, slack=slack, most_rounds=5)
+    found = cost.of_several(n_tasks, View.ONE_SERVER, 10)
+    assert found == pytest.approx(least_epsilon(math.sqrt(10) / 9, n_tasks * slack, 1e-5), rel=1e-6)
+    both = replace(cost, evaluations=evaluations).of_several(n_tasks, View.ONE_SERVER, 10)
+    mu = math.sqrt(10 / 81 + 2 * n_tasks / 400)
+    assert both == pytest.approx(least_epsilon(mu, n_tasks * slack, 1e-5), rel=1e-6)
 
 
 def ledger(slack: float, path=None, budget: float | None = 2.0) -> Ledger:
