@@ -114,6 +114,27 @@ def test_the_test_is_passed_wrongly_as_often_as_stated():
     assert abs(passed / n - 0.05) < 5 * math.sqrt(0.05 * 0.95 / n)
 
 
+def test_the_rounded_noise_passes_only_where_every_draw_that_it_may_be_does(monkeypatch):
+    """A draw of n steps was n - 1/2 at least, in steps of 2^-20; the margin is 0."""
+    long = np.full((20, 1), 60_000, dtype=np.int64)
+    threshold = 1.7 * math.log(1 / (2 * 0.05)) * 2**20
+    for steps in range(math.floor(threshold) - 2, math.ceil(threshold) + 3):
+        monkeypatch.setattr(rounded_laplace, "sample", lambda scale, random_bytes, n=steps: n)
+        found = release(long, rule(laplace_scale=1.7), fixed_stream(2))
+        assert found.has_passed == (steps - 0.5 > threshold)
+        assert found.noisy_margin == steps / 2**20
+
+
+@pytest.mark.parametrize(("over", "margin"), [(0, 10), (1, 7)])
+def test_vectors_of_just_the_proposed_length_do_not_count(over, margin, monkeypatch):
+    """Three of them, or three that are a step longer."""
+    monkeypatch.setattr(rounded_laplace, "sample", lambda scale, random_bytes: 0)
+    vectors = np.array([[2**15 + over, 0]] * 3 + [[5, 5]] * 9, dtype=np.int64)
+    assert release(vectors, rule(), fixed_stream(2)).noisy_margin == margin
+    norms = np.linalg.norm(vectors, axis=1) / 2**16
+    assert tsum_safety_margin(norms.tolist(), 10, 0.5, 1.0) == margin
+
+
 def test_both_releases_carry_their_noise():
     """A passed test releases the trimmed sum with std tau sigma1 R, a failed one the full sum with sigma1 R."""
     stream, d = fixed_stream(3), 4000
