@@ -120,6 +120,19 @@ def test_a_draft_without_numbers_of_records_is_accounted() -> None:
     assert not set(said) & set(exact["warnings"])
 
 
+def test_a_target_is_met_where_the_protocol_takes_a_part_of_delta() -> None:
+    """Beside evaluations and without them; the noise is the least of four digits that does."""
+    for gone in (set(), {"evaluation", "evaluation_every", "evaluation_noise"}):
+        section = {**SECTION, **HIDDEN, "target_epsilon": 2.0, "delta": 1e-9}
+        section = {name: value for name, value in section.items() if name not in {"gate", "noise_multiplier", *gone}}
+        task = Task.model_validate(section)
+        privacy, less = task_privacy(task), {**section, "noise_multiplier": 0.999 * task.noise_multiplier}
+        del less["target_epsilon"]
+        assert privacy.slack > 0.01 * task.delta  # which changes the least noise
+        assert privacy.epsilon(View.ONE_SERVER, 10, task.delta) <= 2.0
+        assert task_privacy(Task.model_validate(less)).epsilon(View.ONE_SERVER, 10, task.delta) > 2.0
+
+
 def test_a_target_of_a_task_comes_to_the_same_noise() -> None:
     section = {**SECTION, "target_epsilon": 4.0}
     del section["noise_multiplier"]
