@@ -99,7 +99,7 @@ def test_the_statement_of_two_tasks_is_a_quadrature_over_both_releases(tmp_path:
 
 
 def test_the_share_spent_is_of_delta_where_that_is_nearer_its_end() -> None:
-    """A quarter of delta is for protocols, of which half is taken; the rest is next to nothing, and no room is short."""
+    """A quarter of delta is for protocols, of which half is taken; the rounds themselves cost next to nothing."""
     account, half = Account(TERMS), 0.25 * TERMS.delta / (1 + math.exp(TERMS.limit_epsilon)) / 2
     little = payment(SampledGaussian(1.0, 1e4), slack=half)
     assert account.share_spent == 0

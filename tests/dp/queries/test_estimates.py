@@ -211,7 +211,7 @@ def test_the_error_bar_of_a_variance_reaches_the_truth_at_its_level(level: float
 @pytest.mark.parametrize("cut", [0.0, CUT])
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_the_error_bar_of_a_quantile_has_the_bin_whose_edge_the_level_allows(share: float, cut: float) -> None:
-    """The rank at that edge is next to 0. Noise of z, and all that bins are off, hide that bin and the one beside it."""
+    """The rank at that edge is next to 0. Noise of z, and all that bins are off, do not refute the bins beside it."""
     encoding = Encoding(kind=Kind.QUANTILE, low=0.0, high=10.0, frac_bits=FRAC_BITS, bins=10)
     counts = np.full(10, 10_000.0)
     edge = round(10 * share)  # where that share of the records is below
