@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from precad.clients.gradients.bit_exactness import is_bit_exact, made_up_records
+from precad.clients.gradients.bit_exactness import is_as_in_tile, is_bit_exact, made_up_records
 from precad.clients.gradients.layers import LayerGradients, Outer, Rows
 from precad.clients.gradients.one_pass import one_pass
 from precad.clients.gradients.probe import probe_labels
@@ -84,3 +84,27 @@ def test_one_bit_of_one_record_in_one_arrangement_is_found(name: str) -> None:
 
     assert not is_found(None)
     assert [place for place in places if not is_found(place)] == []
+
+
+@pytest.mark.parametrize("n_rows", [3, N_TILE, 2 * N_TILE, 2 * N_TILE + 3])
+def test_a_length_is_taken_that_gives_every_record_the_bits_of_a_tile_and_no_other(n_rows: int) -> None:
+    """Nor one of which a late part differs, or where records depend on others."""
+
+    def as_read(features: Tensor, _labels: Tensor) -> list[LayerGradients]:
+        return [Rows((features.flatten(start_dim=1).double(),), (None,))]
+
+    def by_length(features: Tensor, labels: Tensor) -> list[LayerGradients]:
+        return as_read(features * (1 + 2.0**-20 * (len(features) != N_TILE)), labels)
+
+    def by_place(features: Tensor, labels: Tensor) -> list[LayerGradients]:
+        late = (torch.arange(len(features)) >= N_TILE).view(-1, 1, 1, 1)
+        return as_read(features * (1 + 2.0**-20 * late), labels)
+
+    def by_others(features: Tensor, labels: Tensor) -> list[LayerGradients]:
+        return as_read(features - features.mean() * (len(features) == n_rows), labels)
+
+    found = [
+        is_as_in_tile(take, EXAMPLE, A_CLASS, n_rows=n_rows, n_tile=N_TILE)
+        for take in (as_read, by_length, by_place, by_others)
+    ]
+    assert found == [True, n_rows == N_TILE, n_rows <= N_TILE, False]
