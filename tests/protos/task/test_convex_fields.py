@@ -49,6 +49,11 @@ def file_of(folder: Path, directions: Any = DIRECTIONS) -> dict[str, Any]:
             {"algorithm": "user-dp-fedavg", "update_clipping": "per-layer"},
             "update_clipping: expected 'flat' with layer_clips, found 'per-layer'",
         ),
+        ({"audit_clients": ["mallory"]}, "audit_clients: expected none with layer_clips, beyond which canaries"),
+        (
+            {"query": {"kind": "mean", "column": "age", "low": 0.0, "high": 1.0}},
+            "layer_clips: expected none in a task with a query",
+        ),
         ({"half_spaces": [-1.0]}, "directions_sha256: expected the digest of a file with half_spaces"),
         ({"directions_sha256": "0" * 64}, "directions_sha256: .*none without"),
         ({"directions": Path("directions.npy")}, "directions: expected none without half_spaces"),

@@ -81,6 +81,7 @@ def test_a_fault_in_a_table_of_columns_names_the_column() -> None:
         ({"columns": {"age": 3}}, "Column"),
         ({"class_names": ["a"]}, "class_names: expected at least two classes, found one"),
         ({"class_names": ["a", "b", "a"]}, "class_names: expected different names, found one twice"),
+        ({"class_names": ["a", "b\x1b[2J"]}, "class_names: expected printable characters, found others"),
         ({"record_shape": [0]}, "greater than or equal to 1"),
         ({"columns": AGE_FIRST, "record_shape": [2]}, r"record_shape: expected \[3\], the columns' features, found"),
     ],
