@@ -231,7 +231,7 @@ def _looks_at_no_value(model: nn.Module, features: Tensor) -> bool:
         with torch.no_grad(), _Kernels() as kernels, _Watch() as watch, suppress(*REFUSALS):
             model(some)
             made.append(kernels.made)
-        if watch.is_looked_at or kernels.is_looked_at:
+        if watch.is_looked_at or kernels.is_looked_at or not made:  # or the code cannot be watched
             return False
     return all(one == made[0] for one in made)
 

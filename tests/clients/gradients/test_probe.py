@@ -600,3 +600,17 @@ def test_values_that_pytorch_reads_by_itself_take_one_record_a_pass(make, exampl
     """In one pass, another text moved eight others' gradients across a kink, by 8.5 R together."""
     engine = RecordEngine(build(f"{__name__}:{make.__name__}"), example, device="cpu")
     assert (engine.path in (Path.ONE_BY_ONE, Path.VMAP), engine.passes.n_tile) == (True, 1)
+
+
+class Unwatched(TwoLayers):
+    """Does not run while its calls are watched, as some of PyTorch's compiled code does not."""
+
+    def forward(self, images):
+        if torch.overrides._get_current_function_mode() is not None:
+            raise RuntimeError("under no mode")
+        return super().forward(images)
+
+
+def test_a_model_that_cannot_be_watched_takes_no_pass_of_its_own():
+    engine = RecordEngine(build(f"{__name__}:Unwatched"), torch.zeros(1, 8, 8), device="cpu")
+    assert engine.path is Path.VMAP
