@@ -614,3 +614,28 @@ class Unwatched(TwoLayers):
 def test_a_model_that_cannot_be_watched_takes_no_pass_of_its_own():
     engine = RecordEngine(build(f"{__name__}:Unwatched"), torch.zeros(1, 8, 8), device="cpu")
     assert engine.path is Path.VMAP
+
+
+class Doubles(torch.autograd.Function):
+    """Passes numbers on, and doubles all gradients where one number is large."""
+
+    @staticmethod
+    def forward(ctx, numbers):
+        ctx.save_for_backward(numbers)
+        return numbers.clone()
+
+    @staticmethod
+    def backward(ctx, gradients):
+        (numbers,) = ctx.saved_tensors
+        return gradients * torch.where(numbers.abs().max() > 500, 2.0, 1.0)
+
+
+class DoublesBehindAZeroHead(ZeroHead):
+    def hidden(self, images):
+        return torch.tanh(Doubles.apply(self.first(images.flatten(1))))
+
+
+def test_bits_are_tried_where_a_head_of_zeros_hides_nothing():
+    """At the initial parameters no gradient comes to where records depend on others."""
+    engine = RecordEngine(build(f"{__name__}:DoublesBehindAZeroHead"), torch.zeros(1, 8, 8), device="cpu")
+    assert engine.passes.n_tile == 1
