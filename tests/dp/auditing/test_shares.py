@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import binom, chi2
+from scipy.stats import binom, chi2, t
 
 from precad.dp.accountants.pld import SampledGaussian
 from precad.dp.auditing import per_round
@@ -52,6 +52,11 @@ def test_limits_fail_with_the_chances_of_their_seats_and_draws(seats: int, draws
     of_rate = binom.sf(found.drawn - 1, trials, found.rate_at_least)
     assert of_noise == pytest.approx(found.noise_chance, rel=1e-6)
     assert seats * of_noise + draws * of_rate == pytest.approx(0.6 * 0.05, rel=1e-6)
+    factor = float((seen.contributions * seen.scores).sum() / np.square(seen.contributions).sum())
+    left = float(np.square(seen.scores - factor * seen.contributions).sum()) / 299
+    error = math.sqrt(left / float(np.square(seen.contributions).sum()))
+    of_arrival = [2 * t.sf(abs(end - factor) / error, 299) for end in found.arrival]
+    assert of_arrival == pytest.approx([0.1 * 0.1 * 0.05 / seats] * 2, rel=1e-6)
 
 
 def seats_of(seed: int) -> dict[float, Observed]:

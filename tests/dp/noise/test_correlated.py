@@ -219,3 +219,13 @@ def test_reach_bounds_the_rows_of_the_inverse() -> None:
         two, one = strategy.reach(rounds)
         for found, exact in ((two, np.linalg.norm(rows, axis=1).max()), (one, np.abs(rows).sum(axis=1).max())):
             assert exact <= found <= exact * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("noise", [0.3, 1.0, 7.7, 1234.5])
+def test_a_rounds_multiplier_is_never_rounded_up(noise: float) -> None:
+    """In fractions, for every number of bands: its square times that of the norm is within the square of the noise."""
+    for n_bands in range(1, MOST_BANDS + 1):
+        strategy = Strategy.banded(n_bands)
+        exact = Fraction(sum(c * c for c in strategy.coefficients), strategy.coefficients[0] ** 2)
+        found = Fraction(strategy.multiplier_of_a_round(noise))
+        assert (1 - Fraction(1, 10**12)) * Fraction(noise) ** 2 < found**2 * exact <= Fraction(noise) ** 2
