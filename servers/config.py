@@ -197,8 +197,8 @@ class AggregatorConfig(ServerConfig, frozen=True):
 
     step_timeout_s: Patience = 600.0
     """How long the other server may take over its part of a step, or the dealer over a round's tuples. Then the round
-    is given up as if it had hung up. More where it may be at work (`precad.servers.links.step_limits`): 8 n d bytes at
-    8 MiB/s, the step's own bytes at 1 Mbit/s, and the time for uploads, dealer and clients. 0: for ever."""
+    is given up as if it had hung up. More where it may be at work (`precad.servers.links.step_limits`). That is 8 n d
+    bytes at 8 MiB/s, the step's own bytes at 1 Mbit/s, and the time for uploads, dealer and clients. 0: for ever."""
     lane_listen: Address | None = None
     """Server B only: HOST:PORT where A connects for MPC's steps. By default a free port on the host of `listen`."""
 
