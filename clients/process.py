@@ -426,7 +426,7 @@ class ClientProcess:
         if not task.checks_norms:
             log.warning("client.no_norm_is_checked", validation=task.validation)
         require_writable(config.state_dir)
-        self._alone = one_process(config.state_dir, clients[0], task.digest())
+        self._alone = [one_process(config.state_dir, client, task.digest()) for client in clients]
         payments = payments_of(task, clients, config.holder)
         of_evaluations = payments_of_answers(task, clients, config)
         if task.record_bins is None:  # else what a client goes on with is paid
@@ -474,14 +474,15 @@ class ClientProcess:
     async def run(self) -> None:
         """Returns when every client's task is finished. Called once.
 
-        Raises what ended one of them early; StoppedError; StateFileError where another process hosts them.
+        Raises what ended one of them early; StoppedError; StateFileError where another process hosts one of them.
         """
         threads = ThreadPoolExecutor(len(self._sessions) + _SPARE_THREADS)  # every client may wait for its update
         asyncio.get_running_loop().set_default_executor(threads)
         stopping, sessions = asyncio.create_task(self._stop.wait()), list[asyncio.Task[None]]()
         with ExitStack() as alone:
             try:
-                alone.enter_context(self._alone)
+                for of_client in self._alone:
+                    alone.enter_context(of_client)
                 sessions = [asyncio.create_task(session.run()) for session in self._sessions]
                 waiting = {*sessions, stopping}
                 while any(not session.done() for session in sessions):

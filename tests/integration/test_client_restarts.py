@@ -109,13 +109,13 @@ async def lives(tmp_path: Path) -> None:
 
 @asynchronous
 async def test_a_client_that_runs_is_not_started_twice(tmp_path: Path) -> None:
-    """The second ends, the first goes on; after a kill of the first there is room."""
+    """The second ends, the first goes on, which hosts another too; after a kill of the first there is room."""
     organisations = Organisations.create(tmp_path)
     organisations.write_configs(
         dict(zip((*AGGREGATORS, Role.DEALER), free_addresses(3), strict=True)),
     )
     config = organisations.config(Role.CLIENT)
-    first = await started(config)
+    first = await started(config, *reversed(CLIENTS[:2]))
     await trains(first)
     second = await started(config)
     _, said = await second.communicate()
@@ -139,9 +139,10 @@ async def trains(process: asyncio.subprocess.Process) -> None:
         assert line, "it ended before"
 
 
-async def started(config: Path) -> asyncio.subprocess.Process:
+async def started(config: Path, *clients: str) -> asyncio.subprocess.Process:
+    ids = [part for client in clients or CLIENTS[:1] for part in ("--id", client)]
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "precad.deploy.cli.main", "client", str(config), "--id", CLIENTS[0]),
+        *(sys.executable, "-P", "-m", "precad.deploy.cli.main", "client", str(config), *ids),
         cwd=ROOT,
         stderr=asyncio.subprocess.PIPE,
     )
