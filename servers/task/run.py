@@ -36,7 +36,6 @@ from precad.servers.errors import PeerUnreachableError, ServerError, SetupError,
 from precad.servers.links.credentials import Credentials
 from precad.servers.links.dealer import NoDealer, TupleSource
 from precad.servers.links.peer import PeerLink
-from precad.servers.links.step_limits import StepLimits
 from precad.servers.rounds.equipment import Compute, Links
 from precad.servers.rounds.fixed_times import note_if_late
 from precad.servers.rounds.round import RoundRunner
@@ -171,7 +170,7 @@ class TaskRun:
         told once that is on our disk. So a server that hears it may forget us, and one that was lost before is waited
         for.
         """
-        link, tuples = meeting.link, self._tuple_source(meeting.agreement.task_id)
+        link, tuples = meeting.link, self._tuple_source(meeting)
         guards = (asyncio.create_task(_stays(link)), asyncio.create_task(tuples.run()))
         goodbye = common_pb2.Goodbye(finished=False, reason="it was stopped")  # for as long as nothing else is known
         try:
@@ -209,7 +208,7 @@ class TaskRun:
         for round in self.state.committed[len(self.telemetry.records) :]:
             await self._publish(round)
 
-    def _tuple_source(self, task_id: str) -> TupleSource | NoDealer:
+    def _tuple_source(self, meeting: Meeting) -> TupleSource | NoDealer:
         dealer_address, pins = self.dealer_address, self.credentials.dealer
         if dealer_address is None or pins is None:
             return NoDealer()
@@ -217,8 +216,8 @@ class TaskRun:
         def channel() -> grpc.aio.Channel:
             return dial(dealer_address, Role.DEALER, self.credentials.tls, pins)
 
-        hello = hello_to(self.state.task, task_id=task_id)
-        ours, limits = self.config.tls.certificate, StepLimits.of(self.state.task, self.config)
+        hello = hello_to(self.state.task, task_id=meeting.agreement.task_id)
+        ours, limits = self.config.tls.certificate, meeting.lane.limits
         return TupleSource(self.party, channel, hello, dealer_address, self.state.burns, ours, limits)
 
     async def _rounds(

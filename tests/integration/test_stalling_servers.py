@@ -1,7 +1,7 @@
-"""One server that deviates towards clients alone: it says that all is over, or keeps them waiting for a model.
+"""Servers that keep others waiting: one that deviates towards clients alone, and a dealer that deals nothing.
 
 Failure means a client that ends as if its task were done. It also means one that keeps its share seed, or trains and
-uploads, for a round that is long over.
+uploads, for a round that is long over. And it means servers that wait for a dealer beyond `step_timeout_s`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from structlog.testing import capture_logs
 
 from precad.clients.errors import TaskEndedError
 from precad.clients.upload import session
-from precad.protos.precad.v1 import aggregator_pb2, common_pb2
-from tests.harness.harness import asynchronous, free_addresses
+from precad.protos.precad.v1 import aggregator_pb2, common_pb2, dealer_pb2
+from precad.servers.dealer import DealerServicer
+from tests.harness.harness import LeashedClient, asynchronous, free_addresses, running, small_task, until
 from tests.harness.pki import Pki
 from tests.integration.deviating_proved import Deviant, Plan
 from tests.integration.test_deviating_proved import FEW_BITS, Beside, at_work, attacked, fields_of, session_of
 from tests.integration.test_proved_rounds import proved_task
+from tests.integration.test_registration import silence, take_part
 
 CLIENTS = ("alice", "bob")
 
@@ -75,3 +77,37 @@ async def test_a_model_that_comes_late_is_trained_on_by_nobody(tmp_path: Path) -
     assert {line["client"] for line in skipped} == {"alice", "bob"}
     assert {line["reason"] for line in skipped} == {"model: expected all of it while uploads are taken, found less"}
     assert not [line for line in said if line["event"] == "client.submitted"]
+
+
+@asynchronous
+async def test_servers_wait_for_a_dealer_no_longer_than_for_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It keeps its connections and ends no batch after the first. Once it deals again, rounds go on."""
+    deals, original = asyncio.Event(), DealerServicer.Deal
+
+    async def deal(self: DealerServicer, requests: Any, context: Any) -> AsyncIterator[dealer_pb2.DealReply]:
+        n_batches = 0
+        async for reply in original(self, requests, context):
+            if reply.HasField("corrections") and reply.corrections.last:
+                n_batches += 1
+                if n_batches > 1:
+                    await deals.wait()
+            yield reply
+
+    monkeypatch.setattr(DealerServicer, "Deal", deal)
+    pki, task = Pki.create(tmp_path / "pki", CLIENTS), small_task(CLIENTS, rounds=100, min_clients=2, gate="native")
+    patient = {"reconnect_timeout_s": 60.0}
+    ours = {"noises": (silence, silence), "dealer": patient, "step_timeout_s": 2.0, **patient}
+    with capture_logs() as said:
+        async with running(task, pki, tmp_path, **ours) as deployment:
+            alice, bob = (LeashedClient(client, deployment) for client in CLIENTS)
+            await asyncio.gather(alice.join(), bob.join())
+            await asyncio.gather(take_part(alice, after=-1), take_part(bob, after=-1))
+            async with asyncio.timeout(30.0):
+                await until(lambda: [line["event"] for line in said].count("aggregator.interrupted") >= 2)
+                deals.set()
+                await asyncio.gather(take_part(alice, after=1), take_part(bob, after=1))
+            await asyncio.gather(alice.leave(), bob.leave())
+    (reason,) = {line["reason"] for line in said if "the dealer: expected the tuples of" in line.get("reason", "")}
+    assert reason.startswith("the dealer: expected the tuples of round 1 within 2.")
