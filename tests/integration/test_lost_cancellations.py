@@ -18,9 +18,11 @@ import numpy as np
 import pytest
 from grpc.aio import AioRpcError, Metadata
 
+from precad.clients.upload import session as session_module
 from precad.clients.upload.patience import until_admitted
 from precad.clients.upload.session import ClientSession
-from precad.protos.precad.v1 import common_pb2, peer_pb2, peer_pb2_grpc
+from precad.deploy.localhost import observing
+from precad.protos.precad.v1 import aggregator_pb2, common_pb2, peer_pb2, peer_pb2_grpc
 from precad.protos.tls.files import renewable
 from precad.protos.tls.identity import Role
 from precad.protos.tls.transport import RETRY_HINT, bind_server, dial, require_not_cancelled
@@ -71,7 +73,9 @@ class Call:
     def cancel(self) -> None: ...
 
 
-STUB = SimpleNamespace(Link=Call, Deal=lambda requests: Call(), Join=lambda request: Call(), Submit=Call)
+STUB = SimpleNamespace(
+    Link=Call, Deal=lambda requests: Call(), Join=lambda request: Call(), Watch=lambda request: Call(), Submit=Call
+)
 
 
 class Channel:
@@ -142,7 +146,7 @@ async def test_a_server_that_stops_leaves_its_dealer(monkeypatch: pytest.MonkeyP
 
 @asynchronous
 async def test_a_client_that_stops_makes_no_call_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither one that joins, nor one that a server had no room for."""
+    """None that joins, that takes part in a round, or that a server had no room for."""
     pki = Pki.create(tmp_path / "pki", ("alice", "bob"))
     session = ClientSession(
         client="alice",
@@ -155,6 +159,30 @@ async def test_a_client_that_stops_makes_no_call_anew(tmp_path: Path, monkeypatc
     events = session._events(STUB, 0)  # type: ignore[arg-type]
     assert await ended_by_cancellation(anext(events))
     assert await ended_by_cancellation(until_admitted(Call, 60.0))
+    invited = aggregator_pb2.Invitation(task="small-1")
+    inboxes: Any = [SimpleNamespace() for _ in range(2)]
+    monkeypatch.setattr(ClientSession, "_invited_by_both", answered((invited, invited)))
+    monkeypatch.setattr(ClientSession, "_take_part", lambda *of: lost())
+    monkeypatch.setattr(session_module, "round_task", lambda a, b, task: task)
+    monkeypatch.setattr(session_module, "agree", lambda a, b, task: None)
+    assert await ended_by_cancellation(session._answer_next([], inboxes))
+
+
+def answered(value: object) -> Any:
+    """Return what stands for a method that needs to wait for nothing."""
+
+    async def method(*of: object) -> object:
+        return value
+
+    return method
+
+
+@asynchronous
+async def test_a_runner_that_stops_watches_no_server_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It tries again for as long as a server has not come up."""
+    monkeypatch.setattr(observing, "stub_of_bytes", lambda *of: STUB)
+    observers: Any = observing.Observers(None, observing.Progress(), answered(None))  # type: ignore[arg-type]
+    assert await ended_by_cancellation(observers._observe(Channel(), asyncio.Queue(), asyncio.Event(), None))
 
 
 @asynchronous
