@@ -66,22 +66,23 @@ _BRIGHTNESS: Final = (0.5, 1.0, 0.1, 0.75)
 _STRANGE: Final = (1e3, -1e3, 1e30, -1e30, 1e-30, math.nan)
 """Multiples of them, seen in between: a model that keeps the largest value so far, or the least, is another then."""
 
+_LOOKING_ALIKE: Final = (
+    *("equal", "nonzero", "masked_select", "unique_consecutive", "repeat_interleave", "bincount", "segment_reduce"),
+    *("_nested_tensor_from_mask", "_nested_tensor_from_mask_left_aligned", "_grouped_mm", "_scaled_grouped_mm"),
+)
+"""Names that PyTorch's functions and the kernels below them share."""
 _LOOKING: Final = frozenset(
     (
         *("item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__index__", "__complex__"),
-        *("__contains__", "is_nonzero", "equal", "allclose", "nonzero", "argwhere", "masked_select", "unique"),
-        *("unique_consecutive", "repeat_interleave", "bincount", "__dlpack__", "segment_reduce"),
-        *("_nested_tensor_from_mask", "_nested_tensor_from_mask_left_aligned", "_grouped_mm", "_scaled_grouped_mm"),
+        *("__contains__", "is_nonzero", "allclose", "argwhere", "unique", "__dlpack__", *_LOOKING_ALIKE),
     )
 )
 """PyTorch's functions by which what a model does next can depend on the values of a tensor."""
 
 _LOOKING_KERNELS: Final = frozenset(
     (
-        *("_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique", "_unique2", "unique_dim"),
-        *("unique_consecutive", "unique_dim_consecutive", "repeat_interleave", "bincount"),
-        *("_pack_padded_sequence", "_to_sparse", "segment_reduce"),
-        *("_nested_tensor_from_mask", "_nested_tensor_from_mask_left_aligned", "_grouped_mm", "_scaled_grouped_mm"),
+        *("_local_scalar_dense", "_unique", "_unique2", "unique_dim", "unique_dim_consecutive"),
+        *("_pack_padded_sequence", "_to_sparse", *_LOOKING_ALIKE),
     )
 )
 """Those of ATen, by which a scripted function does the same, and those that read values for a shape by themselves."""

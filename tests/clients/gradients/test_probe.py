@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_array_equal
-from torch import nn
+from torch import library, nn
 
 from precad.clients.errors import (
     ArgumentError,
@@ -576,7 +576,7 @@ class SplitsByExpert(nn.Module):
         return self.head(read[order.argsort()])
 
 
-@torch.library.custom_op("precad_test_probe::cut", mutates_args=())
+@library.custom_op("precad_test_probe::cut", mutates_args=())
 def cut(features: torch.Tensor, place: torch.Tensor, begins: bool) -> torch.Tensor:
     """Return what is before a place, or behind it: a user's own operator, of which PyTorch shows shapes alone."""
     at = int(place)
