@@ -642,7 +642,7 @@ async def test_no_request_goes_out_over_a_call_that_is_over(pki: Pki, monkeypatc
 class Slow(DealerServicer):
     """Answers a hello, and keeps the end of each batch until it may leave."""
 
-    may_leave = asyncio.Event()
+    may_leave: asyncio.Event
 
     async def Deal(self, request_iterator: AsyncIterator[Any], context: Any) -> AsyncIterator[dealer_pb2.DealReply]:
         """See the class."""
@@ -658,6 +658,7 @@ async def test_a_dealer_that_ends_no_batch_is_waited_for_as_long_as_is_said(
 ) -> None:
     """It stays connected, so nothing else ends the wait. Without limits, `step_timeout_s = 0`, none ends it."""
     monkeypatch.setattr(f"{__name__}.DealerServicer", Slow)
+    monkeypatch.setattr(Slow, "may_leave", asyncio.Event(), raising=False)
     limits, batch = StepLimits(every=0.5), shape_of()
     async with (
         dealing(pki) as desk,
