@@ -34,6 +34,7 @@ from precad.servers.aggregator import Aggregator
 from precad.servers.errors import PeerUnreachableError, StoppedError, TaskRefusedError, TaskUnfulfilledError
 from precad.servers.links.dealer import TupleSource
 from precad.servers.links.peer import PeerLink
+from precad.servers.links.step_limits import NO_LIMITS
 from precad.servers.operations.metrics import StatusCollector
 from precad.servers.rounds.equipment import SYSTEM_RANDOMNESS, NoiseSource
 from precad.servers.store.rounds import CommittedRound
@@ -315,7 +316,8 @@ async def test_what_the_mpc_thread_still_writes_down_is_there_when_the_servers_m
             told.append(state.standing.next_round)
             may_end.set()
             raise TaskRefusedError("enough")
-        return SimpleNamespace(link=PeerLink(0, send, nothing_more), agreement=SimpleNamespace(task_id="task-1"))
+        link, lane = PeerLink(0, send, nothing_more), SimpleNamespace(limits=NO_LIMITS)
+        return SimpleNamespace(link=link, lane=lane, agreement=SimpleNamespace(task_id="task-1"))
 
     def level(state: TaskState, *_: object) -> None:
         begun.set()
