@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,8 @@ from precad.clients.models.losses import Loss
 
 Take = Callable[[Tensor, Tensor, Loss], list[LayerGradients]]
 """Features, labels and loss to the gradients of a batch's records, layer by layer."""
+_ROW_STEP: Final = 16
+"""Rows of a matrix begin at multiples of so many numbers: of 64 bytes in float32."""
 
 
 @contextmanager
@@ -123,8 +125,21 @@ class _Hooks:
             return lambda _layer, read, output: self._tape.note(index, read[0], output)
 
         for index, layer in enumerate(self._tape.layers):
+            if type(layer) is nn.Linear:
+                self._handles.append(layer.register_forward_pre_hook(lambda _layer, read: (_in_step(read[0]),)))
             self._handles.append(layer.register_forward_hook(noting(index)))
 
     def __exit__(self, *_: object) -> None:
         for handle in self._handles:
             handle.remove()
+
+
+def _in_step(read: Tensor) -> Tensor:
+    """Return the same matrix with rows that all lie alike in memory.
+
+    Some kernels of a CPU add up a row in the order that its first address asks for. A record's place in the batch then
+    decides how its outputs are rounded (`precad.clients.gradients.bit_exactness`).
+    """
+    if read.dim() != 2 or read.device.type != "cpu" or not (missing := -read.shape[1] % _ROW_STEP):
+        return read
+    return nn.functional.pad(read, (0, missing))[:, : read.shape[1]]

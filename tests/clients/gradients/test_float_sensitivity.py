@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -72,11 +73,11 @@ def require_sensitivity(engine: RecordEngine, at: np.ndarray, records: Records, 
 
 @pytest.mark.parametrize("name", ["cnn", "mlp"])
 def test_one_record_more_moves_a_sum_of_records_at_kinks_by_the_bound(name: str, threads: int) -> None:
-    """Around the batch sizes at which kernels change on the machine where this was written."""
+    """Around the batch sizes at which kernels change on the machine where this was written, and lengths of passes."""
     engine, at = engine_of(name), networks.initial_parameters(name, seed=0)
     assert engine.passes.is_bit_exact
-    for sizes in (range(1, 4), range(14, 17)):
-        require_sensitivity(engine, at, crafted(name, 24), sizes)
+    for sizes in (range(1, 4), range(14, 18), range(23, 26), range(31, 34), range(47, 50)):
+        require_sensitivity(engine, at, crafted(name, 50), sizes)
 
 
 @pytest.mark.slow
@@ -186,6 +187,21 @@ def test_models_that_scale_by_a_bright_record_take_one_a_pass(how: str) -> None:
     assert_array_equal(beside[0], alone)
     (with_it,) = sums_of(engine, at, [joined([bright, ours])])
     assert np.linalg.norm(with_it - alone) <= R
+
+
+@pytest.mark.parametrize("widths", [(30, 50, 2), (8, 63, 10), (9, 7, 5, 2), (784, 126, 10)], ids=str)
+def test_layers_of_any_width_share_passes(widths: tuple[int, ...], threads: int) -> None:
+    """Rows that begin at odd addresses are rounded by their place where they lie as they come; in step they are not."""
+    layers: list[nn.Module] = []
+    for n_in, n_out in pairwise(widths):
+        layers += [nn.Linear(n_in, n_out), nn.ReLU()]
+    model, example = nn.Sequential(*layers[:-1]), torch.zeros(widths[0])
+    even = nn.Sequential(nn.Linear(widths[0], 64), nn.ReLU(), nn.Linear(64, 16))
+    engine, drawn = RecordEngine(model, example, device="cpu"), np.random.default_rng(0)
+    assert engine.passes == RecordEngine(even, example, device="cpu").passes
+    features = drawn.standard_normal((70, widths[0]), dtype=np.float32)
+    records = Records(features, drawn.integers(0, widths[-1], 70))
+    require_sensitivity(engine, networks.flatten(model), records, range(60, 66))
 
 
 def test_a_device_that_never_repeats_is_refused_by_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
