@@ -36,7 +36,7 @@ from precad.clients.errors import (
 from precad.clients.gradients.bit_exactness import is_as_in_tile, is_bit_exact
 from precad.clients.gradients.layers import LayerGradients, require_layer_sizes
 from precad.clients.gradients.narrow_pass import NarrowPasses
-from precad.clients.gradients.pass_lengths import PassLengths
+from precad.clients.gradients.pass_lengths import OF_ADAPTERS, OF_MODELS, PassLengths
 from precad.clients.gradients.probe import EXHAUSTED, probe, probe_records, quiet_copy
 from precad.clients.gradients.record_clipping import RecordClip, are_finite, clipped_sums
 from precad.clients.gradients.record_paths import PASSES, Path, path_of, total_loss
@@ -56,15 +56,11 @@ from precad.clients.records.records import (
 _CPU_MEMORY_BYTES, _CUDA_MEMORY_BYTES = 32 * 2**20, 2 * 2**30
 """Memory of a pass, unless told otherwise. On a CPU a pass that stays near the caches is also the fastest."""
 _FEWEST: Final = 32
-"""Records of a tile, unless a memory budget says less."""
-_MOST: Final = {"cpu": 256, "cuda": 1024}
-"""Records of a tile. A pass of few records costs what a full one does."""
-_SHORT: Final = 12
-"""Records of a tile of adapters on a CPU, whose passes vary in length: a small client's memory is near its records'."""
-_LONG: Final = 96
-"""Records of the longest of these passes; longer ones gain little. Half of it is the longest piece."""
+"""Records that a pass may have, unless a memory budget says less."""
+_ON_AN_ACCELERATOR: Final = 1024
+"""Records of every pass: one of few costs what a full one does."""
 _TILE_SHARE: Final = 2
-"""A tile takes this part of the memory of a pass: larger tiles gain little and make passes of few records dear."""
+"""The longest pass takes this part of the memory of one: longer ones gain little."""
 A_CLASS: Final = torch.zeros((), dtype=torch.int64)
 """A label that is a class."""
 
@@ -118,11 +114,11 @@ class RecordEngine:
                 if parameter.dim() == IMAGE_AXES:
                     parameter.data = channels_last(parameter.data)
         self._narrow = NarrowPasses(self._model)
-        fewest = _FEWEST if memory_bytes is None else 1
-        varies = adapted(model) is not None and self.device.type == "cpu"
-        n_fit = max(fewest, self._n_fit // _TILE_SHARE)
-        self._n_tile = min(_SHORT if varies else _MOST[self.device.type], n_fit)
-        self._most = min(_LONG, n_fit) if varies else self._n_tile
+        n_fit = max(_FEWEST if memory_bytes is None else 1, self._n_fit // _TILE_SHARE)
+        self._variety = OF_MODELS if adapted(model) is None else OF_ADAPTERS
+        self._n_tile, self._most = self._variety.within(n_fit)
+        if self.device.type != "cpu":
+            self._n_tile = self._most = min(_ON_AN_ACCELERATOR, n_fit)
         self._is_stopped = False
         self._tried: dict[int, Passes] = {}
         self._lengths: dict[int, PassLengths] = {}
@@ -154,7 +150,7 @@ class RecordEngine:
         construction, where a device gives the same bits twice."""
         self._load(self._shaken)
         paths = PASSES if self._path is Path.NARROW_PASS else (self._path,)
-        ways = [(path, n_tile) for n_tile in (self._n_tile, 1) for path in paths]
+        ways = [(path, n_tile) for n_tile in (self._n_tile, self._most, 1) for path in paths]
         for path, n_tile in dict.fromkeys((*ways, (Path.ONE_BY_ONE, 1))):  # what failed is not tried again
             if n_tile > 1 and (path is Path.ONE_BY_ONE or not self.loss.takes_batches):
                 continue
@@ -169,7 +165,7 @@ class RecordEngine:
         n_threads, passes = torch.get_num_threads(), self.passes
         if n_threads not in self._lengths:
             most = self._most if passes.n_tile == self._n_tile else passes.n_tile
-            self._lengths[n_threads] = PassLengths(passes.n_tile, most, self._is_as_in_tile)
+            self._lengths[n_threads] = PassLengths(passes.n_tile, most, self._is_as_in_tile, self._variety)
         return self._lengths[n_threads]
 
     def _is_as_in_tile(self, n_rows: int) -> bool:

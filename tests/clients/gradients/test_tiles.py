@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from precad.clients.gradients.engine import RecordEngine
-from precad.clients.gradients.pass_lengths import PassLengths
+from precad.clients.gradients.pass_lengths import OF_ADAPTERS, OF_MODELS, PassLengths, Variety
 from precad.clients.gradients.record_clipping import RecordClip
 from precad.clients.gradients.tiles import packed
 from precad.clients.models import networks
@@ -78,7 +78,7 @@ def test_a_pass_whose_bits_are_others_is_not_taken() -> None:
     assert plain.passes == branching.passes
     assert branching.passes.is_bit_exact
     n_tile, most, does = (own := plain._lengths_now()).n_tile, own.most, plain._is_as_in_tile
-    as_expected = PassLengths(n_tile, most, lambda n_rows: does(n_rows) and not rounds_otherwise(n_rows))
+    as_expected = PassLengths(n_tile, most, lambda n_rows: does(n_rows) and not rounds_otherwise(n_rows), OF_ADAPTERS)
     for n in range(1, most + 1):  # which lengths a plain model's passes may have depends on the processor
         assert branching._lengths_now().rows_of(n) == as_expected.rows_of(n)
     at, clip = networks.flatten(networks.build(lambda: small(8))) + 0.1, RecordClip(0.5)
@@ -88,21 +88,53 @@ def test_a_pass_whose_bits_are_others_is_not_taken() -> None:
 
 
 def test_padding_is_an_eighth_of_a_pass_where_all_lengths_do() -> None:
-    lengths = PassLengths(12, 96, lambda n_rows: True)
+    lengths = PassLengths(12, 96, lambda n_rows: True, OF_ADAPTERS)
     for n in range(1, lengths.most + 1):
         assert n <= (n_rows := lengths.rows_of(n)) <= lengths.most
         assert n_rows <= max(lengths.n_tile // 2, n + 2, n * 9 // 8)
 
 
+def test_a_third_is_where_each_length_costs_more_than_it_saves() -> None:
+    lengths = PassLengths(32, 256, lambda n_rows: True, OF_MODELS)
+    found = {n: lengths.rows_of(n) for n in range(1, 257)}
+    assert set(found.values()) == {16, 24, 32, 48, 64, 96, 128, 192, 256}
+    assert all(n <= n_rows <= max(16, n * 3 // 2) for n, n_rows in found.items())
+
+
+def test_records_of_many_clients_share_long_passes_but_those_of_adapters() -> None:
+    """Adapters' passes stay as long as the largest client's, whose memory is all that they shall take."""
+    sizes = [30] * 10
+    for variety, expected in ((OF_MODELS, [256, 64]), (OF_ADAPTERS, [30] * 10)):
+        tile, most = variety.within(1000)
+        lengths = PassLengths(tile, most, lambda n_rows: True, variety)
+        assert [n_rows for _, n_rows in lengths.dealt(sizes)] == expected
+
+
+@pytest.mark.parametrize("variety", [OF_MODELS, OF_ADAPTERS], ids=["models", "adapters"])
+@given(n_fit=st.integers(1, 1000))
+def test_no_pass_is_longer_than_its_memory(variety: Variety, n_fit: int) -> None:
+    tile, most = variety.within(n_fit)
+    assert 1 <= tile <= most <= n_fit
+
+
+def test_a_length_is_tried_only_for_records_that_need_it() -> None:
+    tried: list[int] = []
+    lengths = PassLengths(32, 256, lambda n_rows: not tried.append(n_rows), OF_MODELS)
+    for sizes in ([32], [17, 15], [], [0, 0]):
+        assert [n_rows for _, n_rows in lengths.dealt(sizes)] == [32] * any(sizes)
+    assert tried == []
+
+
 def test_lengths_of_other_bits_are_left_out() -> None:
-    lengths = PassLengths(12, 96, lambda n_rows: not rounds_otherwise(n_rows))
+    lengths = PassLengths(12, 96, lambda n_rows: not rounds_otherwise(n_rows), OF_ADAPTERS)
     assert [lengths.rows_of(n) for n in (10, 30, 45, 70)] == [10, 48, 48, None]
 
 
+@pytest.mark.parametrize("variety", [OF_MODELS, OF_ADAPTERS], ids=["models", "adapters"])
 @given(sizes=st.lists(st.integers(0, 60), max_size=8), good=st.sets(st.integers(1, 32)))
-def test_every_pass_has_a_length_that_does(sizes: list[int], good: set[int]) -> None:
+def test_every_pass_has_a_length_that_does(variety: Variety, sizes: list[int], good: set[int]) -> None:
     """Whatever lengths do: all records are dealt, each pass holds its records, and no other length is taken."""
-    lengths = PassLengths(6, 32, good.__contains__)
+    lengths = PassLengths(6, 32, good.__contains__, variety)
     found = dict.fromkeys(range(len(sizes)), 0)
     for tile, n_rows in lengths.dealt(sizes):
         assert n_rows in good | {6}
@@ -112,6 +144,7 @@ def test_every_pass_has_a_length_that_does(sizes: list[int], good: set[int]) -> 
             found[piece.client] = piece.stop
     assert list(found.values()) == sizes
     for client, size in enumerate(sizes):
-        alone = [len(piece) for tile, _ in PassLengths(6, 32, good.__contains__).dealt([size]) for piece in tile]
+        by_itself = PassLengths(6, 32, good.__contains__, variety)
+        alone = [len(piece) for tile, _ in by_itself.dealt([size]) for piece in tile]
         beside = [len(piece) for tile, _ in lengths.dealt(sizes) for piece in tile if piece.client == client]
         assert beside == alone
