@@ -9,6 +9,7 @@ whatever its records give: staying away would tell of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from precad.clients.gradients.engine import RecordEngine
 from precad.clients.models.networks import flatten
 from precad.clients.records.records import Records, joined
 
+_TOGETHER: Final = 1024
+"""Clients whose first records are copied at a time."""
+
 
 def require_some_gradient(engine: RecordEngine, records: Mapping[str, Records]) -> None:
     """Refuse records, by the field that they are from, of which none has a finite gradient at the first parameters.
@@ -24,11 +28,11 @@ def require_some_gradient(engine: RecordEngine, records: Mapping[str, Records]) 
     The first record of each nearly always has one: these go through the model together, as a simulation may have
     thousands of clients. No records at all pass: nothing is known of their gradients. Raises: NoGradientError.
     """
-    own = {field: some for field, some in records.items() if len(some)}
-    if not own:
-        return
+    own = [(field, some) for field, some in records.items() if len(some)]
     parameters = flatten(engine.model_copy())
-    firsts = joined([some.take(np.zeros(1, dtype=np.int64)) for some in own.values()])
-    for (field, some), is_finite in zip(own.items(), engine.finite_gradients(parameters, firsts), strict=True):
-        if not is_finite and not engine.has_finite_gradient(parameters, some):
-            raise NoGradientError(field, engine.loss.name)
+    for start in range(0, len(own), _TOGETHER):
+        some_of = own[start : start + _TOGETHER]
+        firsts = joined([some.take(np.zeros(1, dtype=np.int64)) for _, some in some_of])
+        for (field, some), is_finite in zip(some_of, engine.finite_gradients(parameters, firsts), strict=True):
+            if not is_finite and not engine.has_finite_gradient(parameters, some):
+                raise NoGradientError(field, engine.loss.name)

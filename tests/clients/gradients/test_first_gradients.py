@@ -6,6 +6,7 @@ What is uploaded does not depend on this: a gradient that is not finite adds zer
 from __future__ import annotations
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -90,6 +91,23 @@ def test_first_records_of_many_clients_share_passes(monkeypatch: pytest.MonkeyPa
     own = {f"records of {k}": table(0) for k in range(298)} | {f"records of {k}": table(79) for k in (298, 299)}
     require_some_gradient(engine, own)
     assert 0 < len(shapes) <= 300 / engine.passes.n_tile + 1 + 2 * (N / engine.passes.n_tile + 1)
+
+
+def test_first_records_of_many_clients_are_copied_some_at_a_time() -> None:
+    """Of 4,000 clients with 16 KiB a record, 62 MiB in all. The last one's is looked at, too."""
+    wide = Records(np.ones((1, 4096), np.float32), np.zeros(1, np.int64))
+    engine = RecordEngine(nn.Linear(4096, 2), torch.zeros(4096), device="cpu")
+    own = {f"records of {k}": wide for k in range(4000)}
+    tracemalloc.start()
+    try:
+        require_some_gradient(engine, own)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4000 * wide.features.nbytes
+    bad = Records(np.full((1, 4096), np.nan, np.float32), np.zeros(1, np.int64))
+    with pytest.raises(NoGradientError, match="records of 3999"):
+        require_some_gradient(engine, own | {"records of 3999": bad})
 
 
 def test_padding_does_not_stand_in_for_a_record() -> None:
