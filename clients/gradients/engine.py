@@ -1,9 +1,9 @@
 """Per-record gradients of many clients in one pass: clipped record by record, summed client by client.
 
 Clients of a round share the model, so the records of all of them are dealt to tiles
-(`precad.clients.gradients.tiles`). Every pass of a model has one shape, filled up with padding that no sum counts, or
-a length that gives the same bits (`precad.clients.gradients.pass_lengths`). A record's gradient is then the same bits
-beside whatever others: without that its bound R holds in real arithmetic only (docs/explanation/privacy.md).
+(`precad.clients.gradients.tiles`). Every pass is filled up with padding that no sum counts: to one length, or on a CPU
+to one of few that give the same bits (`precad.clients.gradients.pass_lengths`). A record's gradient is then the same
+bits beside whatever others: without that its bound R holds in real arithmetic only (docs/explanation/privacy.md).
 `precad.clients.gradients.bit_exactness` tries this bit by bit for the model, the device and the number of threads.
 Where it fails, a pass takes one record. So does every pass of a loss of the user's own: what raises on one record then
 takes no other record along.
@@ -71,7 +71,7 @@ class Passes:
 
     path: Path
     n_tile: int
-    """Records of every pass."""
+    """Records of every pass, or of the one beside which other lengths are tried."""
     is_bit_exact: bool
     """Whether a record's gradient was the same bits in every arrangement that was tried."""
 

@@ -1,4 +1,4 @@
-"""How the records of many clients are dealt to passes of one shape: every client's in pieces, several pieces a tile.
+"""How the records of many clients are dealt to passes: every client's in pieces, several pieces a tile.
 
 A piece is cut by its own client's number of records alone, never by what lies beside it. A client's sums are then
 added up in the same order whoever else is there.

@@ -1,7 +1,7 @@
 """The sensitivity R in floating point: records at kinks, beside whatever others, move a sum by R at most.
 
-Without passes of one shape, the quick tests fail wherever float32 kernels depend on the batch size. Those of AVX-512
-do, from 15 to 16 records of `cnn` (1.218 R on the machine where this was written).
+In passes of as many records as there are, the quick tests fail wherever float32 kernels depend on that number. Those
+of AVX-512 do, from 15 to 16 records of `cnn` (1.218 R on the machine where this was written).
 """
 
 from __future__ import annotations
