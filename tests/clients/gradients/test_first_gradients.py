@@ -94,7 +94,7 @@ def test_first_records_of_many_clients_share_passes(monkeypatch: pytest.MonkeyPa
 
 
 def test_first_records_of_many_clients_are_copied_some_at_a_time() -> None:
-    """Of 4,000 clients with 16 KiB a record, 62 MiB in all. The last one's is looked at, too."""
+    """Never all of 4,000 clients: less than they take together. The last one's is looked at, too."""
     wide = Records(np.ones((1, 4096), np.float32), np.zeros(1, np.int64))
     engine = RecordEngine(nn.Linear(4096, 2), torch.zeros(4096), device="cpu")
     own = {f"records of {k}": wide for k in range(4000)}
