@@ -16,9 +16,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from precad.clients.errors import ClientError
 from precad.clients.gradients.layers import LayerGradients
-from precad.clients.gradients.probe import REFUSALS, probe_labels
+from precad.clients.gradients.probe import probe_labels
+from precad.clients.models.raised import RAISED
 
 _FILLINGS: Final = (math.nan, 1.0, math.inf, -math.inf, 3e38, -3e38, 1e3, 1e-40)
 """Values of neighbours, in odd and even places by turns. A scale of the whole batch, or a branch on it, answers to one
@@ -49,14 +49,14 @@ def is_bit_exact(take: Take, example: Tensor, label: Tensor, *, n_tile: int) -> 
             _are_same(_bits(take(others, labels[order])), is_kept, expected, order[is_kept])
             for others, order, is_kept in _arrangements(features)
         )
-    except (*REFUSALS, ClientError):
+    except RAISED:
         return False
 
 
 def _show(take: Take, features: Tensor, labels: Tensor) -> None:
     """Take passes of records of every magnitude: a model or a loss that keeps the largest is another then."""
     for filling in _FILLINGS if features.is_floating_point() else ():
-        with suppress(*REFUSALS, ClientError):
+        with suppress(*RAISED):
             take(torch.full_like(features, filling), labels)
 
 

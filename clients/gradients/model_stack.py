@@ -18,16 +18,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from precad.clients.errors import ClientError, DimensionError, LayerRowsError, NonFiniteGradientError
+from precad.clients.errors import DimensionError, LayerRowsError, NonFiniteGradientError
 from precad.clients.gradients.engine import RecordEngine, deterministic
 from precad.clients.gradients.layers import LayerGradients
 from precad.clients.gradients.one_pass import recorded_pass
-from precad.clients.gradients.probe import EXHAUSTED, PROBE_TOLERANCE, REFUSALS, probe_labels
+from precad.clients.gradients.probe import EXHAUSTED, PROBE_TOLERANCE, probe_labels
 from precad.clients.gradients.record_clipping import RecordClip, clipped_sums
 from precad.clients.gradients.record_paths import PASSES
 from precad.clients.gradients.stacked_layers import load, stacked
 from precad.clients.gradients.tiles import Piece
 from precad.clients.models.precision import DOUBLE
+from precad.clients.models.raised import RAISED
 from precad.clients.own_code import Unspoken
 from precad.clients.records.records import Records, model_inputs
 
@@ -85,7 +86,7 @@ def can_stack(engine: RecordEngine) -> bool:
     try:
         expected = ModelByModel(twin).gradient_sums(models, records)
         got = ModelStack(twin).stacked_gradient_sums(models, records)
-    except (*REFUSALS, ClientError):
+    except RAISED:
         return False  # the model asks something of its layers that only layers have
     return bool(np.linalg.norm(got - expected) <= PROBE_TOLERANCE * np.linalg.norm(expected))
 

@@ -42,15 +42,11 @@ from precad.clients.models.losses import Loss
 from precad.clients.models.networks import flatten, parameter_count
 from precad.clients.models.outputs import outputs_of
 from precad.clients.models.precision import AS_WRITTEN, DOUBLE, Precision
+from precad.clients.models.raised import RAISED
 from precad.clients.own_code import first_line
 
 Take = Callable[[nn.Module, Tensor, Tensor, Loss], list[LayerGradients]]
 """One way to the gradients of a batch's records."""
-REFUSALS: Final = (
-    *(RuntimeError, ValueError, TypeError, LookupError, AttributeError, NameError, AssertionError, ArithmeticError),
-    SystemExit,
-)
-"""Errors of a user's model, of PyTorch's layers and of its transforms, where they cannot do what they are asked for."""
 EXHAUSTED: Final = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)
 """Errors that no record is to blame for."""
 PROBE_TOLERANCE: Final = 1e-9
@@ -96,7 +92,9 @@ def quiet_copy(model: nn.Module) -> nn.Module:
     refuse_record_mixing(model)
     try:
         quiet = copied(model).cpu().eval().requires_grad_(requires_grad=False)
-    except REFUSALS as error:
+    except (ClientError, MemoryError):
+        raise
+    except RAISED as error:
         raise ArgumentError(f"model {type(model).__name__}: it cannot be copied: {first_line(error)}") from None
     for layer in quiet.modules():
         if getattr(layer, "inplace", False) is True:
@@ -173,7 +171,9 @@ def _probed(model: nn.Module, made_up: Tensor, label: Tensor, loss: Loss, precis
 
     try:
         expected = _flat(one_by_one(twin, features, labels, loss))
-    except REFUSALS as error:
+    except (ClientError, MemoryError):
+        raise
+    except RAISED as error:
         raise ModelInputError(tuple(features.shape[1:]), f"it has no gradient: {first_line(error)}") from None
     require_trained(twin, expected)
     at = flatten(twin)
@@ -208,7 +208,7 @@ def _equals(expected: Tensor, take: Callable[[], list[LayerGradients]]) -> bool:
     """Tell whether this way gives the gradient of every record, (n, d)."""
     try:
         got = _flat(take())
-    except (*REFUSALS, ClientError):
+    except RAISED:
         return False  # this way is not for this model; the loop is
     if got.shape != expected.shape:
         return False
@@ -229,7 +229,7 @@ def _looks_at_no_value(model: nn.Module, features: Tensor) -> bool:
     """
     made: list[list[Made]] = []
     for some in (features, *_others(features)):
-        with torch.no_grad(), _Kernels() as kernels, _Watch() as watch, suppress(*REFUSALS):
+        with torch.no_grad(), _Kernels() as kernels, _Watch() as watch, suppress(*RAISED):
             model(some)
             made.append(kernels.made)
         if watch.is_looked_at or kernels.is_looked_at or not made:  # or the code cannot be watched
@@ -304,7 +304,9 @@ def _outputs(model: nn.Module, features: Tensor) -> Tensor:
     try:
         with torch.no_grad():
             found = outputs_of(model(features))
-    except REFUSALS as error:
+    except (ClientError, MemoryError):
+        raise
+    except RAISED as error:
         raise ModelInputError(shape, first_line(error)) from None
     if found.shape[:1] != features.shape[:1]:
         got = tuple(found.shape)
@@ -346,10 +348,10 @@ def _require_steady_loss(model: nn.Module, features: Tensor, labels: Tensor, los
         with torch.no_grad():
             first = loss.each(model, features, labels)
             for others in _strange(features):
-                with suppress(*REFUSALS):
+                with suppress(*RAISED):
                     loss.each(model, others, labels)
             second = loss.each(model, features, labels)
-    except REFUSALS:
+    except RAISED:
         return  # whoever asks for gradients next says so
     if not _are_close(first, second):
         raise ArgumentError(

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from precad.clients.errors import RecordRangeError
-from precad.clients.gradients.probe import REFUSALS
 from precad.clients.models.losses import CROSS_ENTROPY, Loss, Shape
 from precad.clients.models.outputs import outputs_of
+from precad.clients.models.raised import RAISED
 from precad.clients.records.records import Records, by_record, example_of
 
 
@@ -60,6 +60,6 @@ def _reads(model: nn.Module, token: int, shape: Shape) -> bool:
     try:
         with torch.no_grad():
             model(torch.full((1, *shape), token, dtype=torch.int64))
-    except REFUSALS:
+    except RAISED:
         return False
     return True

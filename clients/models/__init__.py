@@ -16,5 +16,6 @@ Modules:
     metrics        how good a model is
     learning       what a task trains: the model, its loss, what is measured
     precision      how a user's code is tried: in float64, or as it was written
+    raised         what a user's code may raise meanwhile
     fingerprint    the digest by which organisations compare their models
 """

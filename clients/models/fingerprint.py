@@ -26,6 +26,7 @@ from precad.clients.errors import ArgumentError, ModelDigestError, ModelInputErr
 from precad.clients.models.losses import CROSS_ENTROPY, Loss, OwnLoss
 from precad.clients.models.outputs import outputs_of
 from precad.clients.models.precision import AS_WRITTEN, DOUBLE, Precision
+from precad.clients.models.raised import RAISED
 from precad.clients.own_code import first_line, is_brought
 from precad.protos.task.task import Task
 
@@ -63,7 +64,7 @@ def _digest(model: nn.Module, example: Tensor, loss: Loss, label: Tensor, precis
     """Return the digest if the user's code takes numbers so. Raises as `model_digest`."""
     try:
         twin = copy.deepcopy(model).cpu().eval().to(precision.dtype)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's model raises
+    except RAISED as error:
         raise ArgumentError(f"model {type(model).__name__}: it cannot be copied: {first_line(error)}") from None
     for name, parameter in twin.named_parameters():
         parameter.copy_(fixed_numbers(name, tuple(parameter.shape)))
@@ -71,7 +72,7 @@ def _digest(model: nn.Module, example: Tensor, loss: Loss, label: Tensor, precis
     try:
         with precision.held():
             output = outputs_of(twin(features))
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's model raises
+    except RAISED as error:
         raise ModelInputError(tuple(example.shape), first_line(error)) from None
     some = fixed_features("records", _PROBES, example, precision)
     are_scaled = example.is_floating_point()
@@ -120,7 +121,7 @@ def _far(model: nn.Module, features: Tensor, precision: Precision) -> list[str |
     try:
         with precision.held():
             return _rounded(outputs_of(model(features)), _FAR_DIGITS[precision.dtype])
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's model raises
+    except RAISED as error:
         return [type(error).__name__]
 
 
@@ -134,7 +135,7 @@ def _values(
         with precision.held():
             values = loss.each(model, features, precision.of((turns % 2).to(label.dtype)))
         return [f"{float(value):.{digits - 1}e}" for value in values]
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's loss raises
+    except RAISED as error:
         # of made-up records, which are no secret
         why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}".removesuffix(": ")
         raise ArgumentError(

@@ -37,6 +37,7 @@ from precad.clients.models.fixing import unsized
 from precad.clients.models.losses import CROSS_ENTROPY, Loss, Shape
 from precad.clients.models.output_range import require_logits
 from precad.clients.models.outputs import outputs_of
+from precad.clients.models.raised import RAISED
 from precad.clients.own_code import first_line, is_installed
 from precad.clients.records.records import Split, example
 from precad.protos.task.learning import Argument
@@ -146,7 +147,7 @@ def _called(name: str, factory: Callable[..., object], arguments: Mapping[str, A
             raise ModelImportError(name, f"calling it {given} fails: {error}") from None
         except (ClientError, MemoryError):
             raise
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's code raises, told by kind
+        except RAISED as error:
             raise ModelImportError(name, f"calling it raises {type(error).__name__}") from None
 
     return make
@@ -160,7 +161,7 @@ def require_fit(model: nn.Module, shape: Shape, *, is_text: bool, loss: Loss = C
             found = outputs_of(model.eval()(some.unsqueeze(0)))
     except (ClientError, MemoryError):
         raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's model raises for a made-up record
+    except RAISED as error:
         raise ModelInputError(shape, first_line(error) + _TOKENS * is_text) from None
     finally:
         model.train(is_training)

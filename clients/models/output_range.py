@@ -21,6 +21,7 @@ from precad.clients.models.fingerprint import fixed_features, fixed_numbers
 from precad.clients.models.losses import Binary, CrossEntropy, Loss, MultiLabel, TokenCrossEntropy
 from precad.clients.models.outputs import outputs_of
 from precad.clients.models.precision import AS_WRITTEN
+from precad.clients.models.raised import RAISED
 
 _RECORDS: Final = 4
 _SCALES: Final = (1.0, 64.0)
@@ -59,7 +60,7 @@ def scale_of(model: nn.Module, example: Tensor) -> Scale:
                 rows = found.reshape(-1, found.shape[-1])
                 sums_to_one &= rows.shape[1] > 1 and bool(((rows.sum(dim=1) - 1).abs() < _ROUNDING).all())
                 varies |= bool(found.max() > found.min())
-    except (Exception, SystemExit):  # noqa: BLE001 - whatever a user's model raises; elsewhere it is told
+    except RAISED:
         return Scale.LOGITS
     finally:
         model.train(is_training)

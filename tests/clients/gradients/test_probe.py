@@ -3,6 +3,8 @@
 A gradient that is not of one record alone can be longer than its bound, whatever the clipping says.
 """
 
+import asyncio
+
 import numpy as np
 import pytest
 import torch
@@ -304,6 +306,36 @@ class NoSuchShape(TwoLayers):
 def test_models_that_cannot_be_tried_are_refused_with_the_reason(make, why):
     with pytest.raises(ModelInputError, match=rf"does not fit records of shape \(1, 8, 8\): .*{why}"):
         RecordEngine(make(), torch.zeros(1, 8, 8), device="cpu")
+
+
+class OwnError(Exception):
+    """Is of a kind that no library knows."""
+
+
+@pytest.mark.parametrize("kind", [OwnError, SystemExit, asyncio.CancelledError, StopIteration, ValueError])
+@pytest.mark.parametrize("beside_others", [True, False])
+def test_a_model_that_raises_whatever_it_likes_is_refused_in_one_line(kind, beside_others):
+    class Raises(TwoLayers):
+        def forward(self, x):
+            if len(x) > 1 or not beside_others:
+                raise kind("first line\nsecond line")
+            return super().forward(x)
+
+    with pytest.raises(ModelInputError, match=r"first line$"):
+        RecordEngine(Raises(), torch.zeros(1, 8, 8), device="cpu")
+
+
+@pytest.mark.parametrize("kind", [OwnError, SystemExit, asyncio.CancelledError, ValueError])
+def test_a_model_that_refuses_strange_numbers_as_it_likes_takes_one_record_a_pass(kind):
+    """Alone with what it refuses, and that record adds zero: no neighbour is taken along."""
+
+    class Refuses(TwoLayers):
+        def forward(self, x):
+            if not bool(torch.isfinite(x).all()):
+                raise kind("no number")
+            return super().forward(x)
+
+    assert RecordEngine(Refuses(), torch.zeros(1, 8, 8), device="cpu").passes.n_tile == 1
 
 
 class Casts(TwoLayers):
