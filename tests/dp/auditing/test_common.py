@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.stats import ortho_group
+from scipy.linalg import hadamard
+from scipy.stats import chi, chi2, norm, ortho_group
 
 from precad.dp.auditing.coincidences import values_again
 from precad.dp.auditing.common import common_noise
@@ -80,6 +83,59 @@ def test_sound_noise_has_nothing_in_common_in_183_of_200_runs(shape: tuple[int, 
         assert sum(found) <= 17
 
 
+ALPHA = 0.05
+OF_A_TEST = ALPHA / 5
+"""Five kinds of test share the chance of a false alarm."""
+
+
+def two_rows(cosine: float, n: int = 300) -> Array:
+    """Return two rows with a mean square of 1 and this cosine between them, (2, n)."""
+    first, other = np.linalg.qr(gaussian(9, (n, 2)))[0].T * math.sqrt(n)
+    return np.stack([first, cosine * first + math.sqrt(1 - cosine**2) * other])
+
+
+def is_said(noise: Array, own: Array | None, words: str, alpha: float = ALPHA) -> bool:
+    return any(words in line for line in common_noise(noise, own, 2.0, alpha))
+
+
+def test_sums_are_said_from_chi_squared_s_quantile_on() -> None:
+    """Ten of 40 rows are eight ones; sums of the others are zero. The squares of sums over 8 add up to 80.
+
+    There are nine pieces of 8 columns: all, every other, halves and quarters. Either tail is unlikely.
+    """
+    others = np.tile(hadamard(8)[1:].astype(float), (5, 1))[:30]
+    rows = np.concatenate([np.ones((10, 8)), others])
+    exact = 5 * 9 * 2 * float(chi2.sf(80, 40))
+    for factor, expected in ((0.99, False), (1.01, True)):
+        assert is_said(rows, None, "sums over canary 0 to 7 of each round", factor * exact) == expected
+
+
+def test_servers_correlation_is_said_from_a_normal_law_s_quantile_on() -> None:
+    """Twenty rows of cosine c with the other server's: 20 c over its standard deviation, sqrt(20 / 300)."""
+    least = float(norm.isf(OF_A_TEST / 2)) * math.sqrt(20 / 300) / 20
+    for cosine, expected in ((least * 0.999, False), (least * 1.001, True), (-least * 1.001, True)):
+        ours, theirs = two_rows(cosine)
+        assert is_said(np.tile(ours, (20, 1)), np.tile(theirs, (20, 1)), "servers' noise of all rounds") == expected
+
+
+def test_a_pattern_is_said_from_gordon_s_bound_on() -> None:
+    """Two rows of cosine c have the singular values sqrt(300 (1 + c)) and sqrt(300 (1 - c))."""
+    deviation = math.sqrt(2 * math.log(1 / OF_A_TEST) * 300 / 298)
+    most = (math.sqrt(2) + math.sqrt(300)) * math.sqrt(300) / float(chi(300).mean()) + deviation
+    for factor, expected in ((0.9999, False), (1.0001, True)):
+        rows = two_rows((factor * most) ** 2 / 300 - 1)
+        assert is_said(rows, None, "found a pattern") == expected
+        assert is_said(rows.T, None, "found a pattern") == expected
+
+
+def test_rows_that_cancel_are_said_from_gordon_s_bound_on() -> None:
+    """Over the printed multiplier, which is 2."""
+    least = math.sqrt(300) - math.sqrt(2) - math.sqrt(2 * math.log(1 / OF_A_TEST))
+    for factor, expected in ((1.0001, False), (0.9999, True)):
+        rows = 2.0 * two_rows(1 - (factor * least) ** 2 / 300)
+        assert is_said(rows, None, "in every combination of rounds") == expected
+
+
 STD = 65536.0
 
 
@@ -114,11 +170,15 @@ def test_noise_of_few_values_is_found(values: str) -> None:
     assert len(again(noise)) == 1
 
 
-@pytest.mark.parametrize("std", [8.0, 500.0, STD])
-def test_fresh_draws_come_again_in_at_most_17_of_200_runs(std: float) -> None:
-    """On a coarse grid nothing is judged; on a middling one values come again by themselves."""
+@pytest.mark.parametrize(
+    ("std", "shape"), [(8.0, (2, 6, 80)), (500.0, (2, 6, 80)), (STD, (2, 6, 80)), (250.0, (2, 20, 24))]
+)
+def test_fresh_draws_come_again_in_at_most_17_of_200_runs(std: float, shape: tuple[int, ...]) -> None:
+    """On a coarse grid nothing is judged; on a middling one values come again by themselves.
+
+    There are 610 pairs and rounds of 20, of which some would be rare for one: chances add up.
+    """
     found = [
-        bool(list(values_again(*np.round(gaussian(2000 + seed, (2, 6, 80), std)), std, 1.0, 0.05)))
-        for seed in range(200)
+        bool(list(values_again(*np.round(gaussian(2000 + seed, shape, std)), std, 1.0, 0.05))) for seed in range(200)
     ]
     assert sum(found) <= 17
