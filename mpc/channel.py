@@ -59,7 +59,7 @@ def require_at_most(label: str, n_bytes: int, limit: int) -> None:
     Raises MalformedMessageError.
     """
     if n_bytes > limit:
-        raise MalformedMessageError(f"step {label!r} takes at most {limit} bytes, got {n_bytes}")
+        raise MalformedMessageError(f"step {label!r}: expected at most {limit} bytes, found {n_bytes}")
 
 
 def exchange_alike(channel: Channel, label: str, payload: bytes) -> bytes:
@@ -69,7 +69,7 @@ def exchange_alike(channel: Channel, label: str, payload: bytes) -> bytes:
     """
     received = channel.exchange(label, payload)
     if len(received) != len(payload):
-        raise MalformedMessageError(f"step {label!r} has {len(payload)} bytes, got {len(received)}")
+        raise MalformedMessageError(f"step {label!r}: expected {len(payload)} bytes, found {len(received)}")
     return received
 
 

@@ -41,9 +41,9 @@ class LayerBall:
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise ParameterError(f"the size of a layer must be at least 1, got {self.size}")
+            raise ParameterError(f"size of a layer: expected at least 1, found {self.size}")
         if not 0 < self.clip < math.inf:
-            raise ParameterError(f"the bound of a layer must be positive and finite, got {self.clip}")
+            raise ParameterError(f"bound of a layer: expected a finite number above 0, found {self.clip}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,11 +58,13 @@ class HalfSpace:
     def __post_init__(self) -> None:
         g = self.direction
         if max(int(g.max(initial=0)), -int(g.min(initial=0))) > MAX_COEFFICIENT:
-            raise ParameterError("a direction's coordinates must be at most 2^31 in magnitude, got a larger one")
+            raise ParameterError("direction: expected coordinates of at most 2^31 in magnitude, found a larger one")
         if not g.any():
-            raise ParameterError("a direction must have a coordinate that is not zero, got none")
+            raise ParameterError("direction: expected a coordinate that is not zero, found none")
         if not -math.inf < self.threshold <= 0:
-            raise ParameterError(f"the threshold of a half-space must be at most 0 and finite, got {self.threshold}")
+            raise ParameterError(
+                f"threshold of a half-space: expected a finite number of at most 0, found {self.threshold}"
+            )
 
     @cached_property
     def squared_length(self) -> int:
@@ -95,7 +97,7 @@ class ConvexSet(NormBound):
         super().__post_init__()
         self._require_layers()
         if len(self.half_spaces) > MAX_HALF_SPACES:
-            raise ParameterError(f"half_spaces must be at most {MAX_HALF_SPACES}, got {len(self.half_spaces)}")
+            raise ParameterError(f"half_spaces: expected at most {MAX_HALF_SPACES}, found {len(self.half_spaces)}")
         for number, half_space in enumerate(self.half_spaces):
             self._require_half_space(number, half_space)
         for (i, one), (j, other) in itertools.combinations(enumerate(self.half_spaces), 2):
@@ -107,31 +109,31 @@ class ConvexSet(NormBound):
 
     def _require_layers(self) -> None:
         if len(self.layers) > MAX_LAYERS:
-            raise ParameterError(f"layers must be at most {MAX_LAYERS}, got {len(self.layers)}")
+            raise ParameterError(f"layers: expected at most {MAX_LAYERS}, found {len(self.layers)}")
         if self.layers and (covered := sum(self.layer_sizes)) != self.dim:
-            raise ParameterError(f"layers must cover the {self.dim} coordinates, got {covered}")
+            raise ParameterError(f"layers: expected {self.dim} coordinates in all, found {covered}")
         for layer in self.layers:
             if layer.clip > self.clip_norm:
-                raise ParameterError(f"the bound of a layer must be at most {self.clip_norm}, got {layer.clip}")
+                raise ParameterError(f"bound of a layer: expected at most {self.clip_norm}, found {layer.clip}")
             if self._on_grid(layer.clip) < 1:
                 raise ParameterError(
-                    f"the bound of a layer * 2^frac_bits must be at least 1, got {layer.clip} * 2^{self.frac_bits}"
+                    f"bound of a layer * 2^frac_bits: expected at least 1, found {layer.clip} * 2^{self.frac_bits}"
                 )
 
     def _require_half_space(self, number: int, it: HalfSpace) -> None:
         if it.direction.shape != (self.dim,):
             raise ParameterError(
-                f"half_spaces {number}: expected a direction of {self.dim} coordinates, got {it.direction.size}"
+                f"half_spaces {number}: expected a direction of {self.dim} coordinates, found {it.direction.size}"
             )
         if (reach := self._reach_of(it) - self.threshold_of(it)) >= 1 << _MOST_BITS:
             raise ParameterError(
-                f"half_spaces {number}: C ||g|| - t on the grid must be below 2^63, got a number of "
+                f"half_spaces {number}: expected C ||g|| - t below 2^63 on the grid, found a number of "
                 f"{reach.bit_length()} bits: scale the direction and the threshold down"
             )
         if self.honest_threshold_of(it) > 0:
             least = -math.ldexp(self.room_of(it), -self.frac_bits)
             raise ParameterError(
-                f"half_spaces {number}: rounding needs a threshold of at most {least:.6g}, got {it.threshold}"
+                f"half_spaces {number}: expected a threshold of at most {least:.6g}, for rounding, found {it.threshold}"
             )
         touched = np.flatnonzero(it.direction)[[0, -1]]
         first, last = np.searchsorted(np.cumsum(self.layer_sizes), touched, side="right")

@@ -74,7 +74,7 @@ def joint_seed(share: CoinShare, peers_value: bytes, peers_commitment: bytes, tr
     Raises: CommitmentError when the peer reveals something else than it committed to; MalformedMessageError.
     """
     if len(peers_value) != COIN_BYTES:
-        raise MalformedMessageError(f"a coin has {COIN_BYTES} bytes, got {len(peers_value)}")
+        raise MalformedMessageError(f"coin: expected {COIN_BYTES} bytes, found {len(peers_value)}")
     peers_share = CoinShare(1 - share.party, share.context, peers_value)
     if not hmac.compare_digest(peers_share.commitment, peers_commitment):
         raise CommitmentError(f"the peer's coin for {share.context!r} is not the one that it committed to")
@@ -99,7 +99,7 @@ def select_poisson(seed: Seed, label: Label, clients: Sequence[str], sampling_ra
     Raises ParameterError for a q outside [0, 1].
     """
     if not 0 <= sampling_rate <= 1:
-        raise ParameterError(f"sampling_rate must be in [0, 1], got {sampling_rate}")
+        raise ParameterError(f"sampling_rate: expected a number in [0, 1], found {sampling_rate}")
     if sampling_rate == 1:
         return list(clients)
     threshold = np.uint64(math.floor(Fraction(sampling_rate) * 2**64))
@@ -114,7 +114,7 @@ def turns(seed: Seed, label: Label, clients: Sequence[str], n_turns: int) -> dic
     Raises ParameterError for fewer turns than one.
     """
     if n_turns < 1:
-        raise ParameterError(f"n_turns must be >= 1, got {n_turns}")
+        raise ParameterError(f"n_turns: expected at least 1, found {n_turns}")
     words = prg.stream(seed, Purpose.TURNS, label, len(clients)).view(np.uint64)
     order = np.argsort(words, kind="stable").tolist()
     return {clients[place]: i % n_turns for i, place in enumerate(order)}

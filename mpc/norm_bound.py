@@ -66,25 +66,25 @@ class NormBound(NormLimit):
     def __post_init__(self) -> None:
         check_frac_bits(self.frac_bits)
         if not 0 < self.clip_norm < math.inf:
-            raise ParameterError(f"clip_norm must be positive and finite, got {self.clip_norm}")
+            raise ParameterError(f"clip_norm: expected a finite number above 0, found {self.clip_norm}")
         if self.dim < 1:
-            raise ParameterError(f"dim must be at least 1, got {self.dim}")
+            raise ParameterError(f"dim: expected at least 1, found {self.dim}")
         if not 1 <= self.n_rows <= DEFAULT_ROWS:
-            raise ParameterError(f"n_rows must be in 1..{DEFAULT_ROWS}, got {self.n_rows}")
+            raise ParameterError(f"n_rows: expected 1 to {DEFAULT_ROWS}, found {self.n_rows}")
         if self.encoded_clip > MAX_ENCODED_CLIP:
             raise ParameterError(
-                f"clip_norm * 2^frac_bits must be at most {MAX_ENCODED_CLIP}, "
-                f"got {self.clip_norm} * 2^{self.frac_bits}: lower one of them"
+                f"clip_norm * 2^frac_bits: expected at most {MAX_ENCODED_CLIP}, "
+                f"found {self.clip_norm} * 2^{self.frac_bits}: lower one of them"
             )
         if self.encoded_clip < 1:
             raise ParameterError(
-                f"clip_norm * 2^frac_bits must be at least 1, got {self.clip_norm} * 2^{self.frac_bits}: "
+                f"clip_norm * 2^frac_bits: expected at least 1, found {self.clip_norm} * 2^{self.frac_bits}: "
                 f"every update would be encoded as zero"
             )
         if self.dim * (2 * WINDOW - 1) + WINDOW >= MODULUS:
             raise ParameterError(
-                f"dim must be at most {(MODULUS - 1 - WINDOW) // (2 * WINDOW - 1)}: the no-wrap test needs "
-                f"d(2b-1)+b < 2^64; got {self.dim}"
+                f"dim: expected at most {(MODULUS - 1 - WINDOW) // (2 * WINDOW - 1)}, as the no-wrap test needs "
+                f"d(2b-1)+b < 2^64, found {self.dim}"
             )
 
     @cached_property

@@ -36,5 +36,5 @@ DEALT_MODES: Final = (Mode.MASKED, Mode.SHARES)
 def check_frac_bits(frac_bits: int) -> int:
     """Return `frac_bits` itself. Raises ParameterError outside 0..40: more leaves no clip norm that is of use."""
     if not 0 <= frac_bits <= MAX_FRAC_BITS:
-        raise ParameterError(f"frac_bits must be in 0..{MAX_FRAC_BITS}, got {frac_bits}")
+        raise ParameterError(f"frac_bits: expected 0 to {MAX_FRAC_BITS}, found {frac_bits}")
     return frac_bits

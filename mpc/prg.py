@@ -85,7 +85,7 @@ class Seed:
 
     def __init__(self, value: bytes) -> None:
         if len(value) != SEED_BYTES:
-            raise ParameterError(f"a seed has {SEED_BYTES} bytes, got {len(value)}")
+            raise ParameterError(f"seed: expected {SEED_BYTES} bytes, found {len(value)}")
         self._value, self._claims = value, tuple[str, ...]()
 
     @classmethod

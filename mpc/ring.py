@@ -71,5 +71,5 @@ def from_bytes(data: bytes | bytearray | memoryview, *, n_words: int) -> RingArr
     Raises MalformedMessageError on another length.
     """
     if len(data) != n_words * WORD_BYTES:
-        raise MalformedMessageError(f"expected {n_words * WORD_BYTES} bytes of ring elements, got {len(data)}")
+        raise MalformedMessageError(f"ring elements: expected {n_words * WORD_BYTES} bytes, found {len(data)}")
     return np.frombuffer(data, dtype="<i8").astype(np.int64, copy=False)

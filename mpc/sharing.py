@@ -81,7 +81,7 @@ class ExpandedShare:
         start, stop, _ = tile.indices(self._dim)
         if start != self._position:
             raise ParameterError(
-                f"an expanded share is read in order: expected coordinate {self._position}, got {start}"
+                f"expanded share: expected coordinate {self._position}, as it is read in order, found {start}"
             )
         words = np.empty(stop - start, dtype=np.int64)
         self._stream.fill(words)

@@ -64,7 +64,7 @@ def all_zero(bits: RingArray, key: int, tuples: RingArray, channel: Channel) -> 
     """
     n, field, shares = len(bits), loading.field(), np.ascontiguousarray(tuples).view(np.uint64)
     if shares.shape != (n, 3, FIELD_WORDS):
-        raise ParameterError(f"tuples must have shape {(n, 3, FIELD_WORDS)}, got {shares.shape}")
+        raise ParameterError(f"tuples: expected shape {(n, 3, FIELD_WORDS)}, found {shares.shape}")
     e_share, z_share = np.empty((2, n, FIELD_WORDS), dtype=np.uint64)
     field.differences(polynomial_hashes(bits, key), shares, np.uint64(0) if channel.party == 0 else _NEGATED, e_share)
     field.masked(e_share, _peers_share("equality/difference", e_share, channel), shares, z_share)

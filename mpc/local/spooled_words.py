@@ -37,7 +37,9 @@ class SpooledWords:
         start, stop, _ = tile.indices(self._n_words)
         data = np.ascontiguousarray(words, dtype="<i8")
         if data.shape != (max(0, stop - start),):
-            raise MalformedMessageError(f"expected {max(0, stop - start)} words to write, got shape {data.shape}")
+            raise MalformedMessageError(
+                f"tile: expected {max(0, stop - start)} words to write, found shape {data.shape}"
+            )
         self._region.overwrite(start * WORD_BYTES, data.view(np.uint8).data)
 
     def __repr__(self) -> str:

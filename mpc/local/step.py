@@ -205,7 +205,7 @@ def require_length(vectors: Sequence[Words], dim: int) -> None:
     """Raises MalformedMessageError unless each vector has d words."""
     for words in vectors:
         if len(words) != dim:
-            raise MalformedMessageError(f"an upload has {dim} words, got {len(words)}")
+            raise MalformedMessageError(f"upload: expected {dim} words, found {len(words)}")
 
 
 def read_tile(words: Words, tile: slice) -> RingArray:
@@ -217,5 +217,5 @@ def read_tile(words: Words, tile: slice) -> RingArray:
     if read.dtype != np.int64 or not (read.flags.c_contiguous and read.flags.aligned):
         read = np.require(read, dtype=np.int64, requirements=["C", "A"])
     if read.shape != (tile.stop - tile.start,):
-        raise MalformedMessageError(f"expected a tile of {tile.stop - tile.start} words, got shape {read.shape}")
+        raise MalformedMessageError(f"tile: expected {tile.stop - tile.start} words, found shape {read.shape}")
     return read

@@ -66,7 +66,7 @@ def check_round(n_clients: int, noise: float) -> None:
 
 def _exact(clip_norm: float) -> Fraction:
     if not 0 < clip_norm < math.inf:
-        raise ParameterError(f"clip_norm: expected a positive, finite number, found {clip_norm}")
+        raise ParameterError(f"clip_norm: expected a finite number above 0, found {clip_norm}")
     return Fraction(clip_norm)
 
 

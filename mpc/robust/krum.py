@@ -45,7 +45,9 @@ class Krum:
 
     def __post_init__(self) -> None:
         if self.n_attackers < 0 or self.n_kept < 1:
-            raise ParameterError(f"n_attackers must be >= 0 and n_kept >= 1, got {self.n_attackers} and {self.n_kept}")
+            raise ParameterError(
+                f"n_attackers, n_kept: expected at least 0 and at least 1, found {self.n_attackers} and {self.n_kept}"
+            )
 
     @property
     def distance_bits(self) -> int:
@@ -86,7 +88,7 @@ def blocks(gate: Gate, n_clients: int, krum: Krum) -> tuple[Block, ...]:
     ranks that are kept.
     """
     if not 0 <= n_clients <= MAX_OF_PAIRS:
-        raise ParameterError(f"Krum takes at most {MAX_OF_PAIRS} clients of a round, got {n_clients}")
+        raise ParameterError(f"clients of a round: expected at most {MAX_OF_PAIRS} with Krum, found {n_clients}")
     return tuple(_blocks(gate, n_clients, krum))
 
 

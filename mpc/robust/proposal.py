@@ -35,9 +35,9 @@ class Proposal:
 
     def __post_init__(self) -> None:
         if not 0 < self.tau < 1:
-            raise ParameterError(f"tau must be in (0, 1), a share of clip_norm, got {self.tau}")
+            raise ParameterError(f"tau: expected a number in (0, 1), a share of clip_norm, found {self.tau}")
         if self.threshold < 1:
-            raise ParameterError(f"tau * clip_norm * 2^frac_bits must be at least 1, got tau = {self.tau}")
+            raise ParameterError(f"tau * clip_norm * 2^frac_bits: expected at least 1, found tau = {self.tau}")
 
     @cached_property
     def threshold(self) -> int:
@@ -92,7 +92,7 @@ class TrimmedRound:
 
     def __post_init__(self) -> None:
         if self.trim_count < 0:
-            raise ParameterError(f"trim_count must be >= 0, got {self.trim_count}")
+            raise ParameterError(f"trim_count: expected at least 0, found {self.trim_count}")
         require_length(self.accepted.opened, self.proposal.bound.dim)
 
     @property
@@ -114,7 +114,9 @@ def norm_bits(bound: NormBound) -> int:
 def require_few(n_clients: int) -> None:
     """Raise ParameterError for more clients than a round of ranked norms takes."""
     if not 0 <= n_clients <= MAX_CLIENTS:
-        raise ParameterError(f"a trimmed sum takes at most {MAX_CLIENTS} clients of a round, got {n_clients}")
+        raise ParameterError(
+            f"clients of a round: expected at most {MAX_CLIENTS} with a trimmed sum, found {n_clients}"
+        )
 
 
 def count_bits(n_clients: int) -> int:

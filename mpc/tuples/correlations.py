@@ -76,7 +76,7 @@ class _Words:
 
     def __post_init__(self) -> None:
         if self.n_words < 0:
-            raise ParameterError(f"n_words must be >= 0, got {self.n_words}")
+            raise ParameterError(f"n_words: expected at least 0, found {self.n_words}")
 
     @property
     def n_products(self) -> int:
@@ -211,8 +211,8 @@ class CarryBlock(_XorShared):
         is_small = 1 <= self.block_bits <= MAX_BLOCK_BITS and 1 <= self.n_blocks <= MAX_BLOCKS
         if not is_small or self.block_bits * self.n_blocks > WORD_BITS:
             raise ParameterError(
-                f"block_bits must be in 1..{MAX_BLOCK_BITS} and n_blocks in 1..{MAX_BLOCKS}, with a product of at most "
-                f"{WORD_BITS}, got {self.block_bits} and {self.n_blocks}"
+                f"block_bits, n_blocks: expected 1 to {MAX_BLOCK_BITS} and 1 to {MAX_BLOCKS}, with a product of at "
+                f"most {WORD_BITS}, found {self.block_bits} and {self.n_blocks}"
             )
 
     @property

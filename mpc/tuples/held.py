@@ -67,9 +67,11 @@ class BatchShape:
         if len(set(self.clients)) != len(self.clients):
             raise ParameterError("clients of a batch must be distinct")
         if self.dim < 1 or self.round < 0:
-            raise ParameterError(f"dim must be >= 1 and round >= 0; got {self.dim} and {self.round}")
+            raise ParameterError(f"dim, round: expected at least 1 and at least 0, found {self.dim} and {self.round}")
         if self.pairs and len(self.clients) > MAX_OF_PAIRS:
-            raise ParameterError(f"a batch with pairs has at most {MAX_OF_PAIRS} clients, got {len(self.clients)}")
+            raise ParameterError(
+                f"clients: expected at most {MAX_OF_PAIRS} in a batch with pairs, found {len(self.clients)}"
+            )
         if self.layer_sizes and not (min(self.layer_sizes) >= 1 and sum(self.layer_sizes) == self.dim):
             raise ParameterError(f"layer_sizes must be >= 1 and cover the {self.dim} coordinates of a batch")
 
@@ -203,19 +205,19 @@ class ServerTuples:
         expected = ((n if corrected else 0,), (n if corrected else 0, 3, FIELD_WORDS), (m,))
         found = (dealt.squared_masks.shape, dealt.equality.shape, dealt.products.shape)
         if found != expected:
-            raise MalformedMessageError(f"corrections of a batch must have shapes {expected}, got {found}")
+            raise MalformedMessageError(f"corrections of a batch: expected shapes {expected}, found {found}")
         for name, words, n_words in (
             ("trims", dealt.trims, shape.n_trim_words),
             ("pairs", dealt.pairs, shape.n_pairs),
             ("layer_squares", dealt.layer_squares, shape.n_layer_squares),
         ):
             if words.size != (due := n_words if corrected else 0):
-                raise MalformedMessageError(f"{name} of a batch must have {due} words, got {words.size}")
+                raise MalformedMessageError(f"{name} of a batch: expected {due} words, found {words.size}")
         if not _are_elements(dealt.equality):
             raise MalformedMessageError("equality corrections of a batch must be below p = 2^127 - 1")
         if len(dealt.peer_seed_digests) != n * DIGEST_BYTES:
             raise MalformedMessageError(
-                f"peer_seed_digests of a batch must have {n * DIGEST_BYTES} bytes, got {len(dealt.peer_seed_digests)}"
+                f"peer_seed_digests of a batch: expected {n * DIGEST_BYTES} bytes, found {len(dealt.peer_seed_digests)}"
             )
         self._peer_seed_digests = dealt.peer_seed_digests
         self.party: Party = party

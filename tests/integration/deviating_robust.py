@@ -64,7 +64,7 @@ async def require_no_model_by_a_lying_dealer(
         assert f"opened sum: expected accepted updates{sum_of}" in str(error)
         assert charges(folder)
     else:
-        assert any(why in str(error) for why in (f"{words} of a batch must have", "corrections exceed"))
+        assert any(why in str(error) for why in (f"{words} of a batch: expected", "corrections exceed"))
         assert not charges(folder)
     assert committed(task, folder) == []
 

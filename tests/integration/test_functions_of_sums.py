@@ -244,7 +244,7 @@ async def test_no_model_moves_by_what_a_dealer_makes_up(change: Callable[[Dealt]
         assert isinstance(error, TaskRefusedError)
         assert "opened sum: expected accepted updates and both servers' noise" in str(error)
     else:
-        assert "corrections of a batch must have shapes" in str(error)
+        assert "corrections of a batch: expected shapes" in str(error)
         assert not charges(tmp_path)
     assert committed(task, tmp_path) == []
 

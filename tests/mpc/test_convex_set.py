@@ -179,7 +179,7 @@ def test_dealt_squares_of_layers_are_those_of_the_masks():
 def test_other_numbers_of_corrections_are_refused(change):
     shape = BatchShape("t", 3, ("ada", "bob"), DIM, (), layer_sizes=SIZES)
     _, of_b = deal(shape)
-    with pytest.raises(MalformedMessageError, match=f"layer_squares of a batch must have 8 words, got {change.size}"):
+    with pytest.raises(MalformedMessageError, match=f"layer_squares of a batch: expected 8 words, found {change.size}"):
         ServerTuples(1, shape, dataclasses.replace(of_b, layer_squares=change))
 
 
@@ -212,15 +212,15 @@ def test_sums_over_tiles_and_threads_are_those_of_whole_vectors(party, n_threads
 
 
 REFUSED = {
-    "layers must cover the 21 coordinates, got 20": {"layers": (LayerBall(20, 1.0),), "half_spaces": ()},
-    "the bound of a layer must be at most 1.0, got 1.5": {"layers": (LayerBall(DIM, 1.5),)},
-    "the bound of a layer \\* 2\\^frac_bits must be at least 1": {"layers": (LayerBall(DIM, 2.0**-17),)},
-    "layers must be at most 1024, got 1025": {"dim": 1025, "layers": (LayerBall(1, 1.0),) * 1025},
-    "expected a direction of 21 coordinates, got 3": {"half_spaces": (HalfSpace(np.array([1, 2, 3]), -1.0),)},
-    "must be below 2\\^63, got a number of 64 bits": {
+    "layers: expected 21 coordinates in all, found 20": {"layers": (LayerBall(20, 1.0),), "half_spaces": ()},
+    "bound of a layer: expected at most 1.0, found 1.5": {"layers": (LayerBall(DIM, 1.5),)},
+    "bound of a layer \\* 2\\^frac_bits: expected at least 1": {"layers": (LayerBall(DIM, 2.0**-17),)},
+    "layers: expected at most 1024, found 1025": {"dim": 1025, "layers": (LayerBall(1, 1.0),) * 1025},
+    "expected a direction of 21 coordinates, found 3": {"half_spaces": (HalfSpace(np.array([1, 2, 3]), -1.0),)},
+    "below 2\\^63 on the grid, found a number of 64 bits": {
         "clip_norm": 1400.0, "layers": (), "half_spaces": (HalfSpace(np.full(DIM, 2**31), -(2.0**47)),),
     },
-    "rounding needs a threshold of at most -0.00222778, got -0.0001": {
+    "expected a threshold of at most -0.00222778, for rounding, found -0.0001": {
         "layers": (), "half_spaces": (HalfSpace(np.array([70, *[0] * 15, 75, *[0] * 4]), -0.0001),),
     },
     "half_spaces 0 and 1: expected directions at no obtuse angle": {
@@ -229,7 +229,7 @@ REFUSED = {
     "zero outside one layer, beside bounds of layers, found one in layers 0 to 3": {
         "half_spaces": (HalfSpace(np.ones(DIM, dtype=np.int64), -5.0),),
     },
-    "half_spaces must be at most 16, got 17": {"half_spaces": HALF_SPACES[:1] * 17},
+    "half_spaces: expected at most 16, found 17": {"half_spaces": HALF_SPACES[:1] * 17},
 }  # fmt: skip
 
 
@@ -245,9 +245,9 @@ def test_sets_that_cannot_be_are_refused(why):
         (np.array([2**31 + 1, 0]), -1.0, "at most 2\\^31"),
         (np.array([-(2**63), 0]), -1.0, "at most 2\\^31"),
         (np.zeros(4, dtype=np.int64), -1.0, "not zero"),
-        (np.array([1]), 0.5, "at most 0 and finite, got 0.5"),
-        (np.array([1]), -math.inf, "at most 0 and finite"),
-        (np.array([1]), math.nan, "at most 0 and finite"),
+        (np.array([1]), 0.5, "threshold of a half-space: expected a finite number of at most 0, found 0.5"),
+        (np.array([1]), -math.inf, "a finite number of at most 0"),
+        (np.array([1]), math.nan, "a finite number of at most 0"),
     ],
 )
 def test_half_spaces_that_cannot_be_are_refused(direction, threshold, why):

@@ -84,9 +84,9 @@ def test_encode_of_a_float_whose_scaling_overflows_warns_of_nothing(value, frac_
 @pytest.mark.parametrize("frac_bits", [-1, MAX_FRAC_BITS + 1])
 def test_fractional_bits_outside_the_range_are_refused(frac_bits):
     """encode and decode take f in 0..40."""
-    with pytest.raises(ParameterError, match=f"frac_bits must be in 0..40, got {frac_bits}"):
+    with pytest.raises(ParameterError, match=f"frac_bits: expected 0 to 40, found {frac_bits}"):
         encode(np.zeros(1), frac_bits)
-    with pytest.raises(ParameterError, match=f"got {frac_bits}"):
+    with pytest.raises(ParameterError, match=f"found {frac_bits}"):
         decode(np.zeros(1, dtype=np.int64), frac_bits)
 
 

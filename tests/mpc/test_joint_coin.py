@@ -128,7 +128,7 @@ def test_a_coin_of_another_length_is_malformed(length):
 
     with pytest.raises(MalformedMessageError) as caught:
         run_against(truncate)
-    assert str(caught.value) == f"a coin has 32 bytes, got {length}"
+    assert str(caught.value) == f"coin: expected 32 bytes, found {length}"
 
 
 def test_parties_that_toss_for_different_contexts_do_not_agree_on_a_coin():
@@ -172,7 +172,7 @@ def test_nobody_enrolled_selects_nobody(rate):
 @pytest.mark.parametrize("rate", [-0.1, math.nextafter(0, -1), math.nextafter(1, 2), math.inf, math.nan])
 def test_rates_that_are_no_probability_are_refused(rate):
     """NaN included."""
-    with pytest.raises(ParameterError, match=r"sampling_rate must be in \[0, 1\], got"):
+    with pytest.raises(ParameterError, match=r"sampling_rate: expected a number in \[0, 1\], found"):
         select_poisson(Seed(bytes(16)), LABEL, clients(1), rate)
 
 

@@ -210,7 +210,7 @@ def test_a_seed_of_another_length_is_refused_without_its_bytes(length):
     """ParameterError names the lengths only."""
     with pytest.raises(ParameterError) as caught:
         Seed(b"\x5a" * length)
-    assert str(caught.value) == f"a seed has 16 bytes, got {length}"
+    assert str(caught.value) == f"seed: expected 16 bytes, found {length}"
 
 
 def test_random_seeds_come_from_the_generator_given():

@@ -58,5 +58,5 @@ def test_bytes_of_a_strided_array_are_in_c_order():
 @pytest.mark.parametrize("length", [0, 7, 8, 15, 17, 24])
 def test_bytes_of_another_length_are_refused(length):
     """from_bytes takes exactly 8 bytes per word and says how many came."""
-    with pytest.raises(MalformedMessageError, match=f"expected 16 bytes of ring elements, got {length}$"):
+    with pytest.raises(MalformedMessageError, match=f"ring elements: expected 16 bytes, found {length}$"):
         ring.from_bytes(bytes(length), n_words=2)

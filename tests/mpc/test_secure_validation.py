@@ -452,7 +452,7 @@ def test_an_opening_of_another_length_is_malformed(gate):
             return validation.reveal_and_open(locked, {"c0": np.zeros(20, dtype=np.int64)}, sides[0], channel)
         return list(channel.exchange_pieces("coin/reveal", [locked.coin.value, bytes(8 * 19)]))
 
-    with pytest.raises(MalformedMessageError, match="expected 160 bytes of ring elements, got 152"):
+    with pytest.raises(MalformedMessageError, match="ring elements: expected 160 bytes, found 152"):
         run_pair(party)
 
 

@@ -34,7 +34,7 @@ def test_another_coin_deals_others_and_a_task_has_its_own() -> None:
     assert turns(seed, LABEL, CLIENTS, 5) == turns(seed, LABEL, CLIENTS, 5)
     assert turns(Seed(bytes(15) + b"\1"), LABEL, CLIENTS, 5) != turns(seed, LABEL, CLIENTS, 5)
     assert turns(seed, Label("task-2", 0), CLIENTS, 5) != turns(seed, LABEL, CLIENTS, 5)
-    with pytest.raises(ParameterError, match="n_turns must be >= 1"):
+    with pytest.raises(ParameterError, match="n_turns: expected at least 1"):
         turns(seed, LABEL, CLIENTS, 0)
 
 

@@ -31,7 +31,7 @@ def test_a_step_of_equal_lengths_takes_no_other(n_bytes):
     """Neither a shorter payload of the peer's nor a longer one, which a caller would cut."""
     ours, theirs = memory_pair()
     theirs._peer._inbox.put(("step", bytes(n_bytes)))
-    with pytest.raises(MalformedMessageError, match=f"step 'step' has 8 bytes, got {n_bytes}"):
+    with pytest.raises(MalformedMessageError, match=f"step 'step': expected 8 bytes, found {n_bytes}"):
         exchange_alike(ours, "step", bytes(8))
 
 

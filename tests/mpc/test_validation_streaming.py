@@ -166,7 +166,7 @@ def test_an_expanded_share_is_read_in_order_only():
     words = sharing.ExpandedShare(Seed(bytes(16)), Label("task", 0, "1"), 100)
     whole = sharing.expand_share(Seed(bytes(16)), Label("task", 0, "1"), 100)
     assert_array_equal(np.concatenate([words[:64], words[64:]]), whole)
-    with pytest.raises(ParameterError, match="expected coordinate 100, got 0"):
+    with pytest.raises(ParameterError, match="expected coordinate 100, as it is read in order, found 0"):
         words[:64]
 
 
@@ -178,5 +178,5 @@ def test_what_is_written_to_a_spool_is_read_and_nothing_else(tmp_path):
         first[3:5] = np.arange(20, 40)[::10]
         assert_array_equal(first[:], [0, 1, 2, 20, 30, 5, 6, 7, 8, 9])
         assert_array_equal(second[:], [0, 0, -1, -(2**63), 7, 0, 0, 0, 0, 0])
-        with pytest.raises(MalformedMessageError, match=r"expected 2 words to write, got shape \(3,\)"):
+        with pytest.raises(MalformedMessageError, match=r"expected 2 words to write, found shape \(3,\)"):
             first[8:10] = np.zeros(3, dtype=np.int64)

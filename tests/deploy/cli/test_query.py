@@ -122,7 +122,10 @@ def test_a_query_leaves_out_what_is_said_for_the_training(tmp_path: Path, of_tas
         ({"epsilon": 0.0}, "target_epsilon: expected a number above 0"),
         ({"epsilon": None, "noise_multiplier": 0.0}, "task.noise_multiplier: expected greater than 0"),
         ({"most_records": 1e9}, "--most-records: "),
-        ({"most_records": 0.0}, "--most-records: C must be positive|task.client_clip: expected greater than 0"),
+        (
+            {"most_records": 0.0},
+            "--most-records: C: expected a finite number above 0|task.client_clip: expected greater than 0",
+        ),
     ],
 )
 def test_a_question_that_cannot_be_asked_is_refused(tmp_path: Path, question: dict[str, Any], message: str) -> None:

@@ -388,7 +388,9 @@ def test_loading_the_gate_again_changes_nothing(crypten_gate):
 def test_parties_with_different_numbers_of_words_are_refused(gate):
     """A peer's message of another length is MalformedMessageError, not a wrong bit."""
     sides = pools(gate.blocks([(33, 30)]))
-    with pytest.raises(MalformedMessageError, match=r"bytes of ring elements|^step 'gate/blocks' has \d+ bytes, got"):
+    with pytest.raises(
+        MalformedMessageError, match=r"^ring elements: expected|^step 'gate/blocks': expected \d+ bytes, found"
+    ):
         run_pair(lambda ch: gate.carries([LowWords(np.zeros(8 + 9 * ch.party, np.int64), 30)], sides[ch.party], ch))
 
 

@@ -160,7 +160,7 @@ def test_a_message_for_another_number_of_clients_is_refused():
 
 def test_tuples_must_match_the_strings_in_number():
     """A missing tuple is a programming error that raises before anything is sent."""
-    with pytest.raises(ParameterError, match=r"^tuples must have shape \(2, 3, 2\), got \(1, 3, 2\)$"):
+    with pytest.raises(ParameterError, match=r"^tuples: expected shape \(2, 3, 2\), found \(1, 3, 2\)$"):
         compared(np.zeros((2, 2), dtype=np.int64), np.zeros((2, 2), dtype=np.int64), tuples=equality_tuples(1))
 
 
@@ -174,7 +174,7 @@ def test_a_message_of_another_length_is_malformed(length):
             return all_zero(strings, KEY, tuples[0], channel)
         return channel.exchange("equality/difference", bytes(length))
 
-    with pytest.raises(MalformedMessageError, match=f"^step 'equality/difference' has 16 bytes, got {length}$"):
+    with pytest.raises(MalformedMessageError, match=f"^step 'equality/difference': expected 16 bytes, found {length}$"):
         run_pair(party)
 
 

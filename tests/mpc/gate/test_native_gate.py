@@ -150,5 +150,5 @@ def test_a_message_of_another_length_is_malformed(step, length):
             channel.exchange("gate/blocks", bytes(186))
         return channel.exchange(step, bytes(length))
 
-    with pytest.raises(MalformedMessageError, match=f"^step '{step}' has {expected} bytes, got {length}$"):
+    with pytest.raises(MalformedMessageError, match=f"^step '{step}': expected {expected} bytes, found {length}$"):
         run_pair(party)

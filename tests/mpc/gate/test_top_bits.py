@@ -229,7 +229,7 @@ def test_carries_of_another_length_are_malformed(length, gate):
         gate.carries([top_bits.LowWords(words[:, 0], 30)], sides[1], channel)
         return channel.exchange("gate/carries", bytes(length))
 
-    with pytest.raises(MalformedMessageError, match=f"^step 'gate/carries' has 2 bytes, got {length}$"):
+    with pytest.raises(MalformedMessageError, match=f"^step 'gate/carries': expected 2 bytes, found {length}$"):
         run_pair(party)
 
 

@@ -61,11 +61,11 @@ def test_the_window_grows_where_5_71_times_the_bound_passes_it(window_bits):
 @pytest.mark.parametrize(
     ("clip_norm", "dim", "frac_bits", "message"),
     [
-        (1.0, 10, 41, "frac_bits must be in 0..40"),
-        (1.0, 10, -1, "frac_bits must be in 0..40"),
-        (0.0, 10, 16, "clip_norm: expected a positive"),
-        (math.inf, 10, 16, "clip_norm: expected a positive"),
-        (math.nan, 10, 16, "clip_norm: expected a positive"),
+        (1.0, 10, 41, "frac_bits: expected 0 to 40"),
+        (1.0, 10, -1, "frac_bits: expected 0 to 40"),
+        (0.0, 10, 16, "clip_norm: expected a finite number above 0"),
+        (math.inf, 10, 16, "clip_norm: expected a finite number above 0"),
+        (math.nan, 10, 16, "clip_norm: expected a finite number above 0"),
         (0.4, 10, 1, "frac_bits: expected clip_norm"),
         (1000.0, 10, 13, "frac_bits: expected at most 12 with clip_norm 1000.0 in mode 'proved', found 13: lower"),
         (5_876_433.0, 10, 0, "clip_norm: expected at most 5876432 in mode 'proved'"),

@@ -106,9 +106,14 @@ def test_correlations_serve_once_and_in_their_order():
 def test_parameters_are_checked():
     bound = NormBound(1.0, 2, 6)
     for f, n_kept in ((-1, 1), (0, 0)):
-        with pytest.raises(ParameterError, match=f"n_attackers must be >= 0 and n_kept >= 1, got {f} and {n_kept}"):
+        with pytest.raises(
+            ParameterError, match=f"n_attackers, n_kept: expected at least 0 and at least 1, found {f} and {n_kept}"
+        ):
             Krum(bound, f, n_kept)
-    with pytest.raises(ParameterError, match=f"pairs has at most {MAX_OF_PAIRS} clients, got {MAX_OF_PAIRS + 1}"):
+    with pytest.raises(
+        ParameterError,
+        match=f"clients: expected at most {MAX_OF_PAIRS} in a batch with pairs, found {MAX_OF_PAIRS + 1}",
+    ):
         BatchShape("t", 0, tuple(map(str, range(MAX_OF_PAIRS + 1))), 2, (), pairs=True)
     tuples, it = a_side()
     with pytest.raises(MalformedMessageError, match="words"):
@@ -140,9 +145,9 @@ def test_words_of_pairs_are_inner_products_of_masks(dim):
         assert [int(word) % 2**64 for word in found] == [word % 2**64 for word in expected]
     assert (dealt[0].pairs.size, dealt[1].pairs.size) == (0, 10)
     assert deal(replace(shape, pairs=False))[1].pairs.size == 0
-    with pytest.raises(MalformedMessageError, match="pairs of a batch must have 10 words, got 9"):
+    with pytest.raises(MalformedMessageError, match="pairs of a batch: expected 10 words, found 9"):
         ServerTuples(1, shape, replace(dealt[1], pairs=dealt[1].pairs[:-1]))
-    with pytest.raises(MalformedMessageError, match="pairs of a batch must have 0 words, got 10"):
+    with pytest.raises(MalformedMessageError, match="pairs of a batch: expected 0 words, found 10"):
         ServerTuples(0, shape, replace(dealt[0], pairs=dealt[1].pairs))
 
 

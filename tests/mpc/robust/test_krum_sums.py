@@ -107,7 +107,9 @@ def test_blocks_are_dealt_for_every_bound_and_number_of_clients(gate):
         assert 4 * krum.bound.threshold * MAX_OF_PAIRS < 1 << krum.score_bits(MAX_OF_PAIRS)
         for n in (0, 1, 2, 3, MAX_OF_PAIRS):
             assert blocks(gate, n, krum)
-    with pytest.raises(ParameterError, match=f"at most {MAX_OF_PAIRS} clients of a round, got {MAX_OF_PAIRS + 1}"):
+    with pytest.raises(
+        ParameterError, match=f"clients of a round: expected at most {MAX_OF_PAIRS} with Krum, found {MAX_OF_PAIRS + 1}"
+    ):
         blocks(gate, MAX_OF_PAIRS + 1, krum)
 
 

@@ -144,13 +144,13 @@ def test_correlations_serve_once_and_in_their_order():
 def test_parameters_are_checked():
     bound = NormBound(1.0, 2, 6)
     for tau in (0.0, 1.0, -0.5, float("nan")):
-        with pytest.raises(ParameterError, match=r"tau must be in \(0, 1\)"):
+        with pytest.raises(ParameterError, match=r"tau: expected a number in \(0, 1\)"):
             Proposal(bound, tau)
-    with pytest.raises(ParameterError, match="must be at least 1"):
+    with pytest.raises(ParameterError, match=r"frac_bits: expected at least 1, found tau = 0\.01"):
         Proposal(bound, 0.01)
-    with pytest.raises(ParameterError, match="trim_count must be >= 0, got -1"):
+    with pytest.raises(ParameterError, match="trim_count: expected at least 0, found -1"):
         TrimmedRound(a_side()[2], Proposal(bound, 0.5), -1, a_side()[1], GATE)
-    with pytest.raises(ParameterError, match=f"at most {MAX_CLIENTS} clients"):
+    with pytest.raises(ParameterError, match=f"clients of a round: expected at most {MAX_CLIENTS} with a trimmed sum"):
         blocks(GATE, MAX_CLIENTS + 1, Proposal(bound, 0.5))
 
 

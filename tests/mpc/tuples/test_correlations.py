@@ -360,7 +360,7 @@ def test_triples_that_nobody_took_are_passed_over():
 )
 def test_a_negative_number_of_words_is_refused(make):
     """ParameterError says what was expected and what came."""
-    with pytest.raises(ParameterError, match=r"^n_words must be >= 0, got -1$"):
+    with pytest.raises(ParameterError, match=r"^n_words: expected at least 0, found -1$"):
         make(-1)
 
 
@@ -368,7 +368,7 @@ def test_a_negative_number_of_words_is_refused(make):
 def test_splits_outside_the_limits_are_refused(k, s):
     """A dealer that took any would make 2^k products."""
     with pytest.raises(
-        ParameterError, match=rf"^block_bits must be in 1\.\.8 and n_blocks in 1\.\.12, .* {k} and {s}$"
+        ParameterError, match=rf"^block_bits, n_blocks: expected 1 to 8 and 1 to 12, .* found {k} and {s}$"
     ):
         CarryBlock(1, k, s)
     assert (MAX_BLOCK_BITS, MAX_BLOCKS) == (8, 12)

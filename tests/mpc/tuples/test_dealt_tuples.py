@@ -271,7 +271,10 @@ def reshaped(**changes):
 def test_corrections_that_do_not_fit_the_batch_are_refused(dealt):
     """Server B takes exactly (n,), (n, 3, 2) and (n_products,)."""
     for blocks in (ONE_BLOCK, MIXED_BLOCKS):
-        with pytest.raises(MalformedMessageError, match=r"must have shapes \(\(3,\), \(3, 3, 2\), \(40,\)\), got"):
+        with pytest.raises(
+            MalformedMessageError,
+            match=r"^corrections of a batch: expected shapes \(\(3,\), \(3, 3, 2\), \(40,\)\), found",
+        ):
             ServerTuples(1, shape_of(blocks=blocks), dealt)
         ServerTuples(1, shape_of(blocks=blocks), reshaped())
 
@@ -306,13 +309,17 @@ def test_each_server_gets_the_digests_of_the_others_mask_seeds():
 def test_digests_that_do_not_fit_the_batch_are_refused(party, n_bytes):
     """At both servers: exactly 32 bytes for each of three clients."""
     dealt = dataclasses.replace(deal(shape_of())[party], peer_seed_digests=bytes(n_bytes))
-    with pytest.raises(MalformedMessageError, match=f"must have 96 bytes, got {n_bytes}"):
+    with pytest.raises(
+        MalformedMessageError, match=f"peer_seed_digests of a batch: expected 96 bytes, found {n_bytes}"
+    ):
         ServerTuples(party, shape_of(), dealt)
 
 
 def test_server_a_refuses_corrections():
     """A batch that was meant for B does not start at A."""
-    with pytest.raises(MalformedMessageError, match=r"must have shapes \(\(0,\), \(0, 3, 2\), \(0,\)\)"):
+    with pytest.raises(
+        MalformedMessageError, match=r"^corrections of a batch: expected shapes \(\(0,\), \(0, 3, 2\), \(0,\)\)"
+    ):
         ServerTuples(0, shape_of(), reshaped())
 
 
@@ -320,8 +327,8 @@ def test_server_a_refuses_corrections():
     ("change", "message"),
     [
         ({"clients": ("ada", "bob", "ada")}, "distinct"),
-        ({"dim": 0}, "dim must be >= 1 and round >= 0; got 0 and 3"),
-        ({"round": -1}, "dim must be >= 1 and round >= 0; got 17 and -1"),
+        ({"dim": 0}, "dim, round: expected at least 1 and at least 0, found 0 and 3"),
+        ({"round": -1}, "dim, round: expected at least 1 and at least 0, found 17 and -1"),
     ],
 )
 def test_batches_that_make_no_sense_are_refused(change, message):

@@ -113,7 +113,7 @@ OTHER_FILES: dict[str, tuple[Any, str]] = {
     "one number too few": (DIRECTIONS[:, :-1], r"directions: expected shape \(2, 24\), found \(2, 23\)"),
     "reals": (DIRECTIONS.astype(float), "directions: expected signed integers"),
     "unsigned": (DIRECTIONS.astype(np.uint64), "directions: expected signed integers"),
-    "zeros": (DIRECTIONS * 0, "a direction must have a coordinate that is not zero"),
+    "zeros": (DIRECTIONS * 0, "direction: expected a coordinate that is not zero"),
     "too large": (DIRECTIONS.astype(np.int64) << 31, "at most 2\\^31"),
     "over both layers": (np.ones_like(DIRECTIONS), "expected a direction that is zero outside one layer"),
     "obtuse": (DIRECTIONS * [[1], [0]] - DIRECTIONS[:1] * [[0], [1]], "no obtuse angle"),

@@ -77,7 +77,9 @@ def test_as_many_charges_as_there_were_rounds_have_room() -> None:
 def test_charges_longer_than_all_rounds_need_are_refused() -> None:
     """Whatever number of rounds the hello named."""
     answer = b"{" + b" " * charge_bytes(TASK, NEXT_ROUND) + b"}"
-    with pytest.raises(MalformedMessageError, match=rf"takes at most {len(answer) - 2} bytes, got {len(answer)}"):
+    with pytest.raises(
+        MalformedMessageError, match=rf"': expected at most {len(answer) - 2} bytes, found {len(answer)}"
+    ):
         level_with(answer)
 
 
@@ -89,7 +91,7 @@ def test_a_piece_of_the_noisy_sum_that_no_server_sends_is_refused(is_behind: boo
     answer = bytes(PIECE_BYTES + 1 if is_behind else 1)
     with ThreadPoolExecutor(1) as thread:
         thread.submit(lambda: list(theirs.exchange_pieces("noisy sum", [answer])))
-        with pytest.raises(MalformedMessageError, match="'noisy sum' takes at most"):
+        with pytest.raises(MalformedMessageError, match="'noisy sum': expected at most"):
             _swap_sum(ours, np.zeros(24, dtype=np.int64), is_proved=is_proved, is_behind=is_behind)
 
 
