@@ -57,7 +57,7 @@ class UnsupportedEventError(DpError):
     """`accountant` has no formula for `event`."""
 
     def __init__(self, accountant: str, event: object) -> None:
-        super().__init__(f"{accountant} must be asked about rounds without sampling, got {event}")
+        super().__init__(f"event: expected rounds without sampling for {accountant}, found {event}")
 
 
 class LedgerCorruptedError(DpError):

@@ -85,7 +85,7 @@ def answer(
 
 def _require_level(level: float) -> None:
     if not 0 < level <= MOST_LEVEL:
-        raise ConfigError(f"--level: expected a number above 0 and at most {MOST_LEVEL}, found {level!r}")
+        raise ConfigError(f"--level: expected a number in (0, {MOST_LEVEL}], found {level!r}")
 
 
 def lines_of(summary: Mapping[str, Any]) -> list[str]:

@@ -54,7 +54,9 @@ def smallest_noise_multiplier(
         low, high = max(least, low + 1.1 * min(excess(low), -0.01)), low
     while excess(high) > 0:
         if high == most:
-            raise ValueError(f"target_epsilon must be reachable with a noise multiplier <= 1e6, got {target_epsilon}")
+            raise ValueError(
+                f"target_epsilon: expected one that a noise multiplier of at most 1e6 reaches, found {target_epsilon}"
+            )
         low, high = high, min(most, high + 1.1 * max(excess(high), 0.01))
     half = math.log1p(relative_tolerance) / 2
     found = float(brentq(excess, low, high, xtol=half))

@@ -108,5 +108,5 @@ def conditions_of_fields(fields: Mapping[str, Any]) -> dict[View, str]:
     """
     found = fields.get(CONDITIONS, {})
     if not isinstance(found, dict) or not all(isinstance(why, str) and why.isprintable() for why in found.values()):
-        raise ValueError(f"{CONDITIONS} must hold words by view, got {found!a:.60}")
+        raise ValueError(f"{CONDITIONS}: expected words by view, found {found!a:.60}")
     return {View(view): why for view, why in found.items()}

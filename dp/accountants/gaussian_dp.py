@@ -95,7 +95,7 @@ def mu_from_eps_delta(epsilon: float, delta: float) -> float:
     require_finite("epsilon", epsilon)
     require_delta(delta)
     if delta < -math.expm1(min(epsilon, 0.0)):
-        raise ValueError(f"delta must be >= 1 - e^epsilon for negative epsilon = {epsilon}, got {delta}")
+        raise ValueError(f"delta: expected at least 1 - e^epsilon for negative epsilon = {epsilon}, found {delta}")
 
     def excess(log_mu: float) -> float:
         return _log(delta_from_mu(epsilon, math.exp(log_mu))) - math.log(delta)

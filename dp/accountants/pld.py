@@ -119,7 +119,7 @@ class PrivacyStatement:
 
     def __post_init__(self) -> None:
         if isinstance(self.epsilon, bool) or not self.epsilon >= 0:
-            raise ValueError(f"epsilon must be >= 0, got {self.epsilon}")
+            raise ValueError(f"epsilon: expected a number of at least 0, found {self.epsilon}")
         require_delta(self.delta)
 
     def __str__(self) -> str:
@@ -427,5 +427,7 @@ def round_event(
         return SampledGaussian(record_sampling_rate, sigma, group_size)
     std = math.ldexp(noise_multiplier * record_clip, frac_bits)
     if std < 8:
-        raise ValueError(f"noise_multiplier * record_clip * 2^frac_bits must be >= 8 against clients, got {std}")
+        raise ValueError(
+            f"noise_multiplier * record_clip * 2^frac_bits: expected at least 8 against clients, found {std}"
+        )
     return SampledGaussian(record_sampling_rate, math.sqrt(2) * sigma, group_size)

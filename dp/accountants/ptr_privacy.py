@@ -93,13 +93,13 @@ def eps_ptr_rounds(
 
 def _require_delta0(delta0: float) -> None:
     if isinstance(delta0, bool) or not 0 < delta0 < 0.5:
-        raise ValueError(f"delta0 must be in (0, 1/2), got {delta0}")
+        raise ValueError(f"delta0: expected a number in (0, 1/2), found {delta0}")
 
 
 def require_ptr(sigma1: float, tau: float, b: float, delta0: float) -> None:
     """Require sigma1 and b > 0, tau in (0, 1], delta0 in (0, 1/2). Raises: ValueError."""
     require_positive("sigma1", sigma1)
     if isinstance(tau, bool) or not 0 < tau <= 1:
-        raise ValueError(f"tau must be in (0, 1], a share of R, got {tau}")
+        raise ValueError(f"tau: expected a number in (0, 1], a share of R, found {tau}")
     require_positive("b", b)
     _require_delta0(delta0)

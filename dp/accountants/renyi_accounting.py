@@ -136,7 +136,7 @@ def order_grid(orders: str | Sequence[float]) -> tuple[float, ...]:
         require_one_of("orders", orders, tuple(ORDERS))
         return ORDERS[orders]
     if len(orders) == 0:
-        raise ValueError("orders must not be empty, got []")
+        raise ValueError("orders: expected at least one, found none")
     for alpha in orders:
         require_order(alpha)
     return tuple(sorted(orders))

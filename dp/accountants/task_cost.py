@@ -279,12 +279,12 @@ class TaskCost:
     @property
     def _evaluated(self) -> Evaluations:
         if self.evaluations is None:
-            raise ValueError("evaluations: expected none in a task that has none, got some")
+            raise ValueError("evaluations: expected none in a task that has none, found some")
         return self.evaluations
 
     def _event_of(self, level: Level) -> Event:
         if level not in self.every_round:
-            raise ValueError(f"level must be one of {', '.join(self.every_round) or 'none'}, got {level}")
+            raise ValueError(f"level: expected one of {', '.join(self.every_round) or 'none'}, found {level}")
         return self._of_level(Level(level), self.every_round)
 
     def _of_level(self, level: Level, events: Mapping[Level, Event]) -> Event:

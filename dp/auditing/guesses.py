@@ -46,7 +46,8 @@ class Guesses:
         require_count("correct", self.correct)
         if not self.correct <= self.made <= self.canaries:
             raise ValueError(
-                f"expected correct <= made <= canaries, got {self.correct}, {self.made} and {self.canaries}"
+                f"correct, made, canaries: expected correct <= made <= canaries, found {self.correct}, {self.made} and "
+                f"{self.canaries}"
             )
 
     @classmethod
@@ -57,14 +58,14 @@ class Guesses:
         """
         right = right_at_ends(scores, coins)
         if plan.made > len(scores):
-            raise ValueError(f"plan must have at most {len(scores)} guesses, the canaries, got {plan.made}")
+            raise ValueError(f"plan: expected at most {len(scores)} guesses, the canaries, found {plan.made}")
         return cls(len(scores), plan.made, int(right[0, plan.highest] + right[1, plan.lowest]))
 
 
 def right_at_ends(scores: Array, coins: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return how many are in of the k highest scores, and out of the k lowest, for k = 0 to m; (2, m + 1)."""
     if scores.shape != coins.shape or scores.ndim != 1:
-        raise ValueError(f"coins must have the shape of scores, (m,), got {coins.shape} and {scores.shape}")
+        raise ValueError(f"coins: expected the shape of scores, (m,), found {coins.shape} and {scores.shape}")
     in_order = coins[np.argsort(scores, kind="stable")]
     right = np.cumsum([in_order[::-1], ~in_order], axis=1, dtype=np.int64)
     return np.pad(right, ((0, 0), (1, 0)))

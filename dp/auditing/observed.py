@@ -33,15 +33,15 @@ class Observed:
     def __post_init__(self) -> None:
         shape = self.scores.shape
         if len(shape) != 2 or not all(shape):
-            raise ValueError(f"scores must have shape (T, m), T and m at least 1, got {shape}")
+            raise ValueError(f"scores: expected shape (T, m), T and m at least 1, found {shape}")
         for name in ("contributions", "present", "own_noise"):
             value = getattr(self, name)
             if value is not None and value.shape != shape:
-                raise ValueError(f"{name} must have the shape of scores, {shape}, got {value.shape}")
+                raise ValueError(f"{name}: expected the shape of scores, {shape}, found {value.shape}")
         for name in ("coins", "clients"):
             value = getattr(self, name)
             if value is not None and value.shape != shape[1:]:
-                raise ValueError(f"{name} must have shape {shape[1:]}, got {value.shape}")
+                raise ValueError(f"{name}: expected shape {shape[1:]}, found {value.shape}")
 
     @property
     def canaries(self) -> int:

@@ -99,7 +99,7 @@ def xie_corollary_k(J: float, tau: float, epsilon: float, delta: float, Cbar: fl
     require_one_of("sign", sign, ("nonneg", "nonpos"))
     require_finite("tau", tau)
     if tau < 1:
-        raise ValueError(f"tau must be >= 1, got {tau}")
+        raise ValueError(f"tau: expected at least 1, found {tau}")
     # both sides times e^-eps: 1 - e^-eps for a, and nothing overflows
     a, loss = -math.expm1(-epsilon), Cbar * delta * math.exp(-epsilon)
     if sign == "nonneg":
@@ -107,9 +107,9 @@ def xie_corollary_k(J: float, tau: float, epsilon: float, delta: float, Cbar: fl
         return math.log(tau * (a * J + loss) / (a * J + loss * tau)) / epsilon if J > 0 else 0.0
     _require_cost(J, -Cbar, 0.0)
     if J == 0:
-        raise ValueError(f"J must be < 0 for costs that are nonpos, got {J}")
+        raise ValueError(f"J: expected a number below 0 for costs that are nonpos, found {J}")
     if tau > -Cbar / J:
-        raise ValueError(f"tau must be <= -Cbar/J = {-Cbar / J}, got {tau}")
+        raise ValueError(f"tau: expected at most -Cbar/J = {-Cbar / J}, found {tau}")
     return math.log((a * J * tau - loss) / (a * J - loss)) / epsilon
 
 
@@ -122,4 +122,4 @@ def attackers_needed(k: float) -> int:
 def _require_cost(J: float, low: float, high: float) -> None:
     require_finite("J", J)
     if not low <= J <= high:
-        raise ValueError(f"J must be in [{low}, {high}], the range of its sign, got {J}")
+        raise ValueError(f"J: expected a number in [{low}, {high}], the range of its sign, found {J}")

@@ -60,7 +60,7 @@ def simulate(
     require_count("n_draws", n_draws, at_least=1)
     radius = hoeffding_radius(n_draws, failure)
     if not FA + radius < 1:
-        raise ValueError(f"FA must be < 1 - radius = {1 - radius}, got {FA}")
+        raise ValueError(f"FA: expected a number below 1 - radius = {1 - radius}, found {FA}")
     rng = np.random.default_rng(seed)
     threat = Threat(threat)
 
@@ -82,7 +82,7 @@ def attackers_that_succeed(
     """
     require_count("at_least", at_least, at_least=1)
     if training.event.sampling_rate == 0 or training.rounds == 0:
-        raise ValueError(f"training must have rounds in which attackers are drawn, got {training}")
+        raise ValueError(f"training: expected rounds in which attackers are drawn, found {training}")
 
     def succeeds(k: int) -> SimulatedAttack | None:
         found = simulate(k, FA, training, threat, n_draws=n_draws, failure=failure, seed=seed + k)

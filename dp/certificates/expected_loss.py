@@ -42,4 +42,4 @@ def require_loss(L: float, B: float) -> None:
     """Require a bound B > 0 and an expectation in [0, B]. Raises: ValueError."""
     require_positive("B", B)
     if isinstance(L, bool) or not 0 <= L <= B:
-        raise ValueError(f"L must be in [0, B] = [0, {B}], got {L!r}")
+        raise ValueError(f"L: expected a number in [0, B] = [0, {B}], found {L!r}")

@@ -49,7 +49,7 @@ def hoeffding_class_bounds(
     """
     require_one_of("scheme", scheme, ("union", "paper"))
     if len(fhat) < 2:
-        raise ValueError(f"fhat must have at least two classes, got {list(fhat)}")
+        raise ValueError(f"fhat: expected at least two classes, found {list(fhat)}")
     for value in fhat:
         require_probability("fhat", value)
     n_tests = integral("n_tests", n_tests, at_least=1)
@@ -67,7 +67,7 @@ def certified_accuracy(Ks: Sequence[float], correct: Sequence[bool], k: float, s
     """
     k = integral("k", k)
     if len(Ks) == 0 or len(Ks) != len(correct):
-        raise ValueError(f"Ks and correct must be as long and not empty, got {len(Ks)} and {len(correct)} entries")
+        raise ValueError(f"Ks, correct: expected as many entries, at least one, found {len(Ks)} and {len(correct)}")
     for K in Ks:
         require_non_negative("Ks", K, may_be_infinite=True)
     n_certified = sum(bool(right) and (k < K if strict else k <= K) for K, right in zip(Ks, correct, strict=True))
@@ -89,4 +89,4 @@ def require_psi(psi: float) -> None:
     """Require a probability with which bounds may fail in (0, 1). With 1 they would say nothing."""
     require_probability("psi", psi)
     if psi in (0, 1):
-        raise ValueError(f"psi must be in (0, 1), got {psi}")
+        raise ValueError(f"psi: expected a number in (0, 1), found {psi}")

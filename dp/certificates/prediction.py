@@ -105,7 +105,7 @@ def certified_integer(K: float, threat: str = "add") -> float:
     """Return the largest integer k with k < K, or 2 k < K to replace: ceil(K) - 1, not below 0. Infinite if K is."""
     require_one_of("threat", threat, tuple(Threat))
     if isinstance(K, bool) or math.isnan(K):
-        raise ValueError(f"K must be a number, got {K!r}")
+        raise ValueError(f"K: expected a number, found {K!r}")
     if math.inf == K:
         return math.inf
     return max(0, math.ceil(K if threat == "add" else K / 2) - 1)
@@ -212,7 +212,7 @@ def certify(
         K = best_certified_k(FA, FB, training.one_unit_curve())
     else:
         if delta is None:
-            raise ValueError("delta must be given for the published method, got None")
+            raise ValueError("delta: expected a value for the published method, found none")
         require_delta(delta)
         epsilon = published_epsilon(training, delta)
         K = xie_certified_k(FA, FB, epsilon, delta) if math.isfinite(epsilon) else 0.0

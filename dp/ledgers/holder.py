@@ -76,7 +76,7 @@ class Payment:
         for name in ("client", "task", "why"):
             value = getattr(self, name)
             if not isinstance(value, str) or not 0 < len(value) <= _LONGEST or not value.isprintable():
-                raise ValueError(f"{name} must be printable text of 1 to {_LONGEST} characters, got {value!r:.80}")
+                raise ValueError(f"{name}: expected printable text of 1 to {_LONGEST} characters, found {value!r:.80}")
         require_count("times", self.times, at_least=1, at_most=MOST_TIMES)
         require_non_negative("slack", self.slack)
 
@@ -110,11 +110,11 @@ class Terms:
         if not self.orders:
             object.__setattr__(self, "orders", usual_orders(self.limit_epsilon, self.delta))
         if len(self.orders) > _MOST_ORDERS:
-            raise ValueError(f"orders must be at most {_MOST_ORDERS} numbers, got {len(self.orders)}")
+            raise ValueError(f"orders: expected at most {_MOST_ORDERS} numbers, found {len(self.orders)}")
         for order in self.orders:
             require_order(order)
             if order > _HIGHEST_ORDER:
-                raise ValueError(f"orders must be <= {_HIGHEST_ORDER}, got {order!r:.80}")
+                raise ValueError(f"orders: expected at most {_HIGHEST_ORDER}, found {order!r:.80}")
 
     def header(self) -> dict[str, Any]:
         """Return the file's first line."""
@@ -132,7 +132,7 @@ class Terms:
         if list(fields) != _HEADER or fields["format"] != FORMAT:
             raise ValueError(f"this is not the first line of {KIND}, which has {', '.join(_HEADER)}")
         if not isinstance(fields["orders"], list) or not fields["orders"]:
-            raise ValueError(f"orders must be a list of numbers, got {fields['orders']!r:.80}")
+            raise ValueError(f"orders: expected a list of numbers, found {fields['orders']!r:.80}")
         rest = {name: fields[name] for name in _HEADER[1:] if name != "orders"}
         return cls(orders=tuple(fields["orders"]), **rest)
 
@@ -214,7 +214,7 @@ class Account:
     def take_fields(self, fields: dict[str, Any]) -> None:
         """Count a payment read from a file. Raises ValueError."""
         if list(fields) != _FIELDS or not isinstance(fields["at"], str):
-            raise ValueError(f"a payment must have {', '.join(_FIELDS)}, got the fields {', '.join(fields)}")
+            raise ValueError(f"payment: expected {', '.join(_FIELDS)}, found the fields {', '.join(fields)}")
         try:
             event = None if fields["event"] is None else SampledGaussian(**fields["event"])
         except TypeError as error:
@@ -226,7 +226,7 @@ class Account:
     def _require_own_group(self, event: SampledGaussian | None) -> None:
         k = self.terms.records_per_person
         if event is not None and event.group_size not in (1, k):
-            raise ValueError(f"event must be of {k} records of one person, got {event.group_size}")
+            raise ValueError(f"event: expected one of {k} records of one person, found {event.group_size}")
 
     def _cost(self, payment: Payment) -> NDArray[np.float64]:
         return payment.times * np.asarray([divergence(payment.event, order) for order in self.terms.orders])

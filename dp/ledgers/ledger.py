@@ -112,7 +112,7 @@ class Ledger(KeepsSealedFile):
         accountant: PrivacyAccountant | None = None,
     ) -> None:
         if set(events) != set(View):
-            raise ValueError(f"events must have one entry for each of {', '.join(View)}, got {', '.join(events)}")
+            raise ValueError(f"events: expected one entry for each of {', '.join(View)}, found {', '.join(events)}")
         require_delta(delta)
         require_non_negative("slack", slack)
         require_count("steps_per_round", steps_per_round, at_least=1)
@@ -123,13 +123,13 @@ class Ledger(KeepsSealedFile):
         self._every_round = {level: (every_round or {})[level] for level in Level if level in (every_round or {})}
         self._earlier = tuple(task.of_groups(_group_size(events)) for task in earlier)
         if foreign := [task.unit for task in self._earlier if task.unit is not self._unit]:
-            raise ValueError(f"earlier must be of tasks about a {self._unit}, got one about a {foreign[0]}")
+            raise ValueError(f"earlier: expected tasks about a {self._unit}, found one about a {foreign[0]}")
         self._budgets = _budgets_of(budgets or {}, self._every_round)
         self._events = {view: events[view] for view in View}
         self._delta, self._slack, self._evaluations = delta, slack, evaluations
         accountant = PldAccountant() if accountant is None else accountant
         if accountant.label is not Label.BOUND:
-            raise ValueError(f"accountant must prove a bound, got one whose label is {accountant.label}")
+            raise ValueError(f"accountant: expected one that proves a bound, found one of label {accountant.label}")
         self._cost = TaskCost(
             events=self._events,
             delta=delta,
@@ -246,7 +246,7 @@ class Ledger(KeepsSealedFile):
             raise LedgerClosedError
         require_count("round_number", round_number)
         if round_number in self._rounds:
-            raise ValueError(f"round_number must not have been charged before, got {round_number}")
+            raise ValueError(f"round_number: expected one that was not charged before, found {round_number}")
         chosen = sorted_ids(clients)
         if is_evaluation:
             self._require_evaluation()
@@ -370,7 +370,7 @@ class Ledger(KeepsSealedFile):
         """Raise ValueError unless the task may have one more evaluation."""
         most = self._cost.most_evaluations
         if len(self._evaluated) >= most:
-            raise ValueError(f"is_evaluation: expected at most {most} evaluations, got one more")
+            raise ValueError(f"is_evaluation: expected at most {most} evaluations, found one more")
 
     def _count(self, round_number: int, charge: Charge) -> None:
         self._rounds.add(round_number)
@@ -421,7 +421,7 @@ def _budgets_of(budgets: Mapping[View | Level, float], every_round: Mapping[Leve
     for key, budget in found.items():
         require_positive(f"budget of {key}", budget)
         if isinstance(key, Level) and key not in every_round:
-            raise ValueError(f"every_round must have {key}, which has a budget, got {', '.join(every_round)}")
+            raise ValueError(f"every_round: expected {key}, which has a budget, found {', '.join(every_round)}")
     return found
 
 

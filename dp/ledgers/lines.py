@@ -95,7 +95,7 @@ def charge_of(fields: Fields, earlier: Collection[int]) -> tuple[int, Charge]:
     is_evaluation = fields.get("kind") == EVALUATION
     expected = ["round", "clients", *(["kind"] if is_evaluation else [])]
     if list(fields) != expected or not isinstance(fields["clients"], list):
-        raise ValueError(f"a charge must have a round and a list of clients, got the fields {', '.join(fields)}")
+        raise ValueError(f"charge: expected a round and a list of clients, found the fields {', '.join(fields)}")
     require_count("round", fields["round"])
     if fields["round"] in earlier:
         raise ValueError(f"a round must be charged once, round {fields['round']} is again")
@@ -105,9 +105,9 @@ def charge_of(fields: Fields, earlier: Collection[int]) -> tuple[int, Charge]:
 def sorted_ids(clients: Collection[str]) -> list[str]:
     """Return the client ids in order, each a non-empty string and named once."""
     if isinstance(clients, str) or not all(isinstance(client, str) and client for client in clients):
-        raise ValueError(f"clients must be a collection of non-empty strings, got {clients!r}")
+        raise ValueError(f"clients: expected a collection of non-empty strings, found {clients!r}")
     if len(set(clients)) != len(clients):
-        raise ValueError(f"clients must be named once each, got {sorted(clients)}")
+        raise ValueError(f"clients: expected each of them once, found {sorted(clients)}")
     return sorted(clients)
 
 

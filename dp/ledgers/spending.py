@@ -73,7 +73,7 @@ class Spending(KeepsSealedFile):
     def _replay(self, fields: dict[str, Any]) -> None:
         """Count one answer read from the file. Raises ValueError."""
         if list(fields) != _FIELDS or isinstance(fields["noise_multiplier"], bool):
-            raise ValueError(f"an answer must have {', '.join(_FIELDS)}, got the fields {', '.join(fields)}")
+            raise ValueError(f"answer: expected {', '.join(_FIELDS)}, found the fields {', '.join(fields)}")
         require_positive("noise_multiplier", fields["noise_multiplier"])
         require_non_negative("slack", fields["slack"])
         self._answers.append((float(fields["noise_multiplier"]), float(fields["slack"])))

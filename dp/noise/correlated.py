@@ -78,7 +78,9 @@ class Strategy:
         require_count("number of coefficients", len(self.coefficients), at_least=1)
         falls = all(a >= b > 0 for a, b in zip(self.coefficients, self.coefficients[1:], strict=False))
         if self.coefficients[0] != 1 << SCALE_BITS or not falls:
-            raise ValueError(f"coefficients must fall from 2^{SCALE_BITS} and stay above 0, got {self.coefficients}")
+            raise ValueError(
+                f"coefficients: expected a fall from 2^{SCALE_BITS} that stays above 0, found {self.coefficients}"
+            )
 
     @classmethod
     def banded(cls, n_bands: int) -> Self:
@@ -88,7 +90,7 @@ class Strategy:
         """
         require_count("n_bands", n_bands, at_least=1)
         if n_bands > MOST_BANDS:
-            raise ValueError(f"n_bands must be at most {MOST_BANDS}, got {n_bands}")
+            raise ValueError(f"n_bands: expected at most {MOST_BANDS}, found {n_bands}")
         found, exact = list[int](), Fraction(1 << SCALE_BITS)
         for k in range(1, n_bands + 1):
             found.append(round(exact))
@@ -155,7 +157,7 @@ def correlate(draw: NDArray[np.int64], past: Sequence[Output], strategy: Strateg
 
     weights = strategy.coefficients[1:]
     if len(past) > len(weights):
-        raise ValueError(f"past must have at most {len(weights)} outputs, got {len(past)}")
+        raise ValueError(f"past: expected at most {len(weights)} outputs, found {len(past)}")
     for start in range(0, draw.size, _PIECE):
         here = slice(start, min(start + _PIECE, draw.size))
         part = draw[here]

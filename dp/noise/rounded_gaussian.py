@@ -86,7 +86,7 @@ def sample(std: float, size: int, random_bytes: RandomBytes) -> NDArray[np.int64
 def require_std(std: float) -> None:
     """Require a standard deviation in grid units that can be drawn. Raises: ValueError."""
     if isinstance(std, bool) or not MIN_STD <= std <= MAX_STD:
-        raise ValueError(f"std must be in [2^-20, 2^40] grid units, got {std}")
+        raise ValueError(f"std: expected a number in [2^-20, 2^40] of grid units, found {std}")
 
 
 def _margin(std: float) -> float:
@@ -156,5 +156,5 @@ def _draw(random_bytes: RandomBytes, n: int) -> bytes:
     """Return n bytes from the generator; a short answer would shift every later draw, so it is refused."""
     drawn = random_bytes(n)
     if len(drawn) != n:
-        raise ValueError(f"random_bytes must return the {n} bytes asked for, got {len(drawn)}")
+        raise ValueError(f"random_bytes: expected the {n} bytes asked for, found {len(drawn)}")
     return drawn

@@ -63,7 +63,7 @@ def _below(n: int, random_bytes: RandomBytes) -> int:
     while True:
         drawn = random_bytes(n_bytes)
         if len(drawn) != n_bytes:
-            raise ValueError(f"random_bytes must return the {n_bytes} bytes asked for, got {len(drawn)}")
+            raise ValueError(f"random_bytes: expected the {n_bytes} bytes asked for, found {len(drawn)}")
         value = int.from_bytes(drawn, "little") & ((1 << bits) - 1)
         if value < n:
             return value

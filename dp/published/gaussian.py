@@ -48,7 +48,7 @@ def classical_gaussian_eps(sigma: float, delta: float) -> float:
     require_delta(delta)
     epsilon = math.sqrt(2 * math.log(1.25 / delta)) / sigma
     if epsilon > 1:
-        raise ValueError(f"sigma must be large enough for the classical epsilon to be <= 1, got {sigma}: {epsilon:.4g}")
+        raise ValueError(f"sigma: expected one whose classical epsilon is at most 1, found {sigma}, with {epsilon:.4g}")
     return epsilon
 
 

@@ -18,7 +18,7 @@ def central_noise_std(z: float, S: float, q: float, N: float) -> float:
     require_positive("S", S)
     require_probability("q", q)
     if q == 0:
-        raise ValueError("q must be > 0 to average over q N users, got 0")
+        raise ValueError("q: expected a number above 0 to average over q N users, found 0")
     return z * S / (q * integral("N", N, at_least=1))
 
 
@@ -28,7 +28,7 @@ def joint_clip(block_clips: Sequence[float]) -> float:
     L equal blocks keep the multiplier if S_l = S/sqrt(L); clipping each at S leaves sigma/sqrt(L) of it.
     """
     if len(block_clips) == 0:
-        raise ValueError("block_clips must not be empty, got []")
+        raise ValueError("block_clips: expected at least one, found none")
     for clip in block_clips:
         require_positive("block_clips", clip)
     return math.hypot(*block_clips)
@@ -40,5 +40,5 @@ def instance_level_epsilon(
     """Return the largest epsilon of any user's records at one delta, each after its own steps. As strong as the
     accountant."""
     if not steps:
-        raise ValueError("steps must name at least one user, got none")
+        raise ValueError("steps: expected at least one user, found none")
     return max(accountant.epsilon(event, rounds, delta) for event, rounds in steps.values())

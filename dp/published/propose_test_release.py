@@ -56,7 +56,7 @@ def _require(norms: Sequence[float], F: float, R: float) -> int:
     for norm in norms:
         require_finite("norms", norm)
         if not 0 <= norm <= R:
-            raise ValueError(f"norms must be in [0, R] = [0, {R}], got {norm}")
+            raise ValueError(f"norms: expected numbers in [0, R] = [0, {R}], found {norm}")
     return integral("F", F)
 
 
@@ -121,26 +121,26 @@ def _violated(alpha: float, q: float, sigma1: float, tau: float, b: float, delta
     sigma2 = tau * sigma1
     violated = []
     if sigma2 < 4:
-        violated.append(f"sigma2 = tau * sigma1 must be >= 4, got {sigma2}")
+        violated.append(f"sigma2 = tau * sigma1: expected at least 4, found {sigma2}")
     if q == 0:
         return violated
     largest_q = math.exp(-1 / b) / (4 + math.exp(-1 / b))
     if q > largest_q:
-        violated.append(f"q must be <= e^(-1/b)/(4 + e^(-1/b)) = {largest_q:.6g}, got {q}")
+        violated.append(f"q: expected at most e^(-1/b)/(4 + e^(-1/b)) = {largest_q:.6g}, found {q}")
     if math.exp(-1 / b) == 0:
         return violated
     q_prime = q / (q + (1 - q) * math.exp(-1 / b))
     L = math.log1p(1 / (q_prime * (alpha - 1)))
     first = sigma2**2 * L / 2 - 2 * math.log(sigma2)
     if alpha > first:
-        violated.append(f"alpha must be <= sigma2^2 L/2 - 2 ln sigma2 = {first:.6g}, got {alpha}")
+        violated.append(f"alpha: expected at most sigma2^2 L/2 - 2 ln sigma2 = {first:.6g}, found {alpha}")
     second = (sigma2**2 * L**2 / 2 - math.log(5) - 2 * math.log(sigma2)) / (
         L + math.log(q_prime * alpha) + 1 / (2 * sigma2**2)
     )
     if alpha > second:
         violated.append(
-            "alpha must be <= (sigma2^2 L^2/2 - ln 5 - 2 ln sigma2)/(L + ln(q' alpha) + 1/(2 sigma2^2)) = "
-            f"{second:.6g}, got {alpha}"
+            "alpha: expected at most (sigma2^2 L^2/2 - ln 5 - 2 ln sigma2)/(L + ln(q' alpha) + 1/(2 sigma2^2)) = "
+            f"{second:.6g}, found {alpha}"
         )
     return violated
 
@@ -193,4 +193,4 @@ def _require_deltas(b: float, sigma1: float, delta0: float, delta: float) -> Non
     ptr_threshold(b, delta0)
     require_delta(delta)
     if delta0 >= delta:
-        raise ValueError(f"delta0 must be < delta = {delta}, got {delta0}")
+        raise ValueError(f"delta0: expected a number below delta = {delta}, found {delta0}")

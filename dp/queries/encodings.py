@@ -95,11 +95,11 @@ class Encoding:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.low) and math.isfinite(self.high) and math.isfinite(self.high - self.low)):
-            raise ValueError(f"low, high: expected finite numbers, got {self.low} and {self.high}")
+            raise ValueError(f"low, high: expected finite numbers, found {self.low} and {self.high}")
         if not self.low < self.high:
-            raise ValueError(f"low, high: expected low < high, got {self.low} and {self.high}")
+            raise ValueError(f"low, high: expected low < high, found {self.low} and {self.high}")
         if not self.half_width > 0:  # 0/0 would make one record's number, and not another's, 2^63 steps of the grid
-            raise ValueError(f"low, high: expected more than 5e-324 apart, got {self.low} and {self.high}")
+            raise ValueError(f"low, high: expected more than 5e-324 apart, found {self.low} and {self.high}")
         require_count("bins", self.bins, at_least=1)
         require_count("frac_bits", self.frac_bits)
 

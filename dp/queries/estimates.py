@@ -116,9 +116,9 @@ def answer(
     """
     require_positive("noise_std", noise_std)
     if noisy_sum.shape != (encoding.dim,):
-        raise ValueError(f"noisy_sum: expected shape ({encoding.dim},), got {noisy_sum.shape}")
+        raise ValueError(f"noisy_sum: expected shape ({encoding.dim},), found {noisy_sum.shape}")
     if not 0 < level <= MOST_LEVEL or not 0 < share < 1:
-        raise ValueError(f"level, share: expected numbers between 0 and 1, got {level} and {share}")
+        raise ValueError(f"level, share: expected numbers in (0, {MOST_LEVEL}] and (0, 1), found {level} and {share}")
     off = rounding.of_each(noisy_sum) / noise_std
     if encoding.kind.has_bins:
         reach = quantile_beside(level, off) * noise_std

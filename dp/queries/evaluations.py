@@ -82,9 +82,9 @@ class EvaluationEncoding:
         """
         require_positive("noise_std", noise_std)
         if noisy_sum.shape != (EVALUATION_DIM,):
-            raise ValueError(f"noisy_sum: expected shape ({EVALUATION_DIM},), got {noisy_sum.shape}")
+            raise ValueError(f"noisy_sum: expected shape ({EVALUATION_DIM},), found {noisy_sum.shape}")
         if not 0 < level <= MOST_LEVEL:
-            raise ValueError(f"level: expected a number between 0 and 1, got {level}")
+            raise ValueError(f"level: expected a number in (0, {MOST_LEVEL}], found {level}")
         off = rounding.of_each(noisy_sum) / noise_std
         sums, stds = noisy_sum / self.weights, noise_std / self.weights
         n, of_n = float(sums[0]), quantile_beside(level, off) * float(stds[0])

@@ -74,7 +74,7 @@ class Sampling:
         require_probability("rate", self.rate)
         require_count("n_enrolled", self.n_enrolled, at_least=1)
         if self.rate == 0:
-            raise ValueError("rate must be > 0 to average over q N updates, got 0")
+            raise ValueError("rate: expected a number above 0 to average over q N updates, found 0")
 
     @property
     def nominal(self) -> float:
@@ -148,7 +148,7 @@ class TrimmedPtr:
         require_count("step", self.step, at_least=1)
         require_count("most", self.most)
         if self.mechanism.trim_count > self.most:
-            raise ValueError(f"most must be >= trim_count = {self.mechanism.trim_count}, got {self.most}")
+            raise ValueError(f"most: expected at least trim_count = {self.mechanism.trim_count}, found {self.most}")
 
     @property
     def event(self) -> SampledProposeTestRelease:
@@ -181,7 +181,7 @@ def clip_to_grid(updates: Array, clip: float, frac_bits: int) -> NDArray[np.int6
     Shapes: (m, d) -> (m, d). Raises: ValueError for another shape.
     """
     if updates.ndim != 2:
-        raise ValueError(f"updates must have shape (m, d), got {updates.shape}")
+        raise ValueError(f"updates: expected shape (m, d), found {updates.shape}")
     grid = np.empty(updates.shape, dtype=np.int64)
     for update, whole in zip(updates, grid, strict=True):  # row by row: a pass over one stays in the caches
         whole[:] = _row_on_grid(update.astype(np.float64), clip, frac_bits)

@@ -47,7 +47,7 @@ class ProposeTestRelease:
     def __post_init__(self) -> None:
         require_grid(self.clip, self.frac_bits)
         if isinstance(self.tau, bool) or not 0 < self.tau <= 1:
-            raise ValueError(f"tau must be in (0, 1], a share of the clip, got {self.tau}")
+            raise ValueError(f"tau: expected a number in (0, 1], a share of the clip, found {self.tau}")
         require_count("trim_count", self.trim_count)
         require_positive("noise_multiplier", self.noise_multiplier)
         ptr_threshold(self.laplace_scale, self.test_failure)
@@ -83,7 +83,8 @@ def release(vectors: NDArray[np.int64], rule: ProposeTestRelease, random_bytes: 
     squares = [squared_norm(vector) for vector in vectors]
     longest = rule.grid_clip**2
     if any(square > longest for square in squares):
-        raise ValueError(f"vectors must have norms <= {rule.clip}, got {math.sqrt(max(squares)) / 2**rule.frac_bits}")
+        found = math.sqrt(max(squares)) / 2**rule.frac_bits
+        raise ValueError(f"vectors: expected norms of at most {rule.clip}, found {found}")
     noisy_margin, has_passed = _test(squares, rule, random_bytes)
     total = trimmed_sum(vectors, rule.trim_count if has_passed else 0, squares)
     noise = rounded_gaussian.sample(rule.noise_std(has_passed=has_passed), vectors.shape[1], random_bytes)

@@ -37,7 +37,7 @@ def require_grid(clip: float, frac_bits: int) -> None:
     require_positive("clip", clip)
     require_count("frac_bits", frac_bits)
     if clip > math.ldexp(1.0, 40 - frac_bits):
-        raise ValueError(f"clip must be <= 2^(40 - frac_bits) = 2^{40 - frac_bits}, got {clip}")
+        raise ValueError(f"clip: expected at most 2^(40 - frac_bits) = 2^{40 - frac_bits}, found {clip}")
 
 
 def squared_norm(vector: NDArray[np.int64]) -> int:

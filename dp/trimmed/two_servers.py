@@ -45,7 +45,7 @@ class JointProposeTestRelease:
 
     def __post_init__(self) -> None:
         if self.mechanism.tau >= 1:
-            raise ValueError(f"tau must be < 1 for a test by two servers, got {self.mechanism.tau}")
+            raise ValueError(f"tau: expected a number below 1 for a test by two servers, found {self.mechanism.tau}")
 
     @property
     def threshold(self) -> float:

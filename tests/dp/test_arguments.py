@@ -143,33 +143,53 @@ def test_every_function_is_tried():
 @pytest.mark.parametrize(("function", "name", "wrong"), CASES)
 @pytest.mark.filterwarnings("ignore::precad.dp.accountants.renyi_accounting.OrderGridWarning")
 def test_a_wrong_argument_is_named(function, name, wrong):
-    """`name must be <condition>, got <value>`, the name ours where it differs."""
-    with pytest.raises(ValueError, match="must ") as caught:
+    """`name: expected <condition>, found <value>`, the name ours where it differs."""
+    with pytest.raises(ValueError, match=": expected ") as caught:
         CALLS[function](**(GOOD[function] | {name: wrong}))
     message = str(caught.value)
-    ours = {"eps": "epsilon", "O": "n_trainings", "orders": "(orders|alpha)", "Ks": "Ks( and correct)?"}.get(name, name)
-    assert re.match(rf"{ours} must ", message), message
-    assert "got " in message
+    ours = {"eps": "epsilon", "O": "n_trainings", "orders": "(orders|alpha)", "Ks": "Ks(, correct)?"}.get(name, name)
+    assert re.match(rf"{ours}: expected ", message), message
+    assert ", found " in message
 
 
 @pytest.mark.parametrize(
     ("function", "arguments", "message"),
     [
-        ("classical_gaussian_eps", {"sigma": 1.0, "delta": 1e-5}, "classical epsilon to be <= 1, got 1.0"),
-        ("xie_corollary_k", GOOD["xie_corollary_k"] | {"tau": 0.5}, "tau must be >= 1, got 0.5"),
+        (
+            "classical_gaussian_eps",
+            {"sigma": 1.0, "delta": 1e-5},
+            "^sigma: expected one whose classical epsilon is at most 1, found 1.0",
+        ),
+        ("xie_corollary_k", GOOD["xie_corollary_k"] | {"tau": 0.5}, "tau: expected at least 1, found 0.5"),
         (
             "xie_corollary_k",
             GOOD["xie_corollary_k"] | {"J": -0.2, "tau": 3.0, "sign": "nonpos"},
-            "tau must be <= -Cbar/J = 2.5, got 3.0",
+            "tau: expected at most -Cbar/J = 2.5, found 3.0",
         ),
-        ("xie_corollary_k", GOOD["xie_corollary_k"] | {"J": 0.0, "sign": "nonpos"}, "J must be < 0"),
-        ("xie_corollary_k", GOOD["xie_corollary_k"] | {"eps": 0.0}, "epsilon must be > 0"),
-        ("xie_attack_inefficacy_bounds", GOOD["xie_attack_inefficacy_bounds"] | {"sign": "nonpos"}, "J must be in"),
-        ("ptr_direct_dp", GOOD["ptr_direct_dp"] | {"delta0": 1e-5}, "delta0 must be < delta = 1e-05, got 1e-05"),
-        ("subsampled_ptr_rdp_thm44", GOOD["ptr_thm44_valid"] | {"sigma1": 1.1}, r"sigma2 = tau \* sigma1 must be >= 4"),
-        ("subsampled_ptr_rdp_thm44", GOOD["ptr_thm44_valid"] | {"q": 0.3}, r"q must be <= e\^\(-1/b\)"),
-        ("subsampled_ptr_rdp_thm44", GOOD["ptr_thm44_valid"] | {"alpha": 500}, "alpha must be <= sigma2"),
-        ("certified_accuracy", {"Ks": [], "correct": [], "k": 0}, "not empty, got 0 and 0 entries"),
+        ("xie_corollary_k", GOOD["xie_corollary_k"] | {"J": 0.0, "sign": "nonpos"}, "J: expected a number below 0"),
+        ("xie_corollary_k", GOOD["xie_corollary_k"] | {"eps": 0.0}, "epsilon: expected a finite number above 0"),
+        (
+            "xie_attack_inefficacy_bounds",
+            GOOD["xie_attack_inefficacy_bounds"] | {"sign": "nonpos"},
+            "J: expected a number in",
+        ),
+        (
+            "ptr_direct_dp",
+            GOOD["ptr_direct_dp"] | {"delta0": 1e-5},
+            "delta0: expected a number below delta = 1e-05, found 1e-05",
+        ),
+        (
+            "subsampled_ptr_rdp_thm44",
+            GOOD["ptr_thm44_valid"] | {"sigma1": 1.1},
+            r"sigma2 = tau \* sigma1: expected at least 4",
+        ),
+        ("subsampled_ptr_rdp_thm44", GOOD["ptr_thm44_valid"] | {"q": 0.3}, r"q: expected at most e\^\(-1/b\)"),
+        ("subsampled_ptr_rdp_thm44", GOOD["ptr_thm44_valid"] | {"alpha": 500}, "alpha: expected at most sigma2"),
+        (
+            "certified_accuracy",
+            {"Ks": [], "correct": [], "k": 0},
+            "^Ks, correct: expected as many entries, at least one, found 0 and 0",
+        ),
     ],
 )
 def test_conditions_between_arguments(function, arguments, message):
@@ -204,14 +224,16 @@ def test_integral_floats_are_integers():
 )
 def test_a_number_that_no_float64_holds_is_named(check, beyond):
     """JSON may write one, and comparing or converting it raises OverflowError; nor does Python write 5000 digits."""
-    with pytest.raises(ValueError, match=r"^(T|delta|alpha) must be .*got ([0-9]|Fraction|an integer beyond float64)"):
+    with pytest.raises(
+        ValueError, match=r"^(T|delta|alpha): expected .*, found ([0-9]|Fraction|an integer beyond float64)"
+    ):
         check("T", beyond)
 
 
 def test_a_count_may_have_an_end():
     """And is still a count."""
     checks.require_count("T", 5, at_most=5)
-    with pytest.raises(ValueError, match=r"^T must be <= 5, got 6$"):
+    with pytest.raises(ValueError, match=r"^T: expected at most 5, found 6$"):
         checks.require_count("T", 6, at_most=5)
-    with pytest.raises(ValueError, match=r"^T must be an integer >= 0, got True$"):
+    with pytest.raises(ValueError, match=r"^T: expected an integer of at least 0, found True$"):
         checks.require_count("T", True, at_most=5)

@@ -166,7 +166,7 @@ def test_an_unknown_kind_is_refused(tmp_path: Path) -> None:
     line, _ = seal({"round": 0, "clients": ["alice"], "kind": "gift"}, chain)
     with path.open("ab") as file:
         file.write(line)
-    with pytest.raises(LedgerCorruptedError, match="a charge must have a round and a list of clients"):
+    with pytest.raises(LedgerCorruptedError, match="charge: expected a round and a list of clients"):
         ledger(path)
 
 

@@ -375,7 +375,7 @@ REFUSED: list[tuple[str, Callable[[], object], str]] = [
     ("a full folder", lambda: precad.simulate(CONFIG, folder=ROOT), "^folder: expected a new or empty folder"),
     ("a full run folder", lambda: precad.run(CONFIG, ROOT), "^folder: expected a new or empty folder"),
     ("missing", lambda: precad.account(sigma=1.0, q=0.1, rounds=3), "^p: expected a value.*\ndelta: expected a value"),
-    ("range", lambda: precad.account(sigma=-1.0, q=0.1, p=0.1, rounds=3, delta=1e-5), "sigma must be"),
+    ("range", lambda: precad.account(sigma=-1.0, q=0.1, p=0.1, rounds=3, delta=1e-5), "sigma: expected"),
     ("other algorithm", lambda: precad.account({"task": {"algorithm": "local-dp"}}), r"task\.algorithm: expected"),
     ("no evidence", lambda: precad.certify(**CERTIFIED), "^confidences: expected a value.*\nlabels: expected"),
     ("both", lambda: precad.certify([[1.0, 0.0]], [0], runs=["x"]), "^confidences: expected none beside runs"),  # type: ignore[call-overload]

@@ -64,12 +64,12 @@ def test_the_statement_says_what_each_figure_rests_on(tmp_path: Path) -> None:
     ("flags", "message"),
     [
         (TUNED, "--limit-epsilon: expected a number, as .* is new, found none"),
-        ((*TUNED, "--limit-epsilon", "-1"), "limit_epsilon must be > 0 and finite, got -1"),
-        ((*TUNED, *NEW, "--delta", "2"), "delta must be in"),
-        ((*TUNED[:-3], "0", "--rounds", "6", *NEW), "noise_multiplier must be > 0"),
-        ((*TUNED, *NEW, "--record-rate", "1.5"), "sampling_rate must be in"),
+        ((*TUNED, "--limit-epsilon", "-1"), "limit_epsilon: expected a finite number above 0, found -1"),
+        ((*TUNED, *NEW, "--delta", "2"), "delta: expected a number in"),
+        ((*TUNED[:-3], "0", "--rounds", "6", *NEW), "noise_multiplier: expected a finite number above 0"),
+        ((*TUNED, *NEW, "--record-rate", "1.5"), "sampling_rate: expected a number in"),
         ((*TUNED[:-1], "1" + 320 * "0", *NEW), "--rounds: expected at most 1000000000000, found more"),
-        ((*TUNED, *NEW, "--why", "\x1b[2J"), "why must be printable"),
+        ((*TUNED, *NEW, "--why", "\x1b[2J"), "why: expected printable text"),
     ],
 )
 def test_what_is_no_payment_begins_no_file(tmp_path: Path, flags: tuple[str, ...], message: str) -> None:

@@ -271,16 +271,16 @@ def test_infinity_is_valid_json():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--sigma", "-1"], "sigma must be > 0 and finite, got -1.0"),
-        (["-q", "1.5"], "must be in [0, 1], got 1.5"),
-        (["--delta", "0"], "delta must be in (0, 1), got 0.0"),
+        (["--sigma", "-1"], "sigma: expected a finite number above 0, found -1.0"),
+        (["-q", "1.5"], "expected a number in [0, 1], found 1.5"),
+        (["--delta", "0"], "delta: expected a number in (0, 1), found 0.0"),
         (["--dim", "5"], "record_clip must be given"),
-        (["--rounds", "-3"], "must be an integer >= 0, got -3"),
-        (["--rounds", "1" + 300 * "0"], "rounds must be <= 1000000000000, got 1000"),
-        (["--rounds", "1" + 400 * "0"], "rounds must be an integer >= 0, got an integer beyond float64"),
-        (["--calibrate", "-3"], "target_epsilon must be > 0"),
+        (["--rounds", "-3"], "rounds: expected an integer of at least 0, found -3"),
+        (["--rounds", "1" + 300 * "0"], "rounds: expected at most 1000000000000, found 1000"),
+        (["--rounds", "1" + 400 * "0"], "rounds: expected an integer of at least 0, found an integer beyond float64"),
+        (["--calibrate", "-3"], "target_epsilon: expected a finite number above 0"),
         (["--participation", "5001"], "participation must be <= rounds = 5000, got 5001"),
-        (["--record-clip", "1", "--client-clip", "0"], "C must be > 0 and finite, got 0.0"),
+        (["--record-clip", "1", "--client-clip", "0"], "C: expected a finite number above 0, found 0.0"),
     ],
 )
 def test_wrong_parameters_are_named(arguments, message):
@@ -295,7 +295,7 @@ def test_what_is_no_number_in_a_file_is_named(tmp_path, field):
     task |= {"record_clip": 1.0, "dim": 5}
     lines = [f"{name} = {json.dumps(value)}" for name, value in (task | {field: "0.1"}).items()]
     (tmp_path / "draft.toml").write_text("\n".join(["[task]", *lines]))
-    assert "got 0.1" in precad("account", tmp_path / "draft.toml", exit_code=2).stderr.replace("'", "")
+    assert "found 0.1" in precad("account", tmp_path / "draft.toml", exit_code=2).stderr.replace("'", "")
 
 
 @pytest.mark.parametrize("sigma", ["1e-200", "1e200"])
@@ -361,8 +361,8 @@ def test_the_planner_agrees_with_the_certificates(confidences):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--method", "exact", "--delta", "5"], "delta must be in (0, 1), got 5.0"),
-        (["--trainings", "9", "--psi", "7"], "psi must be in [0, 1], got 7.0"),
+        (["--method", "exact", "--delta", "5"], "delta: expected a number in (0, 1), found 5.0"),
+        (["--trainings", "9", "--psi", "7"], "psi: expected a number in [0, 1], found 7.0"),
     ],
 )
 def test_what_a_method_does_not_read_is_checked_all_the_same(confidences, arguments, message):
@@ -536,7 +536,7 @@ def test_a_wish_that_nothing_reaches_is_called_that():
         ([*WISH[:4], "--lead", ".9", ".1"], "--epsilon: expected a value, found none"),
         ([*WISH], "--lead: expected FA and FB, or --confidences or --run to take them from"),
         ([*WISH, "--lead", ".9", ".1", "-p", ".1"], "--records: expected a value, found none"),
-        ([*WISH, "--lead", "1.9", ".1"], "FA must be in [0, 1], got 1.9"),
+        ([*WISH, "--lead", "1.9", ".1"], "FA: expected a number in [0, 1], found 1.9"),
         ([*WISH, "--lead", ".9", ".1", "--sigma", "2"], "--sigma: expected none with --attackers"),
         ([*WISH[:6], "--lead", ".9", ".1"], "--clients: expected a value, found none"),
         *(
@@ -573,10 +573,13 @@ def test_a_certificate_of_trainings_states_its_level(confidences):
     ).stdout.replace(" \n", "\n")
     assert "probability" not in precad(*fixed).stdout
     assert "--psi: expected none without --trainings" in precad(*fixed, "--psi", "0.05", exit_code=2).stderr
-    assert "psi must be in (0, 1), got 1" in precad(*fixed, "--trainings", "9", "--psi", "1", exit_code=2).stderr
+    assert (
+        "psi: expected a number in (0, 1), found 1"
+        in precad(*fixed, "--trainings", "9", "--psi", "1", exit_code=2).stderr
+    )
 
 
 def test_a_target_of_nothing_is_named_as_it_was_given():
     said = precad("account", "-q", 1, "-p", 0.5, "--rounds", 10, "--delta", 1e-5, "--calibrate", 0, exit_code=2).stderr
-    assert "got 0" in said
+    assert "found 0" in said
     assert "nan" not in said

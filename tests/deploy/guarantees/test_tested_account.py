@@ -56,11 +56,11 @@ def test_one_release_has_theorem_4_2_and_no_4_4() -> None:
     assert found["Theorem 4.2, corrected"]["epsilon"] == pytest.approx(direct)
     assert (
         found["Theorem 4.4, corrected"]["epsilon"],
-        "q must be <=" in found["Theorem 4.4, corrected"]["reason"],
+        "q: expected at most e^(-1/b)" in found["Theorem 4.4, corrected"]["reason"],
     ) == (None, True)
     said = account("--ptr", *TEST, "--sigma", 8, *DELTA)
     assert "~ 0.559" in said
-    assert "Theorem 4.4, corrected: q must be <=" in said
+    assert "Theorem 4.4, corrected: q: expected at most e^(-1/b)" in said
     assert "one server that is trusted" in said
 
 
@@ -80,9 +80,9 @@ def test_a_picture_has_each_bound_and_says_which_is_proved(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--ptr", 0.5, 8, 0.7, "--sigma", 8, *DELTA), "delta0 must be in (0, 1/2), got 0.7"),
-        (("--ptr", 1.5, 8, 1e-8, "--sigma", 8, *DELTA), "tau must be in (0, 1]"),
-        (("--ptr", *TEST, "--sigma", 8, "--rounds", 0, *DELTA), "rounds must be an integer >= 1, got 0"),
+        (("--ptr", 0.5, 8, 0.7, "--sigma", 8, *DELTA), "delta0: expected a number in (0, 1/2), found 0.7"),
+        (("--ptr", 1.5, 8, 1e-8, "--sigma", 8, *DELTA), "tau: expected a number in (0, 1]"),
+        (("--ptr", *TEST, "--sigma", 8, "--rounds", 0, *DELTA), "rounds: expected an integer of at least 1, found 0"),
         (("--ptr", *TEST, *DELTA), "--sigma: expected a value beside --ptr, found none"),
         (("--ptr", *TEST, "--sigma", 8), "--delta: expected a value beside --ptr, found none"),
         (("--ptr", *TEST, "--sigma", 8, *DELTA, "-p", 0.5), "--ptr: expected none beside p, which is of other"),

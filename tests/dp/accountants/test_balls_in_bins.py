@@ -165,9 +165,9 @@ def test_the_grid_moves_the_figure_upwards_only(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("bins", "sigma", "message"),
     [
-        (0, 1.0, "bins must be an integer >= 1, got 0"),
-        (10_001, 1.0, "bins must be <= 10000, got 10001"),
-        (5, 0.0, "noise_multiplier must be > 0 and finite, got 0.0"),
+        (0, 1.0, "bins: expected an integer of at least 1, found 0"),
+        (10_001, 1.0, "bins: expected at most 10000, found 10001"),
+        (5, 0.0, "noise_multiplier: expected a finite number above 0, found 0.0"),
     ],
 )
 def test_what_is_outside_its_range_is_refused(bins: int, sigma: float, message: str) -> None:

@@ -71,5 +71,7 @@ def test_the_largest_number_is_what_counting_finds(last: int, at_most: int) -> N
 
 def test_a_target_out_of_reach_is_refused() -> None:
     curve = Curve(lambda sigma, rounds: 1.0 + 1 / sigma)
-    with pytest.raises(ValueError, match=r"target_epsilon must be reachable with a noise multiplier <= 1e6, got 0\.5"):
+    with pytest.raises(
+        ValueError, match=r"target_epsilon: expected one that a noise multiplier of at most 1e6 reaches, found 0\.5"
+    ):
         smallest_noise_multiplier(0.5, lambda sigma: SampledGaussian(0.1, sigma), 10, 1e-5, curve)

@@ -67,7 +67,7 @@ def test_edges():
     assert eps_from_mu(0.5, 0.3) == 0
     assert eps_from_mu(1e-5, 1e25) == pytest.approx(5e49, rel=1e-12)
     assert delta_from_mu(-1.0, mu_from_eps_delta(-1.0, 1 - math.exp(-1))) == pytest.approx(1 - math.exp(-1), rel=1e-14)
-    with pytest.raises(ValueError, match=r"delta must be >= 1 - e\^epsilon"):
+    with pytest.raises(ValueError, match=r"delta: expected at least 1 - e\^epsilon"):
         mu_from_eps_delta(-1.0, 0.1)
 
 
@@ -92,7 +92,7 @@ def test_nearly_no_noise(mu, delta):
 
 def test_the_classical_formula_is_above_the_exact_one():
     assert classical_gaussian_eps(8.0, 1e-5) > analytic_gaussian_eps(8.0, 1e-5)
-    with pytest.raises(ValueError, match="sigma must be large enough"):
+    with pytest.raises(ValueError, match="sigma: expected one whose classical epsilon is at most 1"):
         classical_gaussian_eps(1.0, 1e-5)
 
 

@@ -281,26 +281,26 @@ def test_where_the_transform_loses_little_its_answer_stands_to_the_bit():
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, math.nan, True])
 def test_delta_must_be_a_failure_probability(delta):
-    with pytest.raises(ValueError, match=r"delta must be in \(0, 1\), got"):
+    with pytest.raises(ValueError, match=r"delta: expected a number in \(0, 1\), found"):
         ACCOUNTANT.epsilon(SampledGaussian(0.1, 1.0), 1, delta)
 
 
 @pytest.mark.parametrize("rounds", [-1, 1.0, True])
 def test_rounds_must_be_a_count(rounds):
-    with pytest.raises(ValueError, match="rounds must be an integer >= 0, got"):
+    with pytest.raises(ValueError, match="rounds: expected an integer of at least 0, found"):
         ACCOUNTANT.epsilon(SampledGaussian(0.1, 1.0), rounds, 1e-5)
 
 
 @pytest.mark.parametrize(
     ("rate", "sigma", "message"),
     [
-        (-0.1, 1.0, "sampling_rate must be in"),
-        (1.1, 1.0, "sampling_rate must be in"),
-        (math.nan, 1.0, "sampling_rate must be in"),
-        (True, 1.0, "sampling_rate must be in"),
-        (0.1, 0.0, "noise_multiplier must be > 0"),
-        (0.1, math.inf, "noise_multiplier must be > 0"),
-        (0.1, math.nan, "noise_multiplier must be > 0"),
+        (-0.1, 1.0, "sampling_rate: expected a number in"),
+        (1.1, 1.0, "sampling_rate: expected a number in"),
+        (math.nan, 1.0, "sampling_rate: expected a number in"),
+        (True, 1.0, "sampling_rate: expected a number in"),
+        (0.1, 0.0, "noise_multiplier: expected a finite number above 0"),
+        (0.1, math.inf, "noise_multiplier: expected a finite number above 0"),
+        (0.1, math.nan, "noise_multiplier: expected a finite number above 0"),
     ],
 )
 def test_event_checks_its_fields(rate, sigma, message):
@@ -344,7 +344,7 @@ def test_clients_only_needs_noise_wider_than_the_grid():
     """Below 8 grid steps the sum of two rounded draws is no longer a rounded Gaussian; one draw still is."""
     setting = {"record_sampling_rate": 0.05, "noise_multiplier": 1.0, "record_clip": 1.0, "dim": 1, "frac_bits": 2}
     round_event(View.ONE_SERVER, **setting)
-    with pytest.raises(ValueError, match="must be >= 8 against clients, got 4"):
+    with pytest.raises(ValueError, match=r"2\^frac_bits: expected at least 8 against clients, found 4"):
         round_event(View.CLIENTS_ONLY, **setting)
 
 
@@ -399,5 +399,5 @@ def test_a_vacuous_statement_says_so():
 
 @pytest.mark.parametrize("epsilon", [-1e-9, math.nan, True])
 def test_statement_checks_epsilon(epsilon):
-    with pytest.raises(ValueError, match="epsilon must be >= 0"):
+    with pytest.raises(ValueError, match="epsilon: expected a number of at least 0"):
         PrivacyStatement(epsilon, 1e-5, View.ONE_SERVER, Label.BOUND)

@@ -293,13 +293,13 @@ def test_edges():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"q": 1.5}, "q must be in"),
-        ({"sigma1": 0.0}, "sigma1 must be > 0"),
-        ({"tau": 1.5}, "tau must be in"),
-        ({"b": math.nan}, "b must be > 0"),
-        ({"delta0": 0.5}, "delta0 must be in"),
-        ({"T": 2.5}, "T must be an integer"),
-        ({"delta": 0.0}, "delta must be in"),
+        ({"q": 1.5}, "q: expected a number in"),
+        ({"sigma1": 0.0}, "sigma1: expected a finite number above 0"),
+        ({"tau": 1.5}, "tau: expected a number in"),
+        ({"b": math.nan}, "b: expected a finite number above 0"),
+        ({"delta0": 0.5}, "delta0: expected a number in"),
+        ({"T": 2.5}, "T: expected an integer of at least"),
+        ({"delta": 0.0}, "delta: expected a number in"),
     ],
 )
 def test_arguments_are_checked(wrong, message):

@@ -131,9 +131,9 @@ def test_fresh_noise_is_called_repeated_in_at_most_17_of_200_runs() -> None:
 
 def test_shapes_that_differ_are_refused() -> None:
     seen = observed(1.0, 1.0, m=3, T=2, seed=0)
-    with pytest.raises(ValueError, match=r"coins must have shape \(3,\), got \(2,\)"):
+    with pytest.raises(ValueError, match=r"coins: expected shape \(3,\), found \(2,\)"):
         Observed(seen.scores, seen.contributions, seen.present, seen.coins[:2])
-    with pytest.raises(ValueError, match=r"contributions must have the shape of scores, \(2, 3\), got \(1, 3\)"):
+    with pytest.raises(ValueError, match=r"contributions: expected the shape of scores, \(2, 3\), found \(1, 3\)"):
         Observed(seen.scores, seen.contributions[:1], seen.present, seen.coins)
 
 

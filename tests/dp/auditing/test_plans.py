@@ -54,5 +54,5 @@ def test_the_plan_is_that_of_the_best_guesses_on_the_grid() -> None:
     plan = planned(np.ones((3, 500), dtype=np.bool_), SampledGaussian(0.5, 1.0), fewest)
     assert (plan.made, plan.highest) == (4, 2)
     assert max(guesses.made for guesses in seen) == 400
-    with pytest.raises(ValueError, match="canaries must be an integer >= 2"):
+    with pytest.raises(ValueError, match="canaries: expected an integer of at least 2"):
         planned(np.ones((3, 1), dtype=np.bool_), SampledGaussian(0.5, 1.0), fewest)

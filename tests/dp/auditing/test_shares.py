@@ -27,11 +27,11 @@ def test_all_parts_of_an_audit_add_up_to_its_chance(seats: int, has_real: bool) 
 
 
 def test_shares_of_no_seat_or_of_certainty_are_refused() -> None:
-    with pytest.raises(ValueError, match="seats must be"):
+    with pytest.raises(ValueError, match="seats: expected"):
         Shares.of(0.95, 0, has_real=False)
-    with pytest.raises(ValueError, match="draws must be"):
+    with pytest.raises(ValueError, match="draws: expected"):
         Shares.of(0.95, 1, has_real=False, draws=0)
-    with pytest.raises(ValueError, match="delta must be"):
+    with pytest.raises(ValueError, match="delta: expected"):
         Shares.of(1.0, 1, has_real=False)
 
 

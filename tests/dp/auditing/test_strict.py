@@ -50,7 +50,7 @@ def test_guesses_take_the_ends_of_the_scores() -> None:
 
     assert Guesses.of_scores(scores, coins, Plan(2, 2)) == Guesses(6, 4, 2)
     assert Guesses.of_scores(scores, coins, Plan(3, 1)) == Guesses(6, 4, 3)
-    with pytest.raises(ValueError, match="plan must have at most 6 guesses, the canaries, got 7"):
+    with pytest.raises(ValueError, match="plan: expected at most 6 guesses, the canaries, found 7"):
         Guesses.of_scores(scores, coins, Plan(4, 3))
     with pytest.raises(ValueError, match="expected correct <= made <= canaries"):
         Guesses(4, 3, 4)

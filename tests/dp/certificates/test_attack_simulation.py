@@ -91,10 +91,10 @@ def test_both_statistics_are_nearly_as_good():
 
 def test_arguments_are_checked():
     training = Training(SampledGaussian(0.1, 1.8), 3)
-    with pytest.raises(ValueError, match="k must be an integer >= 1, got 0"):
+    with pytest.raises(ValueError, match="k: expected an integer of at least 1, found 0"):
         simulate(0, 0.9, training, Threat.ADD, n_draws=10, failure=FAILURE, seed=1)
-    with pytest.raises(ValueError, match="FA must be < 1 - radius"):
+    with pytest.raises(ValueError, match="FA: expected a number below 1 - radius"):
         simulate(1, 0.9, training, Threat.ADD, n_draws=10, failure=FAILURE, seed=1)
     never = Training(SampledGaussian(0.0, 1.8), 3)
-    with pytest.raises(ValueError, match="training must have rounds in which attackers are drawn"):
+    with pytest.raises(ValueError, match="training: expected rounds in which attackers are drawn"):
         attackers_that_succeed(0.9, never, Threat.ADD, at_least=1, n_draws=10, failure=FAILURE, seed=1)

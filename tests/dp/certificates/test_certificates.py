@@ -213,7 +213,7 @@ def test_a_certificate_prints_what_it_is():
     assert "published_reproduction" in str(Certificate(2, Threat.ADD, Method.PUBLISHED))
     assert str(Certificate(0, Threat.REPLACE, Method.EXACT)).startswith("VACUOUS")
     assert Certificate(3, Threat.ADD, Method.EXACT).label is Label.BOUND
-    with pytest.raises(ValueError, match="delta must be given"):
+    with pytest.raises(ValueError, match="delta: expected a value for the published method, found none"):
         certify(0.9, 0.1, TRAINING, method=Method.PUBLISHED)
 
 
@@ -249,7 +249,7 @@ def test_four_inequalities_are_the_gaussian_closed_form(L, mu):
 @pytest.mark.parametrize("B", [0.0, -1.0, math.inf])
 def test_a_loss_without_a_bound_is_refused(B):
     nothing = DeltaCurve(np.zeros(1), np.zeros(1))
-    with pytest.raises(ValueError, match="B must be > 0 and finite"):
+    with pytest.raises(ValueError, match="B: expected a finite number above 0"):
         robust_bounds(0.0, B, nothing, nothing)
 
 

@@ -126,7 +126,7 @@ def test_a_plan_for_a_persons_records():
     sampled = plan(replace(wish, epsilon=3.0), replace(TASK, records_per_person=64))
     assert sampled.decided_by == "epsilon"
     assert plan(replace(wish, epsilon=3.0), TASK).sigma < sampled.sigma < 64 * one.sigma
-    with pytest.raises(ValueError, match="records_per_person must be an integer >= 1, got 0"):
+    with pytest.raises(ValueError, match="records_per_person: expected an integer of at least 1, found 0"):
         replace(TASK, records_per_person=0)
 
 
@@ -234,14 +234,14 @@ def test_a_search_takes_seconds():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: replace(TASK, q=1.5), "q must be in"),
-        (lambda: replace(TASK, n_clients=0), "n_clients must be an integer >= 1"),
-        (lambda: replace(TASK, client_clip=0.0), "client_clip must be > 0"),
-        (lambda: replace(TASK, delta=0.0), "delta must be in"),
-        (lambda: CentralTask(q=0.1, rounds=0, n_users=5, delta=1e-5), "rounds must be an integer >= 1"),
-        (lambda: replace(WISH, epsilon=0.0), "epsilon must be > 0"),
-        (lambda: replace(WISH, FA=1.1), "FA must be in"),
-        (lambda: replace(WISH, attackers=1.5), "attackers must be an integer"),
+        (lambda: replace(TASK, q=1.5), "q: expected a number in"),
+        (lambda: replace(TASK, n_clients=0), "n_clients: expected an integer of at least 1"),
+        (lambda: replace(TASK, client_clip=0.0), "client_clip: expected a finite number above 0"),
+        (lambda: replace(TASK, delta=0.0), "delta: expected a number in"),
+        (lambda: CentralTask(q=0.1, rounds=0, n_users=5, delta=1e-5), "rounds: expected an integer of at least 1"),
+        (lambda: replace(WISH, epsilon=0.0), "epsilon: expected a finite number above 0"),
+        (lambda: replace(WISH, FA=1.1), "FA: expected a number in"),
+        (lambda: replace(WISH, attackers=1.5), "attackers: expected an integer of at least"),
     ],
 )
 def test_arguments_are_checked(make, message):

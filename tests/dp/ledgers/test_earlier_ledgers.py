@@ -153,7 +153,7 @@ def test_the_file_says_what_it_counts(trained: Path, tmp_path: Path) -> None:
         assert again.participation == {"alice": 1}
     with pytest.raises(LedgerCorruptedError, match="the file was started with earlier"):
         ledger(path, QUERY)
-    with pytest.raises(ValueError, match="earlier must be of tasks about a client, got one about a record"):
+    with pytest.raises(ValueError, match="earlier: expected tasks about a client, found one about a record"):
         ledger(tmp_path / "other.jsonl", QUERY, unit=Unit.CLIENT, every_round={}, earlier=earlier)
     path.write_bytes(path.read_bytes().replace(b'"rounds":30', b'"rounds":3', 1))
     with pytest.raises(LedgerCorruptedError, match="line 1"):

@@ -140,13 +140,13 @@ def test_participation_counts_realised_rounds(tmp_path_factory, rounds):
 @pytest.mark.parametrize(
     ("round_number", "clients", "message"),
     [
-        (5, ["dora"], "round_number must not have been charged before, got 5"),
-        (-1, ["dora"], "round_number must be an integer >= 0"),
-        (True, ["dora"], "round_number must be an integer >= 0"),
-        (6, ["dora", "dora"], "clients must be named once each"),
-        (6, [""], "clients must be a collection of non-empty strings"),
-        (6, "dora", "clients must be a collection of non-empty strings"),
-        (6, [7], "clients must be a collection of non-empty strings"),
+        (5, ["dora"], "round_number: expected one that was not charged before, found 5"),
+        (-1, ["dora"], "round_number: expected an integer of at least 0"),
+        (True, ["dora"], "round_number: expected an integer of at least 0"),
+        (6, ["dora", "dora"], "clients: expected each of them once"),
+        (6, [""], "clients: expected a collection of non-empty strings"),
+        (6, "dora", "clients: expected a collection of non-empty strings"),
+        (6, [7], "clients: expected a collection of non-empty strings"),
     ],
 )
 def test_a_refused_charge_leaves_no_trace(charged, round_number, clients, message):
@@ -220,7 +220,9 @@ def test_a_foreseen_round_is_not_charged_and_its_bounds_are_computed_before(char
 
 def test_only_an_accountant_that_proves_bounds_keeps_a_ledger():
     """Refuse an approximation, since a ledger's statements are called bounds."""
-    with pytest.raises(ValueError, match="accountant must prove a bound, got one whose label is approximation"):
+    with pytest.raises(
+        ValueError, match="accountant: expected one that proves a bound, found one of label approximation"
+    ):
         open_ledger(None, accountant=GdpCltAccountant())
 
 
@@ -341,7 +343,7 @@ def test_whoever_only_watches_learns_no_more_than_whoever_may_discard():
 
 def test_a_ledger_without_levels_makes_no_statement_of_them(charged):
     """And its file is the one that it always was; one with levels is refused to a server without them, by name."""
-    with open_ledger(charged) as ledger, pytest.raises(ValueError, match="level must be one of none, got client"):
+    with open_ledger(charged) as ledger, pytest.raises(ValueError, match="level: expected one of none, found client"):
         ledger.task_statement(Level.CLIENT)
     assert b"every_round" not in charged.read_bytes()
     with pytest.raises(LedgerCorruptedError, match="the file was started with every_round = None"):
@@ -351,15 +353,15 @@ def test_a_ledger_without_levels_makes_no_statement_of_them(charged):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"budgets": {Level.CLIENT: 1.0}}, "every_round must have client, which has a budget"),
-        ({"events": {View.ONE_SERVER: EVENTS[View.ONE_SERVER]}}, "events must have one entry for each of"),
-        ({"delta": 0.0}, "delta must be in"),
-        ({"budgets": {View.ONE_SERVER: math.nan}}, "budget of one_server must be > 0"),
+        ({"budgets": {Level.CLIENT: 1.0}}, "every_round: expected client, which has a budget"),
+        ({"events": {View.ONE_SERVER: EVENTS[View.ONE_SERVER]}}, "events: expected one entry for each of"),
+        ({"delta": 0.0}, "delta: expected a number in"),
+        ({"budgets": {View.ONE_SERVER: math.nan}}, "budget of one_server: expected a finite number above 0"),
         ({"budgets": {"everybody": 1.0}}, "not a valid View"),
-        ({"most_rounds": 0}, "most_rounds must be an integer >= 1"),
-        ({"separation": 0}, "separation must be an integer >= 1"),
-        ({"steps_per_round": 0}, "steps_per_round must be an integer >= 1"),
-        ({"slack": -1e-9}, "slack must be >= 0"),
+        ({"most_rounds": 0}, "most_rounds: expected an integer of at least 1"),
+        ({"separation": 0}, "separation: expected an integer of at least 1"),
+        ({"steps_per_round": 0}, "steps_per_round: expected an integer of at least 1"),
+        ({"slack": -1e-9}, "slack: expected a finite number of at least 0"),
     ],
 )
 def test_arguments_are_checked_before_the_file_is_touched(path, changes, message):

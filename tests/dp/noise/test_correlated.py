@@ -129,11 +129,11 @@ def test_long_trainings_cost_a_whole_column_each_time(bands: int) -> None:
 
 
 def test_columns_that_overlap_are_refused() -> None:
-    with pytest.raises(ValueError, match=f"n_bands must be at most {MOST_BANDS}"):
+    with pytest.raises(ValueError, match=f"n_bands: expected at most {MOST_BANDS}"):
         Strategy.banded(MOST_BANDS + 1)
-    with pytest.raises(ValueError, match="coefficients must fall"):
+    with pytest.raises(ValueError, match="coefficients: expected a fall from"):
         Strategy((SCALE, SCALE + 1))
-    with pytest.raises(ValueError, match="past must have at most 1"):
+    with pytest.raises(ValueError, match="past: expected at most 1"):
         correlate(np.zeros(3, dtype=np.int64), [np.zeros(3, dtype=np.int64)] * 2, Strategy.banded(2))
 
 

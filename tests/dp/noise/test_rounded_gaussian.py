@@ -241,19 +241,19 @@ def test_draws_are_a_function_of_the_bytes(size, seed):
 
 @pytest.mark.parametrize("std", [0.0, -1.0, math.nan, math.inf, 2.0**41, 2.0**-21, True])
 def test_standard_deviation_out_of_range_is_refused(std):
-    with pytest.raises(ValueError, match=r"std must be in \[2\^-20, 2\^40\] grid units, got"):
+    with pytest.raises(ValueError, match=r"std: expected a number in \[2\^-20, 2\^40\] of grid units, found"):
         sample(std, 1, os.urandom)
 
 
 @pytest.mark.parametrize("size", [-1, 1.0, True])
 def test_size_must_be_a_count(size):
-    with pytest.raises(ValueError, match="size must be an integer >= 0"):
+    with pytest.raises(ValueError, match="size: expected an integer of at least 0"):
         sample(1.0, size, os.urandom)
 
 
 def test_a_short_answer_of_the_generator_is_refused():
     """A generator that runs dry must not shorten the noise."""
-    with pytest.raises(ValueError, match="random_bytes must return the 80 bytes asked for, got 79"):
+    with pytest.raises(ValueError, match="random_bytes: expected the 80 bytes asked for, found 79"):
         sample(1.0, 10, lambda n: bytes(n - 1))
 
 

@@ -12,7 +12,7 @@ from precad.dp.published.levels import central_noise_std, instance_level_epsilon
 def test_the_noise_on_an_average_is_that_on_the_sum_over_its_divisor():
     """z S on the sum, divided by the constant q N; the published z S/q would be N times that."""
     assert central_noise_std(1.1, 2.0, 0.1, 200) == pytest.approx(1.1 * 2.0 / 20)
-    with pytest.raises(ValueError, match="q must be > 0"):
+    with pytest.raises(ValueError, match="q: expected a number above 0"):
         central_noise_std(1.0, 1.0, 0.0, 5)
 
 
@@ -20,7 +20,7 @@ def test_blocks_add_in_squares():
     """Eight blocks at S/sqrt(8) keep S; at S each they make S sqrt(8)."""
     assert joint_clip([2 / math.sqrt(8)] * 8) == pytest.approx(2)
     assert joint_clip([2.0] * 8) == pytest.approx(2 * math.sqrt(8))
-    with pytest.raises(ValueError, match="block_clips must be > 0"):
+    with pytest.raises(ValueError, match="block_clips: expected a finite number above 0"):
         joint_clip([1.0, 0.0])
 
 

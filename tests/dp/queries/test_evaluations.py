@@ -131,7 +131,7 @@ def test_a_bar_is_as_long_as_the_noise_says() -> None:
 
 
 def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"noisy_sum: expected shape \(3,\), got \(2,\)"):
+    with pytest.raises(ValueError, match=r"noisy_sum: expected shape \(3,\), found \(2,\)"):
         ENCODING.figures(np.zeros(2), 1.0)
     with pytest.raises(ValueError, match="noise_std"):
         ENCODING.figures(np.zeros(3), 0.0)

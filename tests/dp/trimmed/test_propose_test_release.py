@@ -163,22 +163,22 @@ def test_the_sums_are_exact_under_the_noise():
 def test_a_vector_over_the_clip_is_refused():
     exact = np.array([[2**16]], dtype=np.int64)
     release(exact, rule(), fixed_stream(5))
-    with pytest.raises(ValueError, match=r"vectors must have norms <= 1\.0, got"):
+    with pytest.raises(ValueError, match=r"vectors: expected norms of at most 1\.0, found"):
         release(exact + 1, rule(), fixed_stream(5))
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"tau": 1.5}, "tau must be in"),
-        ({"clip": 0.0}, "clip must be > 0"),
-        ({"clip": 2.0**25}, r"clip must be <= 2\^\(40 - frac_bits\)"),
-        ({"noise_multiplier": 2.0**25}, r"std must be in \[2\^-20, 2\^40\] grid units"),
-        ({"noise_multiplier": 2.0**-36, "tau": 0.5}, r"std must be in \[2\^-20, 2\^40\] grid units"),
-        ({"trim_count": -1}, "trim_count must be an integer"),
-        ({"laplace_scale": 0.0}, "b must be > 0"),
-        ({"test_failure": 0.5}, "delta0 must be in"),
-        ({"noise_multiplier": math.nan}, "noise_multiplier must be > 0"),
+        ({"tau": 1.5}, "tau: expected a number in"),
+        ({"clip": 0.0}, "clip: expected a finite number above 0"),
+        ({"clip": 2.0**25}, r"clip: expected at most 2\^\(40 - frac_bits\)"),
+        ({"noise_multiplier": 2.0**25}, r"std: expected a number in \[2\^-20, 2\^40\] of grid units"),
+        ({"noise_multiplier": 2.0**-36, "tau": 0.5}, r"std: expected a number in \[2\^-20, 2\^40\] of grid units"),
+        ({"trim_count": -1}, "trim_count: expected an integer of at least"),
+        ({"laplace_scale": 0.0}, "b: expected a finite number above 0"),
+        ({"test_failure": 0.5}, "delta0: expected a number in"),
+        ({"noise_multiplier": math.nan}, "noise_multiplier: expected a finite number above 0"),
     ],
 )
 def test_parameters_are_checked(changed, message):

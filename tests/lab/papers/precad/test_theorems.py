@@ -40,4 +40,4 @@ def test_theorem_2_is_the_best_epsilon_of_a_fine_grid() -> None:
 def test_theorem_2_refuses_a_loss_outside_its_range() -> None:
     done = CliRunner().invoke(app, ["experiment", "precad-theorem-2", "--loss", "3"], prog_name="precad")
     assert done.exit_code == 2
-    assert "must be in [0, B] = [0, 1.0], got 3.0" in done.output
+    assert "L: expected a number in [0, B] = [0, 1.0], found 3.0" in done.output
