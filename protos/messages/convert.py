@@ -118,7 +118,7 @@ def model_to_bytes(parameters: NDArray[np.float32]) -> bytes:
 def model_from_bytes(data: bytes, dim: int) -> NDArray[np.float32]:
     """Return the flat vector, (d,). Raises MalformedMessageError on another length."""
     if len(data) != model_bytes(dim):
-        raise MalformedMessageError(f"a model of {dim} parameters has {model_bytes(dim)} bytes, got {len(data)}")
+        raise MalformedMessageError(f"model: expected {model_bytes(dim)} bytes of {dim} parameters, found {len(data)}")
     return np.frombuffer(data, dtype="<f4").astype(np.float32)
 
 
@@ -204,7 +204,7 @@ def _block(message: dealer_pb2.Block) -> Block:
         return CarryBlock(message.n_words, message.block_bits, message.n_blocks)
     if (kind := _KINDS.get(message.kind)) is None:
         expected = "AND, BIT, CARRY, CHOICE, PRODUCT or SQUARE"
-        raise ParameterError(f"kind of a block must be {expected}, got {message.kind}")
+        raise ParameterError(f"kind of a block: expected {expected}, found {message.kind}")
     return kind(message.n_words)
 
 

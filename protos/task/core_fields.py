@@ -135,14 +135,14 @@ class CoreFields(BaseModel):
         if is_private and multiplier == 0:
             raise PydanticCustomError("greater_than", "Input should be greater than 0")
         if not is_private and multiplier != 0:
-            raise ValueError(f"must be 0 where nobody adds noise, got {multiplier}")
+            raise ValueError(f"expected 0 where nobody adds noise, found {multiplier}")
         return multiplier
 
     @field_validator("clients")
     @classmethod
     def _check_client_ids(cls, clients: dict[str, int]) -> dict[str, int]:
         if len(clients) < 2:
-            raise ValueError(f"at least 2 enrolled clients are needed, got {len(clients)}")
+            raise ValueError(f"expected at least 2 enrolled clients, found {len(clients)}")
         for name in clients:
             try:
                 Identity(Role.CLIENT, name)

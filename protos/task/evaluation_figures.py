@@ -22,7 +22,7 @@ def figures_of(task: Task, noisy_sum: Sequence[int]) -> Figures:
     """
     of_round = task.evaluation_round
     if of_round is None:
-        raise ValueError(f"task.evaluation: expected {BY_CLIENTS!r}, got {task.evaluation!r}")
+        raise ValueError(f"task.evaluation: expected {BY_CLIENTS!r}, found {task.evaluation!r}")
     encoding = EvaluationEncoding(loss_bound=task.evaluation_loss_bound, frac_bits=of_round.frac_bits)
     total = decode(np.asarray(noisy_sum, np.int64), of_round.frac_bits)
     return encoding.figures(total, of_round.sum_noise_std, rounding=Rounding(cut=most_cut(of_round)))

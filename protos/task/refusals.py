@@ -41,8 +41,8 @@ def refuse_noise(rules: AlgorithmRules, std_on_grid: float) -> None:
     share = " / sqrt(non_colluding)" if rules.clients_share_noise else ""
     if rules.is_private and not MIN_NOISE_STD_ON_GRID <= std_on_grid <= MAX_NOISE_STD_ON_GRID:
         raise ValueError(
-            f"noise_multiplier * {rules.noise_clip}{share} * 2^frac_bits must be between 8 and 2^40, where the noise "
-            f"on the grid is accounted as the Gaussian that it is rounded from; got {std_on_grid:.6g}"
+            f"noise_multiplier * {rules.noise_clip}{share} * 2^frac_bits: expected a number in [8, 2^40], where the "
+            f"noise on the grid is accounted as the Gaussian that it is rounded from, found {std_on_grid:.6g}"
         )
 
 
@@ -68,8 +68,8 @@ def refuse_clip(client_clip: float, update_bound: float) -> None:
     """Refuse a client_clip that leaves no room for a client's own noise (`Task.update_bound`). Raises ValueError."""
     if not update_bound > 0:
         raise ValueError(
-            "client_clip must leave room for a client's own noise, which is summed as it is: expected more than "
-            f"{client_clip - update_bound:.6g}, got {client_clip}"
+            f"client_clip: expected more than {client_clip - update_bound:.6g}, which leaves room for a client's own "
+            f"noise, which is summed as it is, found {client_clip}"
         )
 
 
@@ -116,4 +116,4 @@ def refuse_quantile(rule: QuantileRule, dim: int) -> None:
             f"client, must be at least 1, found quantile_noise {rule.count_noise:g}"
         )
     if dim < 2:
-        raise ValueError(f"dim must be at least 2, the last one being the learnt bound, got {dim}")
+        raise ValueError(f"dim: expected at least 2, the last one being the learnt bound, found {dim}")

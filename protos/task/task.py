@@ -92,7 +92,8 @@ class Task(DerivedFigures):
             with suppress(NoDirectionsError):  # the dealer needs none; others do not start
                 _ = self.convex_set
         if self.min_clients > len(self.clients):
-            raise ValueError(f"min_clients must be at most the {len(self.clients)} enrolled, got {self.min_clients}")
+            n = len(self.clients)
+            raise ValueError(f"min_clients: expected at most the {n} enrolled, found {self.min_clients}")
         refusals.refuse_wire_form(self.mode, accepts_weak=self.accept_weak_wire_form, fixed_word=self.fixed_word)
         refuse_proved_fields(self.mode, given)
         refuse_unchecked(self.mode, checks_norms=self.checks_norms, is_query=self.query is not None)
@@ -108,7 +109,7 @@ class Task(DerivedFigures):
         refusals.refuse_learnt_bound(rules, self.update_clipping)
         if self.non_colluding > len(self.clients):
             raise ValueError(
-                f"non_colluding must be at most the {len(self.clients)} enrolled, got {self.non_colluding}"
+                f"non_colluding: expected at most the {len(self.clients)} enrolled, found {self.non_colluding}"
             )
         refusals.refuse_budgets(rules, given)
         refusals.refuse_group(rules, self.records_per_person)

@@ -149,8 +149,8 @@ def refuse_trims(task: TaskParameters) -> None:
         return
     if not task.trim_tau * task.noise_std_on_grid >= MIN_NOISE_STD_ON_GRID:
         raise ValueError(
-            "trim_tau * noise_multiplier * client_clip * 2^frac_bits must be at least 8, the noise of a passed test on "
-            f"the grid, got {task.trim_tau * task.noise_std_on_grid:.6g}"
+            "trim_tau * noise_multiplier * client_clip * 2^frac_bits: expected at least 8, the noise of a passed test "
+            f"on the grid, found {task.trim_tau * task.noise_std_on_grid:.6g}"
         )
     if not task.trim_tau * task.client_clip * 2.0**task.frac_bits >= 2:
         raise ValueError(f"trim_tau: expected at least two steps of the grid of C 2^f, found {task.trim_tau:g}")

@@ -69,6 +69,6 @@ def refuse_turns(task: TaskParameters, given: Collection[str]) -> None:
     most = MAX_NOISE_STD_ON_GRID / 2**SCALE_BITS
     if task.noise_bands > 1 and not task.noise_std_on_grid <= most:
         raise ValueError(
-            f"noise_multiplier * client_clip * 2^frac_bits must be at most 2^24 with noise_bands, got "
+            f"noise_multiplier * client_clip * 2^frac_bits: expected at most 2^24 with noise_bands, found "
             f"{task.noise_std_on_grid:.6g}"
         )

@@ -81,11 +81,11 @@ class Identity:
     def __post_init__(self) -> None:
         if self.role is not Role.CLIENT:
             if self.name != self.role:
-                raise IdentityError(f"the {self.role} is named {self.role.value!r}, got {self.name!r}")
+                raise IdentityError(f"name: expected {self.role.value!r} for the {self.role}, found {self.name!r}")
         elif self.name in set(Role):
-            raise IdentityError(f"a client cannot be named like a role, got {self.name!r}")
+            raise IdentityError(f"name: expected one for a client that is no role's, found {self.name!r}")
         elif not _NAME.fullmatch(self.name):
-            raise IdentityError(f"a client's name must match {_NAME.pattern}, got {self.name!r}")
+            raise IdentityError(f"name: expected one for a client that matches {_NAME.pattern}, found {self.name!r}")
 
     @property
     def uri(self) -> str:

@@ -240,7 +240,7 @@ def test_a_seed_says_that_it_is_one_and_no_more() -> None:
     assert f"{SEED}" == "Seed(REDACTED)"
     with pytest.raises(TypeError, match="not pickled") as pickled:
         pickle.dumps(SEED)
-    with pytest.raises(ParameterError, match="16 bytes, got 17") as refused:
+    with pytest.raises(ParameterError, match="seed: expected 16 bytes, found 17") as refused:
         Seed(SECRET + b"!")
     messages = {"pickled": str(pickled.value).encode(), "refused": str(refused.value).encode()}
     assert found_in(messages, {SECRET}) == []

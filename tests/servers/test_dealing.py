@@ -478,7 +478,7 @@ MALFORMED: dict[str, tuple[tuple[dealer_pb2.DealRequest, ...], grpc.StatusCode, 
     ),
     "squares": ((hello(), batch(blocks=blocks(5, kind=6))), STATUS.FAILED_PRECONDITION, "blocks differs"),
     "layers": ((hello(), batch(layer_sizes=[12, 12])), STATUS.FAILED_PRECONDITION, "layer_sizes differs"),
-    "no kind": ((hello(), batch(blocks=blocks(5, kind=0))), STATUS.INVALID_ARGUMENT, "kind of a block must be"),
+    "no kind": ((hello(), batch(blocks=blocks(5, kind=0))), STATUS.INVALID_ARGUMENT, "kind of a block: expected AND"),
     "no blocks": ((hello(), batch(blocks=carry_blocks(5, 5, 0))), STATUS.INVALID_ARGUMENT, "n_blocks in 1..12"),
     "large blocks": (
         (hello(), batch(blocks=carry_blocks(5, 9, 1))),

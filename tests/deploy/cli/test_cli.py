@@ -143,9 +143,18 @@ def test_an_authority_and_its_certificates_from_the_command_line(tmp_path: Path)
     [
         (["issue", "{pki}", "--role", "king"], "--role: expected one of aggregator-a, .*operator, found 'king'"),
         (["issue", "{pki}", "--role", "client"], "--name: expected the client's id, found none"),
-        (["issue", "{pki}", "--role", "client", "--name", "Eve"], "name must match .*, got 'Eve'"),
-        (["issue", "{pki}", "--role", "client", "--name", "dealer"], "cannot be named like a role, got 'dealer'"),
-        (["issue", "{pki}", "--role", "dealer", "--name", "alice"], "the dealer is named 'dealer', got 'alice'"),
+        (
+            ["issue", "{pki}", "--role", "client", "--name", "Eve"],
+            "name: expected one for a client that matches .*, found 'Eve'",
+        ),
+        (
+            ["issue", "{pki}", "--role", "client", "--name", "dealer"],
+            "name: expected one for a client that is no role's, found 'dealer'",
+        ),
+        (
+            ["issue", "{pki}", "--role", "dealer", "--name", "alice"],
+            "name: expected 'dealer' for the dealer, found 'alice'",
+        ),
         (["issue", "{pki}", "--role", "client", "--name", "bob"], "{pki}/bob exists already"),
         (["issue", "{pki}", "--role", "dealer", "--days", "36501"], "days must be from 1 to 36500, got 36501"),
         (["issue", "{nowhere}", "--role", "dealer"], "no authority in {nowhere}"),

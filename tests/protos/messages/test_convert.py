@@ -124,7 +124,7 @@ def test_a_model_is_little_endian_on_the_wire() -> None:
 
 @pytest.mark.parametrize("n_bytes", [0, 4 * 24 - 1, 4 * 24 + 1, 4 * 23, 4 * 25])
 def test_a_model_of_another_length_is_refused(n_bytes: int) -> None:
-    with pytest.raises(MalformedMessageError, match=f"24 parameters has 96 bytes, got {n_bytes}"):
+    with pytest.raises(MalformedMessageError, match=f"model: expected 96 bytes of 24 parameters, found {n_bytes}"):
         convert.model_from_bytes(bytes(n_bytes), 24)
 
 

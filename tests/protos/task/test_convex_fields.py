@@ -117,7 +117,7 @@ OTHER_FILES: dict[str, tuple[Any, str]] = {
     "too large": (DIRECTIONS.astype(np.int64) << 31, "at most 2\\^31"),
     "over both layers": (np.ones_like(DIRECTIONS), "expected a direction that is zero outside one layer"),
     "obtuse": (DIRECTIONS * [[1], [0]] - DIRECTIONS[:1] * [[0], [1]], "no obtuse angle"),
-    "long beside t": (DIRECTIONS * 1000, "rounding needs a threshold of at most -0.91"),
+    "long beside t": (DIRECTIONS * 1000, "expected a threshold of at most -0.91"),
 }
 
 

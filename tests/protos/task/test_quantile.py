@@ -130,7 +130,7 @@ def test_the_model_is_all_but_the_last_number() -> None:
         ({"quantile_noise": 1e8}, "quantile_noise: .* must be at least 1, found quantile_noise 1e[+]08"),
         ({"quantile": 1.0}, "less than 1"),
         ({"quantile_rate": 0.0}, "greater than 0"),
-        ({"dim": 1}, "dim must be at least 2, the last one being the learnt bound, got 1"),
+        ({"dim": 1}, "dim: expected at least 2, the last one being the learnt bound, found 1"),
         (
             {"algorithm": "ins-dp-fedavg"},
             "update_clipping is of user-dp-fedavg and tsgd-ptr and tsgd-gaussian and fedavg and krum",

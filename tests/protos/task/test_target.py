@@ -103,11 +103,11 @@ def test_the_least_noise_of_the_grid_is_enough_for_a_large_target() -> None:
         ({"target_epsilon": "3"}, "target_epsilon: expected a number above 0, found '3'"),
         ({"target_epsilon": math.inf}, "target_epsilon: expected a number above 0, found inf"),
         ({"algorithm": "non-private"}, "target_epsilon: expected an algorithm that adds noise, found 'non-private'"),
-        ({"min_clients": 9}, "min_clients must be at most the 3 enrolled"),
+        ({"min_clients": 9}, "min_clients: expected at most the 3 enrolled"),
         ({"record_rate": 2.0}, "record_rate\n"),
         (
             {"target_epsilon": 1e-12},
-            "target_epsilon: expected one that a noise multiplier of at most 1e6 reaches|must be between 8",
+            "target_epsilon: expected one that a noise multiplier of at most 1e6 reaches|expected a number in \\[8",
         ),
         ({"record_clip": 1e308}, "noise_multiplier"),
     ],

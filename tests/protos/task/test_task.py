@@ -219,9 +219,9 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("clients", {"alice": 1}, "at least 2"),
     ("clients", {"alice": 0, "bob": 1}, "greater than or equal to 1"),
     ("clients", {"alice": 1.5, "bob": 1}, "valid integer"),
-    ("clients", {"Alice": 1, "bob": 1}, "a client's name must match"),
-    ("clients", {"al/ice": 1, "bob": 1}, "a client's name must match"),
-    ("clients", {"alice\n": 1, "bob": 1}, "a client's name must match"),
+    ("clients", {"Alice": 1, "bob": 1}, "name: expected one for a client that matches"),
+    ("clients", {"al/ice": 1, "bob": 1}, "name: expected one for a client that matches"),
+    ("clients", {"alice\n": 1, "bob": 1}, "name: expected one for a client that matches"),
     ("rounds", 0, "greater than or equal to 1"),
     ("rounds", 1_000_001, "less than or equal to 1000000"),
     ("rounds", 2.0, "valid integer"),
@@ -268,7 +268,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("client_clip", 94_000_000 / 2**16 * (1 + 1e-15), r"client_clip \* 2\^frac_bits: expected at most 94000000"),
     ("client_clip", 2.0**-17, r"client_clip \* 2\^frac_bits: expected at least 1"),
     ("noise_multiplier", 0.0, "greater than 0"),
-    ("noise_multiplier", 1e300, r"must be between 8 and 2\^40"),
+    ("noise_multiplier", 1e300, r"2\^frac_bits: expected a number in \[8, 2\^40\]"),
     ("learning_rate", 0.0, "greater than 0"),
     ("delta", 0.0, "greater than 0"),
     ("delta", 1.0, "less than 1"),
@@ -415,7 +415,7 @@ def test_a_sum_that_could_wrap_is_refused() -> None:
         {"noise_multiplier": math.nextafter(noise_multiplier, math.inf)},
         {"client_clip": clip * (1 + 1e-15)},
     ):
-        with pytest.raises(ValidationError, match=r"2\^frac_bits(:| must be)"):
+        with pytest.raises(ValidationError, match=r"2\^frac_bits: expected"):
             small_task(**{"client_clip": clip, "noise_multiplier": noise_multiplier, **changes})
 
 
@@ -427,14 +427,14 @@ def test_the_divisor_is_the_expected_number_of_records() -> None:
 @pytest.mark.parametrize("name", ["operator", "dealer", "aggregator-a", "client"])
 def test_a_client_that_no_certificate_can_name_is_refused(name: str) -> None:
     """`precad.protos.tls.identity` gives such a name to nobody, so the task would wait for it in vain."""
-    with pytest.raises(ValidationError, match="a client cannot be named like a role"):
+    with pytest.raises(ValidationError, match="name: expected one for a client that is no role's"):
         small_task(clients={"alice": 1, "bob": 1, name: 1})
 
 
 @pytest.mark.parametrize("noise_multiplier", [1e-12, 2.0**41 / 2**16, 7.999 / 2**16, 2.0**40.001 / 2**16])
 def test_noise_that_the_sampler_or_the_accountant_refuses_is_refused_at_once(noise_multiplier: float) -> None:
     """Both need the standard deviation on the grid within bounds: known before anything starts."""
-    with pytest.raises(ValidationError, match=r"must be between 8 and 2\^40"):
+    with pytest.raises(ValidationError, match=r"2\^frac_bits: expected a number in \[8, 2\^40\]"):
         small_task(noise_multiplier=noise_multiplier)
 
 

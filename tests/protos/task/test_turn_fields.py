@@ -49,7 +49,7 @@ def norm_of(task: Task) -> float:
         ({"min_separation": 0}, "greater than or equal to 1"),
         ({"epsilon_budget_client": 3.0}, "epsilon_budget_client: expected none with min_separation"),
         ({"update_clipping": "private-quantile"}, "noise_bands: expected 1 with update_clipping"),
-        ({"noise_multiplier": 257.0}, "must be at most 2\\^24 with noise_bands"),
+        ({"noise_multiplier": 257.0}, "expected at most 2\\^24 with noise_bands"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(changes: dict[str, Any], said: str) -> None:
