@@ -302,17 +302,23 @@ class DealerServicer(dealer_pb2_grpc.DealerServicer):
         if request.batch.dim not in (self._task.dim, self._task.dim if of_round is None else of_round.dim):
             raise PeerMismatchError("dim", ours=self._task.dim, peers=request.batch.dim)
         if request.batch.n_clients > MAX_CLIENTS:
-            raise MalformedMessageError(f"a batch has at most {MAX_CLIENTS} clients, got {request.batch.n_clients}")
+            raise MalformedMessageError(
+                f"clients of a batch: expected at most {MAX_CLIENTS}, found {request.batch.n_clients}"
+            )
         if request.batch.round > MAX_ROUND:
-            raise MalformedMessageError(f"rounds end at {MAX_ROUND}, got {request.batch.round}")
+            raise MalformedMessageError(f"round of a batch: expected at most {MAX_ROUND}, found {request.batch.round}")
         self._require_tuples_of_a_round(request.batch)
         shape = convert.batch_shape(self.telemetry.task_id, request.batch)
         if shape.has_ring_products and self._task.sum_function is None:
             raise PeerMismatchError("blocks", ours="none of kind PRODUCT or SQUARE", peers="such a block")
         if shape.n_products > MAX_PRODUCTS:
-            raise MalformedMessageError(f"a batch has at most {MAX_PRODUCTS} products, got {shape.n_products}")
+            raise MalformedMessageError(
+                f"products of a batch: expected at most {MAX_PRODUCTS}, found {shape.n_products}"
+            )
         if shape.n_trim_words > MAX_TRIM_WORDS:
-            raise MalformedMessageError(f"a batch has at most {MAX_TRIM_WORDS} trim words, got {shape.n_trim_words}")
+            raise MalformedMessageError(
+                f"trim words of a batch: expected at most {MAX_TRIM_WORDS}, found {shape.n_trim_words}"
+            )
         if shape.round not in self._batches and len(self._batches) >= MAX_WAITING:
             raise MalformedMessageError(f"the other server is more than {MAX_WAITING} batches behind")
         await self._record(party, shape)

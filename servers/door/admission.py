@@ -228,7 +228,7 @@ def _bounded(parse: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | N
 
     def bounded(data: bytes) -> Any:
         if len(data) > MOST_PART_BYTES:
-            raise DecodeError(f"expected at most {MOST_PART_BYTES} bytes, got {len(data)}")
+            raise DecodeError(f"message: expected at most {MOST_PART_BYTES} bytes, found {len(data)}")
         return parse(data)
 
     return bounded
@@ -244,7 +244,7 @@ async def _only_one(requests: Requests) -> bytes:
     if request is None:
         raise MalformedMessageError("this call has one request, and none came")
     if len(request) > MOST_REQUEST_BYTES:
-        raise MalformedMessageError(f"request: expected at most {MOST_REQUEST_BYTES} bytes, got {len(request)}")
+        raise MalformedMessageError(f"request: expected at most {MOST_REQUEST_BYTES} bytes, found {len(request)}")
     return request
 
 

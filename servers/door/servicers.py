@@ -57,14 +57,14 @@ def check_hello(hello: common_pb2.Hello, task: Task) -> None:
     """Raises ParametersDifferError, naming what differs."""
     if hello.protocol_version != task.protocol_version:
         raise ParametersDifferError(
-            f"protocol_version: expected {task.protocol_version!r}, got {hello.protocol_version[:40]!r}"
+            f"protocol_version: expected {task.protocol_version!r}, found {hello.protocol_version[:40]!r}"
         )
     if hello.config_digest != task.digest():
         where = "the [task] sections of the two configurations differ"
         for number, found in enumerate(differences(task, hello.task_fields)):
-            where += f"{',' if number else ' in'} {found.field}: expected {found.ours}, got {found.theirs}"
+            where += f"{',' if number else ' in'} {found.field}: expected {found.ours}, found {found.theirs}"
         raise ParametersDifferError(
-            f"config_digest: expected {task.digest().hex()[:16]}..., got {hello.config_digest.hex()[:16]}...; {where}"
+            f"config_digest: expected {task.digest().hex()[:16]}..., found {hello.config_digest.hex()[:16]}...; {where}"
         )
 
 

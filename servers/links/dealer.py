@@ -189,5 +189,5 @@ class TupleSource:
             raise PeerUnreachableError("the dealer is gone")
         self._room.release()
         if reply.WhichOneof("reply") != kind:
-            raise MalformedMessageError(f"expected {kind} from the dealer, got {reply.WhichOneof('reply')}")
+            raise MalformedMessageError(f"answer of the dealer: expected {kind}, found {reply.WhichOneof('reply')}")
         return reply

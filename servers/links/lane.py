@@ -247,7 +247,7 @@ class _Incoming:
         if self._part == 0:
             self._n_label, self._n_payload = HEADER.unpack(self._buffer)
             if self._n_label > MAX_LABEL_BYTES:
-                raise MalformedMessageError(f"a label takes at most {MAX_LABEL_BYTES} bytes, got {self._n_label}")
+                raise MalformedMessageError(f"label: expected at most {MAX_LABEL_BYTES} bytes, found {self._n_label}")
             self._buffer = bytearray(self._n_label)
         elif self._part == 1:
             try:

@@ -51,10 +51,10 @@ async def open_lane(address: str, port: int, token: bytes, contexts: Source[ssl.
     Raises: PeerUnreachableError, TlsFileError; MalformedMessageError when B named no port, or no token.
     """
     if not 0 < port <= MAX_PORT:
-        raise MalformedMessageError(f"lane_port of aggregator B's hello must be in 1..{MAX_PORT}, got {port}")
+        raise MalformedMessageError(f"lane_port of aggregator B's hello: expected 1 to {MAX_PORT}, found {port}")
     if len(token) != TOKEN_BYTES:
         raise MalformedMessageError(
-            f"lane_token of aggregator B's hello must have {TOKEN_BYTES} bytes, got {len(token)}"
+            f"lane_token of aggregator B's hello: expected {TOKEN_BYTES} bytes, found {len(token)}"
         )
     context = contexts.load()
     host, _ = split_address(address)

@@ -53,7 +53,7 @@ def keys_of(party: Party, ours: common_pb2.Hello, theirs: common_pb2.Hello) -> t
     if not ours.lane_key:
         return None
     if len(theirs.lane_key) != SECRET_BYTES:
-        raise MalformedMessageError(f"lane_key: expected {SECRET_BYTES} bytes, got {len(theirs.lane_key)}")
+        raise MalformedMessageError(f"lane_key: expected {SECRET_BYTES} bytes, found {len(theirs.lane_key)}")
     secrets = ours.lane_key + theirs.lane_key if party == 0 else theirs.lane_key + ours.lane_key
     derived = HKDF(SHA256(), 2 * KEY_BYTES, salt=None, info=PURPOSE).derive(secrets)
     of_a, of_b = derived[:KEY_BYTES], derived[KEY_BYTES:]
@@ -117,7 +117,7 @@ class SealedConnection:
         (n_bytes,) = LENGTH.unpack(self._incoming)
         if not 1 <= n_bytes <= RECORD_BYTES:
             self._is_broken = True
-            raise MalformedMessageError(f"record of the lane: expected 1 to {RECORD_BYTES} bytes, got {n_bytes}")
+            raise MalformedMessageError(f"record of the lane: expected 1 to {RECORD_BYTES} bytes, found {n_bytes}")
         self._incoming = self._incoming + bytes(n_bytes + TAG_BYTES)
 
     def _open_record(self) -> None:
@@ -127,7 +127,7 @@ class SealedConnection:
         except InvalidTag:
             self._is_broken = True
             expected = f"record {self._n_received} of the other aggregator, under the link's key"
-            raise MalformedMessageError(f"record of the lane: expected {expected}, got another") from None
+            raise MalformedMessageError(f"record of the lane: expected {expected}, found another") from None
         self._n_received += 1
         self._text = memoryview(text)
         self._incoming, self._n_there = bytearray(LENGTH.size), 0

@@ -203,7 +203,7 @@ class PeerLink:
         if not found == self._peers_open <= self._open:
             due = self._described(self._peers_open)
             expected = due if self._peers_open <= self._open else "none before we close ours"
-            raise MalformedMessageError(f"{kind} of {self._peer}: expected {expected}, got {self._described(found)}")
+            raise MalformedMessageError(f"{kind} of {self._peer}: expected {expected}, found {self._described(found)}")
 
     def _described(self, phase: Phase) -> str:
         return f"round {phase[0]}" + (f", phase {phase[1]}" if phase[1] or self._n_phases > 1 else "")
@@ -321,7 +321,7 @@ def _reader(call: grpc.aio.StreamStreamCall[Any, Any]) -> Receive:
 def _require_short(n_bytes: int) -> None:
     """Raise MalformedMessageError for a message that is longer than any of ours."""
     if n_bytes > MAX_MESSAGE_BYTES:
-        raise MalformedMessageError(f"message on the link: expected at most {MAX_MESSAGE_BYTES} bytes, got {n_bytes}")
+        raise MalformedMessageError(f"message on the link: expected at most {MAX_MESSAGE_BYTES} bytes, found {n_bytes}")
 
 
 def _decoded(data: bytes | Any) -> peer_pb2.PeerMessage:

@@ -93,7 +93,7 @@ class Intake(Receiving):
         assert isinstance(binding, common_pb2.Binding)  # `Submit` has no other
         is_callers, is_now = binding.client == upload.client, binding.round == self.round
         require(is_callers, RefusalReason.WRONG_CLIENT, f"the certificate is of {upload.client!r}")
-        require(is_now, RefusalReason.WRONG_ROUND, f"expected {self.round}, got {binding.round}")
+        require(is_now, RefusalReason.WRONG_ROUND, f"round: expected {self.round}, found {binding.round}")
         self._require_open(upload.client)
         self._require_expected(binding)
         is_masked = self._task.wire_mode is Mode.MASKED

@@ -63,7 +63,7 @@ class Upload:
         assert self.payload is not None  # `begin` comes first
         expected = self.place.n_bytes
         fits = len(self.payload) + len(data) <= expected
-        require(fits, RefusalReason.WRONG_LENGTH, f"expected {expected} bytes, got more")
+        require(fits, RefusalReason.WRONG_LENGTH, f"payload: expected {expected} bytes, found more")
         self.check(data)
         self.payload.write(data)
         self.place.n_moved = len(self.payload)
@@ -218,7 +218,7 @@ class Receiving(ABC):
         assert payload is not None  # the block began it
         self.bytes_received += len(payload) + upload.binding.ByteSize() + len(upload.statement) + len(upload.salt)
         require(not self._closed, RefusalReason.LATE, self.late)
-        lengths = f"expected {self.payload_bytes} bytes, got {len(payload)}"
+        lengths = f"payload: expected {self.payload_bytes} bytes, found {len(payload)}"
         require(len(payload) == self.payload_bytes, RefusalReason.WRONG_LENGTH, lengths)
         return payload
 

@@ -45,7 +45,7 @@ class RelayedUploads:
         try:
             self._payload = self._payload if self._payload is not None else self._spool.new(self._n_bytes)
             if len(self._payload) + len(data) > self._n_bytes:
-                raise StoreError(f"expected {self._n_bytes} bytes, got more")
+                raise StoreError(f"payload: expected {self._n_bytes} bytes, found more")
             self._payload.write(data)
         except StoreError as error:
             log.warning("relay.dropped", client=client, reason=str(error))

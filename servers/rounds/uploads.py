@@ -212,7 +212,7 @@ class Spool:
 
     def _extent(self, n_bytes: int) -> FilePayload:
         if n_bytes > self._most_bytes:
-            raise StoreError(f"an upload to the spool has at most {self._most_bytes} bytes, got {n_bytes}")
+            raise StoreError(f"upload to the spool: expected at most {self._most_bytes} bytes, found {n_bytes}")
         offset = self._first_gap(n_bytes)
         try:
             if self._file is None:

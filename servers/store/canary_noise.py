@@ -117,7 +117,7 @@ class _Rounds:
     def take(self, fields: dict[str, Any]) -> None:
         """Take in one line after the header. Raises ValueError."""
         if list(fields) != ["round", "noise", "opened"] or type(fields["round"]) is not int:
-            raise ValueError(f"expected a round, noise and an opened sum, got the fields {', '.join(fields)}")
+            raise ValueError(f"expected a round, noise and an opened sum, found the fields {', '.join(fields)}")
         noise, total = (_words(fields[name], self._n) for name in ("noise", "opened"))
         self.found[fields["round"]] = Opened(noise, total)
 
@@ -130,7 +130,7 @@ def _words(text: object, n: int) -> RingArray:
     """Return n words of a line. Raises ValueError."""
     found = np.frombuffer(base64.b64decode(str(text), validate=True), dtype="<i8")
     if len(found) != n:
-        raise ValueError(f"expected {n} words, got {len(found)}")
+        raise ValueError(f"expected {n} words, found {len(found)}")
     return found.astype(np.int64)
 
 

@@ -175,7 +175,7 @@ def _require_possible(hello: common_pb2.Hello, task: Task) -> None:
     """Refuse a hello that no server of this task can say of itself. Raises MalformedMessageError."""
     if hello.task and re.fullmatch(rf"{re.escape(task.name)}-[0-9a-f]{{{TASK_ID_DIGITS}}}", hello.task) is None:
         raise MalformedMessageError(
-            f"task: expected {task.name}-, then {TASK_ID_DIGITS} hexadecimal digits, got {hello.task[:80]!r}"
+            f"task: expected {task.name}-, then {TASK_ID_DIGITS} hexadecimal digits, found {hello.task[:80]!r}"
         )
     n_most = min(task.rounds, hello.next_round)
     # fewer than most_lost_rounds, a round with those drawn ahead of it, and a release that it lacks
@@ -188,7 +188,7 @@ def _require_possible(hello: common_pb2.Hello, task: Task) -> None:
         ("next_round", hello.next_round, n_used),
     ):
         if value > largest:
-            raise MalformedMessageError(f"{name}: expected at most {largest}, got {value}")
+            raise MalformedMessageError(f"{name}: expected at most {largest}, found {value}")
 
 
 def level(state: TaskState, meeting: Meeting, random_bytes: RandomBytes) -> None:
@@ -224,7 +224,7 @@ def _turns_coin(state: TaskState, channel: Channel, random_bytes: RandomBytes) -
     ours = state.store.turns_coin
     theirs = channel.exchange("turns", ours, SEED_BYTES)
     if len(theirs) not in (0, SEED_BYTES):
-        raise MalformedMessageError(f"turns: expected {SEED_BYTES} bytes or none, got {len(theirs)}")
+        raise MalformedMessageError(f"turns: expected {SEED_BYTES} bytes or none, found {len(theirs)}")
     if ours == theirs != b"":
         return Seed(ours)
     if (ours and theirs) or state.store.n_rounds > 0:
@@ -262,7 +262,7 @@ def _charges(message: bytes, task: Task, next_round: int) -> dict[int, tuple[str
         raise MalformedMessageError("charges: expected rounds with their chosen clients") from None
     for number, chosen in charges.items():
         if not 0 <= number < next_round:
-            raise MalformedMessageError(f"charges: expected rounds below {next_round}, got {number}")
+            raise MalformedMessageError(f"charges: expected rounds below {next_round}, found {number}")
         if not all(isinstance(client, str) and client in task.clients for client in chosen):
             raise MalformedMessageError(f"charges: expected enrolled clients, in round {number}")
         if len(set(chosen)) != len(chosen):

@@ -302,7 +302,7 @@ class TaskRun:
                 break
             await self._until_connected(n_enough, left_s)  # some have left again
         if (n := len(sessions.connected)) < n_enough:
-            expected = f"min_clients: expected {n_enough} registered within {timeout_s:g} s, got {n}"
+            expected = f"min_clients: expected {n_enough} registered within {timeout_s:g} s, found {n}"
             raise TooFewClientsError(expected, sessions.describe_absent())
 
     async def _until_connected(self, n_clients: int, timeout_s: float) -> None:

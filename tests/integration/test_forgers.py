@@ -98,11 +98,11 @@ async def test_what_is_forged_does_not_count_and_everything_else_does(tmp_path: 
     told, deployment = await told_by(task, conducts, tmp_path)
     too_late = {reason for client, reason in told if client == "late"}
     assert too_late  # where the next round has begun, it says so
-    assert too_late <= {"no round is open for submissions", "wrong_round: expected 1, got 0"}
+    assert too_late <= {"no round is open for submissions", "wrong_round: round: expected 1, found 0"}
     assert {(client, reason) for client, reason in told if client != "late"} == {
-        ("long", "wrong_length: expected 192 bytes, got more"),
-        ("replays", "wrong_round: expected 1, got 0"),
-        ("short", "wrong_length: expected 192 bytes, got 184"),
+        ("long", "wrong_length: payload: expected 192 bytes, found more"),
+        ("replays", "wrong_round: round: expected 1, found 0"),
+        ("short", "wrong_length: payload: expected 192 bytes, found 184"),
     }
     refused = ["flips", "late", "long", "short"]
     for party, role in enumerate(AGGREGATORS):
@@ -160,9 +160,9 @@ async def test_what_is_sent_late_or_again_does_not_count_in_mode_proved(tmp_path
     assert {client for client, _ in told} == set(replays)
     assert {(client, reason) for client, reason in told if client != "late"} == {
         ("again", "wrong_binding: binding: expected that of this upload, round and task, found another"),
-        ("long", "wrong_length: expected 168 bytes, got more"),
+        ("long", "wrong_length: payload: expected 168 bytes, found more"),
         ("replays", "wrong_round: round: expected 1, found 0"),
-        ("short", "wrong_length: expected 168 bytes, got 161"),
+        ("short", "wrong_length: payload: expected 168 bytes, found 161"),
     }
     for party, role in enumerate(AGGREGATORS):
         first, second = deployment.rounds(party)

@@ -405,7 +405,7 @@ NOT_IN_THE_TASK: dict[str, Attack] = {
     "a client of another version": (
         lambda s: join(s, B, "mallory", version="precad/v0"),
         STATUS.FAILED_PRECONDITION,
-        "protocol_version: expected 'precad/v1.1', got 'precad/v0'",
+        "protocol_version: expected 'precad/v1.1', found 'precad/v0'",
     ),
     "a client that is connected already": (
         lambda s: join(s, A, "mallory"),
@@ -433,7 +433,7 @@ FORGED_HEADERS: dict[str, Attack] = {
     "the round before, replayed": (
         lambda s: upload(s, A, "mallory", s.earlier.binding),
         STATUS.INVALID_ARGUMENT,
-        "wrong_round: expected 1, got 0",
+        "wrong_round: round: expected 1, found 0",
     ),
     "the round before under this round's number": (
         lambda s: upload(s, A, "mallory", _renumbered(s.earlier.binding)),
@@ -443,7 +443,7 @@ FORGED_HEADERS: dict[str, Attack] = {
     "a round to come": (
         lambda s: upload(s, A, "mallory", rebound(s, round=2)),
         STATUS.INVALID_ARGUMENT,
-        "wrong_round: expected 1, got 2",
+        "wrong_round: round: expected 1, found 2",
     ),
     **{
         f"another {field}": (
@@ -603,22 +603,22 @@ SPOILT: dict[str, tuple[Callable[[Scene], Parts], bool, str]] = {
     "a byte too many": (
         lambda s: (rebound(s, digest_a=convert.sha256(bytes(193))), bytes(193)),
         False,
-        "wrong_length: expected 192 bytes, got more",
+        "wrong_length: payload: expected 192 bytes, found more",
     ),
     "a byte too many, in a chunk of its own": (
         lambda s: (rebound(s, digest_a=convert.sha256(bytes(193))), bytes(192), bytes(1)),
         False,
-        "wrong_length: expected 192 bytes, got more",
+        "wrong_length: payload: expected 192 bytes, found more",
     ),
     "a byte too few": (
         lambda s: (rebound(s, digest_a=convert.sha256(bytes(191))), bytes(191)),
         True,
-        "wrong_length: expected 192 bytes, got 191",
+        "wrong_length: payload: expected 192 bytes, found 191",
     ),
     "nothing": (
         lambda s: (rebound(s, digest_a=convert.sha256(b"")),),
         True,
-        "wrong_length: expected 192 bytes, got 0",
+        "wrong_length: payload: expected 192 bytes, found 0",
     ),
     "other bytes than announced": (
         lambda s: (s.submission("mallory").binding, bytes(192)),

@@ -152,10 +152,10 @@ async def test_an_end_for_want_of_clients_names_them_to_operators_alone(pki: Pki
         words = [(await stream.read()).goodbye.reason for stream in alice.streams]
         await alice.leave()
         ends = await asyncio.gather(*deployment._runs, return_exceptions=True)
-        found = "min_clients: expected 2 registered within 0.5 s, got 1"
+        found = "min_clients: expected 2 registered within 0.5 s, found 1"
         assert found in words
         assert set(words) <= {found, f"the other aggregator ended the task: {found}"}  # who is later hears it first
         last_lines = [str(error) for error in ends if isinstance(error, TooFewClientsError)]
         assert last_lines  # the other server may hear it from this one before it finds out
         for line in last_lines:
-            assert re.search(r"within 0\.5 s, got 1; absent: 'bob' since \d{4}-.* UTC$", line)
+            assert re.search(r"within 0\.5 s, found 1; absent: 'bob' since \d{4}-.* UTC$", line)

@@ -479,7 +479,11 @@ MALFORMED: dict[str, tuple[tuple[dealer_pb2.DealRequest, ...], grpc.StatusCode, 
     "squares": ((hello(), batch(blocks=blocks(5, kind=6))), STATUS.FAILED_PRECONDITION, "blocks differs"),
     "layers": ((hello(), batch(layer_sizes=[12, 12])), STATUS.FAILED_PRECONDITION, "layer_sizes differs"),
     "no kind": ((hello(), batch(blocks=blocks(5, kind=0))), STATUS.INVALID_ARGUMENT, "kind of a block: expected AND"),
-    "no blocks": ((hello(), batch(blocks=carry_blocks(5, 5, 0))), STATUS.INVALID_ARGUMENT, "n_blocks in 1..12"),
+    "no blocks": (
+        (hello(), batch(blocks=carry_blocks(5, 5, 0))),
+        STATUS.INVALID_ARGUMENT,
+        "n_blocks: expected 1 to 8 and 1 to 12",
+    ),
     "large blocks": (
         (hello(), batch(blocks=carry_blocks(5, 9, 1))),
         STATUS.INVALID_ARGUMENT,
@@ -488,7 +492,11 @@ MALFORMED: dict[str, tuple[tuple[dealer_pb2.DealRequest, ...], grpc.StatusCode, 
     "too much": ((hello(), batch(blocks=blocks(1 << 40))), STATUS.INVALID_ARGUMENT, "at most"),
     "too many bits": ((hello(), batch(blocks=carry_blocks(1 << 34, 8, 12))), STATUS.INVALID_ARGUMENT, "at most"),
     "too much in all": ((hello(), batch(blocks=blocks(1 << 29, 1 << 29, 1))), STATUS.INVALID_ARGUMENT, "at most"),
-    "too many clients": ((hello(), batch(n_clients=1_000_001)), STATUS.INVALID_ARGUMENT, "at most 1000000 clients"),
+    "too many clients": (
+        (hello(), batch(n_clients=1_000_001)),
+        STATUS.INVALID_ARGUMENT,
+        "clients of a batch: expected at most 1000000",
+    ),
 }
 
 
@@ -562,7 +570,7 @@ async def test_words_of_pairs_are_dealt_to_a_task_of_krum_alone(pki: Pki) -> Non
             code, text = await desk.refusal(role, greeting, batch(trims=trims, pairs=pairs))
             assert (code, f"{'pairs' if trims else 'trims'} differs" in text) == (STATUS.FAILED_PRECONDITION, True)
         code, text = await desk.refusal(role, greeting, batch(n_clients=129, trims=True, pairs=True))
-        assert (code, "at most 128 clients" in text) == (STATUS.INVALID_ARGUMENT, True)
+        assert (code, "clients: expected at most 128 in a batch with pairs" in text) == (STATUS.INVALID_ARGUMENT, True)
     other = small_task(algorithm="tsgd-ptr", record_rate=1.0)
     async with dealing(pki, task=other) as desk:
         greeting = hello(config_digest=other.digest())

@@ -132,7 +132,7 @@ async def test_two_servers_with_different_tasks_refuse_each_other_by_name(tmp_pa
 @asynchronous
 async def test_a_dealer_with_another_task_refuses_both_servers_by_name(tmp_path: Path) -> None:
     errors = await errors_of_servers(tmp_path, (TASK, TASK), small_task(frac_bits=15))
-    assert any("differ in task.frac_bits: expected 15, got 16" in str(error) for error in errors), errors
+    assert any("differ in task.frac_bits: expected 15, found 16" in str(error) for error in errors), errors
 
 
 async def errors_of_servers(folder: Path, tasks: tuple[Task, Task], of_dealer: Task) -> list[BaseException]:
@@ -167,5 +167,5 @@ async def test_a_client_with_another_task_is_told_which_field(tmp_path: Path) ->
             tls=pki.tls("alice"),
             train=lambda _: np.zeros(TASK.dim, dtype=np.int64),
         )
-        with pytest.raises(TaskRefusedError, match=r"differ in task\.noise_multiplier: expected 1\.0, got 0\.5"):
+        with pytest.raises(TaskRefusedError, match=r"differ in task\.noise_multiplier: expected 1\.0, found 0\.5"):
             await session.run()

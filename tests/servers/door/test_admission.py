@@ -439,7 +439,7 @@ async def test_a_request_that_is_too_long_is_refused_before_it_is_parsed(
             else:
                 error = await refused(stub.Join(request).read())
                 assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-                assert "request: expected at most 65536 bytes, got" in (error.details() or "")
+                assert "request: expected at most 65536 bytes, found" in (error.details() or "")
         assert scene.served.joined == 1
 
         async def whole() -> AsyncIterator[aggregator_pb2.SubmitPart]:

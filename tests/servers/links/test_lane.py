@@ -141,7 +141,7 @@ async def test_another_label_is_a_mismatch_at_both_ends(pki: Pki) -> None:
 @pytest.mark.parametrize(
     ("frame", "at_most", "error", "message"),
     [
-        (HEADER.pack(1 << 11, 0), None, MalformedMessageError, "a label takes at most 1024 bytes, got 2048"),
+        (HEADER.pack(1 << 11, 0), None, MalformedMessageError, "label: expected at most 1024 bytes, found 2048"),
         (HEADER.pack(2, 0) + b"\xff\xfe", None, MalformedMessageError, "not text"),
         (HEADER.pack(4, 3) + b"step", None, MalformedMessageError, "'step': expected at most 2 bytes, found 3"),
         (HEADER.pack(4, 3) + b"step", 0, MalformedMessageError, "'step': expected at most 0 bytes, found 3"),
@@ -367,7 +367,7 @@ async def test_a_server_that_never_comes_is_an_error_in_time(pki: Pki) -> None:
 async def test_a_port_that_is_none_is_refused(pki: Pki, port: int) -> None:
     """As B's hello may say; it is a uint32 there."""
     with pytest.raises(
-        MalformedMessageError, match=rf"lane_port of aggregator B's hello must be in 1\.\.65535, got {port}"
+        MalformedMessageError, match=rf"lane_port of aggregator B's hello: expected 1 to 65535, found {port}"
     ):
         await open_lane("127.0.0.1:1", port, bytes(32), of_a(pki, pki), 10)
 
@@ -375,7 +375,7 @@ async def test_a_port_that_is_none_is_refused(pki: Pki, port: int) -> None:
 @pytest.mark.parametrize("n_bytes", [0, 31, 33])
 @asynchronous
 async def test_a_token_that_is_none_is_refused(pki: Pki, n_bytes: int) -> None:
-    with pytest.raises(MalformedMessageError, match=f"lane_token of .* must have 32 bytes, got {n_bytes}"):
+    with pytest.raises(MalformedMessageError, match=f"lane_token of .*: expected 32 bytes, found {n_bytes}"):
         await open_lane("127.0.0.1:1", 1, bytes(n_bytes), of_a(pki, pki), 10)
 
 

@@ -218,7 +218,7 @@ def test_both_secrets_make_the_keys_and_each_direction_has_its_own(party: int) -
 
 @pytest.mark.parametrize("n_bytes", [1, 31, 33, 4096])
 def test_a_secret_of_another_length_is_refused(n_bytes: int) -> None:
-    with pytest.raises(MalformedMessageError, match=f"^lane_key: expected 32 bytes, got {n_bytes}$"):
+    with pytest.raises(MalformedMessageError, match=f"^lane_key: expected 32 bytes, found {n_bytes}$"):
         keys_of(0, OF_A, common_pb2.Hello(lane_key=bytes(n_bytes)))
 
 

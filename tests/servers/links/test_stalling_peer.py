@@ -86,14 +86,14 @@ def relay(round: int, data: bytes = b"") -> peer_pb2.PeerMessage:
 @pytest.mark.parametrize(
     ("said", "error"),
     [
-        ([closed(2**63)], "closed of aggregator-{}: expected round 7, got round 9223372036854775808"),
-        ([closed(8)], "expected round 7, got round 8"),
-        ([closed(6)], "expected round 7, got round 6"),
-        ([closed(7), closed(7)], "expected none before we close ours, got round 7"),
-        ([closed(7), closed(8)], "expected none before we close ours, got round 8"),
-        ([relay(8)], "relay of aggregator-{}: expected round 7, got round 8"),
-        ([closed(7), relay(8)], "relay of aggregator-{}: expected none before we close ours, got round 8"),
-        ([relay(7, bytes(MAX_MESSAGE_BYTES))], f"expected at most {MAX_MESSAGE_BYTES} bytes, got 10"),
+        ([closed(2**63)], "closed of aggregator-{}: expected round 7, found round 9223372036854775808"),
+        ([closed(8)], "expected round 7, found round 8"),
+        ([closed(6)], "expected round 7, found round 6"),
+        ([closed(7), closed(7)], "expected none before we close ours, found round 7"),
+        ([closed(7), closed(8)], "expected none before we close ours, found round 8"),
+        ([relay(8)], "relay of aggregator-{}: expected round 7, found round 8"),
+        ([closed(7), relay(8)], "relay of aggregator-{}: expected none before we close ours, found round 8"),
+        ([relay(7, bytes(MAX_MESSAGE_BYTES))], f"expected at most {MAX_MESSAGE_BYTES} bytes, found 10"),
     ],
 )
 @pytest.mark.parametrize("deviating", [0, 1])

@@ -463,7 +463,7 @@ async def test_not_one_byte_too_many_is_kept() -> None:
             finally:
                 assert coming.place.n_moved == 192
 
-    with pytest.raises(SubmissionRefusedError, match="expected 192 bytes, got more"):
+    with pytest.raises(SubmissionRefusedError, match="payload: expected 192 bytes, found more"):
         await one_too_many()
     assert room_of(intake) == (0, 0)
 
@@ -489,7 +489,7 @@ async def test_another_salt_than_the_binding_was_made_with_is_refused() -> None:
 async def test_an_upload_without_room_is_refused_and_its_client_not_waited_for(tmp_path: Path) -> None:
     """The spool refuses, and the caller is told so by the one reason for it."""
     intake = open_intake(capacity=roomy(Spool(tmp_path / "s", most_bytes=8, memory_bytes=0, max_memory_upload=0)))
-    with pytest.raises(NoRoomError, match="no_room: an upload to the spool has at most 8 bytes, got 192"):
+    with pytest.raises(NoRoomError, match="no_room: upload to the spool: expected at most 8 bytes, found 192"):
         await upload_to(intake, submission())
     assert intake._expected == {"bob"}
     assert (await refusal(intake, "alice", submission().binding)).reason is RefusalReason.DUPLICATE

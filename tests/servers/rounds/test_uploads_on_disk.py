@@ -108,7 +108,7 @@ def test_the_room_of_an_upload_is_written_over(memory_bytes: int, tmp_path: Path
 def test_a_longer_upload_than_a_slot_is_refused(memory_bytes: int, tmp_path: Path) -> None:
     with spool(tmp_path, memory_bytes=memory_bytes) as uploads:
         if not memory_bytes:
-            with pytest.raises(StoreError, match="at most 80 bytes, got 81"):
+            with pytest.raises(StoreError, match="upload to the spool: expected at most 80 bytes, found 81"):
                 uploads.new(SLOT + 1)
         payload = uploads.new(16)
         payload.write(bytes(16))

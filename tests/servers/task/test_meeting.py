@@ -180,7 +180,7 @@ def test_evaluations_use_numbers_as_rounds_are_committed(every: int, n_committed
         return hello_of(task, Standing(**said, **model, next_round=next_round), os.urandom(16), lane_port=0)
 
     assert compare(0, task, hello(most), hello(most)).next_round == most
-    with pytest.raises(MalformedMessageError, match=rf"^next_round: expected at most {most}, got {most + 1}"):
+    with pytest.raises(MalformedMessageError, match=rf"^next_round: expected at most {most}, found {most + 1}"):
         compare(0, task, hello(most), hello(most + 1))
 
 
