@@ -22,28 +22,28 @@ def shown(value: object) -> str:
 def require_positive(name: str, value: float) -> None:
     """Raises ArgumentError unless it is a number, positive and finite."""
     if not is_number(value) or not 0 < value < math.inf:
-        raise ArgumentError(f"{name} must be positive and finite, got {shown(value)}")
+        raise ArgumentError(f"{name}: expected a finite number above 0, found {shown(value)}")
 
 
 def require_finite(name: str, value: float) -> None:
     """Raises ArgumentError unless it is a finite number."""
     if not is_number(value) or not -math.inf < value < math.inf:  # integers may be too large for a float
-        raise ArgumentError(f"{name} must be finite, got {shown(value)}")
+        raise ArgumentError(f"{name}: expected a finite number, found {shown(value)}")
 
 
 def require_integer(name: str, value: object) -> None:
     """Raises ArgumentError unless it is an integer."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ArgumentError(f"{name} must be an integer, got {shown(value)}")
+        raise ArgumentError(f"{name}: expected an integer, found {shown(value)}")
 
 
 def require_count(name: str, value: object, *, at_least: int = 0) -> None:
     """Raises ArgumentError unless it is an integer >= at_least."""
     if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-        raise ArgumentError(f"{name} must be an integer >= {at_least}, got {shown(value)}")
+        raise ArgumentError(f"{name}: expected an integer of at least {at_least}, found {shown(value)}")
 
 
 def require_class(name: str, value: object, n_classes: int) -> None:
     """Raises ArgumentError unless it is the number of one of so many classes."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < n_classes:
-        raise ArgumentError(f"{name} must be a class in [0, {n_classes - 1}], got {shown(value)}")
+        raise ArgumentError(f"{name}: expected a class in [0, {n_classes - 1}], found {shown(value)}")

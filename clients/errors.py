@@ -62,8 +62,8 @@ class UnknownNameError(ArgumentError):
 class DimensionError(ArgumentError):
     """A flat vector does not have one entry per parameter of the model."""
 
-    def __init__(self, *, expected: int, got: tuple[int, ...]) -> None:
-        super().__init__(f"a flat parameter vector must have shape ({expected},), got {got}")
+    def __init__(self, *, expected: int, found: tuple[int, ...]) -> None:
+        super().__init__(f"parameters: expected a flat vector of shape ({expected},), found {found}")
 
 
 class DataError(ArgumentError):

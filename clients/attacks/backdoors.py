@@ -53,7 +53,7 @@ class Backdoor(Attack):
         require_count("steps", self.steps, at_least=1)
         for name, flag in (("divides", self.divides), ("replaces", self.replaces)):
             if not isinstance(flag, bool):
-                raise ArgumentError(f"{name} must be true or false, got {shown(flag)}")
+                raise ArgumentError(f"{name}: expected true or false, found {shown(flag)}")
         require_positive("gamma", self.gamma)
         require_positive("rate", self.rate)
 
@@ -239,7 +239,7 @@ class DistributedBackdoor(TriangleBackdoor):
         if self.part is None:
             return
         if isinstance(self.part, bool) or not isinstance(self.part, int) or not 0 <= self.part < self.parts:
-            raise ArgumentError(f"part must be in [0, {self.parts - 1}], got {shown(self.part)}")
+            raise ArgumentError(f"part: expected 0 to {self.parts - 1}, found {shown(self.part)}")
 
     def of_attacker(self, i: int) -> Self:
         """Give attacker i a part of its own, unless it was given one."""
@@ -249,7 +249,7 @@ class DistributedBackdoor(TriangleBackdoor):
         """Return the attacker's part. Raises ArgumentError where the pattern has fewer pixels than parts."""
         whole = np.flatnonzero(self.pattern(height, width))
         if len(whole) < self.parts:
-            raise ArgumentError(f"parts must be at most the {len(whole)} pixels of the pattern, got {self.parts}")
+            raise ArgumentError(f"parts: expected at most the {len(whole)} pixels of the pattern, found {self.parts}")
         where = np.zeros(height * width, dtype=np.bool_)
         where[np.array_split(whole, self.parts)[self.part or 0]] = True
         return where.reshape(height, width)
@@ -294,7 +294,7 @@ class SemanticBackdoor(Backdoor):
     def __post_init__(self) -> None:
         Backdoor.__post_init__(self)
         if not is_number(self.share) or not 0 < self.share < 1:
-            raise ArgumentError(f"share must be in (0, 1), got {shown(self.share)}")
+            raise ArgumentError(f"share: expected a number in (0, 1), found {shown(self.share)}")
         require_count("n_test", self.n_test, at_least=1)
         require_count("seed", self.seed)
 
@@ -372,7 +372,7 @@ class PoisonedRecords(Attack):
 
     def __post_init__(self) -> None:
         if self.aim not in AIMS:
-            raise ArgumentError(f"aim must be one of {', '.join(AIMS)}, got {self.aim}")
+            raise ArgumentError(f"aim: expected one of {', '.join(AIMS)}, found {self.aim}")
         require_count("records", self.records, at_least=1)
         require_class("source", self.source, N_CLASSES)
         if self.aim == LabelFlip.name:
@@ -389,7 +389,7 @@ class PoisonedRecords(Attack):
         if poisoned is None or len(poisoned) < self.records:
             found = 0 if poisoned is None else len(poisoned)
             raise ArgumentError(
-                f"records must be at most the {found} of the client that can be poisoned, got {self.records}"
+                f"records: expected at most the {found} of the client that can be poisoned, found {self.records}"
             )
         return joined([records, poisoned.take(np.arange(self.records))])
 

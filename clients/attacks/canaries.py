@@ -59,7 +59,7 @@ class Canaries(Attack):
 
     def __post_init__(self) -> None:
         if self.places.shape != self.coins.shape or self.places.ndim != 1:
-            raise ArgumentError(f"coins must have the shape of places, {self.places.shape}, got {self.coins.shape}")
+            raise ArgumentError(f"coins: expected the shape of places, {self.places.shape}, found {self.coins.shape}")
 
     def on_records(self, records: Records) -> Records:
         """Return the canaries whose coin says so. Raises ArgumentError for texts."""

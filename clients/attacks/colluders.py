@@ -37,7 +37,7 @@ class AllSeeing(Attack):
 
     def __post_init__(self) -> None:
         if self.sees not in get_args(Sight):
-            raise ArgumentError(f"sees must be one of {', '.join(get_args(Sight))}, got {self.sees}")
+            raise ArgumentError(f"sees: expected one of {', '.join(get_args(Sight))}, found {self.sees}")
 
     @property
     def is_omniscient(self) -> bool:
@@ -75,7 +75,7 @@ class ALittleIsEnough(AllSeeing):
     def __post_init__(self) -> None:
         AllSeeing.__post_init__(self)
         if self.z is not None and (not is_number(self.z) or not 0 <= self.z < math.inf):
-            raise ArgumentError(f"z must be >= 0 and finite, got {shown(self.z)}")
+            raise ArgumentError(f"z: expected a finite number of at least 0, found {shown(self.z)}")
 
     def crafted(self, known: Knowledge, mean: Vector) -> Vector:
         """Return mu - z sd."""
@@ -149,7 +149,7 @@ class FangTrim(AllSeeing):
     def __post_init__(self) -> None:
         AllSeeing.__post_init__(self)
         if not is_number(self.factor) or not 1 < self.factor < math.inf:
-            raise ArgumentError(f"factor must be above 1 and finite, got {shown(self.factor)}")
+            raise ArgumentError(f"factor: expected a finite number above 1, found {shown(self.factor)}")
 
     def crafted(self, known: Knowledge, mean: Vector) -> Vector:
         """Return a draw of its own."""
@@ -204,7 +204,7 @@ class MinMax(AllSeeing):
     def __post_init__(self) -> None:
         AllSeeing.__post_init__(self)
         if self.direction not in get_args(Direction):
-            raise ArgumentError(f"direction must be one of {', '.join(get_args(Direction))}, got {self.direction}")
+            raise ArgumentError(f"direction: expected one of {', '.join(get_args(Direction))}, found {self.direction}")
 
     def crafted(self, known: Knowledge, mean: Vector) -> Vector:
         """Return mu + gamma p; mu itself where the honest updates leave no room."""

@@ -17,7 +17,7 @@ from precad.clients.records.records import N_CLASSES, Records, pixels, require_i
 def require_share(share: float) -> None:
     """Raises ArgumentError unless it is in (0, 1]."""
     if not is_number(share) or not 0 < share <= 1:
-        raise ArgumentError(f"share must be in (0, 1], got {shown(share)}")
+        raise ArgumentError(f"share: expected a number in (0, 1], found {shown(share)}")
 
 
 def evenly(n: int, share: float) -> NDArray[np.bool_]:
@@ -112,7 +112,7 @@ class LabelFlip(Attack):
         require_class("source", self.source, N_CLASSES)
         require_class("target", self.target, N_CLASSES)
         if self.source == self.target:
-            raise ArgumentError(f"target must be another class than source, got {self.target} for both")
+            raise ArgumentError(f"target: expected another class than source, found {self.target} for both")
         require_positive("gamma", self.gamma)
         require_share(self.share)
 

@@ -135,7 +135,9 @@ class WrapAround(Attack):
     def on_encoded(self, encoded: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the forged vector. Raises: ArgumentError below two coordinates."""
         if encoded.shape[0] < len(_FORGED):
-            raise ArgumentError(f"wrap-around needs at least {len(_FORGED)} coordinates, got {encoded.shape[0]}")
+            raise ArgumentError(
+                f"update: expected at least {len(_FORGED)} coordinates for wrap-around, found {encoded.shape[0]}"
+            )
         forged = encoded.copy()
         forged[: len(_FORGED)] = _FORGED
         return forged

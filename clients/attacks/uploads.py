@@ -160,7 +160,7 @@ class WrongLength(Forger):
         """Raises ArgumentError for the right length, and for no number of words."""
         require_integer("excess", self.excess)
         if self.excess == 0:
-            raise ArgumentError("excess must not be 0: that is the right length")
+            raise ArgumentError("excess: expected an integer other than 0, which is the right length, found 0")
 
     def on_upload(self, submission: Submission, server: int) -> Submission:
         """See `Attack.on_upload`."""

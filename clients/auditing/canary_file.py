@@ -60,12 +60,12 @@ class Contribution:
     def of(cls, fields: dict[str, Any], n_canaries: int, held: int) -> Self:
         """Read a line's fields. Raises ValueError for any others."""
         if list(fields) != ["n_committed", "model", "head", "uploaded"]:
-            raise ValueError(f"expected a contribution, got the fields {', '.join(fields)}")
+            raise ValueError(f"expected a contribution, found the fields {', '.join(fields)}")
         head = np.frombuffer(base64.b64decode(str(fields["head"]), validate=True), dtype="<f4")
         uploaded, number = fields["uploaded"], fields["n_committed"]
         is_whole = isinstance(uploaded, list) and len(uploaded) == held and _are_words(uploaded)
         if len(head) != n_canaries or not np.isfinite(head).all() or not is_whole or type(number) is not int:
-            raise ValueError(f"expected {n_canaries} numbers of a model and {held} integers, got others")
+            raise ValueError(f"expected {n_canaries} numbers of a model and {held} integers, found others")
         return cls(
             number, bytes.fromhex(str(fields["model"])), head.astype(np.float32), np.array(uploaded, dtype=np.int64)
         )
@@ -103,7 +103,7 @@ class Secrets(ABC):
         """Take in the line after the header. Raises ValueError."""
         coins = fields.get("coins")
         if list(fields) != ["coins"] or not isinstance(coins, str) or len(coins) != self.held or set(coins) - {*"01"}:
-            raise ValueError(f"expected {self.held} coins, got something else")
+            raise ValueError(f"expected {self.held} coins, found something else")
         self.coins = np.array([coin == "1" for coin in coins])
 
     @abstractmethod
@@ -115,7 +115,7 @@ def _kinks_of(fields: dict[str, Any]) -> Kinks:
     """Return what a line says of kinks. Raises ValueError."""
     pairs, most = fields["pairs"], fields["most"]
     if type(pairs) is not int or pairs < 0 or type(most) is not float or not 0 <= most < math.inf:
-        raise ValueError("expected a number of pairs and how far one moved a sum, got others")
+        raise ValueError("expected a number of pairs and how far one moved a sum, found others")
     return Kinks(pairs, most)
 
 

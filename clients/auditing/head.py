@@ -41,7 +41,7 @@ class CanaryHead(nn.Module):
         """model: gives logits (n, classes). Raises ArgumentError."""
         super().__init__()
         if n_canaries < 1:
-            raise ArgumentError(f"n_canaries must be >= 1, got {n_canaries}")
+            raise ArgumentError(f"n_canaries: expected at least 1, found {n_canaries}")
         require_positive("record_clip", record_clip)
         self.model = model
         self.canaries = nn.Linear(n_canaries, 1, bias=False)
@@ -66,7 +66,7 @@ class CanaryHead(nn.Module):
 def canary_records(places: NDArray[np.int64], like: Records) -> Records:
     """Return the records of these canaries, of the shape of others. Raises ArgumentError for texts."""
     if like.is_text:
-        raise ArgumentError(f"canaries need features that are numbers, got records of shape {like.shape}")
+        raise ArgumentError(f"features: expected numbers for canaries, found records of shape {like.shape}")
     features = np.broadcast_to(-float(_FIRST) - places.reshape(-1, *[1] * len(like.shape)), (len(places), *like.shape))
     return Records(np.array(features, dtype=np.float32), np.full(len(places), _LABEL, dtype=np.int64))
 

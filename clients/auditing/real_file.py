@@ -52,11 +52,11 @@ class RealContribution:
     def of(cls, fields: dict[str, Any], n: int) -> Self:
         """Read a line's fields. Raises ValueError for any others."""
         if list(fields) != ["n_committed", "model", "parameters", "uploaded"]:
-            raise ValueError(f"expected a contribution, got the fields {', '.join(fields)}")
+            raise ValueError(f"expected a contribution, found the fields {', '.join(fields)}")
         parameters = np.frombuffer(base64.b64decode(str(fields["parameters"]), validate=True), dtype="<f4")
         uploaded, number = _words(str(fields["uploaded"]), n), fields["n_committed"]
         if len(parameters) != n or not np.isfinite(parameters).all() or type(number) is not int:
-            raise ValueError(f"expected {n} numbers of a model, got others")
+            raise ValueError(f"expected {n} numbers of a model, found others")
         return cls(number, bytes.fromhex(str(fields["model"])), parameters.astype(np.float32), uploaded)
 
 
@@ -68,7 +68,7 @@ def _words(text: str, n: int) -> RingArray:
     except zlib.error:
         found = b""
     if len(found) != 8 * n:
-        raise ValueError(f"expected {n} integers, got others")
+        raise ValueError(f"expected {n} integers, found others")
     return np.frombuffer(found, dtype="<i8").astype(np.int64)
 
 
@@ -103,17 +103,17 @@ class RealSecrets(Secrets):
     def take_first(self, fields: dict[str, Any]) -> None:
         """See `Secrets`."""
         if list(fields) != _FIRST:
-            raise ValueError(f"expected coins and their records, got the fields {', '.join(fields)}")
+            raise ValueError(f"expected coins and their records, found the fields {', '.join(fields)}")
         Secrets.take_first(self, {"coins": fields["coins"]})
         shape, labels = fields["shape"], fields["labels"]
         for name, values in (("shape", shape), ("labels", labels)):
             if not isinstance(values, list) or not all(type(value) is int and value >= 0 for value in values):
-                raise ValueError(f"{name}: expected a list of integers, got something else")
+                raise ValueError(f"{name}: expected a list of integers, found something else")
         features = np.frombuffer(base64.b64decode(str(fields["features"]), validate=True), dtype="<f4")
         if not shape or len(labels) != self.held or len(features) != self.held * int(np.prod(shape)):
-            raise ValueError(f"expected {self.held} records, got others")
+            raise ValueError(f"expected {self.held} records, found others")
         if not np.isfinite(features).all():
-            raise ValueError("features: expected finite numbers, got others")
+            raise ValueError("features: expected finite numbers, found others")
         self.records = Records(features.astype(np.float32).reshape(self.held, *shape), np.array(labels, dtype=np.int64))
 
     def take_contribution(self, fields: dict[str, Any]) -> None:

@@ -97,7 +97,7 @@ class RecordEngine:
         UnknownNameError.
         """
         if memory_bytes is not None and not memory_bytes > 0:
-            raise ArgumentError(f"memory_bytes must be > 0, got {memory_bytes}")
+            raise ArgumentError(f"memory_bytes: expected a number above 0, found {memory_bytes}")
         self.dim = parameter_count(model)
         self.device, self.dtype, self._example = resolve_device(device), dtype, example
         self.loss, self.label = loss, label

@@ -163,7 +163,7 @@ class ModelStack:
 
     def _zeros(self, models: Models, clients: Sequence[Records]) -> Models:
         if models.shape != (len(clients), self._engine.dim):
-            raise DimensionError(expected=self._engine.dim, got=models.shape[1:])
+            raise DimensionError(expected=self._engine.dim, found=models.shape[1:])
         return np.zeros_like(models)
 
     def _gradients(self, features: Tensor, labels: Tensor) -> list[LayerGradients]:

@@ -309,8 +309,8 @@ def _outputs(model: nn.Module, features: Tensor) -> Tensor:
     except RAISED as error:
         raise ModelInputError(shape, first_line(error)) from None
     if found.shape[:1] != features.shape[:1]:
-        got = tuple(found.shape)
-        raise ModelInputError(shape, f"{len(features)} records must give a row of outputs each, got {got}")
+        rows = f"found {tuple(found.shape)} for {len(features)}"
+        raise ModelInputError(shape, f"expected a row of outputs for every record, {rows}")
     return found
 
 
@@ -328,8 +328,8 @@ def _require_separate_records(model: nn.Module, features: Tensor, loss: Loss) ->
             _outputs(model, others)
     again = _outputs(model, features)
     if expected := loss.misfit(tuple(together.shape[1:])):
-        got = tuple(together.shape[1:])
-        raise ModelInputError(tuple(features.shape[1:]), f"expected {expected}, got outputs of shape {got} a record")
+        found = f"outputs of shape {tuple(together.shape[1:])} a record"
+        raise ModelInputError(tuple(features.shape[1:]), f"expected {expected}, found {found}")
     is_kept = all(torch.equal(*pair) for pair in zip(buffers, model.buffers(), strict=True))
     if not is_kept or not _are_close(together, again):
         raise UnsteadyModelError(type(model).__name__)

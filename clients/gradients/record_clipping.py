@@ -39,7 +39,7 @@ class RecordClip:
 
     def __post_init__(self) -> None:
         if not self.norm > 0:  # this form refuses NaN too
-            raise ArgumentError(f"record_clip_norm must be positive, got {self.norm}")
+            raise ArgumentError(f"record_clip_norm: expected a number above 0, found {self.norm}")
 
 
 def clipped_sums(gradients: Sequence[LayerGradients], clip: RecordClip, segments: Segments) -> Tensor:

@@ -238,8 +238,8 @@ class OwnLoss(Loss):
     def _one(self, model: nn.Module, features: Tensor, target: Tensor) -> Tensor:
         found = self._function(model, (features, target))
         if not isinstance(found, Tensor) or found.numel() != 1:
-            got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-            raise ValueError(f"loss {self.name!r}: expected a tensor of one number for a record, found {got}")
+            what = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise ValueError(f"loss {self.name!r}: expected a tensor of one number for a record, found {what}")
         # times NaN: where the loss is not finite its gradient is not either, and the record adds zero
         return found.reshape(()) * torch.where(found.detach().reshape(()).isfinite(), 1.0, math.nan)
 

@@ -168,7 +168,7 @@ def require_fit(model: nn.Module, shape: Shape, *, is_text: bool, loss: Loss = C
     outputs = tuple(found.shape[1:])
     if found.shape[:1] != (1,) or (expected := loss.misfit(outputs)):
         expected = expected if found.shape[:1] == (1,) else "a row of outputs for every record"
-        raise ModelInputError(shape, f"expected {expected}, got {tuple(found.shape)} for one record")
+        raise ModelInputError(shape, f"expected {expected}, found {tuple(found.shape)} for one record")
     require_logits(model, some, loss)
     return outputs
 
@@ -184,7 +184,7 @@ def fitted(model: nn.Module, split: Split, loss: Loss = CROSS_ENTROPY) -> Split:
         return split
     (n_logits,) = outputs
     if split.class_names and n_logits != split.n_logits:
-        why = f"expected {split.n_logits} logits, one for each class, got {n_logits}"
+        why = f"expected {split.n_logits} logits, one for each class, found {n_logits}"
         raise ModelInputError(split.train.shape, why)
     if n_logits < split.n_logits:
         expected = f"a class in [0, {n_logits - 1}], for which the model has logits"
@@ -244,7 +244,7 @@ def unflatten(vector: Tensor, model: nn.Module) -> dict[str, Tensor]:
     """
     expected = parameter_count(model)
     if vector.shape != (expected,):
-        raise DimensionError(expected=expected, got=tuple(vector.shape))
+        raise DimensionError(expected=expected, found=tuple(vector.shape))
     parts = torch.split(vector, [parameter.numel() for parameter in model.parameters()])
     return {
         name: part.view(parameter.shape)

@@ -81,7 +81,8 @@ def require_logits(model: nn.Module, example: Tensor, loss: Loss) -> None:
     else:
         return
     if is_wrong:
-        why = f"the loss {loss.name!r} takes logits, got probabilities: leave out the model's last sigmoid or softmax"
+        why = f"expected logits for the loss {loss.name!r}, found probabilities"
+        why += ": leave out the model's last sigmoid or softmax"
         raise ModelInputError(tuple(example.shape), why)
 
 

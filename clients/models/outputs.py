@@ -23,7 +23,7 @@ def outputs_of(found: object) -> Tensor:
     logits = found.get("logits") if isinstance(found, Mapping) else getattr(found, "logits", None)
     if isinstance(logits, Tensor):
         return logits
-    raise TypeError(f"expected a tensor, or an object with logits, got {type(found).__name__}")
+    raise TypeError(f"expected a tensor, or an object with logits, found {type(found).__name__}")
 
 
 def array_of(values: Tensor) -> NDArray[Any]:

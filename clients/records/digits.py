@@ -29,7 +29,7 @@ def digits(*, side: int = DIGITS_SIDE) -> Split:
     Raises: ArgumentError if side < 8, MissingDataError without scikit-learn.
     """
     if side < DIGITS_SIDE:
-        raise ArgumentError(f"side must be >= {DIGITS_SIDE}, got {side}")
+        raise ArgumentError(f"side: expected at least {DIGITS_SIDE}, found {side}")
     pixels, labels = _table()
     images = (pixels / _MAX).astype(np.float32).reshape(-1, 1, DIGITS_SIDE, DIGITS_SIDE)
     everything = Records(_enlarge(images, side), labels)

@@ -34,7 +34,7 @@ def shards(labels: NDArray[np.int64], n_clients: int, *, per_client: int = 4, se
     Source: McMahan et al., "Communication-Efficient Learning of Deep Networks", 2017, Sec. 3; PRECAD, Sec. 6.1.
     """
     if per_client < 1:
-        raise ArgumentError(f"shards per client must be >= 1, got {per_client}")
+        raise ArgumentError(f"shards per client: expected at least 1, found {per_client}")
     _require_clients(n_clients * per_client, len(labels), "shards")
     random = np.random.default_rng(seed)
     by_label = np.lexsort((random.random(len(labels)), labels))
@@ -96,4 +96,4 @@ def by_user(users: NDArray[np.int64] | None, n_clients: int, *, seed: int) -> Pa
 
 def _require_clients(n: int, limit: int, what: str = "n_clients") -> None:
     if not 1 <= n <= limit:
-        raise ArgumentError(f"{what} must be in [1, {limit}], got {n}")
+        raise ArgumentError(f"{what}: expected 1 to {limit}, found {n}")

@@ -46,7 +46,7 @@ class Records:
         is_known = self.is_text or self.features.dtype == np.uint8 or self.features.dtype.kind == "f"
         if not is_known or self.features.ndim < 2 or self.labels.ndim < 1 or len(self.labels) != len(self.features):
             raise ArgumentError(
-                "features must have shape (n, ..), of float32, uint8 or int64, and labels (n, ..); got "
+                "features, labels: expected shapes (n, ..), of float32, uint8 or int64, and (n, ..), found "
                 f"{self.features.dtype} {self.features.shape} and {self.labels.shape}"
             )
         _require_possible_labels(self.labels)
@@ -129,7 +129,7 @@ def _require_possible_labels(labels: NDArray[Any]) -> None:
     if labels.dtype == np.float32:
         return
     if labels.dtype != np.int64:
-        raise ArgumentError(f"labels must be int64 classes or float32 numbers, got {labels.dtype}")
+        raise ArgumentError(f"labels: expected int64 classes or float32 numbers, found {labels.dtype}")
     is_class = labels >= 0 if labels.ndim == 1 else by_record(is_class_of_place(labels)).all(axis=1)
     if not is_class.all():
         raise RecordRangeError("labels", int(np.argmin(is_class)), "a label", _LAST_CLASS + 1)
@@ -172,7 +172,7 @@ def pixels(images: Records) -> NDArray[np.float32]:
 def require_images(what: str, records: Records) -> None:
     """Raises ArgumentError for texts."""
     if records.features.ndim != IMAGE_AXES:
-        raise ArgumentError(f"{what} needs images, got records of shape {records.shape}")
+        raise ArgumentError(f"{what}: expected images, found records of shape {records.shape}")
 
 
 def example(shape: tuple[int, ...], *, is_text: bool) -> Tensor:

@@ -66,13 +66,13 @@ def sample_records(n_records: int, sample_rate: float, random_bytes: RandomBytes
     Raises: ArgumentError unless n_records >= 0 and p is in [0, 1], or if the generator returns too few bytes.
     """
     if n_records < 0:
-        raise ArgumentError(f"n_records must be >= 0, got {n_records}")
+        raise ArgumentError(f"n_records: expected at least 0, found {n_records}")
     if not 0 <= sample_rate <= 1:
-        raise ArgumentError(f"sample_rate must be in [0, 1], got {sample_rate}")
+        raise ArgumentError(f"sample_rate: expected a number in [0, 1], found {sample_rate}")
     if sample_rate == 1:  # the threshold 2^64 does not fit a word
         return np.arange(n_records, dtype=np.int64)
     drawn = random_bytes(n_records * _WORD_BITS // 8)
     if len(drawn) != n_records * _WORD_BITS // 8:
-        raise ArgumentError(f"random_bytes must return {n_records * _WORD_BITS // 8} bytes, got {len(drawn)}")
+        raise ArgumentError(f"random_bytes: expected {n_records * _WORD_BITS // 8} bytes, found {len(drawn)}")
     threshold = math.floor(math.ldexp(sample_rate, _WORD_BITS))  # exact: ldexp moves the exponent only
     return np.flatnonzero(np.frombuffer(drawn, dtype="<u8") < np.uint64(threshold)).astype(np.int64)

@@ -49,7 +49,7 @@ def project_layers(vector: NDArray[np.float64], bound: float, layer_sizes: Seque
     Source: McMahan, Ramage, Talwar and Zhang, ICLR '18, Sec. 3 (per-layer clipping).
     """
     if sum(layer_sizes) != len(vector):
-        raise ArgumentError(f"layer_sizes: expected {len(vector)} in all, got {sum(layer_sizes)}")
+        raise ArgumentError(f"layer_sizes: expected {len(vector)} in all, found {sum(layer_sizes)}")
     layers = np.split(vector, np.cumsum(layer_sizes)[:-1])
     return np.concatenate([project(layer, bound / math.sqrt(len(layers))) for layer in layers])
 

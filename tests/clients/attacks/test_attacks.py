@@ -109,7 +109,7 @@ def test_scaled_model_replacement_multiplies_the_update():
 
 @pytest.mark.parametrize("gamma", [math.nan, math.inf])
 def test_a_factor_that_is_not_finite_is_refused(gamma):
-    with pytest.raises(ArgumentError, match="gamma must be finite"):
+    with pytest.raises(ArgumentError, match="gamma: expected a finite number"):
         ScaledModelReplacement(gamma=gamma)
 
 
@@ -128,7 +128,7 @@ def test_wrap_around_overwrites_two_coordinates_and_leaves_the_update_before_enc
 
 
 def test_wrap_around_needs_two_coordinates():
-    with pytest.raises(ArgumentError, match="at least 2 coordinates, got 1"):
+    with pytest.raises(ArgumentError, match="update: expected at least 2 coordinates for wrap-around, found 1"):
         WrapAround().on_encoded(np.array([5]))
 
 
@@ -465,37 +465,37 @@ def test_sign_flip_and_noise():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: LabelFlip(source=10), "source must be a class"),
-        (lambda: LabelFlip(gamma=0.0), "gamma must be positive"),
-        (lambda: LabelFlip(source=3, target=3), "target must be another class than source, got 3 for both"),
-        (lambda: PoisonedRecords(source=0), "target must be another class than source"),
-        (lambda: PoisonedRecords(aim="scaled"), "aim must be one of label-flip, triangle-backdoor"),
-        (lambda: LabelFlip(share=0.0), r"share must be in \(0, 1\], got 0.0"),
-        (lambda: TriangleBackdoor(share=1.5), r"share must be in \(0, 1\], got 1.5"),
-        (lambda: PixelBackdoor(share=math.nan), r"share must be in \(0, 1\], got nan"),
-        (lambda: PoisonedRecords(source=10), "source must be a class"),
-        (lambda: PoisonedRecords(records=0), "records must be an integer >= 1"),
+        (lambda: LabelFlip(source=10), "source: expected a class in"),
+        (lambda: LabelFlip(gamma=0.0), "gamma: expected a finite number above 0"),
+        (lambda: LabelFlip(source=3, target=3), "target: expected another class than source, found 3 for both"),
+        (lambda: PoisonedRecords(source=0), "target: expected another class than source"),
+        (lambda: PoisonedRecords(aim="scaled"), "aim: expected one of label-flip, triangle-backdoor"),
+        (lambda: LabelFlip(share=0.0), r"share: expected a number in \(0, 1\], found 0.0"),
+        (lambda: TriangleBackdoor(share=1.5), r"share: expected a number in \(0, 1\], found 1.5"),
+        (lambda: PixelBackdoor(share=math.nan), r"share: expected a number in \(0, 1\], found nan"),
+        (lambda: PoisonedRecords(source=10), "source: expected a class in"),
+        (lambda: PoisonedRecords(records=0), "records: expected an integer of at least 1"),
         (lambda: PoisonedRecords(records=5).on_records(images()), "at most the 4 of the client"),
-        (lambda: PixelBackdoor(target=-1), "target must be a class"),
-        (lambda: PixelBackdoor(steps=0), "steps must be an integer >= 1"),
-        (lambda: PixelBackdoor(rate=math.inf), "rate must be positive"),
-        (lambda: SignFlip(factor=0.0), "factor must be positive"),
-        (lambda: GradientNoise(std=math.nan), "std must be positive"),
-        (lambda: ALittleIsEnough(z=-1.0), "z must be >= 0"),
-        (lambda: InnerProductManipulation(factor=-1.0), "factor must be positive"),
-        (lambda: MinMax(direction="up"), "direction must be one of"),
-        (lambda: MaximalDirection(reach=0.0), "reach must be positive"),
-        (lambda: TriangleBackdoor(legs=0), "legs must be an integer >= 1"),
-        (lambda: TriangleBackdoor(gamma=-1.0), "gamma must be positive"),
-        (lambda: DistributedBackdoor(part=4), r"part must be in \[0, 3\]"),
+        (lambda: PixelBackdoor(target=-1), "target: expected a class in"),
+        (lambda: PixelBackdoor(steps=0), "steps: expected an integer of at least 1"),
+        (lambda: PixelBackdoor(rate=math.inf), "rate: expected a finite number above 0"),
+        (lambda: SignFlip(factor=0.0), "factor: expected a finite number above 0"),
+        (lambda: GradientNoise(std=math.nan), "std: expected a finite number above 0"),
+        (lambda: ALittleIsEnough(z=-1.0), "z: expected a finite number of at least 0"),
+        (lambda: InnerProductManipulation(factor=-1.0), "factor: expected a finite number above 0"),
+        (lambda: MinMax(direction="up"), "direction: expected one of"),
+        (lambda: MaximalDirection(reach=0.0), "reach: expected a finite number above 0"),
+        (lambda: TriangleBackdoor(legs=0), "legs: expected an integer of at least 1"),
+        (lambda: TriangleBackdoor(gamma=-1.0), "gamma: expected a finite number above 0"),
+        (lambda: DistributedBackdoor(part=4), r"part: expected 0 to 3"),
         (lambda: DistributedBackdoor(parts=16).on_records(images()), "at most the 15 pixels"),
-        (lambda: SemanticBackdoor(share=1.0), r"share must be in \(0, 1\)"),
-        (lambda: SemanticBackdoor(target=10), "target must be a class"),
-        (lambda: FeatureNoise(reach=math.inf), "reach must be positive"),
-        (lambda: GaussianFeatures(std=0.0), "std must be positive"),
+        (lambda: SemanticBackdoor(share=1.0), r"share: expected a number in \(0, 1\)"),
+        (lambda: SemanticBackdoor(target=10), "target: expected a class in"),
+        (lambda: FeatureNoise(reach=math.inf), "reach: expected a finite number above 0"),
+        (lambda: GaussianFeatures(std=0.0), "std: expected a finite number above 0"),
         (lambda: StatOpt(rule="median"), "rule must be one of"),
-        (lambda: StatOpt(reach=0.0), "reach must be positive"),
-        (lambda: FangTrim(factor=1.0), "factor must be above 1"),
+        (lambda: StatOpt(reach=0.0), "reach: expected a finite number above 0"),
+        (lambda: FangTrim(factor=1.0), "factor: expected a finite number above 1"),
     ],
 )
 def test_attacks_without_meaning_are_refused(make, message):
@@ -513,7 +513,7 @@ NUMBERS = [
 @pytest.mark.parametrize(("kind", "name"), NUMBERS, ids=lambda value: getattr(value, "name", value))
 def test_a_number_of_an_attack_is_no_truth_value_no_text_and_no_nan(kind, name, wrong):
     """Each is refused with the field, what is expected, and what was found; a text in quotes."""
-    with pytest.raises(ArgumentError, match=rf"^{name} must be .*, got {wrong!r}$"):
+    with pytest.raises(ArgumentError, match=rf"^{name}: expected .*, found {wrong!r}$"):
         kind(**{name: wrong})
 
 
@@ -543,5 +543,5 @@ def test_a_divided_update_is_within_the_bound():
 def test_a_backdoor_in_texts_is_refused():
     texts = Records(np.zeros((3, 32), dtype=np.int64), np.zeros(3, dtype=np.int64))
     for attack in (PixelBackdoor(), FeatureNoise(), GaussianFeatures()):
-        with pytest.raises(ArgumentError, match="needs images"):
+        with pytest.raises(ArgumentError, match=": expected images, found records of shape"):
             attack.on_records(texts)

@@ -71,12 +71,12 @@ def test_as_many_canaries_as_a_client_may_hold_are_not_shrunk() -> None:
 
 
 def test_what_is_no_canary_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="n_canaries must be >= 1, got 0"):
+    with pytest.raises(ArgumentError, match="n_canaries: expected at least 1, found 0"):
         CanaryHead(networks.build("mlp"), 0, R)
-    with pytest.raises(ArgumentError, match="coins must have the shape of places"):
+    with pytest.raises(ArgumentError, match="coins: expected the shape of places"):
         Canaries(np.arange(3), np.ones(2, dtype=np.bool_), slice(0, 3))
     conduct = Canaries(np.arange(2), np.ones(2, dtype=np.bool_), slice(0, 2))
-    with pytest.raises(ArgumentError, match="canaries need features that are numbers"):
+    with pytest.raises(ArgumentError, match="features: expected numbers for canaries"):
         conduct.on_records(Records(np.zeros((1, 4), dtype=np.int64), np.zeros(1, dtype=np.int64)))
 
 

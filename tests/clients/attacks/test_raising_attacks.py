@@ -107,20 +107,20 @@ def test_an_attack_that_cannot_be_made_is_refused_with_its_line(
 @pytest.mark.parametrize("seed", ["x", math.nan, 0.5, True, -1])
 @pytest.mark.parametrize("kind", ["random-labels", "feature-noise", "gaussian-features"])
 def test_a_seed_that_is_none_is_refused(kind: str, seed: Any) -> None:
-    with pytest.raises(ParametersError, match="seed must be an integer >= 0"):
+    with pytest.raises(ParametersError, match="seed: expected an integer of at least 0"):
         made(kind, {"seed": seed})
     assert made("random-labels", {"seed": 3}) == RandomLabels(seed=3)
 
 
 @pytest.mark.parametrize("excess", ["x", math.inf, 0.5, True, 0])
 def test_a_length_that_is_none_is_refused(excess: Any) -> None:
-    with pytest.raises(ParametersError, match="excess must"):
+    with pytest.raises(ParametersError, match="excess: expected an integer"):
         made("wrong-length", {"excess": excess})
 
 
 @pytest.mark.parametrize("gamma", ["x", math.nan, -math.inf, True])
 @pytest.mark.parametrize("kind", ["scaled", "false-proof"])
 def test_a_factor_that_is_no_number_is_refused(kind: str, gamma: Any) -> None:
-    with pytest.raises(ParametersError, match="gamma must be finite"):
+    with pytest.raises(ParametersError, match="gamma: expected a finite number"):
         made(kind, {"gamma": gamma})
     assert made("false-proof", {"gamma": 10**400}) == FalseProof(gamma=10**400)

@@ -191,7 +191,7 @@ def test_two_processes_never_have_one_file(task: Task, tmp_path: Path) -> None:
 
 
 def test_texts_and_attacks_are_refused(task: Task, tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="canaries need features that are numbers"):
+    with pytest.raises(ArgumentError, match="features: expected numbers for canaries"):
         Auditing("watch", task, tmp_path).on_records(Records(np.zeros((1, 4), dtype=np.int64), np.zeros(1, np.int64)))
     config = ClientConfig(certificates=tmp_path, authority=tmp_path, attacks={"watch": "scaled"})
     with pytest.raises(ConfigError, match=r"client\.attacks\.watch: expected none of an audit client, found 'scaled'"):

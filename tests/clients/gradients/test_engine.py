@@ -242,7 +242,7 @@ def test_normalisation_within_a_record_is_accepted():
 
 @pytest.mark.parametrize("bound", [0.0, -1.0, math.nan])
 def test_bounds_outside_their_range_are_refused(bound):
-    with pytest.raises(ArgumentError, match="record_clip_norm must be positive"):
+    with pytest.raises(ArgumentError, match="record_clip_norm: expected a number above 0"):
         RecordClip(bound)
 
 

@@ -174,9 +174,9 @@ def test_records_that_do_not_fit_are_named():
         networks.require_fit(networks.build("mlp"), (1, 28, 28), is_text=False)
     with pytest.raises(ModelInputError, match=r"same dtype.*; arrays of int64 with two axes are tokens"):
         networks.require_fit(torch.nn.Linear(3, 2), (3,), is_text=True)
-    with pytest.raises(ModelInputError, match=r"of two classes or more, got \(1, 1\) for one record"):
+    with pytest.raises(ModelInputError, match=r"of two classes or more, found \(1, 1\) for one record"):
         networks.require_fit(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 1)), (1, 8, 8), is_text=False)
-    with pytest.raises(ModelInputError, match=r"expected a row of outputs for every record, got \(8, 2\) for one"):
+    with pytest.raises(ModelInputError, match=r"expected a row of outputs for every record, found \(8, 2\) for one"):
         networks.require_fit(torch.nn.Sequential(torch.nn.Flatten(0, 1), torch.nn.Linear(8, 2)), (8, 8), is_text=False)
 
 
@@ -267,5 +267,5 @@ def test_unknown_names_are_refused_with_the_known_ones():
 
 @pytest.mark.parametrize("shape", [(4_809,), (4_811,), (1, 4_810)])
 def test_a_vector_of_another_shape_is_refused(shape):
-    with pytest.raises(DimensionError, match=r"must have shape \(4810,\)"):
+    with pytest.raises(DimensionError, match=r"parameters: expected a flat vector of shape \(4810,\)"):
         networks.unflatten(torch.zeros(shape), networks.build("mlp"))

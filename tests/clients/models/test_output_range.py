@@ -76,7 +76,9 @@ def test_logits_that_lie_between_zero_and_one_by_chance_are_logits() -> None:
 )
 def test_losses_by_name_refuse_probabilities(loss: str, right: nn.Module, wrong: nn.Module) -> None:
     networks.require_fit(right, (3,), is_text=False, loss=LOSSES[loss])
-    with pytest.raises(ModelInputError, match=f"'{loss}' takes logits, got probabilities: leave out the model's last"):
+    with pytest.raises(
+        ModelInputError, match=f"expected logits for the loss '{loss}', found probabilities: leave out the model's last"
+    ):
         networks.require_fit(wrong, (3,), is_text=False, loss=LOSSES[loss])
     networks.require_fit(wrong, (3,), is_text=False, loss=LOSSES["mse"])  # a value in [0, 1] may be what is wanted
 

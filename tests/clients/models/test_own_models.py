@@ -122,7 +122,7 @@ def test_outputs_are_a_tensor_or_logits() -> None:
     logits = torch.zeros(3, 2)
     for found in (logits, SimpleNamespace(logits=logits), {"logits": logits, "loss": None}):
         assert outputs_of(found) is logits
-    with pytest.raises(TypeError, match="expected a tensor, or an object with logits, got tuple"):
+    with pytest.raises(TypeError, match="expected a tensor, or an object with logits, found tuple"):
         outputs_of((logits,))
 
 

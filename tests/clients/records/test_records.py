@@ -85,7 +85,7 @@ def test_enlarged_digits_keep_range_mean_and_labels(split):
 
 
 def test_digits_are_not_made_smaller():
-    with pytest.raises(ArgumentError, match="side must be >= 8, got 7"):
+    with pytest.raises(ArgumentError, match="side: expected at least 8, found 7"):
         datasets.digits(side=7)
 
 
@@ -107,7 +107,7 @@ def test_iid_depends_on_the_seed_alone():
 
 @pytest.mark.parametrize("n_clients", [-1, 0, 6])
 def test_iid_refuses_clients_without_records(n_clients):
-    with pytest.raises(ArgumentError, match=rf"n_clients must be in \[1, 5\], got {n_clients}"):
+    with pytest.raises(ArgumentError, match=rf"n_clients: expected 1 to 5, found {n_clients}"):
         partitions.iid(5, n_clients, seed=0)
 
 
@@ -122,13 +122,25 @@ def test_take_copies():
 @pytest.mark.parametrize(
     ("features", "labels", "message"),
     [
-        (np.zeros(2, np.float32), np.zeros(2, np.int64), "features must have shape"),
-        (np.zeros((2, 3), np.int32), np.zeros(2, np.int64), "features must have shape"),
-        (np.zeros((2, 1, 8, 8), np.float32), np.zeros(3, np.int64), "features must have shape"),
+        (
+            np.zeros(2, np.float32),
+            np.zeros(2, np.int64),
+            "features, labels: expected shapes \\(n, ..\\), of float32, uint8 or int64",
+        ),
+        (
+            np.zeros((2, 3), np.int32),
+            np.zeros(2, np.int64),
+            "features, labels: expected shapes \\(n, ..\\), of float32, uint8 or int64",
+        ),
+        (
+            np.zeros((2, 1, 8, 8), np.float32),
+            np.zeros(3, np.int64),
+            "features, labels: expected shapes \\(n, ..\\), of float32, uint8 or int64",
+        ),
         (np.zeros((2, 3), np.float32), np.array([4, -1]), r"labels: expected a label in \[0, 2147483647\] in row 1, f"),
         (np.zeros((2, 3), np.float32), np.array([4, -100]), r"labels: expected a label in .* in row 1, found"),
         (np.zeros((2, 3), np.float32), np.array([[4, -100], [-1, 0]]), r"labels: expected a label in .* in row 1, f"),
-        (np.zeros((2, 3), np.float32), np.zeros(2, np.float64), "labels must be int64 classes or float32 numbers"),
+        (np.zeros((2, 3), np.float32), np.zeros(2, np.float64), "labels: expected int64 classes or float32 numbers"),
     ],
 )
 def test_malformed_records_are_refused(features, labels, message):
@@ -199,12 +211,18 @@ def test_by_user_keeps_users_whole():
 @pytest.mark.parametrize(
     ("deal", "message"),
     [
-        (lambda: partitions.shards(np.zeros(7, int), 2, per_client=4, seed=0), r"shards must be in \[1, 7\], got 8"),
-        (lambda: partitions.shards(np.zeros(7, int), 2, per_client=0, seed=0), "shards per client must be >= 1"),
-        (lambda: partitions.dirichlet(np.zeros(7, int), 2, alpha=0.0, seed=0), "alpha must be positive"),
-        (lambda: partitions.dirichlet(np.zeros(7, int), 8, alpha=1.0, seed=0), "n_clients must be"),
+        (lambda: partitions.shards(np.zeros(7, int), 2, per_client=4, seed=0), r"shards: expected 1 to 7, found 8"),
+        (
+            lambda: partitions.shards(np.zeros(7, int), 2, per_client=0, seed=0),
+            "shards per client: expected at least 1",
+        ),
+        (
+            lambda: partitions.dirichlet(np.zeros(7, int), 2, alpha=0.0, seed=0),
+            "alpha: expected a finite number above 0",
+        ),
+        (lambda: partitions.dirichlet(np.zeros(7, int), 8, alpha=1.0, seed=0), "n_clients: expected 1 to 7"),
         (lambda: partitions.by_user(None, 2, seed=0), "needs a data set that knows its users"),
-        (lambda: partitions.by_user(np.zeros(7, int), 2, seed=0), r"clients of users must be in \[1, 1\], got 2"),
+        (lambda: partitions.by_user(np.zeros(7, int), 2, seed=0), r"clients of users: expected 1 to 1, found 2"),
     ],
 )
 def test_impossible_deals_are_refused(deal, message):

@@ -94,14 +94,14 @@ def test_no_records_give_an_empty_sample(rate):
 
 @pytest.mark.parametrize("rate", [-0.1, 1.1, math.nan, math.inf])
 def test_rates_outside_their_range_are_refused(rate):
-    with pytest.raises(ArgumentError, match=r"sample_rate must be in \[0, 1\]"):
+    with pytest.raises(ArgumentError, match=r"sample_rate: expected a number in \[0, 1\]"):
         sample_records(5, rate)
 
 
 def test_a_negative_count_and_a_short_generator_are_refused():
-    with pytest.raises(ArgumentError, match="n_records must be >= 0, got -1"):
+    with pytest.raises(ArgumentError, match="n_records: expected at least 0, found -1"):
         sample_records(-1, 0.5)
-    with pytest.raises(ArgumentError, match="random_bytes must return 40 bytes, got 39"):
+    with pytest.raises(ArgumentError, match="random_bytes: expected 40 bytes, found 39"):
         sample_records(5, 0.5, lambda n: bytes(n - 1))
 
 
@@ -182,7 +182,7 @@ def test_vectors_without_a_finite_norm_are_refused(entry):
 
 @pytest.mark.parametrize("bound", [0.0, -1.0, math.inf, math.nan])
 def test_bounds_outside_their_range_are_refused(bound):
-    with pytest.raises(ArgumentError, match="bound must be positive and finite"):
+    with pytest.raises(ArgumentError, match="bound: expected a finite number above 0"):
         project(np.ones(2), bound)
 
 

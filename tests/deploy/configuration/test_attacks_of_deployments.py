@@ -71,7 +71,11 @@ def test_what_a_deployment_cannot_have_is_refused_by_name(case: str, tmp_path: P
 
 @pytest.mark.parametrize(
     ("parameters", "expected"),
-    [({"side": 0}, "side must be"), ({"sides": 3}, "sides"), ({"gamma": float("nan")}, "gamma must be")],
+    [
+        ({"side": 0}, "side: expected an integer of at least 1"),
+        ({"sides": 3}, "sides"),
+        ({"gamma": float("nan")}, "gamma: expected a finite number"),
+    ],
 )
 def test_wrong_parameters_are_named(parameters: dict[str, Any], expected: str) -> None:
     config = client_config({"mallory": {"kind": "pixel-backdoor", "parameters": parameters}})

@@ -116,7 +116,7 @@ NAN, INF = float("nan"), float("inf")
         ("task.frac_bits", 16.0, "valid integer", "16.0"),
         ("task.noise_multiplier", 0.0, "greater than 0", "0.0"),
         ("task.noise_multiplier", NAN, "finite", "nan"),
-        ("task.noise_multiplier", 1e14, "between 8 and 2^40", "6.5536e+18"),
+        ("task.noise_multiplier", 1e14, "a number in [8, 2^40]", "6.5536e+18"),
         ("task.learning_rate", INF, "finite", "inf"),
         ("task.delta", 0.0, "greater than 0", "0.0"),
         ("task.delta", 1.0, "less than 1", "1.0"),
@@ -484,7 +484,7 @@ def test_more_clients_than_records_are_refused_once_the_records_are_read(tmp_pat
     first, last = result.stderr.splitlines()
     assert result.exit_code == INVALID_INPUT
     assert first.startswith("starting a dealer, two aggregators and 1438 clients in 1441 processes: about ")
-    assert last == "precad: client.partition: n_clients must be in [1, 1437], got 1438"
+    assert last == "precad: client.partition: n_clients: expected 1 to 1437, found 1438"
     assert not (tmp_path / "run").exists()
 
 

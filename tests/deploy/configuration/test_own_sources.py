@@ -136,7 +136,7 @@ def test_organisations_must_agree_on_classes(elsewhere: Path) -> None:
     with pytest.raises(DataError, match=r"task\.class_names: expected the names of the classes"):
         load_records(unnamed, alone, ["a"])
     three = deployment.task.model_copy(update={"class_names": ["ill", "well", "dead"]})
-    with pytest.raises(ModelInputError, match="expected 3 logits, one for each class, got 2"):
+    with pytest.raises(ModelInputError, match="expected 3 logits, one for each class, found 2"):
         load_records(three, alone, ["a"])
 
 

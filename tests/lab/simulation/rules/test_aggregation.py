@@ -145,12 +145,12 @@ def test_norm_bounding_clips_each_and_averages():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Krum(f=-1), "f must be an integer >= 0"),
-        (lambda: MultiKrum(keep=0), "keep must be an integer >= 1"),
-        (lambda: Bulyan(f=1.5), "f must be an integer"),
+        (lambda: Krum(f=-1), "f: expected an integer of at least 0"),
+        (lambda: MultiKrum(keep=0), "keep: expected an integer of at least 1"),
+        (lambda: Bulyan(f=1.5), "f: expected an integer of at least"),
         (lambda: TrimmedMean(beta=0.5), "beta must be in"),
-        (lambda: GeometricMedian(nu=0.0), "nu must be positive"),
-        (lambda: NormBounding(bound=float("nan")), "bound must be positive"),
+        (lambda: GeometricMedian(nu=0.0), "nu: expected a finite number above 0"),
+        (lambda: NormBounding(bound=float("nan")), "bound: expected a finite number above 0"),
     ],
 )
 def test_parameters_without_meaning_are_refused(make, message):
