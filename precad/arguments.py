@@ -121,7 +121,7 @@ def count_of(name: str, value: object) -> int:
     """Return a positive integer, of NumPy's too. Raises ConfigError for anything else."""
     found = number(value)
     if not isinstance(found, int) or isinstance(found, bool) or found < 1:
-        raise ConfigError(f"{name}: expected a positive integer, found {value!r:.60}")
+        raise ConfigError(f"{name}: expected an integer of at least 1, found {value!r:.60}")
     return found
 
 

@@ -56,7 +56,7 @@ def create_authority(
     It may sign end certificates only (path length 0). passphrase: what its key is encrypted under. `now` is for tests.
     """
     if not 1 <= len(name) <= 64:  # ub-common-name, RFC 5280 appendix A.1
-        raise PkiError(f"name must have 1 to 64 characters, got {len(name)}")
+        raise PkiError(f"name: expected 1 to 64 characters, found {len(name)}")
     issued_at = now or dt.datetime.now(dt.UTC)
     key, key_pem = _new_key(passphrase)
     certificate = _dated(forms.authority_certificate(name, key.public_key()), issued_at, days).sign(
@@ -355,12 +355,12 @@ def require_days(directory: Path, days: int) -> None:
 def _require_within(authority: x509.Certificate, issued_at: dt.datetime, days: int) -> None:
     if issued_at + dt.timedelta(days=days) > authority.not_valid_after_utc:
         expiry = f"{authority.not_valid_after_utc:%Y-%m-%d}"
-        raise PkiError(f"days must end before the authority's certificate does, on {expiry}, got {days}")
+        raise PkiError(f"days: expected an end before the authority's certificate's, {expiry}, found {days}")
 
 
 def _require_in_range(days: int) -> None:
     if not 1 <= days <= 36500:
-        raise PkiError(f"days must be from 1 to 36500, got {days}")
+        raise PkiError(f"days: expected 1 to 36500, found {days}")
 
 
 def _dated(form: x509.CertificateBuilder, issued_at: dt.datetime, days: int) -> x509.CertificateBuilder:

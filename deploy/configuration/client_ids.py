@@ -44,7 +44,7 @@ def with_clients(raw: Mapping[str, Any], n_clients: int) -> dict[str, Any]:
     given: object = n_clients
     if not isinstance(given, int) or isinstance(given, bool) or given < 1:
         belongs = "; names of clients belong in task.clients" if isinstance(given, list | tuple | dict) else ""
-        raise ConfigError(f"--clients: expected a positive integer, found {given!r:.60}{belongs}")
+        raise ConfigError(f"--clients: expected an integer of at least 1, found {given!r:.60}{belongs}")
     if given > _MOST:
         raise ConfigError(f"--clients: expected at most {_MOST}, found {given}")
     task = raw.get("task", {})

@@ -287,7 +287,7 @@ def median_lead(correct: list[bool], leads: list[tuple[float, float]]) -> tuple[
     """Return (F_A, F_B) of the correct prediction in the middle, by F_A. Raises ValueError if none is correct."""
     right = sorted((lead for lead, ok in zip(leads, correct, strict=True) if ok), key=lambda lead: lead[0])
     if not right:
-        raise ValueError("confidences must have a correct prediction to plan for, got none")
+        raise ValueError("confidences: expected a correct prediction to plan for, found none")
     return right[len(right) // 2]
 
 

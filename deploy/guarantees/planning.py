@@ -58,7 +58,7 @@ def _task_of(*, clients: int, records: int | None = None, **rest: Any) -> Task:
     if records is None:
         return CentralTask(n_users=clients, **rest)
     if rest.get("records_per_person", 1) > MOST_PER_PERSON:
-        raise ValueError(f"records_per_person must be <= {MOST_PER_PERSON}, got {rest['records_per_person']}")
+        raise ValueError(f"records_per_person: expected at most {MOST_PER_PERSON}, found {rest['records_per_person']}")
     return PrecadTask(n_clients=clients, n_records=records, **rest)
 
 

@@ -144,10 +144,10 @@ def _require_participation(task: Task, rounds: int) -> None:
     turns, bins = task.rounds_of_a_client, task.record_bins or 1
     require_count("participation", rounds)
     if rounds > (most := -(-turns // bins) * bins):
-        raise ValueError(f"participation must be <= {most}, the rounds that a client can be in, got {rounds}")
+        raise ValueError(f"participation: expected at most {most}, the rounds that a client can be in, found {rounds}")
     if rounds % bins and rounds != turns:
         raise ValueError(
-            f"participation must be of whole epochs with {BINS}, as ledgers count: a multiple of {bins}, got {rounds}"
+            f"participation: expected whole epochs with {BINS}, as ledgers count: a multiple of {bins}, found {rounds}"
         )
 
 

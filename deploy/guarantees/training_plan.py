@@ -99,7 +99,7 @@ class TrainingPlan:
         require_count("batches_ahead", self.batches_ahead, at_most=_MOST)
         require_count("evaluations", self.evaluations, at_most=_MOST)
         if self.evaluations and self.evaluation_sigma is None:
-            raise ValueError("evaluation_sigma must be given with evaluations, got None")
+            raise ValueError("evaluation_sigma: expected a value with evaluations, found none")
         if self.evaluation_sigma is not None:
             require_positive("evaluation_sigma", self.evaluation_sigma)
         if self.evaluation_client_sigma is not None:
@@ -107,9 +107,9 @@ class TrainingPlan:
         if self.participation is not None:
             require_count("participation", self.participation)
             if self.participation > self.rounds:
-                raise ValueError(f"participation must be <= rounds = {self.rounds}, got {self.participation}")
+                raise ValueError(f"participation: expected at most rounds = {self.rounds}, found {self.participation}")
         if self.balls_in_bins is not None and (self.records_per_person > 1 or self.evaluations):
-            raise ValueError("balls_in_bins must be given without records_per_person and evaluations, got one")
+            raise ValueError("balls_in_bins: expected none with records_per_person or evaluations, found a value")
 
     @property
     def most_rounds(self) -> int:
@@ -143,7 +143,7 @@ class TrainingPlan:
                 self.p, sigma if view is View.ONE_SERVER else math.sqrt(2) * sigma, self.records_per_person
             )
         if self.record_clip is None:
-            raise ValueError("record_clip must be given with dim, got None")
+            raise ValueError("record_clip: expected a value with dim, found none")
         return round_event(
             view,
             record_sampling_rate=self.p,

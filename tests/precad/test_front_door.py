@@ -201,7 +201,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert json.dumps(precad.account(**of_numpy).report)  # type: ignore[arg-type]
     assert arguments.count_of("rounds", np.int32(7)) == 7
     for wrong in (np.float64(7), np.bool_(True), True, np.int64(0)):
-        with pytest.raises(precad.ConfigError, match=r"^rounds: expected a positive integer, found "):
+        with pytest.raises(precad.ConfigError, match=r"^rounds: expected an integer of at least 1, found "):
             arguments.count_of("rounds", wrong)
 
 
@@ -353,8 +353,8 @@ REFUSED: list[tuple[str, Callable[[], object], str]] = [
     ("seeds twice", lambda: precad.simulate(CONFIG, seeds=[1, 1]), "seeds: expected distinct integers"),
     ("negative seed", lambda: precad.simulate(CONFIG, seeds=[-1]), "seeds: expected distinct integers"),
     ("no seed", lambda: precad.simulate(CONFIG, seeds=["a"]), "seeds: expected"),  # type: ignore[list-item]
-    ("rounds", lambda: precad.simulate(CONFIG, rounds=0), "rounds: expected a positive integer, found 0"),
-    ("workers", lambda: precad.simulate(CONFIG, workers=0), "workers: expected a positive integer, found 0"),
+    ("rounds", lambda: precad.simulate(CONFIG, rounds=0), "rounds: expected an integer of at least 1, found 0"),
+    ("workers", lambda: precad.simulate(CONFIG, workers=0), "workers: expected an integer of at least 1, found 0"),
     (
         "workers of apps",
         lambda: precad.simulate(CONFIG, clients=[OWN, OWN], workers=2),
@@ -369,7 +369,7 @@ REFUSED: list[tuple[str, Callable[[], object], str]] = [
     (
         "clients of a run",
         lambda: precad.run(CONFIG, clients=["a", "b"]),  # type: ignore[arg-type]
-        r"^clients: expected a positive integer, found \['a', 'b'\]; names of clients belong in task\.clients$",
+        r"^clients: expected an integer of at least 1, found \['a', 'b'\]; names of clients belong in task\.clients$",
     ),
     ("clients beyond number", lambda: precad.run(CONFIG, clients=1_000_001), "^clients: expected at most 1000000"),
     ("a full folder", lambda: precad.simulate(CONFIG, folder=ROOT), "^folder: expected a new or empty folder"),

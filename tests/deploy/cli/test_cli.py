@@ -156,7 +156,7 @@ def test_an_authority_and_its_certificates_from_the_command_line(tmp_path: Path)
             "name: expected 'dealer' for the dealer, found 'alice'",
         ),
         (["issue", "{pki}", "--role", "client", "--name", "bob"], "{pki}/bob exists already"),
-        (["issue", "{pki}", "--role", "dealer", "--days", "36501"], "days must be from 1 to 36500, got 36501"),
+        (["issue", "{pki}", "--role", "dealer", "--days", "36501"], "days: expected 1 to 36500, found 36501"),
         (["issue", "{nowhere}", "--role", "dealer"], "no authority in {nowhere}"),
         (
             ["sign", "{pki}/ca.pem", "{pki}/ca.pem", "--role", "dealer"],

@@ -236,7 +236,7 @@ def test_a_target_for_bins_is_met_by_bins(rounds):
     ("flags", "said"),
     [
         (["-p", ".05"], "-p: expected none beside --balls-in-bins, found 0.05"),
-        (["--records-per-person", "2"], "balls_in_bins must be given without records_per_person"),
+        (["--records-per-person", "2"], "balls_in_bins: expected none with records_per_person"),
     ],
 )
 def test_balls_in_bins_of_what_is_not_proved_are_refused(flags, said):
@@ -274,12 +274,12 @@ def test_infinity_is_valid_json():
         (["--sigma", "-1"], "sigma: expected a finite number above 0, found -1.0"),
         (["-q", "1.5"], "expected a number in [0, 1], found 1.5"),
         (["--delta", "0"], "delta: expected a number in (0, 1), found 0.0"),
-        (["--dim", "5"], "record_clip must be given"),
+        (["--dim", "5"], "record_clip: expected a value with dim"),
         (["--rounds", "-3"], "rounds: expected an integer of at least 0, found -3"),
         (["--rounds", "1" + 300 * "0"], "rounds: expected at most 1000000000000, found 1000"),
         (["--rounds", "1" + 400 * "0"], "rounds: expected an integer of at least 0, found an integer beyond float64"),
         (["--calibrate", "-3"], "target_epsilon: expected a finite number above 0"),
-        (["--participation", "5001"], "participation must be <= rounds = 5000, got 5001"),
+        (["--participation", "5001"], "participation: expected at most rounds = 5000, found 5001"),
         (["--record-clip", "1", "--client-clip", "0"], "C: expected a finite number above 0, found 0.0"),
     ],
 )
@@ -505,7 +505,7 @@ def test_a_wish_has_the_safe_figure_beside_the_expected_one(size):
     [
         (
             ["-p", ".1", "--records", "500", "--record-clip", "1", "--client-clip", "2"],
-            "records_per_person must be <= ",
+            "records_per_person: expected at most ",
         ),
         ([], "-p: expected a value, found none"),
         (["--run", "."], "--records-per-person: expected none with --run (the run folder says it), found 1001"),

@@ -77,13 +77,13 @@ def test_rounds_of_a_client_that_may_be_of_two_epochs_are_refused(tmp_path: Path
     path = written(task, tmp_path)
     for rounds in (1, 2, T + 1, 2 * T - 1):
         done = command("account", path, "--participation", rounds, exit_code=2)
-        assert f"whole epochs with record_bins, as ledgers count: a multiple of {T}, got {rounds}" in " ".join(
+        assert f"whole epochs with record_bins, as ledgers count: a multiple of {T}, found {rounds}" in " ".join(
             done.output.split()
         )
     found = json.loads(command("account", path, "--participation", counted, "--json").stdout)
     assert found["one_server"]["bound"] == spent
     done = command("account", path, "--participation", 3 * T, exit_code=2)
-    assert f"participation must be <= {2 * T}, the rounds that a client can be in" in done.output
+    assert f"participation: expected at most {2 * T}, the rounds that a client can be in" in done.output
     said = " ".join(command("account", path, "--participation", T).stdout.split())
     assert "lost ones too: 1 begun, or 3 if draws may be discarded" in said
 

@@ -153,7 +153,7 @@ def test_people_are_told_what_it_rests_on(tmp_path: Path) -> None:
         (("--balls-in-bins", 4), "--balls-in-bins: expected precad, whose records it is of, found 'local-dp'"),
         (("--plot", "x.png"), "--plot: expected precad, whose rounds are drawn, found 'local-dp'"),
         (("--sigma", -1), "task.noise_multiplier: "),
-        (("--participation", 6), "participation must be <= 5, the rounds that a client can be in, got 6"),
+        (("--participation", 6), "participation: expected at most 5, the rounds that a client can be in, found 6"),
         (("--calibrate", -2), "target_epsilon: expected a number above 0, found -2.0"),
     ],
 )

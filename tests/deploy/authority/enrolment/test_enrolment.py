@@ -124,7 +124,9 @@ def test_a_token_of_days_that_no_certificate_has_is_refused_here(authority: Path
     """Not at the hospital that was sent it. One of before is kept."""
     with Tokens(authority) as tokens:
         kept = tokens.make(ALICE, valid=DAY, days=30)
-        with pytest.raises(pki.PkiError, match="days must"):
+        with pytest.raises(
+            pki.PkiError, match=r"days: expected (1 to 36500|an end before the authority's certificate's)"
+        ):
             tokens.make(ALICE, valid=DAY, days=days)
         with pytest.raises(pki.PkiError, match="request: expected"):
             tokens.redeem(kept, b"")
