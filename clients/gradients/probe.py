@@ -78,10 +78,11 @@ _LOOKING: Final = frozenset(
 _LOOKING_KERNELS: Final = frozenset(
     (
         *("_local_scalar_dense", "_unique", "_unique2", "unique_dim", "unique_dim_consecutive"),
-        *("_pack_padded_sequence", "_to_sparse", *_LOOKING_ALIKE),
+        *("_pack_padded_sequence", "_to_sparse", "prod", *_LOOKING_ALIKE),
     )
 )
-"""Those of ATen, by which a scripted function does the same, and those that read values for a shape by themselves."""
+"""Those of ATen, by which a scripted function does the same, and those that read values for a shape by themselves. The
+gradient of `prod` looks for a zero in the whole batch, and rounds otherwise where it finds one."""
 
 
 def quiet_copy(model: nn.Module) -> nn.Module:
@@ -179,7 +180,8 @@ def _probed(model: nn.Module, made_up: Tensor, label: Tensor, loss: Loss, precis
     at = flatten(twin)
     if precision is AS_WRITTEN:
         return Probed(Path.ONE_BY_ONE, 20 * parameter_count(model), precision, at)
-    if loss.takes_batches and _has_rules(twin) and _looks_at_no_value(twin, features) and is_right(one_pass):
+    is_for_one = loss.takes_batches and _has_rules(twin) and _looks_at_no_value(twin, features, labels, loss)
+    if is_for_one and is_right(one_pass):
         is_narrow = adapted(twin) is not None and is_right(narrow_pass)
         path = Path.NARROW_PASS if is_narrow else Path.ONE_PASS
         return Probed(path, _one_pass_bytes(twin, features), precision, at)
@@ -222,15 +224,16 @@ def _has_rules(model: nn.Module) -> bool:
     return all(handles(layer) for layer in layers) and n_owned == len(list(model.parameters()))  # none is shared
 
 
-def _looks_at_no_value(model: nn.Module, features: Tensor) -> bool:
-    """Tell whether neither its calls nor the shapes of what it makes depend on what records hold.
+def _looks_at_no_value(model: nn.Module, features: Tensor, labels: Tensor, loss: Loss) -> bool:
+    """Tell whether neither the calls of one pass nor the shapes of what it makes depend on what records hold.
 
-    Functions that are known to look are known by name. Others show by what they make of other records.
+    Functions that are known to look are known by name. Others show by what they make of other records. The way back
+    counts too: that of a product looks for zeros in the whole batch.
     """
     made: list[list[Made]] = []
     for some in (features, *_others(features)):
-        with torch.no_grad(), _Kernels() as kernels, _Watch() as watch, suppress(*RAISED):
-            model(some)
+        with _Kernels() as kernels, _Watch() as watch, suppress(*RAISED):
+            one_pass(model, some, labels, loss)
             made.append(kernels.made)
         if watch.is_looked_at or kernels.is_looked_at or not made:  # or the code cannot be watched
             return False

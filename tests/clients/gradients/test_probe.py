@@ -671,3 +671,51 @@ def test_bits_are_tried_where_a_head_of_zeros_hides_nothing():
     """At the initial parameters no gradient comes to where records depend on others."""
     engine = RecordEngine(build(f"{__name__}:DoublesBehindAZeroHead"), torch.zeros(1, 8, 8), device="cpu")
     assert engine.passes.n_tile == 1
+
+
+class ChecksOnTheWayBack(torch.autograd.Function):
+    """Passes numbers on, and doubles all gradients where one number is a quarter."""
+
+    @staticmethod
+    def forward(ctx, numbers):
+        ctx.save_for_backward(numbers)
+        return numbers.clone()
+
+    @staticmethod
+    def backward(ctx, gradients):
+        (numbers,) = ctx.saved_tensors
+        return gradients * 2 if bool((numbers == 0.25).any()) else gradients
+
+
+class LooksOnTheWayBack(TwoLayers):
+    def hidden(self, images):
+        return torch.tanh(ChecksOnTheWayBack.apply(self.first(images.flatten(1))))
+
+
+def test_a_branch_on_the_way_back_takes_one_record_a_pass():
+    """No made-up record has the value that it looks for, so bits alone do not show it."""
+    engine = RecordEngine(build(f"{__name__}:LooksOnTheWayBack"), torch.zeros(1, 8, 8), device="cpu")
+    assert (engine.path, engine.passes.n_tile) == (Path.ONE_BY_ONE, 1)
+
+
+class Multiplies(nn.Module):
+    """Multiplies what its first layer wrote with how far a pixel is from grey."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 4), nn.Linear(1, 10)
+
+    def forward(self, images):
+        flat = images.flatten(1)
+        return self.last(torch.cat([self.first(flat), flat[:, :1] - 0.5], dim=1).prod(dim=1, keepdim=True))
+
+
+def test_a_factor_of_zero_changes_no_other_record_s_bits():
+    """The gradient of a product is taken in another way where one in the batch is zero."""
+    model = build(f"{__name__}:Multiplies")
+    engine, grey = RecordEngine(model, torch.zeros(1, 8, 8), device="cpu"), IMAGES.take(np.zeros(1, dtype=np.int64))
+    grey.features[0, 0, 0, 0] = 0.5
+    alone, beside = (
+        engine.clipped_sums(flatten(model), clients, RecordClip(0.1))[0] for clients in ([IMAGES], [IMAGES, grey])
+    )
+    assert_array_equal(beside, alone)
