@@ -58,7 +58,7 @@ def audit(
     Raises: ConfigError; UnfulfilledError where no round was run.
     """
     if not 0.5 <= confidence < 1:
-        raise ConfigError(f"--confidence: expected at least 0.5 and below 1, found {confidence}")
+        raise ConfigError(f"--confidence: expected a number in [0.5, 1), found {confidence}")
     n = default_canaries(plan.task.rounds) if canaries is None else canaries
     if not FEWEST <= n <= MOST:
         raise ConfigError(f"--canaries: expected {FEWEST} to {MOST}, found {n}")

@@ -135,7 +135,7 @@ def audit_deployment(
     servers: state_dirs of one or both aggregators. clients: those of all audit clients. Raises as `audit_run`.
     """
     if not 0.5 <= confidence < 1:
-        raise ConfigError(f"--confidence: expected at least 0.5 and below 1, found {confidence}")
+        raise ConfigError(f"--confidence: expected a number in [0.5, 1), found {confidence}")
     evidence = evidence_of(task, servers, clients)
     seen = {seat: found for seat in Seat if (found := observed(evidence, seat)) is not None}
     if not seen:

@@ -33,7 +33,7 @@ class CanonneSampler:
 
     def __init__(self, std: int, key: bytes | None = None) -> None:
         if not 1 <= std <= MAX_STD:
-            raise ValueError(f"std must be in 1..{MAX_STD}, got {std}")
+            raise ValueError(f"std: expected 1 to {MAX_STD}, found {std}")
         self._std = std
         self._bits = Cipher(algorithms.AES128(key or SYSTEM_BYTES(16)), modes.CTR(bytes(16))).encryptor()
 

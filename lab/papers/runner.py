@@ -367,7 +367,7 @@ def require_positive(flag: str, *values: float) -> None:
     """Raise ConfigError, naming the flag, unless all values are positive and finite."""
     for value in values:
         if not 0 < value < math.inf:
-            raise ConfigError(f"{flag}: expected a positive number, found {value}")
+            raise ConfigError(f"{flag}: expected a finite number above 0, found {value}")
 
 
 def _as_field(value: Any) -> Any:

@@ -33,7 +33,7 @@ class StatOpt(StatOptOfBound):
     def __post_init__(self) -> None:
         StatOptOfBound.__post_init__(self)
         if self.rule not in get_args(Rule):
-            raise ArgumentError(f"rule must be one of {', '.join(get_args(Rule))}, got {self.rule}")
+            raise ArgumentError(f"rule: expected one of {', '.join(get_args(Rule))}, found {self.rule}")
 
     def gamma(self, known: Knowledge, mean: Vector, p: Vector) -> float:
         """Return the largest gamma that passes the rule."""

@@ -122,7 +122,7 @@ class KeyedRandomness(_Streams):
     def __init__(self, secret: bytes, number: int) -> None:
         """Raises ArgumentError for another length of the secret, or what is no number."""
         if len(secret) != SECRET_BYTES:
-            raise ArgumentError(f"secret must have {SECRET_BYTES} bytes, got {len(secret)}")
+            raise ArgumentError(f"secret: expected {SECRET_BYTES} bytes, found {len(secret)}")
         self._secret, self._number = secret, _required(number)
 
     def attack(self, t: int, client: str) -> np.random.Generator:
@@ -141,7 +141,7 @@ class KeyedRandomness(_Streams):
 
 def _required(seed: int) -> int:
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ArgumentError(f"seed must be an integer >= 0, got {seed!r}")
+        raise ArgumentError(f"seed: expected an integer of at least 0, found {seed!r}")
     return seed
 
 

@@ -73,7 +73,7 @@ class UpdateClipping:
     def restore(self, state: tuple[float, ...]) -> None:
         """Continue from a `state`. Raises ArgumentError for one that is not of this way."""
         if state:
-            raise ArgumentError(f"{self.name} clipping has no state, got {len(state)} numbers")
+            raise ArgumentError(f"state: expected none of {self.name} clipping, found {len(state)} numbers")
 
 
 class _ByLayer(UpdateClipping):

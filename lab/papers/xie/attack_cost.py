@@ -120,7 +120,7 @@ class Experiment(Starting):
             if share != 1 and not self.of.has_shares:
                 raise ConfigError(f"--poison-share: expected 1 at level {self.level}, found {share}")
             if not 0 < share <= 1:
-                raise ConfigError(f"--poison-share: expected a number above 0 and at most 1, found {share}")
+                raise ConfigError(f"--poison-share: expected a number in (0, 1], found {share}")
         runner.require_positive("--sigma", *self.sigmas)
         runner.require_positive("--cost-bound", self.largest_cost)
 

@@ -126,7 +126,7 @@ class Experiment(certified_setting.Experiment):
         runner.require_known("--clipping", self.clippings, CLIPPINGS)
         for alpha in self.dirichlet_alphas:
             if not alpha > 0:
-                raise ConfigError(f"--dirichlet-alpha: expected a positive number, found {alpha}")
+                raise ConfigError(f"--dirichlet-alpha: expected a number above 0, found {alpha}")
 
     @property
     def row(self) -> Row:

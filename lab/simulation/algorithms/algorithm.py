@@ -141,7 +141,7 @@ class Algorithm(ABC):
     def restore(self, state: tuple[float, ...]) -> None:
         """Continue from a `state`. Raises ArgumentError for one that is not this algorithm's."""
         if state:
-            raise ArgumentError(f"the algorithm {self.name!r} has no state, got {len(state)} numbers")
+            raise ArgumentError(f"state: expected none of the algorithm {self.name!r}, found {len(state)} numbers")
 
     def _of_one_record(
         self, participation: Mapping[str, int], *, against: str, note: str = "", steps_per_round: int = 1

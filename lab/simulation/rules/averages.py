@@ -58,7 +58,7 @@ class TrimmedMean(AggregationRule):
 
     def __post_init__(self) -> None:
         if not 0 <= self.beta < 0.5:
-            raise ArgumentError(f"beta must be in [0, 1/2), got {self.beta}")
+            raise ArgumentError(f"beta: expected a number in [0, 1/2), found {self.beta}")
 
     def aggregate(self, updates: Updates, random_bytes: RandomBytes = SYSTEM_BYTES) -> Vector:
         """Return the trimmed mean of each column."""

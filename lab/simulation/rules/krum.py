@@ -77,7 +77,7 @@ class MultiKrum(AggregationRule):
         m = require_updates(updates, 1, self.name)
         keep = max(1, m - self.f) if self.keep is None else self.keep
         if keep > m:
-            raise ArgumentError(f"multi-krum keeps {keep} updates, got {m}")
+            raise ArgumentError(f"updates: expected at least {keep}, which multi-krum keeps, found {m}")
         order = order_by_score(updates, krum_scores(squared_distances(updates), self.f))
         mean: Vector = updates[order[:keep]].mean(axis=0)
         return mean

@@ -47,7 +47,7 @@ class AggregationRule:
     def restore(self, state: tuple[int, ...]) -> None:
         """Continue from a `state`. Raises ArgumentError for one that is not this rule's."""
         if state != ():
-            raise ArgumentError(f"the rule {self.name!r} has no state, got {len(state)} numbers")
+            raise ArgumentError(f"state: expected none of the rule {self.name!r}, found {len(state)} numbers")
 
     def require_training(self, client_rate: float, n_clients: int) -> None:
         """Raises ArgumentError where the training (q, N) is not the one that `epsilon` speaks of."""
@@ -56,9 +56,9 @@ class AggregationRule:
 def require_updates(updates: Updates, least: int, why: str) -> int:
     """Return m. Raises NonFiniteUpdateError; ArgumentError for another shape, or fewer than `least` rows."""
     if updates.ndim != 2:
-        raise ArgumentError(f"updates must have shape (m, d), got {updates.shape}")
+        raise ArgumentError(f"updates: expected shape (m, d), found {updates.shape}")
     if n_bad := len(updates) - int(np.isfinite(updates).all(axis=1).sum()):
         raise NonFiniteUpdateError(n_bad=n_bad, n_updates=len(updates))
     if len(updates) < least:
-        raise ArgumentError(f"{why} needs at least {least} updates, got {len(updates)}")
+        raise ArgumentError(f"updates: expected at least {least} for {why}, found {len(updates)}")
     return len(updates)

@@ -53,7 +53,7 @@ class _TrimmedSum(AggregationRule):
         """See AggregationRule: the guarantee is that of `rate` and `n_enrolled`."""
         for name, ours, theirs in (("rate", self.rate, client_rate), ("n_enrolled", self.n_enrolled, n_clients)):
             if ours != theirs:
-                raise ArgumentError(f"{name} of the rule {self.name!r}: expected the task's {theirs}, got {ours}")
+                raise ArgumentError(f"{name} of the rule {self.name!r}: expected the task's {theirs}, found {ours}")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -118,6 +118,6 @@ class TsgdPtr(_TrimmedSum):
         """See AggregationRule."""
         assert isinstance(self.mechanism, TrimmedPtr)
         if len(state) != 1:
-            raise ArgumentError(f"the state of the rule {self.name!r} is F, got {len(state)} numbers")
+            raise ArgumentError(f"state: expected F of the rule {self.name!r}, found {len(state)} numbers")
         mechanism = replace(self.mechanism.mechanism, trim_count=state[0])
         self.mechanism = replace(self.mechanism, mechanism=mechanism)

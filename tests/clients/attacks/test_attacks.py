@@ -493,7 +493,7 @@ def test_sign_flip_and_noise():
         (lambda: SemanticBackdoor(target=10), "target: expected a class in"),
         (lambda: FeatureNoise(reach=math.inf), "reach: expected a finite number above 0"),
         (lambda: GaussianFeatures(std=0.0), "std: expected a finite number above 0"),
-        (lambda: StatOpt(rule="median"), "rule must be one of"),
+        (lambda: StatOpt(rule="median"), "rule: expected one of"),
         (lambda: StatOpt(reach=0.0), "reach: expected a finite number above 0"),
         (lambda: FangTrim(factor=1.0), "factor: expected a finite number above 1"),
     ],

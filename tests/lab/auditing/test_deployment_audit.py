@@ -149,7 +149,7 @@ def test_the_front_door_audits_a_run(copied: Path, monkeypatch: pytest.MonkeyPat
     assert (found.passed, found.label, found.observations) == (True, "audit (95 %)", 288)
     seat = found.seats["server_a"]
     assert (seat.view, seat.per_round) == (View.ONE_SERVER, report["seats"][0]["figures"]["per_round"])
-    with pytest.raises(ConfigError, match="confidence: expected at least"):
+    with pytest.raises(ConfigError, match=r"confidence: expected a number in \[0\.5, 1\), found 0\.1"):
         precad.audit("runs/audited", confidence=0.1)
 
 
@@ -316,7 +316,7 @@ def test_evidence_of_another_task_is_refused(sound: Path) -> None:
     )
     with pytest.raises(ConfigError, match=r"task\.audit_clients: expected clients that audit the task, found none"):
         audited(sound, nobody)
-    with pytest.raises(ConfigError, match="--confidence: expected at least"):
+    with pytest.raises(ConfigError, match=r"--confidence: expected a number in \[0\.5, 1\), found 1\.0"):
         audit_run(sound, 1.0)
 
 

@@ -357,7 +357,7 @@ def test_the_command_prints_lower_figures_and_ends_with_1_where_one_is_above(
     [
         (("--canaries", 3), "--canaries: expected 64 to 20000, found 3"),
         (("--canaries", 0), "--canaries: expected 64 to 20000, found 0"),
-        (("--confidence", 1.0), "--confidence: expected at least 0.5 and below 1, found 1.0"),
+        (("--confidence", 1.0), "--confidence: expected a number in [0.5, 1), found 1.0"),
     ],
 )
 def test_bad_flags_end_with_2(flags: tuple[object, ...], said: str) -> None:

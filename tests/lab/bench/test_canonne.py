@@ -34,7 +34,7 @@ def test_standard_deviation_at_the_size_that_is_measured():
 @pytest.mark.parametrize("std", [0, MAX_STD + 1])
 def test_std_outside_the_range_is_refused(std):
     """Beyond it a square would not fit a word."""
-    with pytest.raises(ValueError, match="std must be in"):
+    with pytest.raises(ValueError, match="std: expected 1 to"):
         CanonneSampler(std)
 
 

@@ -255,6 +255,6 @@ def test_draws_are_apart_by_number_use_round_and_client() -> None:
     ]
     streams += [draws.rule(t)(16) for draws in (one, other) for t in (1, 11)]
     assert len(set(streams)) == len(streams)
-    with pytest.raises(ArgumentError, match="secret must have 32 bytes, got 16"):
+    with pytest.raises(ArgumentError, match="secret: expected 32 bytes, found 16"):
         KeyedRandomness(KEY[:16], 0)
     assert KEY.hex() not in repr(one)

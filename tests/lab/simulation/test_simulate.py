@@ -466,7 +466,7 @@ def test_an_unusual_sigma_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     done = precad("experiment", "precad-mnist", "--dataset", "digits", "--sigma", -1, "--output", tmp_path / "fig")
     assert done.exit_code == 2
-    assert "--sigma: expected a positive number" in done.stderr
+    assert "--sigma: expected a finite number above 0" in done.stderr
 
 
 def test_a_foreign_trainer_is_not_simulated() -> None:

@@ -75,7 +75,7 @@ def test_who_attacks_which_defence() -> None:
         (("--attackers", 101), "--attackers: expected 1 .. 100, found 101"),
         (("--attack", "scaled"), "--attack: expected one of stat-opt"),
         (("--rule", "sum"), "--rule: expected one of mean"),
-        (("--sigma", "-1"), "--sigma: expected a positive number"),
+        (("--sigma", "-1"), "--sigma: expected a finite number above 0"),
         (("--rule-seeds", 0), "--rule-seeds"),
         (("--dataset", "airline-tweets"), "--dataset"),
     ],

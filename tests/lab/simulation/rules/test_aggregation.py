@@ -109,7 +109,7 @@ def test_bulyan_is_its_slow_twin(seed, f):
 
 
 def test_bulyan_needs_its_quorum():
-    with pytest.raises(ArgumentError, match="at least 7 updates, got 6"):
+    with pytest.raises(ArgumentError, match="updates: expected at least 7 for bulyan, found 6"):
         Bulyan(f=1).aggregate(updates(0, 6))
 
 
@@ -148,7 +148,7 @@ def test_norm_bounding_clips_each_and_averages():
         (lambda: Krum(f=-1), "f: expected an integer of at least 0"),
         (lambda: MultiKrum(keep=0), "keep: expected an integer of at least 1"),
         (lambda: Bulyan(f=1.5), "f: expected an integer of at least"),
-        (lambda: TrimmedMean(beta=0.5), "beta must be in"),
+        (lambda: TrimmedMean(beta=0.5), "beta: expected a number in"),
         (lambda: GeometricMedian(nu=0.0), "nu: expected a finite number above 0"),
         (lambda: NormBounding(bound=float("nan")), "bound: expected a finite number above 0"),
     ],
@@ -159,7 +159,7 @@ def test_parameters_without_meaning_are_refused(make, message):
 
 
 def test_multi_krum_cannot_keep_more_than_there_are():
-    with pytest.raises(ArgumentError, match="keeps 5 updates, got 4"):
+    with pytest.raises(ArgumentError, match="updates: expected at least 5, which multi-krum keeps, found 4"):
         MultiKrum(keep=5).aggregate(updates(0, 4))
 
 

@@ -113,5 +113,5 @@ def test_a_rule_goes_on_from_its_state():
 
 @pytest.mark.parametrize("state", [(), (1, 2), (10**6,), (-1,)])
 def test_a_state_of_something_else_is_refused(state):
-    with pytest.raises(ValueError, match=r"state of the rule|most: expected|trim_count"):
+    with pytest.raises(ValueError, match=r"state: expected F of the rule|most: expected|trim_count"):
         TsgdPtr(rate=Q, n_enrolled=N).restore(state)
