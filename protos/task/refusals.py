@@ -112,8 +112,8 @@ def refuse_quantile(rule: QuantileRule, dim: int) -> None:
         )
     if not rule.unit > 0:
         raise ValueError(
-            "quantile_noise: client_clip * noise_multiplier / (2 quantile_noise) * 2^frac_bits, what counts a "
-            f"client, must be at least 1, found quantile_noise {rule.count_noise:g}"
+            "quantile_noise: expected at least 1 of client_clip * noise_multiplier / (2 quantile_noise) * 2^frac_bits, "
+            f"what counts a client, found quantile_noise {rule.count_noise:g}"
         )
     if dim < 2:
         raise ValueError(f"dim: expected at least 2, the last one being the learnt bound, found {dim}")

@@ -87,7 +87,7 @@ class MemoryPayload:
         """See `Payload.write`."""
         stop = self._n_written + len(data)
         if stop > len(self._room):
-            raise StoreError(f"an upload in memory has at most {len(self._room)} bytes")
+            raise StoreError(f"upload in memory: expected at most {len(self._room)} bytes, found more")
         self._room[self._n_written : stop] = data
         self._n_written = stop
 
@@ -141,7 +141,7 @@ class FilePayload:
     def write(self, data: bytes) -> None:
         """See `Payload.write`."""
         if self._n_written + len(data) > len(self._region):
-            raise StoreError(f"an upload to the spool has at most {len(self._region)} bytes")
+            raise StoreError(f"upload to the spool: expected at most {len(self._region)} bytes, found more")
         try:
             self._region.append(data)
         except OSError as error:

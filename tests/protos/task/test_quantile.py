@@ -127,7 +127,10 @@ def test_the_model_is_all_but_the_last_number() -> None:
             },
             "quantile_noise: .* expected more than half of noise_multiplier, 3.5",
         ),
-        ({"quantile_noise": 1e8}, "quantile_noise: .* must be at least 1, found quantile_noise 1e[+]08"),
+        (
+            {"quantile_noise": 1e8},
+            "quantile_noise: expected at least 1 of .*, what counts a client, found quantile_noise 1e[+]08",
+        ),
         ({"quantile": 1.0}, "less than 1"),
         ({"quantile_rate": 0.0}, "greater than 0"),
         ({"dim": 1}, "dim: expected at least 2, the last one being the learnt bound, found 1"),
