@@ -4,6 +4,7 @@ it.
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -320,6 +321,39 @@ def test_pre_commit_runs_what_continuous_integration_runs() -> None:
             if program == "make"
             else any(f"{Path(program).name} {part}" in lint[1] for part in (command, f"{command.split()[0]} --check"))
         )
+
+
+# Messages of errors
+
+
+def test_errors_say_found_and_never_got() -> None:
+    """One form for all of them: what is at fault, a colon, what is expected, and what was found."""
+    folders = ("clients", "deploy", "dp", "lab", "mpc", "protos", "servers")
+    files = [*(ROOT / "precad").glob("*.py"), *(path for name in folders for path in (ROOT / name).rglob("*.py"))]
+    assert len(files) > 500
+    said = [(path.relative_to(ROOT).as_posix(), *text) for path in files for text in texts_of(path.read_text())]
+    assert len(said) > 10_000
+    assert [row for row in said if re.search(r"\bgot\b", row[2])] == []
+
+
+def texts_of(source: str) -> list[tuple[int, str]]:
+    """Return the texts of a program with their lines, those between an f-string's values too, without docstrings."""
+    nodes = list(ast.walk(ast.parse(source)))
+    docstrings = {node.value for node in nodes if isinstance(node, ast.Expr)}
+    strings = [node for node in nodes if isinstance(node, ast.Constant) and node not in docstrings]
+    return [(node.lineno, node.value) for node in strings if isinstance(node.value, str)]
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ('raise ValueError(f"n must be > 0, got {n}")', [(1, "n must be > 0, got ")]),
+        ('"""Whoever got it."""\nx = f(\n    "so many; got"\n)', [(3, "so many; got")]),
+        ("# got\ngot = 1", []),
+    ],
+)
+def test_texts_are_told_from_docstrings_and_names(source: str, found: list[tuple[int, str]]) -> None:
+    assert texts_of(source) == found
 
 
 # Messages of commits
