@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -68,7 +69,7 @@ def test_one_bit_of_one_record_in_one_arrangement_is_found(name: str) -> None:
     places = [(i, j) for i, layer in enumerate(some) for j in range(len(layer.factors()))]
 
     def is_found(place: tuple[int, int] | None) -> bool:
-        calls = iter(range(100))
+        calls = itertools.count()
 
         def take(features: Tensor, labels: Tensor) -> Sequence[LayerGradients]:
             gradients = gradients_of(MODELS[name], features, labels)
@@ -108,3 +109,37 @@ def test_a_length_is_taken_that_gives_every_record_the_bits_of_a_tile_and_no_oth
         for take in (as_read, by_length, by_place, by_others)
     ]
     assert found == [True, n_rows == N_TILE, n_rows <= N_TILE, False]
+
+
+def rounding(features: Tensor, where: Tensor | bool) -> list[LayerGradients]:
+    """Return what a kernel gives that rounds one record in thirty otherwise, and that only where it is said."""
+    rows = features.flatten(start_dim=1)
+    is_rare = rows.view(torch.int32).sum(dim=1) % 30 == 0
+    rows = rows.double() * torch.where(is_rare & where, 1 + 2.0**-20, 1.0)[:, None]
+    return [Rows((rows,), (None,))]
+
+
+@pytest.mark.parametrize("n_rows", [8, 16, 24, 32, 48])
+def test_a_kernel_that_rarely_rounds_by_place_or_length_is_found(n_rows: int) -> None:
+    """A tile of 32 of a tied model passed by chance: at kinks a record more moved a sum by 3.8 R."""
+
+    def by_place(features: Tensor, _labels: Tensor) -> list[LayerGradients]:
+        return rounding(features, torch.arange(len(features)) % 2 == 1)
+
+    def by_length(features: Tensor, _labels: Tensor) -> list[LayerGradients]:
+        return rounding(features, len(features) == n_rows)
+
+    assert not is_bit_exact(by_place, EXAMPLE, A_CLASS, n_tile=n_rows)
+    assert is_bit_exact(by_length, EXAMPLE, A_CLASS, n_tile=n_rows)
+    assert not is_as_in_tile(by_length, EXAMPLE, A_CLASS, n_rows=n_rows, n_tile=n_rows + 1)
+
+
+def test_what_is_no_number_is_the_same_in_every_place() -> None:
+    """Its bits may differ, and its record adds nothing: a model of logarithms gives it for negative numbers."""
+
+    def take(features: Tensor, _labels: Tensor) -> list[LayerGradients]:
+        rows = features.flatten(start_dim=1).double().log()
+        signs = torch.where(torch.arange(len(rows)) % 2 == 1, -1.0, 1.0)[:, None]
+        return [Rows((rows.where(~rows.isnan(), torch.full_like(rows, torch.nan).copysign(signs)),), (None,))]
+
+    assert is_bit_exact(take, EXAMPLE, A_CLASS, n_tile=N_TILE)

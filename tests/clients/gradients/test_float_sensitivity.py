@@ -204,6 +204,33 @@ def test_layers_of_any_width_share_passes(widths: tuple[int, ...], threads: int)
     require_sensitivity(engine, networks.flatten(model), records, range(60, 66))
 
 
+class Shares(nn.Module):
+    """Two layers of one weight, and a small head: no layer of it reads rows that lie alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Linear(18, 18, bias=False) for _ in range(2))
+        self.second.weight = self.first.weight
+        self.small, self.last = nn.Linear(18, 3), nn.Linear(3, 2)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(batch, 18) -> (batch, 2)."""
+        hidden = torch.relu(self.second(torch.relu(self.first(features))))
+        logits: Tensor = self.last(torch.relu(self.small(hidden)))
+        return logits
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_model_that_rarely_rounds_by_place_takes_one_record_a_pass(seed: int) -> None:
+    """Where a tile of few records was tried alone, some of these passed, and a record more moved a sum by 3.8 R."""
+    model = networks.build(Shares, seed=seed)
+    engine, drawn = RecordEngine(model, torch.zeros(18), device="cpu"), np.random.default_rng(seed)
+    features = drawn.standard_normal((160, 18), dtype=np.float32)
+    ones = [Records(row[None], np.array([i % 2])) for i, row in enumerate(features)]
+    at = networks.flatten(model)
+    assert_array_equal(sums_of(engine, at, ones[1:]), sums_of(engine, at, ones)[1:])
+
+
 def test_a_device_that_never_repeats_is_refused_by_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its statement would hold in real arithmetic only, and servers cannot know; some kernels of GPUs are so."""
     monkeypatch.setattr("precad.clients.gradients.engine.is_bit_exact", lambda *_, **__: False)
