@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -202,6 +203,29 @@ def test_layers_of_any_width_share_passes(widths: tuple[int, ...], threads: int)
     features = drawn.standard_normal((70, widths[0]), dtype=np.float32)
     records = Records(features, drawn.integers(0, widths[-1], 70))
     require_sensitivity(engine, networks.flatten(model), records, range(60, 66))
+
+
+class NotesWhereItReads(nn.Module):
+    starts: ClassVar[set[int]] = set()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(16, 2)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(batch, 16) -> (batch, 2)."""
+        self.starts.add(features.data_ptr() % 64)
+        logits: Tensor = self.last(features)
+        return logits
+
+
+def test_records_lie_in_memory_as_those_lay_that_passes_were_tried_with() -> None:
+    """A kernel that rounds by the address of a row would give a pass other bits than the trial saw."""
+    engine, drawn = RecordEngine(NotesWhereItReads(), torch.zeros(16), device="cpu"), np.random.default_rng(0)
+    for n in (1, 5, 17, 40, 100, 300):
+        records = Records(drawn.standard_normal((n, 16), dtype=np.float32), np.arange(n) % 2)
+        sums_of(engine, np.zeros(engine.dim, np.float32), [records])
+    assert NotesWhereItReads.starts == {0}
 
 
 class Shares(nn.Module):
