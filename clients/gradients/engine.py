@@ -227,13 +227,14 @@ class RecordEngine:
         A pass of several records on which the model raises counts as one: the first round says what it raised.
         Raises: DimensionError.
         """
+        n_tile = self.passes.n_tile  # to try passes loads other parameters
         self._load(parameters)
-        for start in range(0, len(records), self.passes.n_tile):
+        for start in range(0, len(records), n_tile):
             try:
                 if self._are_finite(records, start).any():
                     return True
             except ClientError:
-                if self.passes.n_tile > 1:
+                if n_tile > 1:
                     return True
         return False
 
@@ -244,11 +245,12 @@ class RecordEngine:
 
         Where the model raises on a pass, none of its records counts as such. Raises: DimensionError.
         """
+        n_tile = self.passes.n_tile  # to try passes loads other parameters
         self._load(parameters)
         found = np.zeros(len(records), dtype=bool)
-        for start in range(0, len(records), self.passes.n_tile):
+        for start in range(0, len(records), n_tile):
             with suppress(ClientError):
-                found[start : start + self.passes.n_tile] = self._are_finite(records, start)
+                found[start : start + n_tile] = self._are_finite(records, start)
         return found
 
     def _are_finite(self, records: Records, start: int) -> NDArray[np.bool_]:

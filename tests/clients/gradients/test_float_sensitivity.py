@@ -287,6 +287,18 @@ def test_another_number_of_threads_is_tried_anew() -> None:
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("ask", [RecordEngine.has_finite_gradient, RecordEngine.finite_gradients])
+def test_to_try_them_anew_leaves_the_parameters_that_were_asked_about(
+    ask: Callable[[RecordEngine, np.ndarray, Records], np.ndarray | bool],
+) -> None:
+    engine, before = engine_of("mlp"), torch.get_num_threads()
+    try:
+        torch.set_num_threads(before + 1)
+        assert not np.any(ask(engine, np.full(engine.dim, np.nan, np.float32), crafted("mlp", 2)))
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("sizes", [(0,), (5,), (7, 0, 1, 16, 33, 8, 8, 1), (1,) * 20])
 def test_tiles_hold_every_record_once_and_cut_by_their_own_number(sizes: tuple[int, ...]) -> None:
     held: dict[int, list[tuple[int, int]]] = {}
