@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import cast
@@ -20,6 +22,9 @@ Cells = Sequence[object] | NDArray[np.generic]
 """Cells of one column: texts, numbers, or None where there is nothing."""
 _MOST_COLUMNS = 65_536
 _MISSING, _NO_NUMBER = "an empty cell", "something that is no number"
+_STANDS_FOR = "; `missing` of a column of task.columns is the number that one stands for"
+_COMMA = "; decimals follow a point, not a comma"
+_DECIMAL_COMMA = re.compile(r"[-+]?[0-9]+,[0-9]+")
 _UNDECLARED = "; task.columns can leave a column out, or name its categories"
 
 
@@ -37,7 +42,7 @@ class Table:
         known = set(header)
         for name in (*self.labels, *declared):
             if name not in known:
-                raise OwnRecordsError(file, f"a column {name!r}", f"none of that name among {len(header)}")
+                raise OwnRecordsError(file, f"a column {name!r}", _none_of(name, header))
         if twice := [name for name in declared if name in self.labels]:
             raise OwnRecordsError("task.columns", "features, which a label is none of", f"the label {twice[0]!r}")
         self.columns = described.columns or tuple(Column(name=name) for name in header if name not in self.labels)
@@ -86,6 +91,17 @@ class Table:
         return Found(Records(np.concatenate(self._features), labels), self.at, names, columns)
 
 
+def _none_of(name: str, header: Sequence[str]) -> str:
+    """Return that no column has this name, and which is written almost so; no cell of a file without a header."""
+    found = f"none of that name among {len(header)}"
+    near = [i for i, other in enumerate(header, start=1) if _folded(other) == _folded(name)]
+    return f"{found}; column {near[0]}'s differs in spaces, case or Unicode form alone" if near else found
+
+
+def _folded(name: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+
+
 def _require_header(header: Sequence[str], file: object) -> None:
     if len(header) > _MOST_COLUMNS:
         raise OwnRecordsError(file, f"at most {_MOST_COLUMNS} columns", f"{len(header)}")
@@ -108,7 +124,8 @@ def _features(cells: Cells, column: Column, at: At, hint: str = "") -> NDArray[n
     if column.categories:
         return _one_hot(cells, column.categories, at)
     numbers = _numbers(cells, column.missing, at, hint)
-    _refuse(~np.isfinite(numbers), "a finite number", "another", at)
+    _refuse(np.isnan(numbers), "a finite number", "NaN, which is no empty cell", at)
+    _refuse(np.isinf(numbers), "a finite number", "an infinite one", at)
     if column.min is not None:
         _refuse(numbers < column.min, f"a number of at least {column.min:g}", "a smaller one", at)
     if column.max is not None:
@@ -134,7 +151,7 @@ def _numbers(cells: Cells, missing: float | None, at: At, hint: str) -> NDArray[
     for row, cell in enumerate(cells):
         if cell is None or cell == "":
             if missing is None:
-                raise OwnRecordsError(at(row), "a number", _MISSING)
+                raise OwnRecordsError(at(row), "a number", f"{_MISSING}{_STANDS_FOR}")
             found[row] = missing
             continue
         try:
@@ -142,7 +159,8 @@ def _numbers(cells: Cells, missing: float | None, at: At, hint: str) -> NDArray[
             if isinstance(cell, str) and "_" in cell:  # Python's notation, not a table's
                 raise ValueError
         except (TypeError, ValueError, OverflowError):
-            raise OwnRecordsError(at(row), "a number", f"{_NO_NUMBER}{hint}") from None
+            why = _COMMA if isinstance(cell, str) and _DECIMAL_COMMA.fullmatch(cell) else hint
+            raise OwnRecordsError(at(row), "a number", f"{_NO_NUMBER}{why}") from None
     return found
 
 

@@ -233,7 +233,10 @@ OF_CSV: dict[str, Bad] = {
         csv(f"x,y,diagnosis\n1,2,0\n{SECRET * 1_700_000},4,1\n"), "row 3: expected CSV, found field larger than"
     ),
     "a column of a Cyrillic letter": Bad(
-        csv("x,y,di\u0430gnosis\n1,2,0\n3,4,1\n"), "expected a column 'diagnosis', found none of that name among 3"
+        csv("x,y,di\u0430gnosis\n1,2,0\n3,4,1\n"), "expected a column 'diagnosis', found none of that name among 3$"
+    ),
+    "a label but for case": Bad(
+        csv("x,y,Diagnosis\n1,2,0\n3,4,1\n"), "none of that name among 3; column 3's differs in spaces, case or Unicode"
     ),
     "a device": Bad(lambda folder: (folder / "patients.csv").symlink_to("/dev/zero"), "expected a CSV file, found a f"),
     "hundreds of thousands of columns": Bad(
@@ -241,14 +244,14 @@ OF_CSV: dict[str, Bad] = {
         "expected at most 65536 columns, found 200001",
     ),
     "a word": Bad(cell(SECRET), IN_X + "expected a number, found something that is no number"),
-    "not a number": Bad(cell("nan"), IN_X + "expected a finite number"),
-    "infinite": Bad(cell("-inf"), IN_X + "expected a finite number"),
+    "not a number": Bad(cell("nan"), IN_X + "expected a finite number, found NaN, which is no empty cell"),
+    "infinite": Bad(cell("-inf"), IN_X + "expected a finite number, found an infinite one"),
     "beyond float64": Bad(cell("9e999"), IN_X + "expected a finite number"),
     "beyond float32": Bad(cell(SECRET_NUMBER + "e35"), IN_X + "expected a number that float32 holds"),
-    "an empty cell": Bad(cell(""), IN_X + "expected a number, found an empty cell"),
+    "an empty cell": Bad(cell(""), IN_X + "expected a number, found an empty cell; `missing` of a column"),
     "spaces": Bad(cell("   ", "y"), ROW + ", column 'y': expected a number, found an empty cell"),
     "underscores": Bad(cell("987_654_321"), IN_X + "expected a number, found something that is no number"),
-    "a decimal comma": Bad(cell('"987654321,5"'), IN_X + "expected a number, found something that is no number"),
+    "a decimal comma": Bad(cell('"987654321,5"'), IN_X + "expected .* no number; decimals follow a point"),
     "a NUL": Bad(cell("98\0"), IN_X + "expected a number"),
     "no label": Bad(cell("", "diagnosis"), ROW + ", column 'diagnosis': expected a label, found an empty cell"),
     "a wrong class": Bad(
@@ -337,7 +340,7 @@ OF_CSV: dict[str, Bad] = {
     ),
     "a class beyond int64": Bad(cell("9" * 20, "diagnosis"), ROW + r".* expected a class in \[0, 65535\]"),
     "Excel's semicolons and commas": Bad(
-        csv("x;y;diagnosis\n1;2;0\n987654321,5;4;1\n"), IN_X + "expected a number, found something that is no number"
+        csv("x;y;diagnosis\n1;2;0\n987654321,5;4;1\n"), IN_X + "expected .* no number; decimals follow a point"
     ),
     "a million columns": Bad(csv(",".join(map(str, range(10**6))) + "\n"), "at most 65536 columns, found 1000000"),
     "NULs alone": Bad(csv(b"\0" * 5000), "names of at most 256 characters, found 5000"),
