@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from precad.deploy.shown.figures import at_most
+from precad.deploy.shown.figures import three_digits
 from precad.dp.accountants.earlier_rounds import EarlierTask
 from precad.dp.accountants.pld import Conduct, View
 from precad.dp.ledgers.earlier import described
@@ -46,7 +46,7 @@ def with_tasks(task: Task, earlier: Sequence[EarlierTask]) -> dict[str, str]:
         return {}
     with TemporaryDirectory(prefix="precad-check-") as scratch, open_ledger(Path(scratch), task, earlier) as ledger:
         before, in_the_end = (
-            at_most(ledger.statement(View.ONE_SERVER, conduct=conduct).epsilon)
+            three_digits(ledger.statement(View.ONE_SERVER, conduct=conduct).epsilon)
             for conduct in (Conduct.WATCHES, Conduct.MAY_DISCARD)
         )
     said = f"{before} before the first round; if it may discard draws, in the end {in_the_end}"

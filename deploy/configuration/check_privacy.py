@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from precad.deploy.shown.figures import NO_USEFUL_BOUND, at_most, says_nothing
+from precad.deploy.shown.figures import NO_USEFUL_BOUND, says_nothing, three_digits
 from precad.dp.accountants.pld import Label, PrivacyStatement, View
 from precad.dp.accountants.slack import why_no_bound
 from precad.dp.task_privacy import noise_left, task_cost, task_privacy
@@ -70,7 +70,7 @@ def promised(task: Task) -> str:
     )
     of_rounds = NO_USEFUL_BOUND if says_nothing(epsilon) else str(statement)
     discarded = task_cost(task).view_if_discarded(View.ONE_SERVER)
-    if_discarded = at_most(discarded)
+    if_discarded = three_digits(discarded)
     if task.is_proved and found.events[View.ONE_SERVER] is not None:
         why = why_no_bound(task.delta, task.delta_slack)
         if math.isinf(epsilon):

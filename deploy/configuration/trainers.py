@@ -9,7 +9,7 @@ from typing import Any, Final
 from precad.clients.config import NVFLARE, SCRIPT, ClientConfig
 from precad.deploy.configuration.sections import Deployment, parse_section, section
 from precad.deploy.errors import ConfigError
-from precad.deploy.shown.figures import at_most
+from precad.deploy.shown.figures import three_digits
 from precad.dp.conditions import AGAINST_BRIEFLY
 from precad.dp.task_privacy import task_cost, task_privacy
 from precad.protos.task.task import Task
@@ -47,8 +47,8 @@ def promised_to_clients(task: Task) -> Iterator[str]:
     """Yield what a task of whole clients proves at its end, line by line, and why no record has a figure."""
     cost, privacy = task_cost(task), task_privacy(task)
     for view, against in AGAINST_BRIEFLY.items():
-        planned = at_most(privacy.epsilon(view, task.rounds_of_a_client, task.delta))
-        most = at_most(cost.view_if_discarded(view))
+        planned = three_digits(privacy.epsilon(view, task.rounds_of_a_client, task.delta))
+        most = three_digits(cost.view_if_discarded(view))
         yield (
             f"one whole client, against {against}: epsilon {planned} at delta = {task.delta:g} after {task.rounds} "
             f"rounds; {most} if draws may be discarded{f'; rests on: {said}' if (said := privacy.said[view]) else ''}"

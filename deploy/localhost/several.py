@@ -184,9 +184,9 @@ def print_together(console: Console, found: Mapping[str, Any]) -> None:
 
 
 def _bound(epsilon: float | str) -> str:
-    from precad.deploy.shown.figures import at_most
+    from precad.deploy.shown.figures import three_digits
 
-    return f"epsilon {at_most(epsilon)}"
+    return f"epsilon {three_digits(float(epsilon))}"
 
 
 def require_all_finite(found: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ from precad.deploy.localhost.watch import LiveTable
 from precad.deploy.run_files.client_evaluations import with_bars
 from precad.deploy.shown.durations import in_words
 from precad.deploy.shown.error_bars import estimate_and_bar
-from precad.deploy.shown.figures import AUDIT_METHODS, at_most, audit_label, rounded_down
+from precad.deploy.shown.figures import AUDIT_METHODS, audit_label, rounded_down, three_digits
 from precad.dp.accountants.pld import Unit, unit_words
 from precad.protos.messages.spoken import shown
 from precad.protos.tls.identity import Role
@@ -119,8 +119,8 @@ def _epsilon_facts(status: Status) -> dict[str, str]:
         drawn = ", drawn or not" if epsilon.is_level else ""
         name = f"epsilon{whose}{drawn}, {epsilon.view.replace('_', ' ')}"
         if epsilon.if_discarded is not None:
-            facts[f"{name}, draws discarded or not"] = f"{at_most(epsilon.if_discarded)} in the end"
-        facts[f"{name}, no draw discarded"] = f"{at_most(epsilon.spent)} ({budget})"
+            facts[f"{name}, draws discarded or not"] = f"{three_digits(epsilon.if_discarded)} in the end"
+        facts[f"{name}, no draw discarded"] = f"{three_digits(epsilon.spent)} ({budget})"
         if epsilon.rests_on:
             facts[f"{name}, rests on"] = shown(epsilon.rests_on)
         if epsilon.no_bound:
@@ -137,7 +137,7 @@ def _audited(status: Status) -> dict[str, str]:
     whose = f" of {unit_words(Unit.RECORD, size)}" if size > 1 else ""
     facts = {
         f"{label}{whose}, {found.view.replace('_', ' ')}": (
-            f"{_shown_lower(found)}, of {at_most(found.proved)} proved for {found.participation} rounds"
+            f"{_shown_lower(found)}, of {three_digits(found.proved)} proved for {found.participation} rounds"
         )
         for found in audit.views
     }

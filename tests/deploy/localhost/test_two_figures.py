@@ -19,6 +19,7 @@ from precad.deploy.oversight.status_shown import metrics_of, status_table
 from precad.deploy.reporting.run_folder import read_deployed
 from precad.deploy.run_files.folder import RunFolder
 from precad.deploy.run_files.spent import epsilon_of_a_client, spent_epsilons, spent_in_run
+from precad.deploy.shown.figures import three_digits
 from precad.dp.accountants.pld import PldAccountant, TwoStageSampledGaussian, View
 from precad.dp.accountants.task_cost import Charged, Level
 from precad.dp.task_privacy import task_cost
@@ -194,14 +195,14 @@ def test_a_status_has_both_figures_in_words() -> None:
     task = small_task(rounds=20, epsilon_budget_one_server=50.0)
     status = Status(
         role="run", version="", state="", since=0, started_at=0, is_ready=True,
-        epsilons=epsilons_of(task, dict.fromkeys(View, 0.01), Charged(3)),
+        epsilons=epsilons_of(task, dict.fromkeys(View, 1 / 64), Charged(3)),
     )  # fmt: skip
     lines = io.StringIO()
     Console(file=lines, width=160).print(status_table({"a": status}))
     shown = " ".join(lines.getvalue().split())
-    most = math.ceil(100 * task_cost(task).view_if_discarded(View.ONE_SERVER)) / 100
-    assert f"epsilon, one server, draws discarded or not <= {most:.2f} in the end" in shown
-    assert "epsilon, one server, no draw discarded <= 0.01 (budget 50, 49.99 left)" in shown
+    most = three_digits(task_cost(task).view_if_discarded(View.ONE_SERVER))
+    assert f"epsilon, one server, draws discarded or not {most} in the end" in shown
+    assert "epsilon, one server, no draw discarded <= 0.0157 (budget 50, 49.98 left)" in shown
 
 
 def test_a_run_of_before_has_its_second_figure_from_its_task(tmp_path: Path) -> None:
