@@ -12,18 +12,17 @@ from pathlib import Path
 from typing import Annotated, Any, Final, TextIO
 
 import typer
-from rich.console import Console
 
 from precad.deploy import errors
 from precad.deploy.errors import ConfigError
-from precad.deploy.shown.consoles import ProgressConsole, width_of
+from precad.deploy.shown.consoles import LiteralConsole, ProgressConsole, width_of
 from precad.protos.messages.spoken import shown
 
 _VALUE: Final = 18
 """The column in which the values of a check begin."""
 
 
-class _OfResults(Console):
+class _OfResults(LiteralConsole):
     def on_broken_pipe(self) -> None:
         """Leave the error to `precad.deploy.cli.standard_output`."""
         raise  # noqa: PLE0704 - rich calls it where it has caught the error
