@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import shlex
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -179,7 +180,7 @@ def print_together(console: Console, found: Mapping[str, Any]) -> None:
     table.add_row("privacy", f"all models together, {at}: {of_all}")
     for condition in found.get("rests_on", ()):
         table.add_row("", f"rests on: {condition}")
-    table.add_row("certificate", f"precad certify --run {found['output']}")
+    table.add_row("certificate", f"precad certify --run {shlex.quote(found['output'])}")
     console.print(table, highlight=False)
 
 

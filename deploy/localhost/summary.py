@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -77,7 +78,8 @@ def print_summary(console: Console, summary: Mapping[str, Any], task: Task) -> N
         f"{summary['bytes_server_link'] / 1e6:.1f} MB between the servers",
     )
     if task.audit_clients:
-        table.add_row("audit", f"{task.n_canaries} canaries; precad audit privacy --run {summary['output']}")
+        audited = f"precad audit privacy --run {shlex.quote(summary['output'])}"
+        table.add_row("audit", f"{task.n_canaries} canaries; {audited}")
     table.add_row("run folder", summary["output"])
     console.print(table, highlight=False)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import ssl
 import time
 from collections.abc import AsyncIterator
@@ -188,7 +189,7 @@ def _unreachable(source: Source, error: Exception) -> RunFailedError:
         case aiohttp.ClientConnectorError(os_error=ConnectionRefusedError()):
             why = "nothing listens there: is the server running?"
             if source.left_in is not None and source.left_in.is_dir():
-                why += f" Once it has ended: precad status {source.left_in}"
+                why += f" Once it has ended: precad status {shlex.quote(str(source.left_in))}"
         case aiohttp.ClientConnectorError():
             why = error.os_error.strerror or str(error.os_error)
         case ValueError() | KeyError() | HttpProcessingError():  # the last of a line without end

@@ -80,7 +80,8 @@ def test_what_all_models_cost_is_said_of_whom(changes: dict[str, Any], whose: st
     found = several.together([summary(f"seed-{i}", 0.5) for i in range(2)], task)
     cost = task_privacy(task).epsilon(View.ONE_SERVER, 2 * (task_cost(task).most_of_a_client or 0), task.delta, 2)
     assert found["epsilon_of_all_models"]["one_server"] == cost
-    several.print_together(Console(file=screen, width=400), {**found, "output": "/runs"})
+    several.print_together(Console(file=screen, width=400), {**found, "output": "/of ward 7"})
+    assert "precad certify --run '/of ward 7'" in screen.getvalue()
     assert f"all models together, for {whose} at delta = {task.delta:g}: one server epsilon" in screen.getvalue()
 
 

@@ -296,14 +296,15 @@ def test_the_runner_gives_every_server_a_port_of_its_own_and_one_token(run: Path
 
 
 def test_servers_that_have_ended_name_the_folders_that_they_left(run: Path) -> None:
-    """Their files are read there; a dealer leaves no status."""
+    """Their files are read there, by a line that a shell takes as it stands; a dealer leaves no status."""
+    run = run.rename(run.with_name("of Ward 7"))
     for letter in "ab":
         (run / letter).mkdir()
     gone = precad("status", run / "config.toml", "--json")
     assert gone.exit_code == 4
     of_a, of_b, of_dealer = json.loads(gone.stdout)["unreachable"]
     for letter, fault in (("a", of_a), ("b", of_b)):
-        assert fault.endswith(f"is the server running? Once it has ended: precad status {run / letter}")
+        assert fault.endswith(f"is the server running? Once it has ended: precad status '{run / letter}'")
     assert of_dealer.endswith("is the server running?")
 
 
