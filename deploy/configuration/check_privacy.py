@@ -30,6 +30,9 @@ def privacy_facts(task: Task) -> dict[str, Any]:
     if not task.rules.is_private:
         return {} if task.krum_rule is None else {"privacy": task.krum_rule.released}
     facts = {"noise_multiplier": task.noise_multiplier, "privacy": promised(task)}
+    most = task_cost(task).most_of_a_client
+    if most is not None and most < task.rounds_of_a_client:
+        facts["budgets"] = f"allow a client {most} of {task.rounds_of_a_client} rounds; the task ends before one more"
     if condition := task_privacy(task).said[View.ONE_SERVER]:
         facts["privacy_rests_on"] = condition
     if task.is_proved:
