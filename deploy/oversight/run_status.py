@@ -17,6 +17,7 @@ from precad.dp.accountants.pld import View
 from precad.dp.accountants.task_cost import Charged
 from precad.dp.errors import DpError
 from precad.dp.ledgers.lines import Charge, participation
+from precad.protos.messages.spoken import shown
 from precad.protos.task.evaluation import n_due
 from precad.protos.task.task import Task
 from precad.servers.store.folder import ledger_path
@@ -60,7 +61,7 @@ def _read_run(root: Path) -> Status:
         started_at=folder.config.stat().st_mtime,
         is_ready=not is_over,
         is_finished=state is RunState.FINISHED,
-        ended=_ended(state, len(rounds), deployment.task.rounds) if is_over else "",
+        ended=_ended(state, len(rounds), deployment.task.rounds, _why(folder.summary)) if is_over else "",
         rounds_planned=deployment.task.rounds,
         rounds_done=len(rounds),
         n_enrolled=len(deployment.task.clients),
@@ -78,8 +79,8 @@ def _read_run(root: Path) -> Status:
     )
 
 
-def _ended(state: RunState, n_rounds: int, planned: int) -> str:
-    """Say how a run ended, and what continues it if it ended early."""
+def _ended(state: RunState, n_rounds: int, planned: int, why: str) -> str:
+    """Say how a run ended, and what continues it if it ended early. why: what its summary says beyond its rounds."""
     done = f"{n_rounds} of {planned} rounds done"
     goes_on = "precad run RUN/config.toml --output RUN --resume continues"
     match state:
@@ -89,7 +90,18 @@ def _ended(state: RunState, n_rounds: int, planned: int) -> str:
             return f"it failed: logs/ says why; {done}"
         case RunState.INTERRUPTED:
             return f"interrupted; {done}; {goes_on}"
-    return done
+    return f"{done}{why}"
+
+
+def _why(summary: Path) -> str:
+    """Return why a run ended before its last round, or that its training diverged; nothing where neither is written."""
+    try:
+        found = json.loads(summary.read_text(encoding="utf-8"))
+        ended, is_finite = str(found["ended"]), found.get("model_is_finite", True)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return ""
+    early = "" if ended.endswith("rounds done") else f"; {shown(ended)}"
+    return early if is_finite else f"{early}; the training diverged"
 
 
 def read_rounds(folder: RunFolder, bins: int) -> tuple[list[RoundSummary], int]:

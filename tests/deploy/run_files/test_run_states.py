@@ -207,6 +207,23 @@ def test_a_state_dir_says_how_far_its_server_is(tmp_path: Path) -> None:
     assert (status.state, status.is_finished, status.ended) == ("finished", True, "3 rounds done")
 
 
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ({"ended": "3 rounds done"}, ""),
+        ({"ended": "the privacy budget is spent after 3 rounds"}, "; the privacy budget is spent after 3 rounds"),
+        ({"ended": "3 rounds done", "model_is_finite": False}, "; the training diverged"),
+        ({"ended": ["of", "another", "program"]}, "; ['of', 'another', 'program']"),
+        ({}, ""),
+    ],
+)
+def test_a_run_that_is_over_says_what_ended_it(tmp_path: Path, written: dict[str, Any], said: str) -> None:
+    """Without the reason, a spent budget looks like a stop, and a diverged model like a good one."""
+    folder = RunFolder(deployed(tmp_path / "run"))
+    folder.write_summary(written)
+    assert read_run(folder.root).ended == f"3 of 3 rounds done{said}"
+
+
 def in_json(folder: Path) -> dict[str, Any]:
     """Return the one status that the command prints."""
     (found,) = json.loads(precad("status", folder, "--json").stdout)["servers"].values()
