@@ -25,6 +25,7 @@ _OUR_WORDS: Final = {
 """Words of the library, and ours in their place."""
 _OF_BOUNDS: Final = ("less_than", "less_than_equal", "greater_than", "greater_than_equal")
 """The library's faults of a number outside of its bounds."""
+_LOCAL: Final = "precad check, run, query and simulate alone take names or a number"
 _TWICE: Final = re.compile(r"Cannot overwrite a value \((?:at line ([0-9]+),|at end of document)")
 _KEY: Final = re.compile(r"[ \t]*([A-Za-z0-9_-]+)[ \t]*=")
 """A key as it usually stands: bare, and first in its line."""
@@ -71,6 +72,8 @@ def _line(error: Any, meant: str | None) -> str:
             message = "a finite number"
         case "path_type":  # its own text names a class of Python's
             message = "the name of a file"
+        case "dict_type" if field == "task.clients":
+            message = f"a number of records for each client, as {_LOCAL}"
     for of_library, ours in _OUR_WORDS.items():
         message = message.replace(of_library, ours)
     return f"{field}: expected {message}, found {found}"

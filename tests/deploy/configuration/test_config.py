@@ -132,7 +132,7 @@ NAN, INF = float("nan"), float("inf")
         ("task.gate", "none", "'crypten'", "'none'"),
         ("client.state_dir", ["a"], "the name of a file", "['a']"),
         ("task.clients", {"a": 1}, "at least 2", "1"),
-        ("task.clients", ["a", "b"], "a section", "a"),
+        ("task.clients", ["a", "b"], "records for each client, as precad check, run, query and simulate alone", "a"),
         ("task.clients.client-0", 0, "greater than or equal to 1", "0"),
         ("task.clients", {"a": 1, "../b": 1}, "match", "../b"),
         ("task.clients", {"a": 1, "Eve": 1}, "match", "Eve"),
