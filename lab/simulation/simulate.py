@@ -48,7 +48,12 @@ from precad.deploy.configuration.auditing import refuse_audit_clients
 from precad.deploy.configuration.client_ids import ids_of
 from precad.deploy.configuration.initial_model import DIGEST, FILE, read_given
 from precad.deploy.configuration.local import require_enrolled_attackers
-from precad.deploy.configuration.model_and_records import complete_task, local_source, supply_own_records
+from precad.deploy.configuration.model_and_records import (
+    complete_task,
+    local_source,
+    supply_model_digest,
+    supply_own_records,
+)
 from precad.deploy.configuration.sections import parse_section, section_of
 from precad.deploy.errors import ConfigError, UnfulfilledError, refusing
 from precad.deploy.files.whole import write_whole
@@ -182,6 +187,7 @@ def resolve(raw: Mapping[str, Any], *, rounds: int | None = None) -> Plan:
     ids = None if isinstance(clients, Mapping) else ids_of(clients)
     source = local_source(config, {**task, "clients": clients if ids is None else ids})
     split = complete_task(task, client, source, ids)
+    supply_model_digest(task, split)
     valid = parse_section(Task, task, "task", base=Path())
     require_enrolled_attackers(config, valid)
     named, earlier = earlier_of(raw, valid)
@@ -364,6 +370,8 @@ def _require_same(plan: Plan, config: Path) -> None:
             f"--output: expected a folder of at most {plan.task.rounds} rounds, found {rounds} in {config}"
         )
     found["task"]["rounds"] = plan.task.rounds
+    if plan.task.model_digest is not None:  # an earlier version wrote none
+        found["task"].setdefault("model_digest", plan.task.model_digest)
     with refusing(ConfigError, f"--output: expected a configuration of this version, found {config}"):
         wanted, given = _completed(found), _completed(plan.raw)
     ours, theirs = section_of(plan.raw, "app"), section_of(found, "app")
