@@ -117,7 +117,7 @@ def local_records(raw: Mapping[str, Any], base: Path) -> dict[str, Any]:
         **({} if task.model_digest is None else {"model_digest": task.model_digest}),
         "data": _data(raw, deployment.client),
         "records": f"{sum(sizes)} {kinds}; {len(split.test)} for testing",
-        "clients": f"{spread} records each; a round draws {drawn:.4g} on average",
+        "clients": f"{spread} records each; a round draws {on_average(drawn)}",
         **({"audit": _audited_by(task)} if task.audit_clients else {}),
         **_trainer(task, deployment.client),
         **_room_left(deployment),
@@ -193,6 +193,11 @@ def _columns_to_agree_on(columns: Sequence[str]) -> str:
     return f"; task.columns is not set: features are {len(columns)} columns in the file's order, SHA-256 {digest}"
 
 
+def on_average(drawn: float) -> str:
+    """Return a number of records in four digits at least, and never as a power of ten."""
+    return f"{drawn:.0f} on average" if drawn >= 1000 else f"{drawn:.4g} on average"
+
+
 def own_privacy(task: Task, client: str) -> str:
     """Say what a record of a client with a rate of its own is proved; nothing of others, whose figure is the task's."""
     if client not in task.record_rates:
@@ -208,7 +213,7 @@ def _own(task: Task, config: ClientConfig, client: str, found: Loaded) -> str:
     classes = _classes(task, found.split)
     aside = "" if test is found.split.train or not len(test) else f", {len(test)} more kept for testing"
     digest = f"{_held_out(task, config, client, found)}{_columns_to_agree_on(found.split.columns)}"
-    drawn = f"a round draws {task.rate_of(client) * len(own):.4g} on average{own_privacy(task, client)}"
+    drawn = f"a round draws {on_average(task.rate_of(client) * len(own))}{own_privacy(task, client)}"
     return f"{len(own)} of shape {own.shape} in {classes}{aside}; declares {task.clients[client]}; {drawn}{digest}"
 
 
