@@ -30,7 +30,7 @@ from precad.deploy.configuration import sections as configuration
 from precad.deploy.errors import UNREACHABLE, ConfigError, RunFailedError, refusing
 from precad.deploy.given_paths import require_path
 from precad.deploy.oversight.run_status import read_run
-from precad.deploy.run_files.folder import shown_trainings
+from precad.deploy.run_files.folder import is_simulated, shown_trainings
 from precad.protos.tls.address import is_loopback
 from precad.protos.tls.identity import Role
 from precad.servers.config import AggregatorConfig, ServerConfig
@@ -71,7 +71,7 @@ def place_of(target: str | None) -> str | Path:
         if several := shown_trainings(path):
             raise ConfigError(f"FOLDER: expected that of one run, found {several}")
         return path
-    runs = [path.parent for path in Path("runs").glob("*/config.toml")]
+    runs = [path.parent for path in Path("runs").glob("*/config.toml") if not is_simulated(path.parent)]
     if not runs:
         raise ConfigError("expected CONFIG, URL or FOLDER, or a run under runs/, found none")
     return max(runs, key=lambda folder: (folder / "config.toml").stat().st_mtime)

@@ -183,9 +183,14 @@ class RunFolder:
         write_whole(self.summary, (json.dumps(summary, indent=2) + "\n").encode())
 
 
+def is_simulated(root: Path) -> bool:
+    """Tell whether a folder is of `precad simulate`."""
+    return not RunFolder(root).metrics.exists() and any(root.glob("seed-*.jsonl"))
+
+
 def require_deployed(root: Path, where: str, wanted: str = "a folder of `precad run`") -> None:
     """Raise ConfigError for the folder of a simulation, whose configuration has no servers. where: names the field."""
-    if not RunFolder(root).metrics.exists() and any(root.glob("seed-*.jsonl")):
+    if is_simulated(root):
         raise ConfigError(f"{where}: expected {wanted}, found one of `precad simulate`")
 
 

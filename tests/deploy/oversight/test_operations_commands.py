@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
 import re
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -274,6 +275,12 @@ def test_the_latest_run_is_taken_where_none_is_named(tmp_path: Path, monkeypatch
     newest = tmp_path / "runs" / "one" / "config.toml"
     newest.touch()
     assert place_of(None) in {Path("runs/one"), Path("runs/two")}
+    simulated = tmp_path / "runs" / "simulated"
+    simulated.mkdir()
+    for name in ("seed-0.jsonl", "config.toml"):
+        (simulated / name).touch()
+    os.utime(simulated / "config.toml", (2**31, 2**31))
+    assert place_of(None) in {Path("runs/one"), Path("runs/two")}  # a simulation has no servers to look at
     assert place_of("http://127.0.0.1:1") == "http://127.0.0.1:1"
 
 
