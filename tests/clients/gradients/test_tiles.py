@@ -9,13 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from precad.clients.gradients.engine import RecordEngine
+from precad.clients.gradients.engine import Passes, RecordEngine
 from precad.clients.gradients.pass_lengths import OF_ADAPTERS, OF_MODELS, PassLengths, Variety
 from precad.clients.gradients.record_clipping import RecordClip
+from precad.clients.gradients.record_paths import Path
 from precad.clients.gradients.tiles import packed
 from precad.clients.models import networks
 from precad.clients.models.adapters import lora
-from precad.clients.records import example_of
+from precad.clients.models.losses import OwnLoss
+from precad.clients.records import Records, example_of
 from tests.harness.adapted_models import TARGETS, Attention, small, texts
 
 
@@ -115,6 +117,7 @@ def test_records_of_many_clients_share_long_passes_but_those_of_adapters() -> No
 def test_no_pass_is_longer_than_its_memory(variety: Variety, n_fit: int) -> None:
     tile, most = variety.within(n_fit)
     assert 1 <= tile <= most <= n_fit
+    assert most == tile or most % variety.least_step == 0
 
 
 def test_a_length_is_tried_only_for_records_that_need_it() -> None:
@@ -148,3 +151,61 @@ def test_every_pass_has_a_length_that_does(variety: Variety, sizes: list[int], g
         alone = [len(piece) for tile, _ in by_itself.dealt([size]) for piece in tile]
         beside = [len(piece) for tile, _ in lengths.dealt(sizes) for piece in tile if piece.client == client]
         assert beside == alone
+
+
+class OneLayer(nn.Module):
+    """One product, which no kernel rounds by the length of a pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(1, 2)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """(batch, 1) -> (batch, 2)."""
+        logits: torch.Tensor = self.last(features)
+        return logits
+
+
+class MixesInATile(OneLayer):
+    """Mixes records where as many share a pass as a tile has."""
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """(batch, 1) -> (batch, 2)."""
+        return super().forward(features) + (features.flip(0) if len(features) == OF_MODELS.n_tile else 0.0)
+
+
+class RoundsOtherwise(OneLayer):
+    """Rounds in another way in passes of 48."""
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """(batch, 1) -> (batch, 2)."""
+        found = super().forward(features)
+        return found * 3 / 3 if len(features) == 48 else found
+
+
+def lengths_of(engine: RecordEngine, *sizes: int) -> set[int]:
+    return {n_rows for _, n_rows in engine._lengths_now().dealt(sizes)}
+
+
+def test_where_a_tile_does_not_do_all_passes_are_of_the_longest() -> None:
+    engine = RecordEngine(MixesInATile(), torch.zeros(1), device="cpu")
+    assert engine.passes == Passes(Path.ONE_PASS, OF_MODELS.most, is_bit_exact=True)
+    assert lengths_of(engine, 3, 40) == {OF_MODELS.most}
+
+
+def test_a_loss_of_one_s_own_sees_one_record_a_pass() -> None:
+    """A record on which it raises takes no other along."""
+
+    def own(model: nn.Module, record: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return nn.functional.cross_entropy(model(record[0]), record[1])
+
+    engine = RecordEngine(OneLayer(), torch.zeros(1), loss=OwnLoss(own, "own"), device="cpu")
+    assert lengths_of(engine, 3, 40) == {1}
+
+
+def test_lengths_are_tried_where_no_parameter_hides_them() -> None:
+    """At parameters of zero all lengths give the same bits: all are zeros."""
+    engine = RecordEngine(RoundsOtherwise(), torch.zeros(1), device="cpu")
+    few = Records(np.ones((3, 1), dtype=np.float32), np.zeros(3, dtype=np.int64))
+    engine.clipped_sums(np.zeros(engine.dim, dtype=np.float32), [few], RecordClip(0.5))
+    assert 48 not in lengths_of(engine, 47)
