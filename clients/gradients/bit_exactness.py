@@ -27,7 +27,7 @@ of these values. NaN alone does not do: `nan_to_num` hides it, and every compari
 _ENOUGH: Final = 512
 """Records that are tried, however few a pass takes. Kernels of small layers may round one in thirty by its place."""
 _ENOUGH_NUMBERS: Final = 2**21
-"""What these records give together. Fewer do of a large model, which rounds thousands of numbers for each."""
+"""Numbers that these records give together. Fewer do of a large model, which rounds thousands of numbers for each."""
 
 Rows = Tensor | slice
 """Which records: a mask, places, or some in order."""
@@ -115,7 +115,7 @@ def is_as_in_tile(take: Take, example: Tensor, label: Tensor, *, n_rows: int, n_
 def made_up_records(example: Tensor, n: int, *, seed: int = 2) -> Tensor:
     """Return noise of different brightness, or two tokens of every vocabulary, of the example's shape; (n, ..).
 
-    Of an odd seed the noise has both signs. Sums cancel then, and are rounded more visibly; but some models take no
+    The noise of an odd seed has both signs. Sums cancel then, and are rounded more visibly; but some models take no
     negative numbers.
     """
     generator = torch.Generator().manual_seed(seed)

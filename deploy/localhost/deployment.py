@@ -41,7 +41,13 @@ from precad.deploy.localhost.fork_server import CLIENTS, SERVERS
 from precad.deploy.localhost.forks import ForkedChildren, Forks
 from precad.deploy.localhost.grouping import client_groups
 from precad.deploy.localhost.guarding import Guard, until_over
-from precad.deploy.localhost.needs import require_engines_and_memory, require_free_ports, require_room, require_trainer
+from precad.deploy.localhost.needs import (
+    remark_on_room,
+    require_engines_and_memory,
+    require_free_ports,
+    require_room,
+    require_trainer,
+)
 from precad.deploy.localhost.observing import Observation, Observers, Progress, round_metrics
 from precad.deploy.localhost.processes import Child, Children
 from precad.deploy.localhost.summary import conditions_of
@@ -109,11 +115,13 @@ class LocalRun:
             require_gate(self.deployment.task.gate)
         require_engines_and_memory(self.deployment)
         require_room(self.deployment)
+        if not resumes:
+            self._remark(remark_on_room(self.deployment))
         require_trainer(self.deployment)
         self.folder = folder if resumes else self._new_folder(output)
         task = self.deployment.task
         if (target := raw["task"].get(TARGET)) is not None:
-            self._console.print(said(target, task), highlight=False, markup=False, soft_wrap=True)
+            self._remark(said(target, task))
         self._dashboards = Dashboards.of(self.deployment, self.folder)
         self._dashboards.announce(console)
         self._children = Children(self.folder.logs) if forks is None else ForkedChildren(self.folder.logs, forks)
@@ -129,10 +137,14 @@ class LocalRun:
         assert deployment.client is not None  # resolve() supplied it
         self._test, self._learning = split.test, learning_of(deployment.task, deployment.client, split.test)
         public_measures(deployment)
-        if remark := remark_on_classes(split.train):
-            self._console.print(remark, highlight=False, markup=False, soft_wrap=True)
+        self._remark(remark_on_classes(split.train))
         self._wanted = wanted_of(deployment.client, deployment.task, split.test)
         return resolved, deployment
+
+    def _remark(self, line: str | None) -> None:
+        """Print what an operator should know before the start, if there is anything."""
+        if line:
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def _initial(self) -> NDArray[np.float32]:
         """Return the public model that the task starts from, (d,). Raises ConfigError, SetupError."""

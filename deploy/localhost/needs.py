@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from precad.clients.errors import HolderLimitReachedError
 from precad.clients.payments import payments_of
 from precad.deploy.conducts import wanted_of
+from precad.deploy.configuration.check_holder import room_of
 from precad.deploy.configuration.local import draft, resolve
 from precad.deploy.configuration.sections import Deployment, Network
 from precad.deploy.errors import ConfigError
@@ -75,6 +77,26 @@ def require_room(deployment: Deployment) -> None:
     task = deployment.task
     for payments in payments_of(task, task.clients, deployment.client.holder).values():
         payments.require_room()
+
+
+def remark_on_room(deployment: Deployment) -> str:
+    """Say which clients' holders have no room for all rounds that they can be in; nothing where all have.
+
+    Such a client takes part until then. The task goes on without it. Raises: ArgumentError, StateFileError.
+    """
+    assert deployment.client is not None  # resolve() supplied it
+    task, short = deployment.task, []
+    n_owed = -(-task.rounds_of_a_client // (task.record_bins or 1))
+    for client, payments in payments_of(task, task.clients, deployment.client.holder).items():
+        try:
+            payments.for_rounds(n_owed, task.name).require_room()
+        except HolderLimitReachedError:
+            short.append(client)
+    if not short:
+        return ""
+    room = room_of(task, deployment.client, short[:1])[short[0]]
+    others = f", and {len(short) - 1} others likewise" if short[1:] else ""
+    return f"client.holder: {short[0]} has {room}{others}; the task goes on without clients that reach their limit"
 
 
 def require_trainer(deployment: Deployment) -> None:

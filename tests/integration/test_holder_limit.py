@@ -38,6 +38,9 @@ def test_a_limit_over_all_tasks_ends_a_run_and_refuses_the_next(
 
     first = in_a_process(tmp_path, "run", str(config), "--output", "first")
     assert first.returncode == 3, first.stderr
+    warned = f"client.holder: a has room for {room} more uploads of this task, fewer than the task's 400 rounds"
+    assert warned in first.stderr
+    assert "and 3 others likewise; the task goes on without clients that reach their limit" in first.stderr
     assert "no client is left" in first.stderr
     assert "must stay <= 3.5 at delta = 1e-05" in first.stderr
     done = read_rounds(tmp_path / "first" / "a")
