@@ -27,7 +27,7 @@ of these values. NaN alone does not do: `nan_to_num` hides it, and every compari
 _ENOUGH: Final = 512
 """Records that are tried, however few a pass takes. Kernels of small layers may round one in thirty by its place."""
 _ENOUGH_NUMBERS: Final = 2**21
-"""Numbers that these records give together. Fewer do of a large model, which rounds thousands of numbers for each."""
+"""Numbers that these records give together. Fewer records do where a model is large: each is rounded so often."""
 
 Rows = Tensor | slice
 """Which records: a mask, places, or some in order."""
@@ -35,7 +35,7 @@ Take = Callable[[Tensor, Tensor], Sequence[LayerGradients]]
 """Features and labels of a tile to the gradients of its records."""
 
 
-def is_bit_exact(take: Take, example: Tensor, label: Tensor, *, n_tile: int) -> bool:
+def is_bit_exact(take: Take, example: Tensor, label: Tensor, *, n_tile: int, n_tokens: int = 2) -> bool:
     """Return whether made-up records have the same gradients and norms, to the last bit, in several arrangements of a
     tile.
 
@@ -43,14 +43,14 @@ def is_bit_exact(take: Take, example: Tensor, label: Tensor, *, n_tile: int) -> 
     finite, or after them, and once more. False too where such a pass cannot be made. A model that mixes records only
     beyond a threshold that none of these crosses is not found.
 
-    example: of one record's features, without the batch axis.
+    example: of one record's features, without the batch axis. n_tokens: that the model reads where these are a text.
     """
     generator = torch.Generator().manual_seed(4)
     try:
         is_so = _is_so_arranged(take, example, label, n_tile)
         if not is_so or n_tile == 1:
             return is_so
-        for features, labels, bits in _passes(take, example, label, n_tile, n_tile):
+        for features, labels, bits in _passes(take, example, label, n_tile, n_tile, n_tokens):
             order = torch.randperm(n_tile, generator=generator)
             if not _are_same(_bits(take(features[order], labels[order])), slice(None), bits, order):
                 return False
@@ -72,12 +72,12 @@ def _is_so_arranged(take: Take, example: Tensor, label: Tensor, n_tile: int) -> 
 
 
 def _passes(
-    take: Take, example: Tensor, label: Tensor, n_rows: int, n_made: int
+    take: Take, example: Tensor, label: Tensor, n_rows: int, n_made: int, n_tokens: int
 ) -> Iterator[tuple[Tensor, Tensor, list[Tensor]]]:
     """Yield `n_made` records with labels, and the bits of a pass of the first `n_rows`, until enough were tried."""
     labels = probe_labels(label, n_made)
     for seed in itertools.count():
-        features = made_up_records(example, n_made, seed=seed)
+        features = made_up_records(example, n_made, seed=seed, n_tokens=n_tokens)
         bits = _bits(take(features[:n_rows], labels[:n_rows]))
         yield features, labels, bits
         n_numbers = sum(value[0].numel() for value in bits)
@@ -92,7 +92,7 @@ def _show(take: Take, features: Tensor, labels: Tensor) -> None:
             take(torch.full_like(features, filling), labels)
 
 
-def is_as_in_tile(take: Take, example: Tensor, label: Tensor, *, n_rows: int, n_tile: int) -> bool:
+def is_as_in_tile(take: Take, example: Tensor, label: Tensor, *, n_rows: int, n_tile: int, n_tokens: int = 2) -> bool:
     """Return whether a pass of `n_rows` records is bit-exact, and gives each record the bits of a tile of `n_tile`.
 
     Then a record's gradient depends on neither who is beside it nor on how many are.
@@ -101,7 +101,7 @@ def is_as_in_tile(take: Take, example: Tensor, label: Tensor, *, n_rows: int, n_
     try:
         if not _is_so_arranged(take, example, label, n_rows):
             return False
-        for features, labels, bits in _passes(take, example, label, n_rows, n_made):
+        for features, labels, bits in _passes(take, example, label, n_rows, n_made, n_tokens):
             for start in range(0, n_rows, n_tile):
                 tile, n_shared = slice(start, start + n_tile), min(n_tile, n_rows - start)
                 expected = _bits(take(features[tile], labels[tile]))
@@ -112,16 +112,16 @@ def is_as_in_tile(take: Take, example: Tensor, label: Tensor, *, n_rows: int, n_
     return True
 
 
-def made_up_records(example: Tensor, n: int, *, seed: int = 2) -> Tensor:
+def made_up_records(example: Tensor, n: int, *, seed: int = 2, n_tokens: int = 2) -> Tensor:
     """Return noise of different brightness, or two tokens of every vocabulary, of the example's shape; (n, ..).
 
-    The noise of an odd seed has both signs. Sums cancel then, and are rounded more visibly; but some models take no
-    negative numbers.
+    With an odd seed the noise has both signs, and texts are of all tokens. Sums cancel then, and are rounded more
+    visibly. Some models take no negative numbers.
     """
     generator = torch.Generator().manual_seed(seed)
     shape = (n, *example.shape)
     if not example.is_floating_point():
-        return torch.randint(0, 2, shape, generator=generator)
+        return torch.randint(0, n_tokens if seed % 2 else 2, shape, generator=generator)
     brightness = torch.linspace(1.0, 0.05, n).view(n, *[1] * example.dim())
     noise = torch.rand(shape, generator=generator)
     return brightness * (2 * noise - 1 if seed % 2 else noise)

@@ -37,7 +37,7 @@ from precad.clients.gradients.bit_exactness import is_as_in_tile, is_bit_exact
 from precad.clients.gradients.layers import LayerGradients, require_layer_sizes
 from precad.clients.gradients.narrow_pass import NarrowPasses
 from precad.clients.gradients.pass_lengths import OF_ADAPTERS, OF_MODELS, PassLengths
-from precad.clients.gradients.probe import EXHAUSTED, probe, probe_records, quiet_copy
+from precad.clients.gradients.probe import EXHAUSTED, n_tokens_of, probe, probe_records, quiet_copy
 from precad.clients.gradients.record_clipping import RecordClip, are_finite, clipped_sums
 from precad.clients.gradients.record_paths import PASSES, Path, path_of, total_loss
 from precad.clients.gradients.tiles import places
@@ -105,6 +105,7 @@ class RecordEngine:
         self._path, self.bytes_per_record, self.tried_in, self._shaken = probe(
             self._template, self.probe_records, label, loss
         )
+        self._n_tokens = n_tokens_of(self._template, example)
         self._model = copied(self._template).to(self.device, dtype)
         self.memory_bytes = memory_bytes or (_CUDA_MEMORY_BYTES if self.device.type == "cuda" else _CPU_MEMORY_BYTES)
         self._n_fit = max(1, self.memory_bytes // self.bytes_per_record)
@@ -156,7 +157,7 @@ class RecordEngine:
                 continue
 
             with self._taking(path) as take:
-                if is_bit_exact(take, self._example, self.label, n_tile=n_tile):
+                if is_bit_exact(take, self._example, self.label, n_tile=n_tile, n_tokens=self._n_tokens):
                     return Passes(path, n_tile, is_bit_exact=True)
         return Passes(Path.ONE_BY_ONE, 1, is_bit_exact=False)
 
@@ -172,7 +173,9 @@ class RecordEngine:
         passes = self.passes
         self._load(self._shaken)
         with self._taking(passes.path) as take:
-            return is_as_in_tile(take, self._example, self.label, n_rows=n_rows, n_tile=passes.n_tile)
+            return is_as_in_tile(
+                take, self._example, self.label, n_rows=n_rows, n_tile=passes.n_tile, n_tokens=self._n_tokens
+            )
 
     def require_layer_sizes(self, setting: str) -> list[int]:
         """Return `precad.clients.gradients.layers.require_layer_sizes` of its model."""

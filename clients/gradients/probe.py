@@ -130,6 +130,16 @@ def probe_records(example: Tensor) -> Tensor:
     return noise * torch.tensor(_BRIGHTNESS, dtype=torch.float64).view(n, *[1] * example.dim())
 
 
+def n_tokens_of(model: nn.Module, example: Tensor) -> int:
+    """Return how many tokens texts may have, by the tables of a model that keeps no record; two where none tells."""
+    sizes = {layer.num_embeddings for layer in model.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag)}
+    for size in sorted(sizes, reverse=True) if not example.is_floating_point() else ():
+        with torch.no_grad(), suppress(*RAISED):
+            model(torch.full_like(example, size - 1).unsqueeze(0))
+            return max(2, size)
+    return 2
+
+
 def probe_labels(label: Tensor, n: int) -> Tensor:
     """Return ones and zeros by turns, of the label's shape and type: every loss has a meaning for them; (n, ..)."""
     turns = torch.arange(label.numel()).view(label.shape) + torch.arange(n).view(n, *[1] * label.dim())

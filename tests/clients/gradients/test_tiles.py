@@ -209,3 +209,23 @@ def test_lengths_are_tried_where_no_parameter_hides_them() -> None:
     few = Records(np.ones((3, 1), dtype=np.float32), np.zeros(3, dtype=np.int64))
     engine.clipped_sums(np.zeros(engine.dim, dtype=np.float32), [few], RecordClip(0.5))
     assert 48 not in lengths_of(engine, 47)
+
+
+class RoundsRareTokens(nn.Module):
+    """Rounds in another way in passes of 48, but the two tokens that every vocabulary has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.last = nn.Embedding(9, 4), nn.Linear(4, 2)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        """(batch, 1) -> (batch, 2)."""
+        found: torch.Tensor = self.last(self.words(words)[:, 0])
+        return torch.where(words > 1, found * 3 / 3, found) if len(words) == 48 else found
+
+
+def test_lengths_are_tried_with_all_tokens_of_a_vocabulary() -> None:
+    """Two tokens of one short text make few numbers: activations of the last in a pass were rounded otherwise."""
+    engine = RecordEngine(networks.build(RoundsRareTokens), torch.zeros(1, dtype=torch.int64), device="cpu")
+    assert engine.passes.n_tile == OF_MODELS.n_tile
+    assert 48 not in lengths_of(engine, 47)
