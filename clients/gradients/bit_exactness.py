@@ -74,14 +74,17 @@ def _is_so_arranged(take: Take, example: Tensor, label: Tensor, n_tile: int) -> 
 def _passes(
     take: Take, example: Tensor, label: Tensor, n_rows: int, n_made: int, n_tokens: int
 ) -> Iterator[tuple[Tensor, Tensor, list[Tensor]]]:
-    """Yield `n_made` records with labels, and the bits of a pass of the first `n_rows`, until enough were tried."""
+    """Yield `n_made` records with labels, and the bits of a pass of the first `n_rows`, until enough were tried.
+
+    Two passes at least: of numbers above zero, and of both signs.
+    """
     labels = probe_labels(label, n_made)
     for seed in itertools.count():
         features = made_up_records(example, n_made, seed=seed, n_tokens=n_tokens)
         bits = _bits(take(features[:n_rows], labels[:n_rows]))
         yield features, labels, bits
         n_numbers = sum(value[0].numel() for value in bits)
-        if (seed + 1) * n_rows >= min(_ENOUGH, _ENOUGH_NUMBERS // n_numbers):
+        if seed > 0 and (seed + 1) * n_rows >= min(_ENOUGH, _ENOUGH_NUMBERS // n_numbers):
             return
 
 

@@ -134,6 +134,19 @@ def test_a_kernel_that_rarely_rounds_by_place_or_length_is_found(n_rows: int) ->
     assert not is_as_in_tile(by_length, EXAMPLE, A_CLASS, n_rows=n_rows, n_tile=n_rows + 1)
 
 
+@pytest.mark.parametrize(("n_rows", "n_numbers"), [(512, 16), (1024, 16), (32, 2**17)])
+def test_records_of_both_signs_are_tried_however_many_a_pass_takes_or_gives(n_rows: int, n_numbers: int) -> None:
+    """A pass of an accelerator is enough records, and one of a large model enough numbers: of one sign they hide."""
+
+    def take(features: Tensor, _labels: Tensor) -> list[LayerGradients]:
+        rows = features.flatten(start_dim=1).double()
+        is_other = (rows < 0).any(dim=1) & (torch.arange(len(rows)) % 2 == 1)
+        rows = rows * torch.where(is_other, 1 + 2.0**-20, 1.0)[:, None]
+        return [Rows((rows.repeat(1, n_numbers // rows.shape[1]),), (None,))]
+
+    assert not is_bit_exact(take, EXAMPLE, A_CLASS, n_tile=n_rows)
+
+
 def test_what_is_no_number_is_the_same_in_every_place() -> None:
     """Its bits may differ, and its record adds nothing: a model of logarithms gives it for negative numbers."""
 
