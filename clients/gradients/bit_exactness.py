@@ -107,7 +107,7 @@ def is_as_in_tile(take: Take, example: Tensor, label: Tensor, *, n_rows: int, n_
         for features, labels, bits in _passes(take, example, label, n_rows, n_made, n_tokens):
             for start in range(0, n_rows, n_tile):
                 tile, n_shared = slice(start, start + n_tile), min(n_tile, n_rows - start)
-                expected = _bits(take(features[tile], labels[tile]))
+                expected = _bits(take(features[tile].clone(), labels[tile].clone()))  # where tensors begin
                 if not _are_same(bits, slice(start, start + n_shared), expected, slice(n_shared)):
                     return False
     except RAISED:

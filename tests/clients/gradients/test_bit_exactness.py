@@ -111,6 +111,18 @@ def test_a_length_is_taken_that_gives_every_record_the_bits_of_a_tile_and_no_oth
     assert found == [True, n_rows == N_TILE, n_rows <= N_TILE, False]
 
 
+def test_every_tile_beside_which_a_length_is_tried_begins_where_tensors_do() -> None:
+    """As tiles of training do: 12 records of five numbers are no multiple of 64 bytes, and a kernel may ask for one."""
+    starts: set[int] = set()
+
+    def take(features: Tensor, _labels: Tensor) -> list[LayerGradients]:
+        starts.add(features.data_ptr() % 64)
+        return [Rows((features.double(),), (None,))]
+
+    assert is_as_in_tile(take, torch.zeros(5), A_CLASS, n_rows=36, n_tile=12)
+    assert starts == {0}
+
+
 def rounding(features: Tensor, where: Tensor | bool) -> list[LayerGradients]:
     """Return what a kernel gives that rounds one record in thirty otherwise, and that only where it is said."""
     rows = features.flatten(start_dim=1)
